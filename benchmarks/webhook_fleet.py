@@ -70,7 +70,7 @@ class Fleet:
         self.devices = len(inventory.devices)
         specs = lay_out(
             map(device_wire, inventory.devices), pool=_NODE, node=_NODE, driver=NVIDIA_DRIVER, server_minor=36,
-            counter_sets=[counter_set_wire(name, counters) for name, counters in inventory.counter_sets.items()],
+            counter_sets=[counter_set_wire(*item) for item in inventory.offering.counter_sets.items()],
         )  # fmt: skip
         self.texts = [json.dumps(spec.wire(1, len(specs)), separators=(",", ":")) for spec in specs]
         self.uuids = sorted(set(re.findall(r"(?:GPU|MIG)-[0-9a-f-]{36}", "".join(self.texts))))

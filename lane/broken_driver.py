@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dra_driver.__main__ import main
-from dra_driver.plugin.kubelet import registration, server
+from dra_driver.plugin.kubelet import claim_calls, registration
 
 
 def wrong_socket() -> None:
@@ -28,19 +28,19 @@ def wrong_socket() -> None:
 
 def wrong_device() -> None:
     """Report a device other than the one that was allocated."""
-    true = server._encode
+    true = claim_calls._encode
 
     def encode(*arguments: Any, **named: Any) -> Any:
         device = true(*arguments, **named)
         device.device_name = "gpu-of-somebody-else"
         return device
 
-    server._encode = encode
+    claim_calls._encode = encode
 
 
 def missing_cdi_file() -> None:
     """Report CDI devices that no file defines."""
-    true = server.PluginServer._prepare
+    true = claim_calls.PrepareCall.__call__
 
     def prepare(self: Any, *arguments: Any) -> Any:
         answer = true(self, *arguments)
@@ -48,7 +48,7 @@ def missing_cdi_file() -> None:
             file.unlink()
         return answer
 
-    server.PluginServer._prepare = prepare
+    claim_calls.PrepareCall.__call__ = prepare
 
 
 FAULTS: dict[str, Callable[[], None]] = {

@@ -12,32 +12,28 @@ import sys
 from typing import Any
 
 from dra_driver.__main__ import main
-from dra_driver.controller import publisher
+from dra_driver.agent.offer import NodeOffer
+from dra_driver.model.taints import DeviceTaint, TaintEffect
 
 BLOCKED, NOTED = "gpu-0000-1b-00-0", "gpu-0000-43-00-0"
 TAINT = "gpu.nvidia.com/lane"
 
 
-def with_taint(device: dict[str, Any], effect: str) -> None:
-    device["taints"] = [{"key": TAINT, "value": "yes", "effect": effect}]
-
-
-RICHER = {
-    BLOCKED: lambda device: with_taint(device, "NoSchedule"),
-    NOTED: lambda device: with_taint(device, "None"),
+TAINTS = {
+    BLOCKED: (DeviceTaint(TAINT, "yes", TaintEffect.NO_SCHEDULE),),
+    NOTED: (DeviceTaint(TAINT, "yes", TaintEffect.NONE),),
 }
 
 
 def enrich() -> None:
-    """Change what is passed to the publisher."""
-    true = publisher.device_wire
+    """Taint the devices from the start, as health does when it finds a fault."""
+    true = NodeOffer.__init__
 
-    def device_wire(device: Any) -> Any:
-        wire = true(device)
-        RICHER.get(wire["name"], lambda _: None)(wire)
-        return wire
+    def made(self: NodeOffer, *arguments: Any, **options: Any) -> None:
+        true(self, *arguments, **options)
+        self.taint(TAINTS)
 
-    publisher.device_wire = device_wire
+    NodeOffer.__init__ = made  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

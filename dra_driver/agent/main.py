@@ -201,6 +201,6 @@ def _has_claims(data_dir: Path) -> bool:
     """Return whether the ledger may hold claims, without opening a ledger that does not exist."""
     if not (data_dir / "ledger.db").exists():
         return False
-    from dra_driver.plugin.ledger.ledger import has_claims
+    from dra_driver.plugin.ledger.connections import has_claims
 
     return has_claims(data_dir / "ledger.db")

@@ -10,12 +10,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
+from dra_driver.agent.node_events import NodeEvents
 from dra_driver.agent.options import Options
 from dra_driver.cdi.store import CdiStore
 from dra_driver.hardware.facts import Problem
-from dra_driver.inventory.device import Device, Inventory
+from dra_driver.inventory.device import Device
+from dra_driver.inventory.offering import Inventory
 from dra_driver.kube.api import KubeApi
-from dra_driver.kube.events import node_event, tell_node
 from dra_driver.model.errors import DriverError
 from dra_driver.plugin.kubelet.same_name_drivers import SameNameDrivers
 from dra_driver.plugin.ledger.ledger import Ledger
@@ -46,10 +47,11 @@ class Neighbours:
         kubelet: PodResources,
         claims: NodeClaims,
         boot_id: str,
+        events: NodeEvents,
         changed: Callable[[], None],
         alone: Callable[[], None],
     ) -> None:
-        self._options, self._api, self._ledger, self._store = options, api, ledger, store
+        self._options, self._ledger, self._store, self._events = options, ledger, store, events
         self._boot_id, self._changed, self._alone = boot_id, changed, alone
         self._renamed: Mapping[str, frozenset[str]] = {}  # devices held under another version's names
         node, driver, folder = options.node, options.driver, options.device_plugins_dir
@@ -162,5 +164,4 @@ class Neighbours:
             self._alone()
 
     def _tell(self, reason: str, why: str) -> None:
-        node, driver = self._options.node, self._options.driver
-        tell_node(self._api, node_event(node, driver, "Warning", reason, f"{driver} publishes no device: {why}"))
+        self._events.send(reason, f"{self._options.driver} publishes no device: {why}", "Warning")

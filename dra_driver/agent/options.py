@@ -35,6 +35,8 @@ class Options:
     lists_claims: bool
     sharing_config: Path | None = None
     mps_tenants: Tenants = Tenants.ANY
+    is_health_watched: bool = True
+    health_policy: Path | None = None
 
     @property
     def data_dir(self) -> Path:
@@ -84,4 +86,6 @@ def options_of(values: Mapping[str, str]) -> Options:
         has_all_profiles=values["mig_profiles"] == "all",
         sharing_config=Path(values["sharing_config"]).absolute() if values["sharing_config"] else None,
         mps_tenants=Tenants(values["mps_tenants"]),
+        is_health_watched=values["health"] == "on",
+        health_policy=Path(values["health_policy"]).absolute() if values["health_policy"] else None,
     )

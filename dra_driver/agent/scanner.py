@@ -1,22 +1,22 @@
 """Scanner: looks at the hardware and reports changes.
 
 A cheap probe runs every two seconds; a full discovery runs when the probe's answer changed, or once a minute in case
-the probe cannot see something. Events only ever trigger a new look: the hardware itself is always read again.
+the probe cannot see something. A change that this agent made itself starts no discovery: only the partitions of that
+GPU are read again. Events only ever trigger a new look: the hardware itself is always read again.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Hashable
-from dataclasses import replace
+from collections.abc import Callable, Hashable
+from typing import Protocol
 
-from dra_driver.hardware.facts import Facts
-from dra_driver.hardware.port import Hardware
-from dra_driver.inventory.build import build_inventory
-from dra_driver.inventory.device import Inventory
-from dra_driver.inventory.mig.partitions import STATIC, MigPolicy
-from dra_driver.inventory.sharing.rules import NOTHING_SHARED, SharingRules
+from dra_driver.agent.node_inventory import Findings, NodeInventory
+from dra_driver.hardware.facts import Facts, GpuFacts
+from dra_driver.hardware.own_change import facts_after
+from dra_driver.hardware.port import Fingerprint, Hardware, Partitionable
+from dra_driver.inventory.offering import Inventory
 from dra_driver.model.errors import DriverError
 from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.loop import Loop
@@ -27,47 +27,55 @@ PROBE_SECONDS = 2.0
 FULL_SECONDS = 60.0
 DRIVER_CHANGED = "hardware.driver-changed"
 
-FIRST_LOOK = Inventory(waiting_for="the first look at the hardware")
+
+class Judge(Protocol):
+    """What decides how facts are offered."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Return whether the last judgement is final; if not, another look is needed."""
+
+    def fingerprint(self) -> Hashable:
+        """Return a value whose change makes a new judgement necessary."""
+
+    def judge(self, facts: Facts) -> Findings:
+        """Return the facts, fresher where needed, with how they are offered. Raises: DriverError."""
 
 
 class Scanner:
-    """Keeps the newest inventory, and calls `on_change` with each new one and after each change that the probe saw.
+    """Keeps `inventory` up to date, and calls `on_change` with each new one and after each change that the probe saw.
 
-    `judge` returns how MIG is offered, who owns the partitions, and what is shared; a change of what `also` returns
-    causes a full look. `on_driver_change` is called once when the loaded driver is no longer the one whose library
-    this process has open.
+    `on_driver_change` is called once when the loaded driver is no longer the one whose library this process has open.
     """
 
     def __init__(
         self,
         hardware: Hardware,
+        inventory: NodeInventory,
+        judge: Judge,
         *,
-        on_change: Callable[[Inventory], None],
+        on_change: Callable[[], None],
         on_driver_change: Callable[[], None],
-        judge: Callable[[Facts], tuple[Facts, MigPolicy, SharingRules]] = lambda f: (f, STATIC, NOTHING_SHARED),
-        also: Callable[[], Hashable] = lambda: None,
         probe_s: float = PROBE_SECONDS,
         full_s: float = FULL_SECONDS,
     ) -> None:
-        self._hardware = hardware
-        self._on_change = on_change
-        self._judge = judge
-        self._also = also
-        self._on_driver_change = on_driver_change
+        self._hardware, self._inventory, self._judge = hardware, inventory, judge
+        self._on_change, self._on_driver_change = on_change, on_driver_change
         self._probe_s, self._full_s = probe_s, full_s
         self._is_paused = False
         self._is_let_go = False
-        self._fingerprint: Hashable = None
+        self._fingerprint: tuple[Hashable, Hashable] = (None, None)
         self._scanned_at = float("-inf")
         self._asks, self._answered = 0, 0  # a request made during a look gets its own look
+        self._own: set[str] = set()  # PCI addresses of GPUs that this agent changed since the last turn
         self._loop = Loop("scanner", self._turn, failure="hardware scan failed", fault_s=probe_s)
-        self._judged: tuple[Facts, MigPolicy, SharingRules] | None = None  # what the newest inventory was built from
-        self.inventory: Inventory = FIRST_LOOK
+        self._facts: Facts | None = None  # as found last
+        self._limits_memory: dict[str, bool] = {}  # by PCI address, as found while MIG mode was off
         self.scans = 0
         self.scan_seconds = 0.0
 
     def start(self) -> None:
-        """Start the thread; `on_change` gets the first inventory as soon as it is known."""
+        """Start the thread; `on_change` is called as soon as the first inventory is known."""
         self._loop.start()
 
     def stop(self, timeout_s: float = 1.0) -> None:
@@ -79,17 +87,9 @@ class Scanner:
         self._asks += 1
         self._loop.wake()
 
-    def look_again(self) -> None:
-        """Make a full discovery at the next probe, whatever the probe returns."""
-        self._asks += 1
-
-    def inventory_holding(self, names: Collection[str]) -> Inventory:
-        """Return the newest inventory as if claims held these devices too, without a look at the hardware."""
-        if self._judged is None:
-            return self.inventory
-        facts, policy, rules = self._judged
-        held = policy.ownership.held.union(names)
-        return build_inventory(facts, replace(policy, ownership=replace(policy.ownership, held=held)), rules)
+    def changed_here(self, gpu: GpuFacts) -> None:
+        """Record that this agent changed a GPU's MIG mode or partitions; the next probe will see that."""
+        self._own.add(gpu.pci_address)
 
     def let_go(self) -> None:
         """Release the vendor's library until `resume`, so that the driver can be unloaded."""
@@ -120,33 +120,67 @@ class Scanner:
                 log.info("vendor's library released")
             return
         self._is_let_go = False
-        asked = self._asks
-        fingerprint = (self._hardware.fingerprint(), self._also())
+        asked, own = self._asks, frozenset(self._own)
+        self._own -= own
+        fingerprint = (self._hardware.fingerprint(), self._judge.fingerprint())
         now = time.monotonic()
-        is_seen = asked != self._answered or fingerprint != self._fingerprint
-        if not is_seen and now - self._scanned_at < self._full_s:
+        is_due = asked != self._answered or now - self._scanned_at >= self._full_s
+        if not is_due and fingerprint == self._fingerprint:
             return
-        self._judged = self._judge(self._hardware.discover())
-        inventory = build_inventory(*self._judged)
-        self._fingerprint, self._scanned_at, self._answered = fingerprint, now, asked
+        is_seen = asked != self._answered or fingerprint != self._fingerprint
+        facts = None if is_due else self._after_own_change(fingerprint, own)
+        what = "own changes of partitions read" if facts else "hardware scanned"
+        self._take(facts or self._discover(now, asked), what, is_seen=is_seen)
+        self._fingerprint = fingerprint
+
+    def _discover(self, now: float, asked: int) -> Facts:
+        facts = self._hardware.discover()
+        self._scanned_at, self._answered = now, asked
         self.scans += 1
         self.scan_seconds = time.monotonic() - now
-        if inventory != self.inventory:
-            self._log(inventory)
-            self.inventory = inventory
-            self._on_change(inventory)
-        elif is_seen:  # device nodes may have changed although no device did
-            self._on_change(inventory)
+        self._limits_memory = {
+            gpu.pci_address: self._limits_memory.get(gpu.pci_address, False) if gpu.mig_enabled else gpu.limits_memory
+            for gpu in facts.gpus
+            if not gpu.mig_enabled or gpu.pci_address in self._limits_memory
+        }
+        return facts
 
-    def _log(self, inventory: Inventory) -> None:
-        known = set(self.inventory.problems)
+    def _after_own_change(self, fingerprint: tuple[Hashable, Hashable], own: frozenset[str]) -> Facts | None:
+        """Return the facts as they are now if nothing but this agent changed the hardware, otherwise None."""
+        (now, judged_now), (before, judged_before) = fingerprint, self._fingerprint
+        if not own or self._facts is None or judged_now != judged_before:
+            return None
+        if not isinstance(now, Fingerprint) or not isinstance(before, Fingerprint) or now.others_differ(before, own):
+            return None
+        if not isinstance(self._hardware, Partitionable):
+            return None
+        try:
+            return facts_after(self._facts, own, self._hardware, self._limits_memory)
+        except DriverError:
+            return None  # a discovery finds out what is wrong
+
+    def _take(self, facts: Facts, what: str, *, is_seen: bool) -> None:
+        """Have the facts judged, and report what follows from them."""
+        findings = self._judge.judge(facts)
+        self._facts = findings.facts
+        if not self._judge.is_settled:
+            self._asks += 1  # at the next probe, whatever it returns
+        before = self._inventory.take(findings)
+        if self._inventory.current != before:
+            self._log(what, before, self._inventory.current)
+            self._on_change()
+        elif is_seen:  # device nodes may have changed although no device did
+            self._on_change()
+
+    def _log(self, what: str, before: Inventory, inventory: Inventory) -> None:
+        known = set(before.problems)
         for problem in inventory.problems:
             if problem not in known:
                 log.warning(
                     "hardware problem", extra=fields(code=problem.code, device=problem.subject, problem=problem.message)
                 )
         log.info(
-            "hardware scanned",
+            what,
             extra=fields(
                 devices=len(inventory.devices),
                 count=len(inventory.problems),

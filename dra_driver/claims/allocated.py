@@ -6,7 +6,7 @@ Source: Kubernetes API resource/v1, AllocationResult; KEP-4381 (structured param
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ from dra_driver.claims.config import decode_config, read_config, refuse
 from dra_driver.claims.device_config import ConfigFault, DeviceConfig
 from dra_driver.claims.shape import check_shape
 from dra_driver.model.errors import ClaimError, Retry
+from dra_driver.model.records import Key, RecordForm
 from dra_driver.model.wire import ClaimWire, Wire
 
 _FROM_CLASS = "FromClass"
@@ -72,11 +73,7 @@ class AllocatedClaim:
 
     def record(self) -> Wire:
         """Return the allocation as JSON for the ledger (the claim's UID, namespace and name have their own columns)."""
-        return {
-            "devices": [_device_record(d) for d in self.devices],
-            "configs": [_config_record(entry) for entry in self.configs],
-            **({"pods": list(self.pods)} if self.pods else {}),
-        }
+        return _CLAIM.write(self)
 
     def is_same_allocation(self, other: AllocatedClaim) -> bool:
         """Return whether the same devices were allocated for the same requests with the same configs."""
@@ -109,7 +106,7 @@ def decode_claim(claim_wire: ClaimWire, *, driver: str, uid: str) -> AllocatedCl
     if not allocation:
         raise ClaimError("not-allocated", f"{full_name} is not allocated", retry=Retry.LATER)
     wire = allocation.get("devices") or {}
-    devices = tuple(_decode_result(r) for r in wire.get("results") or () if r.get("driver") == driver)
+    devices = tuple(_DEVICE.read(r) for r in wire.get("results") or () if r.get("driver") == driver)
     if not devices:
         raise ClaimError("not-ours", f"{full_name} has no device of driver {driver} in its allocation")
     return AllocatedClaim(
@@ -124,38 +121,7 @@ def decode_claim(claim_wire: ClaimWire, *, driver: str, uid: str) -> AllocatedCl
 
 def claim_of_record(uid: str, namespace: str, name: str, record: Mapping[str, Any]) -> AllocatedClaim:
     """Return the claim from which `record()` made a record; keys that a newer agent added are ignored."""
-    return AllocatedClaim(
-        uid=uid,
-        namespace=namespace,
-        name=name,
-        devices=tuple(
-            AllocatedDevice(
-                request=d["request"],
-                pool=d["pool"],
-                device=d["device"],
-                share_id=d.get("shareID"),
-                is_admin=bool(d.get("adminAccess")),
-                consumed=_consumed(d.get("consumedCapacity")),
-            )
-            for d in record["devices"]
-        ),
-        configs=tuple(
-            ConfigEntry(decode_config(c["parameters"]), tuple(c["requests"]), c.get("source") == _FROM_CLASS)
-            for c in record["configs"]
-        ),
-        pods=tuple(record.get("pods") or ()),
-    )
-
-
-def _decode_result(result: Wire) -> AllocatedDevice:
-    return AllocatedDevice(
-        request=result["request"],
-        pool=result["pool"],
-        device=result["device"],
-        share_id=result.get("shareID") or None,
-        is_admin=bool(result.get("adminAccess")),
-        consumed=_consumed(result.get("consumedCapacity")),
-    )
+    return _CLAIM.read(record, uid=uid, namespace=namespace, name=name)
 
 
 def pods_of(claim_wire: ClaimWire) -> tuple[str, ...]:
@@ -186,17 +152,31 @@ def _decode_configs(entries: Any, driver: str, full_name: str) -> tuple[ConfigEn
     return tuple(entry for _, entry in sorted(decoded, key=lambda ranked: ranked[0]))
 
 
-def _device_record(device: AllocatedDevice) -> Wire:
-    record: Wire = {"request": device.request, "pool": device.pool, "device": device.device}
-    if device.share_id:
-        record["shareID"] = device.share_id
-    if device.is_admin:
-        record["adminAccess"] = True
-    if device.consumed:
-        record["consumedCapacity"] = dict(device.consumed)
-    return record
+def _devices(records: Sequence[Wire]) -> tuple[AllocatedDevice, ...]:
+    return tuple(map(_DEVICE.read, records))
 
 
-def _config_record(entry: ConfigEntry) -> Wire:
-    record: Wire = {"requests": list(entry.requests), "parameters": entry.config.record()}
-    return {**record, "source": _FROM_CLASS} if entry.is_class else record
+def _configs(records: Sequence[Wire]) -> tuple[ConfigEntry, ...]:
+    return tuple(map(_CONFIG.read, records))
+
+
+# A device is recorded as the API server has it in the allocation's results.
+_DEVICE = RecordForm(
+    AllocatedDevice,
+    share_id=Key("shareID", read=lambda share_id: share_id or None, left_out=None),
+    is_admin=Key("adminAccess", read=bool, left_out=False),
+    consumed=Key("consumedCapacity", write=dict, read=_consumed, left_out=()),
+)
+_CONFIG = RecordForm(
+    ConfigEntry,
+    config=Key("parameters", DeviceConfig.record, decode_config),
+    requests=Key("requests", list, tuple),
+    is_class=Key("source", lambda _: _FROM_CLASS, lambda source: source == _FROM_CLASS, left_out=False),
+)
+_CLAIM = RecordForm(
+    AllocatedClaim,
+    without=("uid", "namespace", "name"),
+    devices=Key("devices", lambda devices: list(map(_DEVICE.write, devices)), _devices),
+    configs=Key("configs", lambda configs: list(map(_CONFIG.write, configs)), _configs),
+    pods=Key("pods", list, lambda pods: tuple(pods or ()), left_out=()),
+)

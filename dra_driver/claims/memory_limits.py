@@ -8,15 +8,14 @@ Source: KEP-5075 (consumed capacity); NVIDIA, "MPS v3 Memory Partitioning".
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 from dra_driver.claims.allocated import AllocatedClaim
-from dra_driver.inventory.attributes import MEMORY
 from dra_driver.inventory.device import Device
+from dra_driver.inventory.published import MEMORY
 from dra_driver.model.quantity import Quantity
 from dra_driver.model.sharing import SharedDevice
-from dra_driver.model.wire import Wire
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,25 +35,6 @@ class MemoryLimitStep:
     def key(self) -> str:
         """The name of what the step changes, unique within its kind."""
         return self.device.name
-
-    def record(self) -> Wire:
-        """Return everything that undoing this step needs, for the ledger."""
-        return {
-            "kind": self.kind,
-            "key": self.key,
-            "device": asdict(self.device),
-            "limit": self.limit,
-            "pods": list(self.pods),
-        }
-
-
-def limit_step_of_record(record: Mapping[str, Any]) -> MemoryLimitStep:
-    """Return the step that `MemoryLimitStep.record` wrote.
-
-    Raises: KeyError, TypeError, ValueError for anything else.
-    """
-    device = SharedDevice(**{name: record["device"][name] for name in SharedDevice.__slots__})
-    return MemoryLimitStep(device, int(record["limit"]), tuple(record["pods"]))
 
 
 def plan_limits(claim: AllocatedClaim, devices: Mapping[str, Device]) -> tuple[MemoryLimitStep, ...]:

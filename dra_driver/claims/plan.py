@@ -7,19 +7,19 @@ done yet. The same UID, allocation and hardware give the same plan, the same CDI
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Protocol
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol
 
 from dra_driver.claims.allocated import AllocatedClaim, AllocatedDevice
 from dra_driver.claims.memory_limits import MemoryLimitStep, plan_limits
 from dra_driver.claims.sharing_plan import SharingStep, plan_sharing
-from dra_driver.hardware.facts import GpuFacts, MigProfile
-from dra_driver.inventory.device import Cut, Device, DeviceType, Inventory, Share, ShareMode
+from dra_driver.hardware.facts import GpuFacts
+from dra_driver.inventory.device import Cut, Device, DeviceType, Share, ShareMode
 from dra_driver.inventory.mig.partitions import occupied
+from dra_driver.inventory.offering import Inventory
 from dra_driver.model.edits import Edits
 from dra_driver.model.errors import GPU_LOST, ClaimError, Retry
 from dra_driver.model.names import gpu_name, replicated_name
-from dra_driver.model.wire import Wire
 
 
 class CdiNames(Protocol):
@@ -52,10 +52,6 @@ class MigModeStep:
         """The name of what the step changes, unique within its kind."""
         return self.gpu.pci_address
 
-    def record(self) -> Wire:
-        """Return everything that undoing this step needs, for the ledger."""
-        return {"kind": self.kind, "key": self.key, "gpu": gpu_record(self.gpu), "restore": False}
-
 
 @dataclass(frozen=True, slots=True)
 class MigPartitionStep:
@@ -71,17 +67,6 @@ class MigPartitionStep:
     def key(self) -> str:
         """The name of what the step changes, unique within its kind."""
         return self.device
-
-    def record(self) -> Wire:
-        """Return all that undoing this step needs, for the ledger; who does it adds what it found and made."""
-        profile = self.cut.profile
-        return {
-            "kind": self.kind,
-            "key": self.key,
-            "gpu": gpu_record(self.gpu),
-            "profile": {**{name: getattr(profile, name) for name in _PROFILE_FIELDS}, "starts": []},
-            "start": self.cut.start,
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,29 +90,8 @@ class CdiFileStep:
         """The name of what the step changes, unique within its kind."""
         return self.file
 
-    def record(self) -> Wire:
-        """Return everything that undoing this step needs, for the ledger."""
-        return {"kind": self.kind, "file": self.file}
-
-
-_PROFILE_FIELDS = tuple(field.name for field in fields(MigProfile))
 
 Step = MigModeStep | MigPartitionStep | SharingStep | MemoryLimitStep | CdiFileStep
-
-
-def gpu_record(gpu: GpuFacts) -> Wire:
-    """Return what is needed to find a GPU again."""
-    return {"uuid": gpu.uuid, "pci": gpu.pci_address, "minor": gpu.minor}
-
-
-def gpu_of_record(record: Mapping[str, Any]) -> GpuFacts:
-    """Return the GPU of a recorded step; only its UUID, PCI address and minor are known."""
-    return GpuFacts(uuid=record["uuid"], pci_address=record["pci"], minor=record["minor"], memory_bytes=None)
-
-
-def cut_of_record(step: Mapping[str, Any]) -> Cut:
-    """Return the placement of a recorded partition."""
-    return Cut(MigProfile(**{**step["profile"], "starts": ()}), step["start"])
 
 
 @dataclass(frozen=True, slots=True)

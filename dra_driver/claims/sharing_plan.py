@@ -9,8 +9,8 @@ Source: KEP-4381 (configs and their order), KEP-5075 (consumed capacity); NVIDIA
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 from dra_driver.claims.allocated import AllocatedClaim, AllocatedDevice, ConfigEntry
 from dra_driver.claims.config import refuse
@@ -25,11 +25,8 @@ from dra_driver.model.sharing import (
     SharingSettings,
     Tenants,
     TimeSlicingSettings,
-    record_of_settings,
-    settings_of_record,
     strategy_of,
 )
-from dra_driver.model.wire import Wire
 
 _KEPLER, _VOLTA = (3, 5), (7, 0)  # compute capabilities: for MPS at all, for its limits and several users
 _MIB = 1 << 20
@@ -58,35 +55,6 @@ class SharingStep:
     def key(self) -> str:
         """The name of what the step changes, unique within its kind."""
         return self.device.name
-
-    def record(self) -> Wire:
-        """Return everything that undoing this step needs, for the ledger."""
-        return {
-            "kind": self.kind,
-            "key": self.key,
-            "device": asdict(self.device),
-            "settings": record_of_settings(self.settings),
-            "inFile": list(self.in_file),
-            "clients": {name: asdict(limits) for name, limits in self.clients.items()},
-            "made": self.made,
-        }
-
-
-def sharing_step_of_record(record: Mapping[str, Any]) -> SharingStep:
-    """Return the step that `SharingStep.record` wrote; keys that a newer agent added are ignored.
-
-    Raises: KeyError, TypeError, ValueError for anything else.
-    """
-    return SharingStep(
-        device=SharedDevice(**{name: record["device"][name] for name in SharedDevice.__slots__}),
-        settings=settings_of_record(record["settings"]),
-        in_file=tuple(record["inFile"]),
-        clients={
-            name: ClientLimits(**{limit: limits[limit] for limit in ClientLimits.__slots__})
-            for name, limits in record["clients"].items()
-        },
-        made=record["made"],
-    )
 
 
 def choose_configs(claim: AllocatedClaim, devices: Mapping[str, Device]) -> dict[AllocatedDevice, DeviceConfig | None]:

@@ -37,6 +37,9 @@ COMMANDS: dict[str, CommandEntry] = {
         "doctor", "What is wrong on this node or in the cluster, the evidence, how to fix it.", _WHY
     ),
     "check-config": CommandEntry("check_config", "Check files for the agents before they are rolled out.", _CHANGE),
+    "cordon": CommandEntry("health.cordon", "Take a device of this node out of use; its pods stay.", _CHANGE),
+    "uncordon": CommandEntry("health.uncordon", "End the cordon of a device.", _CHANGE),
+    "health": CommandEntry("health.group", "Faults and cordons of this node; forget a GPU that is gone.", _WHY),
     "migrate": CommandEntry("migrate.command", "Turn manifests written for the device plugin into claims.", _CHANGE),
     "demo": CommandEntry("demo.command", "Run the driver from end to end on this machine: no GPU, no cluster.", _RUN),
     "agent": CommandEntry("", "The node daemon: publishes GPUs and prepares claims (see agent --help).", _RUN),

@@ -2,7 +2,8 @@
 
 In: devices and counter sets in wire form, and their present placement. Out: `SliceSpec`s. Pure. What a slice contains
 stays in it while it fits, so that a device that comes, goes or changes touches one slice. Without a placement the order
-of names decides, so that the same devices always make the same slices.
+of names decides, so that the same devices always make the same slices. No slice has more devices than the API server
+accepts once one of them is tainted, so that a taint that comes is one write and moves nothing.
 
 Source: Kubernetes API resource/v1 ResourceSliceSpec and its limits; 1.34 requires counters in the slice of the devices
 that consume them, 1.35 and newer require them in slices without devices.
@@ -10,7 +11,7 @@ that consume them, 1.35 and newer require them in slices without devices.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from dra_driver.model import limits
@@ -20,20 +21,6 @@ from dra_driver.model.wire import DeviceWire, Wire
 
 _NEWEST = 1_000  # what an API server without a version is taken for
 _CONSUMED_PER_SLICE_1_34 = 1024  # ResourceSliceMaxCounterConsumptions (1.34)
-
-
-@dataclass(frozen=True, slots=True)
-class PoolContent:
-    """What a pool offers: devices and counter sets in the form of the API.
-
-    `plain` is offered instead if the server does not keep counters: no two of its devices overlap. `instead` maps the
-    name of a device that may be allocated many times to the devices that replace it if the server does not keep that.
-    """
-
-    devices: tuple[DeviceWire, ...] = ()
-    counter_sets: tuple[Wire, ...] = ()
-    plain: tuple[DeviceWire, ...] | None = None
-    instead: Mapping[str, tuple[DeviceWire, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +72,7 @@ def lay_out(
     `server_minor` 0 means that the version is unknown, and counts as the newest. `placement` holds the `keys` of the
     present slices.
 
-    Shapes: n plain devices -> at least ceil(n / 128) slices; no devices and no counters -> one empty slice.
+    Shapes: n plain devices -> at least ceil(n / 64) slices; no devices and no counters -> one empty slice.
     Raises: ApiError("api.pool-too-wide") if devices that must share a slice do not fit into one.
     """
     apart = (server_minor or _NEWEST) >= COUNTERS_APART_MINOR
@@ -131,7 +118,7 @@ class _Slot:
         devices, counter_sets = [*self.devices, *unit.devices], [*self.counter_sets, *unit.counter_sets]
         if unit.counters_alone:
             return len(counter_sets) <= limits.COUNTER_SETS_PER_SLICE
-        if len(devices) > _most_devices(devices):
+        if len(devices) > limits.SLICE_DEVICES_ADVANCED:
             return False
         return not counter_sets or (  # only on 1.34 does a slice hold devices and counters together
             sum(len(c.get("counters", ())) for c in counter_sets) <= limits.COUNTERS_PER_SLICE_1_34
@@ -207,11 +194,6 @@ def _units_together(devices: Iterable[DeviceWire], counter_sets: Iterable[Wire])
         whole.devices.append(device)
     distinct = {id(unit): unit for unit in of_set.values()}
     return sorted([*distinct.values(), *alone], key=lambda unit: unit.key)
-
-
-def _most_devices(devices: Iterable[DeviceWire]) -> int:
-    is_advanced = any(d.get("taints") or d.get("consumesCounters") for d in devices)
-    return limits.SLICE_DEVICES_ADVANCED if is_advanced else limits.SLICE_DEVICES
 
 
 def _consumed(device: DeviceWire) -> int:

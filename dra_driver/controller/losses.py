@@ -3,31 +3,61 @@
 In: what was sent and what came back. Out: what to remember as stored, which losses are unsafe, one log line, one
 problem. A harmless loss is remembered as if the field had been kept, so the field is sent again only with the next
 write that is needed anyway. After an unsafe loss (shared counters, blocking taints, devices that may be allocated many
-times) the pool offers something else until the server has another version.
+times) the pool offers something else until the server has another version. Whether it keeps taints is asked again from
+time to time as well, because a device that is withheld for want of them is only to be withheld as long as it must.
 """
 
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Callable
 
 from dra_driver.controller.compare import COUNTER_FIELDS, SHARE_FIELD, TAINT_FIELD, differing_fields, gates_behind
 from dra_driver.controller.validity import has_blocking_taint
 from dra_driver.hardware.facts import Problem
+from dra_driver.inventory.offering import KeptFields
 from dra_driver.model.wire import SliceWire, Wire
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
 FIELDS_DROPPED = "controller.fields-dropped"
+TAINTS_AGAIN_SECONDS = 600.0  # until a server that dropped taints is asked about them again
 
 
 class Losses:
     """The losses of one pool. Not thread-safe: the owner holds a lock."""
 
-    def __init__(self, pool: str) -> None:
-        self._pool = pool
-        self.fields: frozenset[str] = frozenset()
+    def __init__(
+        self, pool: str, known: frozenset[str] = frozenset(), *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._pool, self._clock = pool, clock
+        self.fields = known  # losses in `known` were reported before
         self.unsafe: frozenset[str] = frozenset()
+        self._taints_asked_at = 0.0
+
+    @property
+    def kept(self) -> KeptFields:
+        """Return what may be offered to this server."""
+        unsafe = self.unsafe
+        return KeptFields(
+            counters=unsafe.isdisjoint(COUNTER_FIELDS),
+            shares=SHARE_FIELD not in unsafe,
+            taints=TAINT_FIELD not in unsafe,
+        )
+
+    @property
+    def taints_due_s(self) -> float | None:
+        """Return the seconds until the server is asked about taints again; None unless it is known to drop them."""
+        if TAINT_FIELD not in self.unsafe:
+            return None
+        return max(0.0, self._taints_asked_at + TAINTS_AGAIN_SECONDS - self._clock())
+
+    @property
+    def taints_are_due(self) -> bool:
+        """Return whether the server is to be asked about taints again now."""
+        return self.taints_due_s == 0.0
 
     def note(self, sent: SliceWire, answer: SliceWire, *, version: str) -> tuple[Wire | None, frozenset[str]]:
         """Compare an answer with what was sent, and record the losses.
@@ -41,7 +71,7 @@ class Losses:
             unsafe.add(TAINT_FIELD)
         news = lost - self.fields
         self.fields |= lost
-        self.unsafe |= unsafe
+        self._add_unsafe(frozenset(unsafe))
         if news:
             self._report(news, version)
         return (sent["spec"] if lost and not unsafe else None), frozenset(unsafe)
@@ -49,13 +79,18 @@ class Losses:
     def add(self, other: Losses) -> None:
         """Add the losses that were found elsewhere."""
         self.fields |= other.fields
-        self.unsafe |= other.unsafe
+        self._add_unsafe(other.unsafe)
 
     def assume(self, lost: frozenset[str], *, version: str) -> None:
         """Record fields as lost and unsafe, because the server refused to show whether it keeps them."""
         self._report(lost - self.fields, version)
         self.fields |= lost
-        self.unsafe |= lost
+        self._add_unsafe(lost)
+
+    def forget_taints(self) -> None:
+        """Forget that taints were dropped, because the server is asked again."""
+        self.fields -= {TAINT_FIELD}
+        self.unsafe -= {TAINT_FIELD}
 
     def forget_harmless(self) -> None:
         """Forget the harmless losses: those fields will be sent again with new content."""
@@ -72,6 +107,11 @@ class Losses:
         message = f"the API server dropped {_listed(self.fields)}; {_hint(self.fields)}"
         return (Problem(FIELDS_DROPPED, self._pool, message),)
 
+    def _add_unsafe(self, lost: frozenset[str]) -> None:
+        if TAINT_FIELD in lost - self.unsafe:
+            self._taints_asked_at = self._clock()
+        self.unsafe |= lost
+
     def _report(self, news: frozenset[str], version: str) -> None:
         keys = fields(pool=self._pool, reason=_listed(news), version=version, hint=_hint(news))
         log.warning("api server dropped fields of our slices", extra=keys)
@@ -86,4 +126,10 @@ def _hint(lost: frozenset[str]) -> str:
     instead = "whole GPUs and existing partitions are offered; " if lost.intersection(COUNTER_FIELDS) else ""
     if SHARE_FIELD in lost:
         instead += "shared devices are offered as their replicas, or whole where none are configured; "
-    return f"{instead}feature gates that are probably off: {gates}; restart this agent after switching them on"
+    if TAINT_FIELD in lost:
+        instead += "tainted devices that no claim has are withheld; "
+    only_taints = lost == {TAINT_FIELD}
+    then = (
+        "the server is asked again every ten minutes" if only_taints else "restart this agent after switching them on"
+    )
+    return f"{instead}feature gates that are probably off: {gates}; {then}"

@@ -1,4 +1,4 @@
-"""Probe: whether the API server keeps shared counters and shares, asked before devices that need them are sent.
+"""Probe: whether the API server keeps shared counters, shares and taints, asked before devices that need them are sent.
 
 In: what a pool is to offer. Out: the fields that the server would drop, found by a create that stores nothing. No two
 devices in that request overlap: from 1.35 on it holds the counter sets alone; on 1.34, where counters are in the slice
@@ -11,21 +11,28 @@ Source: Kubernetes API concepts, dry-run; fields of gates that are off are dropp
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 
-from dra_driver.controller.compare import COUNTER_FIELDS, SHARE_FIELD, differing_fields
+from dra_driver.controller.compare import COUNTER_FIELDS, SHARE_FIELD, TAINT_FIELD, differing_fields
+from dra_driver.controller.content import PoolContent
 from dra_driver.controller.diff import created
-from dra_driver.controller.layout import PoolContent, SliceSpec
+from dra_driver.controller.layout import SliceSpec
 from dra_driver.controller.losses import Losses
 from dra_driver.controller.writer import SliceWriter
 from dra_driver.model import limits
 from dra_driver.model.errors import ApiError
 from dra_driver.model.kubernetes import COUNTERS_APART_MINOR
-from dra_driver.model.wire import SliceWire
+from dra_driver.model.taints import DeviceTaint, TaintEffect
+from dra_driver.model.wire import DeviceWire, SliceWire
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
+COUNTERS, SHARES, TAINTS = "counters", "shares", "taints"
 _UNSURE = (0, 408, 409, 429)  # statuses without an answer, or with one that does not concern our object
+_TAINT = DeviceTaint(
+    "dra-driver/probe", "", TaintEffect.NO_SCHEDULE
+).wire()  # only ever in a request that stores nothing
 
 
 class Probe:
@@ -33,45 +40,49 @@ class Probe:
 
     def __init__(self, writer: SliceWriter) -> None:
         self._writer = writer
-        self._knows_counters = self._knows_shares = False
+        self._known: set[str] = set()
 
     def forget(self) -> None:
         """Forget the answers, since the server may be another one now; the next `ask` asks again."""
-        self._knows_counters = self._knows_shares = False
+        self._known.clear()
 
-    def ask(self, content: PoolContent, empty: SliceSpec, *, minor: int) -> Losses:
+    def forget_taints(self) -> None:
+        """Forget the answer about taints."""
+        self._known.discard(TAINTS)
+
+    def ask(self, content: PoolContent, empty: SliceSpec, *, minor: int, known: frozenset[str]) -> Losses:
         """Return what of this content the server would drop; nothing for what it was asked already.
 
-        Raises: ApiError if the server gives no answer.
+        `known` are losses that were reported before. A server that refuses a question is assumed to drop what it was
+        asked about; only of counters a server from 1.35 on is not, because the first write, which holds counters and
+        nothing else, settles it. Raises: ApiError if the server gives no answer.
         """
-        found = Losses(empty.pool)
-        if content.counter_sets and not self._knows_counters:
-            find_losses(self._writer, found, content, empty, minor=minor)
-            self._knows_counters = True
-        if content.instead and not self._knows_shares:
-            find_share_losses(self._writer, found, content, empty, minor=minor)
-            self._knows_shares = True
+        found = Losses(empty.pool, known)
+        is_old = 0 < minor < COUNTERS_APART_MINOR
+        if content.counter_sets and COUNTERS not in self._known:
+            sent = _question(content, empty, is_old=is_old)
+            self._try(COUNTERS, COUNTER_FIELDS if is_old else (), sent, found, minor)
+        if SHARES not in self._known and (shared := _first(content, "allowMultipleAllocations")):
+            self._try(SHARES, (SHARE_FIELD,), _alone(shared, empty), found, minor)
+        if TAINTS not in self._known and (tainted := _first(content, "taints")):
+            bare = {key: value for key, value in tainted.items() if key != "consumesCounters"}
+            self._try(TAINTS, (TAINT_FIELD,), _alone({**bare, "taints": [_TAINT]}, empty), found, minor)
         return found
 
-
-def find_losses(writer: SliceWriter, losses: Losses, content: PoolContent, empty: SliceSpec, *, minor: int) -> None:
-    """Record in `losses` which counter fields the server would drop. `empty` identifies the pool.
-
-    A 1.34 server that refuses the question is assumed to drop counters. With a newer one the first write settles it,
-    since that write holds counters and nothing else. Raises: ApiError if the server gives no answer.
-    """
-    is_old = 0 < minor < COUNTERS_APART_MINOR
-    sent = _question(content, empty, is_old=is_old)
-    try:
-        answer = writer.try_create(sent)
-    except ApiError as error:
-        if error.status in _UNSURE or error.status >= 500:
-            raise
-        log.warning("api server refuses the dry run about counters", extra=fields(pool=empty.pool, err=str(error)))
-        if is_old:
-            losses.assume(frozenset(COUNTER_FIELDS), version=f"1.{minor}")
-        return
-    losses.note(sent, answer, version=f"1.{minor}" if minor else "unknown")
+    def _try(self, what: str, doubted: Collection[str], sent: SliceWire, found: Losses, minor: int) -> None:
+        version = f"1.{minor}" if minor else "unknown"
+        try:
+            answer = self._writer.try_create(sent)
+        except ApiError as error:
+            if error.status in _UNSURE or error.status >= 500:
+                raise
+            keys = fields(pool=sent["spec"]["pool"]["name"], err=str(error))
+            log.warning("api server refuses the dry run about %s", what, extra=keys)
+            if doubted:
+                found.assume(frozenset(doubted), version=version)
+        else:
+            found.note(sent, answer, version=version)
+        self._known.add(what)
 
 
 def keeps_counters(writer: SliceWriter, content: PoolContent, empty: SliceSpec, *, minor: int) -> bool:
@@ -92,27 +103,11 @@ def _question(content: PoolContent, empty: SliceSpec, *, is_old: bool) -> SliceW
     return created(0, spec, spec.wire(1, 1), None)
 
 
-def find_share_losses(
-    writer: SliceWriter, losses: Losses, content: PoolContent, empty: SliceSpec, *, minor: int
-) -> None:
-    """Record in `losses` whether the server would drop that a device may be allocated many times.
+def _alone(device: DeviceWire, empty: SliceSpec) -> SliceWire:
+    spec = SliceSpec(empty.driver, empty.node, empty.pool, (device,))
+    return created(0, spec, spec.wire(1, 1), None)
 
-    The question holds one such device and nothing else, and nothing is stored. A server that refuses it is assumed to
-    drop the field; then replicas or whole devices are offered. Raises: ApiError if the server gives no answer.
-    """
-    devices = (*content.devices, *(content.plain or ()))
-    shared = next((d for d in devices if d.get("allowMultipleAllocations")), None)
-    if shared is None:
-        return
-    spec = SliceSpec(empty.driver, empty.node, empty.pool, (shared,))
-    sent = created(0, spec, spec.wire(1, 1), None)
-    version = f"1.{minor}" if minor else "unknown"
-    try:
-        answer = writer.try_create(sent)
-    except ApiError as error:
-        if error.status in _UNSURE or error.status >= 500:
-            raise
-        log.warning("api server refuses the dry run about shares", extra=fields(pool=empty.pool, err=str(error)))
-        losses.assume(frozenset({SHARE_FIELD}), version=version)
-        return
-    losses.note(sent, answer, version=version)
+
+def _first(content: PoolContent, key: str) -> DeviceWire | None:
+    """Return the first device that has a field."""
+    return next((device for device in content.devices if device.get(key)), None)

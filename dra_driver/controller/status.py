@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dra_driver.hardware.facts import Problem
+from dra_driver.inventory.offering import ALL_KEPT, KeptFields
 
 
 @dataclass(frozen=True, slots=True)
 class PublisherStatus:
     """The state of publishing. `slices`, `devices` and `generation` are what the API server holds of our pool.
 
-    `is_published` is whether that is what was last requested. `is_counting` is false once the server has been seen to
-    drop shared counters; overlapping devices are then withheld. `is_sharing` is false once it has been seen to drop
-    that a device may be allocated many times; replicas or whole devices are then offered. `dropped` lists the fields
-    that the server did not keep. `writes` counts accepted writes by verb since the process started.
+    `is_published` is whether that is what was offered last. `keeps` says which fields the server has not been seen to
+    drop; without them, something else is offered. `dropped` lists the fields that it did not keep. `writes` counts
+    accepted writes by verb since the process started.
     """
 
     pool: str
@@ -23,10 +23,13 @@ class PublisherStatus:
     generation: int = 0
     slices: int = 0
     devices: int = 0
-    is_counting: bool = True
-    is_sharing: bool = True
+    keeps: KeptFields = ALL_KEPT
     server: str = ""
     last_error: str = ""
     dropped: tuple[str, ...] = ()
     problems: tuple[Problem, ...] = ()
     writes: Mapping[str, int] = field(default_factory=dict)
+
+    def figures(self) -> Mapping[str, str | int]:
+        """Return what a log line says of the pool."""
+        return {"pool": self.pool, "generation": self.generation, "slices": self.slices, "devices": self.devices}

@@ -1,6 +1,6 @@
-"""Validity: what the API server or the scheduler would reject in a pool, and what to offer if fields are dropped.
+"""Validity: what the API server or the scheduler would reject in a pool.
 
-In: the content of a pool. Out: faults in words, or a smaller content. Pure.
+In: the content of a pool. Out: faults in words. Pure.
 
 Source: Kubernetes API resource/v1 validation; from 1.35 on only the scheduler checks references between slices, and
 it skips the whole pool if one is wrong.
@@ -9,10 +9,9 @@ it skips the whole pool if one is wrong.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
-from dra_driver.controller.compare import COUNTER_FIELDS, SHARE_FIELD, TAINT_FIELD
-from dra_driver.controller.layout import PoolContent
+from dra_driver.controller.content import PoolContent
 from dra_driver.model import limits, names
 from dra_driver.model.kubernetes import COUNTERS_APART_MINOR
 from dra_driver.model.wire import DeviceWire, Wire
@@ -30,24 +29,6 @@ def find_faults(content: PoolContent, *, server_minor: int) -> tuple[str, ...]:
         *(fault for c in content.counter_sets for fault in _counter_set_faults(c)),
         *(fault for d in content.devices for fault in _device_faults(d, counters, is_old=is_old)),
     )
-
-
-def without_dropped(content: PoolContent, dropped: Collection[str]) -> PoolContent:
-    """Return what can safely be offered to a server that drops these fields.
-
-    Without counters the devices that share them would overlap, without taints the tainted ones would be allocated, and
-    without shares a device could not be allocated many times: none of them is offered then. `content` holds what is
-    offered in their place.
-    """
-    devices, counter_sets = content.devices, content.counter_sets
-    if any(field in dropped for field in COUNTER_FIELDS):
-        unshared = tuple(d for d in devices if not d.get("consumesCounters"))
-        devices, counter_sets = unshared if content.plain is None else content.plain, ()
-    if SHARE_FIELD in dropped:
-        devices = tuple(one for d in devices for one in (content.instead.get(d["name"], ()) if _is_many(d) else (d,)))
-    if TAINT_FIELD in dropped:
-        devices = tuple(d for d in devices if not has_blocking_taint(d))
-    return PoolContent(devices, counter_sets)
 
 
 def has_blocking_taint(device: DeviceWire) -> bool:

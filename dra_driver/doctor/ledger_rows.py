@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from dra_driver.model.errors import LedgerError
 from dra_driver.plugin.ledger.record import record_of_row
+from dra_driver.plugin.ledger.recorded_steps import RecordedFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,5 +57,5 @@ def _row(row: sqlite3.Row) -> LedgerRow:
         state=str(record.state),
         boot_id=record.boot_id,
         devices=record.owned_names(),
-        has_file=any(step.get("kind") == "cdi-file" for step in record.steps),
+        has_file=bool(record.steps_of(RecordedFile)),
     )

@@ -20,7 +20,7 @@ from dra_driver.doctor.runtime_config import RuntimeConfig, read_runtimes
 from dra_driver.hardware.facts import Facts
 from dra_driver.hardware.port import Hardware, Roots
 from dra_driver.inventory.build import build_inventory
-from dra_driver.inventory.device import Inventory
+from dra_driver.inventory.offering import Inventory
 from dra_driver.model.boot import read_boot_id
 from dra_driver.model.errors import DriverError
 from dra_driver.plugin.ledger.record import UNFINISHED

@@ -101,6 +101,7 @@ class GpuFacts:
     limits_memory: bool = False  # whether the driver can limit how much of this GPU's memory a cgroup gets
     # GPU instances beside `partitions` that can't be used: GPU instance profile id and first memory slice of each.
     unusable: tuple[tuple[int, int], ...] = ()
+    is_lost: bool = False  # it was seen in this boot, and these are its last facts
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,11 @@ Deadlines are in seconds from the call. Sizes are in bytes.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from dra_driver.hardware.evidence import BusState, HealthReport
 from dra_driver.hardware.facts import Facts, GpuFacts, MigProfile, PartitionFacts
 from dra_driver.model.edits import Edits
 from dra_driver.model.sharing import ComputeMode, Interval, SharedDevice
@@ -33,6 +34,24 @@ class Roots:
     driver_mount: str = "/"
 
 
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """What the cheap probe saw.
+
+    `mig` holds, for each GPU by PCI address, a value that changes with its MIG mode and partitions; `mig_nodes` is one
+    that changes with the device nodes of any partition; `rest` changes with everything else.
+    """
+
+    rest: Hashable
+    mig: tuple[tuple[str, Hashable], ...] = ()
+    mig_nodes: Hashable = None
+
+    def others_differ(self, before: Fingerprint, addresses: Collection[str]) -> bool:
+        """Return whether anything changed since `before` that a change of these GPUs' partitions does not explain."""
+        others = [tuple(one for one in seen.mig if one[0] not in addresses) for seen in (self, before)]
+        return self.rest != before.rest or others[0] != others[1]
+
+
 class Hardware(Protocol):
     """One vendor's hardware on this node. Any thread may call any method, and every method may raise HardwareError."""
 
@@ -49,7 +68,7 @@ class Hardware(Protocol):
         Raises: HardwareError where nothing at all can be read, such as ("hardware.driver-changed", retry LATER).
         """
 
-    def fingerprint(self) -> Hashable:
+    def fingerprint(self) -> Fingerprint:
         """Return a value that changes when `discover` would return something else. It is cheap (well below 10 ms)."""
 
     def common_edits(self) -> Edits:
@@ -176,3 +195,27 @@ class Shareable(Protocol):
 
         Raises: HardwareError("hardware.time-slice-unsupported", retry NEVER) for a GPU without that setting.
         """
+
+
+@runtime_checkable
+class HealthReporter(Protocol):
+    """Optional ability: report what can be observed about the health of the GPUs.
+
+    The vendor's own thread makes the library calls; none of these methods waits for one longer than `patience_s`, and
+    none holds up a call of another ability.
+    """
+
+    def watch_health(self, notify: Callable[[], None], *, log_position: int) -> None:
+        """Begin to observe. `notify` is called by any thread when there is something to report.
+
+        Kernel messages up to `log_position` were reported earlier in this boot.
+        """
+
+    def health(self, *, is_urgent: bool, patience_s: float) -> HealthReport:
+        """Return what was observed since the last call; wait for new readings where it `is_urgent` or after an Xid."""
+
+    def bus_states(self, gpus: tuple[str, ...]) -> Mapping[str, BusState]:
+        """Return what the PCI bus shows of GPUs, by address, read now from files alone."""
+
+    def end_health(self) -> None:
+        """Stop observing. Idempotent."""

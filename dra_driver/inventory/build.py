@@ -12,14 +12,16 @@ that do not support that, as its replicas or as itself (`sharing`).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from dra_driver.hardware.facts import Facts, GpuFacts, PartitionFacts, Problem
-from dra_driver.inventory.attributes import MEMORY_SLICE, ROWS, Fact, Found, ValueKind
-from dra_driver.inventory.device import AttributeValue, Cut, Device, Inventory, Share
+from dra_driver.inventory.attributes import ROWS
+from dra_driver.inventory.device import AttributeValue, Cut, Device, Share
 from dra_driver.inventory.mig import partitions
 from dra_driver.inventory.mig.partitions import STATIC, MigPolicy
+from dra_driver.inventory.offering import Inventory, Offering
+from dra_driver.inventory.published import MEMORY_SLICE, Fact, Found, ValueKind
 from dra_driver.inventory.sharing.offers import SharingOffers
 from dra_driver.inventory.sharing.rules import NOTHING_SHARED, SharingRules
 from dra_driver.model import limits, names
@@ -44,17 +46,24 @@ def build_inventory(facts: Facts, policy: MigPolicy = STATIC, sharing: SharingRu
         else:
             collected.add_standing(gpu, collected.devices)
         collected.add_standing(gpu, collected.plain)
+    offering = Offering(
+        devices=_by_name(collected.devices),
+        counter_sets=counter_sets,
+        plain=_by_name(collected.plain) if counter_sets else (),
+        instead=dict(sorted(collected.instead.items())),
+    )
     return Inventory(
-        devices=tuple(collected.devices[name] for name in sorted(collected.devices)),
+        offering,
         problems=tuple(dict.fromkeys((*collected.problems, *collected.sharer.problems))),
         waiting_for=facts.waiting_for,
-        counter_sets=counter_sets,
-        plain=tuple(collected.plain[name] for name in sorted(collected.plain)) if counter_sets else (),
-        instead=dict(sorted(collected.instead.items())),
-        hidden=tuple(collected.hidden[name] for name in sorted(collected.hidden)),
+        hidden=_by_name(collected.hidden),
         waits_for_claims=collected.sharer.waits_for_claims,
         driver_version=facts.driver_version,
     )
+
+
+def _by_name(devices: Mapping[str, Device]) -> tuple[Device, ...]:
+    return tuple(devices[name] for name in sorted(devices))
 
 
 class _Collected:

@@ -1,14 +1,12 @@
-"""Device and Inventory: what lies between the hardware and everything that uses it."""
+"""Device: what lies between the hardware and everything that uses it."""
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from types import MappingProxyType
 
-from dra_driver.hardware.facts import GpuFacts, MigProfile, PartitionFacts, Problem
+from dra_driver.hardware.facts import GpuFacts, MigProfile, PartitionFacts
 from dra_driver.model.sharing import MpsSettings, SharingSettings, Strategy, Tenants, strategy_of
 
 
@@ -144,54 +142,3 @@ class Device:
     def shared_name(self) -> str:
         """Return the name of the physical device: that of the parent for a replica, the device's own otherwise."""
         return self.share.parent if self.share else self.name
-
-
-@dataclass(frozen=True)
-class Inventory:
-    """Everything that this node offers now, in name order, and what could not be offered.
-
-    `counter_sets` is what overlapping devices share, by name of set and counter. `plain` is what is offered in place of
-    `devices` to a scheduler that does not count; nothing in it overlaps. `instead` maps the name of a device that may
-    be allocated many times to what a scheduler without support for that is offered in its place: replicas, or the whole
-    device. `hidden` are devices that are not offered but may appear in the allocation of a claim. `waits_for_claims` is
-    true where some device will be offered in another form once claims release it. `waiting_for` is non-empty while the
-    hardware does not answer at all.
-    """
-
-    devices: tuple[Device, ...] = ()
-    problems: tuple[Problem, ...] = ()
-    waiting_for: str = ""
-    counter_sets: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    plain: tuple[Device, ...] = ()
-    instead: Mapping[str, tuple[Device, ...]] = field(default_factory=dict)
-    hidden: tuple[Device, ...] = ()
-    waits_for_claims: bool = False
-    driver_version: str | None = field(default=None, compare=False)
-
-    @cached_property
-    def by_name(self) -> Mapping[str, Device]:
-        """Return all devices that a claim may have been allocated, by name, each in the form that is offered first."""
-        return MappingProxyType({name: forms[0] for name, forms in self._forms.items()})
-
-    def find(self, name: str, share_id: str | None) -> Device | None:
-        """Return a device of an allocation in the form in which it was allocated, or None if there is none.
-
-        A device that may be allocated many times is allocated with a share ID, any other without one; a device that was
-        allocated whole stays whole, whatever is offered now.
-        """
-        forms = self._forms.get(name, ())
-        return next((form for form in forms if bool(form.policies) is bool(share_id)), forms[0] if forms else None)
-
-    def offered(self, *, with_shares: bool) -> tuple[Device, ...]:
-        """Return what is offered to an API server, given whether it supports allocating a device many times."""
-        if with_shares:
-            return self.devices
-        return tuple(one for d in self.devices for one in (self.instead.get(d.name, ()) if d.policies else (d,)))
-
-    @cached_property
-    def _forms(self) -> Mapping[str, tuple[Device, ...]]:
-        found: dict[str, list[Device]] = {}
-        for group in (self.devices, self.plain, *self.instead.values(), self.hidden):
-            for device in group:
-                found.setdefault(device.name, []).append(device)
-        return {name: tuple(forms) for name, forms in found.items()}

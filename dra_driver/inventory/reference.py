@@ -8,16 +8,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
-from dra_driver.inventory.attributes import (
-    ATTRIBUTES,
-    CAPACITIES,
-    COMPUTE,
-    MEMORY_SLICES,
-    MEMORY_SLICES_TABLED,
-    ROWS,
-    Published,
-)
+from dra_driver.inventory.attributes import ATTRIBUTES, ROWS
+from dra_driver.inventory.capacities import CAPACITIES, MEMORY_SLICES
 from dra_driver.inventory.device import DeviceType
+from dra_driver.inventory.published import COMPUTE, MEMORY_SLICES_TABLED, Published
 
 INTRODUCTION = """\
 # Attributes and capacities of published devices

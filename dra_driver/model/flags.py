@@ -134,6 +134,19 @@ FLAGS: tuple[Flag, ...] = (
         "BOOL",
         choices=("false", "true"),
     ),
+    Flag(
+        "--health",
+        "on",
+        "on: watch the GPUs' health, and taint or withhold the ones that are sick; off: do neither",
+        "SWITCH",
+        choices=("on", "off"),
+    ),
+    Flag(
+        "--health-policy",
+        "",
+        "YAML file (version: health/v1) that says what each kind of fault means; empty: the defaults",
+        "FILE",
+    ),
     Flag("--hardware", "auto", "auto, nvidia, or simulated:PROFILE-OR-FILE", "CHOICE", is_hardware=True),
 )
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from dra_driver.model.records import Key, RecordForm
 from dra_driver.model.wire import Wire
 
 
@@ -86,33 +87,33 @@ def strategy_of(settings: SharingSettings) -> Strategy:
     return Strategy.MPS if isinstance(settings, MpsSettings) else Strategy.TIME_SLICING
 
 
+_FORMS: dict[Strategy, RecordForm[Any]] = {
+    Strategy.TIME_SLICING: RecordForm(TimeSlicingSettings, interval=Key("interval", read=Interval)),
+    Strategy.MPS: RecordForm(
+        MpsSettings,
+        active_thread_percentage=Key("activeThreadPercentage"),
+        pinned_memory_limit=Key("pinnedMemoryLimit"),
+        per_device_limits=Key(
+            "perDeviceLimits",
+            write=lambda limits: dict(sorted(limits.items())),
+            read=lambda limits: MappingProxyType(dict(limits)),
+        ),
+        multi_user=Key("multiUser"),
+        across_namespaces=Key("acrossNamespaces"),
+    ),
+}
+
+
 def record_of_settings(settings: SharingSettings) -> Wire:
     """Return the settings as a JSON object for the ledger."""
-    if isinstance(settings, TimeSlicingSettings):
-        return {"strategy": Strategy.TIME_SLICING, "interval": settings.interval}
-    return {
-        "strategy": Strategy.MPS,
-        "activeThreadPercentage": settings.active_thread_percentage,
-        "pinnedMemoryLimit": settings.pinned_memory_limit,
-        "perDeviceLimits": dict(sorted(settings.per_device_limits.items())),
-        "multiUser": settings.multi_user,
-        "acrossNamespaces": settings.across_namespaces,
-    }
+    strategy = strategy_of(settings)
+    return {"strategy": strategy, **_FORMS[strategy].write(settings)}
 
 
 def settings_of_record(record: Mapping[str, Any]) -> SharingSettings:
     """Return the settings that `record_of_settings` wrote. Raises: KeyError or ValueError for any other record."""
-    if record["strategy"] == Strategy.TIME_SLICING:
-        return TimeSlicingSettings(Interval(record["interval"]))
-    if record["strategy"] != Strategy.MPS:
-        raise ValueError(f"unknown strategy {record['strategy']}")
-    return MpsSettings(
-        active_thread_percentage=record["activeThreadPercentage"],
-        pinned_memory_limit=record["pinnedMemoryLimit"],
-        per_device_limits=MappingProxyType(dict(record["perDeviceLimits"])),
-        multi_user=record["multiUser"],
-        across_namespaces=record["acrossNamespaces"],
-    )
+    settings: SharingSettings = _FORMS[Strategy(record["strategy"])].read(record)
+    return settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,3 +149,6 @@ class SharedDevice:
     def __str__(self) -> str:
         """Return the device's name and UUID, as users read them."""
         return f"{self.name} ({self.uuid})"
+
+
+SHARED_DEVICE, CLIENT_LIMITS = RecordForm(SharedDevice), RecordForm(ClientLimits)

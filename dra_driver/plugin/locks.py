@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import functools
 import hashlib
 import os
 import struct
@@ -75,7 +76,7 @@ class NodeLocks:
             if local is None:
                 local = self._locals[name] = _LocalLock(_offset(name))
             local.users += 1
-        if not self._is_taken(local, deadline):
+        if not (self._is_free(local, deadline) or self._is_taken(local, deadline)):
             self._leave(name, local)
             raise _locked(name)
         try:
@@ -84,6 +85,15 @@ class NodeLocks:
             local.lock.release()
             self._leave(name, local)
             raise
+
+    def _is_free(self, local: _LocalLock, deadline: Deadline) -> bool:
+        """Take this process's half of a lock if no thread has it, and none waits that goes first."""
+        if not local.lock.acquire(blocking=False):
+            return False
+        if deadline.goes_first or not local.first:
+            return True
+        local.lock.release()
+        return False
 
     def _is_taken(self, local: _LocalLock, deadline: Deadline) -> bool:
         """Wait for this process's half of a lock. A thread that gets it yields to waiting calls that go first."""
@@ -133,6 +143,25 @@ class NodeLocks:
         return True
 
 
+def claim_lock(uid: str) -> str:
+    """Return the name of a claim's lock."""
+    return f"claim/{uid}"
+
+
+def device_lock(device: str) -> str:
+    """Return the name of a device's lock, which is taken after those of claims."""
+    return f"device/{device}"
+
+
+def gpu_lock(pci_address: str) -> str:
+    """Return the name of a GPU's lock.
+
+    It is taken after the locks of claims and devices, and never together with another.
+    """
+    return f"gpu/{pci_address}"
+
+
+@functools.lru_cache(maxsize=1024)
 def _offset(name: str) -> int:
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) >> 2
 

@@ -32,6 +32,8 @@ class Snapshot:
     scans: int = 0
     scan_seconds: float = 0.0
     pool_generation: int = 0
+    faults: Mapping[str, int] = field(default_factory=dict)  # by key
+    xids: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by code and class
 
 
 class Metrics:
@@ -84,6 +86,11 @@ class _Scrape:
         )
         yield _labelled(GaugeMetricFamily, "problems", "What could not be read or published.", "code", now.problems)
         yield _labelled(CounterMetricFamily, "slice_writes", "Writes of ResourceSlices.", "verb", now.slice_writes)
+        yield _labelled(GaugeMetricFamily, "faults", "Faults of GPUs and partitions that stand.", "key", now.faults)
+        xids = CounterMetricFamily(f"{PREFIX}_xids", "Xid errors reported since the start.", labels=("code", "class"))
+        for labels, count in sorted(now.xids.items()):
+            xids.add_metric(labels, count)
+        yield xids
         build = GaugeMetricFamily(f"{PREFIX}_build_info", "Version and vendor.", labels=("version", "vendor"))
         build.add_metric((now.version, now.vendor), 1)
         yield build

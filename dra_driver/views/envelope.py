@@ -15,6 +15,7 @@ class DocumentKind(StrEnum):
     """What a document describes."""
 
     NODE_OFFER = "NodeOffer"
+    NODE_HEALTH = "NodeHealth"
     DOCTOR_REPORT = "DoctorReport"
     SLICE_TREE = "SliceTree"
     CLAIM_TREE = "ClaimTree"

@@ -1,7 +1,9 @@
 """The real agent process cuts GPUs through the NVIDIA vendor, and is killed inside the library while it does."""
 
 import json
+import re
 import threading
+import urllib.request
 
 import pytest
 
@@ -22,7 +24,7 @@ STEPS = (
 class MigMachine(Machine):
     """Two H100 that are cut on demand."""
 
-    def start(self):
+    def start(self, *flags):
         environment = {
             "LD_LIBRARY_PATH": str(self.folder / "lib"),
             "FAKE_NVML_STATE": str(self.folder / "state"),
@@ -31,7 +33,7 @@ class MigMachine(Machine):
         }
         roots = [f"--sysfs-root={self.node.roots.sys}", f"--proc-root={self.node.roots.proc}"]
         agent = self.here.start(
-            "auto", *roots, f"--dev-root={self.node.roots.dev}", "--mig=dynamic", environment=environment
+            "auto", *roots, f"--dev-root={self.node.roots.dev}", "--mig=dynamic", *flags, environment=environment
         )
         until(lambda: "registered" in self.here.log(), "registration")
         self.plugin = self.here.kubelet.wait_registered(NVIDIA_DRIVER)
@@ -96,6 +98,45 @@ def test_a_claim_gets_the_nodes_of_its_partition_and_leaves_no_trace(machine):
     answered(machine, "unprepare", claim)
     assert machine.cuts == UNCUT
     assert machine.files == []
+
+
+def test_partitions_made_and_destroyed_start_no_discovery(machine):
+    machine.start("--metrics-address=127.0.0.1:0")
+    until(lambda: part(machine) in machine.here.devices(), "partitions")
+    page = re.search(r"address=(127.0.0.1:\d+)", machine.here.log())[1]
+
+    def scans():
+        with urllib.request.urlopen(f"http://{page}/metrics", timeout=10) as answer:
+            return re.search(r"^dra_driver_scans_total (\S+)$", answer.read().decode(), re.MULTILINE)[1]
+
+    def seen():
+        return machine.here.log().count("own changes of partitions read")
+
+    until(lambda: scans() == "2.0", "the look at what the opened library shows")
+    for number in range(3):
+        claim = machine.claim(part(machine), f"claim-{number}")
+        for verb in ("prepare", "unprepare"):
+            known = seen()
+            answered(machine, verb, claim)
+            until(lambda known=known: seen() > known, "the change to be known")
+    assert scans() == "2.0"
+
+
+def test_two_claims_of_one_call_get_partitions_of_two_gpus_at_the_same_time(machine):
+    """The first GPU hangs while it is cut; the other's partition is made in the meantime."""
+    machine.start()
+    until(lambda: part(machine) in machine.here.devices(), "partitions")
+    with machine.state.change():
+        machine.gpus[0].hang("nvmlDeviceCreateGpuInstanceWithPlacement")
+    claims = [machine.claim(part(machine)), machine.claim(f"{names(machine.gpus)[1]}-mig-1g10gb-19-0", "other")]
+    call = threading.Thread(target=machine.plugin.prepare, args=(claims,))
+    call.start()
+    until(lambda: [len(gpu.cis) for gpu in machine.state.read().gpus] == [0, 1], "the other GPU's partition")
+    assert call.is_alive()
+    with machine.state.change():
+        machine.gpus[0].heal()
+    call.join(20)
+    assert [len(gpu.cis) for gpu in machine.state.read().gpus] == [1, 1]
 
 
 def test_an_administrators_partition_is_published_and_outlives_claims(machine):

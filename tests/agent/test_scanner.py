@@ -4,6 +4,7 @@ import threading
 import time
 from contextlib import contextmanager
 
+from dra_driver.agent.node_inventory import Findings, NodeInventory
 from dra_driver.agent.scanner import Scanner
 from dra_driver.hardware.facts import Facts, GpuFacts
 from dra_driver.model.errors import HardwareError
@@ -38,13 +39,32 @@ class Stand:
         self.closed += 1
 
 
+class AsTheyStand:
+    """Offers facts as they are."""
+
+    is_settled = True
+
+    def fingerprint(self):
+        return None
+
+    def judge(self, facts):
+        return Findings(facts)
+
+
 @contextmanager
 def scanning(hardware, **options):
     told = []
     changed = threading.Event()
+    inventory = NodeInventory()
     scanner = Scanner(
-        hardware, on_change=told.append, on_driver_change=changed.set, **({"probe_s": 0.01, "full_s": 60.0} | options)
+        hardware,
+        inventory,
+        AsTheyStand(),
+        on_change=lambda: told.append(inventory.current),
+        on_driver_change=changed.set,
+        **({"probe_s": 0.01, "full_s": 60.0} | options),
     )
+    scanner.newest = inventory
     scanner.start()
     try:
         yield scanner, told, changed
@@ -87,7 +107,7 @@ def test_a_failing_probe_keeps_the_last_inventory_and_goes_on():
         hardware.facts = Facts(vendor="stand", gpus=(GPU, OTHER))
         scanner.look_now()
         time.sleep(0.03)
-        assert len(scanner.inventory.devices) == 1
+        assert len(scanner.newest.current.devices) == 1
         hardware.error = None
         until(lambda: len(told) == 2)
 

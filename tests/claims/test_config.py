@@ -88,7 +88,7 @@ def test_admission_and_node_say_the_same() -> None:
 def test_pydantic_is_imported_with_the_first_config_only() -> None:
     program = (
         "import sys\n"
-        "import dra_driver.plugin.kubelet.server, dra_driver.plugin.prepare\n"
+        "import dra_driver.plugin.kubelet.server, dra_driver.plugin.prepare.preparer\n"
         "from dra_driver.claims.allocated import decode_claim\n"
         "from dra_driver.claims.device_config import API_VERSION\n"
         "def claim(*configs):\n"

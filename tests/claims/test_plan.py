@@ -12,7 +12,8 @@ from dra_driver.claims.device_config import DeviceConfig
 from dra_driver.claims.plan import devices_of, plan_prepare
 from dra_driver.claims.sharing_plan import choose_configs
 from dra_driver.hardware.facts import GpuFacts
-from dra_driver.inventory.device import Device, DeviceType, Inventory
+from dra_driver.inventory.device import Device, DeviceType
+from dra_driver.inventory.offering import Inventory
 from dra_driver.model.edits import DeviceNode, Edits
 from dra_driver.model.errors import ClaimError, Retry
 
@@ -58,7 +59,7 @@ def test_a_plan_writes_one_file_and_says_how_to_undo_it() -> None:
     (step,) = made.steps
     assert list(step.devices) == ["u-gpu-0", "u-mig-1-s"]
     assert step.common is COMMON
-    assert step.record() == {"kind": "cdi-file", "file": "u.json"}
+    assert (step.kind, step.key) == ("cdi-file", "u.json")
     first, second = made.devices
     assert (first.request, first.device, first.cdi_ids) == ("a", "gpu-0", ("k8s.x/claim=u-gpu-0",))
     assert (second.share_id, second.cdi_ids) == ("s", ("k8s.x/claim=u-mig-1-s",))

@@ -8,8 +8,9 @@ from dra_driver.embedded.api.registry import Registry
 from dra_driver.hardware.facts import MigProfile
 from dra_driver.inventory.build import build_inventory
 from dra_driver.inventory.mig.partitions import MigPolicy
+from dra_driver.inventory.offering import Offering
 from dra_driver.kube.paths import SLICES
-from tests.controller.test_publisher import Cluster
+from tests.controller.support.cluster import Cluster, SetOffers
 from tests.support.facts import FULL_GPU, facts
 from tests.support.waiting import until
 
@@ -33,22 +34,10 @@ INVENTORY = build_inventory(facts(cuttable(1), cuttable(2)), MigPolicy(is_dynami
 NINE_EACH = 2 * 9
 
 
-@pytest.fixture
-def make_cluster(tmp_path):
-    clusters = []
-
-    def make(**options) -> Cluster:
-        clusters.append(Cluster(tmp_path, **options))
-        return clusters[-1]
-
-    yield make
-    for cluster in clusters:
-        cluster.close()
-
-
 def publish(cluster: Cluster, publisher=None):
     publisher = publisher or cluster.publisher()
-    publisher.publish(INVENTORY.devices, counter_sets=INVENTORY.counter_sets, plain=INVENTORY.plain)
+    publisher.offers.offering = INVENTORY.offering
+    publisher.look()
     assert publisher.wait_published(10), publisher.status()
     return publisher
 
@@ -82,7 +71,7 @@ def is_overlapping(spec) -> bool:
 def test_a_server_that_counts_gets_every_placement(make_cluster, watched, version, slices):
     cluster = make_cluster(version=version, gates={GATE: True})
     status = publish(cluster).status()
-    assert (status.devices, status.slices, status.is_counting, status.dropped) == (NINE_EACH, slices, True, ())
+    assert (status.devices, status.slices, status.keeps.counters, status.dropped) == (NINE_EACH, slices, True, ())
     assert watched[0][0], "the first is the question that stores nothing"
     assert not is_overlapping(watched[0][1])
     if version != "1.34":
@@ -95,7 +84,7 @@ def test_a_server_with_the_gate_off_gets_whole_gpus_and_never_a_request_with_ove
     publisher = publish(cluster)
     status = publisher.status()
     assert cluster.device_names() == ["gpu-0000-01-00-0", "gpu-0000-02-00-0"]
-    assert not status.is_counting
+    assert not status.keeps.counters
     (problem,) = status.problems
     assert problem.code == "controller.fields-dropped"
     assert "whole GPUs" in problem.message
@@ -158,7 +147,7 @@ def test_a_newer_server_version_is_asked_again(make_cluster):
     until(lambda: cluster.server.open_watches, what="the watch")
     cluster.server.drop_watches()
     until(lambda: len(cluster.device_names()) == NINE_EACH, timeout_s=40, what="all placements")
-    assert publisher.status().is_counting
+    assert publisher.status().keeps.counters
 
 
 def test_a_server_of_1_34_that_refuses_the_question_is_taken_not_to_count(make_cluster, watched, monkeypatch):
@@ -184,16 +173,18 @@ def test_what_is_offered_uncounted_is_asked_for_right_before_it_is_and_kept_whil
     cluster = make_cluster(version="1.36", gates={GATE: True})
     asked = []
 
-    def plain_now():
-        asked.append(cluster.device_names())
-        if len(asked) == 1:
-            raise ApiError("unreachable", "nobody says what claims were given", retry=Retry.LATER)
-        return INVENTORY.plain[:1]
+    class Unsure(SetOffers):
+        def current(self, keeps):
+            if keeps.counters:
+                return super().current(keeps)
+            asked.append(cluster.device_names())
+            if len(asked) == 1:
+                raise ApiError("unreachable", "nobody says what claims were given", retry=Retry.LATER)
+            return Offering(INVENTORY.offering.plain[:1])
 
     first = publish(cluster)
-    assert asked == []
     first.stop()
     cluster.server._registry._gates -= {GATE}
-    publish(cluster, cluster.publisher(plain_now=plain_now))
+    publish(cluster, cluster.publisher(Unsure()))
     assert [len(names) for names in asked] == [NINE_EACH, NINE_EACH]
     assert cluster.device_names() == ["gpu-0000-01-00-0"]

@@ -2,14 +2,14 @@
 
 import pytest
 
-from dra_driver.controller.layout import PoolContent
+from dra_driver.controller.content import PoolContent
 from dra_driver.controller.validity import find_faults
 from dra_driver.embedded.api.registry import Registry
 from dra_driver.inventory.build import build_inventory
 from dra_driver.inventory.device import ShareMode
 from dra_driver.inventory.sharing.rules import Portion, SharingRule, SharingRules
+from tests.controller.support.cluster import Cluster
 from tests.controller.test_counters import cuttable
-from tests.controller.test_publisher import Cluster
 from tests.support.facts import facts
 from tests.support.waiting import until
 
@@ -26,22 +26,10 @@ BY_REPLICAS = inventory(SharingRule("three", mode=ShareMode.REPLICAS, replicas=3
 BY_MEMORY = inventory(SharingRule("memory", mode=ShareMode.MEMORY, portion=Portion(1 << 30, 1 << 30, 1 << 30)))
 
 
-@pytest.fixture
-def make_cluster(tmp_path):
-    clusters = []
-
-    def make(**options) -> Cluster:
-        clusters.append(Cluster(tmp_path, **options))
-        return clusters[-1]
-
-    yield make
-    for cluster in clusters:
-        cluster.close()
-
-
 def publish(cluster: Cluster, offered=BY_REPLICAS):
     publisher = cluster.publisher()
-    publisher.publish(offered.devices, instead=offered.instead)
+    publisher.offers.offering = offered.offering
+    publisher.look()
     assert publisher.wait_published(10), publisher.status()
     return publisher
 
@@ -54,7 +42,7 @@ def stored(cluster: Cluster) -> list[dict]:
 def test_a_server_that_keeps_shares_gets_one_device_for_all(make_cluster, version):
     cluster = make_cluster(version=version, gates={GATE: True})
     status = publish(cluster).status()
-    assert (status.devices, status.is_sharing, status.dropped) == (2, True, ())
+    assert (status.devices, status.keeps.shares, status.dropped) == (2, True, ())
     assert cluster.device_names() == NAMES
     for device in stored(cluster):
         assert device["allowMultipleAllocations"] is True
@@ -66,7 +54,7 @@ def test_a_server_with_the_gate_off_gets_plain_replicas_and_nothing_else_is_ever
     cluster = make_cluster(version=version, gates={GATE: False})
     status = publish(cluster).status()
     assert cluster.device_names() == REPLICAS
-    assert not status.is_sharing
+    assert not status.keeps.shares
     (problem,) = status.problems
     assert problem.code == "controller.fields-dropped"
     assert "replicas" in problem.message
@@ -107,7 +95,7 @@ def test_a_server_that_refuses_the_question_gets_replicas(make_cluster, monkeypa
         return create(self, kind, namespace, wire, is_dry=is_dry)
 
     monkeypatch.setattr(Registry, "create", no_dry_run)
-    assert not publish(cluster).status().is_sharing
+    assert not publish(cluster).status().keeps.shares
     assert cluster.device_names() == REPLICAS
 
 
@@ -119,15 +107,16 @@ def test_a_newer_server_version_is_asked_again(make_cluster):
     until(lambda: cluster.server.open_watches, what="a watch to drop")
     cluster.server.drop_watches()
     until(lambda: cluster.device_names() == NAMES, timeout_s=40, what="shared devices")
-    assert publisher.status().is_sharing
+    assert publisher.status().keeps.shares
 
 
 def test_rules_that_come_later_are_asked_about_too(make_cluster):
     cluster = make_cluster(version="1.35", gates={GATE: False})
     publisher = cluster.publisher()
-    publisher.publish(BY_MEMORY.instead[NAMES[0]])
+    publisher.offer(BY_MEMORY.offering.instead[NAMES[0]])
     assert publisher.wait_published(10)
-    publisher.publish(BY_REPLICAS.devices, instead=BY_REPLICAS.instead)
+    publisher.offers.offering = BY_REPLICAS.offering
+    publisher.look()
     until(lambda: cluster.device_names() == REPLICAS, what="replicas")
 
 

@@ -6,14 +6,14 @@ import time
 
 import pytest
 
-from dra_driver.controller.publisher import Publisher
 from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.embedded.api_rules.refusals import ApiRefusal
 from dra_driver.kube import credentials
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.paths import SLICES
 from dra_driver.model import limits
-from tests.controller.support.slices import DRIVER, NODE, gpu
+from tests.controller.support.cluster import OfferingPublisher, SetOffers
+from tests.controller.support.slices import NODE, gpu
 from tests.support.waiting import until
 
 
@@ -29,15 +29,15 @@ class World:
         self.wanted = []
         self.publisher = self.start()
 
-    def start(self) -> Publisher:
-        publisher = Publisher(KubeApi(credentials.load(self.config)), node=NODE, driver=DRIVER, settle_s=0.05)
+    def start(self) -> OfferingPublisher:
+        publisher = OfferingPublisher(KubeApi(credentials.load(self.config)), SetOffers(), settle_s=0.05)
         publisher.start()
-        publisher.publish(self.wanted)
+        publisher.offer(self.wanted)
         return publisher
 
     def change_devices(self) -> None:
         self.wanted = [gpu(i, x=self.random.randint(0, 1)) for i in range(20) if self.random.random() < 0.7]
-        self.publisher.publish(self.wanted)
+        self.publisher.offer(self.wanted)
 
     def wipe(self) -> None:
         for stored in self.slices():
@@ -86,7 +86,7 @@ class World:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_after_any_troubles_the_pool_is_as_last_wanted(seed, tmp_path, monkeypatch):
-    monkeypatch.setattr(limits, "SLICE_DEVICES", 4)
+    monkeypatch.setattr(limits, "SLICE_DEVICES_ADVANCED", 4)
     world = World(seed, tmp_path)
     try:
         for _ in range(15):

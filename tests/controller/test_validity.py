@@ -1,7 +1,7 @@
 import pytest
 
-from dra_driver.controller.layout import PoolContent
-from dra_driver.controller.validity import find_faults, without_dropped
+from dra_driver.controller.content import PoolContent
+from dra_driver.controller.validity import find_faults
 from tests.controller.support.slices import consumes, counter_set, device_wire, taint
 
 
@@ -37,22 +37,3 @@ def test_three_consumptions_are_too_many_from_1_35_on():
     device = device_wire("d", consumesCounters=consumes("a") + consumes("b") + consumes("c"))
     assert faults([device], sets, 34) == ()
     assert "3 counter sets" in faults([device], sets, 35)[0]
-
-
-def test_without_counters_no_device_that_shares_some_is_offered():
-    content = PoolContent(
-        (device_wire("whole"), device_wire("part", consumesCounters=consumes("s"))), (counter_set("s"),)
-    )
-    for field in ("sharedCounters", "devices.consumesCounters"):
-        assert without_dropped(content, {field}) == PoolContent((device_wire("whole"),))
-
-
-def test_without_taints_no_device_with_a_blocking_one_is_offered():
-    note = device_wire("noted", taints=[taint(effect="None")])
-    content = PoolContent((device_wire("good"), device_wire("bad", taints=[taint()]), note))
-    assert without_dropped(content, {"devices.taints"}) == PoolContent((device_wire("good"), note))
-
-
-def test_other_losses_change_nothing():
-    content = PoolContent((device_wire("a"),))
-    assert without_dropped(content, {"devices.attributes", "devices.capacity"}) == content

@@ -70,3 +70,63 @@ def test_a_worker_that_was_stopped_ends_what_it_has_and_refuses_more() -> None:
     assert after.wait(0)
     with pytest.raises(WorkerEnded):
         after.take()
+
+
+def test_a_job_that_gives_way_is_begun_again_after_the_one_that_came(worker: Worker) -> None:
+    began, gate, order = threading.Event(), threading.Event(), []
+
+    def read() -> str:
+        worker.mark("first")
+        order.append("reading begun")
+        began.set()
+        gate.wait(10)
+        worker.mark("second")
+        order.append("reading ended")
+        return "read"
+
+    reading = worker.submit(read, gives_way=True)
+    assert began.wait(10)
+    change = worker.submit(lambda: order.append("change"))
+    gate.set()
+    assert change.wait(10)
+    assert reading.wait(10)
+    assert order == ["reading begun", "change", "reading begun", "reading ended"]
+    assert (reading.take(), worker.is_busy) == ("read", False)
+
+
+def test_jobs_that_give_way_do_so_for_no_other_such_job(worker: Worker) -> None:
+    began, gate, order = threading.Event(), threading.Event(), []
+
+    def read(name: str) -> None:
+        worker.mark("first")
+        began.set()
+        gate.wait(10)
+        worker.mark("second")
+        order.append(name)
+
+    jobs = [worker.submit(lambda name=name: read(name), gives_way=True) for name in ("a", "b")]
+    assert began.wait(10)
+    gate.set()
+    assert all(job.wait(10) for job in jobs)
+    assert order == ["a", "b"]
+
+
+def test_a_job_that_gave_way_to_the_end_of_its_worker_is_refused(worker: Worker) -> None:
+    began, gate = threading.Event(), threading.Event()
+
+    def read() -> None:
+        worker.mark("first")
+        began.set()
+        gate.wait(10)
+        worker.mark("second")
+
+    reading = worker.submit(read, gives_way=True)
+    assert began.wait(10)
+    change = worker.submit(lambda: None)
+    worker.stop()
+    gate.set()
+    assert change.wait(10)
+    assert reading.wait(10)
+    with pytest.raises(WorkerEnded):
+        reading.take()
+    assert not worker.is_busy

@@ -5,18 +5,12 @@ import pytest
 
 from dra_driver.hardware.simulated.hardware import facts_of
 from dra_driver.hardware.simulated.profile import load_profile, profile_names
-from dra_driver.inventory.attributes import (
-    ATTRIBUTES,
-    CAPACITIES,
-    ROWS,
-    Owner,
-    ValueKind,
-    family,
-    label_product,
-    names_of,
-)
+from dra_driver.inventory.attributes import ATTRIBUTES, ROWS, names_of
 from dra_driver.inventory.build import build_inventory
+from dra_driver.inventory.capacities import CAPACITIES
 from dra_driver.inventory.device import DeviceType
+from dra_driver.inventory.published import Owner, ValueKind
+from dra_driver.inventory.values import family, label_product
 from dra_driver.model import limits
 from tests.support.facts import FULL_GPU, PARTITION, facts, with_everything_known
 

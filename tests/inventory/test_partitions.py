@@ -34,8 +34,8 @@ OF_GPU = [d for d in INVENTORY.devices if d.gpu.pci_address == GPU.pci_address]
 def test_eight_h100_are_8_whole_gpus_and_200_partitions():
     assert len(INVENTORY.devices) == 208
     assert sum(d.cut is None for d in INVENTORY.devices) == 8
-    assert len(INVENTORY.counter_sets) == 8
-    assert [d.name for d in INVENTORY.plain] == [d.name for d in INVENTORY.devices if d.cut is None]
+    assert len(INVENTORY.offering.counter_sets) == 8
+    assert [d.name for d in INVENTORY.offering.plain] == [d.name for d in INVENTORY.devices if d.cut is None]
     assert INVENTORY.problems == ()
 
 
@@ -106,7 +106,7 @@ def test_every_model_is_cut_as_its_reference_table_says(name, tmp_path):
             assert device.capacity["multiprocessors"] == row["sms"]
             if row.get("engines"):
                 assert all(device.capacity[ours] == row["engines"][key] for key, ours in _ENGINE_NAMES.items())
-        (counters,) = inventory.counter_sets.values()
+        (counters,) = inventory.offering.counter_sets.values()
         for device in inventory.devices:
             assert all(counters[key] >= amount for key, amount in device.counters.items())
             if device.cut is None:
@@ -140,7 +140,7 @@ def slices_of(device) -> set[str]:
 @settings(deadline=None)
 @given(st.permutations(OF_GPU))
 def test_what_the_counters_let_through_together_overlaps_nowhere(order):
-    left = dict(INVENTORY.counter_sets[OF_GPU[0].counter_set])
+    left = dict(INVENTORY.offering.counter_sets[OF_GPU[0].counter_set])
     taken: list = []
     for device in order:
         if all(left[name] >= amount for name, amount in device.counters.items()):
@@ -194,7 +194,7 @@ def test_a_held_device_of_a_profile_that_is_no_longer_offered_stays_published_an
     assert held.by_name.keys() - build_inventory(facts, DYNAMIC).by_name.keys() == {name}
     device = next(d for d in held.devices if d.name == name)
     assert device.counters == counters_of_cut(cut), "its part of the GPU is not given away again"
-    assert device.counter_set in held.counter_sets
+    assert device.counter_set in held.offering.counter_sets
 
 
 @pytest.mark.parametrize("model", ["b200", "gb200"])
@@ -203,7 +203,7 @@ def test_a_gpu_whose_large_profiles_nobody_knows_is_offered_whole_with_its_own_m
     inventory = build_inventory(replace(FACTS, gpus=(gpu,)), DYNAMIC)
     (whole,) = (d for d in inventory.devices if d.cut is None)
     assert whole.capacity == {"memory": gpu.memory_bytes}
-    (counters,) = inventory.counter_sets.values()
+    (counters,) = inventory.offering.counter_sets.values()
     cuts = [d for d in inventory.devices if d.cut is not None]
     for rows in (
         [("1g.23gb", start) for start in range(7)],

@@ -13,6 +13,7 @@ from dra_driver.embedded.api_rules.rules import Circumstances, Faults
 from dra_driver.inventory.build import build_inventory
 from dra_driver.inventory.device import Device, DeviceType, ShareMode
 from dra_driver.inventory.mig.partitions import MigPolicy, Ownership
+from dra_driver.inventory.offering import KeptFields
 from dra_driver.inventory.sharing.rules import Match, Portion, SharingRule, SharingRules
 from dra_driver.inventory.wire import device_wire
 from dra_driver.model import limits
@@ -63,7 +64,7 @@ def test_exactly_as_many_replicas_fit_as_are_configured(total, count):
         return
     assert fit(device, {}) == fit(device, {"memory": "1"}) == count
     assert fit(device, {"memory": f"{total // count + MIB}"}) == 0, "a replica is never larger than its part"
-    replicas = inventory.instead[NAME]
+    replicas = inventory.offering.instead[NAME]
     assert len({r.name for r in replicas}) == count
     assert sum(r.capacity["memory"] for r in replicas) <= total
 
@@ -120,7 +121,7 @@ def test_a_shared_device_is_one_that_the_api_takes_and_every_capacity_has_a_defa
     assert device.type is (DeviceType.GPU_SHARE if gpu is FULL_GPU else DeviceType.MIG_SHARE)
     assert device.policies.keys() == device.capacity.keys()
     assert not faults_of(device)
-    for one in (device, *inventory.instead[device.name]):
+    for one in (device, *inventory.offering.instead[device.name]):
         assert len(one.attributes) + len(one.capacity) <= limits.DEVICE_ATTRIBUTES_AND_CAPACITIES
         assert not faults_of(one)
         assert not any(name.startswith("memorySlice") for name in one.capacity) or one.share is None
@@ -131,7 +132,7 @@ def test_seven_partitions_of_four_replicas_are_twenty_eight_tenants():
     parts = tuple(replace(PARTITION, uuid=f"MIG-{i}", start=i, gi_id=i) for i in range(7))
     inventory = shared(REPLICAS, gpu=replace(FULL_GPU, mig_enabled=True, partitions=parts))
     assert sum(fit(device, {}) for device in inventory.devices) == 28
-    replicas = inventory.offered(with_shares=False)
+    replicas = inventory.offering.for_server(KeptFields(shares=False)).devices
     assert len({r.name for r in replicas}) == 28
     assert {r.type for r in replicas} == {DeviceType.MIG_SHARE}
     first = replicas[0]
@@ -204,7 +205,7 @@ def test_labels_that_are_not_known_keep_every_device_whole_that_they_could_mean(
 def test_a_device_that_a_claim_has_whole_stays_whole_until_it_is_free():
     inventory = shared(REPLICAS, held=[NAME])
     assert [(d.name, d.type) for d in inventory.devices] == [(NAME, DeviceType.GPU)]
-    assert inventory.instead == {}
+    assert inventory.offering.instead == {}
     assert inventory.find(NAME, None).type is DeviceType.GPU
 
 
@@ -219,7 +220,7 @@ def test_a_device_that_is_held_in_shares_is_offered_in_nothing_else():
     inventory = shared(REPLICAS, in_shares=[NAME])
     (device,) = inventory.devices
     assert device.policies
-    assert inventory.instead == {}
+    assert inventory.offering.instead == {}
     assert inventory.find(NAME, "some share").share
 
 
@@ -246,13 +247,13 @@ def test_an_allocation_is_found_in_the_form_in_which_it_was_made():
 def test_a_gpu_that_is_shared_is_not_cut_on_demand(cuttable):
     inventory = shared(REPLICAS, gpu=cuttable, is_dynamic=True)
     assert [d.name for d in inventory.devices] == [NAME]
-    assert inventory.counter_sets == {}
+    assert inventory.offering.counter_sets == {}
 
 
 @pytest.mark.parametrize(("held", "in_shares"), [([], [NAME]), ([f"{NAME}-share-0"], [])])
 def test_a_gpu_that_is_held_in_shares_is_not_cut_on_demand_either(cuttable, held, in_shares):
     inventory = shared(gpu=cuttable, held=held, in_shares=in_shares, is_dynamic=True)
-    assert (inventory.devices, inventory.counter_sets) == ((), {})
+    assert (inventory.devices, inventory.offering.counter_sets) == ((), {})
 
 
 def test_a_gpu_that_is_to_be_shared_waits_until_its_mig_mode_is_off(cuttable):
@@ -285,7 +286,7 @@ def cuttable():
 def settings_of(rule: SharingRule, gpu=FULL_GPU):
     inventory = shared(rule, gpu=gpu)
     (device,) = inventory.devices
-    return device.share.settings, [d.share and d.share.settings for d in inventory.instead[device.name]]
+    return device.share.settings, [d.share and d.share.settings for d in inventory.offering.instead[device.name]]
 
 
 def test_an_mps_daemon_gives_each_replica_its_part_unless_told_otherwise():
@@ -325,7 +326,7 @@ def test_limits_are_hard_only_where_the_driver_keeps_them():
     able = replace(FULL_GPU, limits_memory=True)
     for rule in (replace(REPLICAS, is_hard=True), replace(MEMORY, is_hard=True, settings=MpsSettings())):
         inventory = shared(rule, gpu=able)
-        offered = (*inventory.devices, *inventory.instead[NAME])
+        offered = (*inventory.devices, *inventory.offering.instead[NAME])
         assert {device.attributes.get("enforcement") for device in offered} <= {"hard", None}
         assert inventory.devices[0].attributes["enforcement"] == "hard"
         assert inventory.problems == ()
@@ -352,8 +353,8 @@ def test_where_the_driver_can_t_limit_memory_that_is_said_and_not_published(gpu,
 def test_where_replicas_are_a_fallback_they_take_the_place_of_memory_shares():
     inventory = shared(replace(MEMORY, replicas=2))
     assert inventory.devices[0].attributes["sharedBy"] == "memory"
-    assert [d.attributes["sharedBy"] for d in inventory.instead[NAME]] == ["replicas", "replicas"]
-    (whole,) = shared(MEMORY).instead[NAME]
+    assert [d.attributes["sharedBy"] for d in inventory.offering.instead[NAME]] == ["replicas", "replicas"]
+    (whole,) = shared(MEMORY).offering.instead[NAME]
     assert (whole.type, whole.share) == (DeviceType.GPU, None)
 
 

@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from dra_driver.inventory.build import build_inventory
-from dra_driver.inventory.device import DeviceType, Inventory, ShareMode
+from dra_driver.inventory.device import DeviceType, ShareMode
 from dra_driver.inventory.mig.partitions import MigPolicy, Ownership
+from dra_driver.inventory.offering import Inventory
 from dra_driver.inventory.sharing.rules import Match, Portion, SharingRule, SharingRules
 from dra_driver.model.names import gpu_name
 from dra_driver.model.sharing import MpsSettings, Tenants
@@ -42,7 +43,7 @@ def offered(found: Inventory) -> dict[str, str]:
 def test_devices_are_dealt_to_the_namespaces_in_turn_and_say_so_in_every_form():
     found = inventory(RULE)
     assert offered(found) == dict(zip(NAMES, ("team-a", "team-b", "team-a", "team-b"), strict=True))
-    for name, replicas in found.instead.items():
+    for name, replicas in found.offering.instead.items():
         assert {r.attributes["tenant"] for r in replicas} == {offered(found)[name]}
         assert {r.share.tenant for r in replicas} == {offered(found)[name]}
     assert found.problems == ()

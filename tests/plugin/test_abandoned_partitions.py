@@ -57,7 +57,7 @@ class Left:
             more = it.destroy()
             count += more
         rig.look()
-        rig.preparer.settle_modes()
+        rig.repair.settle_modes()
         rig.look()
         return count
 

@@ -55,7 +55,7 @@ def test_a_full_data_folder_gives_each_claim_an_error(small_disk: Path) -> None:
     assert codes <= {"ledger.full", "ledger.input-output", "prepare.cdi-write"}
     assert codes
     ballast.unlink()
-    rig.preparer.repair()
+    rig.repair.run()
     assert rig.states() == {"u1": "prepared"}
     assert list(rig.files()) == [rig.file_of("u1")]
     rig.unprepare("u1")
@@ -118,7 +118,7 @@ def test_a_read_only_data_folder_gives_each_claim_an_error(small_disk: Path, tmp
     (tmp_path / "plugins").symlink_to(small_disk)
     rig.restart()
     rig.locks.close()
-    rig.preparer._locks = rig.locks = locks
+    rig.preparer._locks = rig.preparer._undo._locks = rig.locks = locks
     rig.allocate("u1", "gpu-0")
     rig.prepare("u1")
     for ledger in rig.ledgers:

@@ -98,9 +98,9 @@ def test_the_reaper_makes_good_for_it_where_nobody_calls(full: Disk) -> None:
     rig = full.rig
     rig.unprepare("u1")
     with pytest.raises(LedgerError):
-        rig.preparer.repair()
+        rig.repair.run()
     full.free()
-    assert rig.preparer.repair() == 1
+    assert rig.repair.run() == 1
     assert not rig.ledger._unprepared.uids()
     assert {uid for _, uid in rig.holders()} == {"u2", "u3"}
 
@@ -114,7 +114,7 @@ def test_an_agent_that_starts_on_a_full_disk_unprepares_and_remembers(full: Disk
     full.restart(is_killed=is_killed)
     assert rig.states() == {"u2": "prepared", "u3": "prepared"}
     rig.unprepare("u2")
-    assert rig.preparer.refresh_cdi() == 0
+    assert rig.repair.refresh_cdi() == 0
     assert list(rig.files()) == [rig.file_of("u3")]
     refuse(rig, "next")
     full.restart(is_killed=is_killed)
@@ -204,8 +204,8 @@ def test_partitions_and_modes_go_on_a_full_disk(tmp_path: Path, small_disk: Path
     ballast.unlink()
     assert rig.now_prepare("whole", WHOLE)
     rig.unprepare("whole")
-    rig.preparer.repair()
-    rig.preparer.settle_modes()
+    rig.repair.run()
+    rig.repair.settle_modes()
     rig.assert_untouched()
     rig.close()
 

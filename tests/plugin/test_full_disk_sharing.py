@@ -44,8 +44,8 @@ def prepare(rig: SharingRig, count: int = 3) -> list[str]:
 def assert_nothing_is_left_once_there_is_room(rig: SharingRig, disk: Disk) -> None:
     """Do what the reaper does once a minute."""
     disk.free()
-    rig.preparer.repair()
-    rig.preparer.settle_sharing()
+    rig.repair.run()
+    rig.repair.settle_sharing()
     rig.assert_unshared()
 
 
@@ -81,8 +81,8 @@ def test_an_agent_that_starts_on_a_full_disk_still_knows_who_takes_turns(
     for path in disk.disk.glob("ballast*"):
         path.unlink()
     disk.restart(is_killed=is_killed)
-    rig.preparer.repair()
-    rig.preparer.settle_sharing()
+    rig.repair.run()
+    rig.repair.settle_sharing()
     rig.assert_unshared()
 
 
@@ -147,5 +147,5 @@ def test_a_client_that_comes_when_there_is_room_again_gets_a_daemon_anew(served:
     assert rig.supervisor.daemons() == {WHOLE: rig.gpu(0).uuid}
     assert rig.effects() == {WHOLE: ["next"]}
     rig.unprepare("next")
-    rig.preparer.repair()
+    rig.repair.run()
     rig.assert_unshared()

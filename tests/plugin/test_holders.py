@@ -6,9 +6,9 @@ import pytest
 
 from dra_driver.model.errors import ApiError, ClaimError, Retry
 from dra_driver.plugin.deadline import HOLDER_SECONDS, Deadline
-from dra_driver.plugin.gone_claims import GONE_SECONDS
 from dra_driver.plugin.ledger.record import ClaimState
-from dra_driver.plugin.reaper import Reaper
+from dra_driver.plugin.node_claims.gone_claims import GONE_SECONDS
+from dra_driver.plugin.repair.reaper import Reaper
 from tests.plugin.support.kubelet import eventually
 from tests.support.plugin.parts import DRIVER, BlindHardware, Rig, claim_wire, in_thread, result
 
@@ -71,10 +71,10 @@ def test_a_claim_that_changed_while_it_waited_is_read_again(held: Rig) -> None:
 def test_a_claim_that_still_exists_never_loses_its_device(held: Rig) -> None:
     held.clock.seconds += 10 * GONE_SECONDS
     for _ in range(3):
-        assert not held.preparer.evict("old")
+        assert not held.repair.evict("old")
         held.clock.seconds += GONE_SECONDS
     del held.api.claims["ns", "claim-old"]["status"]  # deallocated, but not unprepared
-    assert not held.preparer.evict("old")
+    assert not held.repair.evict("old")
 
 
 def test_a_claim_gone_for_five_minutes_without_processes_gives_its_device_away(held: Rig) -> None:
@@ -82,7 +82,7 @@ def test_a_claim_gone_for_five_minutes_without_processes_gives_its_device_away(h
     with pytest.raises(ClaimError):
         held.prepare("new", 0.3)
     held.clock.seconds += GONE_SECONDS - 1
-    assert not held.preparer.evict("old")
+    assert not held.repair.evict("old")
     held.clock.seconds += 1
     assert held.prepare("new")[0].device == "gpu-0"
     assert held.states() == {"new": "prepared"}
@@ -90,70 +90,70 @@ def test_a_claim_gone_for_five_minutes_without_processes_gives_its_device_away(h
 
 def test_a_claim_whose_name_was_taken_by_another_is_gone(held: Rig) -> None:
     held.api.put(claim_wire("newer", result("gpu-3"), name="claim-old"))
-    assert not held.preparer.evict("old")
+    assert not held.repair.evict("old")
     held.clock.seconds += GONE_SECONDS
-    assert held.preparer.evict("old")
+    assert held.repair.evict("old")
 
 
 def test_a_process_on_the_device_keeps_it_with_the_vanished_claim(held: Rig) -> None:
     held.api.delete("old")
     held.hardware.busy = {0}
-    held.preparer.evict("old")
+    held.repair.evict("old")
     held.clock.seconds += 3 * GONE_SECONDS
-    assert not held.preparer.evict("old")
+    assert not held.repair.evict("old")
     held.hardware.busy = set()
-    assert held.preparer.evict("old")
+    assert held.repair.evict("old")
 
 
 def test_hardware_that_cannot_list_processes_gives_nothing_away(held: Rig) -> None:
     held.hardware = BlindHardware()
     held.restart()
     held.api.delete("old")
-    held.preparer.evict("old")
+    held.repair.evict("old")
     held.clock.seconds += 3 * GONE_SECONDS
-    assert not held.preparer.evict("old")
+    assert not held.repair.evict("old")
 
 
 def test_since_when_a_claim_is_gone_outlives_the_agent(held: Rig) -> None:
     held.api.delete("old")
-    held.preparer.evict("old")
+    held.repair.evict("old")
     held.clock.seconds += GONE_SECONDS
     held.restart()
-    assert held.preparer.evict("old")
+    assert held.repair.evict("old")
 
 
 def test_a_reboot_starts_the_five_minutes_again(held: Rig) -> None:
     held.api.delete("old")
-    held.preparer.evict("old")
+    held.repair.evict("old")
     held.clock.seconds += GONE_SECONDS
     held.reboot()
-    assert not held.preparer.evict("old")
+    assert not held.repair.evict("old")
     held.clock.seconds += GONE_SECONDS
-    assert held.preparer.evict("old")
+    assert held.repair.evict("old")
 
 
 def test_a_claim_that_comes_back_starts_the_five_minutes_again(held: Rig) -> None:
     wire = held.api.claims["ns", "claim-old"]
     held.api.delete("old")
-    held.preparer.evict("old")
+    held.repair.evict("old")
     held.api.put(wire)
     held.clock.seconds += GONE_SECONDS
-    assert not held.preparer.evict("old")
+    assert not held.repair.evict("old")
     held.api.delete("old")
-    assert not held.preparer.evict("old")
+    assert not held.repair.evict("old")
 
 
 def test_an_api_that_does_not_answer_says_nothing_about_a_claim(held: Rig) -> None:
     held.api.delete("old")
-    held.preparer.evict("old")
+    held.repair.evict("old")
     held.clock.seconds += GONE_SECONDS
     held.api.faults = [
         ApiError("unreachable", "no route", retry=Retry.NOW),
         ApiError("not-served", "a proxy's page", status=404, retry=Retry.NOW),
     ]
-    assert not held.preparer.evict("old")
-    assert not held.preparer.evict("old"), "only the API server itself may say that a claim is not there"
-    assert held.preparer.evict("old")
+    assert not held.repair.evict("old")
+    assert not held.repair.evict("old"), "only the API server itself may say that a claim is not there"
+    assert held.repair.evict("old")
 
 
 def test_a_half_done_holder_that_nobody_works_on_is_undone_at_once(held: Rig) -> None:
@@ -163,7 +163,7 @@ def test_a_half_done_holder_that_nobody_works_on_is_undone_at_once(held: Rig) ->
 
 
 def test_the_reaper_undoes_what_is_gone_for_good(held: Rig) -> None:
-    reaper = Reaper(held.preparer, held.store, driver=DRIVER)
+    reaper = Reaper(held.repair, held.store, driver=DRIVER)
     held.api.delete("old")
     assert reaper.reap() == 0
     held.clock.seconds += GONE_SECONDS
@@ -178,15 +178,15 @@ def test_the_reaper_removes_orphan_files_of_ours_and_nothing_else(rig: Rig) -> N
     others = [rig.cdi / "nvidia.json", rig.cdi / "k8s.gpu.nvidia.com-other.json", rig.cdi / "k8s.x.com-claim_u9.json"]
     for path in (ours, *others):
         path.write_text("{}")
-    assert Reaper(rig.preparer, rig.store, driver=DRIVER).reap() == 1
+    assert Reaper(rig.repair, rig.store, driver=DRIVER).reap() == 1
     assert sorted(rig.files()) == sorted([rig.file_of("u1"), *(p.name for p in others)])
 
 
 def test_the_reaper_runs_by_itself_and_stops(held: Rig) -> None:
     held.api.delete("old")
-    held.preparer.evict("old")
+    held.repair.evict("old")
     held.clock.seconds += GONE_SECONDS
-    reaper = Reaper(held.preparer, held.store, driver=DRIVER, interval_s=0.05)
+    reaper = Reaper(held.repair, held.store, driver=DRIVER, interval_s=0.05)
     for _ in range(2):
         reaper.start()
         deadline = time.monotonic() + 5

@@ -100,7 +100,7 @@ class Kubelet(RuleBasedStateMachine):
     def restart(self) -> None:
         self.rig.ledger.close()
         self.rig.restart()
-        self.rig.preparer.repair()
+        self.rig.repair.run()
 
     @rule()
     def lose_the_ledger(self) -> None:
@@ -118,7 +118,7 @@ class Kubelet(RuleBasedStateMachine):
     @rule()
     def reload_the_driver(self) -> None:
         self.rig.hardware.major += 1
-        self.rig.preparer.refresh_cdi()
+        self.rig.repair.refresh_cdi()
 
     @invariant()
     def every_device_has_one_owner(self) -> None:

@@ -11,16 +11,28 @@ from pathlib import Path
 import pytest
 
 from dra_driver.model.errors import ClaimError, LedgerError, PrepareError
+from dra_driver.model.sharing import SharedDevice, TimeSlicingSettings
 from dra_driver.plugin.deadline import Deadline
-from dra_driver.plugin.effects.steps import ends_with_power, is_only_file
+from dra_driver.plugin.ledger.connections import has_claims
 from dra_driver.plugin.ledger.database import Database
-from dra_driver.plugin.ledger.ledger import Ledger, has_claims
+from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.ledger.ledger_rows import MAJOR, MINOR
 from dra_driver.plugin.ledger.record import ClaimState
-from dra_driver.plugin.reaper import Reaper
+from dra_driver.plugin.ledger.recorded_steps import (
+    GpuReference,
+    RecordedFile,
+    RecordedMode,
+    RecordedPartition,
+    RecordedSharing,
+    UnknownStep,
+    ends_with_power,
+    is_only_file,
+)
+from dra_driver.plugin.repair.reaper import Reaper
 from tests.support.plugin.parts import DRIVER, Rig, claim_wire, result
 
 VERSION = MAJOR * 1000 + MINOR
+FILE, PARTITION = RecordedFile("f"), RecordedPartition("p", None)
 
 
 def sql(path: Path, *lines: str) -> list[tuple]:
@@ -92,7 +104,7 @@ def test_a_step_of_a_newer_minor_is_kept_and_unprepare_says_so(two: Rig) -> None
 def test_a_state_of_a_newer_minor_counts_as_prepared(two: Rig) -> None:
     sql(two.ledger.path, "UPDATE claims SET state = 'hibernating' WHERE uid = 'u1'")
     two.restart()
-    assert two.preparer.repair() == 0
+    assert two.repair.run() == 0
     assert two.prepare("u1")
     two.unprepare("u1")
     assert set(two.states()) == {"u2"}
@@ -111,9 +123,9 @@ def test_a_newer_major_is_read_only_but_unprepares_what_it_knows(two: Rig) -> No
     two.unprepare("u1")
     two.unprepare("unknown")
     assert list(two.files()) == [two.file_of("u2")]
-    assert two.preparer.repair() == 0
-    assert two.preparer.refresh_cdi() == 0
-    assert Reaper(two.preparer, two.store, driver=DRIVER).reap() == 0
+    assert two.repair.run() == 0
+    assert two.repair.refresh_cdi() == 0
+    assert Reaper(two.repair, two.store, driver=DRIVER).reap() == 0
     two.ledger.close()
     assert sql(two.ledger.path, "SELECT * FROM claims") == before
 
@@ -216,9 +228,9 @@ def test_a_recovered_claim_that_the_api_does_not_know_is_gone(two: Rig) -> None:
     damage(two.ledger.path)
     two.api.delete("u1")
     two.restart()
-    assert not two.preparer.evict("u1")
+    assert not two.repair.evict("u1")
     two.clock.seconds += 300
-    assert two.preparer.evict("u1")
+    assert two.repair.evict("u1")
     assert set(two.states()) == {"u2"}
 
 
@@ -352,14 +364,15 @@ def test_intents_are_synced_where_more_than_a_file_is_made(rig: Rig, monkeypatch
     rig.allocate("u1", "gpu-0")
     rig.prepare("u1")
     assert synced == [False]
-    assert not is_only_file([{"kind": "cdi-file", "file": "f"}, {"kind": "mig-partition"}])
+    assert is_only_file([FILE])
+    assert not is_only_file([FILE, PARTITION])
 
 
 def test_an_intent_whose_effects_end_with_the_power_is_not_synced() -> None:
-    file, partition = {"kind": "cdi-file", "file": "f"}, {"kind": "mig-partition", "key": "p"}
-    assert ends_with_power([file, partition])
-    assert not ends_with_power([file, {"kind": "sharing", "key": "d"}])
-    assert not ends_with_power([file, {"kind": "mig-mode", "key": "g"}])
+    assert ends_with_power([FILE, PARTITION])
+    assert not ends_with_power([FILE, RecordedSharing(SharedDevice("d", "GPU-1", 0), TimeSlicingSettings())])
+    assert not ends_with_power([FILE, RecordedMode(GpuReference("GPU-1", "0000:01:00.0", 0))])
+    assert not ends_with_power([UnknownStep("teleport")])
 
 
 def test_a_full_database_fails_the_job_and_nothing_else(rig: Rig) -> None:

@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dra_driver.model.errors import ApiError, HardwareError, Retry, SharingError
-from dra_driver.plugin.effects import late_pods as joiners
+from dra_driver.plugin.effects import late_pods
 from dra_driver.plugin.effects.pod_cgroups import PodCgroups
 from dra_driver.plugin.ledger.database import Database
-from dra_driver.plugin.reaper import Reaper
+from dra_driver.plugin.repair.reaper import Reaper
 from tests.support.plugin.mig_parts import OTHER, WHOLE
 from tests.support.plugin.parts import DRIVER
 from tests.support.plugin.sharing_parts import POD, SharingRig, replica
@@ -26,7 +26,7 @@ SHARE = "ab12cd34-0000-4000-8000-00000000000{}"
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joiners, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(late_pods, "LOOK_SECONDS", 0.02)
 
 
 @pytest.fixture
@@ -133,9 +133,9 @@ def test_a_pod_that_comes_to_a_prepared_claim_is_limited_too(rig: SharingRig) ->
     rig.pod(2)
     until(lambda: rig.limits() == {WHOLE: {1: 20, 2: 20}})
     rig.preparer.close()
-    rig.preparer._joiners.look()
+    rig.preparer._late_pods.look()
     asked = rig.api.requests["get"]
-    assert rig.preparer._joiners.look()
+    assert rig.preparer._late_pods.look()
     assert rig.api.requests["get"] == asked, "nobody new, nobody asked"
     rig.unprepare("u1")
     rig.assert_unshared()
@@ -156,7 +156,7 @@ def test_two_agents_that_find_the_same_pod_count_it_once(rig: SharingRig) -> Non
     rig.prepare("u1")
     two = rig.pod(2)
     for _ in range(2):
-        rig.preparer._limit_more("u1", (two,))
+        rig.preparer._late_pods._limit("u1", (two,))
     rig.allocate("u2", replica(1), pods=(two,))
     rig.prepare("u2")
     assert rig.limits() == {WHOLE: {1: 20, 2: 40}}
@@ -181,19 +181,19 @@ def test_a_restarted_agent_finds_who_came_meanwhile(rig: SharingRig, fault: ApiE
     reserve(rig, "u1", 1, 2)
     rig.pod(2)
     rig.api.faults.append(fault)
-    rig.preparer.repair()
+    rig.repair.run()
     until(lambda: rig.limits() == {WHOLE: {1: 20, 2: 20}})
 
 
 def test_nobody_looks_where_nothing_is_limited(rig: SharingRig) -> None:
-    rig.preparer.repair()
-    assert rig.preparer._joiners.is_watching is False
+    rig.repair.run()
+    assert rig.preparer._late_pods.is_watching is False
     rig.allocate("u1", replica(0), pods=(rig.pod(1),))
     rig.prepare("u1")
-    assert rig.preparer._joiners.is_watching is True
+    assert rig.preparer._late_pods.is_watching is True
     rig.unprepare("u1")
     rig.pod(2)
-    until(lambda: rig.preparer._joiners.is_watching is False)
+    until(lambda: rig.preparer._late_pods.is_watching is False)
 
 
 STEPS = st.lists(
@@ -222,7 +222,7 @@ def test_a_limit_is_always_the_sum_of_what_is_held(tmp_path_factory, steps) -> N
             rig.preparer.close()
             rig.restart()
         else:
-            Reaper(rig.preparer, rig.store, driver=DRIVER).reap()
+            Reaper(rig.repair, rig.store, driver=DRIVER).reap()
         sums = {pod: 20 * sum(pod in pods[one] for one in held) for pod in (1, 2, 3)}
         expected = {pod: limit for pod, limit in sums.items() if limit}
         assert rig.limits() == ({WHOLE: expected} if expected else {})

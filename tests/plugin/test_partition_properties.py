@@ -35,7 +35,7 @@ def folder():
 
 def fits(rig: MigRig, device: str, held: list[str]) -> bool:
     """Judge by the counters that are published: what a scheduler would let through."""
-    counters = rig.inventory.counter_sets[rig.inventory.by_name[WHOLE].counter_set]
+    counters = rig.inventory.offering.counter_sets[rig.inventory.by_name[WHOLE].counter_set]
     used = [rig.inventory.by_name[name].counters for name in (*held, device)]
     return all(sum(one.get(name, 0) for one in used) <= amount for name, amount in counters.items())
 

@@ -8,8 +8,8 @@ import pytest
 
 from dra_driver.hardware.facts import Facts
 from dra_driver.model.errors import ClaimError, DriverError, HardwareError
-from dra_driver.plugin.effects.steps import OWNER_ENV
-from dra_driver.plugin.gone_claims import GONE_SECONDS
+from dra_driver.plugin.effects.file_records import OWNER_ENV
+from dra_driver.plugin.node_claims.gone_claims import GONE_SECONDS
 from tests.support.plugin.mig_parts import OTHER, WHOLE, MigRig, large, small
 from tests.support.plugin.parts import claim_wire, in_thread, result
 
@@ -140,8 +140,9 @@ def test_an_administrators_partition_is_used_and_left(rig):
 
 
 def test_a_partition_that_appears_between_intent_and_making_is_an_administrators(rig, monkeypatch):
-    look = rig.preparer._partitioner.look
-    monkeypatch.setattr(rig.preparer._partitioner, "look", lambda step: (look(step), rig.by_hand("1g.10gb", 3))[0])
+    effects = rig.preparer._effects
+    look = effects.look
+    monkeypatch.setattr(effects, "look", lambda *call: (look(*call), rig.by_hand("1g.10gb", 3))[0])
     rig.now_prepare("u1", small(3))
     rig.unprepare("u1")
     assert rig.cuts() == [(0, "1g.10gb", 3)]
@@ -192,7 +193,7 @@ def test_after_a_lost_ledger_ours_is_known_from_the_cdi_file(rig):
     for path in rig.data.glob("ledger.db*"):
         path.unlink()
     from dra_driver.plugin.ledger.ledger import Ledger
-    from dra_driver.plugin.recovery import recover_from
+    from dra_driver.plugin.repair.recovery import recover_from
 
     Ledger(rig.data / "ledger.db", recover=recover_from(rig.store, "gpu.nvidia.com")).close()
     rig.restart()
@@ -299,13 +300,16 @@ def test_room_that_comes_a_moment_late_is_waited_for_within_the_call(rig, monkey
     rig.assert_untouched()
 
 
-def test_each_change_of_mig_mode_asks_for_a_new_look_at_once(rig, monkeypatch):
-    looks = []
-    monkeypatch.setattr(rig.preparer._partitioner, "_mode_changed", lambda: looks.append(rig.modes()))
+def test_each_change_of_mode_or_partitions_is_announced_before_and_after_it(rig, monkeypatch):
+    seen = []
+    monkeypatch.setattr(rig.repair._modes, "changed", lambda gpu: seen.append((rig.modes()[0], rig.cuts())))
+    made = [(0, "1g.10gb", 3)]
     rig.now_prepare("u1", small(3))
-    assert looks == [[True, False]]
+    assert [state for state in ((False, []), (True, []), (True, made)) if state not in seen] == []
+    assert (seen[0], seen[-1]) == ((False, []), (True, made))
+    seen.clear()
     rig.unprepare("u1")
-    assert looks == [[True, False], [False, False]]
+    assert (seen[0], seen[-1]) == ((True, made), (False, []))
 
 
 def test_the_partition_of_an_orphan_file_goes_with_it_and_no_other(rig):
@@ -314,14 +318,14 @@ def test_the_partition_of_an_orphan_file_goes_with_it_and_no_other(rig):
     rig.by_hand("1g.10gb", 6)
     rig.ledger.forget(rig.ledger.get("u1"))  # a ledger that an older copy replaced
     rig.look()
-    assert not rig.preparer.remove_orphan("u1"), "its claim exists: somebody may be using it"
+    assert not rig.repair.remove_orphan("u1"), "its claim exists: somebody may be using it"
     rig.api.delete("u1")
-    assert not rig.preparer.remove_orphan("u1"), "a kubelet that has just begun knows no pod yet"
+    assert not rig.repair.remove_orphan("u1"), "a kubelet that has just begun knows no pod yet"
     rig.clock.seconds += GONE_SECONDS
-    assert rig.preparer.remove_orphan("u1")
+    assert rig.repair.remove_orphan("u1")
     assert rig.cuts() == [(0, "1g.10gb", 5), (0, "1g.10gb", 6)]
     assert list(rig.files()) == [rig.file_of("u2")]
-    assert not rig.preparer.remove_orphan("u2")
+    assert not rig.repair.remove_orphan("u2")
 
 
 def test_an_orphan_file_of_another_boot_or_of_a_partition_that_is_gone_destroys_nothing(rig):
@@ -337,9 +341,9 @@ def test_an_orphan_file_of_another_boot_or_of_a_partition_that_is_gone_destroys_
         other = uuid if boot != b"boot-1" else b"MIG-of-nobody"
         path.write_bytes(text)
         record.write_bytes(re.sub(rb"MIG-[^/\"]+/boot-1", other + b"/" + boot, recorded))
-        rig.preparer.remove_orphan("u1")
+        rig.repair.remove_orphan("u1")
         rig.clock.seconds += GONE_SECONDS
-        assert rig.preparer.remove_orphan("u1")
+        assert rig.repair.remove_orphan("u1")
         assert rig.cuts() == [(0, "1g.10gb", 3)]
 
 
@@ -349,15 +353,15 @@ def test_an_orphan_file_stays_while_nobody_can_say_where_its_partition_is(rig, m
     rig.api.delete("u1")
     discover = rig.hardware.discover
     monkeypatch.setattr(rig.hardware, "discover", lambda: Facts("simulated", waiting_for="the driver"))
-    rig.preparer.remove_orphan("u1")
+    rig.repair.remove_orphan("u1")
     rig.clock.seconds += GONE_SECONDS
     with pytest.raises(HardwareError, match="the driver"):
-        rig.preparer.remove_orphan("u1")
+        rig.repair.remove_orphan("u1")
     assert rig.file_of("u1") in rig.files()
     monkeypatch.setattr(rig.hardware, "discover", discover)
-    rig.preparer.remove_orphan("u1")
+    rig.repair.remove_orphan("u1")
     rig.clock.seconds += GONE_SECONDS
-    assert rig.preparer.remove_orphan("u1")
+    assert rig.repair.remove_orphan("u1")
     assert rig.cuts() == []
 
 

@@ -132,7 +132,7 @@ def test_a_reboot_keeps_the_claim_and_rebuilds_its_effects(rig: Rig) -> None:
     rig.allocate("u1", "gpu-0")
     answer, before = rig.prepare("u1"), rig.files()
     rig.reboot()
-    assert rig.preparer.repair() == 0
+    assert rig.repair.run() == 0
     assert rig.files() == {}
     assert rig.prepare("u1") == answer
     assert rig.files() == before
@@ -218,7 +218,7 @@ def test_a_claim_of_a_lost_gpu_is_refused_at_once_and_says_that_the_pod_must_go(
     rig.allocate("u1", "gpu-0000-65-00-0-mig-1g10gb-19-0")
     rig.inventory = replace(rig.inventory, problems=(Problem("hardware.gpu-lost", "0000:65:00.0", "the GPU is lost"),))
     looked: list[float] = []
-    rig.preparer._waiting.pause = looked.append  # type: ignore[method-assign]
+    rig.preparer._wait._pause.pause = looked.append  # type: ignore[method-assign]
     with pytest.raises(ClaimError, match="delete the pods that use claim ns/claim-u1") as caught:
         rig.prepare("u1")
     assert (caught.value.code, looked) == ("claim.gpu-lost", [])
@@ -240,7 +240,7 @@ def test_a_lost_gpu_leaves_its_claim_in_the_ledger_and_unprepare_works(rig: Rig)
     rig.allocate("u1", "gpu-0")
     rig.prepare("u1")
     rig.inventory = inventory(0)
-    assert rig.preparer.refresh_cdi() == 0
+    assert rig.repair.refresh_cdi() == 0
     assert rig.states() == {"u1": "prepared"}
     rig.unprepare("u1")
     rig.assert_empty()
@@ -250,12 +250,12 @@ def test_cdi_files_follow_a_changed_major(rig: Rig) -> None:
     for uid, device in (("u1", "gpu-0"), ("u2", "gpu-1")):
         rig.allocate(uid, device)
         rig.prepare(uid)
-    assert rig.preparer.refresh_cdi() == 0
+    assert rig.repair.refresh_cdi() == 0
     rig.hardware.major = 234
-    assert rig.preparer.refresh_cdi() == 2
+    assert rig.repair.refresh_cdi() == 2
     node = json.loads(rig.files()[rig.file_of("u2")])["devices"][0]["containerEdits"]["deviceNodes"][0]
     assert (node["major"], node["minor"]) == (234, 1)
-    assert rig.preparer.refresh_cdi() == 0
+    assert rig.repair.refresh_cdi() == 0
 
 
 def test_an_unprepare_cut_short_keeps_the_device_until_it_is_asked_for_again(rig: Rig, monkeypatch) -> None:
@@ -271,8 +271,8 @@ def test_an_unprepare_cut_short_keeps_the_device_until_it_is_asked_for_again(rig
         rig.unprepare("u1")
     assert rig.files() == {}
     rig.restart()
-    assert rig.preparer.repair() == 0
-    assert rig.preparer.refresh_cdi() == 1
+    assert rig.repair.run() == 0
+    assert rig.repair.refresh_cdi() == 1
     assert rig.files() == before
     assert rig.holders() == {("gpu-0", "u1")}
     rig.unprepare("u1")
@@ -283,7 +283,7 @@ def test_cdi_files_of_an_earlier_boot_are_not_refreshed(rig: Rig) -> None:
     rig.allocate("u1", "gpu-0")
     rig.prepare("u1")
     rig.reboot()
-    assert rig.preparer.refresh_cdi() == 0
+    assert rig.repair.refresh_cdi() == 0
     assert rig.files() == {}
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.plugin.gone_claims import GONE_SECONDS
-from dra_driver.plugin.reaper import ASKED_AT_ONCE, EXISTS_SECONDS, Reaper
+from dra_driver.plugin.node_claims.gone_claims import GONE_SECONDS
+from dra_driver.plugin.repair.reaper import ASKED_AT_ONCE, EXISTS_SECONDS, Reaper
 from tests.support.plugin.parts import DRIVER, Rig, inventory
 
 COUNT = 40
@@ -22,7 +22,7 @@ class Node:
             rig.allocate(f"u{index}", f"gpu-{index}")
             rig.prepare(f"u{index}")
         self.reaper = Reaper(
-            rig.preparer, rig.store, driver=DRIVER, is_here=lambda r: r.uid in self.here, clock=rig.clock
+            rig.repair, rig.store, driver=DRIVER, is_here=lambda r: r.uid in self.here, clock=rig.clock
         )
 
     def asked(self) -> int:

@@ -4,12 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from dra_driver.plugin.roles import NodeRole
+from dra_driver.plugin.instances.roles import NodeRole
 from tests.plugin.support.kubelet import eventually
 
 HOLD = """
 import sys, threading
-from dra_driver.plugin.roles import NodeRole
+from dra_driver.plugin.instances.roles import NodeRole
 NodeRole(sys.argv[1], gained=lambda: print("gained", flush=True), lost=lambda: None).start()
 threading.Event().wait()
 """

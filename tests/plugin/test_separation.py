@@ -59,7 +59,7 @@ def test_a_claim_that_was_prepared_before_the_switch_stays_and_nobody_joins_it(r
     rig.prepare("u1")
     separate(rig, "team-b")
     rig.prepare("u1")  # the kubelet asks again: the claim keeps what it has
-    rig.preparer.refresh_cdi()
+    rig.repair.refresh_cdi()
     rig.allocate("u2", replica(1))
     move(rig, "u2", "team-b")
     with pytest.raises(ClaimError) as refused:

@@ -76,9 +76,9 @@ def test_repair_leaves_alone_what_the_other_agent_is_at_work_on(rig: Rig, tmp_pa
     rig.ledger.set_state("u1", ClaimState.PREPARING)
     other = Rig(tmp_path)
     with rig.locks.hold(["claim/u1"], Deadline.after(1)):
-        assert other.preparer.repair() == 0
+        assert other.repair.run() == 0
         with pytest.raises(PrepareError, match="claim/u1"):
             other.preparer.unprepare("u1", Deadline.after(0.1))
-    assert other.preparer.repair() == 1
+    assert other.repair.run() == 1
     rig.assert_empty()
     other.close()

@@ -3,7 +3,7 @@
 import threading
 
 from dra_driver.plugin.kubelet.server import PREPARES, PluginServer
-from dra_driver.plugin.waiting import InterruptiblePause, Looks
+from dra_driver.plugin.prepare.waiting import InterruptiblePause, Looks
 from tests.plugin.support.kubelet import FakeKubelet, claim, eventually
 from tests.support.plugin.parts import DRIVER, Rig, in_thread, inventory
 
@@ -50,8 +50,8 @@ def test_calls_that_wait_for_one_device_ask_the_api_after_its_holder_together(ri
     rig.allocate("holder", "gpu-0")
     rig.prepare("holder")
     calls = [in_thread(rig.prepare, rig.allocate(f"w{number}", "gpu-0"), 30.0)[0] for number in range(30)]
-    eventually(lambda: rig.preparer._waiting._sleepers == 30)
-    eventually(lambda: rig.preparer._looks.is_due("holder"))
+    eventually(lambda: rig.preparer._wait._pause._sleepers == 30)
+    eventually(lambda: rig.preparer._wait._looks.is_due("holder"))
     asked = rig.api.requests["get"]
     assert asked < 31 + 10, "each its own claim, and a few times the holder's"
     rig.preparer.close()
@@ -77,7 +77,7 @@ def test_claims_of_many_calls_share_the_threads_of_their_kind(short_path) -> Non
         kubelet.register()
         uids = [[rig.allocate(f"u{call}-{n}", "gpu-0") for n in range(50)] for call in range(4)]
         calls = [in_thread(kubelet.prepare, *map(claim, each))[0] for each in uids]
-        eventually(lambda: rig.preparer._waiting._sleepers == PREPARES, 30)
+        eventually(lambda: rig.preparer._wait._pause._sleepers == PREPARES, 30)
         assert sum(t.name.startswith("prepare_") for t in set(threading.enumerate()) - others) == PREPARES
         assert kubelet.unprepare(claim("holder"))["holder"].error == ""
     finally:

@@ -1,6 +1,5 @@
 """Simulated devices in a container of a real runtime: on this host no /dev/nvidia* exists."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -26,7 +25,7 @@ def test_a_container_gets_working_nodes_that_the_host_lacks(podman):
     gpus = hardware.discover().gpus
     cut = gpus[-1]
     edits = {"gpu": hardware.device_edits(gpus[0], None), "part": hardware.device_edits(cut, cut.partitions[0])}
-    (podman.cdi / "claim.json").write_text(json.dumps(render(KIND, edits, hardware.common_edits())))
+    (podman.cdi / "claim.json").write_bytes(render(KIND, edits, hardware.common_edits()))
 
     script = (
         "find /dev -name 'nvidia*' -type c | while read n; do stat -c '%n %t:%T' $n; echo x > $n || echo failed; done"

@@ -118,7 +118,7 @@ def test_a_faulty_profile_is_refused_with_the_path_of_the_field(load, change, fa
         ({"linksUp": 19}, "linksUp: 19 links are up, but the card has 18"),
         ({"nvlinkFabric": "rack 7"}, "nvlinkFabric: expected <cluster UUID>.<clique id>, got 'rack 7'"),
         ({"lost": "yes"}, "lost: expected true or false, got 'yes'"),
-        ({"health": "bad"}, "health: unknown field"),
+        ({"colour": "bad"}, "colour: unknown field"),
         ({"mig": "all-balanced"}, "mig: expected a list, got 'all-balanced'"),
         ({"mig": [{"profile": "1g.5gb", "start": 0}]}, "mig[0].profile: NVIDIA H100 80GB HBM3 has no profile '1g.5gb'"),
         ({"mig": [{"profile": "3g.40gb"}]}, "mig[0].start: missing, expected a whole number from 0 to 15"),

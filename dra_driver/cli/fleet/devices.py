@@ -81,7 +81,7 @@ def _show(report: NodeReport) -> None:
         say(out, f"waiting for: {inventory.waiting_for}", style="yellow")
     for title, lines in (
         ("not cut on demand", [f"{address}: {how}" for address, how in offer.exceptions.items()]),
-        ("shared", [share_line(d, inventory.instead.get(d.name, ())) for d in offer.devices if d.share]),
+        ("shared", [share_line(d, inventory.offering.instead.get(d.name, ())) for d in offer.devices if d.share]),
         ("problems", [f"{p.subject}: {p.message} [{p.code}]" for p in inventory.problems]),
         ("left out of containers", list(report.left_out)),
     ):
@@ -99,7 +99,7 @@ def _show_counting(out: object, offer: NodeOffer) -> None:
         verb = "keeps" if offer.is_counting else "drops"
         say(out, f"{offer.server} {verb} shared counters (gate DRAPartitionableDevices)")
         return
-    plain = offer.inventory.plain
+    plain = offer.inventory.offering.plain
     say(out, f"This is published if the API server keeps shared counters ({offer.server}).")
     title = f"if it drops them (gate DRAPartitionableDevices off): {len(plain)} devices"
     show_table(out, title, _COLUMNS, map(device_row, plain))

@@ -12,6 +12,7 @@ import time
 from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from dra_driver.hardware.facts import Problem
 from dra_driver.hardware.nvidia.links import read_fabric
@@ -22,6 +23,11 @@ from dra_driver.hardware.nvidia.profiles import KnownProfiles
 from dra_driver.hardware.nvidia.reading import GpuReading, read_gpu
 from dra_driver.hardware.nvidia.worker import LibraryCall, Worker
 from dra_driver.hardware.port import Roots
+
+if TYPE_CHECKING:
+    from dra_driver.hardware.nvidia.health.watch import HealthWatch
+
+WATCH_ENDS_S = 2.0  # a watch uses the library for half a second more at most, unless a call hangs
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +61,22 @@ def read_driver_state(nvml: Nvml) -> DriverState:
     return DriverState(count, driver_version, cuda_version, tuple(problems))
 
 
-def probe_gpu(nvml: Nvml, index: int, *, with_fabric: bool) -> Hashable:
-    """Return a value that changes when the GPU is lost, exchanged, re-partitioned or joins its fabric.
+@dataclass(frozen=True, slots=True)
+class GpuProbe:
+    """What a probe of a GPU saw: `mig` changes with its mode and partitions, `rest` when it is lost or exchanged."""
 
-    It takes only a few calls.
-    """
+    rest: Hashable
+    mig: Hashable = None
+
+
+def probe_gpu(nvml: Nvml, index: int, *, with_fabric: bool) -> GpuProbe:
+    """Return what changes when the GPU is lost, exchanged, re-partitioned or joins its fabric, in a few calls."""
     try:
         gpu = nvml.gpu(index)
-        return (nvml.uuid(gpu), _size(nvml, gpu), _mig(nvml, gpu), _fabric(nvml, gpu) if with_fabric else None)
+        rest = (nvml.uuid(gpu), _size(nvml, gpu), _fabric(nvml, gpu) if with_fabric else None)
+        return GpuProbe(rest, _mig(nvml, gpu))
     except NvmlFault as fault:
-        return fault.name
+        return GpuProbe(fault.name)
 
 
 def _size(nvml: Nvml, gpu: Handle) -> Hashable:
@@ -100,13 +112,14 @@ class GpuWorker:
         self.nvml = Nvml(self.worker.mark)
         self.last: GpuReading | None = None
         self._reading: LibraryCall[GpuReading] | None = None
-        self._probe: LibraryCall[Hashable] | None = None
-        self._probed: Hashable = None
+        self._probe: LibraryCall[GpuProbe] | None = None
+        self._probed = GpuProbe(None)
 
     def start_reading(self) -> None:
         """Start a new reading, unless one is under way."""
         if self._reading is None:
-            self._reading = self.worker.submit(partial(read_gpu, self.nvml, self._index, self._roots, self.profiles))
+            read = partial(read_gpu, self.nvml, self._index, self._roots, self.profiles)
+            self._reading = self.worker.submit(read, gives_way=True)
 
     def find(self, uuid: str) -> Handle:
         """Return the GPU's handle, looked up by index, because a look-up by UUID may have to wait for all other GPUs.
@@ -136,16 +149,23 @@ class GpuWorker:
         """Start a new probe, unless one is under way."""
         if self._probe is None:
             with_fabric = self.last is not None and self.last.links.is_fabric_unknown
-            self._probe = self.worker.submit(partial(probe_gpu, self.nvml, self._index, with_fabric=with_fabric))
+            probe = partial(probe_gpu, self.nvml, self._index, with_fabric=with_fabric)
+            self._probe = self.worker.submit(probe, gives_way=True)
 
-    def finish_probe(self, timeout_s: float, overdue_s: float) -> Hashable:
+    def finish_probe(self, timeout_s: float, overdue_s: float) -> GpuProbe:
         """Return what the probe found (or, if it is late, the previous one), and whether the GPU answers at all."""
         probe, is_overdue = self._probe, self.is_overdue(overdue_s)
         if probe is not None and probe.wait(0 if is_overdue else timeout_s):
             self._probe = None
             self._probed = probe.take()
         reading = self._reading
-        return (self._probed, self.is_overdue(overdue_s), reading is not None and reading.is_done)
+        answers = (self.is_overdue(overdue_s), reading is not None and reading.is_done)
+        return GpuProbe((self._probed.rest, *answers), self._probed.mig)
+
+    @property
+    def address(self) -> str:
+        """Return the PCI address that was read last, or the index of a GPU that was never read."""
+        return (self.last and self.last.address) or f"index {self._index}"
 
     def is_overdue(self, overdue_s: float) -> bool:
         """Return whether a call has been in flight for longer than allowed."""
@@ -163,6 +183,7 @@ class NvmlSession:
         self._growing = threading.Lock()  # discovery and probe may count the GPUs at the same time
         self._counting: LibraryCall[DriverState] | None = None
         self._closing: LibraryCall[None] | None = None
+        self.watch: HealthWatch | None = None
         self.bus = bus  # the bus as it was when the library was initialised, since the library looks only then
         self.state = DriverState(0, None, None)
 
@@ -208,8 +229,11 @@ class NvmlSession:
                 return
             is_first, waiting = False, slow
 
-    def probe(self, timeout_s: float, overdue_s: float) -> Hashable:
-        """Probe all GPUs at the same time, within `timeout_s` seconds in total."""
+    def probe(self, timeout_s: float, overdue_s: float) -> tuple[Hashable, tuple[tuple[str, Hashable], ...]]:
+        """Probe all GPUs at the same time, within `timeout_s` seconds in total.
+
+        Return what changes with the node and its GPUs, and by PCI address what changes with each GPU's partitions.
+        """
         deadline = time.monotonic() + timeout_s
         gpus = self.gpus
         for gpu in gpus:
@@ -218,7 +242,9 @@ class NvmlSession:
             counted: Hashable = self.read_state(deadline - time.monotonic())
         except NvmlFault as fault:
             counted = fault.name
-        return (counted or self.state, tuple(g.finish_probe(deadline - time.monotonic(), overdue_s) for g in gpus))
+        found = [(gpu.address, gpu.finish_probe(deadline - time.monotonic(), overdue_s)) for gpu in gpus]
+        rest = (counted or self.state, tuple(probe.rest for _, probe in found))
+        return rest, tuple((address, probe.mig) for address, probe in found)
 
     def has_calls_in_flight(self) -> bool:
         """Return whether a library call has not returned; the library must not be shut down while that is so."""
@@ -231,7 +257,8 @@ class NvmlSession:
         again.
         """
         if self._closing is None:
-            if self.has_calls_in_flight():
+            is_watched = self.watch is not None and not self.watch.end(min(timeout_s, WATCH_ENDS_S))
+            if is_watched or self.has_calls_in_flight():
                 return False
             for gpu in self._gpus:
                 gpu.worker.stop()

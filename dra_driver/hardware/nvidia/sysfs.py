@@ -87,7 +87,7 @@ def read_pci_functions(roots: Roots) -> tuple[PciFunction, ...]:
                 address = _read_gpu_address(entry.path, entry.inode())
                 if address is not None:
                     is_virtual = os.path.islink(f"{entry.path}/physfn")  # noqa: PTH114
-                    found.append(PciFunction(address, _read_driver(entry.path), is_virtual))
+                    found.append(PciFunction(address, read_driver(entry.path), is_virtual))
     except OSError:
         return ()
     return tuple(sorted(found, key=lambda function: function.address))
@@ -108,21 +108,23 @@ def _read_gpu_address(path: str, inode: int) -> str | None:  # noqa: ARG001 - a 
         return None
 
 
-def _read_driver(path: str) -> str | None:
+def read_driver(path: str) -> str | None:
+    """Return the kernel driver that is bound to the PCI function of a folder, or None."""
     try:
         return os.readlink(f"{path}/driver").rpartition("/")[2]  # noqa: PTH115
     except OSError:
         return None
 
 
-def _function_folder(roots: Roots, address: str) -> Path:
+def function_folder(roots: Roots, address: str) -> Path:
+    """Return the folder of a PCI function below sysfs, whether it exists or not."""
     domain, _, rest = address.partition(":")
     return Path(roots.sys, "bus/pci/devices", f"{int(domain, 16):04x}:{rest}")
 
 
 def read_numa_node(roots: Roots, address: str) -> int | None:
     """Return the NUMA node of a PCI function, or None where the kernel reports none (-1)."""
-    text = read_text(_function_folder(roots, address) / "numa_node")
+    text = read_text(function_folder(roots, address) / "numa_node")
     try:
         node = int(text or "-1")
     except ValueError:
@@ -132,7 +134,7 @@ def read_numa_node(roots: Roots, address: str) -> int | None:
 
 def read_pci_id(roots: Roots, address: str) -> int | None:
     """Return a PCI function's device and vendor id in one number (0x233010DE), or None where sysfs lacks them."""
-    folder = _function_folder(roots, address)
+    folder = function_folder(roots, address)
     device, vendor = _read_hex(folder / "device"), _read_hex(folder / "vendor")
     return device << 16 | vendor if device and vendor else None
 
@@ -142,7 +144,7 @@ def read_pcie_root(roots: Roots, address: str) -> str | None:
 
     Source: the standard attribute resource.kubernetes.io/pcieRoot: first such part of the sysfs device's real path.
     """
-    folder = _function_folder(roots, address)
+    folder = function_folder(roots, address)
     if not folder.is_symlink():
         return None
     return next((part for part in folder.resolve().parts if _PCIE_ROOT.fullmatch(part)), None)

@@ -11,11 +11,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from dra_driver.hardware.evidence import BusState, HealthReport
 from dra_driver.hardware.facts import Facts, GpuFacts, MigProfile, PartitionFacts, Problem
 from dra_driver.hardware.mixing import mixing_problems
 from dra_driver.hardware.nvidia import library, names, sysfs
@@ -29,13 +30,14 @@ from dra_driver.hardware.nvidia.partitioning import Partitioning
 from dra_driver.hardware.nvidia.reading import GpuReading
 from dra_driver.hardware.nvidia.session import DriverState, GpuWorker, NvmlSession
 from dra_driver.hardware.nvidia.worker import LibraryCall, Worker
-from dra_driver.hardware.port import Roots
+from dra_driver.hardware.port import Fingerprint, Roots
 from dra_driver.model.edits import Edits
 from dra_driver.model.errors import HardwareError, Retry
 from dra_driver.model.sharing import ComputeMode, Interval, SharedDevice
 from dra_driver.telemetry.logs import fields
 
 if TYPE_CHECKING:
+    from dra_driver.hardware.nvidia.health.reporter import NvidiaHealth
     from dra_driver.hardware.nvidia.modes import Modes
 
 log = logging.getLogger(__name__)
@@ -72,6 +74,7 @@ class NvidiaHardware:
         self._not_on_bus: frozenset[str] = frozenset()  # GPUs that the library knew when sysfs did not show them
         self._driver_version: str | None = None
         self._left_out: tuple[str, ...] = ()
+        self._health: NvidiaHealth | None = None
         self._partitioning = Partitioning(lambda: self._session, self._is_gone, call_timeout_s)
 
     # -- what is here
@@ -116,22 +119,23 @@ class NvidiaHardware:
         """Return whether the driver was replaced since this process first used its library (reads files only)."""
         return self._opened is not None and self._opened.is_outdated(self._roots)
 
-    def fingerprint(self) -> Hashable:
+    def fingerprint(self) -> Fingerprint:
         """Return a value that changes when `discover` would return something else. Never opens the library."""
         nodes = sysfs.read_nodes(self._roots)
+        caps = tuple(node for node in nodes if node[0].startswith("nvidia-caps/"))
         files = (
             self._bus(nodes),
-            nodes,
+            tuple(node for node in nodes if node not in caps),
             sysfs.read_majors(self._roots),
             sysfs.read_driver_version(self._roots),
             self.driver_changed(),
         )
         session = self._session
-        probed = session.probe(PROBE_S, self._overdue_s) if session is not None else None
+        probed, mig = session.probe(PROBE_S, self._overdue_s) if session is not None else (None, ())
         if not self._is_waiting:
-            return files, probed
+            return Fingerprint((files, probed), mig, caps)
         found = tuple(library.look_at(path) for path in library.candidates(self._roots))
-        return files, probed, found, int(time.monotonic() / RETRY_S)
+        return Fingerprint((files, probed, found, int(time.monotonic() / RETRY_S)), mig, caps)
 
     def close(self) -> None:
         """Release the library and every device node, so that the driver can be unloaded."""
@@ -254,6 +258,36 @@ class NvidiaHardware:
         """Limit how much of a GPU's memory a cgroup gets (port.MemoryLimiting)."""
         self._modes().limit_memory(device, cgroup, limit, deadline_s)
 
+    # -- health (port.HealthReporter)
+
+    def watch_health(self, notify: Callable[[], None], *, log_position: int) -> None:
+        """Begin to observe the health of the GPUs, from the next discovery on if the library is not open yet."""
+        from dra_driver.hardware.nvidia.health.reporter import NvidiaHealth  # noqa: PLC0415 - only where it is on
+
+        with self._discovering:
+            self._health = NvidiaHealth(self._roots, notify, log_position=log_position)
+            if self._session is not None:
+                self._session.watch = self._health.begin_session()
+
+    def health(self, *, is_urgent: bool, patience_s: float) -> HealthReport:
+        """Return what was observed since the last call."""
+        health = self._health
+        return health.report(is_urgent=is_urgent, patience_s=patience_s) if health is not None else HealthReport()
+
+    def bus_states(self, gpus: tuple[str, ...]) -> Mapping[str, BusState]:
+        """Return what the PCI bus shows of GPUs."""
+        health = self._health
+        return health.bus_states(gpus) if health is not None else {}
+
+    def end_health(self) -> None:
+        """Stop observing."""
+        with self._discovering:
+            health, self._health = self._health, None
+            if health is not None:
+                health.close()
+                if self._session is not None and self._session.watch is not None:
+                    self._session.watch.end(0)
+
     # -- discovery
 
     def _discover(self) -> Facts:
@@ -277,6 +311,8 @@ class NvidiaHardware:
         if self._session is None:
             self._open()
             self._session = NvmlSession(self._roots, self._driver, bus)
+            if self._health is not None:
+                self._session.watch = self._health.begin_session()
         return self._session
 
     def _open(self) -> None:
@@ -360,6 +396,8 @@ class NvidiaHardware:
         """Shut the library down as often as it was initialised; what a call in flight prevents is retried next time."""
         if self._session is not None:
             self._leaving.append(self._session)
+            if self._health is not None and self._session.watch is not None:
+                self._health.end_session(self._session.watch)
         self._session = None
         self._lost = frozenset()
         self._leaving = [session for session in self._leaving if not session.close(self._overdue_s)]

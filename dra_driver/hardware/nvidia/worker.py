@@ -2,7 +2,8 @@
 
 A worker is one daemon thread that does its jobs one after another. A job marks each library call before making it, so
 that other threads can see which call is in flight and since when. A call can't be interrupted; a thread that waits for
-a job gives up after a time of its own choice, and the job's result can be taken later.
+a job gives up after a time of its own choice, and the job's result can be taken later. A job that only reads gives way:
+between two library calls it is abandoned and begun again later if a job that doesn't is waiting.
 """
 
 from __future__ import annotations
@@ -19,19 +20,25 @@ T = TypeVar("T")
 class LibraryCall(Generic[T]):
     """One piece of work and, once it is done, its result."""
 
-    def __init__(self, work: Callable[[], T]) -> None:
+    def __init__(self, work: Callable[[], T], *, gives_way: bool = False) -> None:
         self._work = work
+        self.gives_way = gives_way
         self._done = threading.Event()
         self._is_dropped = False
         self._result: list[T] = []
         self._error: BaseException | None = None
 
     def run(self) -> None:
-        """Do the work, unless its result is no longer wanted; only the worker's thread calls this."""
+        """Do the work, unless its result is no longer wanted; only the worker's thread calls this.
+
+        Raises: GiveWay, and nothing else: the work has then not been done.
+        """
         if self._is_dropped:
             return
         try:
             self._result.append(self._work())
+        except GiveWay:
+            raise
         except BaseException as error:  # noqa: BLE001 - handed to whoever takes the result
             self._error = error
         self._done.set()
@@ -61,6 +68,10 @@ class LibraryCall(Generic[T]):
         return self._result[0]
 
 
+class GiveWay(BaseException):
+    """A job is abandoned for another one. No handler of ordinary errors in the job may catch this."""
+
+
 class WorkerEnded(Exception):
     """The worker was stopped before it was given this job."""
 
@@ -75,11 +86,16 @@ class Worker:
         self._lock = threading.Lock()
         self._call: tuple[str, float] | None = None  # the call in flight, and since when (monotonic seconds)
         self._jobs = 0  # jobs that are waiting or running
+        self._urgent = 0  # jobs that are waiting and do not give way
+        self._gives_way = False  # whether the running job does
         self._is_stopped = False
 
-    def submit(self, work: Callable[[], T]) -> LibraryCall[T]:
-        """Queue `work` behind the jobs that are already waiting. A stopped worker refuses it with WorkerEnded."""
-        job = LibraryCall(work)
+    def submit(self, work: Callable[[], T], *, gives_way: bool = False) -> LibraryCall[T]:
+        """Queue `work` behind the jobs that are already waiting. A stopped worker refuses it with WorkerEnded.
+
+        Work that gives way must be harmless to abandon before any library call, and to begin again.
+        """
+        job = LibraryCall(work, gives_way=gives_way)
         with self._lock:
             if self._is_stopped:
                 job.refuse(WorkerEnded(self._name))
@@ -88,11 +104,14 @@ class Worker:
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
             self._jobs += 1
+            self._urgent += not gives_way
             self._queue.put(job)  # type: ignore[arg-type]
         return job
 
     def mark(self, call: str) -> None:
-        """Record that the running job makes this library call now."""
+        """Record that the running job makes this library call now. Raises: GiveWay instead if it gives way."""
+        if self._gives_way and self._urgent:
+            raise GiveWay
         self._call = (call, time.monotonic())
 
     @property
@@ -113,8 +132,24 @@ class Worker:
 
     def _run(self) -> None:
         while (job := self._queue.get()) is not None:
+            if not job.gives_way:
+                with self._lock:
+                    self._urgent -= 1
             self.mark("start")
-            job.run()
-            with self._lock:
+            self._gives_way = job.gives_way
+            try:
+                job.run()
+            except GiveWay:
+                self._put_back(job)
+            else:
+                with self._lock:
+                    self._jobs -= 1
+            self._gives_way, self._call = False, None
+
+    def _put_back(self, job: LibraryCall[object]) -> None:
+        with self._lock:
+            if self._is_stopped:
                 self._jobs -= 1
-            self._call = None
+                job.refuse(WorkerEnded(self._name))
+            else:
+                self._queue.put(job)

@@ -13,14 +13,16 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from dra_driver.hardware.evidence import BusState, HealthReport
 from dra_driver.hardware.facts import Facts, GpuFacts, MigProfile, PartitionFacts, Problem
 from dra_driver.hardware.mixing import MIXED, mixing_problems
-from dra_driver.hardware.port import Roots
+from dra_driver.hardware.port import Fingerprint, Roots
 from dra_driver.hardware.simulated.cuts import Cuts, placements_of
+from dra_driver.hardware.simulated.health import HealthDrama
 from dra_driver.hardware.simulated.mig import MigTable, Placement
 from dra_driver.hardware.simulated.modes import Modes
 from dra_driver.hardware.simulated.partitioning import Partitioning
@@ -59,6 +61,7 @@ class SimulatedHardware:
         self._cuts = Cuts(state_dir, _boot_id(roots))
         self._partitioning = Partitioning(self._cuts, self._find)
         self._modes = Modes(state_dir, _boot_id(roots), self._find)
+        self._drama = HealthDrama()
         self._seen: tuple[Hashable, Hashable] = (None, None)
         self._profile: Profile | None = None
         self._gpus: dict[str, SimulatedGpu] = {}  # as the profile defines them
@@ -73,9 +76,9 @@ class SimulatedHardware:
         self.discover()
         return self._has_gpus
 
-    def fingerprint(self) -> Hashable:
+    def fingerprint(self) -> Fingerprint:
         """Return what changes with the profile's file and with every partition."""
-        return (stamp_of(self._path), self._cuts.fingerprint())
+        return Fingerprint(stamp_of(self._path), tuple(sorted(self._cuts.read().items())))
 
     def discover(self) -> Facts:
         """Return the facts of the profile as it is on disk now.
@@ -173,6 +176,24 @@ class SimulatedHardware:
         """Set the time slice; see port.Shareable."""
         del deadline_s
         self._modes.set_time_slice(device, interval)
+
+    def watch_health(self, notify: Callable[[], None], *, log_position: int) -> None:
+        """Begin to observe; see port.HealthReporter. The file is looked at whenever a report is wanted."""
+        del notify, log_position
+
+    def health(self, *, is_urgent: bool, patience_s: float) -> HealthReport:
+        """Return what the profile says of the GPUs' health; see port.HealthReporter."""
+        del patience_s
+        facts = self.discover()
+        return self._drama.report(facts, self._gpus, stamp_of(self._path), is_urgent=is_urgent)
+
+    def bus_states(self, gpus: tuple[str, ...]) -> Mapping[str, BusState]:
+        """Return what the bus shows of GPUs; one that the profile lacks is gone."""
+        known = self._gpus
+        return {gpu: known[gpu].health.bus if gpu in known else BusState.GONE for gpu in gpus}
+
+    def end_health(self) -> None:
+        """Do nothing, because nothing is held."""
 
     def close(self) -> None:
         """Do nothing, because nothing is held open."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from dra_driver.documents.document import read_document
 from dra_driver.documents.fields import Fields
 from dra_driver.hardware.simulated.foreign import ForeignDriver, decode_foreign
+from dra_driver.hardware.simulated.health_section import WELL, SimulatedHealth, decode_health
 from dra_driver.hardware.simulated.mig import Placement, placement_faults
 from dra_driver.hardware.simulated.models import DATE, Model, decode_model, model_names, read_model
 from dra_driver.model import semver
@@ -49,6 +50,7 @@ class SimulatedGpu:
     mig: tuple[Placement, ...] | None = None
     is_lost: bool = False
     processes: tuple[int, ...] = ()
+    health: SimulatedHealth = WELL
     mig_delay_ms: int = 0  # how long it takes to create or destroy a partition, or to switch MIG mode
 
 
@@ -179,6 +181,7 @@ def _decode_gpu(row: Fields, index: int, models: dict[str, Model]) -> SimulatedG
         mig=_decode_cut(row, model) if row.has("mig") else None,
         is_lost=bool(row.optional_flag("lost")),
         processes=row.integers("processes", 1 << 22),
+        health=decode_health(row.section("health")) if row.has("health") else WELL,
         mig_delay_ms=row.optional_integer("migDelayMs", 0, 600_000) or 0,
     )
     if gpu.nvlink_group and gpu.nvlink_fabric:

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
-from dra_driver.inventory.attributes import label_product
 from dra_driver.inventory.device import Device, DeviceType, ShareMode
+from dra_driver.inventory.values import label_product
 from dra_driver.model.sharing import SharingSettings, Tenants
 
 REPLICAS_MOST = 128  # if one device's replicas filled more than one ResourceSlice, they would be hard to inspect

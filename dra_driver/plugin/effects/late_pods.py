@@ -8,44 +8,48 @@ cgroup precedes its containers, so the limit is in place before a program has st
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Iterable
 
 from dra_driver.claims.allocated import pods_of
-from dra_driver.claims.memory_limits import MemoryLimitStep
 from dra_driver.claims.shape import check_shape
 from dra_driver.kube.answers import NOT_FOUND
 from dra_driver.model.errors import ApiError, DriverError
-from dra_driver.plugin.effects.memory_limiter import limit_steps
+from dra_driver.plugin.deadline import Deadline
+from dra_driver.plugin.effects.memory_limiter import MemoryLimiter
 from dra_driver.plugin.effects.pod_cgroups import PodCgroups
-from dra_driver.plugin.gone_claims import API_SECONDS, ClaimApi
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.ledger.record import UNFINISHED, Record
+from dra_driver.plugin.ledger.recorded_steps import RecordedLimit, RecordedStep
+from dra_driver.plugin.locks import NodeLocks, claim_lock
+from dra_driver.plugin.node_claims.gone_claims import API_SECONDS, ClaimApi
 from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.loop import Loop
 
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.5
-Add = Callable[[str, tuple[str, ...]], None]
-"""Limits more pods of a claim, by its UID. Raises: DriverError."""
+JOIN_SECONDS = 4.0  # time limit for limiting the new pods of one claim
 
 
 class LatePods:
-    """Looks for new pods twice a second, from the call of `watch` on, for as long as any claim has limits."""
+    """Looks for new pods twice a second, from `follow` or `resume` on, for as long as any claim has limits."""
 
-    def __init__(self, ledger: Ledger, api: ClaimApi, cgroups: PodCgroups, *, add: Add) -> None:
-        self._ledger, self._api, self._cgroups, self._add = ledger, api, cgroups, add
+    def __init__(
+        self, ledger: Ledger, api: ClaimApi, cgroups: PodCgroups, locks: NodeLocks, limiter: MemoryLimiter
+    ) -> None:
+        self._ledger, self._api, self._cgroups, self._locks, self._limiter = ledger, api, cgroups, locks, limiter
         self._loop = Loop("joiners", self._turn, failure="check for new pods failed", fault_s=LOOK_SECONDS)
         self._known: frozenset[str] = frozenset()
 
     def resume(self) -> None:
         """Start to look if claims that were prepared earlier have limits."""
         if self._limited():
-            self.watch()
+            self._loop.resume()
 
-    def watch(self) -> None:
-        """Look at once, and go on: a claim with limits is in the ledger now."""
-        self._loop.resume()
+    def follow(self, prepared: Iterable[RecordedStep]) -> None:
+        """Look at once, and go on, if the steps of the claim that was just prepared include limits."""
+        if any(isinstance(step, RecordedLimit) for step in prepared):
+            self._loop.resume()
 
     def close(self) -> None:
         """End the thread."""
@@ -79,7 +83,7 @@ class LatePods:
         return None
 
     def _limited(self) -> tuple[Record, ...]:
-        return self._ledger.with_step(MemoryLimitStep.kind)
+        return self._ledger.with_step(RecordedLimit)
 
     def _has_followed(self, record: Record, present: frozenset[str]) -> bool:
         """Limit the new pods of one claim; a failure here does not prevent the others from being limited."""
@@ -102,15 +106,21 @@ class LatePods:
         check_shape(wire)
         if (wire.get("metadata") or {}).get("uid") != record.uid:
             return True
-        known = {pod for step in limit_steps(record) for pod in step.pods}
+        known = {pod for step in record.steps_of(RecordedLimit) for pod in step.pods}
         joined = tuple(pod for pod in pods_of(wire) if pod in present and pod not in known)
         if not joined:
             return True
         try:
-            self._add(record.uid, joined)
+            self._limit(record.uid, joined)
         except DriverError as error:
             extra = fields(claim=record.full_name, code=error.code, err=str(error))
             log.warning("memory of a pod not limited yet", extra=extra)
             return False
         log.info("pod joined a claim with memory limits", extra=fields(claim=record.full_name, holder=joined[0]))
         return True
+
+    def _limit(self, uid: str, pods: tuple[str, ...]) -> None:
+        """Apply a prepared claim's memory limits to pods that joined it. Raises: DriverError."""
+        deadline = Deadline.after(JOIN_SECONDS)
+        with self._locks.hold([claim_lock(uid)], deadline):
+            self._limiter.join(uid, pods, deadline)

@@ -6,7 +6,6 @@ Generated service stubs are not used, because they would require a grpcio at lea
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
 import grpc
@@ -67,20 +66,6 @@ def dra_methods(
             "NodeUnprepareResources": _unary(unprepare, messages.NodeUnprepareResourcesRequest),
         },
     )
-
-
-def in_pool(pool: ThreadPoolExecutor, behaviour: Behaviour) -> Behaviour:
-    """Return a behaviour that runs in threads of `pool` instead of the server's.
-
-    Source: grpcio, `grpc/_server.py`, `_select_thread_pool_for_behavior` (experimental: a test checks that it still
-    works).
-    """
-
-    def run(request: Any, context: Context) -> Any:
-        return behaviour(request, context)
-
-    run.experimental_thread_pool = pool  # type: ignore[attr-defined]
-    return run
 
 
 def _unary(behaviour: Behaviour, request: Any) -> grpc.RpcMethodHandler[Any, Any]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,14 @@ RETRY_FIRST_SECONDS, RETRY_LAST_SECONDS = 5.0, 120.0
 
 
 class Registration:
-    """Answers the kubelet at `path` with the driver's name and the `endpoint` of its DRA service."""
+    """Answers the kubelet at `path` with the driver's name and the `endpoint` of its DRA service.
 
-    def __init__(self, driver: str, path: Path, endpoint: Path) -> None:
+    `also` are versions of other services that the endpoint has.
+    """
+
+    def __init__(self, driver: str, path: Path, endpoint: Path, *, also: Sequence[str] = ()) -> None:
         self._driver, self._path, self._endpoint = driver, path, endpoint
+        self._versions = [*VERSIONS, *also]
         self._made: Stamp | None = None  # of the socket that is ours
         self._mutex = threading.Lock()  # of all below
         self._is_open = False
@@ -75,7 +80,7 @@ class Registration:
         """Return who this plugin is and where it serves, with a mark by which another instance recognizes it."""
         context.set_trailing_metadata((MARK, STARTED))
         return messages.PluginInfo(
-            type=PLUGIN_TYPE, name=self._driver, endpoint=str(self._endpoint), supported_versions=list(VERSIONS)
+            type=PLUGIN_TYPE, name=self._driver, endpoint=str(self._endpoint), supported_versions=self._versions
         )
 
     def notify(self, request: messages.RegistrationStatus, _context: Context) -> messages.RegistrationStatusResponse:

@@ -5,6 +5,7 @@ Pure: names, SQL and rows come in; names, SQL and conflicts go out. The ledger r
 
 from __future__ import annotations
 
+import functools
 import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -36,15 +37,20 @@ def rivals_query(uid: str, wanted: tuple[tuple[str, str], ...]) -> tuple[str, tu
     """
     devices = {device for device, _ in wanted}
     names = sorted(devices | {parent for parent in map(replicated_name, devices) if parent})
-    marks = ", ".join("?" for _ in names)
     whole = sorted(device for device in devices if "/" not in device)
-    replicas = " ".join("OR holds.device BETWEEN ? AND ?" for _ in whole)
-    sql = (
+    bounds = (bound for device in whole for bound in replica_bounds(device))
+    return _rivals_sql(len(names), len(whole)), (*names, *bounds, uid)
+
+
+@functools.lru_cache(maxsize=64)
+def _rivals_sql(names: int, whole: int) -> str:
+    """Return the query for so many names, of which so many are whole devices."""
+    marks = ", ".join(["?"] * names)
+    replicas = " ".join(["OR holds.device BETWEEN ? AND ?"] * whole)
+    return (
         "SELECT holds.device, holds.share_id, claims.* FROM holds JOIN claims ON claims.uid = holds.claim_uid "  # noqa: S608
         f"WHERE (holds.device IN ({marks}) {replicas}) AND holds.claim_uid <> ?"
     )
-    bounds = (bound for device in whole for bound in replica_bounds(device))
-    return sql, (*names, *bounds, uid)
 
 
 def replica_bounds(device: str) -> tuple[str, str]:

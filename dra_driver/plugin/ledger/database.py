@@ -2,8 +2,7 @@
 
 Commits are grouped: while one thread commits, the jobs of the others collect, and the next thread commits them all with
 one sync. Reads use their own connection. When another process keeps the file locked, each caller waits until its own
-deadline. SQLite's errors become LedgerErrors here. If the file is moved or removed while it is open, this is noticed
-before the next write.
+deadline. If the file is moved or removed while it is open, this is noticed before the next write.
 """
 
 from __future__ import annotations
@@ -18,8 +17,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from dra_driver.model.errors import LedgerError, Retry
+from dra_driver.model.errors import LedgerError
 from dra_driver.plugin.deadline import Deadline
+from dra_driver.plugin.ledger.connections import connect, fault, is_busy, locked
 
 log = logging.getLogger(__name__)
 
@@ -29,28 +29,6 @@ Job = Callable[[sqlite3.Connection], T]
 BUSY_SECONDS = 5.0  # how long callers without a deadline wait for a locked file
 BUSY_PAUSES = (0.001, 0.05)  # between two tries: the first pause and the longest
 COPY_SECONDS = 1.0  # until a file that could not be opened is tried again
-_PRAGMAS = (
-    "PRAGMA journal_mode=WAL",
-    "PRAGMA synchronous=FULL",
-    "PRAGMA foreign_keys=OFF",
-    "PRAGMA cache_size=-256",  # in KiB; the ledger is small
-    "PRAGMA temp_store=MEMORY",  # so that a view needs no space on the disk
-)
-_WHO = "find the process other than this driver's agents that has the file open (fuser -v), and end it"
-_FAULTS = {
-    sqlite3.SQLITE_FULL: ("full", Retry.LATER, "free space on the file system of the plugin's data folder"),
-    sqlite3.SQLITE_READONLY: ("read-only", Retry.LATER, "the plugin's data folder must be writable"),
-    sqlite3.SQLITE_CANTOPEN: ("cannot-open", Retry.LATER, "the plugin's data folder must exist and be writable"),
-    sqlite3.SQLITE_IOERR: ("input-output", Retry.LATER, "check the disk of the plugin's data folder"),
-    sqlite3.SQLITE_BUSY: ("busy", Retry.NOW, _WHO),
-    sqlite3.SQLITE_PROTOCOL: ("busy", Retry.NOW, _WHO),
-    sqlite3.SQLITE_CORRUPT: ("corrupt", Retry.NOW, ""),
-    sqlite3.SQLITE_NOTADB: ("corrupt", Retry.NOW, ""),
-}
-CORRUPT, BUSY = "ledger.corrupt", "ledger.busy"
-# The errors of a full disk: the first while writing; the second over quota, and where a connection's shared memory
-# finds no room.
-NO_ROOM = ("ledger.full", "ledger.input-output")
 
 
 class _Pending(Generic[T]):
@@ -90,8 +68,8 @@ class Database:
         self._read_mutex = threading.Lock()
         self._not_before = 0.0  # when to try a locked file again
         try:
-            self._writer = copy or _connect(path, is_read_only=is_read_only)
-            self._reader = copy or _connect(path, is_read_only=is_read_only)
+            self._writer = copy or connect(path, is_read_only=is_read_only)
+            self._reader = copy or connect(path, is_read_only=is_read_only)
             self._inode = 0 if copy else path.stat().st_ino
         except sqlite3.Error as exc:
             raise fault(exc, path) from exc
@@ -112,10 +90,10 @@ class Database:
                         self._show(view)
                     return self._reader.execute(sql, values).fetchall()
             except sqlite3.Error as exc:
-                if not _is_busy(exc):
+                if not is_busy(exc):
                     raise fault(exc, self.path) from exc
                 if deadline.has_passed():
-                    raise _locked(self.path, started) from exc
+                    raise locked(self.path, started) from exc
             time.sleep(pause)
             pause = min(2 * pause, BUSY_PAUSES[1])
 
@@ -138,7 +116,7 @@ class Database:
             self._queue.append(pending)
         while not self._is_carried_out(pending, deadline):
             if deadline.has_passed() and self._is_withdrawn(pending):
-                raise _locked(self.path, started)
+                raise locked(self.path, started)
             time.sleep(pause)
             pause = min(2 * pause, BUSY_PAUSES[1])
         if pending.error is not None:
@@ -200,7 +178,7 @@ class Database:
                 self._run(pending, is_alone=len(batch) == 1)
             self._writer.execute("COMMIT")
         except BaseException as exc:  # noqa: BLE001 - handed to whoever waits for the job
-            if _is_busy(exc) and not self._writer.in_transaction:
+            if is_busy(exc) and not self._writer.in_transaction:
                 return False
             self._roll_back()
             error = fault(exc, self.path) if isinstance(exc, sqlite3.Error) else exc
@@ -242,45 +220,3 @@ class Database:
         with suppress(sqlite3.Error):
             if self._writer.in_transaction:
                 self._writer.execute("ROLLBACK")
-
-
-def _connect(path: Path, *, is_read_only: bool) -> sqlite3.Connection:
-    mode = "ro" if is_read_only else "rwc"
-    connection = sqlite3.connect(
-        f"file:{quoted(path)}?mode={mode}",
-        uri=True,
-        timeout=0,
-        isolation_level=None,
-        check_same_thread=False,
-    )
-    connection.row_factory = sqlite3.Row
-    try:
-        for pragma in _PRAGMAS[-1:] if is_read_only else _PRAGMAS:
-            connection.execute(pragma)
-    except sqlite3.Error:
-        connection.close()
-        raise
-    return connection
-
-
-def _is_busy(exc: BaseException) -> bool:
-    number = getattr(exc, "sqlite_errorcode", None) or 0
-    return number & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_PROTOCOL}
-
-
-def _locked(path: Path, started: float) -> LedgerError:
-    waited = time.monotonic() - started
-    text = f"ledger {path} was kept locked by another process, or by a slow disk, for {waited:.1f} s: no time is left"
-    return LedgerError("busy", text, hint=_WHO, retry=Retry.LATER)
-
-
-def quoted(path: Path) -> str:
-    """Return a path quoted as part of an SQLite URI."""
-    return os.fspath(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
-
-
-def fault(exc: sqlite3.Error, path: Path) -> LedgerError:
-    """Return SQLite's error as a LedgerError."""
-    number = getattr(exc, "sqlite_errorcode", None) or 0
-    code, retry, hint = _FAULTS.get(number & 0xFF, ("sqlite", Retry.LATER, ""))
-    return LedgerError(code, f"ledger {path}: {exc}", hint=hint, retry=retry)

@@ -7,22 +7,15 @@ nothing. A record of a newer agent that this one can't read is kept.
 
 from __future__ import annotations
 
-import enum
 import json
 import sqlite3
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
 
 from dra_driver.model.errors import LedgerError
-from dra_driver.model.sharing import (
-    SharedDevice,
-    SharingSettings,
-    record_of_settings,
-    settings_of_record,
-    strategy_of,
-)
-from dra_driver.model.wire import Wire
+from dra_driver.model.sharing import SHARED_DEVICE, strategy_of
+from dra_driver.plugin.ledger.effect_records import EFFECT, DeviceEffect, Progress
 
 T = TypeVar("T")
 
@@ -33,33 +26,7 @@ SCHEMA = (  # since ledger version 1.2
     """CREATE TABLE IF NOT EXISTS effect_holds (
         device TEXT NOT NULL, claim_uid TEXT NOT NULL, PRIMARY KEY (device, claim_uid)) WITHOUT ROWID""",
 )
-
-
-class Progress(enum.StrEnum):
-    """How far an effect has been applied. One that is APPLYING may or may not be in force."""
-
-    APPLYING = "applying"
-    APPLIED = "applied"
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceEffect:
-    """What was done to a device, in which boot, and what was found there before."""
-
-    device: SharedDevice
-    settings: SharingSettings
-    found: Wire
-    boot_id: str
-    progress: str = Progress.APPLYING
-
-    def record(self) -> Wire:
-        """Return the effect as a JSON object."""
-        return {
-            "device": asdict(self.device),
-            "settings": record_of_settings(self.settings),
-            "found": self.found,
-            "bootId": self.boot_id,
-        }
+_COLUMNS = {"identity": "device", "settings": "settings", "found": "found"}  # column: its key in an effect's record
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,20 +41,6 @@ class Holder:
     def full_name(self) -> str:
         """Return the claim's name as people write it."""
         return f"{self.namespace}/{self.name} (UID {self.uid})" if self.name else f"(name unknown, UID {self.uid})"
-
-
-def effect_of_record(record: Wire) -> DeviceEffect:
-    """Return the effect that `DeviceEffect.record` wrote; keys that a newer agent added are ignored.
-
-    Raises: KeyError, TypeError, ValueError for anything else.
-    """
-    device = record["device"]
-    return DeviceEffect(
-        device=SharedDevice(**{name: device[name] for name in SharedDevice.__slots__}),
-        settings=settings_of_record(record["settings"]),
-        found=record["found"],
-        boot_id=record["bootId"],
-    )
 
 
 class LedgerQuery(Protocol):
@@ -123,8 +76,7 @@ class DeviceEffects:
         """Return the UUIDs of the devices that have an effect, including those of a newer agent."""
         found: set[str] = set()
         for row in self._read("SELECT identity FROM device_effects"):
-            identity: dict[str, Any] = json.loads(row["identity"])
-            found.add(identity.get("mig_uuid") or identity["gpu_uuid"])
+            found.add(SHARED_DEVICE.read(json.loads(row["identity"])).uuid)
         return frozenset(found)
 
     def holders(self, device: str) -> tuple[Holder, ...]:
@@ -170,19 +122,12 @@ class DeviceEffects:
 
 def insert_effect(connection: sqlite3.Connection, effect: DeviceEffect) -> None:
     """Write an effect, replacing whatever was recorded for the device."""
-    record = effect.record()
+    record = EFFECT.write(effect)
+    texts = (json.dumps(record[key], sort_keys=True) for key in _COLUMNS.values())
     connection.execute(
         "INSERT OR REPLACE INTO device_effects (device, kind, identity, settings, found, state, boot_id) "
         "VALUES (?, ?, ?, ?, ?, ?, ?)",
-        (
-            effect.device.name,
-            str(strategy_of(effect.settings)),
-            json.dumps(record["device"], sort_keys=True),
-            json.dumps(record["settings"], sort_keys=True),
-            json.dumps(record["found"], sort_keys=True),
-            str(effect.progress),
-            effect.boot_id,
-        ),
+        (effect.device.name, str(strategy_of(effect.settings)), *texts, str(effect.progress), effect.boot_id),
     )
 
 
@@ -191,29 +136,20 @@ def insert_hold(connection: sqlite3.Connection, device: str, uid: str) -> None:
     connection.execute("INSERT OR IGNORE INTO effect_holds (device, claim_uid) VALUES (?, ?)", (device, uid))
 
 
-def insert_recovered(connection: sqlite3.Connection, uid: str, steps: Iterable[Wire]) -> None:
+def insert_recovered(connection: sqlite3.Connection, uid: str, effects: Iterable[DeviceEffect]) -> None:
     """Write the effects that the recovered steps of a claim contain, and that the claim holds them."""
-    for step in steps:
-        if "effect" in step:
-            effect = effect_of_record(step["effect"])
-            insert_effect(connection, effect)
-            insert_hold(connection, effect.device.name, uid)
+    for effect in effects:
+        insert_effect(connection, effect)
+        insert_hold(connection, effect.device.name, uid)
 
 
 def _effect_of_row(row: sqlite3.Row) -> DeviceEffect:
     try:
-        effect = effect_of_record(
-            {
-                "device": json.loads(row["identity"]),
-                "settings": json.loads(row["settings"]),
-                "found": json.loads(row["found"]),
-                "bootId": row["boot_id"],
-            }
-        )
+        parts = {key: json.loads(row[column]) for column, key in _COLUMNS.items()}
+        return replace(EFFECT.read({**parts, "bootId": row["boot_id"]}), progress=row["state"])
     except (KeyError, TypeError, ValueError) as exc:
         raise LedgerError(
             "record",
             f"ledger: the effect on {row['device']} can't be read: {exc}",
             hint="a newer agent may have made it",
         ) from exc
-    return DeviceEffect(effect.device, effect.settings, effect.found, effect.boot_id, row["state"])

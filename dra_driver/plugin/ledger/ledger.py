@@ -10,32 +10,28 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
 
 from dra_driver.claims.allocated import AllocatedClaim
 from dra_driver.model.errors import LedgerError
+from dra_driver.model.records import json_text
 from dra_driver.model.wire import Wire
-from dra_driver.plugin.deadline import Deadline
+from dra_driver.plugin.ledger.access import LedgerAccess
 from dra_driver.plugin.ledger.conflicts import Conflict, replica_bounds, rivals_of, rivals_query, wanted_of
-from dra_driver.plugin.ledger.database import BUSY_SECONDS, NO_ROOM, quoted
+from dra_driver.plugin.ledger.connections import NO_ROOM
 from dra_driver.plugin.ledger.device_effects import DeviceEffects
 from dra_driver.plugin.ledger.kept_back import KeptBackDevices, kept_query, kept_rivals
-from dra_driver.plugin.ledger.ledger_file import LedgerFile
-from dra_driver.plugin.ledger.ledger_rows import delete, insert, records_of, remove, view_without
-from dra_driver.plugin.ledger.record import UNFINISHED, ClaimState, Record, json_text, record_of_row
-from dra_driver.plugin.ledger.unprepared import Unprepared
+from dra_driver.plugin.ledger.ledger_rows import delete, insert, remove
+from dra_driver.plugin.ledger.record import UNFINISHED, ClaimState, Record, record_of_row, steps_text
+from dra_driver.plugin.ledger.recorded_steps import RecordedStep
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
 
-
-class Ledger:
+class Ledger(LedgerAccess):
     """The ledger at `path`; any number of threads and two agents may use it. `boot_id` is the boot of this process.
 
     `recover` returns records for claims whose effects are on the node when the ledger itself is lost; `has_file`
@@ -52,48 +48,10 @@ class Ledger:
         has_file: Callable[[str], bool] = lambda _: False,
         reads_only: bool = False,
     ) -> None:
-        self.path = Path(path)
-        self._boot_id = boot_id
-        self._patience = threading.local()
-        self._unprepared = Unprepared(self.path.with_name(f"{self.path.name}.unprepared"), has_file=has_file)
-        self._file = LedgerFile(self.path, recover=recover, reads_only=reads_only, opened=self._unprepared.make)
-        self._reads_only = reads_only
+        super().__init__(Path(path), boot_id=boot_id, recover=recover, has_file=has_file, reads_only=reads_only)
         self.effects = DeviceEffects(self._read, self._write)
         self.kept_back = KeptBackDevices(self._read, self._write)
-        try:
-            self._file.current(self._deadline())
-        except LedgerError as error:
-            log.error("ledger can't be opened yet", extra=fields(code=error.code, err=str(error)))  # noqa: TRY400
-
-    @property
-    def is_read_only(self) -> bool:
-        """Return whether a newer major version wrote the ledger, or it was opened only for inspection."""
-        return self._file.is_read_only
-
-    @property
-    def problem(self) -> str:
-        """Return why the ledger keeps the agent from being ready, in words for people; "" when it doesn't."""
-        return self._file.problem
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-        self._unprepared.close()
-
-    @contextmanager
-    def until(self, deadline: Deadline) -> Iterator[None]:
-        """Make this thread wait until `deadline`, instead of 5 seconds, where another process has the ledger locked."""
-        before = getattr(self._patience, "deadline", None)
-        self._patience.deadline = deadline
-        try:
-            yield
-        finally:
-            self._patience.deadline = before
-
-    def require_writable(self) -> None:
-        """Raise LedgerError("ledger.newer") when a newer major version wrote the ledger."""
-        if self.is_read_only:
-            raise LedgerError("newer", self.problem, hint="run the newer agent again, or drain the node first")
+        self.open()
 
     # Reading
 
@@ -106,13 +64,13 @@ class Ledger:
         """Return every claim. For start-up and the reaper, never within a call. Raises: LedgerError."""
         return tuple(record_of_row(row) for row in self._read("SELECT * FROM claims ORDER BY uid"))
 
-    def with_step(self, kind: str) -> tuple[Record, ...]:
-        """Return the claims that recorded a step of a kind; reads all rows, and no other claim's JSON."""
-        rows = self._read("SELECT * FROM claims WHERE instr(steps, ?) ORDER BY uid", (json_text(kind),))
+    def with_step(self, kind: type[RecordedStep]) -> tuple[Record, ...]:
+        """Return the claims that recorded a step of a type; reads all rows, and no other claim's JSON."""
+        rows = self._read("SELECT * FROM claims WHERE instr(steps, ?) ORDER BY uid", (json_text(kind.kind),))
         return tuple(record for record in map(record_of_row, rows) if record.steps_of(kind))
 
-    def with_step_on(self, kind: str, device: str) -> tuple[Record, ...]:
-        """Return the claims that hold a device, or a replica of it, and recorded a step of a kind; by an index."""
+    def with_step_on(self, kind: type[RecordedStep], device: str) -> tuple[Record, ...]:
+        """Return the claims that hold a device, or a replica of it, and recorded a step of a type; by an index."""
         sql = (
             "SELECT * FROM claims WHERE uid IN "
             "(SELECT claim_uid FROM holds WHERE device = ? OR device BETWEEN ? AND ?) ORDER BY uid"
@@ -145,11 +103,6 @@ class Ledger:
             return ()
         rivals = rivals_of(self._read(*rivals_query(claim.uid, wanted)), wanted)
         return rivals + kept_rivals(self._read(*kept_query(boot_id)), claim.uid, wanted)
-
-    def version(self) -> object:
-        """Return a value that differs after every change by any process. Raises: LedgerError."""
-        database = self._file.current(self._deadline())
-        return database, database.version(), self._hidden()
 
     def held(self) -> frozenset[str]:
         """Return the name of every device that a claim holds. Raises: LedgerError."""
@@ -206,10 +159,13 @@ class Ledger:
         """Set the state of a claim. Raises: LedgerError."""
         self._execute("UPDATE claims SET state = ? WHERE uid = ?", (str(state), uid), is_synced=is_synced)
 
-    def commit(self, uid: str, steps: Sequence[Wire]) -> None:
-        """Record that all effects are done, and what the steps made. Raises: LedgerError."""
+    def commit(self, uid: str, steps: Sequence[RecordedStep] | None = None) -> None:
+        """Record that all effects are done, and what the steps made unless that is recorded. Raises: LedgerError."""
+        if steps is None:
+            self.set_state(uid, ClaimState.PREPARED)
+            return
         sql = "UPDATE claims SET state = ?, steps = ? WHERE uid = ?"
-        self._execute(sql, (str(ClaimState.PREPARED), json_text(steps), uid))
+        self._execute(sql, (str(ClaimState.PREPARED), steps_text(steps), uid))
 
     def hold(self, uid: str, occupied: Sequence[str]) -> None:
         """Add the holds that a claim lacks: an agent that offered its GPU differently recorded fewer.
@@ -223,9 +179,9 @@ class Ledger:
             sql = "INSERT OR IGNORE INTO holds (device, claim_uid) VALUES (?, ?)"
             self._write(lambda connection: connection.executemany(sql, missing))
 
-    def set_steps(self, uid: str, steps: Sequence[Wire]) -> None:
+    def set_steps(self, uid: str, steps: Sequence[RecordedStep]) -> None:
         """Record what the steps found or made. Raises: LedgerError."""
-        self._execute("UPDATE claims SET steps = ? WHERE uid = ?", (json_text(steps), uid))
+        self._execute("UPDATE claims SET steps = ? WHERE uid = ?", (steps_text(steps), uid))
 
     def set_allocation(self, uid: str, allocation: Wire) -> None:
         """Record the allocation of a claim with what else the API says of it. Raises: LedgerError."""
@@ -276,60 +232,6 @@ class Ledger:
             )
             self._unprepared.add(record.uid)
 
-    def settle(self) -> int:
-        """Remove the claims that could not be forgotten when they were undone, and return their number.
-
-        The list is shortened in a second transaction, whose lock prevents every other writer meanwhile, so a claim that
-        was prepared again can't be mistaken for one that was undone. The pods of these claims count as alive until the
-        guard has checked them. Raises: LedgerError, with the list unchanged.
-        """
-        if self.is_read_only or not (count := len(self._hidden())):
-            return 0
-
-        def remove_rows(connection: sqlite3.Connection) -> None:
-            for record in records_of(connection, self._hidden()):
-                remove(connection, record, tuple(map(str, record.allocation.get("pods") or ())), self._boot_id)
-
-        def shorten(connection: sqlite3.Connection) -> None:
-            uids = self._hidden()
-            self._unprepared.remove(uids.difference(record.uid for record in records_of(connection, uids)))
-
-        self._use(remove_rows)
-        self._use(shorten)
-        log.info("claims that were undone on a full disk have been forgotten", extra=fields(count=count))
-        return count
-
-    # The methods below hide in reads what was undone, and settle it before writes
-
-    def _read(self, sql: str, values: Iterable[object] = ()) -> list[sqlite3.Row]:
-        view = view_without(self._hidden())
-        deadline = self._deadline()
-        return self._file.use(
-            lambda database: database.read(sql, tuple(values), deadline=deadline, view=view), deadline
-        )
-
-    def _execute(self, sql: str, values: tuple[object, ...], *, is_synced: bool = True) -> None:
-        self._write(lambda connection: connection.execute(sql, values), is_synced=is_synced)
-
-    def _write(self, job: Callable[[sqlite3.Connection], T], *, is_synced: bool = True) -> T:
-        self.require_writable()
-        if self._hidden():
-            self.settle()
-        return self._use(job, is_synced=is_synced)
-
-    def _use(self, job: Callable[[sqlite3.Connection], T], *, is_synced: bool = True) -> T:
-        deadline = self._deadline()
-        return self._file.use(lambda database: database.write(job, deadline=deadline, is_synced=is_synced), deadline)
-
-    def _hidden(self) -> frozenset[str]:
-        try:
-            return self._unprepared.uids()
-        except OSError as exc:
-            raise LedgerError("input-output", f"list of unprepared claims beside {self.path}: {exc}") from exc
-
-    def _deadline(self) -> Deadline:
-        return getattr(self._patience, "deadline", None) or Deadline.after(BUSY_SECONDS)
-
 
 @contextmanager
 def as_far_as_there_is_room(what: str) -> Iterator[None]:
@@ -340,14 +242,3 @@ def as_far_as_there_is_room(what: str) -> Iterator[None]:
         if error.code not in NO_ROOM:
             raise
         log.warning("no room on the disk for the ledger, undoing continues", extra=fields(reason=what, err=str(error)))
-
-
-def has_claims(path: str | Path) -> bool:
-    """Return whether the ledger at `path` may hold claims, which one that can't be read may."""
-    if not Path(path).exists():
-        return False
-    try:
-        with closing(sqlite3.connect(f"file:{quoted(Path(path))}?mode=ro", uri=True)) as connection:
-            return connection.execute("SELECT 1 FROM claims LIMIT 1").fetchone() is not None
-    except sqlite3.Error:
-        return True

@@ -20,7 +20,8 @@ from typing import TypeVar
 
 from dra_driver.model.errors import LedgerError, Retry
 from dra_driver.plugin.deadline import Deadline
-from dra_driver.plugin.ledger.database import BUSY, BUSY_PAUSES, CORRUPT, NO_ROOM, Database, fault
+from dra_driver.plugin.ledger.connections import BUSY, CORRUPT, NO_ROOM, fault
+from dra_driver.plugin.ledger.database import BUSY_PAUSES, Database
 from dra_driver.plugin.ledger.ledger_rows import MAJOR, MINOR, fill, grow
 from dra_driver.plugin.ledger.record import Record
 from dra_driver.plugin.ledger.snapshot import snapshot_of

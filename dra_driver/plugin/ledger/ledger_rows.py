@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable
 from dra_driver.plugin.ledger import device_effects, kept_back
 from dra_driver.plugin.ledger.conflicts import wanted_of
 from dra_driver.plugin.ledger.record import ClaimState, Record, record_of_row, row_of_record
+from dra_driver.plugin.ledger.recorded_steps import RecordedSharing
 
 MAJOR, MINOR = 1, 3
 GROWN = (  # since ledger version 1.1
@@ -40,7 +41,8 @@ def fill(connection: sqlite3.Connection, records: Iterable[Record]) -> None:
         connection.execute(line)
     for record in records:
         insert(connection, record, wanted_of(record.claim(), ()))
-        device_effects.insert_recovered(connection, record.uid, record.steps)
+        effects = (step.effect for step in record.steps_of(RecordedSharing) if step.effect is not None)
+        device_effects.insert_recovered(connection, record.uid, effects)
 
 
 def grow(connection: sqlite3.Connection) -> None:
@@ -85,5 +87,7 @@ def records_of(connection: sqlite3.Connection, uids: Iterable[str]) -> tuple[Rec
 
 def view_without(uids: frozenset[str]) -> str:
     """Return the query for all claims but these, "" when none is excluded. UIDs contain no quotes."""
+    if not uids:
+        return ""
     names = ", ".join(f"'{uid}'" for uid in sorted(uids))
-    return f"SELECT * FROM main.claims WHERE uid NOT IN ({names})" if uids else ""  # noqa: S608
+    return f"SELECT * FROM main.claims WHERE uid NOT IN ({names})"  # noqa: S608

@@ -1,6 +1,6 @@
 """Record: what the ledger holds of one claim, and its row.
 
-Steps are self-describing JSON objects; an agent undoes those whose `kind` it knows and keeps the others. Keys and
+The steps are those of `recorded_steps`; an agent undoes those whose kind it knows and keeps the others. Keys and
 columns that a newer agent added are ignored, but not lost.
 """
 
@@ -9,15 +9,20 @@ from __future__ import annotations
 import enum
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from dra_driver.claims.allocated import AllocatedClaim, AllocatedDevice, claim_of_record
 from dra_driver.claims.plan import PreparePlan
 from dra_driver.model.errors import DriverError, LedgerError
 from dra_driver.model.names import replicated_name
+from dra_driver.model.records import json_text
 from dra_driver.model.wire import Wire
+from dra_driver.plugin.ledger.recorded_steps import RecordedStep
+from dra_driver.plugin.ledger.step_records import records_of_steps, steps_of_records
+
+S = TypeVar("S", bound=RecordedStep)
 
 
 class ClaimState(enum.StrEnum):
@@ -42,7 +47,7 @@ class Record:
     state: str
     boot_id: str
     allocation: Wire
-    steps: tuple[Wire, ...]
+    steps: tuple[RecordedStep, ...]
     gone_since: float | None = None
     gone_boot: str = ""
 
@@ -51,19 +56,31 @@ class Record:
         """Return the claim's name as people write it."""
         return f"{self.namespace}/{self.name}" if self.name else f"(name unknown, UID {self.uid})"
 
-    def steps_of(self, kind: str) -> tuple[Wire, ...]:
-        """Return the recorded steps of a kind."""
-        return tuple(step for step in self.steps if step.get("kind") == kind)
+    @property
+    def pods(self) -> tuple[str, ...]:
+        """Return the UIDs of the pods for which the claim was reserved."""
+        return tuple(map(str, self.allocation.get("pods") or ()))
+
+    def with_pods(self, pods: Iterable[str]) -> Wire:
+        """Return the allocation with these pods after those that it has."""
+        return {**self.allocation, "pods": list(dict.fromkeys((*self.pods, *pods)))}
+
+    def steps_of(self, kind: type[S]) -> tuple[S, ...]:
+        """Return the recorded steps of a type."""
+        return tuple(step for step in self.steps if isinstance(step, kind))
+
+    def owned(self) -> tuple[tuple[str, str], ...]:
+        """Return the devices that the claim owns, each with its share id, "" for a device that is not a share."""
+        devices = self.allocation.get("devices") or ()
+        return tuple((d["device"], d.get("shareID") or "") for d in devices if not d.get("adminAccess"))
 
     def owned_names(self) -> tuple[str, ...]:
         """Return the names of the devices that the claim owns."""
-        return tuple(d["device"] for d in self.allocation.get("devices") or () if not d.get("adminAccess"))
+        return tuple(device for device, _ in self.owned())
 
     def exclusive_names(self) -> tuple[str, ...]:
         """Return the names of the devices that the claim has to itself, neither shares nor replicas."""
-        whole = (d for d in self.allocation.get("devices") or () if not d.get("shareID"))
-        names = (d["device"] for d in whole if not d.get("adminAccess"))
-        return tuple(name for name in names if not replicated_name(name))
+        return tuple(device for device, share_id in self.owned() if not share_id and not replicated_name(device))
 
     def claim(self) -> AllocatedClaim:
         """Return the claim as it was allocated. Raises: LedgerError("ledger.record") when it can't be read."""
@@ -73,7 +90,7 @@ class Record:
             raise LedgerError("record", f"ledger: allocation of claim {self.full_name} can't be read: {exc}") from exc
 
 
-def record_of_plan(plan: PreparePlan, boot_id: str, steps: Sequence[Wire]) -> Record:
+def record_of_plan(plan: PreparePlan, boot_id: str, steps: Iterable[RecordedStep]) -> Record:
     """Return the record of the intent to carry out a plan; `steps` are its steps as recorded."""
     return Record(
         uid=plan.claim.uid,
@@ -89,7 +106,7 @@ def record_of_plan(plan: PreparePlan, boot_id: str, steps: Sequence[Wire]) -> Re
 def record_of_row(row: sqlite3.Row) -> Record:
     """Return the record in a row. Raises: LedgerError("ledger.record")."""
     try:
-        allocation, steps = json.loads(row["allocation"]), json.loads(row["steps"])
+        allocation, steps = json.loads(row["allocation"]), steps_of_records(json.loads(row["steps"]))
     except (ValueError, IndexError) as exc:
         raise LedgerError("record", f"ledger: the row of claim {row['uid']} can't be read: {exc}") from exc
     known = row.keys()
@@ -104,7 +121,7 @@ def record_of_row(row: sqlite3.Row) -> Record:
         state=optional("state", ClaimState.PREPARED),
         boot_id=optional("boot_id", ""),
         allocation=allocation,
-        steps=tuple(steps),
+        steps=steps,
         gone_since=optional("gone_since", None),
         gone_boot=optional("gone_boot", ""),
     )
@@ -119,13 +136,13 @@ def row_of_record(record: Record) -> dict[str, Any]:
         "state": str(record.state),
         "boot_id": record.boot_id,
         "allocation": json_text(record.allocation),
-        "steps": json_text(record.steps),
+        "steps": steps_text(record.steps),
     }
 
 
-def json_text(value: str | Wire | Sequence[Wire]) -> str:
-    """Return JSON as it is in the columns of an allocation or of steps."""
-    return json.dumps(value, separators=(",", ":"), sort_keys=True)
+def steps_text(steps: Iterable[RecordedStep]) -> str:
+    """Return the steps as they are in their column."""
+    return json_text(records_of_steps(steps))
 
 
 def owned(claim: AllocatedClaim) -> tuple[AllocatedDevice, ...]:

@@ -10,7 +10,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from dra_driver.plugin.ledger.database import fault, quoted
+from dra_driver.plugin.ledger.connections import fault, quoted
 
 _WAYS = (  # with another process's shared memory; alone; without a log
     ("mode=rw", "NORMAL"),

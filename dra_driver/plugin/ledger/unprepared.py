@@ -49,6 +49,8 @@ class Unprepared:
                     self._count = os.pread(self._fd, WIDTH, 0)
                     self._stored = frozenset(uid for uid in self._slots() if uid)
             found = self._stored.union(self._remembered)
+            if not found:
+                return found
             if prepared_anew := {uid for uid in found if self._has_file(uid)}:
                 self.remove(prepared_anew)
             return found - prepared_anew

@@ -17,9 +17,8 @@ from dra_driver.model.errors import DriverError
 from dra_driver.model.names import gpu_name
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.ledger.ledger import Ledger
-from dra_driver.plugin.locks import NodeLocks
+from dra_driver.plugin.locks import NodeLocks, gpu_lock
 from dra_driver.plugin.mig.geometry_source import GeometrySource
-from dra_driver.plugin.mig.partitioner import gpu_lock
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)

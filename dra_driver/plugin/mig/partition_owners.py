@@ -8,11 +8,9 @@ another look is needed, because nothing else may report when that work ends.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any
 
-from dra_driver.claims.plan import MigPartitionStep
 from dra_driver.hardware.facts import Facts, GpuFacts
 from dra_driver.hardware.port import Hardware, Partitionable
 from dra_driver.inventory.mig.partitions import Ownership, Place
@@ -20,8 +18,8 @@ from dra_driver.model.errors import DriverError
 from dra_driver.model.names import replicated_name
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.ledger.ledger import Ledger
-from dra_driver.plugin.locks import NodeLocks
-from dra_driver.plugin.mig.partitioner import US, gpu_lock
+from dra_driver.plugin.ledger.recorded_steps import RecordedPartition
+from dra_driver.plugin.locks import NodeLocks, gpu_lock
 
 
 class PartitionOwners:
@@ -55,20 +53,18 @@ class PartitionOwners:
         forms: set[tuple[str, bool]] = set()
         tenants: set[tuple[str, str]] = set()
         for record in self._ledger.records():
-            devices = record.allocation.get("devices") or ()
-            forms.update((d["device"], bool(d.get("shareID"))) for d in devices if not d.get("adminAccess"))
-            tenants.update((name, record.namespace) for name in _shared(devices))
-            for step in record.steps:
-                is_ours = step.get("kind") == MigPartitionStep.kind and step.get("owner") == US
-                if not is_ours or step.get("bootId") != self._boot_id:
+            owned = record.owned()
+            forms.update((device, bool(share_id)) for device, share_id in owned)
+            tenants.update((name, record.namespace) for name in _shared(owned))
+            for step in record.steps_of(RecordedPartition):
+                if not step.is_ours(self._boot_id):
                     continue
-                place = (step["gpu"]["pci"], step["profile"]["gi_profile_id"], step["start"]) if step["gpu"] else None
-                if place:
-                    recorded.add(place)
-                if step["uuid"]:
-                    uuids.add(step["uuid"])
-                elif place:
-                    places.add(place)
+                if step.place:
+                    recorded.add(step.place)
+                if step.uuid:
+                    uuids.add(step.uuid)
+                elif step.place:
+                    places.add(step.place)
         held = frozenset(name for name in self._ledger.held() if "/" not in name)
         modes = self._ledger.modes(self._boot_id)
         return Ownership(
@@ -96,9 +92,9 @@ class PartitionOwners:
             return gpu, replace(known, uuids=known.uuids | ours, recorded=known.recorded | recorded)
 
 
-def _shared(devices: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+def _shared(owned: Iterable[tuple[str, str]]) -> Iterator[str]:
     """Yield the names of the devices of which a claim has shares."""
-    for device in devices:
-        parent = device["device"] if device.get("shareID") else replicated_name(device["device"])
-        if parent and not device.get("adminAccess"):
+    for device, share_id in owned:
+        parent = device if share_id else replicated_name(device)
+        if parent:
             yield parent

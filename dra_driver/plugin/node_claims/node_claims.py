@@ -23,9 +23,10 @@ from dra_driver.model.kubernetes import KUBELET_LISTS_CLAIMS_MINOR, minor_of
 from dra_driver.model.wire import ClaimWire, Wire
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.ledger.record import ClaimState, Record
-from dra_driver.plugin.node_claims.claim_results import ClaimName, results, uid_of
+from dra_driver.plugin.node_claims.claim_results import ClaimName, uid_of
+from dra_driver.plugin.node_claims.gone_claims import ClaimApi
 from dra_driver.plugin.node_claims.listed_claims import LIST_SECONDS, ListedClaims
-from dra_driver.plugin.node_claims.pod_resources import CODE, ClaimHere, HeldDevice, PodsHere
+from dra_driver.plugin.node_claims.pod_resources import CODE, ClaimHere, HeldDevice, PodsHere, with_devices
 from dra_driver.plugin.node_identity import NodeIdentity
 from dra_driver.telemetry.logs import fields
 
@@ -47,11 +48,8 @@ class Kubelet(Protocol):
         """Return this node's pods and their claims. Raises: NodeError."""
 
 
-class ClaimApi(Protocol):
+class NodeAndClaimApi(ClaimApi, Protocol):
     """What is asked of the API server."""
-
-    def get_claim(self, namespace: str, name: str, *, timeout_s: float) -> ClaimWire:
-        """Read one claim. Raises: ApiError."""
 
     def get_node(self, name: str) -> Wire:
         """Read a node. Raises: ApiError."""
@@ -65,7 +63,7 @@ class NodeClaims:
         node: NodeIdentity,
         name: str,
         *,
-        api: ClaimApi,
+        api: NodeAndClaimApi,
         kubelet: Kubelet,
         ledger: Ledger,
         listed: ListedClaims | None = None,
@@ -120,7 +118,7 @@ class NodeClaims:
             told = self._told(is_patient=is_patient)
             wires = self._read_all({name: claim for name, claim in told.items() if name not in known})
             for name, wire in wires.items():
-                found[name] = _with_devices(wire, name, told[name].devices, self._node.driver)
+                found[name] = with_devices(wire, name, told[name].devices, self._node.driver)
             return tuple(wire for name, wire in found.items() if name not in known)
 
     def find(self, uid: str) -> ClaimWire | None:
@@ -257,16 +255,3 @@ class NodeClaims:
             if error.retry_after_s:
                 self._ask_again_at = self._clock() + error.retry_after_s * random.uniform(1.0, 1.5)  # noqa: S311 - jitter
             return {}, error.code == NOT_FOUND
-
-
-def _with_devices(wire: ClaimWire, name: ClaimName, devices: tuple[HeldDevice, ...], driver: str) -> ClaimWire:
-    """Return the parts of a claim that matter: its identity and its devices, of which the kubelet may know more."""
-    stored = [result for result in results(wire) if result["driver"] == driver]
-    known = {(result["pool"], result["device"]) for result in stored}
-    told = (
-        {"driver": driver, "pool": d.pool, "device": d.device, **({"shareID": d.share_id} if d.share_id else {})}
-        for d in devices
-        if (d.pool, d.device) not in known
-    )
-    metadata = {"namespace": name[0], "name": name[1], "uid": uid_of(wire)}
-    return {"metadata": metadata, "status": {"allocation": {"devices": {"results": [*stored, *told]}}}}

@@ -24,8 +24,9 @@ import grpc
 
 from dra_driver.model.errors import NodeError, Retry
 from dra_driver.model.names import is_dns_label
+from dra_driver.model.wire import ClaimWire
 from dra_driver.plugin._proto.k8s.podresources.v1 import api_pb2 as messages
-from dra_driver.plugin.node_claims.claim_results import ClaimName
+from dra_driver.plugin.node_claims.claim_results import ClaimName, results, uid_of
 
 SERVICE = "v1.PodResourcesLister"
 ASK_SECONDS = 5.0
@@ -160,3 +161,16 @@ def _text(error: grpc.RpcError) -> str:
     code, details = getattr(error, "code", None), getattr(error, "details", None)
     name = code().name if code else type(error).__name__
     return " ".join(f"{name}: {details() if details else error}"[:300].split())
+
+
+def with_devices(wire: ClaimWire, name: ClaimName, devices: tuple[HeldDevice, ...], driver: str) -> ClaimWire:
+    """Return the parts of a claim that matter: its identity and its devices, of which the kubelet may know more."""
+    stored = [result for result in results(wire) if result["driver"] == driver]
+    known = {(result["pool"], result["device"]) for result in stored}
+    told = (
+        {"driver": driver, "pool": d.pool, "device": d.device, **({"shareID": d.share_id} if d.share_id else {})}
+        for d in devices
+        if (d.pool, d.device) not in known
+    )
+    metadata = {"namespace": name[0], "name": name[1], "uid": uid_of(wire)}
+    return {"metadata": metadata, "status": {"allocation": {"devices": {"results": [*stored, *told]}}}}

@@ -112,7 +112,7 @@ class KnownNames:
 
     def _add_published(self) -> None:
         from dra_driver.inventory.attributes import ATTRIBUTES as OURS  # noqa: PLC0415  (rarely needed)
-        from dra_driver.inventory.attributes import CAPACITIES  # noqa: PLC0415
+        from dra_driver.inventory.capacities import CAPACITIES  # noqa: PLC0415
 
         for field, rows in ((ATTRIBUTES, OURS), (CAPACITY, CAPACITIES)):
             for row in rows:

@@ -15,8 +15,8 @@ from dra_driver.controller.layout import lay_out
 from dra_driver.hardware.simulated import load_profile
 from dra_driver.hardware.simulated.hardware import facts_of
 from dra_driver.inventory.build import build_inventory
-from dra_driver.inventory.device import Inventory
 from dra_driver.inventory.mig.partitions import MigPolicy
+from dra_driver.inventory.offering import Inventory
 from dra_driver.inventory.wire import counter_set_wire, device_wire
 from dra_driver.model.errors import UsageError
 from dra_driver.model.names import NVIDIA_DRIVER
@@ -66,7 +66,7 @@ class ProfileNodes:
         if inventory.waiting_for:
             self.notes += (f"{first}: nothing is published: waiting for {inventory.waiting_for}",)
         own = [device_wire(device) for device in inventory.devices]
-        sets = [counter_set_wire(name, counters) for name, counters in inventory.counter_sets.items()]
+        sets = [counter_set_wire(name, counters) for name, counters in inventory.offering.counter_sets.items()]
         varying = set(_differing(own, list(self._own(other).values())))
         self.slices = tuple(self._slices(own, sets, varying, offer.minor))
         self.slices += tuple(

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 from dra_driver.hardware.facts import Facts
 from dra_driver.inventory.build import build_inventory
-from dra_driver.inventory.device import Device, DeviceType, Inventory
+from dra_driver.inventory.device import Device, DeviceType
 from dra_driver.inventory.mig.partitions import MigPolicy, Ownership
 from dra_driver.inventory.mig.words import ON_DEMAND, how_offered
+from dra_driver.inventory.offering import Inventory
 from dra_driver.inventory.sharing.rules import SharingRules
 from dra_driver.model.errors import DriverError
 from dra_driver.views.node.settings import Chosen
@@ -38,12 +39,14 @@ class NodeOffer:
     @property
     def devices(self) -> tuple[Device, ...]:
         """Return the devices that are published: with counters, unless the server drops those."""
-        return self.inventory.plain if self.is_counting is False and self.is_on_demand else self.inventory.devices
+        return (
+            self.inventory.offering.plain if self.is_counting is False and self.is_on_demand else self.inventory.devices
+        )
 
     @property
     def is_on_demand(self) -> bool:
         """Return whether any GPU would be cut on demand."""
-        return bool(self.inventory.counter_sets)
+        return bool(self.inventory.offering.counter_sets)
 
 
 def offer_of(selected: Chosen, facts: Facts, kubeconfig: str | None, rules: SharingRules) -> NodeOffer:
@@ -54,7 +57,7 @@ def offer_of(selected: Chosen, facts: Facts, kubeconfig: str | None, rules: Shar
     cuttable = [gpu for gpu in facts.gpus if gpu.mig_profiles or gpu.mig_enabled]
     said = {gpu.pci_address: SHARED if gpu.pci_address in shared else how_offered(gpu, policy) for gpu in cuttable}
     exceptions = {address: how for address, how in said.items() if how != ON_DEMAND}
-    is_counting, server = _ask(selected, inventory, kubeconfig) if inventory.counter_sets else (None, "")
+    is_counting, server = _ask(selected, inventory, kubeconfig) if inventory.offering.counter_sets else (None, "")
     return NodeOffer(inventory, is_counting, server, exceptions)
 
 
@@ -86,23 +89,20 @@ def _ask(selected: Chosen, inventory: Inventory, kubeconfig: str | None) -> tupl
     """Ask a server whether it keeps shared counters. Return the answer, and which server was asked or why none was."""
     if not kubeconfig and not os.environ.get("KUBERNETES_SERVICE_HOST"):
         return None, "no API server was asked: --kubeconfig names none"
-    from dra_driver.controller.layout import PoolContent, SliceSpec
+    from dra_driver.controller.content import content_of
+    from dra_driver.controller.layout import SliceSpec
     from dra_driver.controller.probe import keeps_counters
     from dra_driver.controller.writer import SliceWriter
-    from dra_driver.inventory.wire import counter_set_wire, device_wire
     from dra_driver.kube import credentials
     from dra_driver.kube.api import KubeApi
     from dra_driver.model.names import pool_name
 
-    content = PoolContent(
-        tuple(map(device_wire, inventory.devices)),
-        tuple(counter_set_wire(name, counters) for name, counters in inventory.counter_sets.items()),
-    )
     empty = SliceSpec(selected.driver, selected.node, pool_name(selected.node, selected.driver))
     try:
         api = KubeApi(credentials.load(kubeconfig))
         try:
             version = api.server_version()
+            content = content_of(inventory.offering, server_minor=version.minor)
             kept = keeps_counters(SliceWriter(api), content, empty, minor=version.minor)
         finally:
             api.close()

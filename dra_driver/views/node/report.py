@@ -54,6 +54,7 @@ def report_document(report: NodeReport) -> OutputDocument:
     selected, facts, offer = report.selected, report.facts, report.offer
     inventory = offer.inventory
     with_counters = offer.is_on_demand and offer.is_counting is not False
+    counter_sets = inventory.offering.counter_sets if with_counters else {}
     content = {
         "node": selected.node,
         "driver": selected.driver,
@@ -69,10 +70,10 @@ def report_document(report: NodeReport) -> OutputDocument:
             "server": offer.server,
             "notOnDemand": dict(offer.exceptions),
         },
-        "sharedCounters": [counter_set_wire(*item) for item in inventory.counter_sets.items()] if with_counters else [],
+        "sharedCounters": [counter_set_wire(*item) for item in counter_sets.items()],
         "devices": [device_wire(device) for device in offer.devices],
-        "devicesWithoutCounters": [device_wire(device) for device in inventory.plain],
-        "instead": {name: [device_wire(one) for one in others] for name, others in inventory.instead.items()},
+        "devicesWithoutCounters": [device_wire(device) for device in inventory.offering.plain],
+        "instead": {name: [device_wire(one) for one in others] for name, others in inventory.offering.instead.items()},
         "gpus": [_gpu_document(gpu) for gpu in facts.gpus],
         "problems": [{"code": p.code, "subject": p.subject, "message": p.message} for p in inventory.problems],
         "leftOut": list(report.left_out),

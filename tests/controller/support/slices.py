@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+from dataclasses import replace
 
 from dra_driver.controller.diff import WritePlan
 from dra_driver.hardware.facts import GpuFacts
@@ -19,6 +20,16 @@ def gpu(index: int, **attributes) -> Device:
     facts = GpuFacts(uuid=f"GPU-{index}", pci_address=f"0000:{index:02x}:00.0", minor=index, memory_bytes=80 << 30)
     name = f"gpu-0000-{index:02x}-00-0"
     return Device(name, DeviceType.GPU, {"type": "gpu", **attributes}, {"memory": 80 << 30}, facts)
+
+
+def device(name: str, **attributes) -> Device:
+    """Give a whole GPU under a name."""
+    return replace(gpu(0, **attributes), name=name)
+
+
+def part(name: str, of: str = "gpu-0") -> Device:
+    """Give a device that consumes from a counter set."""
+    return replace(device(name), counter_set=of, counters={"memory": 1})
 
 
 def device_wire(name: str, **fields) -> dict:

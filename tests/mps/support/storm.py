@@ -29,7 +29,7 @@ from dra_driver.model.sharing import MpsSettings
 from dra_driver.mps.client import MpsClient, socket_path
 from dra_driver.mps.folder import key_of
 from dra_driver.plugin.effects.sharing import mps_device
-from dra_driver.plugin.reaper import Reaper
+from dra_driver.plugin.repair.reaper import Reaper
 from tests.support.fake_mps import FakeClient
 from tests.support.mps.parts import Supervisor, cgroup_of, cgroup_tree, processes_below, short_folder, stranger
 from tests.support.plugin.kill_points import in_child
@@ -154,8 +154,8 @@ class Storm:
         mps_device.READY_SECONDS = DAMAGED_READY_S
         rig = self.rig()
         with suppress(Exception):  # a damaged channel; what is left undone counts in the end
-            rig.preparer.repair()
-        Reaper(rig.preparer, rig.store, driver=DRIVER).reap()
+            rig.repair.run()
+        Reaper(rig.repair, rig.store, driver=DRIVER).reap()
 
     # Clients
 
@@ -246,7 +246,7 @@ class Storm:
 
     def check_empty(self) -> None:
         rig = self.rig()
-        rig.preparer.repair()
+        rig.repair.run()
         assert rig.effects() == {}, rig.effects()
         rig.assert_empty()
         assert rig.supervisor.running(deadline_s=5) == ()

@@ -40,7 +40,7 @@ def call(root: Path, what: str, line: int) -> None:
 def check(root: Path, what: str) -> None:
     """Be the next agent: repair, look at the hardware, and go on."""
     rig = MigRig(root)
-    rig.preparer.repair()
+    rig.repair.run()
     rig.look()
     expect([len(rig.owners.of_ledger().foreign(rig.gpu(i))) for i in (0, 1)], [0, 0])
     finish(rig)
@@ -59,7 +59,7 @@ def finish(rig: MigRig) -> None:
     rig.unprepare("u1")
     expect((rig.cuts(), rig.modes()), ([BYSTANDER], [True, False]))
     rig.unprepare("bystander")
-    rig.preparer.repair()
+    rig.repair.run()
     rig.assert_untouched()
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dra_driver.model.sharing import MpsSettings
-from dra_driver.plugin.reaper import Reaper
+from dra_driver.plugin.repair.reaper import Reaper
 from tests.support.plugin.kill_points import expect, kill_everywhere, killing_at
 from tests.support.plugin.mig_parts import OTHER, WHOLE
 from tests.support.plugin.parts import DRIVER
@@ -61,7 +61,7 @@ def call(root: Path, what: str, line: int) -> None:
 def check(root: Path, what: str) -> None:
     """Be the next agent: repair and reap, and find what the claims that are left need, no more."""
     rig = rig_at(root)
-    Reaper(rig.preparer, rig.store, driver=DRIVER).reap()
+    Reaper(rig.repair, rig.store, driver=DRIVER).reap()
     look(rig, what)
     finish(rig, what)
 
@@ -94,7 +94,7 @@ def finish(rig: SharingRig, what: str) -> None:
     if what in WITH_OTHER:
         look(rig, what)
         rig.unprepare("other")
-    rig.preparer.repair()
+    rig.repair.run()
     rig.assert_unshared()
 
 

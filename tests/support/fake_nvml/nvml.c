@@ -23,6 +23,7 @@
  *     link INDEX ACTIVE TYPE REMOTE
  *     fabric STATE STATUS UUID_HEX CLIQUE [NEWEST_VERSION]
  *     process KIND PID GI CI BYTES
+ *     and what is said of its health (health.h)
  *
  * The real library looks at the bus only when it is initialised; so does this one, unless `enumerate call` says
  * otherwise. A GPU that was there then and has no lines now is lost. MIG mode and MIG instances are lines of their GPU:
@@ -314,11 +315,13 @@ API nvmlDeviceGetGpuFabricInfoV(void *device, void *out) {
     FabricV2 *v2 = out; /* version 3 begins as version 2 does */
     memcpy(v2->cluster, fabric.cluster, 16);
     v2->status = fabric.status; v2->clique = fabric.clique; v2->state = fabric.state; v2->health = 0;
-    if (is_v3) ((FabricV3 *)out)->summary = 0;
+    const char *health = fact(gpu->facts, gpu->facts_n, "fabric_health");
+    if (is_v3) ((FabricV3 *)out)->summary = health ? (unsigned char)atoi(health) : 0;
     return leave(SUCCESS);
 }
 
 #include "mig.h"
+#include "health.h"
 
 /* -- compute mode: of a GPU, or of a MIG device where the driver takes it there (`mig_compute_modes 1`) */
 

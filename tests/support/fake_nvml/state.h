@@ -17,7 +17,8 @@
 
 #define API __attribute__((visibility("default"))) int
 #define MAX_GPUS 16
-#define MAX_FACTS 48
+#define MAX_FACTS 128
+#define MAX_EVENTS 128
 #define MAX_PROFILES 18
 #define MAX_INSTANCES 16
 #define MAX_LINKS 36
@@ -82,8 +83,10 @@ typedef struct { int id, profile_id; Placement placement; } Gi;
 typedef struct { int gi, id, index; unsigned slices, sms; Placement placement; char uuid[96], name[40]; } Ci;
 typedef struct { int is_there; unsigned active, type; char remote[32]; } Link;
 typedef struct { char kind[16]; Process process; } Running;
+typedef struct { unsigned long long sequence, type, data; unsigned gi, ci; } Happened;
 typedef struct {
-    char pci[32]; int is_lost, facts_n, profiles_n, gis_n, cis_n, faults_n, running_n;
+    char pci[32]; int is_lost, facts_n, profiles_n, gis_n, cis_n, faults_n, running_n, events_n;
+    Happened events[MAX_EVENTS];
     Fact facts[MAX_FACTS]; Profile profiles[MAX_PROFILES]; Gi gis[MAX_INSTANCES]; Ci cis[MAX_INSTANCES];
     Link links[MAX_LINKS]; Fault faults[MAX_FAULTS]; Running running[MAX_PROCESSES];
 } Gpu;
@@ -146,6 +149,12 @@ static void parse_gpu_line(Gpu *gpu, const char *key, const char *rest) {
     } else if (!strcmp(key, "process") && gpu->running_n < MAX_PROCESSES) {
         Running *r = &gpu->running[gpu->running_n++];
         sscanf(rest, "%15s %u %u %u %llu", r->kind, &r->process.pid, &r->process.gi, &r->process.ci, &r->process.bytes);
+    } else if (!strcmp(key, "event") && gpu->events_n < MAX_EVENTS) {
+        Happened *e = &gpu->events[gpu->events_n++];
+        int gi = -1, ci = -1;
+        sscanf(rest, "%llu %llu %llu %d %d", &e->sequence, &e->type, &e->data, &gi, &ci);
+        e->gi = (unsigned)gi;
+        e->ci = (unsigned)ci;
     } else if (gpu->facts_n < MAX_FACTS) {
         snprintf(gpu->facts[gpu->facts_n].key, 40, "%s", key);
         snprintf(gpu->facts[gpu->facts_n++].value, TEXT, "%s", rest);

@@ -25,6 +25,10 @@ class Code(enum.IntEnum):
     UNKNOWN = 999
 
 
+XID_EVENT, RECOVERY_EVENT, LOST_EVENT = 0x8, 0x8000, 0x4000
+SUPPORTED_EVENTS = 0x1FF | 0xC000 | 0x400
+FIELDS = {"recovery_action": 230, "remap_pending": 144, "remap_failed": 145, "slowdown_margin": 194, "pcie_replays": 94}
+
 # Where instances of a profile may begin on a GPU of eight memory slices, by NVML_GPU_INSTANCE_PROFILE_*.
 STARTS = {0: tuple(range(7)), 7: tuple(range(7)), 9: (0, 2, 4, 6), 1: (0, 2, 4), 2: (0, 4), 3: (0,), 4: (0,)}
 
@@ -90,6 +94,7 @@ class Gpu:
     links: list[tuple[int, int, str]] = field(default_factory=list)  # active, type, remote
     processes: list[tuple[str, int, int, int, int]] = field(default_factory=list)  # kind, pid, gi, ci, bytes
     faults: dict[str, str] = field(default_factory=dict)
+    events: list[tuple[int, int, int, int, int]] = field(default_factory=list)  # sequence, type, data, gi, ci
     is_lost: bool = False
 
     @property
@@ -112,6 +117,17 @@ class Gpu:
     def crash(self, function: str, when: str = "after") -> None:
         """Kill the process that calls it next, "before" or "after" its effect; once."""
         self.faults[function] = f"crash {when}"
+
+    def xid(self, code: int, *, gi: int = -1, ci: int = -1) -> None:
+        """Report an Xid through the event set."""
+        self.events.append((len(self.events) + 1, XID_EVENT, code, gi, ci))
+
+    def report_health(self, **values: object) -> None:
+        """Let the GPU support events and report its health: `recovery_action`, `remap_pending`, `remap_failed`,
+        and the facts of health.h by their own names. None takes a value away."""
+        fields = {name: f"field_{number}" for name, number in FIELDS.items()}
+        for name, value in {"supported_events": hex(SUPPORTED_EVENTS), **values}.items():
+            self.facts[fields.get(name, name)] = value
 
     def heal(self) -> None:
         self.faults.clear()
@@ -181,6 +197,7 @@ class Gpu:
         out += [profile.line() for profile in self.profiles]
         out += [f"gi {g.id} {g.profile_id} {g.start} {g.size}" for g in self.gis]
         out += [f"ci {c.gi} {c.id} {c.index} {c.slices} {c.start} {c.size} {c.sms} {c.uuid} {c.name}" for c in self.cis]
+        out += [f"event {' '.join(map(str, event))}" for event in self.events]
         out += [f"link {i} {active} {kind} {remote}" for i, (active, kind, remote) in enumerate(self.links)]
         out += ["process " + " ".join(map(str, process)) for process in self.processes]
         return out + [f"fault {function} {what}" for function, what in self.faults.items()]

@@ -95,8 +95,8 @@ def call(root: Path, what: str, line: int) -> None:
 def check(root: Path, what: str) -> None:
     """Be the next agent: repair, write files again once the hardware was looked at, and go on."""
     rig = rig_at(root)
-    rig.preparer.repair()
-    rig.preparer.refresh_cdi()
+    rig.repair.run()
+    rig.repair.refresh_cdi()
     states = rig.states()
     expect(states.pop("bystander", ""), "prepared")
     expect(set(states.values()) - {"prepared"}, set())
@@ -127,7 +127,7 @@ def check_next_call(root: Path, what: str) -> None:
     expect([r.uid for r in rig.ledger.records() if r.state in UNFINISHED], [])
     rig.unprepare("u1")
     rig.unprepare("bystander")
-    rig.preparer.repair()
+    rig.repair.run()
     rig.assert_empty()
 
 

@@ -15,16 +15,18 @@ from typing import Any
 from dra_driver.cdi.store import CdiStore
 from dra_driver.claims.allocated import AllocatedClaim, decode_claim
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts
-from dra_driver.inventory.device import Device, DeviceType, Inventory
+from dra_driver.inventory.device import Device, DeviceType
+from dra_driver.inventory.offering import Inventory, Offering
 from dra_driver.model.edits import DeviceNode, Edits
 from dra_driver.model.errors import ApiError, HardwareError, Retry
+from dra_driver.plugin.composition import NodeFolders, compose
 from dra_driver.plugin.deadline import Deadline
-from dra_driver.plugin.gone_claims import GoneClaims
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.locks import NodeLocks
+from dra_driver.plugin.node_claims.gone_claims import GoneClaims
 from dra_driver.plugin.node_identity import NodeIdentity
-from dra_driver.plugin.prepare import Preparer
-from dra_driver.plugin.recovery import has_claim_file, recover_from
+from dra_driver.plugin.prepare.preparer import Preparer
+from dra_driver.plugin.repair.recovery import has_claim_file, recover_from
 
 DRIVER = "gpu.nvidia.com"
 POOL = f"n1/{DRIVER}"
@@ -62,7 +64,7 @@ def inventory(count: int = 4, partitions: int = 2) -> Inventory:
     for i in range(partitions):
         facts = PartitionFacts(f"MIG-{i}", "1g.10gb", 19, i, 0, i, 1, 1 << 30, 16, 1, 1, 0, 1, 0)
         devices.append(Device(f"mig-{i}", DeviceType.MIG, {}, {}, gpu(count), facts))
-    return Inventory(tuple(devices))
+    return Inventory(Offering(tuple(devices)))
 
 
 class FakeApi:
@@ -160,7 +162,7 @@ class Rig:
         self.ledgers.append(self.ledger)
         self.locks = NodeLocks(self.data / "locks")
         node = NodeIdentity(DRIVER, POOL, self.boot_id)
-        self.preparer = Preparer(
+        work = compose(
             node,
             api=self.api,
             ledger=self.ledger,
@@ -168,11 +170,7 @@ class Rig:
             locks=self.locks,
             hardware=self.hardware,
             inventory=lambda: self.inventory,
-            pods_dir=self.root / "pods",
-            proc=self.root / "proc",
-            supervisor=self.supervisor,
-            cgroups=self.root / "cgroup",
-            abandonment=GoneClaims(
+            gone=GoneClaims(
                 node,
                 self.api,
                 self.ledger,
@@ -181,7 +179,10 @@ class Rig:
                 find=self.api.find,
                 now=self.clock,
             ),
+            folders=NodeFolders(self.root / "pods", self.root / "proc", self.root / "cgroup"),
+            supervisor=self.supervisor,
         )
+        self.preparer, self.repair = work.preparer, work.repair
         return self.preparer
 
     def reboot(self) -> Preparer:

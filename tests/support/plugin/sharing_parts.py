@@ -11,7 +11,8 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from dra_driver.inventory.device import Device, DeviceType, Inventory, RequestPolicy, Share, ShareMode
+from dra_driver.inventory.device import Device, DeviceType, RequestPolicy, Share, ShareMode
+from dra_driver.inventory.offering import Inventory
 from dra_driver.model.errors import Retry, SharingError
 from dra_driver.model.sharing import MpsSettings, SharedDevice, SharingSettings, Tenants
 from dra_driver.mps.settings import MpsChannel, RunningDaemon
@@ -147,7 +148,7 @@ class SharingRig(MigRig):
         policies = {"memory": RequestPolicy(8 * GIB, GIB, 40 * GIB, GIB)}
         share = self._share(OTHER, None)
         many = Device(OTHER, DeviceType.GPU_SHARE, {}, {"memory": 80 * GIB}, second, share=share, policies=policies)
-        self.inventory = Inventory(self.inventory.devices, hidden=(*replicas, many))
+        self.inventory = Inventory(self.inventory.offering, hidden=(*replicas, many))
 
     def _share(self, parent: str, index: int | None) -> Share:
         mode = ShareMode.MEMORY if index is None else ShareMode.REPLICAS

@@ -8,90 +8,105 @@ boot is gone: it is never undone, but applied again by the next claim that is pr
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from dra_driver.claims.plan import Step
-from dra_driver.claims.sharing_plan import SharingStep, sharing_step_of_record
-from dra_driver.hardware.facts import PartitionFacts
+from dra_driver.claims.sharing_plan import SharingStep
 from dra_driver.model.edits import Edits, merge
 from dra_driver.model.errors import ClaimError, DriverError, Retry
 from dra_driver.model.sharing import ClientLimits, MpsSettings, SharedDevice, SharingSettings, TimeSlicingSettings
-from dra_driver.model.wire import Wire
 from dra_driver.mps.settings import MpsChannel
 from dra_driver.plugin.deadline import Deadline
+from dra_driver.plugin.effects.file_records import sharing_env
 from dra_driver.plugin.effects.sharing.clients import client_edits
 from dra_driver.plugin.effects.sharing.effects import SharingEffects
-from dra_driver.plugin.ledger.device_effects import DeviceEffect, Holder, Progress, effect_of_record
+from dra_driver.plugin.effects.sharing.separation import require_one_namespace
+from dra_driver.plugin.ledger.device_effects import Holder
+from dra_driver.plugin.ledger.effect_records import DeviceEffect, Progress
 from dra_driver.plugin.ledger.ledger import Ledger, as_far_as_there_is_room
+from dra_driver.plugin.ledger.recorded_steps import RecordedSharing
 from dra_driver.plugin.locks import NodeLocks
-from dra_driver.plugin.separation import require_one_namespace
+from dra_driver.plugin.steps.performer import StepPerformer
+from dra_driver.plugin.steps.step_run import StepRun, Undoing
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
 TIDY_SECONDS = 4.0  # time limit for undoing an effect that no claim holds any more
-EFFECT_ENV = "DRA_DRIVER_SHARING"
-_CHANNEL, _EFFECT = "channel", "effect"
 
 
-class SharingHolders:
+class SharingHolders(StepPerformer[SharingStep, RecordedSharing]):
     """The sharing of one node's devices among claims."""
+
+    kind = SharingStep.kind
 
     def __init__(self, effects: SharingEffects, ledger: Ledger, locks: NodeLocks, boot_id: str) -> None:
         self._effects, self._ledger, self._locks, self._boot_id = effects, ledger, locks, boot_id
 
-    def require(self, step: SharingStep, deadline: Deadline) -> None:
-        """Check that a step can be made, before anything is. Raises: SharingError."""
-        self._effects.require(step.settings, deadline.remaining())
+    def intent(self, step: SharingStep) -> RecordedSharing:
+        """Return the record of a device that is to be shared."""
+        return RecordedSharing(step.device, step.settings, step.in_file, step.clients, step.made)
 
-    def make(
-        self, uid: str, step: SharingStep, recorded: Wire, partition: PartitionFacts | None, deadline: Deadline
-    ) -> Wire:
-        """Make a claim a holder of the device with the effect in force, and return what to record of the step.
+    def look(self, step: SharingStep, deadline: Deadline) -> RecordedSharing:
+        """Return the intent; check first that a device that is about to be made can be shared. Raises: SharingError."""
+        if step.made:
+            self._effects.require(step.settings, deadline.remaining())
+        return self.intent(step)
 
-        Idempotent.
+    def in_force(self, step: SharingStep, recorded: RecordedSharing) -> SharingStep:
+        """Return the step with the sharing that the claim was prepared with."""
+        return self.left_in_force(recorded) or step
+
+    def left_in_force(self, recorded: RecordedSharing) -> SharingStep | None:
+        """Return the step that a claim was prepared with, None for one that was not carried out yet."""
+        if recorded.effect is None or not recorded.in_file:
+            return None
+        return SharingStep(recorded.device, recorded.settings, recorded.in_file, recorded.clients, recorded.made)
+
+    def perform(self, step: SharingStep, recorded: RecordedSharing, run: StepRun) -> RecordedSharing:
+        """Make a claim a holder of the device with the effect in force. Idempotent.
 
         Raises: ClaimError("claim.sharing-differs"), SharingError, HardwareError, PrepareError("prepare.locked").
         """
-        device = replace(step.device, mig_uuid=partition.uuid) if partition else step.device
-        rows = self._ledger.effects
-        with self._hold(device.name, deadline):
-            effect, holders = rows.get(device.name), rows.holders(device.name)
-            others = [holder for holder in holders if holder.uid != uid]
-            is_holder = len(others) < len(holders)
-            if effect is not None and others and not is_holder:
-                self._agree(effect, step.settings, others, uid)
-            if effect is not None and not others and (not is_holder or effect.device.uuid != device.uuid):
-                self._undo(effect, deadline)  # left by a crash, or of a partition that was re-created since
-                effect = None
-            if effect is None or effect.boot_id != self._boot_id:
-                settings = step.settings if effect is None else effect.settings
-                effect = self._begin(uid, device, settings, deadline)
-            elif not is_holder:
-                rows.join(device.name, uid)
-            channel = self._put_in_force(effect, deadline)
-        made = {**recorded, **step.record(), "device": effect.record()["device"], _EFFECT: effect.record()}
-        return {**made, _CHANNEL: {"pipeDir": channel.pipe_dir, "shmDir": channel.shm_dir}} if channel else made
+        device = step.device
+        if step.made:
+            device = replace(device, mig_uuid=run.partitions[step.made].facts.uuid)
+        with self._hold(device.name, run.deadline):
+            effect = self._held(run.uid, device, step.settings, run.deadline)
+            channel = self._put_in_force(effect, run.deadline)
+        made = replace(
+            recorded,
+            device=effect.device,
+            settings=step.settings,
+            in_file=step.in_file,
+            clients=step.clients,
+            made=step.made,
+            effect=effect,
+            channel=channel or recorded.channel,
+        )
+        run.shared.append((step, made))
+        return recorded if made == recorded else made
 
-    def unmake(self, uid: str, recorded: Wire, deadline: Deadline) -> None:
+    def find(self, step: SharingStep, recorded: RecordedSharing, run: StepRun) -> None:
+        """Add the sharing, as it is recorded, to what the claim's file describes."""
+        run.shared.append((step, recorded))
+
+    def undo(self, recorded: RecordedSharing, undoing: Undoing) -> None:
         """Release a claim's hold on a device; releasing the last one undoes the effect. Idempotent.
 
         Raises: DriverError.
         """
-        name = recorded["key"]
-        rows = self._ledger.effects
+        name, rows, deadline = recorded.key, self._ledger.effects, undoing.deadline
         with self._hold(name, deadline):
             effect = rows.get(name)
             if effect is None:
                 return
-            if any(holder.uid != uid for holder in rows.holders(name)):
+            if any(holder.uid != undoing.uid for holder in rows.holders(name)):
                 if not self._ledger.is_read_only:
                     with as_far_as_there_is_room("let go of a device"):
-                        rows.let_go(name, uid)
+                        rows.let_go(name, undoing.uid)
                 self._effects.leave(effect.device, effect.settings, deadline.remaining())
                 return
             self._undo(effect, deadline)
@@ -119,6 +134,23 @@ class SharingHolders:
         return count
 
     # The methods below run under the device's lock
+
+    def _held(self, uid: str, device: SharedDevice, settings: SharingSettings, deadline: Deadline) -> DeviceEffect:
+        """Return the effect on a device, of which the claim is a holder now. Raises: as `perform`."""
+        rows = self._ledger.effects
+        effect, holders = rows.get(device.name), rows.holders(device.name)
+        others = [holder for holder in holders if holder.uid != uid]
+        is_holder = len(others) < len(holders)
+        if effect is not None and others and not is_holder:
+            self._agree(effect, settings, others, uid)
+        if effect is not None and not others and (not is_holder or effect.device.uuid != device.uuid):
+            self._undo(effect, deadline)  # left by a crash, or of a partition that was re-created since
+            effect = None
+        if effect is None or effect.boot_id != self._boot_id:
+            return self._begin(uid, device, settings if effect is None else effect.settings, deadline)
+        if not is_holder:
+            rows.join(device.name, uid)
+        return effect
 
     def _begin(self, uid: str, device: SharedDevice, settings: SharingSettings, deadline: Deadline) -> DeviceEffect:
         found = self._effects.look(device, settings, deadline.remaining())
@@ -173,37 +205,17 @@ class SharingHolders:
             yield
 
 
-def with_sharing(edits: Edits, step: SharingStep, recorded: Wire, name: str) -> Edits:
+def with_sharing(edits: Edits, step: SharingStep, recorded: RecordedSharing, name: str) -> Edits:
     """Return one device's edits with what its sharing adds.
 
     They include a record of the sharing that survives the ledger's loss.
     """
     parts = [edits]
-    channel = recorded.get(_CHANNEL)
-    if channel is not None:
-        limits = step.clients.get(name, ClientLimits())
-        parts.append(client_edits(MpsChannel(channel["pipeDir"], channel["shmDir"]), limits))
-    if recorded.get(_EFFECT) and step.settings != TimeSlicingSettings():
-        text = json.dumps(recorded[_EFFECT], separators=(",", ":"), sort_keys=True)
-        parts.append(Edits(env=(f"{EFFECT_ENV}={text}",)))
+    if recorded.channel is not None:
+        parts.append(client_edits(recorded.channel, step.clients.get(name, ClientLimits())))
+    if recorded.effect is not None and step.settings != TimeSlicingSettings():
+        parts.append(Edits(env=(sharing_env(recorded.effect),)))
     return merge(parts)
-
-
-def in_force(steps: Sequence[Step], recorded: Sequence[Wire]) -> tuple[Step, ...]:
-    """Return the steps of a plan with the sharing that the claim was prepared with.
-
-    The configuration may have changed since.
-    """
-    known = [r for r in recorded if r.get("kind") == SharingStep.kind and _EFFECT in r and r.get("inFile")]
-    made = {record["key"]: sharing_step_of_record(record) for record in known}
-    *others, last = [made.pop(s.key, s) if isinstance(s, SharingStep) else s for s in steps]
-    return (*others, *made.values(), last)
-
-
-def step_of_env(value: str) -> Wire:
-    """Return the recorded step that `with_sharing` wrote. Raises: KeyError, TypeError, ValueError."""
-    effect = effect_of_record(json.loads(value))
-    return {**SharingStep(effect.device, effect.settings).record(), _EFFECT: effect.record()}
 
 
 def _words(settings: SharingSettings) -> str:

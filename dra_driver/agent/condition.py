@@ -1,0 +1,77 @@
+"""Condition: what probes and metrics are answered with.
+
+In: the parts of the agent, as they are at the moment of the request. Out: reasons why the agent is not ready, and a
+snapshot of its figures. Nothing is changed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from dra_driver import __version__
+from dra_driver.agent.wiring import Node, Parts
+from dra_driver.inventory.offering import KeptFields
+from dra_driver.model.errors import DriverError
+from dra_driver.plugin.ledger.ledger import Ledger
+
+if TYPE_CHECKING:
+    from dra_driver.telemetry.metrics import Snapshot
+
+
+class NodeCondition:
+    """The condition of one agent. `is_serving` is whether it serves the kubelet, which the agent sets."""
+
+    def __init__(self, node: Node, parts: Parts) -> None:
+        self._node, self._parts = node, parts
+        self.is_serving = False
+
+    def unready(self) -> tuple[str, ...]:
+        """Return the reasons why the agent is not ready; none if it is."""
+        parts, reasons = self._parts, []
+        if self.is_serving and not parts.server.registered:
+            reasons.append(f"not registered with the kubelet {parts.server.last_error}".rstrip())
+        if self._node.ledger.problem:
+            reasons.append(self._node.ledger.problem)
+        if parts.inventory.current.waiting_for:
+            reasons.append(f"waiting for {parts.inventory.current.waiting_for}")
+        if parts.neighbours.rival:
+            reasons.append(parts.neighbours.rival)
+        status = parts.publisher.status()
+        if parts.role.is_held and not status.is_published:
+            why = " ".join(status.last_error.split())
+            reasons.append(f"no slices published yet: {why}" if why else "no slices published yet")
+        return tuple(reasons)
+
+    def snapshot(self) -> Snapshot:
+        """Return the agent's figures."""
+        from dra_driver.telemetry.metrics import Snapshot  # noqa: PLC0415 - only where metrics are wanted
+
+        parts, status = self._parts, self._parts.publisher.status()
+        inventory = parts.inventory.current
+        sharing = (*parts.sharing.problems, *parts.neighbours.problems())
+        problems = (*inventory.problems, *status.problems, *parts.declared_mig.problems, *sharing)
+        offered = inventory.offering.for_server(KeptFields(shares=status.keeps.shares))
+        return Snapshot(
+            version=__version__,
+            vendor=self._node.hardware.vendor,
+            devices=Counter(str(device.type) for device in offered.devices),
+            problems=Counter(problem.code for problem in problems),
+            slice_writes=status.writes,
+            prepared_claims=count_claims(self._node.ledger),
+            is_registered=parts.server.registered,
+            holds_role=parts.role.is_held,
+            scans=parts.scanner.scans,
+            scan_seconds=parts.scanner.scan_seconds,
+            pool_generation=status.generation,
+            faults=parts.health.fault_counts() if parts.health else {},
+            xids=parts.health.xid_counts() if parts.health else {},
+        )
+
+
+def count_claims(ledger: Ledger) -> int:
+    """Return the number of claims in the ledger, 0 while it can't be read."""
+    try:
+        return ledger.count()
+    except DriverError:
+        return 0

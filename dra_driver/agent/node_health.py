@@ -1,0 +1,159 @@
+"""Node health: faults as everybody sees them — taints, the status of pods, events of the node, metrics.
+
+In: the monitor's faults and this node's devices. Out: the taints of each device, and what the kubelet is told. The
+monitor runs in the instance that holds the node's role; without it nothing is known, and nothing is said.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from dra_driver.hardware.facts import Facts
+from dra_driver.hardware.port import HealthReporter
+from dra_driver.health.cordons import CordonFile
+from dra_driver.health.forgetting import ForgetFile
+from dra_driver.health.monitor import HealthMonitor
+from dra_driver.health.policy import HealthPolicy, Verdict
+from dra_driver.health.spreading import DevicePlace, taints_of, verdicts_of
+from dra_driver.health.store import HealthStore
+from dra_driver.health.xid_table import row_of
+from dra_driver.inventory.device import Device
+from dra_driver.inventory.offering import Inventory
+from dra_driver.model.taints import DeviceTaints
+from dra_driver.plugin.kubelet.health_stream import DeviceReport, DeviceState, HealthStream
+
+STALE_SECONDS = 30.0  # after which a monitor that completes no turn knows nothing any more
+FAULT_REASON = "DeviceFault"
+
+
+class NodeHealth:
+    """The health of one node's devices. Any thread may call any method.
+
+    `taint` is called with the new taints whenever they may have changed, and `tell` with the text of an event.
+    """
+
+    def __init__(
+        self,
+        reporter: HealthReporter,
+        folder: Path,
+        *,
+        policy: Path | None,
+        domain: str,
+        pool: str,
+        boot_id: str,
+        inventory: Callable[[], Inventory],
+        taint: Callable[[DeviceTaints], None],
+        tell: Callable[[str, str], None],
+    ) -> None:
+        self._policy = _read_policy(policy)
+        self._domain, self._pool, self._inventory = domain, pool, inventory
+        self._taint, self._tell = taint, tell
+        self._monitor = HealthMonitor(
+            reporter,
+            HealthStore(folder),
+            CordonFile(folder),
+            ForgetFile(folder),
+            policy=self._policy,
+            boot_id=boot_id,
+            changed=self.refresh,
+        )
+        self._is_running = False
+        self._refreshing = threading.Lock()  # so that the later of two results is the newer one
+        self._told: frozenset[tuple[str, str]] = frozenset()
+        self.stream = HealthStream(self.reports)
+
+    def start(self) -> None:
+        """Begin to watch: this instance got the node's role. What was known before is told before this returns."""
+        self._is_running = True
+        self._monitor.start()
+        self.refresh()
+
+    def stop(self) -> None:
+        """Stop watching."""
+        self._is_running = False
+        self._monitor.stop()
+
+    @property
+    def is_needed(self) -> bool:
+        """Return whether something is known that must survive the end of the agent."""
+        return self._monitor.is_needed
+
+    def completed(self, facts: Facts) -> Facts:
+        """Return the facts with the GPUs that are missing, as they were seen last and marked as lost."""
+        return self._monitor.completed(facts)
+
+    def refresh(self) -> None:
+        """Work out the taints anew: devices or faults have changed."""
+        if not self._is_running:
+            return
+        with self._refreshing:
+            verdicts = self._verdicts()
+            self._taint(taints_of(verdicts, self._domain))
+            self.stream.changed()
+            self._tell_faults(verdicts)
+
+    def reports(self) -> tuple[DeviceReport, ...]:
+        """Return the health of every device, as the kubelet is told."""
+        if not self._is_running or self._monitor.turned_at == 0.0:
+            return ()
+        is_stale = time.time() - self._monitor.turned_at > STALE_SECONDS
+        verdicts = {} if is_stale else self._verdicts()
+        names = dict.fromkeys(device.name for device in self._inventory().offering.every())
+        if is_stale:
+            text = "the health monitor does not answer"
+            return tuple(DeviceReport(self._pool, name, DeviceState.UNKNOWN, text) for name in names)
+        return tuple(_report(self._pool, name, verdicts.get(name, ())) for name in names)
+
+    def fault_counts(self) -> Mapping[str, int]:
+        """Return how many GPUs have a fault, by key."""
+        return Counter(str(fault.key) for fault in self._monitor.now.faults)
+
+    def xid_counts(self) -> Mapping[tuple[str, str], int]:
+        """Return how often each Xid was reported since the agent started, by code and class."""
+        return {(str(code), str(row_of(code).kind)): count for code, count in self._monitor.now.xids.items()}
+
+    def _verdicts(self) -> Mapping[str, tuple[Verdict, ...]]:
+        now = self._monitor.now
+        places = {device.name: _place(device) for device in self._inventory().offering.every()}
+        return verdicts_of(places.values(), now.faults, self._policy, time.time(), now.cordons)
+
+    def _tell_faults(self, verdicts: Mapping[str, tuple[Verdict, ...]]) -> None:
+        blocking = {
+            (one.fault.subject.gpu, one.fault.sentence)
+            for found in verdicts.values()
+            for one in found
+            if one.effect.is_blocking
+        }
+        for gpu, sentence in sorted(blocking - self._told):
+            self._tell(FAULT_REASON, f"GPU {gpu}: {sentence}")
+        self._told = frozenset(blocking)
+
+
+def _read_policy(path: Path | None) -> HealthPolicy:
+    """Return the policy of a file, or the default one. Raises: InputError."""
+    if path is None:
+        return HealthPolicy()
+    from dra_driver.health.policy_file import read_health_policy  # noqa: PLC0415 - yaml, only for this
+
+    return read_health_policy(path)
+
+
+def _place(device: Device) -> DevicePlace:
+    at = None
+    if device.cut is not None:
+        at = (device.cut.profile.gi_profile_id, device.cut.start)
+    elif device.partition is not None:
+        at = (device.partition.gi_profile_id, device.partition.start)
+    return DevicePlace(device.name, device.gpu.pci_address, at, device.shared_name)
+
+
+def _report(pool: str, name: str, verdicts: tuple[Verdict, ...]) -> DeviceReport:
+    message = "; ".join(one.fault.sentence for one in verdicts)
+    if any(one.fault.key == "unmonitored" for one in verdicts):
+        return DeviceReport(pool, name, DeviceState.UNKNOWN, message)
+    is_sick = any(one.effect.is_blocking for one in verdicts)
+    return DeviceReport(pool, name, DeviceState.UNHEALTHY if is_sick else DeviceState.HEALTHY, message)

@@ -1,0 +1,54 @@
+"""Node inventory: the newest inventory of this node, and what it was built from.
+
+One thread brings what was found; any thread may read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from dra_driver.hardware.facts import Facts
+from dra_driver.inventory.build import build_inventory
+from dra_driver.inventory.mig.partitions import STATIC, MigPolicy
+from dra_driver.inventory.offering import Inventory
+from dra_driver.inventory.sharing.rules import NOTHING_SHARED, SharingRules
+
+FIRST_LOOK = Inventory(waiting_for="the first look at the hardware")
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What an inventory is built from: the facts, how MIG is offered and who owns partitions, and what is shared."""
+
+    facts: Facts
+    policy: MigPolicy = STATIC
+    sharing: SharingRules = NOTHING_SHARED
+
+
+class NodeInventory:
+    """Holds the newest inventory; `FIRST_LOOK` until the hardware was looked at."""
+
+    def __init__(self) -> None:
+        self._findings: Findings | None = None
+        self.current: Inventory = FIRST_LOOK
+
+    def read(self) -> Inventory:
+        """Return the newest inventory."""
+        return self.current
+
+    def take(self, findings: Findings) -> Inventory:
+        """Build the inventory from new findings, and return the one before."""
+        before, self._findings = self.current, findings
+        built = build_inventory(findings.facts, findings.policy, findings.sharing)
+        if built != before:
+            self.current = built
+        return before
+
+    def holding(self, names: Collection[str]) -> Inventory:
+        """Return the newest inventory as if claims held these devices too, without a look at the hardware."""
+        if self._findings is None:
+            return self.current
+        policy = self._findings.policy
+        ownership = replace(policy.ownership, held=policy.ownership.held.union(names))
+        return build_inventory(self._findings.facts, replace(policy, ownership=ownership), self._findings.sharing)

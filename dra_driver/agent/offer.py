@@ -1,0 +1,209 @@
+"""Node offer: the one place where it is decided what this node offers right now.
+
+    hardware ──facts──► judge ──► inventory ──► decide ──► current ──► slices
+
+`judge` decides how facts become devices: MIG on demand or as it is, whose partitions are whose, what is shared, what
+claims hold. `decide` leaves out what other software on the node hands out or holds. `current` adapts the rest to what
+the API server keeps. Devices that claims hold or were just given stay offered: before anything is withdrawn, the claims
+that the ledger does not know are looked up. Nothing on the node is changed here.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Hashable
+from dataclasses import replace
+
+from dra_driver.agent.neighbours import Neighbours
+from dra_driver.agent.node_events import NodeEvents
+from dra_driver.agent.node_inventory import FIRST_LOOK, Findings, NodeInventory
+from dra_driver.agent.sharing_rules import CurrentSharingRules
+from dra_driver.hardware.facts import Facts, GpuFacts
+from dra_driver.inventory.mig.partitions import MigPolicy, Ownership
+from dra_driver.inventory.mig.words import how_offered
+from dra_driver.inventory.offering import ALL_KEPT, NOTHING, KeptFields, Offering
+from dra_driver.model.errors import ApiError, DriverError, LedgerError, NodeError, Retry
+from dra_driver.model.names import gpu_name, partition_name, replicated_name
+from dra_driver.model.taints import DeviceTaints
+from dra_driver.plugin.mig.partition_owners import PartitionOwners
+from dra_driver.plugin.node_claims.allocations import AllocatedDevices
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
+
+NOT_ON_DEMAND = "MigNotOnDemand"
+
+
+class NodeOffer:
+    """Decides what one node offers. `judge` belongs to one thread; any thread may call the other methods."""
+
+    def __init__(
+        self,
+        inventory: NodeInventory,
+        *,
+        owners: PartitionOwners,
+        allocated: AllocatedDevices,
+        sharing: CurrentSharingRules,
+        neighbours: Neighbours,
+        events: NodeEvents,
+        is_mig_dynamic: bool,
+        has_all_profiles: bool,
+    ) -> None:
+        self._inventory, self._owners, self._given = inventory, owners, allocated
+        self._sharing, self._neighbours, self._events = sharing, neighbours, events
+        self._is_dynamic, self._with_all = is_mig_dynamic, has_all_profiles
+        self._ownership = Ownership()
+        self._allocated: frozenset[str] = frozenset()  # as last read, while placements are withdrawn
+        self._looked_for: frozenset[str] = frozenset()  # the withdrawals for which that was read
+        self._is_unsure = False  # something would be withdrawn, but which of it claims were given is unknown
+        self._said: dict[str, str] = {}
+        self._is_told = False
+        self._deciding = threading.Lock()  # so that the later of two decisions is made on the newer inventory
+        self._keeps = ALL_KEPT  # by the server that asked last
+        self._taints: DeviceTaints = {}
+        self._decided: tuple[Offering | None] | None = None  # None until everything is known
+
+    # -- from facts to devices -----------------------------------------------------------------------------------------
+
+    @property
+    def is_settled(self) -> bool:
+        """Return whether the last judgement is final."""
+        return self._owners.is_settled and not self._is_unsure
+
+    def fingerprint(self) -> Hashable:
+        """Return what changes with the sharing rules."""
+        return self._sharing.fingerprint()
+
+    def judge(self, facts: Facts) -> Findings:
+        """Return the facts and how they are offered. While the ledger can't be read, the last known owners count.
+
+        Raises: ApiError while a sharing rule needs labels of the node that were never read.
+        """
+        rules = self._sharing.look()
+        try:
+            facts, self._ownership = self._owners.judge(facts)
+        except LedgerError as error:
+            log.warning("cannot determine the owners of partitions", extra=fields(code=error.code, err=str(error)))
+        self._look_up_allocated(facts)
+        self._ownership = replace(self._ownership, held=self._ownership.held | self._allocated)
+        policy = MigPolicy(self._is_dynamic, self._with_all, self._ownership)
+        self._log(facts, policy)
+        return Findings(facts, replace(policy, ownership=self._sharing.with_allocated(policy.ownership)), rules)
+
+    def _look_up_allocated(self, facts: Facts) -> None:
+        """Find out which devices claims were given, where placements are withdrawn."""
+        withdrawn = self._withdrawn(facts)
+        is_pending = any((replicated_name(name) or name) not in _standing(facts) for name in self._allocated)
+        self._is_unsure = self._is_unsure and bool(withdrawn)
+        if not withdrawn:
+            self._looked_for, self._allocated = withdrawn, frozenset()
+        elif withdrawn != self._looked_for or is_pending:
+            try:
+                self._allocated = self._given.names()
+                self._looked_for, self._is_unsure = withdrawn, False
+            except DriverError as error:
+                self._is_unsure = True
+                keys = fields(code=error.code, err=str(error))
+                log.warning("cannot determine which devices claims were given", extra=keys)
+
+    def _withdrawn(self, facts: Facts) -> frozenset[str]:
+        """Return what is not offered on demand but may have been: single GPUs, or a word for all of them."""
+        if not any(gpu.mig_profiles for gpu in facts.gpus):
+            return frozenset()
+        if not self._is_dynamic:  # an earlier agent may have offered them
+            return frozenset(["static"])
+        is_counting = self._keeps.counters
+        self._is_told &= not is_counting
+        foreign = (gpu.pci_address for gpu in facts.gpus if self._ownership.foreign_places(gpu))
+        return frozenset(foreign) if is_counting else frozenset(["uncounted", *foreign])
+
+    # -- from devices to what is offered -------------------------------------------------------------------------------
+
+    def taint(self, taints: DeviceTaints) -> bool:
+        """Taint these devices from now on, and no others; return whether that changes what is offered."""
+        self._taints = taints
+        return self.decide()
+
+    def decide(self) -> bool:
+        """Decide anew, and return whether something else is offered now. Before everything is known, nothing is."""
+        with self._deciding:
+            inventory, neighbours = self._inventory.current, self._neighbours
+            if inventory is FIRST_LOOK or not (neighbours.is_known or neighbours.is_serving):
+                return False
+            decided: Offering | None
+            if neighbours.has_namesake:
+                decided = None
+            elif neighbours.is_serving:
+                decided = NOTHING
+            elif self._is_unsure:  # never withdraw what a claim may have been given
+                return False
+            else:
+                neighbours.meet(inventory)
+                decided = replace(inventory.offering.narrowed(neighbours.offer), taints=self._taints)
+            before, self._decided = self._decided, (decided,)
+            return before != self._decided
+
+    def current(self, keeps: KeptFields) -> Offering | None:
+        """Return what to offer now to a server that keeps these fields; None to withdraw every slice.
+
+        Raises: ApiError while it can't be determined which devices claims were given; then nothing is withdrawn.
+        """
+        self._keeps = keeps
+        (decided,) = self._decided or (NOTHING,)
+        if decided is None:
+            return None
+        try:
+            if not keeps.counters and decided.counter_sets:
+                self._allocated = self._given.names()
+                self._tell_not_on_demand()
+                standing = self._inventory.holding(self._allocated).offering
+                decided = replace(standing.narrowed(self._neighbours.offer), taints=decided.taints)
+            in_use = self._in_use() if not keeps.taints and decided.blocked() else ()
+        except (NodeError, LedgerError) as error:
+            raise ApiError("given-unknown", str(error), retry=Retry.NOW) from error
+        return decided.for_server(keeps, in_use=in_use)
+
+    def claim_ended(self) -> bool:
+        """Return whether something else may be offered because a claim was unprepared."""
+        return not self._keeps.taints and bool(self._taints)
+
+    def used(self) -> frozenset[str]:
+        """Return the devices that claims were given, under our names or another driver's. Raises: DriverError."""
+        offering = self._inventory.current.offering
+        every = (*offering.devices, *offering.plain)
+        free = {device.name for device in self._neighbours.offer(every)}
+        given = self._given.names(is_patient=False)
+        return given.union(device.name for device in every if device.name not in free)
+
+    def _in_use(self) -> frozenset[str]:
+        """Return the devices that claims hold or were given. Raises: DriverError."""
+        return self._owners.of_ledger().held | self._given.names()
+
+    def _tell_not_on_demand(self) -> None:
+        if not self._is_told:
+            self._is_told = True
+            self._events.send(
+                NOT_ON_DEMAND,
+                "GPUs are offered whole, and partitions as they are: the API server drops shared counters "
+                "(feature gate DRAPartitionableDevices)",
+            )
+
+    def _log(self, facts: Facts, policy: MigPolicy) -> None:
+        said = {gpu.pci_address: how_offered(gpu, policy) for gpu in facts.gpus if gpu.mig_profiles}
+        for address, how in said.items():
+            if self._said.get(address) != how:
+                log.info("how a GPU is offered", extra=fields(device=address, reason=how))
+        self._said = said
+
+
+def _standing(facts: Facts) -> frozenset[str]:
+    """Return the names of the devices that are offered whether or not MIG is on demand."""
+    whole = (gpu_name(gpu.pci_address) for gpu in facts.gpus if not gpu.mig_enabled)
+    parts = (_name(gpu, index) for gpu in facts.gpus for index in range(len(gpu.partitions)))
+    return frozenset([*whole, *parts])
+
+
+def _name(gpu: GpuFacts, index: int) -> str:
+    partition = gpu.partitions[index]
+    return partition_name(gpu.pci_address, partition.profile, partition.gi_profile_id, partition.start)

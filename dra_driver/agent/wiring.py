@@ -1,0 +1,265 @@
+"""Wiring: the parts of a node's agent, made and joined.
+
+    hardware ──► scanner ──► inventory ──► offer ──► publisher ──► ResourceSlices
+                                 └──► preparer ◄── plugin server ◄── kubelet
+
+A part knows what is upstream of it, and asks it. What is downstream hears of a change through a `listener`, which is
+the agent itself: no part holds a reference to anything downstream.
+"""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dra_driver.agent.completing_judge import CompletingJudge
+from dra_driver.agent.listener import Listener
+from dra_driver.agent.neighbours import Neighbours
+from dra_driver.agent.node_events import NodeEvents
+from dra_driver.agent.node_inventory import NodeInventory
+from dra_driver.agent.offer import NodeOffer
+from dra_driver.agent.options import Options
+from dra_driver.agent.scanner import Scanner
+from dra_driver.agent.sharing_rules import CurrentSharingRules
+from dra_driver.cdi.store import CdiStore
+from dra_driver.controller.publisher import Publisher
+from dra_driver.controller.rivals import AgentMark
+from dra_driver.hardware.port import Hardware, HealthReporter
+from dra_driver.kube import credentials
+from dra_driver.kube.api import KubeApi
+from dra_driver.kube.paths import CLAIMS
+from dra_driver.mps.client import MpsClient, socket_path
+from dra_driver.plugin.composition import ClaimWork, NodeFolders, compose
+from dra_driver.plugin.instances.folder_use import folder_id
+from dra_driver.plugin.instances.roles import NodeRole
+from dra_driver.plugin.kubelet.claim_calls import Answered
+from dra_driver.plugin.kubelet.same_name_drivers import STARTED
+from dra_driver.plugin.kubelet.server import PluginServer
+from dra_driver.plugin.ledger.ledger import Ledger
+from dra_driver.plugin.locks import NodeLocks
+from dra_driver.plugin.mig.abandoned_partitions import AbandonedPartitions
+from dra_driver.plugin.mig.declared_mig import DeclaredMig
+from dra_driver.plugin.mig.geometry_source import GeometrySource
+from dra_driver.plugin.mig.partition_owners import PartitionOwners
+from dra_driver.plugin.node_claims.allocations import AllocatedDevices
+from dra_driver.plugin.node_claims.gone_claims import GoneClaims
+from dra_driver.plugin.node_claims.listed_claims import ListedClaims
+from dra_driver.plugin.node_claims.node_claims import NodeClaims
+from dra_driver.plugin.node_claims.pod_resources import PodResources
+from dra_driver.plugin.node_identity import NodeIdentity, this_node
+from dra_driver.plugin.prepare.preparer import Preparer
+from dra_driver.plugin.repair.reaper import Reaper
+from dra_driver.plugin.repair.recovery import has_claim_file, recover_from
+from dra_driver.plugin.repair.repair import Repair
+
+if TYPE_CHECKING:
+    from dra_driver.agent.node_health import NodeHealth
+
+
+@dataclass(frozen=True)
+class Node:
+    """What every part needs to know of the node: who it is, how it is reached, and what was done on it."""
+
+    options: Options
+    hardware: Hardware
+    identity: NodeIdentity
+    api: KubeApi
+    ledger: Ledger
+    locks: NodeLocks
+    store: CdiStore
+    kubelet: PodResources
+    claims: NodeClaims
+    events: NodeEvents
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts that live as long as the agent."""
+
+    inventory: NodeInventory
+    neighbours: Neighbours
+    sharing: CurrentSharingRules
+    offer: NodeOffer
+    scanner: Scanner
+    publisher: Publisher
+    repair: Repair
+    server: PluginServer
+    declared_mig: DeclaredMig
+    abandoned: AbandonedPartitions
+    reaper: Reaper
+    role: NodeRole
+    health: NodeHealth | None
+
+
+def open_node(options: Options, hardware: Hardware) -> Node:
+    """Open what the agent reads and writes. Raises: DriverError."""
+    api, store = KubeApi(credentials.load(options.kubeconfig)), CdiStore(options.cdi_root)
+    identity = this_node(options.node, options.driver, options.roots.proc)
+    ledger = Ledger(
+        options.data_dir / "ledger.db",
+        boot_id=identity.boot_id,
+        recover=recover_from(store, options.driver),
+        has_file=partial(has_claim_file, store, options.driver),
+    )
+    kubelet = PodResources(options.pod_resources, options.driver)
+    listed = _listed_claims(options, identity, api)
+    claims = NodeClaims(identity, options.node, api=api, kubelet=kubelet, ledger=ledger, listed=listed)
+    locks, events = NodeLocks(options.data_dir / "locks"), NodeEvents(api, node=options.node, driver=options.driver)
+    return Node(options, hardware, identity, api, ledger, locks, store, kubelet, claims, events)
+
+
+def join_parts(node: Node, listener: Listener) -> Parts:
+    """Make the parts, each with those upstream of it. Raises: InputError for sharing rules that are invalid."""
+    options, inventory = node.options, NodeInventory()
+    allocated = AllocatedDevices(node.claims, node.identity)
+    sharing = CurrentSharingRules(
+        options.sharing_config, options.node, api=node.api, allocated=allocated.forms, tenants=options.mps_tenants
+    )
+    neighbours = _neighbours(node, listener)
+    offer = _offer(node, inventory, allocated, sharing, neighbours)
+    health = _health(node, inventory, listener)
+    judge = CompletingJudge(offer, health) if health else offer
+    changed, driver_changed = listener.inventory_changed, listener.driver_changed
+    scanner = Scanner(node.hardware, inventory, judge, on_change=changed, on_driver_change=driver_changed)
+    work = _claim_work(node, inventory, scanner)
+    return Parts(
+        inventory,
+        neighbours,
+        sharing,
+        offer,
+        scanner,
+        Publisher(node.api, node=options.node, driver=options.driver, offers=offer, mark=_mark_of(options.data_dir)),
+        work.repair,
+        _server(node, work.preparer, listener.answered, health),
+        _declared_mig(node, offer, scanner),
+        _abandoned_partitions(node, neighbours),
+        Reaper(work.repair, node.store, driver=options.driver, tidy=listener.tidy, is_here=node.claims.is_here),
+        NodeRole(options.data_dir / "role.lock", gained=listener.role_gained, lost=listener.role_lost),
+        health,
+    )
+
+
+def _offer(
+    node: Node,
+    inventory: NodeInventory,
+    allocated: AllocatedDevices,
+    sharing: CurrentSharingRules,
+    neighbours: Neighbours,
+) -> NodeOffer:
+    return NodeOffer(
+        inventory,
+        owners=PartitionOwners(node.hardware, node.ledger, node.locks, node.identity.boot_id),
+        allocated=allocated,
+        sharing=sharing,
+        neighbours=neighbours,
+        events=node.events,
+        is_mig_dynamic=node.options.is_mig_dynamic,
+        has_all_profiles=node.options.has_all_profiles,
+    )
+
+
+def _neighbours(node: Node, listener: Listener) -> Neighbours:
+    return Neighbours(
+        node.options,
+        node.api,
+        node.ledger,
+        node.store,
+        kubelet=node.kubelet,
+        claims=node.claims,
+        boot_id=node.identity.boot_id,
+        events=node.events,
+        changed=listener.neighbours_changed,
+        alone=listener.became_alone,
+    )
+
+
+def _claim_work(node: Node, inventory: NodeInventory, scanner: Scanner) -> ClaimWork:
+    options = node.options
+    return compose(
+        node.identity,
+        api=node.api,
+        ledger=node.ledger,
+        store=node.store,
+        locks=node.locks,
+        hardware=node.hardware,
+        inventory=inventory.read,
+        gone=GoneClaims(node.identity, node.api, node.ledger, node.hardware, inventory.read, find=node.claims.find),
+        folders=NodeFolders(options.kubelet_dir / "pods", cgroups=Path(options.roots.sys) / "fs/cgroup"),
+        gpu_changed=scanner.changed_here,
+        supervisor=MpsClient(socket_path(options.data_dir)),
+    )
+
+
+def _health(node: Node, inventory: NodeInventory, listener: Listener) -> NodeHealth | None:
+    options = node.options
+    if not options.is_health_watched or not isinstance(node.hardware, HealthReporter):
+        return None
+    from dra_driver.agent.node_health import NodeHealth  # noqa: PLC0415 - only where health is watched
+
+    return NodeHealth(
+        node.hardware,
+        options.data_dir,
+        policy=options.health_policy,
+        domain=options.driver,
+        pool=node.identity.pool,
+        boot_id=node.identity.boot_id,
+        inventory=inventory.read,
+        taint=listener.health_changed,
+        tell=node.events.send,
+    )
+
+
+def _server(node: Node, preparer: Preparer, answered: Answered, health: NodeHealth | None) -> PluginServer:
+    options = node.options
+    return PluginServer(
+        driver=options.driver,
+        registrar_dir=options.registrar_dir,
+        plugins_dir=options.plugins_dir,
+        pod_uid=options.pod_uid,
+        preparer=preparer,
+        answered=answered,
+        health=health.stream if health else None,
+    )
+
+
+def _declared_mig(node: Node, offer: NodeOffer, scanner: Scanner) -> DeclaredMig:
+    options = node.options
+    return DeclaredMig(
+        GeometrySource(options.mig_geometry, options.node, api=node.api, kubelet=node.claims, file=options.mig_config),
+        hardware=node.hardware,
+        ledger=node.ledger,
+        locks=node.locks,
+        allocated=offer.used,
+        changed=scanner.look_now,
+        tell=node.events.send,
+    )
+
+
+def _abandoned_partitions(node: Node, neighbours: Neighbours) -> AbandonedPartitions:
+    return AbandonedPartitions(
+        node.options.data_dir,
+        driver=node.options.driver,
+        hardware=node.hardware,
+        ledger=node.ledger,
+        locks=node.locks,
+        boot_id=node.identity.boot_id,
+        may_hold=neighbours.may_hold,
+        tell=node.events.send,
+    )
+
+
+def _mark_of(folder: Path) -> AgentMark:
+    """Return the mark of the agent that this process is. Raises: NodeError."""
+    return AgentMark(folder_id(folder), STARTED[1], socket.gethostname(), str(folder))
+
+
+def _listed_claims(options: Options, identity: NodeIdentity, api: KubeApi) -> ListedClaims | None:
+    if not options.lists_claims:
+        return None
+    from dra_driver.kube.pages import objects  # noqa: PLC0415 - only where lists are wanted
+
+    listing = partial(objects, api, CLAIMS, patience_s=0.0)  # the caller waits for the list
+    return ListedClaims(listing, api, driver=identity.driver, pools=(options.node, identity.pool))

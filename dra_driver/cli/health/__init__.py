@@ -1,0 +1,1 @@
+"""Health on this node: cordons, GPUs declared gone, and what the agent has found."""

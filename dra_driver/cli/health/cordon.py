@@ -1,0 +1,39 @@
+"""`dra-driver cordon`: take a device of this node out of use.
+
+In: a device, a reason, an end. Out: a line in the agent's file of cordons, which the agent reads within seconds.
+"""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from dra_driver.cli.health.folder import data_folder, device_name, folder_options, known_gpus
+from dra_driver.cli.health.times import time_text, until_of
+from dra_driver.health.cordons import Cordon, CordonFile
+from dra_driver.model.errors import ExitCode
+
+
+@click.command(name="cordon")
+@click.argument("device")
+@click.option("--reason", required=True, help="why, for those who find the device cordoned")
+@click.option("--until", default=None, metavar="TIME", help="when it ends: 2h, 7d, or a time [default: never]")
+@folder_options
+def command(device: str, reason: str, until: str | None, **where: str) -> int:
+    """Take DEVICE out of use: no new claim gets it.
+
+    DEVICE is a name from `dra-driver devices`, or the PCI address or UUID of a GPU; a GPU's cordon covers all that is
+    cut or shared from it. Pods that use it stay. Where the API server keeps taints the device is tainted
+    (cordoned:NoSchedule), elsewhere it is withheld as soon as it is free. Cordons survive restarts and reboots.
+    """
+    folder = data_folder(**where)
+    now = time.time()
+    name = device_name(device, folder)
+    cordon = Cordon(name, reason, now, until_of(until, now) if until else None)
+    CordonFile(folder).add(cordon)
+    end = f" until {time_text(cordon.until)}" if cordon.until else ""
+    click.echo(f"{name} is cordoned{end}.")
+    if not known_gpus(folder):
+        click.echo("The agent has not recorded its GPUs yet, so the name was not checked.", err=True)
+    return ExitCode.OK

@@ -1,0 +1,143 @@
+"""Pool sync: makes the slices on the server equal to what is offered, and what the server drops harmless.
+
+In: a planner, the slices as followed. Out: writes in their order, their answers taken over. `run` belongs to the
+writing thread; the other methods may be called by any thread that holds the lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from threading import Condition
+
+from dra_driver.controller.compare import COUNTER_FIELDS
+from dra_driver.controller.content import PoolContent
+from dra_driver.controller.diff import WritePlan
+from dra_driver.controller.followed import FollowedSlices
+from dra_driver.controller.losses import Losses
+from dra_driver.controller.pool_plan import PoolPlanner
+from dra_driver.controller.server import ServerFacts
+from dra_driver.controller.writer import SliceWriter
+from dra_driver.model.wire import SliceWire
+
+_NOTHING_TO_WRITE = WritePlan(0)
+
+
+class StoppedError(Exception):
+    """The publisher is stopping and must not write any more."""
+
+
+class _LookAgainError(Exception):
+    """The server can't store what was wanted, so a smaller content has to be planned at once."""
+
+
+class PoolSync:
+    """Writes one pool. `changed` guards the followed slices, the losses, and what is known here of the server."""
+
+    def __init__(
+        self,
+        writer: SliceWriter,
+        planner: PoolPlanner,
+        followed: FollowedSlices,
+        losses: Losses,
+        server: ServerFacts,
+        *,
+        changed: Condition,
+        is_stopping: Callable[[], bool],
+    ) -> None:
+        self._writer, self._planner, self._followed = writer, planner, followed
+        self._losses, self._server, self._changed, self._is_stopping = losses, server, changed, is_stopping
+        self._content: PoolContent | None = None  # what was last planned for
+        self._must_compare = True  # what is stored may differ from that
+        self._is_doubtful = False  # what we believe is stored may be wrong
+
+    def compare_again(self) -> None:
+        """Compare what is stored with what is offered the next time, even if the offers stay the same."""
+        self._must_compare = True
+
+    def doubt(self) -> None:
+        """Read the stored slices again before the next comparison, because a write failed."""
+        self._must_compare = self._is_doubtful = True
+
+    def settled(self) -> None:
+        """Record that nothing happened since the last run that would need another comparison."""
+        self._must_compare = False
+
+    def run(self, selector: str) -> WritePlan:
+        """Plan and write until the server holds what is offered, as far as it can; return the last plan.
+
+        Raises: ApiError, StoppedError.
+        """
+        while True:
+            if self._is_doubtful:
+                objects, version = self._writer.read_all(selector)
+                with self._changed:
+                    self._followed.read_again(objects, version)
+                    self._is_doubtful = False
+            plan = self._plan()
+            try:
+                self._carry_out(plan)
+            except _LookAgainError:
+                continue
+            return plan
+
+    def _plan(self) -> WritePlan:
+        content = self._planner.content()
+        with self._changed:
+            if content != self._content:
+                self._content, self._must_compare = content, True
+                self._losses.forget_harmless()
+            if not self._must_compare:
+                return _NOTHING_TO_WRITE
+            stored = self._followed.all()
+        if content is None:  # what another agent published in the meantime is its own
+            stored = tuple(one for one in stored if not self._writer.is_anothers(one))
+        return self._planner.plan(content, stored)
+
+    def _carry_out(self, plan: WritePlan) -> None:
+        """Make the writes of a plan, deletions first.
+
+        Raises: ApiError, StoppedError; _LookAgainError if counters, shares or blocking taints were dropped.
+        """
+        self._writer.admit(plan)
+        with self._changed:
+            self._followed.begin_writing()
+        try:
+            self._delete(plan.deletes)
+            writes = [(wire, self._writer.update) for wire in plan.updates]
+            writes += [(wire, self._writer.create) for wire in plan.creates]
+            for wire, write in sorted(writes, key=lambda one: not _has_counters_alone(one[0])):
+                self._check_running()
+                self._note_answer(wire, write(wire))
+        finally:
+            with self._changed:
+                self._followed.end_writing()
+
+    def _delete(self, slices: Iterable[SliceWire]) -> None:
+        for stored in slices:
+            self._check_running()
+            with self._changed:
+                self._followed.deleting(stored)
+            self._writer.delete(stored)
+            with self._changed:
+                self._followed.deleted(stored)
+
+    def _check_running(self) -> None:
+        if self._is_stopping():
+            raise StoppedError
+
+    def _note_answer(self, sent: SliceWire, answer: SliceWire) -> None:
+        """Record what the server stored; if it dropped fields, make sure that no published devices overlap."""
+        with self._changed:
+            instead, unsafe = self._losses.note(sent, answer, version=self._server.git_version)
+            self._followed.wrote(answer, instead=instead)
+            every = sorted(self._followed.all(), key=lambda s: s["metadata"]["uid"] != answer["metadata"]["uid"])
+        if unsafe.intersection(COUNTER_FIELDS):
+            # At once, and this slice first: without counters the scheduler allocates overlapping devices.
+            self._delete(every)
+        if unsafe:
+            raise _LookAgainError
+
+
+def _has_counters_alone(wire: SliceWire) -> bool:
+    """Return whether a slice holds only counters; these are written first, so that their loss shows before all else."""
+    return bool(wire["spec"].get("sharedCounters")) and not wire["spec"].get("devices")

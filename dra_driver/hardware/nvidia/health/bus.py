@@ -1,0 +1,35 @@
+"""What the PCI bus shows of a GPU: there, gone, dead, or in other hands. From sysfs alone.
+
+A GPU that fell off the bus keeps its folder, but its configuration space reads all ones. A function that another kernel
+driver has (vfio-pci for a VM), or none, is absent by intent.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dra_driver.hardware.evidence import BusState
+from dra_driver.hardware.nvidia import sysfs
+from dra_driver.hardware.port import Roots
+
+_DRIVER = "nvidia"
+
+
+def bus_state(roots: Roots, address: str) -> BusState:
+    """Return what the bus shows of a GPU. Where no bus is visible at all, everything counts as there."""
+    folder = sysfs.function_folder(roots, address)
+    if not folder.parent.is_dir() or not any(folder.parent.iterdir()):
+        return BusState.HERE
+    if not folder.exists():
+        return BusState.GONE
+    if sysfs.read_driver(str(folder)) != _DRIVER:
+        return BusState.ELSEWHERE
+    return BusState.DEAD if _reads_ones(folder / "config") else BusState.HERE
+
+
+def _reads_ones(config: Path) -> bool:
+    try:
+        with config.open("rb") as file:
+            return file.read(4) == b"\xff\xff\xff\xff"
+    except OSError:
+        return False

@@ -1,0 +1,142 @@
+"""NVML's calls about health: event sets and readings. Imported only where health is watched.
+
+In: handles. Out: plain values, None where this GPU or this library does not report one. Each method is one library
+call. Source: nvml.h and NVIDIA's NVML API reference.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from dra_driver.hardware.nvidia.nvml import Nvml
+from dra_driver.hardware.nvidia.nvml_mig import Handle, NvmlFault
+
+T = TypeVar("T")
+
+XID, GPU_UNAVAILABLE, RECOVERY_ACTION = 0x8, 0x4000, 0x8000
+DOUBLE_BIT_ECC, DRAM_RETIRED, DRAM_NOT_RETIRED = 0x2, 0x400, 0x800
+WANTED_EVENTS = XID | GPU_UNAVAILABLE | RECOVERY_ACTION | DOUBLE_BIT_ECC | DRAM_RETIRED | DRAM_NOT_RETIRED
+NO_INSTANCE = 0xFFFFFFFF
+LINK_STATE = 165  # NVML_FI_DEV_NVLINK_GET_STATE, with the link as its scope
+_SIGNED = (4, 5)  # NVML_VALUE_TYPE_SIGNED_LONG_LONG and _SIGNED_INT
+_UNCORRECTED, _VOLATILE = 1, 0
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryEvent:
+    """One event: whose, of which type (a bit of NVML's), its data, and the instances that it is attributed to."""
+
+    device: int
+    kind: int
+    data: int
+    gi_id: int | None
+    ci_id: int | None
+
+
+def address_of(handle: Handle) -> int:
+    """Return what identifies a handle, the same for every copy of it."""
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0
+
+
+class HealthNvml(Nvml):
+    """The library calls of a health watch."""
+
+    def new_event_set(self) -> Any:
+        """Return a new event set."""
+        return self._call("nvmlEventSetCreate")
+
+    def free_event_set(self, events: Any) -> None:
+        """Release an event set."""
+        self._call("nvmlEventSetFree", events)
+
+    def register(self, gpu: Handle, events: Any) -> bool:
+        """Register for those of the wanted events that the GPU supports; return whether there are any.
+
+        One unsupported type would make the whole call fail with nothing registered.
+        """
+        try:
+            mask = int(self._call("nvmlDeviceGetSupportedEventTypes", gpu)) & WANTED_EVENTS
+            if mask:
+                self._call("nvmlDeviceRegisterEvents", gpu, mask, events)
+        except NvmlFault as fault:
+            if fault.is_lost:
+                raise
+            return False
+        return bool(mask)
+
+    def wait(self, events: Any, timeout_ms: int) -> LibraryEvent | None:
+        """Return the next event, or None when none comes in time."""
+        try:
+            data = self._call("nvmlEventSetWait_v2", events, timeout_ms)
+        except NvmlFault as fault:
+            if fault.name == "TIMEOUT":
+                return None
+            raise
+        gi, ci = (None if number == NO_INSTANCE else int(number) for number in _instances(data))
+        return LibraryEvent(address_of(data.device), int(data.eventType), int(data.eventData), gi, ci)
+
+    def fields(self, gpu: Handle, wanted: Sequence[int | tuple[int, int]]) -> dict[int | tuple[int, int], int]:
+        """Return those of the wanted field values that the GPU reports; a pair is a field and its scope."""
+        values = self._optional(lambda: self._call("nvmlDeviceGetFieldValues", gpu, list(wanted)))
+        found = {}
+        for asked, value in zip(wanted, values or (), strict=False):
+            if not value.nvmlReturn:
+                signed = value.value.siVal if value.valueType == _SIGNED[1] else value.value.sllVal
+                found[asked] = int(signed if value.valueType in _SIGNED else value.value.ullVal & _mask(value))
+        return found
+
+    def ecc_uncorrectable(self, gpu: Handle) -> int | None:
+        """Return the number of uncorrectable memory errors since the driver was loaded."""
+        return self._optional(lambda: int(self._call("nvmlDeviceGetTotalEccErrors", gpu, _UNCORRECTED, _VOLATILE)))
+
+    def sram_threshold_exceeded(self, gpu: Handle) -> bool | None:
+        """Return whether the SRAM had more errors than NVIDIA allows."""
+        make = getattr(self._api, "c_nvmlEccSramErrorStatus_v1_t", None)
+        if make is None:
+            return None
+        status = make()
+        done = self._optional(lambda: self._call("nvmlDeviceGetSramEccErrorStatus", gpu, ctypes.byref(status)))
+        return None if done is None else bool(status.bThresholdExceeded)
+
+    def thermal_margin(self, gpu: Handle) -> int | None:
+        """Return by how many degrees the GPU is below its limit, signed."""
+        return self._optional(lambda: int(self._call("nvmlDeviceGetMarginTemperature", gpu)))
+
+    def clock_reasons(self, gpu: Handle) -> int | None:
+        """Return the bit set of reasons for which the clocks are what they are."""
+        return self._optional(lambda: int(self._call("nvmlDeviceGetCurrentClocksEventReasons", gpu)))
+
+    def fabric_summary(self, gpu: Handle) -> int | None:
+        """Return the summary of the NVLink fabric's health: 1 healthy, 2 unhealthy, 3 limited."""
+        make = getattr(self._api, "c_nvmlGpuFabricInfo_v3_t", None)
+        if make is None:
+            return None
+        info = make()
+        done = self._optional(lambda: self._call("nvmlDeviceGetGpuFabricInfoV", gpu, ctypes.byref(info)) or 1)
+        return None if done is None else int(info.healthSummary)
+
+    def pcie_link(self, gpu: Handle) -> tuple[int | None, int | None]:
+        """Return the PCIe generation and the number of lanes that are in use now."""
+        generation = self._optional(lambda: int(self._call("nvmlDeviceGetCurrPcieLinkGeneration", gpu)))
+        return generation, self._optional(lambda: int(self._call("nvmlDeviceGetCurrPcieLinkWidth", gpu)))
+
+    def _optional(self, read: Callable[[], T]) -> T | None:
+        """Return what a call returns, or None where it fails. Raises: NvmlFault when the GPU is lost."""
+        try:
+            return read()
+        except NvmlFault as fault:
+            if fault.is_lost:
+                raise
+            return None
+
+
+def _instances(data: Any) -> tuple[int, int]:
+    return int(data.gpuInstanceId), int(data.computeInstanceId)
+
+
+def _mask(value: Any) -> int:
+    """Return which bits of a field's value count: an unsigned int leaves the upper half unset (NVML_VALUE_TYPE_*)."""
+    return (1 << 32) - 1 if value.valueType == 1 else (1 << 64) - 1

@@ -1,0 +1,74 @@
+"""The health ability of NVIDIA's hardware: the watch of the current session, the kernel log and the bus, as one report.
+
+Any thread may call any method. Sessions come and go (a GPU was lost, the driver is unloaded); what a watch had found
+stays until it is taken.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from dra_driver.hardware.evidence import BusState, HealthReport
+from dra_driver.hardware.nvidia.health.bus import bus_state
+from dra_driver.hardware.nvidia.health.kernel_log import KernelLog
+from dra_driver.hardware.nvidia.health.watch import HealthWatch, Watched
+from dra_driver.hardware.port import Roots
+
+KERNEL_LOG = "kmsg"
+
+
+class NvidiaHealth:
+    """What is observed from `watch_health` until `end_health`."""
+
+    def __init__(self, roots: Roots, notify: Callable[[], None], *, log_position: int) -> None:
+        self._roots, self._notify = roots, notify
+        self._log = KernelLog(Path(roots.dev, KERNEL_LOG), log_position)
+        self._found = Watched()
+        self._mutex = threading.Lock()
+        self._watch: HealthWatch | None = None
+
+    def begin_session(self) -> HealthWatch:
+        """Watch a library that was just initialised, and return the watch, which the session has to end."""
+        with self._mutex:
+            self._watch = HealthWatch(self._found, self._notify)
+            return self._watch
+
+    def end_session(self, watch: HealthWatch) -> None:
+        """Take note that a watch ends."""
+        with self._mutex:
+            if self._watch is watch:
+                self._watch = None
+
+    def report(self, *, is_urgent: bool, patience_s: float) -> HealthReport:
+        """Return what was observed since the last call; after an Xid, with readings that are newer."""
+        news = self._log.news()
+        watch, found = self._watch, self._found
+        with found.changed:
+            is_urgent = is_urgent or bool(news.xids or found.xids)
+            wanted = found.begun + 1  # a round under way may have read a GPU before what happened to it
+        if watch is not None and is_urgent and not watch.silence()[1]:
+            self._await_round(watch, wanted, patience_s)
+        with found.changed:
+            xids, vitals = (*news.xids, *found.xids), tuple(found.vitals.values())
+            found.xids.clear()
+            found.vitals.clear()
+        call, seconds = watch.silence() if watch is not None else ("", 0.0)
+        return HealthReport(
+            xids, vitals, is_driver_new=news.is_driver_new, silent_s=seconds, silent_on=call, log_position=news.position
+        )
+
+    def bus_states(self, gpus: tuple[str, ...]) -> Mapping[str, BusState]:
+        """Return what the bus shows of GPUs."""
+        return {gpu: bus_state(self._roots, gpu) for gpu in gpus}
+
+    def close(self) -> None:
+        """Close the kernel log."""
+        self._log.close()
+
+    def _await_round(self, watch: HealthWatch, wanted: int, patience_s: float) -> None:
+        """Wait for the end of a round of polling, by its number."""
+        watch.poll_soon()
+        with self._found.changed:
+            self._found.changed.wait_for(lambda: self._found.ended >= wanted, patience_s)

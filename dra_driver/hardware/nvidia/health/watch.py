@@ -1,0 +1,159 @@
+"""Watch: the one thread of a session that waits for events and polls the GPUs.
+
+In: an open library. Out: Xids and vitals, handed over as they come. Nobody ever waits for this thread but those who
+want new readings, and they only for a time of their own. A call that hangs stops the watch, which then counts as
+silent; the workers of the GPUs are not affected.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from dra_driver.hardware.evidence import Source, Vitals, XidReport
+from dra_driver.hardware.nvidia.health.calls import XID, HealthNvml, LibraryEvent, address_of
+from dra_driver.hardware.nvidia.health.vitals import WatchedGpu, read_vitals, watched_gpu
+from dra_driver.hardware.nvidia.nvml_mig import NvmlFault
+from dra_driver.hardware.nvidia.worker import LibraryCall, Worker
+from dra_driver.model.names import normal_pci_address
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 10.0
+WAIT_MS = 500  # for an event; also the longest that the library stays in use after `stop`
+EVENTS_MOST = 1000  # in one turn, so that a storm of them can't hold up polling
+_IDLE = "nothing"  # stands for a call between two calls, so that only a call that hangs is ever old
+EXPECTED_SECONDS = 5.0  # a call that takes longer makes the watch silent
+
+
+@dataclass
+class Watched:
+    """What a watch has found and nobody has taken yet. Guarded by `changed`."""
+
+    xids: list[XidReport] = field(default_factory=list)
+    vitals: dict[str, Vitals] = field(default_factory=dict)
+    begun: int = 0  # rounds of polling
+    ended: int = 0
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+
+class HealthWatch:
+    """The watch of one session. `notify` is called after each event and each round of polling."""
+
+    def __init__(self, found: Watched, notify: Callable[[], None], clock: Callable[[], float] = time.time) -> None:
+        self._found, self._notify, self._clock = found, notify, clock
+        self._worker = Worker("health")
+        self._nvml = HealthNvml(self._worker.mark)
+        self._stop, self._is_wanted = threading.Event(), threading.Event()
+        self._gpus: dict[int, WatchedGpu] = {}
+        self._job: LibraryCall[None] = self._worker.submit(self._run)
+
+    def poll_soon(self) -> None:
+        """Poll at the next chance rather than when the next round is due."""
+        self._is_wanted.set()
+
+    def silence(self) -> tuple[str, float]:
+        """Return the call that does not return, and for how many seconds; ("", 0.0) while all is well."""
+        call, seconds = self._worker.waits_for()
+        return (call, seconds) if seconds > EXPECTED_SECONDS else ("", 0.0)
+
+    def end(self, timeout_s: float) -> bool:
+        """Stop using the library; return whether that is so within the time."""
+        self._stop.set()
+        self._worker.stop()
+        return self._job.wait(timeout_s)
+
+    def _run(self) -> None:
+        events = None
+        try:
+            events = self._open()
+            due = 0.0
+            while not self._stop.is_set():
+                self._wait(events)
+                if self._is_wanted.is_set() or time.monotonic() >= due:
+                    self._is_wanted.clear()
+                    self._poll()
+                    due = time.monotonic() + POLL_SECONDS
+        except NvmlFault as fault:
+            log.warning("health is not watched", extra=fields(err=str(fault)))
+        finally:
+            self._close(events)
+
+    def _open(self) -> Any:
+        """Find the GPUs and return an event set for them, or None where no GPU supports events. Raises: NvmlFault."""
+        events = self._new_event_set()
+        is_any = False
+        for index in range(self._nvml.count()):
+            try:
+                handle = self._nvml.gpu(index)
+                address = normal_pci_address(self._nvml.pci_address(handle))
+                self._gpus[address_of(handle)] = watched_gpu(self._nvml, handle, address)
+                is_any |= events is not None and self._nvml.register(handle, events)
+            except (NvmlFault, ValueError) as fault:
+                log.info("a GPU is not watched", extra=fields(count=index, err=str(fault)))
+        if events is not None and not is_any:
+            self._close(events)
+            return None
+        return events
+
+    def _new_event_set(self) -> Any:
+        try:
+            return self._nvml.new_event_set()
+        except NvmlFault:
+            return None
+
+    def _close(self, events: Any) -> None:
+        if events is not None:
+            try:
+                self._nvml.free_event_set(events)
+            except NvmlFault:
+                return  # the library is gone, and the event set with it
+
+    def _wait(self, events: Any) -> None:
+        """Wait for the next event and take those that are there."""
+        wait_ms = 0 if self._is_wanted.is_set() else WAIT_MS
+        if events is None:
+            self._worker.mark(_IDLE)
+            self._is_wanted.wait(wait_ms / 1000)
+            return
+        try:
+            for _ in range(EVENTS_MOST):
+                event = self._nvml.wait(events, wait_ms)
+                if event is None:
+                    return
+                self._take(event)
+                wait_ms = 0
+        except NvmlFault:  # a GPU was lost: the next round of polling shows which
+            self._worker.mark(_IDLE)
+            self._stop.wait(WAIT_MS / 1000)
+
+    def _take(self, event: LibraryEvent) -> None:
+        gpu = self._gpus.get(event.device)
+        if gpu is None:
+            return
+        if event.kind == XID:
+            xid = XidReport(gpu.address, event.data, self._clock(), Source.EVENT, event.gi_id, event.ci_id)
+            with self._found.changed:
+                del self._found.xids[:-EVENTS_MOST]
+                self._found.xids.append(xid)
+        self._is_wanted.set()  # whatever it is, the readings show what it means
+        self._notify()
+
+    def _poll(self) -> None:
+        with self._found.changed:
+            self._found.begun += 1
+        for gpu in self._gpus.values():
+            if self._stop.is_set():
+                break
+            vitals = read_vitals(self._nvml, gpu, self._clock)
+            with self._found.changed:
+                self._found.vitals[gpu.address] = vitals
+        with self._found.changed:
+            self._found.ended = self._found.begun
+            self._found.changed.notify_all()
+        self._notify()

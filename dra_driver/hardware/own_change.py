@@ -1,0 +1,49 @@
+"""Own change: a node's facts after this driver changed the partitions of some GPUs, without a discovery.
+
+In: the facts as last discovered, and the GPUs that were changed. Out: the facts as a discovery would find them now, or
+None where only a discovery can tell. Only what a change of MIG mode or partitions changes is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from dra_driver.hardware.facts import Facts, GpuFacts
+from dra_driver.hardware.mixing import MIXED, mixing_problems
+from dra_driver.hardware.port import Partitionable
+
+READ_SECONDS = 5.0
+
+
+def facts_after(
+    facts: Facts, addresses: Collection[str], hardware: Partitionable, limits_memory: Mapping[str, bool]
+) -> Facts | None:
+    """Read the GPUs at these PCI addresses again, as far as MIG goes.
+
+    `limits_memory` holds, by PCI address, whether a GPU's memory can be limited while MIG mode is off; with MIG mode
+    on it can't. Raises: HardwareError.
+    """
+    if any(problem.subject in addresses and problem.code != MIXED for problem in facts.problems):
+        return None  # which of a GPU's problems have ended is found by a discovery alone
+    gpus = []
+    for gpu in facts.gpus:
+        now = _read(gpu, hardware, limits_memory) if gpu.pci_address in addresses else gpu
+        if now is None:
+            return None
+        gpus.append(now)
+    kept = (problem for problem in facts.problems if problem.code != MIXED)
+    return replace(facts, gpus=tuple(gpus), problems=(*kept, *mixing_problems(tuple(gpus), facts.driver_version)))
+
+
+def _read(gpu: GpuFacts, hardware: Partitionable, limits_memory: Mapping[str, bool]) -> GpuFacts | None:
+    is_enabled = hardware.mig_mode(gpu, READ_SECONDS)
+    if not is_enabled and gpu.pci_address not in limits_memory:
+        return None
+    return replace(
+        gpu,
+        mig_enabled=is_enabled,
+        partitions=hardware.partitions_now(gpu),
+        unusable=hardware.unusable_now(gpu),
+        limits_memory=not is_enabled and limits_memory[gpu.pci_address],
+    )

@@ -1,0 +1,103 @@
+"""Cordons: devices that an administrator took out of use, in a file on the node.
+
+In: `dra-driver cordon` and `uncordon`. Out: the cordons that hold now. The file survives restarts of the agent and
+reboots. An agent without a readable file keeps the cordons that it read last.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dra_driver.model.errors import InputError
+from dra_driver.model.names import is_dns_label
+from dra_driver.model.stamp import stamp_of
+
+FILE_NAME = "cordons.json"
+VERSION = "cordons/v1"
+REASON_MOST, CORDONS_MOST, BYTES_MOST = 256, 4096, 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Cordon:
+    """One device, by its published name or its GPU's. Times are seconds since 1970; without `until` it is for good."""
+
+    device: str
+    reason: str
+    since: float
+    until: float | None = None
+
+    def is_in_force(self, now: float) -> bool:
+        """Return whether the cordon holds at a time."""
+        return self.until is None or now < self.until
+
+
+class CordonFile:
+    """The cordons of one node. Several processes may change it at the same time."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / FILE_NAME
+
+    def fingerprint(self) -> Hashable:
+        """Return a value that changes with the file."""
+        return stamp_of(self._path)
+
+    def read(self) -> tuple[Cordon, ...]:
+        """Return all cordons, those that have ended too. Raises: InputError("input.cordons")."""
+        try:
+            text = self._path.read_bytes()[: BYTES_MOST + 1]
+        except FileNotFoundError:
+            return ()
+        except OSError as error:
+            raise InputError("cordons", f"{self._path} can't be read: {error.strerror}") from error
+        try:
+            return _cordons(json.loads(text) if len(text) <= BYTES_MOST else None)
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            message = f"{self._path} is not a file of cordons: {error}"
+            raise InputError("cordons", message, hint="remove it and cordon the devices again") from error
+
+    def add(self, cordon: Cordon) -> None:
+        """Cordon a device; a cordon of the same device keeps its time and gets the new reason and end."""
+
+        def changed(cordons: Iterable[Cordon]) -> list[Cordon]:
+            known = {one.device: one for one in cordons if one.is_in_force(cordon.since)}
+            since = known[cordon.device].since if cordon.device in known else cordon.since
+            known[cordon.device] = Cordon(cordon.device, cordon.reason[:REASON_MOST], since, cordon.until)
+            return list(known.values())
+
+        self._change(changed)
+
+    def remove(self, device: str) -> bool:
+        """End a device's cordon; return whether there was one. Raises: InputError."""
+        was_there = any(one.device == device for one in self.read())
+        self._change(lambda cordons: [one for one in cordons if one.device != device])
+        return was_there
+
+    def _change(self, edit: Callable[[Iterable[Cordon]], list[Cordon]]) -> None:
+        try:
+            with self._path.with_suffix(".lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                wire = {"version": VERSION, "cordons": [asdict(one) for one in edit(self.read())]}
+                new = self._path.with_suffix(".new")
+                new.write_text(json.dumps(wire, indent=1) + "\n", "utf-8")
+                new.replace(self._path)
+        except OSError as error:
+            hint = "is the agent's data folder on this node, and may you write there?"
+            raise InputError("cordons", f"{self._path} can't be written: {error.strerror}", hint=hint) from error
+
+
+def _cordons(wire: Any) -> tuple[Cordon, ...]:
+    if not isinstance(wire, dict) or wire.get("version") != VERSION:
+        raise ValueError(f"expected version {VERSION!r}")
+    return tuple(_cordon(one) for one in wire["cordons"][:CORDONS_MOST])
+
+
+def _cordon(wire: Any) -> Cordon:
+    device, reason, until = wire["device"], wire["reason"], wire["until"]
+    if not isinstance(device, str) or not is_dns_label(device) or not isinstance(reason, str):
+        raise ValueError(f"not a cordon: {wire!r:.100}")
+    return Cordon(device, reason[:REASON_MOST], float(wire["since"]), None if until is None else float(until))

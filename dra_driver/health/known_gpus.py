@@ -1,0 +1,92 @@
+"""Known GPUs: those that were seen in this boot, so that one that is lost is noticed and stays published.
+
+A GPU that vanished from the facts is missing, unless it is absent by intent: bound to another kernel driver (a VM, a
+driver manager), or declared gone by `dra-driver health forget`. While the hardware does not answer at all (the driver
+was unloaded) nothing is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, fields, replace
+from typing import Any
+
+from dra_driver.hardware.evidence import BusState
+from dra_driver.hardware.facts import Facts, GpuFacts, MigProfile, PartitionFacts
+
+BusStates = Callable[[tuple[str, ...]], Mapping[str, BusState]]
+NOT_ANSWERING = "hardware.gpu-not-answering"
+
+
+class KnownGpus:
+    """The GPUs of one boot, by PCI address. `bus` returns what the PCI bus shows of some of them now."""
+
+    def __init__(self, bus: BusStates) -> None:
+        self._bus = bus
+        self._gpus: dict[str, GpuFacts] = {}
+        self._missing: Mapping[str, bool] = {}
+        self.revision = 0  # changes with every change of what is known
+
+    @property
+    def by_address(self) -> Mapping[str, GpuFacts]:
+        """Return the newest facts of each GPU."""
+        return dict(self._gpus)
+
+    @property
+    def missing(self) -> Mapping[str, bool]:
+        """Return the GPUs that are missing, each with whether that is because a call about it does not return."""
+        return self._missing
+
+    def learn(self, gpus: Iterable[GpuFacts]) -> None:
+        """Add GPUs that were seen before a restart; what was seen since is newer."""
+        self._gpus = {**{gpu.pci_address: gpu for gpu in gpus}, **self._gpus}
+
+    def completed(self, facts: Facts) -> Facts:
+        """Return the facts with the GPUs that are missing, as they were seen last and marked as lost."""
+        if facts.waiting_for:
+            return facts
+        here = {gpu.pci_address: gpu for gpu in facts.gpus if not gpu.is_lost}  # facts that were completed before
+        for address, gpu in here.items():
+            if self._gpus.get(address) != gpu:
+                self._gpus[address] = gpu
+                self.revision += 1
+        absent = tuple(sorted(set(self._gpus) - set(here)))
+        states = self._bus(absent) if absent else {}
+        self.forget(gpu for gpu in absent if states.get(gpu) is BusState.ELSEWHERE)
+        hanging = {problem.subject for problem in facts.problems if problem.code == NOT_ANSWERING}
+        self._missing = {gpu: gpu in hanging for gpu in absent if gpu in self._gpus}
+        lost = (replace(self._gpus[gpu], is_lost=True) for gpu in self._missing)
+        return replace(facts, gpus=tuple(sorted((*here.values(), *lost), key=lambda gpu: gpu.pci_address)))
+
+    def forget(self, gpus: Iterable[str]) -> None:
+        """Forget GPUs that are gone for good."""
+        for gpu in gpus:
+            if self._gpus.pop(gpu, None) is not None:
+                self.revision += 1
+        self._missing = {gpu: is_hanging for gpu, is_hanging in self._missing.items() if gpu in self._gpus}
+
+    def to_wire(self) -> list[dict[str, Any]]:
+        """Return what is known as JSON values."""
+        return [asdict(gpu) for gpu in self._gpus.values()]
+
+
+def read_gpus(wire: Any) -> tuple[GpuFacts, ...]:
+    """Return the GPUs that `to_wire` described; those that an older version described differently are left out."""
+    found = []
+    for one in wire if isinstance(wire, list) else ():
+        try:
+            found.append(_gpu(one))
+        except (KeyError, TypeError, ValueError):
+            continue
+    return tuple(found)
+
+
+def _gpu(wire: Mapping[str, Any]) -> GpuFacts:
+    names = {field.name for field in fields(GpuFacts)}
+    values = {name: value for name, value in wire.items() if name in names}
+    values["partitions"] = tuple(PartitionFacts(**one) for one in wire["partitions"])
+    values["mig_profiles"] = tuple(
+        MigProfile(**{**one, "starts": tuple(one["starts"])}) for one in wire["mig_profiles"]
+    )
+    values["unusable"] = tuple((int(profile), int(start)) for profile, start in wire["unusable"])
+    return GpuFacts(**values)

@@ -1,0 +1,247 @@
+"""Monitor: the thread that turns what is observed into faults, and keeps them.
+
+In: a vendor's reports, the facts of every look at the hardware, cordons. Out: the faults that stand, as a value that
+any thread may read, and a call when they changed. What has changed is on disk before anybody is told, so that whoever
+saw a fault finds it with the same time after a restart.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field, replace
+
+from dra_driver.hardware.evidence import BusState, HealthReport
+from dra_driver.hardware.facts import Facts
+from dra_driver.hardware.port import HealthReporter
+from dra_driver.health.cordons import Cordon, CordonFile
+from dra_driver.health.fault import Fault, FaultKey, Subject
+from dra_driver.health.forgetting import ForgetFile
+from dra_driver.health.known_gpus import KnownGpus, read_gpus
+from dra_driver.health.policy import HealthPolicy
+from dra_driver.health.record import Record
+from dra_driver.health.record_wire import read_record, record_wire
+from dra_driver.health.signs import Sign
+from dra_driver.health.store import GPUS, RECORD, HealthStore
+from dra_driver.health.tally import XidTally
+from dra_driver.model.errors import DriverError, InputError, LedgerError
+from dra_driver.telemetry.logs import fields
+from dra_driver.telemetry.loop import Loop
+
+log = logging.getLogger(__name__)
+
+TURN_SECONDS = 1.0  # between looks at files; the vendor's events wake the monitor at once
+BUS_SECONDS = 10.0
+RECHECK_SECONDS = 2.0  # after a first bad reading, so that a second one confirms it soon
+PATIENCE_SECONDS = 1.5  # for readings that are newer than an Xid
+SILENT_SECONDS = 30.0  # after which a GPU counts as unmonitored
+SAVE_SECONDS = 60.0  # between saves where no fault changed
+
+
+@dataclass(frozen=True, slots=True)
+class HealthNow:
+    """What is wrong now. `cordons` are those in force; `xids` counts Xids by code since the agent started."""
+
+    faults: tuple[Fault, ...] = ()
+    cordons: tuple[Cordon, ...] = ()
+    problems: tuple[str, ...] = ()
+    xids: Mapping[int, int] = field(default_factory=dict)
+
+
+class HealthMonitor:
+    """Watches one node's GPUs while it has the node's role. Any thread may call any method.
+
+    Args:
+        reporter: the vendor.
+        store: where the record is kept.
+        cordons: what an administrator took out of use.
+        forget: which GPUs an administrator declared gone.
+        policy: what each fault means.
+        boot_id: this boot's id.
+        changed: called by the monitor's thread when faults or cordons have changed.
+    """
+
+    def __init__(
+        self,
+        reporter: HealthReporter,
+        store: HealthStore,
+        cordons: CordonFile,
+        forget: ForgetFile,
+        *,
+        policy: HealthPolicy,
+        boot_id: str,
+        changed: Callable[[], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._reporter, self._store, self._cordon_file, self._policy = reporter, store, cordons, policy
+        self._forget_file = forget
+        self._boot_id, self._changed, self._clock = boot_id, changed, clock
+        self._mutex = threading.Lock()  # of the known GPUs, which the scanner's thread completes
+        self._known = KnownGpus(reporter.bus_states)
+        self._record = Record(boot_id)
+        self._tally = XidTally()
+        self._loop = Loop("health", self._turn, failure="health monitor failed")
+        self._cordons: tuple[Cordon, ...] = ()
+        self._cordon_stamp: Hashable = None
+        self._bus_at = self._saved_at = float("-inf")
+        self._saved_revision = -1
+        self._problem = ""
+        self._meaning: Hashable = None
+        self.turned_at = 0.0  # when the last turn was completed, in seconds since 1970; 0 before the first
+        self.now = HealthNow()
+        self._load()  # so that a GPU that was lost before a restart is missed from the first look on
+
+    def start(self) -> None:
+        """Take up what is on disk now, tell what it says, and begin to watch."""
+        self._load()
+        self._read_cordons()
+        self._conclude(self._clock())
+        self._reporter.watch_health(self._loop.wake, log_position=self._record.log_position)
+        self._loop.start()
+
+    @property
+    def is_needed(self) -> bool:
+        """Return whether something is known that must survive the end of the agent."""
+        return bool(self.now.faults)
+
+    def stop(self) -> None:
+        """Stop watching, and keep what is known."""
+        self._loop.stop(PATIENCE_SECONDS + 1)
+        self._reporter.end_health()
+
+    def completed(self, facts: Facts) -> Facts:
+        """Return the facts with the GPUs that are missing, as they were seen last and marked as lost."""
+        with self._mutex:
+            before = self._known.missing
+            whole = self._known.completed(facts)
+            is_news = self._known.missing != before
+        if is_news:
+            self._loop.wake()
+        return whole
+
+    def _turn(self) -> float:
+        now = self._clock()
+        self._drop_forgotten()
+        report = self._report(now)
+        with self._mutex:
+            known, missing = self._known.by_address, self._known.missing
+        self._record.absorb(report, known, now)
+        self._take_missing(missing, now)
+        self._take_silence(report, known, now)
+        self._tally.count(report.xids)
+        self._read_cordons()
+        self._conclude(now)
+        self.turned_at = now
+        return RECHECK_SECONDS if self._record.has_suspicion else TURN_SECONDS
+
+    def _report(self, now: float) -> HealthReport:
+        """Return what the vendor observed, with a look at the bus now and then."""
+        report = self._reporter.health(is_urgent=self._record.has_suspicion, patience_s=PATIENCE_SECONDS)
+        if now - self._bus_at < BUS_SECONDS:
+            return report
+        self._bus_at = now
+        with self._mutex:
+            states = self._reporter.bus_states(tuple(self._known.by_address))
+            moved = [gpu for gpu, state in states.items() if state is BusState.ELSEWHERE]
+        self._record.forget(moved)
+        return replace(report, bus=tuple(states.items()))
+
+    def _take_missing(self, missing: Mapping[str, bool], now: float) -> None:
+        """Take in which GPUs the last look at the hardware did not find; it is made once a minute at least."""
+        for (subject, key), track in list(self._record.tracks.items()):
+            if key is FaultKey.NOT_ANSWERING and track.is_raised and not missing.get(subject.gpu):
+                self._record.observe(subject, Sign(key, is_bad=False), now)
+        for gpu, is_hanging in missing.items():
+            key = FaultKey.NOT_ANSWERING if is_hanging else FaultKey.GPU_LOST
+            known = self._record.tracks.get((Subject(gpu), key))
+            if known is None or not known.is_raised or known.good:
+                self._record.observe(Subject(gpu), Sign(key, is_bad=True), now)
+
+    def _take_silence(self, report: HealthReport, known: Mapping[str, object], now: float) -> None:
+        is_silent = report.silent_s >= SILENT_SECONDS
+        answered = {reading.gpu for reading in report.readings}
+        for gpu in known:
+            if is_silent or gpu in answered:
+                self._record.observe(Subject(gpu), Sign(FaultKey.UNMONITORED, is_silent), now)
+
+    def _read_cordons(self) -> None:
+        stamp = self._cordon_file.fingerprint()
+        if stamp == self._cordon_stamp:
+            return
+        self._cordon_stamp = stamp
+        try:
+            self._cordons, self._problem = self._cordon_file.read(), ""
+        except InputError as error:
+            self._problem = str(error)
+            log.warning("cordons can't be read, the last known ones stay", extra=fields(err=str(error)))
+
+    def _conclude(self, now: float) -> None:
+        """Save what changed, then tell; a save that fails is tried again and holds up nothing."""
+        faults = self._record.faults(now, self._policy.ignored_xids)
+        cordons = tuple(one for one in self._cordons if one.is_in_force(now))
+        judged = self._policy.judge(faults, len(self._known.by_address), now)
+        before = self.now
+        meaning = (tuple(map(_meaning, faults)), cordons, tuple((one.fault.key, one.effect) for one in judged))
+        is_news = meaning != self._meaning
+        if is_news or self._is_save_due(now):
+            self._save(now)
+        self._meaning = meaning
+        self.now = HealthNow(faults, cordons, tuple(filter(None, [self._problem])), self._tally.counts)
+        if is_news:
+            self._log(before.faults, faults)
+            self._changed()
+
+    def _is_save_due(self, now: float) -> bool:
+        return self._known.revision != self._saved_revision or now - self._saved_at >= SAVE_SECONDS
+
+    def _save(self, now: float) -> None:
+        with self._mutex:
+            documents = {RECORD: record_wire(self._record), GPUS: self._known.to_wire()}
+            revision = self._known.revision
+        try:
+            self._store.write(documents)
+            self._saved_at, self._saved_revision = now, revision
+        except LedgerError as error:
+            log.warning("health is not saved", extra=fields(code=error.code, err=str(error)))
+
+    def _load(self) -> None:
+        documents: Mapping[str, object] = {}
+        try:
+            documents = self._store.read()
+            record = documents.get(RECORD)
+            if isinstance(record, dict):
+                self._record = read_record(record)
+        except (DriverError, ValueError) as error:
+            log.error("health store can't be read and begins anew", extra=fields(err=str(error)))  # noqa: TRY400
+            self._store.set_aside()
+        is_same_boot = self._record.boot == self._boot_id
+        self._record = self._record.in_boot(self._boot_id)
+        with self._mutex:
+            if is_same_boot:
+                self._known.learn(read_gpus(documents.get(GPUS)))
+
+    def _drop_forgotten(self) -> None:
+        """Forget the GPUs that an administrator declared gone."""
+        gone = self._forget_file.take()
+        if gone:
+            log.info("GPUs forgotten", extra=fields(devices=len(gone)))
+            with self._mutex:
+                self._known.forget(gone)
+            self._record.forget(gone)
+
+    def _log(self, before: tuple[Fault, ...], now: tuple[Fault, ...]) -> None:
+        known = {(one.subject, one.key) for one in before}
+        stands = {(one.subject, one.key) for one in now}
+        for fault in now:
+            if (fault.subject, fault.key) not in known:
+                log.warning("fault", extra=fields(device=fault.subject.gpu, problem=fault.sentence))
+        for fault in before:
+            if (fault.subject, fault.key) not in stands:
+                log.info("fault over", extra=fields(device=fault.subject.gpu, problem=fault.sentence))
+
+
+def _meaning(fault: Fault) -> Fault:
+    """Return a fault without what changes while it lasts."""
+    return replace(fault, last_seen=0.0, count=0)

@@ -1,0 +1,73 @@
+"""Health policy: what each fault means for the scheduler.
+
+Pure. In: faults. Out: a verdict for each that counts. A fault of which the driver says that nothing needs to be done
+only informs. Where more than half of a node's GPUs, and at least two, would lose their pods at once, none does: a
+mistake of the driver or of a library must not end all jobs of a node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from dra_driver.health.fault import Fault, FaultKey
+from dra_driver.model.taints import TaintEffect
+
+NONE, NO_SCHEDULE, NO_EXECUTE = TaintEffect.NONE, TaintEffect.NO_SCHEDULE, TaintEffect.NO_EXECUTE
+EVICTED_LEAST = 2
+
+
+@dataclass(frozen=True, slots=True)
+class HealthRule:
+    """What a fault of one key means. Times are in seconds.
+
+    After `escalates_after`, the effect NONE becomes NO_SCHEDULE. A fault that was not seen again for `time_to_live`
+    does not count any more. An ignored fault is still recorded and counted in metrics.
+    """
+
+    effect: TaintEffect
+    escalates_after: float | None = None
+    time_to_live: float | None = None
+    is_ignored: bool = False
+
+
+_INFORMING = (FaultKey.ROW_REMAP_PENDING, FaultKey.THROTTLED, FaultKey.PCIE, FaultKey.UNMONITORED)
+DEFAULT_RULES: Mapping[FaultKey, HealthRule] = {
+    **{key: HealthRule(NO_SCHEDULE) for key in FaultKey},
+    **{key: HealthRule(NONE) for key in _INFORMING},
+    FaultKey.THERMAL: HealthRule(NONE, escalates_after=300.0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A fault that counts, with its effect. `since` (seconds since 1970) is the same as long as the fault lasts."""
+
+    fault: Fault
+    effect: TaintEffect
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class HealthPolicy:
+    """The rules of a node. `ignored_xids` are codes that raise nothing whatever the table says."""
+
+    rules: Mapping[FaultKey, HealthRule] = field(default_factory=lambda: DEFAULT_RULES)
+    ignored_xids: frozenset[int] = frozenset()
+
+    def judge(self, faults: Iterable[Fault], gpus: int, now: float) -> tuple[Verdict, ...]:
+        """Return a verdict for each fault that counts, on a node with so many GPUs."""
+        judged = tuple(verdict for fault in faults if (verdict := self._judge(fault, now)) is not None)
+        evicted = {verdict.fault.subject.gpu for verdict in judged if verdict.effect is NO_EXECUTE}
+        if len(evicted) < EVICTED_LEAST or 2 * len(evicted) <= gpus:
+            return judged
+        return tuple(replace(one, effect=NO_SCHEDULE) if one.effect is NO_EXECUTE else one for one in judged)
+
+    def _judge(self, fault: Fault, now: float) -> Verdict | None:
+        rule = self.rules[fault.key]
+        if rule.is_ignored or (rule.time_to_live is not None and now - fault.last_seen > rule.time_to_live):
+            return None
+        effect = NONE if fault.is_mild else rule.effect
+        if effect is NONE and rule.escalates_after is not None and now - fault.since >= rule.escalates_after:
+            effect = NO_SCHEDULE
+        return Verdict(fault, effect, fault.since)

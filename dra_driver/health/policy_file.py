@@ -1,0 +1,85 @@
+"""The health policy as a YAML file (`version: health/v1`), which `--health-policy` and `check-config` read.
+
+In: a path. Out: `HealthPolicy`, or one InputError with every mistake, its line and its path.
+
+    version: health/v1
+    ignoreXids: [92]
+    faults:
+      thermal: {effect: NoSchedule}
+      xid: {timeToLive: 24h}
+      pcie: {ignore: true}
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from dra_driver.documents.document import read_document, with_line
+from dra_driver.documents.fields import Fields
+from dra_driver.health.fault import FaultKey
+from dra_driver.health.policy import DEFAULT_RULES, HealthPolicy, HealthRule
+from dra_driver.health.xid_table import FALLEN_OFF_BUS
+from dra_driver.model.errors import InputError
+from dra_driver.model.taints import TaintEffect
+
+VERSION = "health/v1"
+XID_MOST = 9999
+_DURATION = re.compile(r"(?P<number>[1-9][0-9]{0,6})(?P<unit>[smhd])")
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_UNFOUNDED = "NoExecute deletes pods, which this version can't limit in the cluster yet; use NoSchedule"
+
+
+def read_health_policy(path: Path) -> HealthPolicy:
+    """Read the file; keys that it leaves out keep their defaults.
+
+    Raises: InputError("input.health-policy") with every mistake; "input.unreadable", "input.too-large",
+    "input.not-yaml".
+    """
+    lines: dict[str, int] = {}
+    document = read_document(path, lines)
+    faults: list[str] = []
+    root = Fields(document, "", faults)
+    version = root.optional_text("version")
+    if version != VERSION:
+        root.fault("version", f"expected {VERSION!r}, got {version!r}" if version else f"missing, expected {VERSION!r}")
+    policy = _policy(root)
+    root.close()
+    if faults:
+        listed = "\n  ".join(with_line(fault, lines) for fault in faults)
+        mistakes = f"{len(faults)} {'mistakes' if len(faults) > 1 else 'mistake'}"
+        raise InputError("health-policy", f"health policy {path} has {mistakes}:\n  {listed}")
+    return policy
+
+
+def _policy(root: Fields) -> HealthPolicy:
+    ignored = frozenset(root.integers("ignoreXids", XID_MOST))
+    if FALLEN_OFF_BUS in ignored:
+        root.fault("ignoreXids", f"{FALLEN_OFF_BUS} means that the GPU is lost, which can't be ignored")
+    rules = dict(DEFAULT_RULES)
+    section = root.section("faults")
+    for key in FaultKey:
+        if section.has(key):
+            rules[key] = _rule(section.section(key), DEFAULT_RULES[key])
+    section.close()
+    return HealthPolicy(rules, ignored)
+
+
+def _rule(row: Fields, default: HealthRule) -> HealthRule:
+    effect = row.optional_text("effect", pattern="None|NoSchedule|NoExecute", what="None, NoSchedule or NoExecute")
+    if effect == TaintEffect.NO_EXECUTE:
+        row.fault("effect", _UNFOUNDED)
+    rule = HealthRule(
+        TaintEffect(effect) if effect else default.effect,
+        None if effect else default.escalates_after,
+        _seconds(row, "timeToLive"),
+        row.optional_flag("ignore") is True,
+    )
+    row.close()
+    return rule
+
+
+def _seconds(row: Fields, key: str) -> float | None:
+    text = row.optional_text(key, pattern=_DURATION.pattern, what="a duration such as 90s, 10m, 24h or 7d")
+    match = _DURATION.fullmatch(text or "")
+    return float(int(match["number"]) * _UNITS[match["unit"]]) if match else None

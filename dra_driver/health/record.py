@@ -1,0 +1,217 @@
+"""Record: what has been observed on this node's GPUs, and the faults that follow from it.
+
+Pure but for its own state. In: evidence, in any order between sources. Out: faults. Xids of two sources are counted
+once, because the larger count of one source is taken. What the driver says about recovery decides; the table of Xids
+counts only for a GPU whose driver has not said anything since the Xid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from dra_driver.hardware.evidence import BusState, HealthReport, Source, Vitals, XidReport
+from dra_driver.hardware.facts import GpuFacts
+from dra_driver.health.fault import STICKY, Fault, FaultKey, Subject
+from dra_driver.health.signs import Before, Sign, signs_of
+from dra_driver.health.track import Track
+from dra_driver.health.xid_table import FALLEN_OFF_BUS, XidClass, row_of
+
+_KEYS_OF_CLASS = {
+    XidClass.RESET: FaultKey.NEEDS_RESET,
+    XidClass.REBOOT: FaultKey.NEEDS_REBOOT,
+    XidClass.LINK: FaultKey.NVLINK,
+    XidClass.SUPPORT: FaultKey.NEEDS_ATTENTION,
+}
+SIGHTINGS_MOST = 4096  # different Xids of different subjects; no machine has as many
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """One Xid of one subject: when it was first and last reported, and how often by each source."""
+
+    first: float
+    last: float
+    counts: tuple[tuple[Source, int, float], ...] = ()  # source, how often, newest report
+
+    @property
+    def count(self) -> int:
+        """Return how often it happened, whichever sources reported it."""
+        return max((count for _, count, _ in self.counts), default=0)
+
+    def with_report(self, report: XidReport) -> Sighting:
+        """Return the sighting with one more report; one that its source has made before changes nothing."""
+        known = {source: (count, newest) for source, count, newest in self.counts}
+        count, newest = known.get(report.source, (0, float("-inf")))
+        if report.at <= newest:
+            return self
+        known[report.source] = (count + 1, max(newest, report.at))
+        counts = tuple((source, *known[source]) for source in sorted(known))
+        return Sighting(min(self.first, report.at), max(self.last, report.at), counts)
+
+
+@dataclass(slots=True)
+class GpuState:
+    """What the newest readings of one GPU said, beside its tracks."""
+
+    action: int | None = None
+    action_at: float = float("-inf")
+    links: tuple[bool, ...] = ()
+    replays: tuple[float, int] | None = None
+
+
+@dataclass(slots=True)
+class Record:
+    """Everything that is remembered in one boot. For use by a single thread."""
+
+    boot: str = ""
+    sightings: dict[tuple[Subject, int], Sighting] = field(default_factory=dict)
+    tracks: dict[tuple[Subject, FaultKey], Track] = field(default_factory=dict)
+    gpus: dict[str, GpuState] = field(default_factory=dict)
+    log_position: int = -1
+
+    def absorb(self, report: HealthReport, known: Mapping[str, GpuFacts], now: float) -> None:
+        """Take in what a vendor observed. `known` has the facts of the node's GPUs by PCI address."""
+        if report.is_driver_new:
+            self._forget_before_driver()
+        for xid in sorted(report.xids, key=lambda one: (one.at, one.gpu, one.code, one.source)):
+            if xid.gpu in known:
+                self._take_xid(xid, known[xid.gpu])
+        for reading in report.readings:
+            if reading.gpu in known and reading.uuid in {"", known[reading.gpu].uuid}:
+                self._take_reading(reading)
+        for gpu, state in report.bus:
+            if gpu in known and state in {BusState.GONE, BusState.DEAD}:
+                self.observe(Subject(gpu), Sign(FaultKey.GPU_LOST, is_bad=True), now)
+        self.log_position = max(self.log_position, report.log_position)
+
+    def observe(self, subject: Subject, sign: Sign, at: float) -> None:
+        """Take in one sign."""
+        track = self.tracks.get((subject, sign.key), Track(sign.key)).after(sign, at)
+        if track.is_idle:
+            self.tracks.pop((subject, sign.key), None)
+        else:
+            self.tracks[subject, sign.key] = track
+
+    def forget(self, gpus: Iterable[str]) -> None:
+        """Forget everything about GPUs that an administrator declared gone, or absent by intent."""
+        gone = set(gpus)
+        self.sightings = {key: one for key, one in self.sightings.items() if key[0].gpu not in gone}
+        self.tracks = {key: one for key, one in self.tracks.items() if key[0].gpu not in gone}
+        self.gpus = {gpu: state for gpu, state in self.gpus.items() if gpu not in gone}
+
+    def in_boot(self, boot: str) -> Record:
+        """Return the record for a boot: this one, or after a reboot a new one with what a reboot does not cure."""
+        if boot == self.boot:
+            return self
+        sticky = {key: track for key, track in self.tracks.items() if key[1] in STICKY}
+        return Record(boot, tracks=sticky)
+
+    @property
+    def has_suspicion(self) -> bool:
+        """Return whether a second look soon could raise a fault."""
+        return any(track.is_suspect for track in self.tracks.values())
+
+    def faults(self, now: float, ignored_xids: frozenset[int] = frozenset()) -> tuple[Fault, ...]:
+        """Return the faults that stand, at most one of each key and subject, in order."""
+        found: dict[tuple[Subject, FaultKey], Fault] = {}
+        for fault in (*self._of_tracks(now), *self._of_xids(ignored_xids)):
+            slot = (fault.subject, fault.key)
+            found[slot] = _merged(found[slot], fault) if slot in found else fault
+        return tuple(
+            found[slot] for slot in sorted(found, key=lambda one: (one[0].gpu, one[0].partition or (), one[1]))
+        )
+
+    def _take_xid(self, xid: XidReport, gpu: GpuFacts) -> None:
+        slot = (subject_of(xid, gpu), xid.code)
+        if slot not in self.sightings and len(self.sightings) >= SIGHTINGS_MOST:
+            return
+        known = self.sightings.get(slot, Sighting(xid.at, xid.at))
+        self.sightings[slot] = known.with_report(xid)
+        if xid.code == FALLEN_OFF_BUS and self.sightings[slot] is not known:
+            self.observe(Subject(xid.gpu), Sign(FaultKey.GPU_LOST, is_bad=True), xid.at)
+
+    def _take_reading(self, reading: Vitals) -> None:
+        state = self.gpus.setdefault(reading.gpu, GpuState())
+        for sign in signs_of(reading, Before(state.links, state.replays)):
+            self.observe(Subject(reading.gpu), sign, reading.at)
+        if reading.is_lost:
+            state.action = None
+            return
+        if reading.at >= state.action_at:
+            state.action, state.action_at = reading.recovery_action, reading.at
+        state.links = _either(state.links, reading.links)
+        if reading.pcie_replays is not None:
+            state.replays = (reading.at, reading.pcie_replays)
+        self._drop_settled(reading.gpu)
+
+    def _drop_settled(self, gpu: str) -> None:
+        """Forget the Xids after which the driver has said that nothing needs to be done."""
+        state = self.gpus[gpu]
+        if state.action == 0:
+            self.sightings = {
+                (subject, code): one
+                for (subject, code), one in self.sightings.items()
+                if subject.gpu != gpu or one.last > state.action_at or row_of(code).kind.is_harmless
+            }
+
+    def _forget_before_driver(self) -> None:
+        self.sightings.clear()
+        self.tracks = {key: track for key, track in self.tracks.items() if key[1] in STICKY}
+        self.gpus.clear()
+
+    def _of_tracks(self, now: float) -> Iterator[Fault]:
+        for (subject, key), track in self.tracks.items():
+            if track.is_raised:
+                is_flapping = track.is_flapping(now)
+                times = track.since, track.last_bad
+                yield Fault(key, subject, track.value, *times, track.count, self.boot, is_flapping, track.is_mild)
+
+    def _of_xids(self, ignored: frozenset[int]) -> Iterator[Fault]:
+        for (subject, code), seen in self.sightings.items():
+            kind = row_of(code).kind
+            state = self.gpus.get(subject.gpu, GpuState())
+            is_said = state.action is not None and state.action_at >= seen.last
+            if kind.is_harmless or code in ignored or (is_said and state.action == 0):
+                continue
+            yield Fault(FaultKey.XID, subject, str(code), seen.first, seen.last, seen.count, self.boot)
+            if not is_said:
+                yield Fault(_KEYS_OF_CLASS[kind], subject, f"xid-{code}", seen.first, seen.last, seen.count, self.boot)
+
+
+def subject_of(xid: XidReport, gpu: GpuFacts) -> Subject:
+    """Return what an Xid is about: the partition where the driver names one that exists, else the GPU."""
+    here = next((p for p in gpu.partitions if p.gi_id == xid.gi_id), None) if xid.gi_id is not None else None
+    return Subject(xid.gpu, (here.gi_profile_id, here.start) if here else None)
+
+
+def _order(slot: tuple[Subject, FaultKey]) -> tuple[str, tuple[int, ...], int]:
+    subject, key = slot
+    return subject.gpu, subject.partition or (), key.rank
+
+
+def _merged(one: Fault, other: Fault) -> Fault:
+    """Return two faults of one key as one: the worse value, the earlier begin, both counts."""
+    worse = min(one, other, key=_badness)
+    return replace(
+        worse,
+        since=min(one.since, other.since),
+        last_seen=max(one.last_seen, other.last_seen),
+        count=one.count + other.count,
+        is_flapping=one.is_flapping or other.is_flapping,
+        is_mild=one.is_mild and other.is_mild,
+    )
+
+
+def _badness(fault: Fault) -> tuple[int, int, str]:
+    """Order values of one key, the worst first. What the driver says itself comes before what an Xid suggests."""
+    code = fault.value.removeprefix("xid-")
+    if not code.isdigit():
+        return (0, 0, fault.value)
+    return (1, -row_of(int(code)).kind.rank * 10_000 + int(code), "")
+
+
+def _either(before: tuple[bool, ...], now: tuple[bool, ...]) -> tuple[bool, ...]:
+    width = max(len(before), len(now))
+    one, other = (links + (False,) * (width - len(links)) for links in (before, now))
+    return tuple(a or b for a, b in zip(one, other, strict=True))

@@ -1,0 +1,66 @@
+"""The record as JSON values, for its place on disk.
+
+In: a `Record`. Out: plain values, and back. What can't be read back raises ValueError, and the reader starts anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from dra_driver.hardware.evidence import Source
+from dra_driver.health.fault import FaultKey, Subject
+from dra_driver.health.record import GpuState, Record, Sighting
+from dra_driver.health.track import Track
+
+
+def record_wire(record: Record) -> dict[str, Any]:
+    """Return a record as JSON values."""
+    return {
+        "boot": record.boot,
+        "logPosition": record.log_position,
+        "sightings": [
+            [_subject_wire(subject), code, seen.first, seen.last, [list(one) for one in seen.counts]]
+            for (subject, code), seen in record.sightings.items()
+        ],
+        "tracks": [[_subject_wire(subject), track.to_wire()] for (subject, _), track in record.tracks.items()],
+        "gpus": {gpu: asdict(state) for gpu, state in record.gpus.items()},
+    }
+
+
+def read_record(wire: Mapping[str, Any]) -> Record:
+    """Return what `record_wire` described. Raises: ValueError for anything else."""
+    try:
+        tracks = {
+            (_subject(subject), FaultKey(track["key"])): Track.from_wire(track) for subject, track in wire["tracks"]
+        }
+        sightings = {
+            (_subject(subject), int(code)): Sighting(
+                float(first), float(last), tuple((Source(s), int(n), float(at)) for s, n, at in counts)
+            )
+            for subject, code, first, last, counts in wire["sightings"]
+        }
+        gpus = {str(gpu): _state(state) for gpu, state in wire["gpus"].items()}
+        return Record(str(wire["boot"]), sightings, tracks, gpus, int(wire["logPosition"]))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"not a record of health: {error!r}") from error
+
+
+def _subject_wire(subject: Subject) -> list[Any]:
+    return [subject.gpu, list(subject.partition) if subject.partition else None]
+
+
+def _subject(wire: Any) -> Subject:
+    gpu, partition = wire
+    return Subject(str(gpu), (int(partition[0]), int(partition[1])) if partition else None)
+
+
+def _state(wire: Mapping[str, Any]) -> GpuState:
+    replays = wire["replays"]
+    return GpuState(
+        action=wire["action"],
+        action_at=float(wire["action_at"]),
+        links=tuple(map(bool, wire["links"])),
+        replays=(float(replays[0]), int(replays[1])) if replays else None,
+    )

@@ -1,0 +1,90 @@
+"""Spreading: which published devices a fault touches, and the taints that they get.
+
+Pure. A GPU's fault touches everything that is cut or shared from that GPU; a partition's fault touches that placement
+and its shares alone; no fault touches another GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from dra_driver.health.cordons import Cordon
+from dra_driver.health.fault import Fault, FaultKey, Subject
+from dra_driver.health.policy import HealthPolicy, Verdict
+from dra_driver.model.names import gpu_name
+from dra_driver.model.taints import DeviceTaint, DeviceTaints, TaintEffect
+
+_WORST = (TaintEffect.NO_EXECUTE, TaintEffect.NO_SCHEDULE, TaintEffect.NONE)
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePlace:
+    """A published device by name, and where it lies: its GPU and, for a partition, profile and first memory slice.
+
+    `shared` is the name of the device that it is a share of, or its own.
+    """
+
+    name: str
+    gpu: str
+    partition: tuple[int, int] | None = None
+    shared: str = ""
+
+    def is_cordoned_by(self, cordon: Cordon) -> bool:
+        """Return whether a cordon names this device, the one that it is a share of, or its GPU."""
+        return cordon.device in {self.name, self.shared, gpu_name(self.gpu)}
+
+
+def is_touched(place: DevicePlace, fault: Fault) -> bool:
+    """Return whether a fault concerns a device."""
+    subject = fault.subject
+    return place.gpu == subject.gpu and subject.partition in {None, place.partition}
+
+
+def verdicts_of(
+    places: Iterable[DevicePlace],
+    faults: Iterable[Fault],
+    policy: HealthPolicy,
+    now: float,
+    cordons: Iterable[Cordon] = (),
+) -> Mapping[str, tuple[Verdict, ...]]:
+    """Return, by device name, what the policy says of each fault that touches the device, the most important first.
+
+    Of two faults with the same key the one with the worse effect counts, and the earlier begin.
+    """
+    places, cordons = tuple(places), tuple(cordons)
+    judged = policy.judge(faults, len({place.gpu for place in places}), now)
+    found: dict[str, tuple[Verdict, ...]] = {}
+    for place in places:
+        worst: dict[FaultKey, Verdict] = {}
+        for verdict in judged:
+            if is_touched(place, verdict.fault):
+                key = verdict.fault.key
+                worst[key] = _worse(worst[key], verdict) if key in worst else verdict
+        held = [cordon.since for cordon in cordons if place.is_cordoned_by(cordon)]
+        if held:
+            worst[FaultKey.CORDONED] = _cordon_verdict(place, min(held), policy)
+        if worst:
+            found[place.name] = tuple(worst[key] for key in sorted(worst, key=lambda one: one.rank))
+    return found
+
+
+def taints_of(verdicts: Mapping[str, tuple[Verdict, ...]], domain: str) -> DeviceTaints:
+    """Return the taints of each device that has any. `domain` is the driver's name, which keys begin with."""
+    return {name: tuple(_taint(verdict, domain) for verdict in found) for name, found in verdicts.items()}
+
+
+def _cordon_verdict(place: DevicePlace, since: float, policy: HealthPolicy) -> Verdict:
+    fault = Fault(FaultKey.CORDONED, Subject(place.gpu, place.partition), "", since, since)
+    return Verdict(fault, policy.rules[FaultKey.CORDONED].effect, since)
+
+
+def _worse(one: Verdict, other: Verdict) -> Verdict:
+    worse = min(one, other, key=lambda verdict: (_WORST.index(verdict.effect), verdict.since))
+    return Verdict(worse.fault, worse.effect, min(one.since, other.since))
+
+
+def _taint(verdict: Verdict, domain: str) -> DeviceTaint:
+    since = datetime.fromtimestamp(verdict.since, UTC)
+    return DeviceTaint(f"{domain}/{verdict.fault.key}", verdict.fault.value, verdict.effect, since)

@@ -1,0 +1,35 @@
+"""Tally: how often each Xid was reported since the agent started, for the metrics.
+
+Two sources that report one Xid count it once, as far as both report each: the larger count of one source is taken.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from dra_driver.hardware.evidence import XidReport
+
+CODES_MOST = 256  # different codes; the driver has 176
+
+
+class XidTally:
+    """Counts by code. For use by a single thread."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[int, str]] = Counter()
+
+    def count(self, xids: Iterable[XidReport]) -> None:
+        """Count reports."""
+        for xid in xids:
+            slot = (xid.code, str(xid.source))
+            if slot in self._counts or len(self._counts) < CODES_MOST:
+                self._counts[slot] += 1
+
+    @property
+    def counts(self) -> Mapping[int, int]:
+        """Return how often each code was reported."""
+        found: dict[int, int] = {}
+        for (code, _), count in self._counts.items():
+            found[code] = max(found.get(code, 0), count)
+        return found

@@ -1,0 +1,93 @@
+"""Track: one dimension of one subject over time, with hysteresis on both edges.
+
+Pure. In: signs with their times. Out: whether the fault stands. A fault is raised by `raise_after` bad signs in a row
+and ends after `clear_after` good ones; one that was raised `FLAPS` times within an hour ends only after it was good for
+ten minutes. `since` is the first bad sign of the fault that stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from dra_driver.health.fault import FaultKey
+from dra_driver.health.signs import Sign
+
+CLEAR_AFTER = 3
+RAISE_AFTER = {FaultKey.NVLINK: 2, FaultKey.FABRIC: 2, FaultKey.THERMAL: 2, FaultKey.THROTTLED: 2, FaultKey.PCIE: 2}
+"""Dimensions in which one bad reading may be chance; the others are raised by the first."""
+FLAPS, FLAP_SECONDS, CALM_SECONDS = 3, 3600.0, 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """One dimension of one subject. `raised` has the times at which it was raised lately, the newest last."""
+
+    key: FaultKey
+    value: str = ""
+    since: float = 0.0
+    last_bad: float = 0.0
+    bad: int = 0
+    good: int = 0
+    count: int = 0
+    is_raised: bool = False
+    is_mild: bool = False
+    raised: tuple[float, ...] = ()
+
+    @property
+    def is_suspect(self) -> bool:
+        """Return whether the last sign was bad but not enough to raise the fault."""
+        return self.bad > 0 and not self.is_raised
+
+    @property
+    def is_idle(self) -> bool:
+        """Return whether there is nothing to remember."""
+        return not self.is_raised and not self.bad and not self.raised
+
+    def is_flapping(self, now: float) -> bool:
+        """Return whether the fault came and went several times within the last hour."""
+        return sum(now - at < FLAP_SECONDS for at in self.raised) >= FLAPS
+
+    def after(self, sign: Sign, at: float) -> Self:
+        """Return the track after one more sign."""
+        if sign.is_bad is None:
+            return self
+        return self._after_bad(sign, at) if sign.is_bad else self._after_good(at)
+
+    def _after_bad(self, sign: Sign, at: float) -> Self:
+        since = self.since if self.is_raised or self.bad else at
+        now = replace(
+            self,
+            value=sign.value,
+            is_mild=sign.is_mild,
+            since=min(since, at),
+            last_bad=max(self.last_bad, at),
+            bad=self.bad + 1,
+            good=0,
+            count=self.count + 1,
+        )
+        if now.is_raised or now.bad < RAISE_AFTER.get(self.key, 1):
+            return now
+        lately = tuple(t for t in self.raised if at - t < FLAP_SECONDS)[-FLAPS:]
+        return replace(now, is_raised=True, raised=(*lately, at))
+
+    def _after_good(self, at: float) -> Self:
+        good = self.good + 1
+        if not self.is_raised:
+            lately = tuple(t for t in self.raised if at - t < FLAP_SECONDS)
+            return replace(self, bad=0, good=good, count=0, raised=lately)
+        is_over = good >= CLEAR_AFTER and (not self.is_flapping(at) or at - self.last_bad >= CALM_SECONDS)
+        if not is_over:
+            return replace(self, bad=0, good=good)
+        return replace(self, bad=0, good=good, count=0, is_raised=False, value="", is_mild=False)
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return the track as JSON values."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
+        """Return what `to_wire` described. Raises: KeyError, TypeError, ValueError for anything else."""
+        values = {name: wire[name] for name in cls.__slots__}
+        return cls(**{**values, "key": FaultKey(wire["key"]), "raised": tuple(map(float, wire["raised"]))})

@@ -1,0 +1,81 @@
+"""Published: what one row of the table of attributes and capacities says.
+
+A row names a value, says what it means, which devices carry it, and how it is read from what a vendor found out.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dra_driver.hardware.facts import GpuFacts, PartitionFacts
+from dra_driver.inventory.device import DeviceType, Share
+
+GPU = (DeviceType.GPU, DeviceType.GPU_SHARE)
+MIG = (DeviceType.MIG, DeviceType.MIG_SHARE)
+SHARE = (DeviceType.GPU_SHARE, DeviceType.MIG_SHARE)
+PART = (DeviceType.MIG, *SHARE)
+ALL = (DeviceType.GPU, DeviceType.MIG, *SHARE)
+
+MEMORY, COMPUTE, SHARES = "memory", "compute", "shares"
+MEMORY_SLICE = "memorySlice"
+MEMORY_SLICES_TABLED = 8  # a GPU with seven compute slices has eight memory slices; room is reserved for that many
+
+
+class ValueKind(enum.StrEnum):
+    """The type that the API gives a value."""
+
+    STRING = "string"
+    BOOL = "bool"
+    INT = "int"
+    VERSION = "version"
+    QUANTITY = "quantity"  # a capacity; all other kinds are attributes
+
+
+class Owner(enum.StrEnum):
+    """Who defined what a name means."""
+
+    KUBERNETES = "Kubernetes"
+    NVIDIA = "NVIDIA"
+    OURS = "ours"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What is known about one device: its GPU, its partition if it is one, the node's driver, and how it is shared."""
+
+    gpu: GpuFacts
+    partition: PartitionFacts | None
+    driver_version: str | None
+    cuda_driver_version: str | None
+    share: Share | None = None
+    replicas: int | None = None
+
+    @property
+    def type(self) -> DeviceType:
+        """Return the type of the device."""
+        if self.share is None:
+            return DeviceType.GPU if self.partition is None else DeviceType.MIG
+        return DeviceType.GPU_SHARE if self.partition is None else DeviceType.MIG_SHARE
+
+
+Fact = str | int | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """One row: a published name, what it means, which devices carry it, and how its value is read (None: not known).
+
+    `rank` orders our own names (1 comes first); 0 is for the names that always come before them.
+    """
+
+    name: str
+    kind: ValueKind
+    meaning: str
+    types: tuple[DeviceType, ...]
+    read: Callable[[Found], Fact]
+    unit: str = ""
+    owner: Owner = Owner.NVIDIA
+    rank: int = 0
+    since: str = "0.1.0"

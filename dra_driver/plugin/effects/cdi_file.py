@@ -1,0 +1,100 @@
+"""CdiFiles: the CDI file of a claim, written after everything that it describes was made.
+
+This is the only place where `claims` (what to do) and `cdi` (how a file is written) meet.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+from dra_driver.cdi import ids
+from dra_driver.cdi.spec import render
+from dra_driver.cdi.store import CdiStore
+from dra_driver.claims.plan import CdiFileStep
+from dra_driver.hardware.port import Hardware
+from dra_driver.model.edits import Edits
+from dra_driver.model.errors import HardwareError
+from dra_driver.plugin.deadline import Deadline
+from dra_driver.plugin.effects.file_records import partition_env
+from dra_driver.plugin.effects.sharing.holders import with_sharing
+from dra_driver.plugin.ledger.recorded_steps import RecordedFile
+from dra_driver.plugin.steps.performer import StepPerformer
+from dra_driver.plugin.steps.step_run import MadePartition, StepRun, Undoing
+
+NODE_SECONDS = 2.0  # how long to wait for the device nodes of a new partition
+_POLL_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class DriverCdiNames:
+    """The CDI names of one driver, in the form that plans use."""
+
+    driver: str
+
+    @property
+    def kind(self) -> str:
+        """Return the CDI kind of all devices that this driver prepares."""
+        return ids.kind(self.driver)
+
+    def file(self, uid: str) -> str:
+        """Return the name of a claim's CDI file."""
+        return ids.claim_file(self.driver, uid)
+
+    def device(self, uid: str, device: str, share_id: str | None) -> str:
+        """Return the name of a device within that file."""
+        return ids.device_name(uid, device, share_id)
+
+    def id(self, uid: str, device: str, share_id: str | None) -> str:
+        """Return the fully qualified id of that device."""
+        return ids.device_id(self.driver, uid, device, share_id)
+
+
+class CdiFiles(StepPerformer[CdiFileStep, RecordedFile]):
+    """The CDI files of one node's claims."""
+
+    kind = CdiFileStep.kind
+
+    def __init__(self, store: CdiStore, hardware: Hardware) -> None:
+        self._store, self._hardware = store, hardware
+
+    def intent(self, step: CdiFileStep) -> RecordedFile:
+        """Return the record of a file: its name."""
+        return RecordedFile(step.file)
+
+    def perform(self, step: CdiFileStep, recorded: RecordedFile, run: StepRun) -> RecordedFile:
+        """Write the file unless it has this content. Raises: HardwareError, PrepareError."""
+        self._write(step, run, run.deadline.sooner(NODE_SECONDS))
+        return recorded
+
+    def find(self, step: CdiFileStep, _recorded: RecordedFile, run: StepRun) -> None:
+        """Write the file again where nodes or libraries changed. Raises: HardwareError, PrepareError."""
+        self._write(step, run, Deadline.after(0))
+
+    def undo(self, recorded: RecordedFile, _undoing: Undoing) -> None:
+        """Remove the file. Raises: PrepareError."""
+        self._store.remove(recorded.file)
+
+    def _write(self, step: CdiFileStep, run: StepRun, patience: Deadline) -> None:
+        edits = dict(step.devices)
+        for name, device in step.made.items():
+            partition = run.partitions[device]
+            found = self._edits_of(partition, patience)
+            edits[name] = replace(found, env=(*found.env, *partition_env(partition.recorded)))
+        for shared, recorded in run.shared:
+            for name in shared.in_file:
+                edits[name] = with_sharing(edits[name], shared, recorded, name)
+        run.is_file_changed |= self._store.write(step.file, render(step.cdi_kind, edits, step.common))
+
+    def _edits_of(self, partition: MadePartition, patience: Deadline) -> Edits:
+        """Return the edits of a partition that was just made; its device nodes may appear a moment after it.
+
+        Raises: HardwareError.
+        """
+        while True:
+            try:
+                return self._hardware.device_edits(partition.gpu, partition.facts)
+            except HardwareError as error:
+                if error.code != "hardware.node-missing" or patience.has_passed():
+                    raise
+            time.sleep(_POLL_SECONDS)

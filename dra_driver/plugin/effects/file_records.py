@@ -1,0 +1,53 @@
+"""File records: what a claim's CDI file records of partitions and sharing, for the case that the ledger is lost.
+
+Each record is an environment variable of a device in the file. `recovery` reads what is written here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+
+from dra_driver.model.records import json_text
+from dra_driver.model.wire import Wire
+from dra_driver.plugin.ledger.effect_records import EFFECT, DeviceEffect
+from dra_driver.plugin.ledger.recorded_steps import US, RecordedPartition, RecordedSharing
+
+OWNER_ENV = "DRA_DRIVER_PARTITION"
+EFFECT_ENV = "DRA_DRIVER_SHARING"
+
+
+def partition_env(recorded: RecordedPartition) -> tuple[str, ...]:
+    """Return the variable that records a partition; none for an administrator's.
+
+    Each partition has its own variable name, because a container with several partitions would otherwise see only the
+    last.
+    """
+    name = f"{OWNER_ENV}_{recorded.device.upper().replace('-', '_')}"
+    return (f"{name}={recorded.uuid}/{recorded.boot_id}",) if recorded.owner == US else ()
+
+
+def partitions_of_env(device: str, env: Iterable[str]) -> Iterator[RecordedPartition]:
+    """Yield the partitions that a device's variables record: UUID and boot, but not the GPU."""
+    for value in (variable.partition("=")[2] for variable in env if variable.startswith(OWNER_ENV)):
+        uuid, _, boot_id = value.rpartition("/")  # UUIDs of drivers before 470 contain slashes
+        yield RecordedPartition(device, None, boot_id=boot_id, owner=US, uuid=uuid)
+
+
+def sharing_env(effect: DeviceEffect) -> str:
+    """Return the variable that records the effect on a shared device."""
+    return f"{EFFECT_ENV}={json_text(EFFECT.write(effect))}"
+
+
+def sharing_of_env(variable: str) -> RecordedSharing:
+    """Return the step that a variable of `sharing_env` records. Raises: KeyError, TypeError, ValueError."""
+    effect = EFFECT.read(_object(variable.partition("=")[2]))
+    return RecordedSharing(effect.device, effect.settings, effect=effect)
+
+
+def _object(text: str) -> Wire:
+    """Return a JSON object. Raises: ValueError."""
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise ValueError("not a JSON object")  # noqa: TRY004 - a value of the wrong form, whatever its type
+    return found

@@ -1,0 +1,105 @@
+"""Folder use: which agents use the plugin's folder. The last one to leave removes it unless a claim still needs it.
+
+An uninstalled driver therefore leaves nothing on a node. Each agent holds a shared lock on one file for as long as it
+lives; an agent that gets that lock exclusively is the last. A file that is not the plugin's own is never removed, nor
+is one that a claim, a MIG mode that this driver switched on, or a report of a damaged ledger needs.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import uuid
+from contextlib import suppress
+from pathlib import Path
+
+from dra_driver.model.errors import NodeError
+from dra_driver.plugin.kubelet.sockets import is_refused, make_folder
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
+
+LOCK = "tenants"
+FOLDER_ID = "folder-id"
+# What an agent makes again when it starts.
+_OWN = (
+    *(f"ledger.db{ending}" for ending in ("", "-wal", "-shm", ".open", ".unprepared")),
+    *("health.db", "health.db-journal", "health.db.damaged", "health-forget", "cordons.lock"),
+    *(FOLDER_ID, "locks", "role.lock", "simulated-mig.lock", "simulated-modes.lock"),
+)
+
+
+def folder_id(folder: Path) -> str:
+    """Return the id of a plugin's folder, which is the same for all its agents and for no other folder.
+
+    Raises: NodeError("node.lock-file").
+    """
+    path, mine = folder / FOLDER_ID, folder / f".{FOLDER_ID}.{os.getpid()}"
+    try:
+        if not path.exists():
+            mine.write_text(f"{uuid.uuid4()}\n", encoding="ascii")
+            with suppress(FileExistsError):  # another agent was faster
+                os.link(mine, path)
+            mine.unlink()
+        return path.read_text(encoding="ascii").strip()[:36]
+    except (OSError, ValueError) as exc:
+        raise NodeError("lock-file", f"{path} can't be read: {exc}") from exc
+
+
+class FolderUse:
+    """One agent's use of `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._fd: int | None = None
+
+    def enter(self) -> None:
+        """Make the folder if it is missing, and hold the shared lock. Raises: NodeError."""
+        while self._fd is None:
+            try:
+                make_folder(self._folder)
+                fd = os.open(self._folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            except FileNotFoundError:  # the last agent has just removed the folder
+                continue
+            except NodeError as error:  # or removed it between the check and the use
+                if isinstance(error.__cause__, FileExistsError) and not self._folder.is_file():
+                    continue
+                raise
+            except OSError as exc:
+                raise NodeError("lock-file", f"{self._folder / LOCK} can't be opened: {exc.strerror}") from exc
+            fcntl.flock(fd, fcntl.LOCK_SH)
+            if self._is_current(fd):
+                self._fd = fd
+            else:
+                os.close(fd)
+
+    def leave(self, *, is_needed: bool) -> None:
+        """Release the lock; remove the folder unless something in it is needed or another agent uses it."""
+        if self._fd is None:
+            return
+        fd, self._fd = self._fd, None
+        try:
+            if not is_needed and self._is_last(fd):
+                for name in (*_OWN, LOCK):
+                    (self._folder / name).unlink(missing_ok=True)
+                with suppress(OSError):  # the folder has other files in it
+                    self._folder.rmdir()
+        except OSError as exc:
+            log.warning("folder not removed", extra=fields(err=str(exc)))
+        finally:
+            os.close(fd)
+
+    def _is_last(self, fd: int) -> bool:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        # An agent from before this lock file existed holds no lock, but its socket answers.
+        return self._is_current(fd) and all(is_refused(path) for path in self._folder.glob("*.sock"))
+
+    def _is_current(self, fd: int) -> bool:
+        try:
+            return (self._folder / LOCK).stat().st_ino == os.fstat(fd).st_ino
+        except FileNotFoundError:
+            return False

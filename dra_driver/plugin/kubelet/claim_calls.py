@@ -1,0 +1,166 @@
+"""ClaimCall: a method of the DRA service. Every fault becomes the error of its claim; no fault fails a whole call.
+
+Both versions of the service share one implementation; v1beta1 has no share ids. The claims of one call are worked on at
+the same time. A call is logged and counted after its answer, because the kubelet waits for that.
+Source: Kubernetes DRA plugin API v1 and v1beta1.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+from dra_driver.claims.plan import PreparedDevice
+from dra_driver.model.errors import DriverError
+from dra_driver.plugin.deadline import Deadline
+from dra_driver.plugin.kubelet.methods import MESSAGES, Context
+from dra_driver.plugin.prepare.preparer import Preparer
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
+
+Answered = Callable[[str, float, str], None]  # rpc, seconds, "ok" or the error's code
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of one claim: its devices, or an error as its code and as the text of the kubelet's event."""
+
+    devices: tuple[PreparedDevice, ...] = ()
+    code: str = "ok"
+    text: str = ""
+
+
+class ClaimCall:
+    """Answers the calls of one method in one version, in the threads of `pool`; it never raises.
+
+    Source: grpcio, `grpc/_server.py`, `_select_thread_pool_for_behavior`, for the attribute `experimental_thread_pool`
+    (a test checks that it still works).
+    """
+
+    rpc: ClassVar[str]
+
+    def __init__(self, version: str, preparer: Preparer, pool: ThreadPoolExecutor, answered: Answered) -> None:
+        self._messages, self._version, self._preparer, self._answered = MESSAGES[version], version, preparer, answered
+        self.experimental_thread_pool = self._pool = pool
+
+    def __call__(self, request: Any, context: Context) -> Any:
+        """Answer one call of the kubelet."""
+        raise NotImplementedError
+
+    def _work(self, claim: Any, deadline: Deadline) -> tuple[PreparedDevice, ...]:
+        """Do what the method does for one claim, and return its devices. Raises: DriverError."""
+        raise NotImplementedError
+
+    def _message(self, answer: Answer) -> Any:
+        """Return the answer for one claim as a message."""
+        raise NotImplementedError
+
+    def _answers(self, claims: Any, deadline: Deadline, context: Context) -> dict[str, Any]:
+        """Answer every claim of a call, keyed by UID, in parallel as far as the pool has free threads.
+
+        Any number of claims may wait for devices, and the other claims should not wait for them. Where no other thread
+        is free this thread does the work itself, so that a pool full of such calls never waits for itself.
+        """
+        todo = deque({claim.uid: claim for claim in claims}.values())
+        answers: dict[str, Any] = {}
+        helpers = [self._pool.submit(self._answer_all, todo, answers, deadline, context) for _ in range(len(todo) - 1)]
+        self._answer_all(todo, answers, deadline, context)
+        for helper in helpers:
+            if not helper.cancel():
+                helper.result()
+        return answers
+
+    def _answer_all(self, todo: deque[Any], answers: dict[str, Any], deadline: Deadline, context: Context) -> None:
+        """Answer claims until none is left to do."""
+        while True:
+            try:
+                claim = todo.popleft()
+            except IndexError:
+                return
+            answers[claim.uid] = self._message(self._answer(claim, deadline, context))
+
+    def _answer(self, claim: Any, deadline: Deadline, context: Context) -> Answer:
+        """Work on one claim."""
+        started = time.monotonic()
+        try:
+            answer = Answer(self._work(claim, deadline))
+        except DriverError as error:
+            answer = Answer((), error.code, f"{error} [{error.code}]")
+        except Exception as error:
+            log.exception("bug: unexpected error", extra=fields(rpc=self.rpc, claim_uid=claim.uid))
+            answer = Answer((), "driver.bug", f"{type(error).__name__}: {error} [driver.bug]")
+        note = partial(self._note, claim, answer, time.monotonic() - started)
+        if not context.add_callback(note):  # the call has ended already
+            note()
+        return answer
+
+    def _note(self, claim: Any, answer: Answer, seconds: float) -> None:
+        """Count and log what was answered."""
+        self._answered(self.rpc, seconds, answer.code)
+        record = {
+            "claim": f"{claim.namespace}/{claim.name}",
+            "claim_uid": claim.uid,
+            "took_ms": round(seconds * 1000, 1),
+        }
+        if answer.text:
+            log.warning("claim refused", extra=fields(rpc=self.rpc, code=answer.code, err=answer.text, **record))
+        else:
+            log.info("claim answered", extra=fields(rpc=self.rpc, devices=len(answer.devices), **record))
+
+
+class PrepareCall(ClaimCall):
+    """NodePrepareResources."""
+
+    rpc = "prepare"
+
+    def __call__(self, request: Any, context: Context) -> Any:
+        """Prepare the claims of a call, unless the kubelet gave up while it was queued: it will ask again."""
+        if not context.is_active():
+            return self._messages.NodePrepareResourcesResponse()
+        deadline = Deadline.of_call(context.time_remaining())
+        return self._messages.NodePrepareResourcesResponse(claims=self._answers(request.claims, deadline, context))
+
+    def _work(self, claim: Any, deadline: Deadline) -> tuple[PreparedDevice, ...]:
+        return self._preparer.prepare(claim.namespace, claim.name, claim.uid, deadline)
+
+    def _message(self, answer: Answer) -> Any:
+        with_shares = self._version == "v1.DRAPlugin"
+        devices = [_encode(self._messages, device, with_shares=with_shares) for device in answer.devices]
+        return self._messages.NodePrepareResourceResponse(devices=devices, error=answer.text)
+
+
+class UnprepareCall(ClaimCall):
+    """NodeUnprepareResources."""
+
+    rpc = "unprepare"
+
+    def __call__(self, request: Any, context: Context) -> Any:
+        """Unprepare the claims of a call."""
+        deadline = Deadline.of_call(context.time_remaining(), goes_first=True)
+        return self._messages.NodeUnprepareResourcesResponse(claims=self._answers(request.claims, deadline, context))
+
+    def _work(self, claim: Any, deadline: Deadline) -> tuple[PreparedDevice, ...]:
+        self._preparer.unprepare(claim.uid, deadline)
+        return ()
+
+    def _message(self, answer: Answer) -> Any:
+        return self._messages.NodeUnprepareResourceResponse(error=answer.text)
+
+
+def _encode(messages: Any, device: PreparedDevice, *, with_shares: bool) -> Any:
+    wire = messages.Device(
+        request_names=[device.request] if device.request else [],
+        pool_name=device.pool,
+        device_name=device.device,
+        cdi_device_ids=list(device.cdi_ids),
+    )
+    if with_shares and device.share_id:
+        wire.share_id = device.share_id
+    return wire

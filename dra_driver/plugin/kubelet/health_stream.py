@@ -1,0 +1,130 @@
+"""Health stream: what the kubelet learns of the devices' health, for the status of pods.
+
+In: the health of every device, asked when it is needed. Out: the full list at once, again whenever it changed, and at
+least every ten seconds, because a kubelet takes a device for unknown after thirty seconds without a report. Messages
+stay the same while a fault lasts: each change of a message makes the kubelet write the status of a pod.
+
+Source: kubelet's dra-health API, v1alpha1 (Kubernetes 1.34 to 1.39) and v1 (1.37 and newer), whose messages are equal.
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import grpc
+
+from dra_driver.plugin._proto.k8s.dra_health.v1alpha1 import api_pb2 as messages
+from dra_driver.plugin.kubelet.methods import Context
+
+HEALTH_VERSIONS = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")  # also the names of the gRPC services
+RESEND_SECONDS = 10.0
+TIMEOUT_SECONDS = 30  # after which the kubelet is to take a device for unknown
+STREAMS = 4  # a kubelet opens one; another one may end late when it restarts
+MESSAGE_CHARACTERS = 1024
+
+
+class DeviceState(enum.IntEnum):
+    """A device's health, with the numbers of the API."""
+
+    UNKNOWN = 0
+    HEALTHY = 1
+    UNHEALTHY = 2
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceReport:
+    """One device's health; `message` is shown in the status of the pods that use it."""
+
+    pool: str
+    device: str
+    state: DeviceState
+    message: str = ""
+
+
+class HealthStream:
+    """Serves `health` to the kubelet; `health` may be called by several threads."""
+
+    def __init__(self, health: Callable[[], tuple[DeviceReport, ...]]) -> None:
+        self._health = health
+        self._threads = ThreadPoolExecutor(STREAMS, thread_name_prefix="health-stream")
+        self._changed = threading.Condition()
+        self._revision, self._open = 0, 0
+        self._is_over = False
+
+    def changed(self) -> None:
+        """Send the list again now: something in it may have changed."""
+        with self._changed:
+            self._revision += 1
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """End all streams."""
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def methods(self, service: str) -> grpc.GenericRpcHandler[Any, Any]:
+        """Return the method table of one version of the service, whose calls have threads of their own.
+
+        Source: grpcio, `grpc/_server.py`, `_select_thread_pool_for_behavior`, for the attribute.
+        """
+        watch = partial(self._watch)
+        watch.experimental_thread_pool = self._threads  # type: ignore[attr-defined]
+        handler = grpc.unary_stream_rpc_method_handler(
+            watch,
+            request_deserializer=messages.NodeWatchResourcesRequest.FromString,
+            response_serializer=lambda message: message.SerializeToString(),
+        )
+        return grpc.method_handlers_generic_handler(service, {"NodeWatchResources": handler})
+
+    def _watch(self, _request: Any, context: Context) -> Iterator[Any]:
+        with self._changed:
+            is_one_too_many = self._open >= STREAMS
+            self._open += not is_one_too_many
+        if is_one_too_many:
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{STREAMS} health streams are open")
+        context.add_callback(self._wake)
+        try:
+            yield from self._lists(context)
+        finally:
+            with self._changed:
+                self._open -= 1
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    def _lists(self, context: Context) -> Iterator[Any]:
+        while not self._is_over and context.is_active():
+            with self._changed:
+                sent = self._revision
+            yield _encode(self._health())
+            with self._changed:
+                self._changed.wait_for(partial(self._is_due, sent, context), RESEND_SECONDS)
+
+    def _is_due(self, sent: int, context: Context) -> bool:
+        return self._is_over or self._revision != sent or not context.is_active()
+
+
+def _encode(reports: tuple[DeviceReport, ...]) -> Any:
+    now = int(time.time())
+    return messages.NodeWatchResourcesResponse(
+        devices=[
+            messages.DeviceHealth(
+                device=messages.DeviceIdentifier(pool_name=report.pool, device_name=report.device),
+                health=report.state.name,
+                last_updated_time=now,
+                health_check_timeout_seconds=TIMEOUT_SECONDS,
+                message=report.message[:MESSAGE_CHARACTERS],
+            )
+            for report in reports
+        ]
+    )

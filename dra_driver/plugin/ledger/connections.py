@@ -1,0 +1,90 @@
+"""Connections to the ledger's SQLite file, how they are set up, and SQLite's errors as LedgerErrors."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from contextlib import closing
+from pathlib import Path
+
+from dra_driver.model.errors import LedgerError, Retry
+
+_PRAGMAS = (
+    "PRAGMA journal_mode=WAL",
+    "PRAGMA synchronous=FULL",
+    "PRAGMA foreign_keys=OFF",
+    "PRAGMA cache_size=-256",  # in KiB; the ledger is small
+    "PRAGMA temp_store=MEMORY",  # so that a view needs no space on the disk
+)
+_WHO = "find the process other than this driver's agents that has the file open (fuser -v), and end it"
+_FAULTS = {
+    sqlite3.SQLITE_FULL: ("full", Retry.LATER, "free space on the file system of the plugin's data folder"),
+    sqlite3.SQLITE_READONLY: ("read-only", Retry.LATER, "the plugin's data folder must be writable"),
+    sqlite3.SQLITE_CANTOPEN: ("cannot-open", Retry.LATER, "the plugin's data folder must exist and be writable"),
+    sqlite3.SQLITE_IOERR: ("input-output", Retry.LATER, "check the disk of the plugin's data folder"),
+    sqlite3.SQLITE_BUSY: ("busy", Retry.NOW, _WHO),
+    sqlite3.SQLITE_PROTOCOL: ("busy", Retry.NOW, _WHO),
+    sqlite3.SQLITE_CORRUPT: ("corrupt", Retry.NOW, ""),
+    sqlite3.SQLITE_NOTADB: ("corrupt", Retry.NOW, ""),
+}
+CORRUPT, BUSY = "ledger.corrupt", "ledger.busy"
+# The errors of a full disk: the first while writing; the second over quota, and where a connection's shared memory
+# finds no room.
+NO_ROOM = ("ledger.full", "ledger.input-output")
+
+
+def connect(path: Path, *, is_read_only: bool) -> sqlite3.Connection:
+    """Return a connection that never waits for a lock. Raises: sqlite3.Error."""
+    mode = "ro" if is_read_only else "rwc"
+    connection = sqlite3.connect(
+        f"file:{quoted(path)}?mode={mode}",
+        uri=True,
+        timeout=0,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+    connection.row_factory = sqlite3.Row
+    try:
+        for pragma in _PRAGMAS[-1:] if is_read_only else _PRAGMAS:
+            connection.execute(pragma)
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
+
+
+def is_busy(exc: BaseException) -> bool:
+    """Return whether an error means that another process has the file locked."""
+    number = getattr(exc, "sqlite_errorcode", None) or 0
+    return number & 0xFF in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_PROTOCOL}
+
+
+def locked(path: Path, started: float) -> LedgerError:
+    """Return the error for a file that was locked since `started`, in seconds of monotonic time."""
+    waited = time.monotonic() - started
+    text = f"ledger {path} was kept locked by another process, or by a slow disk, for {waited:.1f} s: no time is left"
+    return LedgerError("busy", text, hint=_WHO, retry=Retry.LATER)
+
+
+def quoted(path: Path) -> str:
+    """Return a path quoted as part of an SQLite URI."""
+    return os.fspath(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+
+
+def fault(exc: sqlite3.Error, path: Path) -> LedgerError:
+    """Return SQLite's error as a LedgerError."""
+    number = getattr(exc, "sqlite_errorcode", None) or 0
+    code, retry, hint = _FAULTS.get(number & 0xFF, ("sqlite", Retry.LATER, ""))
+    return LedgerError(code, f"ledger {path}: {exc}", hint=hint, retry=retry)
+
+
+def has_claims(path: str | Path) -> bool:
+    """Return whether the ledger at `path` may hold claims, which one that can't be read may."""
+    if not Path(path).exists():
+        return False
+    try:
+        with closing(sqlite3.connect(f"file:{quoted(Path(path))}?mode=ro", uri=True)) as connection:
+            return connection.execute("SELECT 1 FROM claims LIMIT 1").fetchone() is not None
+    except sqlite3.Error:
+        return True

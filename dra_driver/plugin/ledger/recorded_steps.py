@@ -1,0 +1,199 @@
+"""Recorded steps: what the ledger knows of each step of a claim, which is all that undoing it needs.
+
+Values. One type for each kind of step, and `UnknownStep` for those of a newer agent. `step_records` writes and reads
+them; who carries the steps out and undoes them is registered by kind (`plugin.effects`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from dra_driver.claims.memory_limits import MemoryLimitStep
+from dra_driver.claims.plan import CdiFileStep, MigModeStep, MigPartitionStep
+from dra_driver.claims.sharing_plan import SharingStep
+from dra_driver.hardware.facts import GpuFacts, MigProfile
+from dra_driver.model.sharing import ClientLimits, SharedDevice, SharingSettings
+from dra_driver.model.wire import Wire
+from dra_driver.mps.settings import MpsChannel
+from dra_driver.plugin.ledger.effect_records import DeviceEffect
+
+US, OTHER = "us", "other"  # owners of a partition: this driver, or an administrator
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReference:
+    """What is needed to find a GPU again."""
+
+    uuid: str
+    pci_address: str
+    minor: int
+
+    @classmethod
+    def of(cls, gpu: GpuFacts) -> GpuReference:
+        """Return the reference to a GPU."""
+        return cls(gpu.uuid, gpu.pci_address, gpu.minor)
+
+    def facts(self) -> GpuFacts:
+        """Return the GPU as hardware ports expect it; nothing else of it is known."""
+        return GpuFacts(uuid=self.uuid, pci_address=self.pci_address, minor=self.minor, memory_bytes=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedStep:
+    """What every recorded step has: a kind, and a key that is unique within the kind.
+
+    `rest` is what a newer agent added to it, which is written again. `as_read` is the JSON object from which the step
+    was read; a changed copy has none.
+    """
+
+    kind: ClassVar[str]
+
+    rest: Wire = field(default_factory=dict)
+    as_read: Wire | None = field(default=None, init=False, compare=False, repr=False)
+
+    @property
+    def key(self) -> str:
+        """The name of what the step changes, unique within its kind."""
+        raise NotImplementedError
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        """The kind and the key, by which a planned step finds its record."""
+        return self.kind, self.key
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedFile(RecordedStep):
+    """A CDI file, by its name."""
+
+    kind: ClassVar[str] = CdiFileStep.kind
+
+    file: str
+
+    @property
+    def key(self) -> str:
+        """The file's name."""
+        return self.file
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedMode(RecordedStep):
+    """MIG mode that was switched off; `restore` is whether an administrator had it on in boot `boot_id`."""
+
+    kind: ClassVar[str] = MigModeStep.kind
+
+    gpu: GpuReference
+    restore: bool = False
+    boot_id: str | None = None
+
+    @property
+    def key(self) -> str:
+        """The GPU's PCI address."""
+        return self.gpu.pci_address
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedPartition(RecordedStep):
+    """A partition and its owner. `gpu`, `profile` and `start` are None where only a CDI file knew of it.
+
+    `uuid` is empty until the partition was made. `boot_id`, `owner` and `uuid` are None before the hardware was asked.
+    """
+
+    kind: ClassVar[str] = MigPartitionStep.kind
+
+    device: str
+    gpu: GpuReference | None
+    profile: MigProfile | None = None
+    start: int | None = None
+    boot_id: str | None = None
+    owner: str | None = None
+    uuid: str | None = None
+
+    @property
+    def key(self) -> str:
+        """The device's name."""
+        return self.device
+
+    @property
+    def place(self) -> tuple[str, int, int] | None:
+        """The GPU's PCI address, the profile's id and the start; None where they are not known."""
+        if self.gpu is None or self.profile is None or self.start is None:
+            return None
+        return self.gpu.pci_address, self.profile.gi_profile_id, self.start
+
+    def is_ours(self, boot_id: str) -> bool:
+        """Return whether this driver made the partition, or is about to, in this boot."""
+        return self.owner == US and self.boot_id == boot_id
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedSharing(RecordedStep):
+    """A shared device, how it is shared, and what the claim has of it (as `SharingStep`).
+
+    `effect` is the effect on the device, and `channel` that of its MPS daemon; None before the step was carried out.
+    """
+
+    kind: ClassVar[str] = SharingStep.kind
+
+    device: SharedDevice
+    settings: SharingSettings
+    in_file: tuple[str, ...] = ()
+    clients: Mapping[str, ClientLimits] = field(default_factory=dict)
+    made: str = ""
+    effect: DeviceEffect | None = None
+    channel: MpsChannel | None = None
+
+    @property
+    def key(self) -> str:
+        """The name of the shared device."""
+        return self.device.name
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedLimit(RecordedStep):
+    """A limit in bytes on what `pods`, by UID, may use of a GPU's memory."""
+
+    kind: ClassVar[str] = MemoryLimitStep.kind
+
+    device: SharedDevice
+    limit: int
+    pods: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        """The GPU's name."""
+        return self.device.name
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownStep(RecordedStep):
+    """A step of kind `name` that this agent can't read: kept as it is, in `rest`."""
+
+    kind: ClassVar[str] = ""
+
+    name: str
+
+    @property
+    def key(self) -> str:
+        """What a step of a known form has as its key."""
+        return str(self.rest.get("key") or self.rest.get("file"))
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        """A pair that is no planned step's."""
+        return "", f"{self.name}/{self.key}"
+
+
+def is_only_file(recorded: Iterable[RecordedStep]) -> bool:
+    """Return whether recorded steps wrote a CDI file and did nothing else to the node."""
+    return all(isinstance(step, RecordedFile) for step in recorded)
+
+
+def ends_with_power(recorded: Iterable[RecordedStep]) -> bool:
+    """Return whether a power failure takes all away that recorded steps made: files in memory, and partitions.
+
+    Source: NVIDIA MIG user guide, "Persistence": instances have to be made again after a reset or reboot.
+    """
+    return all(isinstance(step, (RecordedFile, RecordedPartition)) for step in recorded)

@@ -1,0 +1,108 @@
+"""Step records: recorded steps as the JSON objects in a claim's row, and back, byte for byte.
+
+A step that was read and not changed is written from the object that it was read from, whatever a newer agent put into
+it. What can't be read is kept as an `UnknownStep`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from dra_driver.hardware.facts import MigProfile
+from dra_driver.model.records import Key, RecordForm
+from dra_driver.model.sharing import CLIENT_LIMITS, SHARED_DEVICE, record_of_settings, settings_of_record
+from dra_driver.model.wire import Wire
+from dra_driver.mps.settings import MpsChannel
+from dra_driver.plugin.ledger.effect_records import EFFECT
+from dra_driver.plugin.ledger.recorded_steps import (
+    GpuReference,
+    RecordedFile,
+    RecordedLimit,
+    RecordedMode,
+    RecordedPartition,
+    RecordedSharing,
+    RecordedStep,
+    UnknownStep,
+)
+
+_KIND, _KEY = "kind", "key"
+_GPU = RecordForm(GpuReference, pci_address=Key("pci"))
+_PROFILE = RecordForm(MigProfile, starts=Key("starts", write=list, read=lambda _: ()))
+_CHANNEL = RecordForm(MpsChannel, pipe_dir=Key("pipeDir"), shm_dir=Key("shmDir"))
+
+
+def _clients(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: CLIENT_LIMITS.read(limits) for name, limits in record.items()}
+
+
+def _form(kind: type[RecordedStep], **keys: Key) -> RecordForm[Any]:
+    return RecordForm(kind, without=("rest",), **keys)
+
+
+_FORMS: Mapping[str, RecordForm[Any]] = {
+    RecordedFile.kind: _form(RecordedFile),
+    RecordedMode.kind: _form(RecordedMode, gpu=Key("gpu", _GPU.write, _GPU.read), boot_id=Key("bootId", left_out=None)),
+    RecordedPartition.kind: _form(
+        RecordedPartition,
+        device=Key(_KEY),
+        gpu=Key("gpu", lambda gpu: gpu and _GPU.write(gpu), lambda gpu: gpu and _GPU.read(gpu)),
+        profile=Key("profile", _PROFILE.write, _PROFILE.read, left_out=None),
+        start=Key("start", left_out=None),
+        boot_id=Key("bootId", left_out=None),
+        owner=Key("owner", left_out=None),
+        uuid=Key("uuid", left_out=None),
+    ),
+    RecordedSharing.kind: _form(
+        RecordedSharing,
+        device=Key("device", SHARED_DEVICE.write, SHARED_DEVICE.read),
+        settings=Key("settings", record_of_settings, settings_of_record),
+        in_file=Key("inFile", list, tuple),
+        clients=Key("clients", lambda by_name: {n: CLIENT_LIMITS.write(c) for n, c in by_name.items()}, _clients),
+        effect=Key("effect", EFFECT.write, EFFECT.read, left_out=None),
+        channel=Key("channel", _CHANNEL.write, _CHANNEL.read, left_out=None),
+    ),
+    RecordedLimit.kind: _form(
+        RecordedLimit,
+        device=Key("device", SHARED_DEVICE.write, SHARED_DEVICE.read),
+        limit=Key("limit", read=int),
+        pods=Key("pods", list, tuple),
+    ),
+}
+_WITHOUT_KEY = RecordedFile.kind  # the one kind whose records have no key beside what names it
+
+
+def record_of_step(step: RecordedStep) -> Wire:
+    """Return a step as a JSON object."""
+    if step.as_read is not None:
+        return step.as_read
+    form = _FORMS.get(step.kind)
+    if form is None:
+        return step.rest
+    head = {_KIND: step.kind} if step.kind == _WITHOUT_KEY else {_KIND: step.kind, _KEY: step.key}
+    return {**step.rest, **head, **form.write(step)}
+
+
+def step_of_record(record: Wire) -> RecordedStep:
+    """Return the step in a JSON object, an `UnknownStep` where it can't be read."""
+    kind = record.get(_KIND)
+    form = _FORMS.get(kind) if isinstance(kind, str) else None
+    if form is None:
+        return UnknownStep(str(kind), rest=record)
+    try:
+        rest = form.unknown(record)
+        step: RecordedStep = form.read(record, rest={k: v for k, v in rest.items() if k not in (_KIND, _KEY)})
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return UnknownStep(str(kind), rest=record)
+    object.__setattr__(step, "as_read", record)
+    return step
+
+
+def records_of_steps(steps: Iterable[RecordedStep]) -> list[Wire]:
+    """Return the steps of a claim as they are in its row."""
+    return [record_of_step(step) for step in steps]
+
+
+def steps_of_records(records: Iterable[Wire]) -> tuple[RecordedStep, ...]:
+    """Return the steps in a claim's row."""
+    return tuple(map(step_of_record, records))

@@ -1,0 +1,139 @@
+"""MigModes: MIG mode of a node's GPUs: off for claims of whole GPUs, on for partitions.
+
+In: steps of plans, what the ledger recorded of them, and GPUs that are about to get a partition or have lost their
+last one. Every change of a GPU happens under that GPU's lock, which also holds between two agents, so the mode can't be
+switched off between a call's check and its partition. Each GPU has its own lock; nothing here waits for another GPU.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from dra_driver.claims.plan import MigModeStep
+from dra_driver.hardware.facts import GpuFacts
+from dra_driver.hardware.port import Hardware, Partitionable
+from dra_driver.model.errors import HardwareError, Retry
+from dra_driver.model.names import gpu_name
+from dra_driver.plugin.deadline import Deadline
+from dra_driver.plugin.ledger.ledger import Ledger, as_far_as_there_is_room
+from dra_driver.plugin.ledger.recorded_steps import GpuReference, RecordedMode
+from dra_driver.plugin.locks import NodeLocks, gpu_lock
+from dra_driver.plugin.steps.performer import StepPerformer
+from dra_driver.plugin.steps.step_run import StepRun, Undoing
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
+
+
+class MigModes(StepPerformer[MigModeStep, RecordedMode]):
+    """The MIG mode of one node's GPUs.
+
+    `changed` is called with a GPU before and after each change of its MIG mode or partitions.
+    """
+
+    kind = MigModeStep.kind
+
+    def __init__(
+        self,
+        hardware: Hardware,
+        locks: NodeLocks,
+        ledger: Ledger,
+        boot_id: str,
+        *,
+        changed: Callable[[GpuFacts], None] = lambda _: None,
+    ) -> None:
+        self._locks, self._ledger, self._boot_id = locks, ledger, boot_id
+        self.changed = changed
+        self._partitionable = hardware if isinstance(hardware, Partitionable) else None
+
+    def intent(self, step: MigModeStep) -> RecordedMode:
+        """Return the record of a GPU that is to be used whole."""
+        return RecordedMode(GpuReference.of(step.gpu))
+
+    def look(self, step: MigModeStep, _deadline: Deadline) -> RecordedMode:
+        """Return the intent of this boot."""
+        return replace(self.intent(step), boot_id=self._boot_id)
+
+    def perform(self, step: MigModeStep, recorded: RecordedMode, run: StepRun) -> RecordedMode:
+        """Switch MIG mode off, and record whether to switch it on again afterwards. Idempotent.
+
+        That is decided now, because the mode that the scan saw may have been on for a partition of ours that is gone
+        since.
+
+        Raises: HardwareError, also while the GPU has a partition.
+        """
+        with self.hold(step.gpu, run.deadline):
+            address = step.gpu.pci_address
+            is_ours = self.is_ours(step.gpu)
+            if self.port(step.gpu).mig_mode(step.gpu, run.deadline.remaining()):
+                if not is_ours and not recorded.restore:
+                    recorded = replace(recorded, restore=True)
+                    run.note(recorded)
+                self._switch(step.gpu, run.deadline, enabled=False)
+            if is_ours:
+                self._ledger.set_mode(address, None)
+        return recorded
+
+    def undo(self, recorded: RecordedMode, undoing: Undoing) -> None:
+        """Switch MIG mode on again where an administrator had it on. A failure is logged and otherwise ignored."""
+        if not recorded.restore or recorded.boot_id != self._boot_id:
+            return
+        gpu = recorded.gpu.facts()
+        try:
+            with self.hold(gpu, undoing.deadline):
+                self._switch(gpu, undoing.deadline, enabled=True)
+        except HardwareError as error:
+            log.warning("MIG mode not restored", extra=fields(device=gpu.pci_address, err=str(error)))
+
+    def settle(self, gpu: GpuFacts, deadline: Deadline) -> None:
+        """Switch MIG mode off where it is on only for partitions of ours that are all gone. Raises: DriverError."""
+        with self.hold(gpu, deadline):
+            self.switch_off_if_unused(gpu, "", deadline)
+
+    @contextmanager
+    def hold(self, gpu: GpuFacts, deadline: Deadline) -> Iterator[None]:
+        """Hold the GPU's lock. Raises: PrepareError("prepare.locked")."""
+        with self._locks.hold([gpu_lock(gpu.pci_address)], deadline):
+            yield
+
+    def port(self, gpu: GpuFacts) -> Partitionable:
+        """Return the hardware, which must be able to partition GPUs. Raises: HardwareError("hardware.no-mig")."""
+        if self._partitionable is None:
+            raise HardwareError(
+                "no-mig", f"GPU {gpu.pci_address} can't be partitioned by this agent", retry=Retry.LATER
+            )
+        return self._partitionable
+
+    # The methods below run under the GPU's lock
+
+    def is_ours(self, gpu: GpuFacts) -> bool:
+        """Return whether this driver has switched the GPU's MIG mode on in this boot."""
+        return gpu.pci_address in self._ledger.modes(self._boot_id)
+
+    def switch_on(self, gpu: GpuFacts, deadline: Deadline) -> None:
+        """Switch MIG mode on, recording it first, so that after a crash it is known that this driver did it."""
+        self._ledger.set_mode(gpu.pci_address, self._boot_id)
+        self._switch(gpu, deadline, enabled=True)
+
+    def switch_off_if_unused(self, gpu: GpuFacts, uid: str, deadline: Deadline) -> None:
+        """Switch MIG mode off if it is ours, and no claim but `uid` and no partition needs it."""
+        if not self.is_ours(gpu) or self._ledger.is_occupied(gpu_name(gpu.pci_address), other_than=uid):
+            return
+        if self.port(gpu).partitions_now(gpu):
+            return
+        try:
+            self._switch(gpu, deadline, enabled=False)
+        except HardwareError as error:  # the reaper tries again, and so does a claim of the whole GPU
+            log.warning("MIG mode stays on", extra=fields(device=gpu.pci_address, code=error.code, err=str(error)))
+        else:
+            with as_far_as_there_is_room("forget whose MIG mode it was"):
+                self._ledger.set_mode(gpu.pci_address, None)
+
+    def _switch(self, gpu: GpuFacts, deadline: Deadline, *, enabled: bool) -> None:
+        self.changed(gpu)
+        self.port(gpu).set_mig_mode(gpu, enabled, deadline.remaining())
+        log.info("MIG mode switched", extra=fields(device=gpu.pci_address, status="on" if enabled else "off"))
+        self.changed(gpu)

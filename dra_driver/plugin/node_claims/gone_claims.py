@@ -1,0 +1,164 @@
+"""Gone claims: whether a claim that holds a device has been deleted for good.
+
+A device changes hands only through Unprepare, or when its claim has been missing in the API for five minutes and no
+process is on any device that the claim owns. Where the hardware can't list processes, the device is never taken away.
+The five minutes are boot time, kept in the ledger, so they survive a restart of the agent but not of the node.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Protocol
+
+from dra_driver.claims.allocated import decode_claim
+from dra_driver.hardware.port import Hardware, ProcessLister
+from dra_driver.inventory.offering import Inventory
+from dra_driver.kube.answers import NOT_FOUND
+from dra_driver.model.errors import ApiError, ClaimError, HardwareError, NodeError, Retry
+from dra_driver.model.wire import ClaimWire
+from dra_driver.plugin.ledger.kept_back import boot_seconds
+from dra_driver.plugin.ledger.ledger import Ledger
+from dra_driver.plugin.ledger.record import ClaimState, Record
+from dra_driver.plugin.node_identity import NodeIdentity
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
+
+GONE_SECONDS = 300.0
+API_SECONDS = 2.0  # for one request, because a kubelet's call may be waiting for the answer
+
+
+class ClaimApi(Protocol):
+    """What the plugin asks of the Kubernetes API."""
+
+    def get_claim(self, namespace: str, name: str, *, timeout_s: float) -> ClaimWire:
+        """Read one claim. Raises: ApiError."""
+
+
+Find = Callable[[str], ClaimWire | None]
+"""Returns the claim with a UID, None when no pod of this node has it. Raises: DriverError when that is unknown."""
+
+
+def nobody_tells(uid: str) -> ClaimWire | None:
+    """Raise NodeError, where nothing can be asked whether a claim still exists."""
+    raise NodeError("claims-unknown", f"cannot determine whether claim {uid} still exists", retry=Retry.LATER)
+
+
+class GoneClaims:
+    """Judges whether claims are abandoned, and keeps in the ledger since when they have been gone."""
+
+    def __init__(
+        self,
+        node: NodeIdentity,
+        api: ClaimApi,
+        ledger: Ledger,
+        hardware: Hardware,
+        inventory: Callable[[], Inventory],
+        *,
+        find: Find = nobody_tells,
+        now: Callable[[], float] = boot_seconds,
+    ) -> None:
+        self._node, self._api, self._ledger, self._find = node, api, ledger, find
+        self._missing: dict[str, float] = {}  # claims that the ledger does not know: since when no pod has them
+        self._hardware, self._inventory, self._now = hardware, inventory, now
+
+    def is_abandoned(self, record: Record) -> bool:
+        """Return whether a claim is abandoned, after asking for it and recording in the ledger whether it was found.
+
+        When the API server or the kubelet does not answer, everything is left as it was. Raises: LedgerError.
+        """
+        try:
+            is_gone = self._is_gone(record)
+        except (ApiError, NodeError) as error:
+            log.info(
+                "cannot determine whether a claim still exists", extra=fields(claim=record.full_name, err=str(error))
+            )
+            return False
+        since = record.gone_since if record.gone_boot == self._node.boot_id else None
+        if not is_gone:
+            if record.gone_since is not None:
+                self._ledger.set_gone(record.uid, None, "")
+            return False
+        if since is None:
+            log.info("claim no longer exists", extra=fields(claim=record.full_name, claim_uid=record.uid))
+            self._ledger.set_gone(record.uid, self._now(), self._node.boot_id)
+            return False
+        return self._now() - since >= GONE_SECONDS and self._is_idle(record)
+
+    def exists(self, uid: str) -> bool:
+        """Return whether a claim known only by its UID may be in use: until no pod has had it for five minutes.
+
+        A kubelet that has just started does not know its pods yet. Raises: DriverError when it can't be determined.
+        """
+        if self._find(uid) is not None:
+            self._missing.pop(uid, None)
+            return True
+        if self._now() - self._missing.setdefault(uid, self._now()) < GONE_SECONDS:
+            return True
+        del self._missing[uid]
+        return False
+
+    def _is_gone(self, record: Record) -> bool:
+        if not record.name:
+            return not self._complete(record)
+        try:
+            wire = self._api.get_claim(record.namespace, record.name, timeout_s=API_SECONDS)
+        except ApiError as error:
+            if error.code == NOT_FOUND:
+                return True
+            raise
+        return _uid(wire) not in {record.uid, ""}
+
+    def _complete(self, record: Record) -> bool:
+        """Look for a recovered claim, whose name was lost, among those of this node's pods.
+
+        Return False when no pod has it.
+        """
+        found = self._find(record.uid)
+        if found is None:
+            return False
+        try:
+            claim = decode_claim(found, driver=self._node.driver, uid=record.uid)
+        except ClaimError as error:  # deallocated, but it holds its devices until it is unprepared
+            log.info("recovered claim is no longer allocated", extra=fields(claim_uid=record.uid, err=str(error)))
+            return True
+        if record.owned_names() and not record.claim().is_of_same_devices(claim):
+            # It was allocated again after it was prepared; its containers may still use what the CDI file names.
+            log.info("recovered claim is allocated to other devices now", extra=fields(claim_uid=record.uid))
+            return True
+        self._ledger.complete(
+            replace(
+                record, namespace=claim.namespace, name=claim.name, allocation=claim.record(), state=ClaimState.PREPARED
+            ),
+            claim,
+        )
+        log.info("recovered claim found in the API", extra=fields(claim=f"{claim.namespace}/{claim.name}"))
+        return True
+
+    def _is_idle(self, record: Record) -> bool:
+        """Return whether certainly no process is on any device that the claim owns."""
+        if not isinstance(self._hardware, ProcessLister):
+            return False
+        by_name = self._inventory().by_name
+        for name in record.owned_names():
+            device = by_name.get(name)
+            if device is None:
+                return False
+            try:
+                processes = self._hardware.processes(device.gpu, device.partition)
+            except HardwareError as error:
+                log.warning("can't list processes", extra=fields(device=device.name, err=str(error)))
+                return False
+            if processes:
+                log.info(
+                    "claim no longer exists but its device is in use",
+                    extra=fields(claim=record.full_name, device=device.name),
+                )
+                return False
+        return True
+
+
+def _uid(wire: dict[str, Any]) -> str:
+    return str((wire.get("metadata") or {}).get("uid", ""))

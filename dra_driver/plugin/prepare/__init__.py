@@ -1,0 +1,1 @@
+"""Prepare and Unprepare: claims are planned, waited for, made usable, and undone."""

@@ -1,0 +1,103 @@
+"""ClaimUndo: undoes claims from the ledger alone, on the kubelet's word, half-done ones, and those that are gone.
+
+Every step is idempotent, so an undoing that failed, or that a crash cut off, is repeated by the next call or at the
+next start. A claim's devices stay held until everything was undone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from dra_driver.cdi.store import CdiStore
+from dra_driver.plugin.deadline import Deadline
+from dra_driver.plugin.effects.cdi_file import DriverCdiNames
+from dra_driver.plugin.effects.steps import Effects
+from dra_driver.plugin.ledger.ledger import Ledger, as_far_as_there_is_room
+from dra_driver.plugin.ledger.record import UNFINISHED, ClaimState, Record
+from dra_driver.plugin.ledger.recorded_steps import ends_with_power, is_only_file
+from dra_driver.plugin.locks import NodeLocks, claim_lock, device_lock
+from dra_driver.plugin.neighbours.leftovers import remove_leftover
+from dra_driver.plugin.node_claims.gone_claims import GoneClaims
+from dra_driver.plugin.prepare.guard import Guard
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
+
+UNDO_SECONDS = 4.0  # for undoing outside a call, or at the end of a call whose time is used up
+EVICT_SECONDS = 2.0  # short, because no call should be at work on a deleted claim and others wait
+
+
+class ClaimUndo:
+    """Undoes recorded claims of one node. `freed` is called whenever devices may be free."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        locks: NodeLocks,
+        effects: Effects,
+        store: CdiStore,
+        names: DriverCdiNames,
+        *,
+        guard: Guard,
+        gone: GoneClaims,
+        freed: Callable[[], None],
+    ) -> None:
+        self._ledger, self._locks, self._effects = ledger, locks, effects
+        self._store, self._names = store, names
+        self._guard, self._gone, self._freed = guard, gone, freed
+
+    def unprepare(self, uid: str, deadline: Deadline) -> None:
+        """Undo a claim; of one that the ledger does not know, remove what another driver left. Idempotent.
+
+        Raises: DriverError.
+        """
+        with self._ledger.until(deadline), self._locks.hold([claim_lock(uid)], deadline):
+            record = self._ledger.get(uid)
+            if record is None:
+                remove_leftover(self._store.root, self._names.file(uid))
+                return
+            with self._locks.hold(map(device_lock, record.owned_names()), deadline):
+                self.undo(record, deadline)
+
+    def evict(self, uid: str) -> bool:
+        """Unprepare a claim if it is abandoned, and return whether it was. Raises: DriverError."""
+        record = self._ledger.get(uid)
+        if record is None or not self._gone.is_abandoned(record):
+            return False
+        log.warning(
+            "claim was deleted but not unprepared, undoing it", extra=fields(claim=record.full_name, claim_uid=uid)
+        )
+        self.unprepare(uid, Deadline.after(EVICT_SECONDS))
+        return True
+
+    def undo_unfinished(self, uid: str) -> bool:
+        """Undo a claim if it is half-done and no call is at work on it. Return whether it was. Raises: DriverError."""
+        with self._locks.hold([claim_lock(uid)], Deadline.after(0)):
+            record = self._ledger.get(uid)
+            if record is None or record.state not in UNFINISHED:
+                return False
+            self.undo(record, Deadline.after(UNDO_SECONDS))
+        log.info("half-done claim undone", extra=fields(claim=record.full_name, claim_uid=uid))
+        return True
+
+    def undo(self, record: Record, deadline: Deadline) -> None:
+        """Undo a recorded claim and forget it. The caller holds the claim's lock. Raises: DriverError.
+
+        A read-only ledger keeps the row: undoing again does no harm. A claim that only wrote a file is not marked as
+        being undone: after a crash before it is forgotten it counts as prepared with its file missing, which
+        `refresh_cdi` restores; the kubelet has no answer and asks again.
+        """
+        if self._ledger.is_read_only:
+            self._effects.undo(record.uid, record.steps, deadline)
+            return
+        if record.state not in UNFINISHED and not is_only_file(record.steps):
+            with as_far_as_there_is_room("mark a claim"):
+                is_synced = not ends_with_power(record.steps)
+                self._ledger.set_state(record.uid, ClaimState.UNPREPARING, is_synced=is_synced)
+        self._effects.undo(record.uid, record.steps, deadline)
+        pods = self._guard.pods_left(record)
+        self._ledger.forget(record, pods)
+        if pods:
+            self._guard.watch()
+        self._freed()

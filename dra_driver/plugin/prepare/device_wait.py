@@ -1,0 +1,89 @@
+"""DeviceWait: calls wait here until no other claim holds their devices, and undo holders that are gone meanwhile."""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import suppress
+
+from dra_driver.claims.plan import PreparePlan
+from dra_driver.model.errors import ClaimError, PrepareError, Retry
+from dra_driver.plugin.deadline import Deadline
+from dra_driver.plugin.ledger.conflicts import Conflict, by_holder
+from dra_driver.plugin.ledger.ledger import Ledger
+from dra_driver.plugin.ledger.record import UNFINISHED
+from dra_driver.plugin.prepare.claim_undo import ClaimUndo
+from dra_driver.plugin.prepare.guard import Guard
+from dra_driver.plugin.prepare.waiting import InterruptiblePause, Looks
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
+
+HOLDER_LOOK_SECONDS = 1.0  # how often waiting calls check whether the holder of a device still exists
+
+
+class DeviceWait:
+    """The waiting calls of one agent."""
+
+    def __init__(
+        self, ledger: Ledger, boot_id: str, pause: InterruptiblePause, *, undo: ClaimUndo, guard: Guard
+    ) -> None:
+        self._ledger, self._boot_id, self._pause, self._undo, self._guard = ledger, boot_id, pause, undo, guard
+        self._looks = Looks(HOLDER_LOOK_SECONDS)
+
+    def await_release(
+        self, plan: PreparePlan, rivals: tuple[Conflict, ...], patience: Deadline, started: float
+    ) -> None:
+        """Wait until no other claim holds the devices, evicting holders that were deleted for good.
+
+        `started` is when the call began, in seconds of monotonic time.
+
+        Raises: ClaimError("claim.device-in-use") with the device and its holder when the patience ends.
+        """
+        for device, rival in by_holder(rivals):
+            log.info(
+                "device held by another claim, waiting",
+                extra=fields(claim_uid=plan.claim.uid, device=device, holder=rival.record.full_name),
+            )
+        while rivals:
+            seen = self._pause.seen
+            self._look_at_holders(rivals)
+            if patience.has_passed() or self._pause.is_over:
+                raise _in_use(rivals, time.monotonic() - started)
+            self._pause.await_change(min(HOLDER_LOOK_SECONDS, patience.remaining()), seen)
+            rivals = self._ledger.rivals(plan.claim, plan.occupied, boot_id=self._boot_id)
+
+    def close(self) -> None:
+        """Make waiting calls give up now, and end the threads."""
+        self._pause.close()
+        self._guard.close()
+
+    def _look_at_holders(self, rivals: tuple[Conflict, ...]) -> None:
+        """Undo holders that are half-done with no call at work on them, or that were deleted for good."""
+        if any(rival.pods for rival in rivals):
+            self._guard.watch()  # the agent that kept the device back may be gone
+        for record in {rival.record.uid: rival.record for rival in rivals if not rival.pods}.values():
+            if not self._looks.is_due(record.uid):
+                continue
+            with suppress(PrepareError):  # another call is at work on it, or it can't be undone: it keeps the device
+                if record.state in UNFINISHED:
+                    self._undo.undo_unfinished(record.uid)
+                else:
+                    self._undo.evict(record.uid)
+
+
+def _in_use(rivals: tuple[Conflict, ...], waited_s: float) -> ClaimError:
+    held = "; ".join(_holder(device, rival) for device, rival in by_holder(rivals))
+    return ClaimError(
+        "device-in-use",
+        f"still held after {waited_s:.0f} s: {held}",
+        hint="a device is free once the kubelet has unprepared its claim: look for a pod that does not terminate",
+        retry=Retry.LATER,
+    )
+
+
+def _holder(device: str, rival: Conflict) -> str:
+    claim = f"claim {rival.record.full_name} (UID {rival.record.uid})"
+    if rival.pods:
+        return f"{device} by containers of pod {', '.join(rival.pods)}, which used it through {claim}, now unprepared"
+    return f"{device} by {claim}"

@@ -1,0 +1,98 @@
+"""Guard: keeps devices back until the containers that may use them have ended.
+
+Once a minute the kubelet unprepares the claims of pods that it no longer knows, whether or not their containers still
+run: a pod that was deleted by force may hold its device for as long as the runtime takes to kill it.
+
+In: claims that are unprepared, and what the ledger keeps back. Out: the pods that may still be running; rows are
+removed once they are not. This is checked in a thread of its own, at once and then four times a second. After two
+minutes the device is released with a warning. Any agent on the node may check, even one that was not running when the
+claim was unprepared.
+Source: Kubernetes kubelet, DRA manager's reconcile loop.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from dra_driver.model.errors import DriverError
+from dra_driver.plugin.ledger.kept_back import KeptBack
+from dra_driver.plugin.ledger.ledger import Ledger
+from dra_driver.plugin.ledger.record import Record
+from dra_driver.plugin.prepare.running_pods import PROC, pods_with_folders, pods_with_processes
+from dra_driver.telemetry.logs import fields
+from dra_driver.telemetry.loop import Loop
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.25
+FAULT_SECONDS = 2.0  # until the next check after a failed one: the ledger may be on a full disk for long
+
+
+class Guard:
+    """Checks in a thread, from the call of `watch` on, for as long as something is kept back.
+
+    `freed` is called after each release.
+    """
+
+    def __init__(
+        self, ledger: Ledger, boot_id: str, pods: Path, *, freed: Callable[[], None], proc: Path = PROC
+    ) -> None:
+        self._ledger, self._boot_id, self._pods, self._freed, self._proc = ledger, boot_id, pods, freed, proc
+        failure = "check of devices that are kept back failed"
+        self._loop = Loop("guard", self._turn, failure=failure, fault_s=FAULT_SECONDS)
+        self._told: set[str] = set()  # claims whose pods were reported as still running
+
+    def pods_left(self, record: Record) -> tuple[str, ...]:
+        """Return the pods of a claim that may still use the devices which the claim has to itself."""
+        if not record.exclusive_names():
+            return ()
+        return tuple(pods_with_folders(record.pods, self._pods))
+
+    def watch(self) -> None:
+        """Check at once, and go on checking in the thread."""
+        self._loop.resume()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._loop.stop()
+
+    def _turn(self) -> float | None:
+        try:
+            return LOOK_SECONDS if self._look() else None
+        except DriverError as error:
+            log.warning("cannot read which devices are kept back", extra=fields(code=error.code, err=str(error)))
+            return FAULT_SECONDS
+
+    def _look(self) -> bool:
+        """Release what no pod uses any more; return whether something is still kept back."""
+        kept = () if self._ledger.is_read_only else self._ledger.kept_back.of_boot(self._boot_id)
+        if not kept:
+            return False
+        try:
+            living = pods_with_processes({uid for each in kept for uid in each.pods}, self._proc)
+        except OSError as error:
+            log.warning("cannot determine which pods still run", extra=fields(err=str(error)))
+            living = frozenset()
+        if over := [each for each in kept if self._is_over(each, living)]:
+            self._ledger.kept_back.forget(over)
+            self._freed()
+        return len(over) < len(kept)
+
+    def _is_over(self, kept: KeptBack, living: frozenset[str]) -> bool:
+        alive = living.intersection(kept.pods)
+        record = {"claim": kept.record().full_name, "claim_uid": kept.uid}
+        if alive and not kept.is_over:
+            if kept.uid not in self._told:
+                self._told.add(kept.uid)
+                log.warning("claim unprepared while its pod still runs", extra=fields(holder=min(alive), **record))
+            return False
+        if alive:
+            log.warning(
+                "device released although a pod that may use it still runs", extra=fields(holder=min(alive), **record)
+            )
+        elif kept.uid in self._told:
+            log.info("the pod of an unprepared claim has ended", extra=fields(**record))
+        self._told.discard(kept.uid)
+        return True

@@ -1,0 +1,138 @@
+"""Planner: gets from a claim's name to its plan, and waits for what is only late.
+
+A failed Prepare costs the pod 60 to 90 s, so the call itself waits for an API server that does not answer, a driver
+that is not loaded yet, and a GPU that appears late. Nothing here has an effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dra_driver.claims.allocated import AllocatedClaim, decode_claim
+from dra_driver.claims.plan import CdiNames, PreparePlan, devices_of, is_made, plan_prepare
+from dra_driver.hardware.port import Hardware, Partitionable
+from dra_driver.inventory.device import Device
+from dra_driver.inventory.offering import Inventory
+from dra_driver.kube.answers import NOT_FOUND
+from dra_driver.model.edits import Edits
+from dra_driver.model.errors import GPU_LOST, ApiError, ClaimError, DriverError, HardwareError, Retry
+from dra_driver.plugin.deadline import Deadline
+from dra_driver.plugin.ledger.ledger import Ledger
+from dra_driver.plugin.node_claims.gone_claims import ClaimApi
+from dra_driver.plugin.node_identity import NodeIdentity
+from dra_driver.plugin.prepare.waiting import InterruptiblePause
+
+POLL_SECONDS = 0.1  # how often to look at the inventory again
+LATE_SECONDS = 6.0  # a new device is in the inventory within 5 s; a permission reaches the API server sooner
+API_SECONDS = 10.0  # for one request
+_API_PAUSES = (0.1, 0.2, 0.4, 0.8, 1.6)
+
+
+class Planner:
+    """Plans claims for one node."""
+
+    def __init__(
+        self,
+        node: NodeIdentity,
+        names: CdiNames,
+        *,
+        api: ClaimApi,
+        hardware: Hardware,
+        inventory: Callable[[], Inventory],
+        waiting: InterruptiblePause,
+        ledger: Ledger,
+    ) -> None:
+        self._node, self._names, self._api = node, names, api
+        self._hardware, self._inventory, self._waiting = hardware, inventory, waiting
+        self._ledger = ledger
+
+    def plan_when_possible(self, namespace: str, name: str, uid: str, deadline: Deadline) -> PreparePlan:
+        """Read the claim and plan it, trying again while that can help and there is time.
+
+        Raises: ApiError, ClaimError, HardwareError: the last one seen.
+        """
+        late = deadline.sooner(LATE_SECONDS)
+        attempt = 0
+        claim: AllocatedClaim | None = None
+        while True:
+            try:
+                claim = claim or self._read(namespace, name, uid, deadline)
+                self._refuse_lost(claim)
+                return self.plan(claim)
+            except (ApiError, ClaimError, HardwareError) as error:
+                limit = _patience(error, deadline, late)
+                pause = POLL_SECONDS if claim else _API_PAUSES[min(attempt, len(_API_PAUSES) - 1)]
+                if isinstance(error, ApiError):
+                    pause = max(pause, error.retry_after_s)
+                if limit is None or limit.remaining() <= pause or self._waiting.is_over:
+                    raise
+            attempt += 1
+            self._waiting.pause(pause)
+
+    def _refuse_lost(self, claim: AllocatedClaim) -> None:
+        """Refuse a claim with a GPU that is lost: it is published only because other claims hold it.
+
+        Raises: HardwareError("hardware.gpu-lost"), ClaimError.
+        """
+        for device in devices_of(claim, self._inventory()).values():
+            if device.gpu.is_lost:
+                raise HardwareError("gpu-lost", f"GPU {device.gpu.pci_address} is lost", retry=Retry.LATER)
+
+    def plan(self, claim: AllocatedClaim) -> PreparePlan:
+        """Return a plan from the current inventory and device nodes, without a call into the vendor's library.
+
+        Raises: ClaimError("claim.partition-missing" for admin access to a partition that does not exist),
+        HardwareError.
+        """
+        foreign = sorted({device.pool for device in claim.devices} - {self._node.pool})
+        if foreign:
+            raise ClaimError(
+                "other-pool",
+                f"claim {claim.namespace}/{claim.name} has devices of pool {', '.join(foreign)}, "
+                f"but this node's pool is {self._node.pool}",
+                hint="another driver's slices were used; delete the pod and this claim so that another is allocated",
+            )
+        devices = devices_of(claim, self._inventory())
+        edits = {name: self._edits(claim, device) for name, device in devices.items() if not is_made(claim, device)}
+        is_counting = any(device.counter_set for device in devices.values())
+        mig_on = self._ledger.modes(self._node.boot_id) if is_counting else ()
+        return plan_prepare(claim, devices, edits, self._hardware.common_edits(), self._names, mig_on=mig_on)
+
+    def _edits(self, claim: AllocatedClaim, device: Device) -> Edits:
+        partition = device.partition
+        if device.cut is not None and partition is None and isinstance(self._hardware, Partitionable):
+            now = self._hardware.partitions_now(device.gpu)
+            partition = next((p for p in now if device.cut.is_at(p)), None)
+        if device.cut is not None and partition is None:
+            raise ClaimError(
+                "partition-missing",
+                f"claim {claim.namespace}/{claim.name} has admin access to {device.name}, which does not exist now",
+                hint="admin access never makes a partition; this one exists while a claim that owns it is prepared",
+                retry=Retry.LATER,
+            )
+        return self._hardware.device_edits(device.gpu, partition)
+
+    def _read(self, namespace: str, name: str, uid: str, deadline: Deadline) -> AllocatedClaim:
+        timeout_s = min(API_SECONDS, max(0.1, deadline.remaining()))
+        try:
+            wire = self._api.get_claim(namespace, name, timeout_s=timeout_s)
+        except ApiError as error:
+            if error.code == NOT_FOUND:
+                raise ClaimError("not-found", f"claim {namespace}/{name} does not exist") from error
+            raise
+        return decode_claim(wire, driver=self._node.driver, uid=uid)
+
+
+def _patience(error: DriverError, deadline: Deadline, late: Deadline) -> Deadline | None:
+    """Return until when trying again makes sense; None when it does not."""
+    if isinstance(error, ApiError):
+        if error.retry is Retry.NOW:
+            return deadline
+        return late if error.retry is Retry.LATER else None
+    if isinstance(error, HardwareError):
+        return None if error.retry is Retry.NEVER or error.code == GPU_LOST else deadline
+    return {
+        "claim.hardware-waiting": deadline,
+        "claim.device-unknown": late,
+        "claim.partition-missing": late,
+    }.get(error.code)

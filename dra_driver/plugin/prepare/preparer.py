@@ -1,0 +1,156 @@
+"""Preparer: intent, effect, commit, and the way back.
+
+Prepare reads the claim, plans without effects, records the intent and the claim's holds in the ledger, carries out the
+steps, and commits. Unprepare works from the ledger alone. Every step is idempotent, so both calls may be repeated, and
+a crash between any two lines is repaired at the next start or by the next call. Locks are per claim and per device.
+Source: Kubernetes DRA plugin contract (KEP-4381): per-claim errors, idempotency, no ordering between calls.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import suppress
+from dataclasses import replace
+
+from dra_driver.claims.plan import PreparedDevice, PreparePlan
+from dra_driver.model.errors import DriverError
+from dra_driver.model.names import check_claim_uid
+from dra_driver.plugin.deadline import HOLDER_SECONDS, Deadline
+from dra_driver.plugin.effects.late_pods import LatePods
+from dra_driver.plugin.effects.sharing.separation import require_separation
+from dra_driver.plugin.effects.steps import Effects
+from dra_driver.plugin.ledger.conflicts import Conflict
+from dra_driver.plugin.ledger.ledger import Ledger
+from dra_driver.plugin.ledger.record import UNFINISHED, ClaimState, Record, record_of_plan
+from dra_driver.plugin.ledger.recorded_steps import ends_with_power
+from dra_driver.plugin.locks import NodeLocks, claim_lock, device_lock
+from dra_driver.plugin.prepare.claim_undo import UNDO_SECONDS, ClaimUndo
+from dra_driver.plugin.prepare.device_wait import DeviceWait
+from dra_driver.plugin.prepare.planner import Planner
+from dra_driver.plugin.steps.step_run import StepRun
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
+
+
+class Preparer:
+    """Prepares and unprepares claims. Any number of threads may call it, in each of two agents on one node."""
+
+    def __init__(
+        self,
+        boot_id: str,
+        *,
+        ledger: Ledger,
+        locks: NodeLocks,
+        planner: Planner,
+        effects: Effects,
+        undo: ClaimUndo,
+        wait: DeviceWait,
+        late_pods: LatePods,
+    ) -> None:
+        self._boot_id, self._ledger, self._locks, self._planner = boot_id, ledger, locks, planner
+        self._effects, self._undo, self._wait, self._late_pods = effects, undo, wait, late_pods
+
+    def prepare(self, namespace: str, name: str, uid: str, deadline: Deadline) -> tuple[PreparedDevice, ...]:
+        """Make a claim's devices usable, and return the devices that the kubelet is to pass on.
+
+        Idempotent: a repeated call restores what is missing and returns the same devices. Devices that another claim
+        holds are waited for, at most until the deadline.
+
+        Raises: DriverError of any branch; the claim is then as if it had never been asked for, or as it was before.
+        """
+        check_claim_uid(uid)
+        self._ledger.require_writable()
+        started = time.monotonic()
+        patience = deadline.sooner(HOLDER_SECONDS)
+        with self._ledger.until(deadline):
+            plan = self._planner.plan_when_possible(namespace, name, uid, deadline)
+            while rivals := self._try(plan, deadline):
+                self._wait.await_release(plan, rivals, patience, started)
+                plan = self._planner.plan_when_possible(namespace, name, uid, deadline)
+        return plan.devices
+
+    def unprepare(self, uid: str, deadline: Deadline) -> None:
+        """Undo everything that was done for a claim. Idempotent; an unknown claim is a success.
+
+        Raises: DriverError; the claim's devices then stay held until a later call succeeds.
+        """
+        check_claim_uid(uid)
+        self._undo.unprepare(uid, deadline)
+
+    def close(self) -> None:
+        """Make waiting calls give up now, and end the threads."""
+        self._wait.close()
+        self._late_pods.close()
+
+    def _try(self, plan: PreparePlan, deadline: Deadline) -> tuple[Conflict, ...]:
+        """Prepare the claim, unless other claims hold a device: then return those and change nothing."""
+        claim = plan.claim
+        with self._locks.hold([claim_lock(claim.uid)], deadline):
+            record = self._ledger.get(claim.uid)
+            names = {*(record.owned_names() if record else ()), *(d.device for d in claim.devices if not d.is_admin)}
+            with self._locks.hold(map(device_lock, names), deadline):
+                if record is not None and self._repeat(record, plan, deadline):
+                    return ()
+                if record is not None:
+                    self._undo.undo(record, deadline)
+                require_separation(plan, self._ledger.effects)
+                return self._begin(plan, deadline)
+
+    def _repeat(self, record: Record, plan: PreparePlan, deadline: Deadline) -> bool:
+        """Restore a claim that was prepared before; return False when it has to be undone and prepared again."""
+        claim = plan.claim
+        if record.state in UNFINISHED:
+            return False
+        is_recovered = record.state == ClaimState.RECOVERED and record.claim().is_of_same_devices(claim)
+        if not is_recovered and not record.claim().is_same_allocation(claim):
+            return False
+        run = self._run(record, plan, deadline)
+        self._effects.apply(plan.steps, run)
+        if is_recovered:
+            new = replace(record_of_plan(plan, self._boot_id, run.recorded), state=ClaimState.PREPARED)
+            self._ledger.complete(new, claim, plan.occupied)
+        else:
+            self._update(record, plan, run)
+        return True
+
+    def _run(self, record: Record, plan: PreparePlan, deadline: Deadline) -> StepRun:
+        """Return the run of a plan over what is recorded of the claim."""
+        return StepRun(record.uid, self._effects.carried_over(plan.steps, record.steps), self._ledger, deadline)
+
+    def _update(self, record: Record, plan: PreparePlan, run: StepRun) -> None:
+        """Record what a repeated call found otherwise than it was recorded. Most calls write nothing."""
+        self._ledger.hold(record.uid, plan.occupied)
+        if run.recorded != record.steps:
+            self._ledger.set_steps(record.uid, run.recorded)
+        if more := set(plan.claim.pods).difference(record.pods):
+            self._ledger.set_allocation(record.uid, record.with_pods(sorted(more)))
+        if record.boot_id != self._boot_id:
+            self._ledger.set_boot(record.uid, self._boot_id)
+            log.info("claim rebuilt after a reboot", extra=fields(claim=record.full_name, claim_uid=record.uid))
+        elif run.is_file_changed:
+            log.info("CDI file written again", extra=fields(claim=record.full_name, claim_uid=record.uid))
+
+    def _begin(self, plan: PreparePlan, deadline: Deadline) -> tuple[Conflict, ...]:
+        """Record the intent and carry it out; if other claims hold a device, return those and change nothing."""
+        intent = record_of_plan(plan, self._boot_id, self._effects.look(plan.steps, deadline))
+        is_synced = not ends_with_power(intent.steps)
+        rivals = self._ledger.intend(intent, plan.claim, plan.occupied, is_synced=is_synced)
+        if not rivals:
+            self._finish(intent, plan, deadline)
+        return rivals
+
+    def _finish(self, intent: Record, plan: PreparePlan, deadline: Deadline) -> None:
+        """Carry out the steps and commit; after an error, undo them."""
+        run = StepRun(intent.uid, intent.steps, self._ledger, deadline)
+        try:
+            self._effects.apply(plan.steps, run)
+            self._ledger.commit(intent.uid, run.recorded if run.is_changed else None)
+            self._late_pods.follow(intent.steps)
+        except Exception:
+            undo_by = deadline if deadline.remaining() > UNDO_SECONDS else Deadline.after(UNDO_SECONDS)
+            # What can't be undone now is undone by the next call or at the next start.
+            with suppress(DriverError), self._ledger.until(undo_by):
+                self._undo.undo(replace(intent, steps=run.recorded), undo_by)
+            raise

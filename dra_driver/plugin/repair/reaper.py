@@ -1,0 +1,114 @@
+"""Reaper: removes what no claim owns; runs in the one instance that holds the node's role.
+
+It removes orphan CDI files of ours, half-done claims of an agent that died, claims that were deleted for good (the rule
+is in `gone_claims`), MIG mode that was switched on for partitions that no longer exist, and sharing that no claim
+holds. It never removes what someone else made. `tidy` is whatever else the instance with the role has to keep right.
+
+The API server is asked about a few claims at a time: not while the kubelet reports that a pod has the claim, soon after
+it no longer does, and otherwise every quarter of an hour.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+from dra_driver.cdi import ids
+from dra_driver.cdi.store import CdiStore
+from dra_driver.model.errors import DriverError
+from dra_driver.plugin.ledger.record import Record
+from dra_driver.plugin.repair.repair import Repair
+from dra_driver.telemetry.logs import fields
+from dra_driver.telemetry.loop import Loop
+
+log = logging.getLogger(__name__)
+
+INTERVAL_SECONDS = 60.0
+ASKED_AT_ONCE = 3  # claims asked about in one run
+EXISTS_SECONDS = 900.0  # until a claim that existed is asked about again
+
+
+class Reaper:
+    """Looks for leftovers at the start and once a minute."""
+
+    def __init__(
+        self,
+        repair: Repair,
+        store: CdiStore,
+        *,
+        driver: str,
+        interval_s: float = INTERVAL_SECONDS,
+        tidy: Callable[[], int] = lambda: 0,
+        is_here: Callable[[Record], bool] = lambda _: False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._repair, self._store, self._driver, self._interval_s = repair, store, driver, interval_s
+        self._tidy, self._is_here, self._clock = tidy, is_here, clock
+        self._due: dict[str, float] = {}  # when to ask about each claim again, by UID
+        self._loop = Loop("reaper", self._turn, failure="reaper failed", fault_s=interval_s)
+
+    def start(self) -> None:
+        """Start a thread. May be called again after `stop`."""
+        self._loop.start()
+
+    def stop(self, timeout_s: float = 5.0) -> None:
+        """End the thread."""
+        self._loop.stop(timeout_s)
+
+    def reap(self) -> int:
+        """Run once, and return the number of leftovers removed."""
+        if self._repair.ledger.is_read_only:
+            return 0
+        count = self._repair.run() + self._reap_files() + self._reap_claims()
+        self._repair.settle_modes()
+        return count + self._repair.settle_sharing() + self._tidy()
+
+    def look_now(self) -> None:
+        """Run again soon, because something changed."""
+        self._loop.wake()
+
+    def _turn(self) -> float:
+        try:
+            self.reap()
+        except DriverError as error:
+            log.warning("reaper run failed", extra=fields(code=error.code, err=str(error)))
+        return self._interval_s * random.uniform(0.75, 1.25)  # noqa: S311 - jitter
+
+    def _reap_files(self) -> int:
+        count = 0
+        for file in self._store.list(ids.vendor(self._driver)):
+            uid = ids.claim_uid_of(self._driver, file)
+            if uid is None:
+                continue
+            try:
+                if self._repair.remove_orphan(uid):
+                    count += 1
+                    log.warning("orphan CDI file removed", extra=fields(file=file, claim_uid=uid))
+            except DriverError as error:
+                log.info("CDI file not checked", extra=fields(file=file, code=error.code, err=str(error)))
+        return count
+
+    def _reap_claims(self) -> int:
+        count = 0
+        for record in self._to_ask(self._repair.ledger.records()):
+            if self._loop.is_stopped:
+                break
+            self._due[record.uid] = self._clock() + EXISTS_SECONDS * random.uniform(0.75, 1.25)  # noqa: S311 - jitter
+            try:
+                count += self._repair.evict(record.uid)
+            except DriverError as error:
+                log.warning("claim not reaped", extra=fields(claim=record.full_name, code=error.code, err=str(error)))
+        return count
+
+    def _to_ask(self, records: Iterable[Record]) -> Iterator[Record]:
+        """Return an iterator over the claims to ask about now: those already missing first, then those longest due."""
+        absent = [record for record in records if not self._is_here(record)]
+        self._due = {r.uid: self._due.get(r.uid, float("-inf")) for r in absent}
+        now = self._clock()
+        # A claim without a name is looked up through this node's kubelet, which costs the API server nothing.
+        yield from (record for record in absent if not record.name)
+        due = [r for r in absent if r.name and (r.gone_since is not None or self._due[r.uid] <= now)]
+        due.sort(key=lambda record: (record.gone_since is None, self._due[record.uid]))
+        yield from due[:ASKED_AT_ONCE]

@@ -1,0 +1,100 @@
+"""Recovery: records for a lost ledger, read back from the CDI files of prepared claims.
+
+A file's name holds the claim's UID, and its device names hold the devices (and share ids). The claim's own name, its
+requests and whether it had admin access are not in the file: such a record holds every device of its file until the API
+has more of it (`gone_claims`), the claim is prepared again, or it is unprepared. A partition that was made for the
+claim is recorded in a variable with its UUID and the boot; its place is known only to the hardware, which is asked when
+the partition is undone. How the claim's devices are shared is recorded in another variable.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from dra_driver.cdi import ids
+from dra_driver.cdi.store import CdiStore
+from dra_driver.claims.allocated import AllocatedClaim, AllocatedDevice
+from dra_driver.plugin.effects.file_records import EFFECT_ENV, partitions_of_env, sharing_of_env
+from dra_driver.plugin.ledger.record import ClaimState, Record
+from dra_driver.plugin.ledger.recorded_steps import RecordedFile, RecordedPartition, RecordedSharing
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
+
+_SHARE = re.compile(r"(.+)-([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})")
+
+
+def recover_from(store: CdiStore, driver: str) -> Callable[[], tuple[Record, ...]]:
+    """Return the function that a Ledger calls when it has to begin again."""
+    return lambda: tuple(_records(store, driver))
+
+
+def has_claim_file(store: CdiStore, driver: str, uid: str) -> bool:
+    """Return whether the claim's CDI file exists."""
+    return (store.root / ids.claim_file(driver, uid)).exists()
+
+
+def made_partitions(store: CdiStore, file: str, uid: str) -> Iterator[RecordedPartition]:
+    """Yield the partitions that were made, as recorded in a claim's CDI file: UUID and boot, but not the GPU."""
+    for entry in _entries(store, file):
+        device = str(entry.get("name", "")).removeprefix(f"{uid}-")
+        yield from partitions_of_env(device, _env(entry))
+
+
+def _records(store: CdiStore, driver: str) -> Iterator[Record]:
+    for file in store.list(ids.vendor(driver)):
+        uid = ids.claim_uid_of(driver, file)
+        if uid is None:
+            continue
+        claim = AllocatedClaim(uid, "", "", tuple(_devices(store, file, uid)))
+        if not claim.devices:
+            log.warning("CDI file names no device, so the claim will hold none", extra=fields(file=file, claim_uid=uid))
+        yield Record(
+            uid=uid,
+            namespace="",
+            name="",
+            state=ClaimState.RECOVERED,
+            boot_id="",
+            allocation=claim.record(),
+            steps=(
+                *made_partitions(store, file, uid),
+                *_shared(store, file),
+                RecordedFile(file),
+            ),
+        )
+
+
+def _shared(store: CdiStore, file: str) -> Iterator[RecordedSharing]:
+    """Yield the steps that shared devices: one for each device, however many shares of it the claim has."""
+    steps: dict[str, RecordedSharing] = {}
+    for entry in _entries(store, file):
+        for variable in (text for text in _env(entry) if text.startswith(f"{EFFECT_ENV}=")):
+            try:
+                step = sharing_of_env(variable)
+            except (KeyError, TypeError, ValueError) as exc:
+                log.warning(
+                    "CDI file has a record of sharing that can't be read", extra=fields(file=file, err=str(exc))
+                )
+            else:
+                steps[step.key] = step
+    yield from steps.values()
+
+
+def _entries(store: CdiStore, file: str) -> Sequence[Mapping[str, Any]]:
+    return (store.read(file) or {}).get("devices") or ()
+
+
+def _env(entry: Mapping[str, Any]) -> Sequence[str]:
+    return (entry.get("containerEdits") or {}).get("env") or ()
+
+
+def _devices(store: CdiStore, file: str, uid: str) -> Iterator[AllocatedDevice]:
+    for entry in _entries(store, file):
+        name = str(entry.get("name", "")).removeprefix(f"{uid}-")
+        share = _SHARE.fullmatch(name)
+        yield AllocatedDevice(
+            request="", pool="", device=share[1] if share else name, share_id=share[2] if share else None
+        )

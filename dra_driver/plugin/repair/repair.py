@@ -1,0 +1,147 @@
+"""Repair: puts right, besides the kubelet's calls, what crashes, reloaded drivers and other programs have left.
+
+Nothing here is in a call's way: locks that a call holds are not waited for, or not for long, and what could not be put
+right is logged and tried again in the next run.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+from contextlib import suppress
+
+from dra_driver.cdi.store import CdiStore
+from dra_driver.inventory.offering import Inventory
+from dra_driver.model.errors import DriverError, PrepareError
+from dra_driver.plugin.deadline import BUDGET_SECONDS, Deadline
+from dra_driver.plugin.effects.cdi_file import DriverCdiNames
+from dra_driver.plugin.effects.late_pods import LatePods
+from dra_driver.plugin.effects.sharing.holders import SharingHolders
+from dra_driver.plugin.effects.steps import Effects
+from dra_driver.plugin.ledger.ledger import Ledger
+from dra_driver.plugin.ledger.record import ClaimState, Record
+from dra_driver.plugin.locks import NodeLocks, claim_lock
+from dra_driver.plugin.mig.mig_modes import MigModes
+from dra_driver.plugin.node_claims.gone_claims import GoneClaims
+from dra_driver.plugin.prepare.claim_undo import UNDO_SECONDS, ClaimUndo
+from dra_driver.plugin.prepare.guard import Guard
+from dra_driver.plugin.prepare.planner import Planner
+from dra_driver.plugin.repair.recovery import made_partitions
+from dra_driver.plugin.steps.step_run import StepRun
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
+
+
+class Repair:
+    """The upkeep of one node's claims. All methods may be called from any thread, and again at any time."""
+
+    def __init__(
+        self,
+        boot_id: str,
+        names: DriverCdiNames,
+        *,
+        ledger: Ledger,
+        store: CdiStore,
+        locks: NodeLocks,
+        effects: Effects,
+        undo: ClaimUndo,
+        gone: GoneClaims,
+        planner: Planner,
+        modes: MigModes,
+        sharing: SharingHolders,
+        guard: Guard,
+        late_pods: LatePods,
+        inventory: Callable[[], Inventory],
+    ) -> None:
+        self._boot_id, self._names, self._store, self._locks = boot_id, names, store, locks
+        self.ledger, self._effects, self._undo, self._gone = ledger, effects, undo, gone
+        self._planner, self._modes, self._sharing, self._inventory = planner, modes, sharing, inventory
+        self._guard, self._late_pods = guard, late_pods
+
+    def run(self) -> int:
+        """Undo what a crash left half-done, and remove its temporary CDI files.
+
+        Return the number of claims repaired.
+        """
+        repaired = self.ledger.settle()
+        with suppress(PrepareError):  # the calls that need the folder report that it is read-only
+            self._store.sweep(self._names.file("").removesuffix(".json"))
+        for uid in () if self.ledger.is_read_only else self.ledger.unfinished():
+            try:
+                repaired += self._undo.undo_unfinished(uid)
+            except DriverError as error:
+                log.warning("half-done claim not undone", extra=fields(claim_uid=uid, code=error.code, err=str(error)))
+        self._late_pods.resume()
+        self._guard.watch()
+        return repaired
+
+    def refresh_cdi(self) -> int:
+        """Rewrite the CDI files of this boot's prepared claims where nodes or files changed.
+
+        Return how many changed.
+        """
+        if self.ledger.is_read_only:
+            return 0
+        changed = 0
+        for stale in self.ledger.records():
+            if stale.state != ClaimState.PREPARED or stale.boot_id != self._boot_id:
+                continue
+            try:
+                changed += self._refresh(stale.uid)
+            except DriverError as error:
+                log.warning(
+                    "CDI file not refreshed", extra=fields(claim=stale.full_name, code=error.code, err=str(error))
+                )
+        if changed:
+            log.info("CDI files of prepared claims rewritten", extra=fields(count=changed))
+        return changed
+
+    def evict(self, uid: str) -> bool:
+        """Unprepare a claim if it is abandoned, and return whether it was. Raises: DriverError."""
+        return self._undo.evict(uid)
+
+    def remove_orphan(self, uid: str) -> bool:
+        """Remove the CDI file of a claim that the ledger does not know, and the partitions that the file lists.
+
+        Return whether a file was removed. Raises: DriverError; the file then stays, because only it records the
+        partitions.
+        """
+        with self._locks.hold([claim_lock(uid)], Deadline.after(0)):
+            if self.ledger.get(uid) is not None:
+                return False
+            file = self._names.file(uid)
+            made = tuple(made_partitions(self._store, file, uid))
+            if made and self._gone.exists(uid):
+                return False  # a container may be using them
+            self._effects.undo(uid, made, Deadline.after(UNDO_SECONDS))
+            return self._store.remove(file)
+
+    def settle_modes(self) -> None:
+        """Switch MIG mode off where it is on only for partitions of ours that are all gone."""
+        ours: Collection[str] = self.ledger.modes(self._boot_id)
+        for gpu in {d.gpu.pci_address: d.gpu for d in self._inventory().devices if d.gpu.pci_address in ours}.values():
+            try:
+                self._modes.settle(gpu, Deadline.after(UNDO_SECONDS))
+            except DriverError as error:
+                log.warning("MIG mode not switched off", extra=fields(device=gpu.pci_address, err=str(error)))
+
+    def settle_sharing(self) -> int:
+        """Undo sharing that no claim holds any more, and end MPS daemons that belong to no effect.
+
+        Return their number.
+        """
+        return self._sharing.tidy()
+
+    def _refresh(self, uid: str) -> bool:
+        """Rewrite one claim's file, and return whether it had to change. Raises: DriverError."""
+        deadline = Deadline.after(BUDGET_SECONDS)
+        with self._locks.hold([claim_lock(uid)], deadline):
+            record: Record | None = self.ledger.get(uid)
+            if record is None or record.state != ClaimState.PREPARED:
+                return False
+            plan = self._planner.plan(record.claim())
+            self.ledger.hold(uid, plan.occupied)
+            run = StepRun(uid, self._effects.carried_over(plan.steps, record.steps), self.ledger, deadline)
+            self._effects.refresh(plan.steps, run)
+            return run.is_file_changed

@@ -1,0 +1,60 @@
+"""StepPerformer: how one kind of step is recorded, carried out and undone.
+
+There is one performer for each kind, registered in `plugin.effects.steps`. The hooks are called in this order: `look`
+before anything is done and recorded; then `perform` for each step of the plan; `undo` in reverse, from records alone.
+Every hook goes by the node's current state, so that each may be repeated after a crash at any line.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Generic, TypeVar
+
+from dra_driver.claims.plan import Step
+from dra_driver.plugin.deadline import Deadline
+from dra_driver.plugin.ledger.recorded_steps import RecordedStep
+from dra_driver.plugin.steps.step_run import StepRun, Undoing
+
+P = TypeVar("P", bound=Step)
+R = TypeVar("R", bound=RecordedStep)
+
+
+class StepPerformer(Generic[P, R]):
+    """Carries out the steps of one `kind`. Any number of threads may call it."""
+
+    kind: ClassVar[str]
+
+    def intent(self, step: P) -> R:
+        """Return what is to be recorded of a planned step of which nothing is known yet."""
+        raise NotImplementedError
+
+    def look(self, step: P, _deadline: Deadline) -> R:
+        """Return the intent with what is found on the node; refuse what can't work. Nothing is changed.
+
+        Raises: HardwareError, SharingError.
+        """
+        return self.intent(step)
+
+    def in_force(self, step: P, _recorded: R) -> P:
+        """Return a planned step as the claim was prepared with it: the configuration may have changed since."""
+        return step
+
+    def left_in_force(self, _recorded: R) -> P | None:
+        """Return the step to keep carrying out for a recorded one that the plan no longer has, None for none."""
+        return None
+
+    def perform(self, step: P, recorded: R, run: StepRun) -> R:
+        """Carry out the step, and return what to record of it. Idempotent.
+
+        Raises: ClaimError, HardwareError, PrepareError, SharingError.
+        """
+        raise NotImplementedError
+
+    def find(self, step: P, recorded: R, run: StepRun) -> None:
+        """Find what `perform` made, for the steps after this one; nothing is made but a file that changed.
+
+        Raises: HardwareError, PrepareError.
+        """
+
+    def undo(self, recorded: R, undoing: Undoing) -> None:
+        """Undo a recorded step. Idempotent. Raises: HardwareError, PrepareError, SharingError."""
+        raise NotImplementedError

@@ -1,0 +1,70 @@
+"""StepRun and Undoing: what the performers of one claim's steps share while the steps are carried out, or undone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from dra_driver.claims.sharing_plan import SharingStep
+from dra_driver.hardware.facts import GpuFacts, PartitionFacts
+from dra_driver.plugin.deadline import Deadline
+from dra_driver.plugin.ledger.ledger import Ledger
+from dra_driver.plugin.ledger.recorded_steps import RecordedPartition, RecordedSharing, RecordedStep
+
+
+@dataclass(frozen=True, slots=True)
+class MadePartition:
+    """A partition that stands, on which GPU, and what is recorded of it."""
+
+    gpu: GpuFacts
+    facts: PartitionFacts
+    recorded: RecordedPartition
+
+
+class StepRun:
+    """One claim's steps: what is recorded of them, and what they have made so far for those that follow.
+
+    `partitions` are by device name. `is_changed` is whether more is recorded now than at first, and `is_file_changed`
+    whether the CDI file had to be written.
+    """
+
+    __slots__ = ("_ledger", "_recorded", "deadline", "is_changed", "is_file_changed", "partitions", "shared", "uid")
+
+    def __init__(self, uid: str, recorded: Iterable[RecordedStep], ledger: Ledger, deadline: Deadline) -> None:
+        self.uid, self.deadline, self._ledger = uid, deadline, ledger
+        self._recorded = {step.identity: step for step in recorded}
+        self.partitions: dict[str, MadePartition] = {}
+        self.shared: list[tuple[SharingStep, RecordedSharing]] = []
+        self.is_changed = self.is_file_changed = False
+
+    @property
+    def recorded(self) -> tuple[RecordedStep, ...]:
+        """What is recorded of the steps, in order."""
+        return tuple(self._recorded.values())
+
+    def record_of(self, kind: str, key: str) -> RecordedStep:
+        """Return what is recorded of a step."""
+        return self._recorded[kind, key]
+
+    def by_identity(self) -> dict[tuple[str, str], RecordedStep]:
+        """Return what is recorded of the steps, by kind and key."""
+        return dict(self._recorded)
+
+    def keep(self, step: RecordedStep) -> None:
+        """Keep what a step found or made; it becomes durable with the claim's commit."""
+        self._recorded[step.identity] = step
+        self.is_changed = True
+
+    def note(self, step: RecordedStep) -> None:
+        """Record an intent durably, before anything is done that the ledger does not know of. Raises: LedgerError."""
+        self.keep(step)
+        self._ledger.set_steps(self.uid, self.recorded)
+
+
+@dataclass(slots=True)
+class Undoing:
+    """The undoing of one claim's steps; `failed` are the identities of those that could not be undone this time."""
+
+    uid: str
+    deadline: Deadline
+    failed: set[tuple[str, str]] = field(default_factory=set)

@@ -1,0 +1,140 @@
+"""Changes that the agent made itself are known without a discovery, and nothing else is overlooked."""
+
+from dataclasses import replace
+
+import pytest
+
+from dra_driver.agent.node_inventory import Findings, NodeInventory
+from dra_driver.agent.scanner import Scanner
+from dra_driver.hardware.facts import Problem
+from dra_driver.hardware.port import Roots
+from dra_driver.hardware.simulated import SimulatedHardware
+from dra_driver.inventory.mig.partitions import MigPolicy
+from dra_driver.model.errors import HardwareError
+
+ON_DEMAND = MigPolicy(is_dynamic=True)
+
+
+class OnDemand:
+    """Offers every GPU to be cut on demand, as if every partition were the agent's own."""
+
+    is_settled = True
+
+    def fingerprint(self):
+        return None
+
+    def judge(self, facts):
+        uuids = frozenset(p.uuid for gpu in facts.gpus for p in gpu.partitions)
+        return Findings(facts, replace(ON_DEMAND, ownership=replace(ON_DEMAND.ownership, uuids=uuids)))
+
+
+class Bench:
+    """A scanner over simulated GPUs, one turn at a time."""
+
+    def __init__(self, folder) -> None:
+        self.hardware = SimulatedHardware("dgx-h100", Roots(), node_name="n", state_dir=folder)
+        self.inventory = NodeInventory()
+        self.told = []
+        self.scanner = Scanner(
+            self.hardware,
+            self.inventory,
+            OnDemand(),
+            on_change=lambda: self.told.append(self.inventory.current),
+            on_driver_change=lambda: None,
+        )
+        self.turn()
+
+    def turn(self) -> None:
+        self.scanner._step()
+
+    def gpu(self, index: int = 0):
+        return self.hardware.discover().gpus[index]
+
+    def make(self, index: int = 0, start: int = 0, *, is_own: bool = True):
+        gpu = self.gpu(index)
+        if is_own:
+            self.scanner.changed_here(gpu)
+        self.hardware.set_mig_mode(gpu, True, 5)
+        profile = next(p for p in gpu.mig_profiles if p.name == "1g.10gb")
+        made = self.hardware.create_partition(gpu, profile, start, 5)
+        if is_own:
+            self.scanner.changed_here(gpu)
+        return made
+
+    def destroy(self, made, index: int = 0) -> None:
+        gpu = self.gpu(index)
+        self.scanner.changed_here(gpu)
+        self.hardware.destroy_partition(gpu, made.uuid, 5)
+        self.hardware.set_mig_mode(gpu, False, 5)
+        self.scanner.changed_here(gpu)
+
+    def known(self):
+        return [d.partition.uuid for d in self.inventory.current.devices if d.partition]
+
+
+@pytest.fixture
+def bench(tmp_path):
+    return Bench(tmp_path)
+
+
+def test_a_hundred_partitions_made_and_destroyed_start_no_discovery_and_are_known_at_the_next_probe(bench):
+    for number in range(100):
+        made = bench.make(number % 8)
+        bench.turn()
+        assert bench.known() == [made.uuid]
+        assert bench.scanner._facts == bench.hardware.discover()
+        bench.destroy(made, number % 8)
+        bench.turn()
+        assert bench.known() == []
+        assert bench.scanner._facts == bench.hardware.discover()
+    assert bench.scanner.scans == 1
+
+
+def test_a_change_that_the_agent_did_not_make_is_discovered(bench):
+    made = bench.make(is_own=False)
+    bench.turn()
+    assert (bench.scanner.scans, bench.known()) == (2, [made.uuid])
+
+
+def test_a_change_of_somebody_else_beside_an_own_one_is_discovered(bench):
+    made = [bench.make(0), bench.make(1, is_own=False)]
+    bench.turn()
+    assert bench.scanner.scans == 2
+    assert bench.known() == [one.uuid for one in made]
+
+
+def test_an_own_change_explains_one_probe_and_no_later_one(bench):
+    bench.make()
+    bench.turn()
+    bench.make(start=3, is_own=False)
+    bench.turn()
+    assert bench.scanner.scans == 2
+
+
+def test_a_gpu_that_can_not_be_read_after_an_own_change_is_discovered(bench, monkeypatch):
+    bench.make()
+
+    def lost(*_):
+        raise HardwareError("gpu-lost", "it is lost")
+
+    monkeypatch.setattr(bench.hardware, "mig_mode", lost)
+    bench.turn()
+    assert bench.scanner.scans == 2
+
+
+def test_a_gpu_with_a_problem_is_discovered_because_the_problem_may_have_ended(bench):
+    bench.scanner._facts = replace(
+        bench.scanner._facts, problems=(Problem("hardware.partition-unreadable", bench.gpu().pci_address, "x"),)
+    )
+    bench.make()
+    bench.turn()
+    assert bench.scanner.scans == 2
+
+
+def test_each_own_change_is_told_because_device_nodes_may_have_changed(bench):
+    before = len(bench.told)
+    made = bench.make()
+    bench.turn()
+    bench.destroy(made)
+    bench.turn()
+    assert len(bench.told) == before + 2

@@ -1,0 +1,55 @@
+"""Publishers that stop, start again, and take over from each other."""
+
+import time
+
+from tests.controller.support.cluster import settled
+from tests.controller.support.slices import gpu
+
+
+def test_a_restarted_agent_adopts_its_slices_without_a_write(cluster):
+    devices = [gpu(i) for i in range(200)]
+    cluster.published(devices).stop()
+    assert len(cluster.slices()) == 4
+    cluster.server.log.clear()
+    publisher = cluster.published(devices)
+    assert cluster.writes() == []
+    assert publisher.status().devices == 200
+
+
+def test_stopping_deletes_nothing_and_is_quick(cluster):
+    publisher = cluster.published([gpu(0)])
+    started = time.monotonic()
+    publisher.stop()
+    assert time.monotonic() - started < 1.0
+    assert len(cluster.slices()) == 1
+
+
+def test_a_stopped_publisher_writes_no_more_and_can_be_started_again(cluster):
+    publisher = cluster.published([gpu(0)])
+    publisher.stop()
+    cluster.server.log.clear()
+    publisher.offer([gpu(0), gpu(1)])
+    settled(0.2)
+    assert cluster.writes() == []
+    publisher.start()
+    assert publisher.wait_published(10)
+    assert len(cluster.device_names()) == 2
+
+
+def test_the_newer_instance_takes_over_with_one_write_when_its_attributes_differ(cluster):
+    older = cluster.published([gpu(i) for i in range(8)])
+    cluster.server.log.clear()
+    older.stop()
+    cluster.published([gpu(i, family="hopper") for i in range(8)])
+    settled()
+    assert cluster.writes() == ["PUT"]
+
+
+def test_two_instances_that_wrongly_run_at_once_do_not_storm(cluster):
+    older = cluster.published([gpu(0)])
+    newer = cluster.published([gpu(0, family="hopper")])
+    cluster.server.log.clear()
+    settled(2.0)
+    assert 1 <= len(cluster.writes()) < 20
+    older.stop()
+    newer.stop()

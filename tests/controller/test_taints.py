@@ -1,0 +1,119 @@
+"""Tainted devices: one write, times that stay, and servers that drop taints."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from dra_driver.controller import losses
+from dra_driver.controller.content import accepted_taints
+from dra_driver.model.taints import DeviceTaint, TaintEffect
+from tests.controller.support.cluster import settled
+from tests.controller.support.slices import device, gpu, part
+from tests.support.waiting import until
+
+GATE = "DRADeviceTaints"
+SINCE = datetime(2026, 1, 1, tzinfo=UTC)
+SICK = (DeviceTaint("gpu.nvidia.com/xid", "79", TaintEffect.NO_SCHEDULE, SINCE),)
+
+
+@pytest.mark.parametrize("version", ["1.34", "1.35", "1.36", "1.37"])
+@pytest.mark.parametrize("count", [8, 64, 200])
+def test_the_first_taint_is_one_put_and_no_new_generation(make_cluster, version, count):
+    cluster = make_cluster(version=version, gates={GATE: True})
+    publisher = cluster.published([gpu(i) for i in range(count)])
+    before = {s["metadata"]["name"] for s in cluster.slices()}
+    cluster.server.log.clear()
+    publisher.taint(**{gpu(3).name: SICK})
+    assert publisher.wait_published(10)
+    assert cluster.writes() == ["POST", "PUT"], "asked without storing anything, and written once"
+    assert {s["metadata"]["name"] for s in cluster.slices()} == before
+    assert {s["pool"]["generation"] for s in cluster.specs()} == {1}
+    (taint,) = cluster.devices()[gpu(3).name]["taints"]
+    assert taint == SICK[0].wire()
+    publisher.taint()
+    assert publisher.wait_published(10)
+    assert cluster.writes() == ["POST", "PUT", "PUT"]
+    assert "taints" not in cluster.devices()[gpu(3).name]
+
+
+def test_a_taint_keeps_its_time_when_other_things_change_and_costs_no_further_write(make_cluster):
+    cluster = make_cluster(version="1.36")
+    taints = {gpu(0).name: (DeviceTaint("k", "", TaintEffect.NO_EXECUTE),)}
+    publisher = cluster.published([gpu(0), gpu(1)], taints=taints)
+    since = cluster.devices()[gpu(0).name]["taints"][0]["timeAdded"]
+    settled()
+    assert cluster.writes() == ["POST", "POST"]
+    settled(1.1)  # the server's clock has whole seconds
+    publisher.offer([gpu(0), gpu(1, numaNode=1)], taints=taints)
+    assert publisher.wait_published(10)
+    assert cluster.devices()[gpu(0).name]["taints"][0]["timeAdded"] == since
+
+
+@pytest.mark.parametrize("version", ["1.34", "1.35"])
+def test_where_taints_are_dropped_free_sick_devices_are_withheld_and_those_in_use_stay(make_cluster, version):
+    cluster = make_cluster(version=version)
+    publisher = cluster.publisher()
+    publisher.offers.in_use = frozenset([gpu(1).name])
+    publisher.offer([gpu(i) for i in range(3)], taints={gpu(0).name: SICK, gpu(1).name: SICK})
+    assert publisher.wait_published(10)
+    assert sorted(cluster.devices()) == [gpu(1).name, gpu(2).name]
+    assert "taints" not in cluster.devices()[gpu(1).name]
+    assert publisher.status().dropped == ("devices.taints",)
+    assert not publisher.status().keeps.taints
+    settled()
+    assert cluster.writes() == ["POST", "POST"], "asked, and written once: never published as healthy"
+
+
+def test_the_counters_of_a_sick_partition_in_use_are_not_given_out_again(make_cluster):
+    cluster = make_cluster(version="1.36", gates={GATE: False})
+    publisher = cluster.publisher()
+    publisher.offers.in_use = frozenset(["a"])
+    publisher.offer([part("a"), part("b")], counter_sets={"gpu-0": {"memory": 1}}, taints={"a": SICK, "b": SICK})
+    assert publisher.wait_published(10)
+    (name,) = cluster.devices()
+    assert name == "a"
+    assert cluster.devices()["a"]["consumesCounters"]
+
+
+def test_a_sick_device_is_offered_with_its_taint_soon_after_the_gate_is_switched_on(make_cluster, monkeypatch):
+    monkeypatch.setattr(losses, "TAINTS_AGAIN_SECONDS", 0.2)
+    cluster = make_cluster(version="1.35")
+    publisher = cluster.published([gpu(0), gpu(1)], taints={gpu(0).name: SICK})
+    assert sorted(cluster.devices()) == [gpu(1).name]
+    cluster.server._registry._gates |= {GATE}
+    until(lambda: gpu(0).name in cluster.devices(), what="the sick device with its taint")
+    assert cluster.devices()[gpu(0).name]["taints"] == [SICK[0].wire()]
+    until(lambda: publisher.status().keeps.taints and not publisher.status().problems)
+
+
+def test_asking_again_in_vain_writes_and_reports_nothing(make_cluster, monkeypatch, caplog):
+    monkeypatch.setattr(losses, "TAINTS_AGAIN_SECONDS", 0.1)
+    cluster = make_cluster(version="1.35")
+    publisher = cluster.published([gpu(0), gpu(1)], taints={gpu(0).name: SICK})
+    before = [s["metadata"]["resourceVersion"] for s in cluster.slices()]
+    cluster.server.log.clear()
+    until(lambda: len(cluster.writes()) >= 3, what="three questions")
+    assert [s["metadata"]["resourceVersion"] for s in cluster.slices()] == before
+    assert {e.query.get("dryRun") for e in cluster.server.log.writes("resourceslices")} == {"All"}
+    assert publisher.status().is_published
+    assert [r.getMessage() for r in caplog.records].count("api server dropped fields of our slices") == 1
+
+
+def test_a_taint_without_effect_is_harmless_where_it_is_dropped(make_cluster):
+    cluster = make_cluster(version="1.35")
+    cluster.published([gpu(0)], taints={gpu(0).name: (DeviceTaint("k", "", TaintEffect.NONE),)})
+    assert sorted(cluster.devices()) == [gpu(0).name]
+
+
+def test_a_server_of_1_34_gets_four_taints_of_effects_that_it_knows_the_gravest_first():
+    effects = [TaintEffect.NONE, *[TaintEffect.NO_SCHEDULE] * 4, TaintEffect.NO_EXECUTE]
+    taints = [DeviceTaint(f"k{i}", "", effect) for i, effect in enumerate(effects)]
+    assert [t.key for t in accepted_taints(taints, server_minor=34)] == ["k5", "k1", "k2", "k3"]
+    assert len(accepted_taints(taints, server_minor=35)) == 6
+    assert len(accepted_taints(taints * 3, server_minor=0)) == 16
+
+
+def test_a_tainted_device_that_is_not_offered_takes_its_taint_with_it(make_cluster):
+    cluster = make_cluster(version="1.36")
+    cluster.published([device("a")], taints={"gone": SICK})
+    assert "taints" not in cluster.devices()["a"]

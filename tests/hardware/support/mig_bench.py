@@ -1,0 +1,51 @@
+"""A machine with GPUs that are cut, and what the library is asked to do with them."""
+
+import pytest
+
+from dra_driver.hardware.facts import GpuFacts, MigProfile, PartitionFacts
+from dra_driver.model.errors import HardwareError, Retry
+from tests.hardware.conftest import Machine
+from tests.support.fake_nvml import Gpu, h100
+
+PCI = "0000:65:00.0"
+
+
+class Bench:
+    """A machine with one GPU (H100 in MIG mode unless told otherwise), and the vendor that has seen it."""
+
+    def __init__(self, machine: Machine, *gpus: Gpu, mig: bool = True, **options: float) -> None:
+        self.machine = machine
+        self.gpus = list(gpus) or [h100(PCI, 0)]
+        for gpu in self.gpus:
+            gpu.set_mig(mig)
+        machine.add(*self.gpus)
+        self.hardware = machine.hardware(**options)
+        self.found = self.hardware.discover().gpus
+
+    @property
+    def gpu(self) -> GpuFacts:
+        return self.found[0]
+
+    def profile(self, name: str) -> MigProfile:
+        return next(profile for profile in self.gpu.mig_profiles if profile.name == name)
+
+    def create(self, name: str, start: int, *, index: int = 0, deadline_s: float = 10) -> PartitionFacts:
+        return self.hardware.create_partition(self.found[index], self.profile(name), start, deadline_s)
+
+    def destroy(self, partition: PartitionFacts, deadline_s: float = 10) -> None:
+        placement = (partition.gi_profile_id, partition.start)
+        self.hardware.destroy_partition(self.gpu, partition.uuid, deadline_s, placement=placement)
+
+    def now(self) -> tuple[PartitionFacts, ...]:
+        return self.hardware.partitions_now(self.gpu)
+
+    def instances(self) -> tuple[int, int]:
+        """Count GPU instances and compute instances of the first GPU."""
+        gpu = self.machine.state.read().gpus[0]
+        return len(gpu.gis), len(gpu.cis)
+
+
+def refusal(call: object, *args: object, **options: object) -> tuple[str, Retry]:
+    with pytest.raises(HardwareError) as caught:
+        call(*args, **options)
+    return caught.value.code, caught.value.retry

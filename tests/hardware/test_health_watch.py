@@ -1,0 +1,157 @@
+"""What is observed of GPUs' health: the real vendor over the fake library, the kernel log, and the bus."""
+
+import threading
+
+import pytest
+
+from dra_driver.hardware.evidence import BusState
+from dra_driver.hardware.nvidia import NvidiaHardware
+from dra_driver.hardware.nvidia.health.bus import bus_state
+from dra_driver.hardware.port import HealthReporter
+from tests.support.fake_node import FakeNode
+from tests.support.fake_nvml import State, build, hgx_h100
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.gcc
+
+
+class Watching:
+    """Two H100s, a vendor that watches them, and all that it has reported."""
+
+    def __init__(self, folder, monkeypatch):
+        self.node = FakeNode(folder / "node")
+        self.node.load_driver()
+        self.state = State(gpus=hgx_h100(2))
+        for gpu in self.state.gpus:
+            self.node.add_gpu(gpu.pci, gpu.minor)
+            gpu.report_health(recovery_action=0, remap_pending=0, remap_failed=0)
+        self.state.write(folder / "state")
+        library = build(folder / "lib")
+        monkeypatch.setenv("FAKE_NVML_STATE", str(folder / "state"))
+        monkeypatch.setattr("dra_driver.hardware.nvidia.library.candidates", lambda _: [str(library)])
+        self.notified = threading.Event()
+        self.hardware = NvidiaHardware(self.node.roots, call_timeout_s=1.0)
+        self.hardware.watch_health(self.notified.set, log_position=-1)
+        self.hardware.discover()
+        self.xids, self.vitals, self.silent = [], {}, 0.0
+        self.until(lambda: len(self.vitals) == 2)
+
+    def look(self, *, is_urgent=False):
+        report = self.hardware.health(is_urgent=is_urgent, patience_s=5.0)
+        self.xids += [(xid.gpu, xid.code, xid.gi_id) for xid in report.xids]
+        self.vitals |= {one.gpu: one for one in report.readings}
+        self.silent = report.silent_s
+
+    def until(self, condition):
+        until(lambda: self.look() or condition(), what=(self.xids, self.vitals))
+
+
+@pytest.fixture
+def watching(tmp_path, monkeypatch):
+    it = Watching(tmp_path, monkeypatch)
+    yield it
+    for gpu in it.state.gpus:
+        gpu.heal()
+    it.state.write()
+    it.hardware.close()
+
+
+def test_an_xid_is_reported_once_with_its_instance(watching):
+    assert isinstance(watching.hardware, HealthReporter)
+    one, two = watching.state.gpus
+    watching.notified.clear()
+    one.xid(48)
+    two.xid(94, gi=3)
+    watching.state.write()
+    assert watching.notified.wait(10)
+    watching.until(lambda: len(watching.xids) == 2)
+    assert set(watching.xids) == {(one.pci, 48, None), (two.pci, 94, 3)}
+    watching.look(is_urgent=True)
+    assert len(watching.xids) == 2
+
+
+def test_readings_that_are_urgent_are_new(watching):
+    one, two = watching.state.gpus
+    one.report_health(
+        recovery_action=1, remap_pending=1, remap_failed=0, ecc_uncorrectable=3, sram_threshold=1, thermal_margin=-7,
+        slowdown_margin=-2, clock_reasons=0x40, fabric_health=2, pcie_replays=5, pcie_link="5 16",
+    )  # fmt: skip
+    one.links[4] = (0, *one.links[4][1:])
+    watching.state.write()
+    watching.look(is_urgent=True)
+    found = watching.vitals[one.pci]
+    assert (found.recovery_action, found.remap_pending, found.remap_failed) == (1, True, False)
+    assert (found.ecc_uncorrectable, found.sram_threshold_exceeded) == (3, True)
+    assert (found.thermal_margin, found.slowdown_margin, found.clock_reasons) == (-7, -2, 0x40)
+    assert (found.fabric_summary, found.pcie_replays, found.pcie_generation, found.pcie_lanes) == (2, 5, 5, 16)
+    assert [link for link, is_up in enumerate(found.links) if not is_up] == [4]
+    assert watching.vitals[two.pci].recovery_action == 0
+
+
+def test_what_a_gpu_does_not_report_is_none(watching):
+    one, _ = watching.state.gpus
+    one.report_health(recovery_action=None, remap_pending=None, remap_failed=None)
+    watching.state.write()
+    watching.look(is_urgent=True)
+    found = watching.vitals[one.pci]
+    assert (found.recovery_action, found.remap_pending, found.ecc_uncorrectable) == (None, None, None)
+    assert not found.is_lost
+
+
+def test_a_lost_gpu_is_told_and_its_neighbour_is_read_on(watching):
+    one, two = watching.state.gpus
+    one.is_lost = True
+    watching.state.write()
+    watching.look(is_urgent=True)
+    assert watching.vitals[one.pci].is_lost
+    assert not watching.vitals[two.pci].is_lost
+
+
+def test_a_call_that_hangs_makes_the_watch_silent_and_holds_up_nobody(watching, monkeypatch):
+    monkeypatch.setattr("dra_driver.hardware.nvidia.health.watch.EXPECTED_SECONDS", 0.7)
+    one, two = watching.state.gpus
+    one.hang("nvmlDeviceGetFieldValues")
+    watching.state.write()
+    watching.hardware.health(is_urgent=True, patience_s=0.0)
+    watching.until(lambda: watching.silent > 0.7)
+    assert {gpu.pci_address for gpu in watching.hardware.discover().gpus} == {one.pci, two.pci}
+    one.heal()
+    watching.state.write()
+    watching.until(lambda: watching.silent == 0.0)
+
+
+def test_the_library_is_released_while_it_is_watched(watching):
+    held = watching.state.path.with_name("held")
+    held.touch()
+    watching.hardware.close()
+    assert watching.hardware._leaving == []
+    watching.hardware.discover()
+    watching.vitals.clear()
+    watching.until(lambda: len(watching.vitals) == 2)
+
+
+def test_a_gpu_that_supports_no_events_is_polled(watching):
+    for gpu in watching.state.gpus:
+        gpu.report_health(supported_events=None, recovery_action=2)
+    watching.state.write()
+    watching.hardware.close()
+    watching.hardware.discover()
+    watching.until(lambda: all(one.recovery_action == 2 for one in watching.vitals.values()))
+    assert watching.silent == 0.0
+
+
+def test_the_bus_shows_what_is_gone_dead_and_in_other_hands(tmp_path):
+    node = FakeNode(tmp_path)
+    for number, pci in enumerate(("0000:01:00.0", "0000:02:00.0", "0000:03:00.0", "0000:04:00.0")):
+        node.add_gpu(pci, number)
+    (tmp_path / "sys/bus/pci/devices/0000:02:00.0/config").write_bytes(b"\xff" * 64)
+    (tmp_path / "sys/bus/pci/devices/0000:01:00.0/config").write_bytes(b"\xde\x10" + b"\xff" * 62)
+    node.bind("0000:03:00.0", "vfio-pci")
+    node.bind("0000:04:00.0", None)
+    shown = [bus_state(node.roots, f"0000:0{n}:00.0") for n in range(1, 6)]
+    elsewhere = BusState.ELSEWHERE
+    assert shown == [BusState.HERE, BusState.DEAD, elsewhere, elsewhere, BusState.GONE]
+
+
+def test_without_a_visible_bus_nothing_is_gone(tmp_path):
+    assert bus_state(FakeNode(tmp_path).roots, "0000:01:00.0") is BusState.HERE

@@ -1,0 +1,136 @@
+"""The kernel log as a source of Xids, from a plain file of records."""
+
+import pytest
+
+from dra_driver.hardware.nvidia.health.kernel_log import KernelLog
+
+GPU = "0000:3b:00.0"
+
+
+class Log:
+    def __init__(self, folder):
+        self.path, self.sequence = folder / "kmsg", 100
+
+    def write(self, text, *, prefix=4, ending="\n"):
+        self.sequence += 1
+        with self.path.open("a") as file:
+            file.write(f"{prefix},{self.sequence},{self.sequence * 1000},-;{text}{ending}")
+
+
+@pytest.fixture
+def log(tmp_path):
+    return Log(tmp_path)
+
+
+def codes(news):
+    return [(xid.gpu, xid.code, xid.gi_id, xid.ci_id) for xid in news.xids]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python, GPU has fallen off the bus.", (79, None, None)),
+        (
+            "NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
+            (79, None, None),
+        ),
+        ("NVRM: Xid (0000:3b:00): 31, Ch 00000010, engmask 00000101", (31, None, None)),
+        ("NVRM: Xid (PCI:0000:3B:00 GPU-I:05): 94, pid=7, name=x, Contained", (94, 5, None)),
+        ("NVRM: Xid (PCI:0000:3b:00 GPU-I:05 GPU-CI:01): 13, Graphics Exception", (13, 5, 1)),
+        ("NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed from 0x0 to 0x1", (154, None, None)),
+        ("NVRM: Xid (PCI:0000:3b:00): 48", (48, None, None)),
+        ("NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.", (79, None, None)),
+        ("NVRM: GPU at PCI:0000:3b:00: GPU has fallen off the bus.", (79, None, None)),
+    ],
+)
+def test_lines_of_the_driver_are_understood(log, text, expected):
+    log.write(text)
+    assert codes(KernelLog(log.path, -1).news()) == [(GPU, *expected)]
+
+
+@pytest.mark.parametrize(
+    ("text", "prefix"),
+    [
+        ("NVRM: Xid (PCI:0000:3b:00): 79, pid=1, name=x", 12),  # facility 1: a user wrote it
+        ("NVRM: Xid (PCI:0000:3b:00): 79, pid=1, name=x", 8),
+        ("nasty: NVRM: Xid (PCI:0000:3b:00): 79, pid=1", 4),
+        (" NVRM: Xid (PCI:0000:3b:00): 79, pid=1", 4),
+        ("NVRM: Xid (PCI:0000:3b:00 ): 79", 4),
+        ("NVRM: Xid (PCI:zzzz:3b:00): 79", 4),
+        ("NVRM: Xid (PCI:0000:3b:00): 79abc", 4),
+        ("NVRM: Xid (PCI:0000:3b:00): -79", 4),
+        ("NVRM: Xid (PCI:0000:3b:00): 123456, x", 4),
+        ("audit: comm=NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.", 4),
+        ("oom: process NVRM: fallen off the bus", 4),
+    ],
+)
+def test_lines_of_others_raise_nothing(log, text, prefix):
+    log.write(text, prefix=prefix)
+    assert codes(KernelLog(log.path, -1).news()) == []
+
+
+def test_a_process_that_is_called_like_an_xid_raises_nothing_more(log):
+    log.write("NVRM: Xid (PCI:0000:3b:00): 31, pid=9, name=): 79, pid=1, name=NVRM: Xid (PCI:0000:43:00): 79, x")
+    assert codes(KernelLog(log.path, -1).news()) == [(GPU, 31, None, None)]
+
+
+def test_lines_without_the_head_of_a_record_raise_nothing(log):
+    log.path.write_text(
+        "NVRM: Xid (PCI:0000:3b:00): 79, pid=1\n SUBSYSTEM=4,1,1,-;NVRM: Xid (PCI:0000:3b:00): 79\n"
+        "[ 12.3] NVRM: Xid (PCI:0000:3b:00): 79\nx4,9,9,-;NVRM: Xid (PCI:0000:3b:00): 79\n"
+    )
+    assert codes(KernelLog(log.path, -1).news()) == []
+
+
+def test_three_lines_without_an_xid_say_that_a_gpu_is_lost(log):
+    log.write("NVRM: The NVIDIA GPU 0000:3b:00.0")
+    log.write("NVRM: (PCI ID: 10de:20b5) installed in this system has")
+    log.write("NVRM: fallen off the bus and is not responding to commands.")
+    log.write("NVRM: fallen off the bus and is not responding to commands.")
+    assert codes(KernelLog(log.path, -1).news()) == [(GPU, 79, None, None)]
+
+
+def test_a_log_is_read_on_and_never_twice(log):
+    reader = KernelLog(log.path, -1)
+    assert reader.news().xids == ()
+    assert "can't be read" in reader.problem
+    log.write("NVRM: Xid (PCI:0000:3b:00): 48")
+    log.write("NVRM: Xid (PCI:0000:3b:00): 6", ending="")
+    first = reader.news()
+    assert codes(first) == [(GPU, 48, None, None)]
+    assert reader.problem == ""
+    with log.path.open("a") as file:
+        file.write("2\n")
+    assert codes(reader.news()) == [(GPU, 62, None, None)]
+    assert reader.news().xids == ()
+    assert codes(KernelLog(log.path, first.position).news()) == [(GPU, 62, None, None)]
+
+
+def test_a_file_that_was_replaced_is_read_anew(log):
+    reader = KernelLog(log.path, -1)
+    log.write("NVRM: Xid (PCI:0000:3b:00): 48")
+    reader.news()
+    log.path.rename(log.path.with_name("old"))
+    log.write("NVRM: Xid (PCI:0000:3b:00): 62")
+    reader.news()
+    assert codes(reader.news()) == [(GPU, 62, None, None)]
+
+
+def test_what_was_before_the_driver_was_loaded_is_over(log):
+    log.write("NVRM: Xid (PCI:0000:3b:00): 48")
+    log.write("NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.65.06")
+    log.write("NVRM: Xid (PCI:0000:3b:00): 62")
+    news = KernelLog(log.path, -1).news()
+    assert news.is_driver_new
+    assert codes(news) == [(GPU, 62, None, None)]
+
+
+def test_a_log_of_garbage_ends_without_an_error(log):
+    log.path.write_bytes(bytes(range(256)) * 4000 + b"\n" + b"4," * 100_000)
+    reader = KernelLog(log.path, -1)
+    assert reader.news().xids == ()
+    log.path.write_bytes(b"")
+    reader.news()
+    log.write("\nx")
+    log.write("NVRM: Xid (PCI:0000:3b:00): 62")
+    assert codes(reader.news()) == [(GPU, 62, None, None)]

@@ -1,0 +1,172 @@
+"""The monitor's turns over a vendor that reports what a test wants; its files are real."""
+
+import pytest
+
+from dra_driver.hardware.evidence import BusState, HealthReport
+from dra_driver.hardware.facts import Facts, Problem
+from dra_driver.health.cordons import Cordon, CordonFile
+from dra_driver.health.forgetting import ForgetFile
+from dra_driver.health.monitor import HealthMonitor
+from dra_driver.health.policy import HealthPolicy
+from dra_driver.health.store import HealthStore
+from tests.health.support.parts import BOOT, ONE, TWO, gpu, reading, report, shown, xid
+
+FACTS = Facts("nvidia", gpus=(gpu(ONE), gpu(TWO)))
+HALF = Facts("nvidia", gpus=(gpu(ONE),))
+
+
+class Reporter:
+    def __init__(self):
+        self.reports, self.bus, self.position = [], {}, None
+
+    def watch_health(self, notify, *, log_position):
+        self.position = log_position
+
+    def health(self, *, is_urgent, patience_s):
+        return self.reports.pop(0) if self.reports else HealthReport()
+
+    def bus_states(self, gpus):
+        return {one: self.bus.get(one, BusState.HERE) for one in gpus}
+
+    def end_health(self):
+        pass
+
+
+class Bench:
+    """A monitor whose turns are taken by the test, with a clock of its own."""
+
+    def __init__(self, folder, boot=BOOT, *, whole=True):
+        self.reporter, self.folder, self.at, self.told = Reporter(), folder, 1000.0, []
+        self.cordons, self.forget = CordonFile(folder), ForgetFile(folder)
+        self.monitor = HealthMonitor(
+            self.reporter, HealthStore(folder), self.cordons, self.forget, policy=HealthPolicy(), boot_id=boot,
+            changed=lambda: self.told.append(shown(self.monitor.now.faults)), clock=lambda: self.at,
+        )  # fmt: skip
+        self.monitor.completed(FACTS if whole else HALF)
+
+    def turn(self, *reports):
+        for one in reports or (HealthReport(),):
+            self.at += 1
+            self.reporter.reports = [one]
+            self.monitor._turn()
+        return shown(self.monitor.now.faults)
+
+
+@pytest.fixture
+def bench(tmp_path):
+    return Bench(tmp_path)
+
+
+def test_a_fault_is_told_once_and_keeps_its_time_over_ten_restarts(tmp_path):
+    bench = Bench(tmp_path)
+    bench.turn(report(xid(95, at=900.25), reading(901)))
+    before = {(fault.key, fault.since) for fault in bench.monitor.now.faults}
+    for _ in range(10):
+        bench = Bench(tmp_path)
+        bench.turn()
+        assert {(fault.key, fault.since) for fault in bench.monitor.now.faults} == before
+    assert bench.told == [{("needs-reset", "xid-95"), ("xid", "95")}]
+    bench.turn(HealthReport(), report(reading(905)))
+    assert len(bench.told) == 1
+
+
+def test_a_storm_of_application_xids_tells_nobody_and_is_counted(bench):
+    bench.turn()
+    told = len(bench.told)
+    for n in range(50):
+        bench.turn(report(*(xid(13, at=1000 + n + m / 10) for m in range(10))))
+    assert len(bench.told) == told
+    assert bench.monitor.now.xids == {13: 500}
+
+
+def test_a_gpu_that_vanishes_from_the_facts_is_lost_also_after_a_restart(tmp_path):
+    bench = Bench(tmp_path)
+    bench.turn()
+    assert [one.is_lost for one in bench.monitor.completed(Facts("nvidia", gpus=(gpu(ONE),))).gpus] == [False, True]
+    assert bench.turn() == {("gpu-lost", "")}
+    again = Bench(tmp_path, whole=False)
+    assert len(again.monitor.completed(HALF).gpus) == 2
+    assert again.turn() == {("gpu-lost", "")}
+
+
+def test_a_forgotten_gpu_is_not_missing_any_more(bench):
+    bench.turn()
+    half = Facts("nvidia", gpus=(gpu(ONE),))
+    bench.monitor.completed(half)
+    bench.turn()
+    bench.forget.ask(TWO)
+    bench.forget.ask("../../etc/passwd")
+    assert bench.turn() == set()
+    assert bench.monitor.completed(half) == half
+    assert bench.turn() == set()
+
+
+def test_a_gpu_that_hangs_is_not_answering_until_it_answers(bench):
+    hanging = (Problem("hardware.gpu-not-answering", TWO, ""),)
+    bench.monitor.completed(Facts("nvidia", gpus=(gpu(ONE),), problems=hanging))
+    assert bench.turn() == {("not-answering", "")}
+    bench.monitor.completed(FACTS)
+    assert bench.turn(*[HealthReport()] * 3) == set()
+
+
+def test_a_gpu_that_is_dead_on_the_bus_is_lost_and_one_in_other_hands_is_not(bench):
+    bench.reporter.bus = {ONE: BusState.DEAD, TWO: BusState.ELSEWHERE}
+    bench.turn()
+    assert [(fault.key, fault.subject.gpu) for fault in bench.monitor.now.faults] == [("gpu-lost", ONE)]
+
+
+def test_a_silent_library_makes_all_unmonitored_and_its_answer_ends_that(bench):
+    assert bench.turn(HealthReport(silent_s=29)) == set()
+    assert bench.turn(HealthReport(silent_s=31)) == {("unmonitored", "")}
+    answers = [report(reading(1000 + n), reading(1000 + n, TWO)) for n in range(3)]
+    assert bench.turn(*answers) == set()
+
+
+def test_a_cordon_is_told_when_it_comes_and_when_it_ends(bench):
+    bench.turn()
+    told = len(bench.told)
+    bench.cordons.add(Cordon("gpu-one", "noise", bench.at, until=bench.at + 3))
+    bench.turn()
+    assert [one.device for one in bench.monitor.now.cordons] == ["gpu-one"]
+    bench.turn(*[HealthReport()] * 3)
+    assert bench.monitor.now.cordons == ()
+    assert len(bench.told) == told + 2
+
+
+def test_a_broken_cordon_file_keeps_the_last_cordons(bench):
+    bench.cordons.add(Cordon("gpu-one", "noise", bench.at))
+    bench.turn()
+    (bench.folder / "cordons.json").write_text("{")
+    bench.turn()
+    assert [one.device for one in bench.monitor.now.cordons] == ["gpu-one"]
+    assert "cordons" in bench.monitor.now.problems[0]
+
+
+def test_a_reboot_forgets_faults_and_gpus(tmp_path):
+    bench = Bench(tmp_path)
+    bench.turn(report(xid(95)))
+    again = Bench(tmp_path, boot="another")
+    assert again.turn() == set()
+    assert again.monitor._record.log_position == -1
+
+
+def test_the_kernel_log_is_read_on_after_a_restart(tmp_path):
+    bench = Bench(tmp_path)
+    bench.turn(report(xid(95), log_position=77))
+    again = Bench(tmp_path)
+    again.monitor.start()
+    again.monitor.stop()
+    assert again.reporter.position == 77
+
+
+@pytest.mark.parametrize("damage", [b"garbage" * 999, b""])
+def test_a_damaged_store_begins_anew(tmp_path, damage):
+    (tmp_path / "health.db").write_bytes(damage)
+    bench = Bench(tmp_path)
+    assert bench.turn(report(xid(95))) == {("needs-reset", "xid-95"), ("xid", "95")}
+    assert Bench(tmp_path).turn() == {("needs-reset", "xid-95"), ("xid", "95")}
+
+
+def test_a_store_that_cannot_be_written_holds_up_no_fault(bench, monkeypatch):
+    (bench.folder / "health.db").mkdir()
+    assert bench.turn(report(xid(95))) == {("needs-reset", "xid-95"), ("xid", "95")}

@@ -1,0 +1,165 @@
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dra_driver.hardware.evidence import BusState, Source
+from dra_driver.health.fault import FaultKey, Subject
+from dra_driver.health.record import Record
+from dra_driver.health.record_wire import read_record, record_wire
+from dra_driver.health.signs import Sign
+from dra_driver.health.track import Track
+from tests.health.support.parts import BOOT, KNOWN, ONE, TWO, gpu, partition, reading, report, shown, xid
+
+
+def fed(*reports, known=KNOWN):
+    record = Record(BOOT)
+    for number, one in enumerate(reports):
+        record.absorb(one, known, 100.0 + number)
+    return record
+
+
+def test_the_recovery_action_decides_over_the_table():
+    record = fed(report(xid(48, 100), reading(101, recovery_action=0)))
+    assert not record.faults(102)
+    record = fed(report(xid(48, 100), reading(101, recovery_action=2)))
+    assert shown(record.faults(102)) == {("needs-reboot", "node-reboot"), ("xid", "48")}
+
+
+def test_the_table_decides_where_the_driver_reports_no_action():
+    record = fed(report(xid(48, 100), reading(101)))
+    assert shown(record.faults(102)) == {("needs-reset", "xid-48"), ("xid", "48")}
+
+
+def test_an_action_read_before_an_xid_says_nothing_about_it():
+    record = fed(report(reading(99, recovery_action=0)), report(xid(95, 100)))
+    assert shown(record.faults(101)) == {("needs-reset", "xid-95"), ("xid", "95")}
+    record.absorb(report(reading(110, recovery_action=0)), KNOWN, 110)
+    assert not record.faults(111)
+
+
+@pytest.mark.parametrize("code", [13, 31, 43, 45, 63, 94])
+def test_an_application_s_xid_is_no_fault_but_is_counted(code):
+    record = fed(*(report(xid(code, 100 + n)) for n in range(20)))
+    assert not record.faults(200)
+    assert record.sightings[Subject(ONE), code].count == 20
+
+
+def test_two_sources_of_one_xid_are_counted_once():
+    record = fed(report(xid(95, 100.2)), report(xid(95, 100.0, source=Source.KERNEL_LOG)))
+    (found,) = (fault for fault in record.faults(101) if fault.key is FaultKey.XID)
+    assert (found.count, found.since) == (1, 100.0)
+
+
+def test_an_xid_with_an_instance_is_about_its_partition():
+    known = {ONE: gpu(ONE, partitions=(partition(3, start=2), partition(4, start=3)))}
+    record = fed(report(xid(95, gi_id=4)), known=known)
+    assert {fault.subject for fault in record.faults(101)} == {Subject(ONE, (19, 3))}
+
+
+def test_a_gpu_that_left_the_bus_is_lost_and_its_neighbour_is_not():
+    record = fed(report(bus=((ONE, BusState.DEAD), (TWO, BusState.HERE))))
+    assert [(fault.key, fault.subject.gpu) for fault in record.faults(101)] == [(FaultKey.GPU_LOST, ONE)]
+
+
+def test_a_lost_gpu_is_back_after_three_good_readings_with_its_uuid():
+    record = fed(report(reading(100, uuid="", is_lost=True)), report(reading(110)), report(reading(120)))
+    assert shown(record.faults(121)) == {("gpu-lost", "")}
+    record.absorb(report(reading(125, uuid="GPU-another")), KNOWN, 125)
+    assert shown(record.faults(126)) == {("gpu-lost", "")}
+    record.absorb(report(reading(130)), KNOWN, 130)
+    assert not record.faults(131)
+
+
+def test_an_unknown_recovery_action_is_for_a_person():
+    record = fed(report(reading(100, recovery_action=42)))
+    assert shown(record.faults(101)) == {("needs-attention", "action-42")}
+
+
+def test_the_worst_xid_is_shown_and_not_the_newest():
+    record = fed(report(xid(62, 100), xid(151, 101), xid(119, 102)))
+    assert ("xid", "151") in shown(record.faults(103))
+
+
+def test_one_bad_look_at_a_link_raises_nothing_and_two_do():
+    up, down = (True, True), (True, False)
+    record = fed(report(reading(100, links=up)), report(reading(110, links=down)))
+    assert not record.faults(111)
+    assert record.has_suspicion
+    record.absorb(report(reading(112, links=down)), KNOWN, 112)
+    (found,) = record.faults(113)
+    assert (found.key, found.value, found.since) == (FaultKey.NVLINK, "link-1", 110)
+
+
+def test_a_link_that_was_never_up_is_no_fault():
+    assert not fed(*(report(reading(100 + n, links=(True, False))) for n in range(5))).faults(110)
+
+
+def test_a_gpu_that_is_just_below_the_limit_stays_hot():
+    hot = [report(reading(100 + n, thermal_margin=-3, slowdown_margin=-2)) for n in range(2)]
+    record = fed(*hot, *(report(reading(110 + n, thermal_margin=0, slowdown_margin=-2)) for n in range(9)))
+    assert shown(record.faults(120)) == {("thermal", "")}
+    for at in range(3):
+        record.absorb(report(reading(130 + at, thermal_margin=1, slowdown_margin=-2)), KNOWN, 130 + at)
+    assert not record.faults(140)
+
+
+def test_a_fault_that_comes_and_goes_is_said_to_and_stays_for_ten_calm_minutes():
+    track, at = Track(FaultKey.ROW_REMAP_PENDING), 0.0
+    for _ in range(3):
+        for is_bad in (True, False, False, False):
+            at += 10
+            track = track.after(Sign(FaultKey.ROW_REMAP_PENDING, is_bad), at)
+    assert track.is_raised
+    assert track.is_flapping(at)
+    while track.is_raised:
+        at += 10
+        track = track.after(Sign(FaultKey.ROW_REMAP_PENDING, is_bad=False), at)
+    assert at - track.last_bad == 600
+
+
+def test_uncorrectable_errors_that_need_no_action_are_mild():
+    (found,) = fed(report(reading(100, ecc_uncorrectable=2, recovery_action=0))).faults(101)
+    assert (found.key, found.is_mild) == (FaultKey.ECC_UNCORRECTABLE, True)
+    (found,) = fed(report(reading(100, ecc_uncorrectable=2))).faults(101)
+    assert not found.is_mild
+
+
+def test_a_reboot_clears_all_but_what_only_another_card_cures():
+    record = fed(report(xid(95), reading(100, remap_failed=True, recovery_action=1)))
+    assert shown(record.in_boot("another").faults(200)) == {("row-remap-failed", "")}
+    assert record.in_boot(BOOT) is record
+
+
+def test_a_driver_that_was_loaded_again_ends_what_earlier_xids_meant():
+    assert not fed(report(xid(95)), report(is_driver_new=True)).faults(200)
+
+
+def test_a_record_survives_its_way_through_a_file():
+    record = fed(report(xid(95), xid(13, source=Source.KERNEL_LOG), reading(100, links=(True,), pcie_replays=4)))
+    assert read_record(record_wire(record)) == record
+    with pytest.raises(ValueError, match="not a record"):
+        read_record({"boot": BOOT})
+
+
+EVIDENCE = [
+    *(
+        xid(code, 100.0 + code / 1000, address, source)
+        for code in (13, 48, 79, 95)
+        for address in (ONE, TWO)
+        for source in Source
+    ),
+    reading(101.0, recovery_action=1, remap_pending=True),
+    reading(101.0, TWO, ecc_uncorrectable=3),
+]
+
+
+@given(st.randoms(use_true_random=False))
+def test_independent_sources_in_any_order_give_the_same_faults(chance: random.Random):
+    order = EVIDENCE[:]
+    chance.shuffle(order)
+    expected = fed(report(*EVIDENCE)).faults(110)
+    assert fed(*map(report, order)).faults(110) == expected
+    cut = chance.randrange(len(order))
+    assert fed(report(*order[:cut]), report(*order[cut:])).faults(110) == expected
