@@ -30,11 +30,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parent / "image"))
 import bills
+import build as image
 import needs
 import wheels
 from contents import ARCHITECTURES, REPOSITORY_NAME
 
-import build as image
 from lane import binaries
 
 HERE = Path(__file__).resolve().parent
