@@ -103,6 +103,7 @@ class Signals:
 
     def __init__(self) -> None:
         self.stop = threading.Event()
+        self.end_at_once = False  # while nothing has begun that would have to be ended in order
         self._on_let_go: Callable[[], None] = lambda: None
         self._on_resume: Callable[[], None] = lambda: None
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -117,6 +118,8 @@ class Signals:
     def _stop(self, number: int, _frame: FrameType | None) -> None:
         log.info("stopping", extra=fields(signal=signal.Signals(number).name))
         self.stop.set()
+        if self.end_at_once:
+            os._exit(ExitCode.OK)
 
 
 def _run(options: Options, hardware: Hardware) -> int:
@@ -132,7 +135,11 @@ def _run(options: Options, hardware: Hardware) -> int:
         from dra_driver.agent.node import NodeAgent
 
     _share_heaps()
+    signals.end_at_once = True  # a named pipe among the operator's files would make the agent wait for ever
+    if signals.stop.is_set():
+        return ExitCode.OK
     agent = NodeAgent(options, hardware)
+    signals.end_at_once = False
     signals.on_library(let_go=agent.let_go, resume=agent.resume)
     try:
         agent.start()

@@ -6,6 +6,7 @@ Source: Kubernetes API conventions, "HTTP Status codes" and the Status object.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -40,11 +41,17 @@ def refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not a JSON number")
 
 
-_DECODER = json.JSONDecoder(parse_constant=refuse_constant)
+def _finite(text: str) -> float:
+    if math.isinf(number := float(text)):
+        raise ValueError(f"{text[:40]} is too large for a JSON number")
+    return number
+
+
+_DECODER = json.JSONDecoder(parse_constant=refuse_constant, parse_float=_finite)
 
 
 def parse(body: bytes) -> Any:
-    """Read JSON. Raises: ValueError, also for text that is nested too deeply, and for NaN and infinities."""
+    """Read JSON. Raises: ValueError, also for text that is nested too deeply, and for NaN, infinities and 1e999."""
     try:
         return _DECODER.decode(body.decode())
     except RecursionError:

@@ -80,9 +80,10 @@ class KubeApi:
         """
         encoded = None if body is None else json.dumps(body, separators=(",", ":")).encode()
         target = self._target(path, query)
-        answer = self._send(method, target, encoded, timeout_s, content_type)
+        until = time.monotonic() + timeout_s
+        answer = self._send(method, target, encoded, until, content_type)
         if answer.status == 401 and self._tokens.reread():
-            answer = self._send(method, target, encoded, timeout_s, content_type)
+            answer = self._send(method, target, encoded, until, content_type)
         try:
             return answers.decode(answer.status, answer.body, answer.retry_after, method=method, path=path, parse=parse)
         except ApiError as err:
@@ -138,18 +139,16 @@ class KubeApi:
             headers["Authorization"] = authorization
         return headers
 
-    def _send(self, method: str, target: str, body: bytes | None, timeout_s: float, content_type: str) -> _Answer:
+    def _send(self, method: str, target: str, body: bytes | None, until: float, content_type: str) -> _Answer:
         """Send a request; repeat it once if it provably had no effect (or is a GET) and a new connection may help."""
         headers = self._headers()
         if body is not None:
             headers["Content-Type"] = content_type
-        until = time.monotonic() + timeout_s
         is_retry = False
         while True:
-            left = max(0.001, until - time.monotonic())
             try:
-                with self._connections.lend(left) as connection:
-                    answer = connection.ask(method, target, headers, body, left)
+                with self._connections.lend(_left(until)) as connection:
+                    answer = connection.ask(method, target, headers, body, _left(until))
                     whole = answer.whole()
                 retry_after = answer.headers.get("retry-after", "")
                 return _Answer(answer.status, whole, retry_after, connection.generation)
@@ -174,6 +173,11 @@ class KubeApi:
         if isinstance(err, TimeoutError):
             return ApiError("timeout", f"{method} {path}: {self._server} did not answer in time", retry=Retry.NOW)
         return ApiError("unreachable", f"{method} {path}: {self._server} can't be reached: {err}", retry=Retry.NOW)
+
+
+def _left(until: float) -> float:
+    """Return the seconds left, more than 0."""
+    return max(0.001, until - time.monotonic())
 
 
 def _may_resend(method: str, err: Exception) -> bool:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dra_driver.kube.bounds import BoundedReader, Bounds
+from dra_driver.kube.bounds import BoundedReader, Bounds, BrokenError
 from dra_driver.kube.http_answer import HttpAnswer
 
 # A dead peer (node gone, connection forgotten by a firewall) is noticed within about a minute, even by a silent watch.
@@ -31,6 +31,8 @@ _SOCKET_OPTIONS = (
 _NOT_IN_A_TARGET = re.compile(r"[^\x21-\x7e]")
 _NOT_IN_A_FIELD = re.compile(r"[^\x20-\x7e\t]")
 _WITH_A_LENGTH = ("POST", "PUT", "PATCH")
+_ENDED = (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError)  # the other side has ended the connection
+_LEAST_S = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +76,22 @@ class Connection:
         message = _head(method, target, {"Host": self._address.field, **headers}, body)
         self._reader.bounds = Bounds(seconds)
         self.sock.settimeout(seconds)
-        self.sock.sendall(message + body if body else message)
-        self._answer = HttpAnswer(self._reader, has_body=method != "HEAD")
+        try:
+            self.sock.sendall(message + body if body else message)
+        except _ENDED as err:
+            self._answer = self._early_answer(err)
+        else:
+            self._answer = HttpAnswer(self._reader, has_body=method != "HEAD")
         return self._answer
+
+    def _early_answer(self, err: OSError) -> HttpAnswer:
+        """Return what the server answered before it stopped reading the request. Raises: BrokenError."""
+        try:
+            answer = HttpAnswer(self._reader)
+        except OSError:
+            raise BrokenError("the connection ended within the request") from err
+        answer.ends_connection = True
+        return answer
 
     @property
     def is_ready(self) -> bool:
@@ -99,7 +114,7 @@ class Connection:
 def _connected(address: Address, context: ssl.SSLContext | None, seconds: float) -> socket.socket:
     until = time.monotonic() + seconds
     try:
-        sock = socket.create_connection((address.host, address.port), seconds)
+        sock = _dialled(address, until)
     except TimeoutError:
         raise
     except OSError as err:
@@ -109,17 +124,36 @@ def _connected(address: Address, context: ssl.SSLContext | None, seconds: float)
             sock.setsockopt(*option)
         if context is None:
             return sock
-        sock.settimeout(max(0.001, until - time.monotonic()))
+        sock.settimeout(max(_LEAST_S, until - time.monotonic()))
         return context.wrap_socket(sock, server_hostname=address.name)
-    except ssl.SSLError as err:
+    except BaseException as err:
         sock.close()
-        raise CertificateError(str(err)) from err
-    except OSError as err:
-        sock.close()
-        raise err if isinstance(err, TimeoutError) else ConnectError(str(err)) from err
-    except BaseException:
-        sock.close()
-        raise
+        raise _of_handshake(err) from err
+
+
+def _dialled(address: Address, until: float) -> socket.socket:
+    """Connect to one of a host's addresses; each may take its share of the time left. Raises: OSError, ValueError."""
+    found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    fault = OSError(f"{address.host} has no address")
+    for left, (family, kind, protocol, _, where) in zip(range(len(found), 0, -1), found, strict=True):
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.settimeout(max(_LEAST_S, (until - time.monotonic()) / left))
+            sock.connect(where)
+        except OSError as err:
+            sock.close()
+            fault = err
+        else:
+            return sock
+    raise fault
+
+
+def _of_handshake(err: BaseException) -> BaseException:
+    """Return the error to raise for one of the TLS handshake."""
+    if isinstance(err, TimeoutError) or not isinstance(err, OSError):
+        return err
+    is_refusal = isinstance(err, ssl.SSLError) and not isinstance(err, _ENDED)
+    return CertificateError(str(err)) if is_refusal else ConnectError(str(err))
 
 
 def _head(method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> bytes:

@@ -14,7 +14,7 @@ from dra_driver.kube.bounds import MOST_BYTES, BoundedReader, BrokenError, TooLa
 
 _TEXT = r"[^\x00-\x08\x0a-\x1f\x7f]*"
 _STATUS_LINE = re.compile(rf"HTTP/1\.([01]) ([1-9][0-9]{{2}})(?: {_TEXT})?")
-_FIELD = re.compile(rf"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*({_TEXT}?)[ \t]*")
+_FIELD = re.compile(rf"([!#$%&'*+.^_`|~0-9A-Za-z-]++):({_TEXT})")
 _LENGTH = re.compile(r"[0-9]{1,18}")
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?")
 _PIECE_BYTES = 256 * 1024
@@ -126,7 +126,7 @@ def _fields(lines: list[str]) -> dict[str, str]:
         found = _FIELD.fullmatch(line)
         if found is None:
             raise BrokenError("a line of the answer's head is not a header field")
-        name = found[1].lower()
-        if fields.setdefault(name, found[2]) != found[2] and name in ("content-length", "transfer-encoding"):
+        name, value = found[1].lower(), found[2].strip(" \t")  # a pattern for the blanks would take quadratic time
+        if fields.setdefault(name, value) != value and name in ("content-length", "transfer-encoding"):
             raise BrokenError(f"the answer has two fields {name}")
     return fields

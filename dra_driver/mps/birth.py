@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dra_driver.model.errors import Retry, SharingError
-from dra_driver.mps import client_files, launch, processes
+from dra_driver.mps import children, client_files, launch, processes
 from dra_driver.mps.folder import Folder
 from dra_driver.mps.launch import ControlProgram
 from dra_driver.mps.processes import Inode, ProcessIdentity
@@ -83,7 +83,7 @@ def newborn(
     try:
         output = _output(at)
         theirs.append(output)
-        with processes.held(lambda: _spawn(inside, output, outside)) as pid:
+        with children.held(lambda: _spawn(inside, output, outside)) as pid:
             for fd in theirs:
                 os.close(fd)
             theirs.clear()

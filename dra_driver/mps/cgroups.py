@@ -21,8 +21,8 @@ HINT = "mount the host's cgroup v2 tree writable into the supervisor, or leave -
 
 def has_version_2(path: Path, mounts: Path = Path("/proc/self/mounts")) -> bool:
     """Return whether cgroups v2 are mounted here at all, or `path` lies in a cgroup; true where that can't be read."""
-    nearest = next((folder for folder in (path, *path.parents) if folder.is_dir()), Path("/"))
-    if (nearest / PROCESSES).exists():
+    nearest = next((folder for folder in (path, *path.parents) if os.path.isdir(folder)), "/")  # noqa: PTH112
+    if Path(nearest, PROCESSES).exists():
         return True
     try:
         return any(line.split()[2:3] == ["cgroup2"] for line in mounts.read_text(errors="replace").splitlines())

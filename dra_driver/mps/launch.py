@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dra_driver.model.errors import Retry, SharingError
-from dra_driver.mps import mounts, processes
+from dra_driver.mps import children, mounts
 from dra_driver.mps.folder import Folder
 
 PROGRAM = "nvidia-cuda-mps-control"
@@ -109,7 +109,7 @@ class _Call:
         """
         ends = time.monotonic() + self.seconds
         try:
-            with processes.child(self._start) as process:
+            with children.child(self._start) as process:
                 assert process.stdin is not None  # noqa: S101 - a pipe
                 assert process.stdout is not None  # noqa: S101
                 with suppress(BrokenPipeError):
@@ -135,6 +135,7 @@ class _Call:
             env=self.environment,
             cwd="/",
             bufsize=0,
+            preexec_fn=children.end_with_parent(),  # noqa: PLW1509 - it takes no lock and imports nothing
             start_new_session=True,  # signals to this process's group (Ctrl-C) must not reach the daemon
         )
 

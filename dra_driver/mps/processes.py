@@ -11,12 +11,12 @@ import errno
 import os
 import select
 import signal
-import subprocess
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+
+from dra_driver.mps import children
 
 _PROC = "/proc"
 _ENDED = (b"Z", b"X")
@@ -145,7 +145,7 @@ def wait_gone(identities: Iterable[ProcessIdentity], seconds: float) -> list[Pro
                 left.append(identity)
         finally:
             os.close(fd)
-    reap()
+    children.reap()
     return left
 
 
@@ -181,54 +181,6 @@ def end_all(look: Callable[[], list[ProcessIdentity]], grace_s: float) -> list[P
             return left
         left = end(found, grace_s)
     return left
-
-
-def reap() -> None:
-    """Collect the exit statuses of daemons that became our children, as this may be a PID namespace's first process.
-
-    A child that another caller waits for is left to that caller, and the children queued behind it to the next call.
-    """
-    with _waiting:
-        try:
-            while found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-                if found.si_pid in _waited_for:
-                    return
-                os.waitpid(found.si_pid, os.WNOHANG)
-        except ChildProcessError:
-            return
-
-
-@contextmanager
-def child(start: Callable[[], subprocess.Popen[bytes]]) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a child that the caller waits for; `reap` leaves it alone meanwhile."""
-    with _waiting:
-        process = start()
-        _waited_for.add(process.pid)
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
-        with _waiting:
-            _waited_for.discard(process.pid)
-
-
-@contextmanager
-def held(spawn: Callable[[], int]) -> Iterator[int]:
-    """Spawn a child whose pid can't be reused until this context ends; afterwards `reap` collects its status."""
-    with _waiting:
-        pid = spawn()
-        _waited_for.add(pid)
-    try:
-        yield pid
-    finally:
-        with _waiting:
-            _waited_for.discard(pid)
-
-
-_waiting = threading.Lock()
-_waited_for: set[int] = set()
 
 
 def _pids() -> list[int]:

@@ -203,6 +203,13 @@ def test_a_role_file_that_can_t_be_opened_ends_with_one_clear_line(here):
     assert "Traceback" not in here.log()
 
 
+def test_an_agent_that_waits_for_a_file_of_its_operator_can_be_ended(here):
+    os.mkfifo(here.folder / "rules")
+    agent = here.start("simulated:dgx-h100", "--sharing-config", str(here.folder / "rules"))
+    until(lambda: "agent starting" in here.log(), "it starts")
+    assert here.end(agent) == 0
+
+
 def test_a_flag_beats_its_environment_twin(here):
     here.start("simulated:dgx-h100", environment={"DRIVER_NAME": "other.example.com", "NODE_NAME": "ignored"})
     here.kubelet.wait_registered("other.example.com")

@@ -59,11 +59,34 @@ def test_a_version_that_is_a_list_and_a_class_without_an_expression_are_told(tmp
     one, other = json.loads(json.dumps(OBJECTS[0])), json.loads(json.dumps(OBJECTS[5]))
     one["spec"]["devices"][0]["attributes"]["v"]["version"] = [[]]
     (tmp_path / "s.json").write_text(json.dumps(one))
-    assert run(["cel", "test", "-e", "true", str(tmp_path / "s.json")]) == ExitCode.ABORTS_SCHEDULING
+    assert run(["cel", "test", "-e", "true", str(tmp_path / "s.json")]) == ExitCode.BAD_INPUT
+    assert "spec.devices[0].attributes.v.version is not a value but list" in capsys.readouterr().err
     other["spec"]["selectors"] = [{}]
     (tmp_path / "c.json").write_text(json.dumps(other))
     assert run(["slices", "-f", str(tmp_path / "c.json")]) == ExitCode.BAD_INPUT
     assert "spec.selectors[0].cel is missing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "command"),
+    [
+        ((0, "spec", "devices", 0, "attributes", "productName"), {}, ["slices", "-f"]),
+        ((0, "spec", "sharedCounters", 0, "counters", "memory"), {}, ["slices", "-f"]),
+        ((0, "apiVersion"), [[]], ["slices", "-f"]),
+        ((0, "apiVersion"), {}, ["cel", "test", "-e", "true"]),
+        ((2, "spec", "devices", "requests", 0, "exactly", "selectors"), [{}], ["explain", "claim", "c", "-f"]),
+    ],
+    ids=["an empty attribute", "an empty counter", "a list as version", "a mapping as version", "no expression"],
+)
+def test_objects_that_lack_their_value_are_no_bug(place, value, command, tmp_path, capsys):
+    objects = json.loads(json.dumps(OBJECTS))
+    at = objects
+    for step in place[:-1]:
+        at = at[step]
+    at[place[-1]] = value
+    (tmp_path / "all.json").write_text(json.dumps({"kind": "List", "items": objects}))
+    assert run([*command, str(tmp_path / "all.json")]) != ExitCode.BUG
+    assert "Traceback" not in capsys.readouterr().err
 
 
 def test_a_sample_of_hostile_objects_and_arguments_ends_in_no_traceback():

@@ -24,3 +24,8 @@ def test_a_folder_in_a_cgroup_is_proof_enough_and_so_is_what_cannot_be_read(tmp_
     (tmp_path / "cgroup" / cgroups.PROCESSES).touch()
     assert cgroups.has_version_2(tmp_path / "cgroup" / "daemons", tmp_path / "mounts")
     assert cgroups.has_version_2(tmp_path / "elsewhere", tmp_path / "none")
+
+
+def test_a_path_that_no_folder_can_have_is_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "mounts").write_text(V1)
+    assert not cgroups.has_version_2(tmp_path / ("x" * 300), tmp_path / "mounts")

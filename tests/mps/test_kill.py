@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
+
+import pytest
+
+from tests.support.progress import output_of
 
 STRIDE = 200
 
 
+@pytest.mark.timeout(900)  # the program may take its time while it makes progress
 def test_kills_of_supervisor_and_daemon_leak_nothing():
     where = f"{STRIDE}:{random.randrange(STRIDE // 2)}"  # replayed by these words
-    command = [sys.executable, "-m", "tests.mps.support.kill_points", where]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=True)
-    result = json.loads(done.stdout)
+    result = json.loads(output_of("tests.mps.support.kill_points", [where]))
     assert result["wrong"] == [], where
     assert all(result["kills"].values()), result["kills"]

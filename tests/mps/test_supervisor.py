@@ -60,6 +60,25 @@ def test_a_supervisor_that_ends_takes_no_client_with_it(supervisor: Supervisor, 
     assert processes_below(supervisor.folder) == []
 
 
+def test_a_command_ends_with_the_supervisor_that_gave_it(supervisor: Supervisor):
+    supervisor.client.start(device(), SETTINGS, deadline_s=10)
+    (daemon,) = processes_below(supervisor.folder)
+    os.kill(daemon, signal.SIGSTOP)  # it answers nobody, and would do later what a forgotten command still asks for
+
+    def change() -> None:
+        with suppress(DriverError):
+            supervisor.client.start(device(), replace(SETTINGS, active_thread_percentage=70), deadline_s=10)
+
+    changing = threading.Thread(target=change)
+    changing.start()
+    until(lambda: len(processes_below(supervisor.folder)) == 2, what="a command is given")
+    supervisor.end(signal.SIGKILL)
+    until(lambda: processes_below(supervisor.folder) == [daemon], what="the command ended")
+    os.kill(daemon, signal.SIGCONT)
+    supervisor.begin()
+    changing.join()
+
+
 def test_a_supervisor_that_keeps_nothing_leaves_nothing(supervisor: Supervisor):
     supervisor.client.start(device(), SETTINGS, deadline_s=10)
     assert supervisor.end(signal.SIGTERM) == 0

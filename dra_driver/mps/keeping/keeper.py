@@ -15,7 +15,7 @@ from pathlib import Path
 
 from dra_driver.model.errors import DriverError, Retry, SharingError
 from dra_driver.model.sharing import MpsSettings, SharedDevice
-from dra_driver.mps import daemon, folder, kinship, processes
+from dra_driver.mps import children, daemon, folder, kinship
 from dra_driver.mps.control import Control
 from dra_driver.mps.folder import SHM_MIB, DaemonRecord, Folder
 from dra_driver.mps.keeping.entries import DaemonEntries, DaemonEntry
@@ -233,7 +233,7 @@ class Daemons:
             try:
                 self._begin_repairs()
                 self._await_ends(logs_due)
-                processes.reap()
+                children.reap()
                 if time.monotonic() >= logs_due:
                     logs_due = time.monotonic() + _LOGS_S
                     bound_logs(entry.at for entry in self._entries.kept())

@@ -201,7 +201,7 @@ def _counters(one: Wire, used: Mapping[tuple[str, str], Amount]) -> tuple[str, f
         if limit:
             shares.append(float(taken / limit))
         if name in {"memory", "multiprocessors"}:
-            words.append(f"{name} {float(taken / limit) if limit else 0:.0%} of {counter['value']}")
+            words.append(f"{name} {float(taken / limit) if limit else 0:.0%} of {counter.get('value', 0)}")
     return ", ".join(words), sum(shares) / len(shares) if shares else 0.0
 
 
@@ -217,7 +217,7 @@ def _device(device: DeviceRecord, held: Mapping[DeviceId, list[Holding]], pods: 
 
 def _product(wire: Wire) -> str:
     attributes = wire.get("attributes") or {}
-    return " ".join(str(next(iter(attributes[key].values()))) for key in _PRODUCT if key in attributes)
+    return " ".join(str(next(iter(attributes[key].values()), "")) for key in _PRODUCT if key in attributes)
 
 
 def _shared(device: DeviceRecord, holders: Sequence[Holding]) -> float:

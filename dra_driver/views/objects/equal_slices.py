@@ -16,7 +16,7 @@ from dra_driver.documents.shared_values import SharedValues
 from dra_driver.model.wire import DeviceWire, Wire
 from dra_driver.views.progress import ProgressLine
 
-_KIND, _VERSIONS = "ResourceSlice", frozenset({None, "resource.k8s.io/v1", "resource.k8s.io/v1beta2"})
+_KIND, _VERSIONS = "ResourceSlice", (None, "resource.k8s.io/v1", "resource.k8s.io/v1beta2")
 _MOST_KINDS = 64
 _MOST_VARYING = 6  # attributes; nodes that differ in more are of different kinds
 _FIRST_TRIES = 64

@@ -66,7 +66,8 @@ def _expressions(subject: Subject) -> Iterator[tuple[str, str, str]]:
                 for number, selector in enumerate((one or {}).get("selectors") or ()):
                     name = request["name"] if one is request.get("exactly") else f"{request['name']}/{one['name']}"
                     label = f"claim {claim['metadata']['name']}, request {name}, selector #{number}"
-                    yield label, one["deviceClassName"], selector["cel"]["expression"]
+                    if expression := (selector.get("cel") or {}).get("expression"):
+                        yield label, one["deviceClassName"], expression
 
 
 def _passes(world: World, class_name: str, engine: KubernetesEngine, view: DeviceView) -> bool:

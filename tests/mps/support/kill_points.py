@@ -141,6 +141,7 @@ def kill_all(what: str, stride: int, offset: int) -> tuple[int, list[str]]:
             if not os.WIFSIGNALED(status) and not (folder / "hit").exists():
                 return kills, wrong
             kills += 1
+            print(".", end="", file=sys.stderr, flush=True)
             if os.WIFSIGNALED(status):
                 check = check_alone if kills % 2 else check_after
                 _, error = in_child(partial(check, folder, what))

@@ -163,6 +163,7 @@ def kill_everywhere(
             wrong += [f"{what} killed at line event {line}: {text}" for text in (fault, found) if text]
             shutil.rmtree(root)
             line += stride
+            print(".", end="", file=sys.stderr, flush=True)
     finally:
         shutil.rmtree(folder)
 
