@@ -22,10 +22,10 @@ NOTE = "# Generated from the chart by deploy/manifests/generate.py: change that,
 VALUES = "namespace.create=true,webhook.enabled=true,configPolicy.enabled=true"
 # The order in which they have to be applied.
 FILES = {
-    "rbac.yaml": ("namespace", "serviceaccount", "rbac", "view"),
+    "rbac.yaml": ("namespace", "serviceaccount", "rbac", "view", "viewer"),
     "admission-policy.yaml": ("admission-policy",),
     "driver.yaml": (
-        *("namespace", "serviceaccount", "rbac", "view", "admission-policy", "quota"),
+        *("namespace", "serviceaccount", "rbac", "view", "viewer", "admission-policy", "quota"),
         *("deviceclasses", "daemonset", "metrics"),
     ),
     "options/webhook.yaml": ("webhook",),

@@ -39,7 +39,7 @@ _STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
     "--only", type=click.Choice(["node", "cluster"]), default=None, help="Check only the node or only the cluster."
 )
 @click.option("--bundle", metavar="FILE", default=None, help="Also write a redacted support bundle (tar.gz).")
-@click.option("--output", "-o", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option("--output", "-o", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
 def command(
     kubeconfig: str | None, host_root: str, only: str | None, bundle: str | None, output: str, **given: str | None
 ) -> int:
@@ -65,8 +65,8 @@ def command(
     report = examine(cluster, node, datetime.now(UTC), tuple(unseen))
     if bundle:
         write_bundle(Path(bundle), report, cluster, node)
-    if output == "json":
-        write_document(OutputDocument(DocumentKind.DOCTOR_REPORT, report.document()), "json")
+    if output != "table":
+        write_document(OutputDocument(DocumentKind.DOCTOR_REPORT, report.document()), output)
     else:
         _show(report, bundle)
     if not report.is_clean:

@@ -54,10 +54,12 @@ _EPILOG = """\b
 Exit status of every command:
   0   done, and all is well
   1   nothing matches, nothing fits, or there are findings
+      (slices, claims, devices: with --exit-code only)
   2   the command line is wrong
   3   a file or an expression is wrong
   4   a device would abort scheduling
-  5   the machine lacks something (driver, permission, API server)
+  5   the machine lacks something (driver, permission, API server),
+      or the answer is not known, because something may not be read
   70  a bug in dra-driver
 """
 

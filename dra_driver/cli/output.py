@@ -35,44 +35,47 @@ def console(*, stderr: bool = False) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column. If a table is too wide, columns with the highest `rank` are left out first; rank 0 always stays."""
+    """One column. Text folds where a table is too wide; numbers and the first column's names stay whole."""
 
     title: str
-    rank: int = 0
     is_number: bool = False
 
 
 def show_table(out: Any, title: str, columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
-    """Show as many columns as fit the terminal without folding, and print which were left out."""
+    """Show all columns; where the terminal is too narrow, text goes on in the next line."""
     from rich.box import SIMPLE_HEAD
-    from rich.measure import Measurement
     from rich.table import Table
     from rich.text import Text
 
-    cells = [[Text(cell) for cell in row] for row in rows]
-    shown = list(columns)
-    while True:
-        table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-        kept = [columns.index(column) for column in shown]
-        for column in shown:
-            table.add_column(column.title, justify="right" if column.is_number else "left", no_wrap=True)
-        for row in cells:
-            table.add_row(*(row[i] for i in kept))
-        least = max(shown, key=lambda column: column.rank)
-        if least.rank == 0 or Measurement.get(out, out.options.update(width=PIPE_WIDTH), table).maximum <= out.width:
-            break
-        shown.remove(least)
-    out.print(table)
-    if left := [column.title for column in columns if column not in shown]:
-        out.print(f"(a wider terminal also shows: {', '.join(left)})", style="dim")
+    table = Table(title=title or None, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(
+            column.title, justify="right" if column.is_number else "left", no_wrap=column.is_number, overflow="fold"
+        )
+    for row in rows:
+        table.add_row(*map(Text, row))
+    print_trimmed(out, table)
+
+
+def print_trimmed(out: Any, drawn: Any) -> None:
+    """Print what rich draws without the blanks that it fills lines up with. Raises: BrokenPipeError."""
+    with out.capture() as captured:
+        out.print(drawn)
+    try:
+        for line in captured.get().splitlines():
+            print(line.rstrip(), file=out.file)
+        out.file.flush()
+    except BrokenPipeError:
+        raise BrokenPipeError from None  # without a number: click ends with 1 where there is one
 
 
 def say(out: Any, text: str, *, indent: int = 0, style: str = "") -> None:
     """Print a text whose continuation lines are indented like its first."""
-    from rich.padding import Padding
     from rich.text import Text
 
-    out.print(Padding.indent(Text(text, style=style, overflow="fold"), indent))
+    for line in Text(text, style=style).wrap(out, max(20, out.width - indent), overflow="fold"):
+        line.rstrip()
+        out.print(Text(" " * indent).append_text(line), soft_wrap=True)
 
 
 def write_document(document: OutputDocument, form: str) -> None:
@@ -82,4 +85,9 @@ def write_document(document: OutputDocument, form: str) -> None:
         return
     import yaml
 
-    click.echo(yaml.safe_dump(document.wire(), sort_keys=False, allow_unicode=True), nl=False)
+    class Dumper(yaml.SafeDumper):
+        def ignore_aliases(self, _data: Any) -> bool:
+            """Write equal parts out each time: an anchor is nothing that a reader should have to follow."""
+            return True
+
+    click.echo(yaml.dump(document.wire(), Dumper=Dumper, sort_keys=False, allow_unicode=True), nl=False)

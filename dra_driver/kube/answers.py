@@ -17,7 +17,11 @@ from dra_driver.model.wire import Wire
 _CODES: dict[int, tuple[str, Retry, str]] = {
     400: ("bad-request", Retry.NEVER, ""),
     401: ("unauthorized", Retry.LATER, "the token is not accepted: check the ServiceAccount or the kubeconfig"),
-    403: ("forbidden", Retry.LATER, "check the RBAC rules and admission policies for this driver's ServiceAccount"),
+    403: (
+        "forbidden",
+        Retry.LATER,
+        "no RBAC rule allows it, or a policy refuses; people need ClusterRole dra-driver-viewer",
+    ),
     404: ("not-found", Retry.LATER, ""),
     408: ("timeout", Retry.NOW, ""),
     409: ("conflict", Retry.NOW, ""),

@@ -22,15 +22,19 @@ _FILE_MAX = 1 << 20
 
 
 def load(
-    kubeconfig: str | None, *, token_file: str = SERVICE_ACCOUNT_TOKEN, ca_file: str = SERVICE_ACCOUNT_CA
+    kubeconfig: str | None,
+    *,
+    context: str = "",
+    token_file: str = SERVICE_ACCOUNT_TOKEN,
+    ca_file: str = SERVICE_ACCOUNT_CA,
 ) -> Credentials:
-    """Load a kubeconfig's current context, or the pod's ServiceAccount if no kubeconfig is given.
+    """Load a context of a kubeconfig ("": its current one), or the pod's ServiceAccount if no kubeconfig is given.
 
     Raises: InputError("input.kubeconfig"); NodeError("node.no-credentials") outside a pod.
     """
     if not kubeconfig:
         return _in_cluster(token_file, ca_file)
-    return read_kubeconfig(kubeconfig) or _official(kubeconfig)
+    return read_kubeconfig(kubeconfig, context) or _official(kubeconfig, context)
 
 
 def _in_cluster(token_file: str, ca_file: str) -> Credentials:
@@ -61,7 +65,7 @@ def _none(why: str) -> NodeError:
     return NodeError("no-credentials", f"no ServiceAccount of a pod: {why}", hint=hint)
 
 
-def _official(kubeconfig: str) -> Credentials:
+def _official(kubeconfig: str, context: str) -> Credentials:
     from dra_driver.kube.official import load_official  # noqa: PLC0415 - for exec and auth-provider users alone
 
-    return load_official(kubeconfig)
+    return load_official(kubeconfig, context)

@@ -38,21 +38,37 @@ class Credentials:
     tls: TlsMaterial | None = None
 
 
-def read_kubeconfig(path: str) -> Credentials | None:
-    """Read the current context of a kubeconfig; return None if its user needs the official loader.
+def read_kubeconfig(path: str, context: str = "") -> Credentials | None:
+    """Read a context of a kubeconfig ("": its current one); return None if its user needs the official loader.
 
     `path` may be a list of files, as in KUBECONFIG: the first of several entries with one name wins, and missing files
     are ignored.
 
     Raises: InputError("input.kubeconfig") naming the file and the field.
     """
+    reader, config = _parsed(path)
+    return reader.read(config, context)
+
+
+def read_namespace(path: str, context: str = "") -> str:
+    """Return the namespace that a context ("": the current one) names, or "default".
+
+    Raises: InputError("input.kubeconfig") naming the file and the field.
+    """
+    reader, config = _parsed(path)
+    return reader.namespace(config, context)
+
+
+def _parsed(path: str) -> tuple[_KubeconfigReader, dict[str, Any]]:
+    """Parse one file, or join those of a list."""
     listed = [part for part in path.split(os.pathsep) if part]
     if len(listed) < 2 or Path(path).exists():
-        return _KubeconfigReader(listed[0] if len(listed) == 1 else path).read()
+        reader = _KubeconfigReader(listed[0] if len(listed) == 1 else path)
+        return reader, reader.parse()
     found = [part for part in listed if Path(part).exists()]
     if not found:
         raise InputError("kubeconfig", f"kubeconfig {path}: none of these files exists")
-    return _KubeconfigReader(path).read(_merged([_KubeconfigReader(part).parse() for part in found]))
+    return _KubeconfigReader(path), _merged([_KubeconfigReader(part).parse() for part in found])
 
 
 def _merged(configs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -70,13 +86,9 @@ class _KubeconfigReader:
     def __init__(self, path: str) -> None:
         self._path = Path(path)
 
-    def read(self, config: dict[str, Any] | None = None) -> Credentials | None:
-        """Follow current-context to its cluster and user."""
-        config = config or self.parse()
-        name = self._text(config, "current-context", "")
-        if not name:
-            raise self._error("current-context", "is empty")
-        context = self._entry(config, "contexts", "context", name)
+    def read(self, config: dict[str, Any], chosen: str) -> Credentials | None:
+        """Follow a context to its cluster and user."""
+        name, context = self._context(config, chosen)
         cluster_name = self._text(context, "cluster", f"contexts[{name}].context.")
         user_name = self._text(context, "user", f"contexts[{name}].context.")
         cluster = self._entry(config, "clusters", "cluster", cluster_name)
@@ -84,6 +96,18 @@ class _KubeconfigReader:
         if any(user.get(key) for key in _DYNAMIC):
             return None
         return self._credentials(cluster, f"clusters[{cluster_name}].cluster.", user, f"users[{user_name}].user.")
+
+    def namespace(self, config: dict[str, Any], chosen: str) -> str:
+        """Return the namespace of a context."""
+        name, context = self._context(config, chosen)
+        return self._text(context, "namespace", f"contexts[{name}].context.") or "default"
+
+    def _context(self, config: dict[str, Any], chosen: str) -> tuple[str, dict[str, Any]]:
+        """Return the chosen context, or else the current one, with its name."""
+        name = chosen or self._text(config, "current-context", "")
+        if not name:
+            raise self._error("current-context", "is empty")
+        return name, self._entry(config, "contexts", "context", name)
 
     def _credentials(self, cluster: dict[str, Any], at: str, user: dict[str, Any], user_at: str) -> Credentials:
         server = self._text(cluster, "server", at).rstrip("/")

@@ -24,13 +24,13 @@ from dra_driver.telemetry.logs import fields
 log = logging.getLogger(__name__)
 
 
-def load_official(path: str) -> Credentials:
-    """Load a kubeconfig's current context by the official loader. Raises: InputError("input.kubeconfig")."""
+def load_official(path: str, context: str = "") -> Credentials:
+    """Load a context of a kubeconfig by the official loader. Raises: InputError("input.kubeconfig")."""
     log.info("kubeconfig needs the official loader", extra=fields(file=path, reason="exec or auth-provider"))
 
     def configure() -> Any:
         configuration = Configuration()
-        load_kube_config(config_file=path, client_configuration=configuration)
+        load_kube_config(config_file=path, context=context or None, client_configuration=configuration)
         return configuration
 
     try:

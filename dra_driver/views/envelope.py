@@ -1,14 +1,21 @@
 """The envelope of `--output json` and `--output yaml`: every document that a command writes passes through here.
 
-In: the kind of a document and its content. Out: what is written. The kinds are listed once, so that a program can tell
-what it reads from the command that wrote it.
+In: the kind of a document and its content. Out: what is written: `apiVersion`, `kind`, then the content, whose keys are
+in camelCase. What the fields of each kind mean stands in `schemas`, of which docs/schemas is made.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import StrEnum
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum, StrEnum
 from typing import Any
+
+from dra_driver.model.wire import Wire
+
+API_VERSION = "cli.dra-driver/v1"
+_BEHIND_UNDERSCORE = re.compile(r"_(\w)")
 
 
 class DocumentKind(StrEnum):
@@ -19,6 +26,7 @@ class DocumentKind(StrEnum):
     DOCTOR_REPORT = "DoctorReport"
     SLICE_TREE = "SliceTree"
     CLAIM_TREE = "ClaimTree"
+    CLAIMS_IN_USE = "ClaimsInUse"
     EXPLANATION = "Explanation"
     EXPLANATIONS = "Explanations"
     SIMULATION = "Simulation"
@@ -33,8 +41,34 @@ class OutputDocument:
     """One document for programs. `content` is made of what JSON knows: mappings, lists, text, numbers, booleans."""
 
     kind: DocumentKind
-    content: Any
+    content: Mapping[str, Any]
 
-    def wire(self) -> Any:
+    def wire(self) -> Wire:
         """Return what is written."""
-        return self.content
+        return {"apiVersion": API_VERSION, "kind": str(self.kind), **self.content}
+
+
+def plain(value: Any) -> Any:
+    """Return a value made of dataclasses as JSON has it: their fields in camelCase; keys of mappings stay as they are.
+
+    >>> plain({"some_key": ("a", "b")})
+    {'some_key': ['a', 'b']}
+    """
+    if is_dataclass(value) and not isinstance(value, type):
+        return {camel(one.name): plain(getattr(value, one.name)) for one in fields(value)}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(inner) for inner in value]
+    return value
+
+
+def camel(name: str) -> str:
+    """Return a name of Python as a name of JSON.
+
+    >>> camel("others_possible")
+    'othersPossible'
+    """
+    return _BEHIND_UNDERSCORE.sub(lambda found: found[1].upper(), name)

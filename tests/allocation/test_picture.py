@@ -3,13 +3,16 @@ from __future__ import annotations
 from typing import Any
 
 from dra_driver.cli.fleet.tree import page
-from dra_driver.views.fleet.branch import Branch
-from dra_driver.views.fleet.picture import picture_of_claims, picture_of_slices
+from dra_driver.views.fleet.branch import Branch, Flag
+from dra_driver.views.fleet.claim_branches import picture_of_claims
+from dra_driver.views.fleet.picture import picture_of_slices
 from tests.allocation.support.allocation_worlds import DRIVER, allocated, gpu, partitioned, pool
 
 
 def flags(branches: list[Branch]) -> set[str]:
-    return {flag for one in branches for flag in one.flags} | {flag for one in branches for flag in flags(one.children)}
+    return {flag.message for one in branches for flag in one.flags} | {
+        flag for one in branches for flag in flags(one.children)
+    }
 
 
 def names(branch: Branch) -> list[str]:
@@ -50,7 +53,7 @@ def test_static_partitions_stand_below_their_gpu() -> None:
 def test_pools_that_are_incomplete_or_stale_are_flagged() -> None:
     old = {**pool("a", [gpu("gpu-0")]), "metadata": {"name": "old"}}
     new = pool("a", [gpu("gpu-0")], generation=2, count=3)
-    assert flags(picture_of_slices([old, new], [])) == {"incomplete: 1 of 3 slices", "1 slices of older generations"}
+    assert flags(picture_of_slices([old, new], [])) == {"incomplete: 1 of 3 slices", "1 slice of older generations"}
 
 
 def test_what_is_held_but_not_published_is_shown() -> None:
@@ -83,7 +86,7 @@ def test_unknown_pods_are_no_leak() -> None:
 
 
 def test_the_page_is_one_file_and_escapes_what_it_shows() -> None:
-    text = page([Branch("node", "<b>&", fill=0.5, flags=("a<b",), children=[Branch("device", "x")])], "t")
+    text = page([Branch("node", "<b>&", fill=0.5, flags=(Flag("f", "a<b"),), children=[Branch("device", "x")])], "t")
     assert "&lt;b&gt;&amp;" in text
     assert "a&lt;b" in text
     assert "http" not in text

@@ -51,7 +51,7 @@ def test_explain_gives_its_funnel_to_machines(claims, capsys):
 def test_simulate_plays_the_example_and_what_if(capsys):
     scenario = str(ROOT / "examples" / "scenarios" / "queue.yaml")
     assert run(["simulate", scenario, "-o", "json"]) == ExitCode.NO_MATCH
-    moments = json.loads(capsys.readouterr().out)
+    moments = json.loads(capsys.readouterr().out)["moments"]
     assert moments[0]["label"] == "arrive train (3)"
     assert moments[-1]["waiting"]
     assert run(["simulate", scenario, "--add-nodes", "dgx-h100=2", "-o", "json"]) == ExitCode.OK
@@ -59,7 +59,7 @@ def test_simulate_plays_the_example_and_what_if(capsys):
 
 def test_simulate_lets_everything_of_the_files_arrive(claims, capsys):
     assert run(["simulate", "-f", claims, "--fleet", "dgx-h100=2", "-o", "json"]) == ExitCode.NO_MATCH
-    [moment] = json.loads(capsys.readouterr().out)
+    [moment] = json.loads(capsys.readouterr().out)["moments"]
     assert [one["job"] for one in moment["placed"]] == ["default/small"]
     assert [one["job"] for one in moment["waiting"]] == ["default/big"]
 
@@ -87,7 +87,7 @@ def test_slices_and_claims_draw_trees_of_a_profile_and_files(claims, capsys):
     assert run(["slices", "--fleet", "dgx-h100", "-o", "html"]) == ExitCode.OK
     assert capsys.readouterr().out.startswith("<!doctype html>")
     assert run(["claims", "-f", claims, "-o", "json"]) == ExitCode.OK
-    assert [one["name"] for one in json.loads(capsys.readouterr().out)] == ["default/big", "default/small"]
+    assert [one["name"] for one in json.loads(capsys.readouterr().out)["claims"]] == ["default/big", "default/small"]
 
 
 @pytest.mark.parametrize("command", [["explain", "claim", "small"], ["simulate"]])

@@ -48,12 +48,12 @@ def test_the_commands_speak_of_the_cluster(cluster, capsys):
         f"held by default/{api.items(CLAIMS)[0]['metadata']['name']}" in json.loads(capsys.readouterr().out)["sentence"]
     )
     assert run(["simulate", "--kubeconfig", kubeconfig, "-o", "json"]) == ExitCode.NO_MATCH
-    [moment] = json.loads(capsys.readouterr().out)
+    [moment] = json.loads(capsys.readouterr().out)["moments"]
     assert [one["job"] for one in moment["waiting"]] == ["second"]
     run(["slices", "--kubeconfig", kubeconfig])
     assert "first" in capsys.readouterr().out
     run(["claims", "--kubeconfig", kubeconfig, "-o", "json"])
-    assert len(json.loads(capsys.readouterr().out)) == 2
+    assert len(json.loads(capsys.readouterr().out)["claims"]) == 2
 
 
 def set_phase(api, name, phase, **status):
@@ -95,13 +95,13 @@ def test_a_drain_evicts_pods_that_run_already(cluster, capsys):
     api, kubeconfig = cluster
     EmbeddedScheduler(api, node="n1").schedule(pod(api, "first"))
     assert run(["simulate", "--drain", "n1", "--kubeconfig", kubeconfig, "-o", "json"]) == ExitCode.NO_MATCH
-    moment = json.loads(capsys.readouterr().out)[0]
+    moment = json.loads(capsys.readouterr().out)["moments"][0]
     assert moment["evicted"] == ["first"]
     assert "cordoned" in moment["waiting"][0]["reason"]
     api.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n2"}})
     api.request("POST", SLICES.path(), body=slice_wire("s2", node="n2", devices=[{"name": "b"}]))
     assert run(["simulate", "--drain", "n1", "--kubeconfig", kubeconfig, "-o", "json"]) == ExitCode.OK
-    moment = json.loads(capsys.readouterr().out)[0]
+    moment = json.loads(capsys.readouterr().out)["moments"][0]
     assert [(one["job"], one["node"], one["devices"]) for one in moment["placed"]] == [("first", "n2", ["b"])]
 
 

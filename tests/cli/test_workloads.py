@@ -34,7 +34,8 @@ def play(tmp_path, capsys):
         path.write_text("\n---\n".join(texts))
         code = run([args[0], *args[1:], "-f", str(path), "--fleet", fleet, "-o", "json"])
         said = capsys.readouterr()
-        return code, json.loads(said.out) if said.out else None, said.err
+        document = json.loads(said.out) if said.out else None
+        return code, document["moments"] if document and "moments" in document else document, said.err
 
     return it
 

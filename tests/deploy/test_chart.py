@@ -18,6 +18,7 @@ from dra_driver.doctor import cluster_evidence
 from dra_driver.model.errors import ExitCode
 from dra_driver.model.flags import FLAGS
 from dra_driver.selectors import compile_selector
+from dra_driver.views import access
 from dra_driver.views.worlds import world
 from lane import binaries
 
@@ -548,3 +549,11 @@ def test_the_schema_accepts_what_the_page_and_the_examples_show() -> None:
     for text in shown:
         values = {"sharing": {"config": yaml.safe_load(text)}}
         jsonschema.Draft7Validator(schema | {"required": []}).validate(values)
+
+
+def test_the_role_for_people_reads_what_belongs_to_no_namespace_and_changes_nothing() -> None:
+    documents = [it for it in yaml.safe_load_all((ROOT / "deploy/manifests/rbac.yaml").read_text()) if it]
+    (role,) = (it for it in documents if it["kind"] == "ClusterRole" and it["metadata"]["name"] == access.VIEWER)
+    read = {resource for rule in role["rules"] for resource in rule["resources"]}
+    assert read == {"deviceclasses", "resourceslices", "nodes"}
+    assert {verb for rule in role["rules"] for verb in rule["verbs"]} == {"get", "list", "watch"}

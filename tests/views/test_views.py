@@ -86,7 +86,7 @@ def test_a_play_reports_every_event_to_whoever_watches_and_prints_nothing(world,
 def test_a_judge_reports_every_node_and_prints_nothing(world, capsys):
     world, rules = world
     lines = CountedLines()
-    [subject] = subjects_of(world, ("claim", "one"), "default", lambda *_: "")
+    [subject] = subjects_of(world, ("claim", "one"), "default", lambda *_: "", lambda _: True)
     explanation = Judge(world, rules, lines=lines).explain(subject)
     assert explanation.ok
     assert [(line.noun, line.told, line.is_closed) for line in lines.lines] == [("nodes", [0, 1, 2], True)]
@@ -123,7 +123,9 @@ def test_views_neither_print_nor_leave():
 
 def test_every_kind_of_document_is_made_in_one_place():
     folders = (Path(dra_driver.views.__file__).parent, Path(dra_driver.cli.__file__).parent)
-    text = "".join(path.read_text() for folder in folders for path in sorted(folder.rglob("*.py")))
+    text = "".join(
+        path.read_text() for folder in folders for path in sorted(folder.rglob("*.py")) if path.name != "schemas.py"
+    )
     assert sorted(re.findall(r"DocumentKind\.([A-Z_]+)", text)) == sorted(DocumentKind.__members__)
 
 

@@ -18,6 +18,7 @@ from typing import IO, Any
 import click
 
 from dra_driver.model.errors import DriverError, ExitCode, InputError
+from dra_driver.model.wire import Wire
 from dra_driver.selectors.batch import BatchChecker
 from dra_driver.views.objects.documents import STDIN, shown
 
@@ -78,14 +79,18 @@ def _answer(file: IO[bytes]) -> int:
             answer = checker.check(line)
         except DriverError as fault:
             bad += 1
-            answer = {"id": _id(raw), "line": number, "error": fault.message}
+            answer = _unread(raw, number, fault.message)
         except Exception as fault:  # noqa: BLE001  (a fault in one line must not stop the others)
             bad += 1
             text = f"this is a bug in dra-driver: {type(fault).__name__}: {fault}"
-            answer = {"id": _id(raw), "line": number, "error": text}
+            answer = _unread(raw, number, text)
         sys.stdout.write(f"{json.dumps(answer)}\n")
         sys.stdout.flush()
     return ExitCode.BAD_INPUT if bad else ExitCode.OK
+
+
+def _unread(raw: bytes, number: int, error: str) -> Wire:
+    return {"id": _id(raw), "line": number, "error": error}
 
 
 def _lines(file: IO[bytes]) -> Iterator[bytes]:

@@ -113,7 +113,7 @@ def _show_nodes(out: Any, judged: Judged) -> None:
         Column("match", is_number=True),
         Column("no match", is_number=True),
         Column("aborts", is_number=True),
-        Column("matching devices", 1),
+        Column("matching devices"),
     )
     show_table(out, "", columns, rows[:_MOST_ROWS])
     if len(rows) > _MOST_ROWS:
@@ -127,7 +127,7 @@ def _show_devices(out: Any, judged: Judged) -> None:
         verdict = group.verdict
         why = verdict.error or ("" if verdict.step is None else judged.compiled[verdict.step].written.label)
         rows += [(one.node, one.driver, one.name, words[verdict.kind], why) for one in group.devices]
-    columns = (Column("node"), Column("driver", 2), Column("device"), Column("verdict"), Column("decided by", 1))
+    columns = (Column("node"), Column("driver"), Column("device"), Column("verdict"), Column("decided by"))
     show_table(out, "", columns, sorted(rows, key=lambda row: (row[0], row[2])))
 
 

@@ -48,13 +48,13 @@ def _folded(devices: Sequence[DeviceWire]) -> list[str]:
 
 _COLUMNS: tuple[tuple[Column, str], ...] = (
     (Column("device"), ""),
-    (Column("type", 4), "type"),
-    (Column("product", 3), "productName"),
-    (Column("profile", 1), "profile"),
-    (Column("memory", 2, is_number=True), "memory"),
-    (Column("compute", 5), "cudaComputeCapability"),
-    (Column("NUMA", 6, is_number=True), "numaNode"),
-    (Column("PCIe root", 7), "resource.kubernetes.io/pcieRoot"),
+    (Column("type"), "type"),
+    (Column("product"), "productName"),
+    (Column("profile"), "profile"),
+    (Column("memory", is_number=True), "memory"),
+    (Column("compute"), "cudaComputeCapability"),
+    (Column("NUMA", is_number=True), "numaNode"),
+    (Column("PCIe root"), "resource.kubernetes.io/pcieRoot"),
 )
 
 

@@ -5,12 +5,18 @@ In: a live cluster or files. Out: a tree with flags. It only reads.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from dra_driver.cli.fleet.tree import draw, tree_options
+from dra_driver.cli.fleet.tree import draw, seen_pods, selected, show_tree, tree_options
+from dra_driver.cli.output import say
 from dra_driver.views.envelope import DocumentKind
+from dra_driver.views.words import plural
+
+if TYPE_CHECKING:
+    from dra_driver.views.fleet.branch import Branch
+    from dra_driver.views.worlds.world import World
 
 
 @click.command(name="claims")
@@ -19,23 +25,40 @@ def command(**given: Any) -> int:
     """Show claims, their devices, and the pods that use them.
 
     \b
-    dra-driver claims                               the current cluster
+    dra-driver claims                               those of the kubeconfig's namespace
+    dra-driver claims -A                            those of all namespaces
+    dra-driver claims -n team-a -l app=train        of one namespace, by their labels
     dra-driver claims -f claims.yaml --output json
 
     Flags (!) show allocations that no pod uses, reservations of pods that are gone or have ended, devices that are not
     published any more, and pods whose devices are not prepared yet.
 
-    Exit status 1: there are flags.
+    Exit status 1: there are flags, and --exit-code was given; 5: something of the cluster may not be read.
     """  # noqa: D301
-    from dra_driver.views.fleet.picture import picture_of_claims
+    from dra_driver.views.access import unseen_document
+    from dra_driver.views.fleet.claim_branches import picture_of_claims
+    from dra_driver.views.worlds.reading import Wanted
+
+    kinds = ("ResourceClaim", "ResourceSlice", "Pod")
 
     return draw(
         given,
         DocumentKind.CLAIM_TREE,
         "ResourceClaims",
         lambda world: picture_of_claims(
-            world.of("ResourceClaim"),
-            world.of("ResourceSlice"),
-            world.of("Pod") if world.kubernetes or world.of("Pod") else None,
+            selected(world, "ResourceClaim", given),
+            None if world.is_unseen("ResourceSlice") else world.of("ResourceSlice"),
+            seen_pods(world),
         ),
+        wanted=Wanted(kinds, at_home=not given["everywhere"]),
+        show=_show,
+        more=lambda world, _branches: {"unseen": unseen_document(world.unseen)},
     )
+
+
+def _show(out: Any, _world: World, branches: list[Branch]) -> None:
+    """Print the claims, then how many there are."""
+    waiting = sum(not branch.facts["allocated"] for branch in branches)
+    devices = sum(child.kind == "device" for branch in branches for child in branch.children)
+    show_tree(out, "ResourceClaims", branches)
+    say(out, f"{plural(len(branches), 'claim')}: {plural(devices, 'device')} held, {waiting} waiting")

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import click
 
+from dra_driver.cli.output import write_document
 from dra_driver.model.errors import ExitCode
 from dra_driver.model.names import NVIDIA_DRIVER, check_driver_name
 from dra_driver.views.fleet.cluster import Cluster
-from dra_driver.views.fleet.holders import holders
+from dra_driver.views.fleet.holders import holder_line, holders, holders_document
+from dra_driver.views.words import plural
 
 
 @click.command(name="in-use")
@@ -29,16 +31,21 @@ from dra_driver.views.fleet.holders import holders
     default=None,
     help="the cluster (default: the pod's ServiceAccount) [env KUBECONFIG]",
 )
-def command(driver_name: str, kubeconfig: str | None) -> int:
+@click.option("--output", "-o", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
+def command(driver_name: str, kubeconfig: str | None, output: str) -> int:
     """List the claims that hold devices of this driver.
 
     Exit status 1: there are some; 5: the API server was not reached.
     """
-    found = list(holders(Cluster(kubeconfig).claims(), check_driver_name(driver_name)))
-    for line in found:
-        click.echo(line)
+    found = holders(Cluster(kubeconfig).claims(), check_driver_name(driver_name))
+    if output != "table":
+        write_document(holders_document(found, driver_name), output)
+        return ExitCode.NO_MATCH if found else ExitCode.OK
+    for one in found:
+        click.echo(holder_line(one))
     if not found:
         click.echo(f"No claim holds a device of {driver_name}.")
         return ExitCode.OK
-    click.echo(f"{len(found)} claims hold devices of {driver_name}: end their pods first.")
+    verb = "holds" if len(found) == 1 else "hold"
+    click.echo(f"{plural(len(found), 'claim')} {verb} devices of {driver_name}: end their pods first.")
     return ExitCode.NO_MATCH

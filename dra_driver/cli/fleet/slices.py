@@ -1,42 +1,184 @@
-"""`dra-driver slices`: the fleet as a tree, from nodes down to pods.
+"""`dra-driver slices`: the fleet in figures, then as a tree, from nodes down to pods.
 
-In: a live cluster, files or profiles. Out: a tree with bars and flags. It only reads.
+In: a live cluster, files or profiles. Out: a table, and a tree with bars and flags. It only reads.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from dra_driver.cli.fleet.tree import draw, tree_options
+from dra_driver.cli.fleet.tree import draw, seen_pods, show_tree, tree_options
+from dra_driver.cli.output import Column, say, show_table
+from dra_driver.model.errors import InputError
 from dra_driver.views.envelope import DocumentKind
+from dra_driver.views.words import folded, nearest, plural
+
+if TYPE_CHECKING:
+    from dra_driver.model.wire import Wire
+    from dra_driver.views.fleet.branch import Branch
+    from dra_driver.views.fleet.summary import HolderRow, NodeRow
+    from dra_driver.views.worlds.world import World
+
+_MOST_IN_TREE = 8  # nodes; of more, the tree shows those with flags
 
 
 @click.command(name="slices")
 @tree_options
-def command(**given: Any) -> int:
-    """Show nodes, pools, GPUs, partitions, and which claim and pod holds each.
+@click.option(
+    "--by",
+    type=click.Choice(["node", "namespace", "class"]),
+    default="node",
+    show_default=True,
+    help="What a row of the table is.",
+)
+@click.option("--node", "only", multiple=True, metavar="NAME", help="Show these nodes only.")
+def command(by: str, only: tuple[str, ...], **given: Any) -> int:
+    """Show how much of each node is free, and which claim and pod holds which device.
 
     \b
     dra-driver slices                                   the current cluster
+    dra-driver slices --by namespace                    who holds how much
+    dra-driver slices --node gpu-7 -o wide              every device of one node
     dra-driver slices -f slices.yaml -f claims.yaml     the output of kubectl get -o yaml
     dra-driver slices --output html > fleet.html        one page, nothing to install
+
+    The table counts GPUs, those that are free as a whole, the partitions of each profile that could be had if nothing
+    else were taken, devices that claims hold, and GPUs that are sick. The tree below it has what is held, and counts
+    what is free; of more than 8 nodes it has those with flags. With -n only nodes of which the namespace holds
+    something are shown, with -l only slices with these labels.
 
     Bars show how much of a partitioned or shared GPU is held. Flags (!) show incomplete pools, slices of older
     generations, taints, devices that are held but not published, reservations of pods that are gone.
 
-    Exit status 1: there are flags.
+    Exit status 1: there are flags, and --exit-code was given; 5: something of the cluster may not be read.
     """  # noqa: D301
-    from dra_driver.views.fleet.picture import picture_of_slices
+    from dra_driver.views.worlds.reading import Wanted
 
     return draw(
         given,
         DocumentKind.SLICE_TREE,
         "ResourceSlices",
-        lambda world: picture_of_slices(
-            world.of("ResourceSlice"),
-            world.of("ResourceClaim"),
-            world.of("Pod") if world.kubernetes or world.of("Pod") else None,
-        ),
+        lambda world: _branches(world, given, only),
+        wanted=Wanted(("ResourceSlice", "ResourceClaim", "Pod")),
+        show=partial(_show, by=by, is_wide=given["output"] == "wide", has_names=bool(only)),
+        more=_figures,
     )
+
+
+def _branches(world: World, given: dict[str, Any], only: Sequence[str]) -> list[Branch]:
+    """Return the nodes that are meant. Raises: InputError for a node that is not there."""
+    from dra_driver.views.fleet.picture import picture_of_slices
+    from dra_driver.views.labels import label_selector
+
+    has_labels = label_selector(given["labels"])
+    slices = [one for one in world.of("ResourceSlice") if has_labels(one)]
+    claims = world.of("ResourceClaim")
+    if only:
+        known = {one["spec"].get("nodeName") for one in slices}
+        if missing := [name for name in only if name not in known]:
+            hint = nearest(missing[0], sorted(name for name in known if name)[:20])
+            raise InputError("missing", f"no ResourceSlice is of node {missing[0]}", hint=hint)
+        slices = [one for one in slices if one["spec"].get("nodeName") in only]
+    branches = picture_of_slices(slices, claims, seen_pods(world))
+    if only:
+        branches = [one for one in branches if {one.name, *one.like} & set(only)]
+    if given["namespace"]:
+        branches = [one for one in branches if _holds(one, given["namespace"])]
+    return branches
+
+
+def _holds(branch: Branch, namespace: str) -> bool:
+    if branch.kind == "claim":
+        return bool(branch.facts["namespace"] == namespace)
+    return any(_holds(child, namespace) for child in branch.children)
+
+
+def _show(out: Any, world: World, branches: list[Branch], *, by: str, is_wide: bool, has_names: bool) -> None:
+    from dra_driver.views.fleet.branch import has_flags
+    from dra_driver.views.fleet.summary import class_rows, compact, folded_tree, namespace_rows, node_rows, totals
+
+    rows = node_rows(branches)
+    if by == "node":
+        show_table(out, "", _NODE_COLUMNS, map(_node_cells, rows if is_wide else compact(rows)))
+    else:
+        held = namespace_rows if by == "namespace" else class_rows
+        show_table(out, "", _holder_columns(by), map(_holder_cells, held(world.of("ResourceClaim"))))
+    total = totals(rows)
+    nodes = sum(row.count for row in rows)
+    if by == "node" and branches:
+        is_small = is_wide or has_names or nodes <= _MOST_IN_TREE
+        shown = branches if is_small else [one for one in branches if has_flags([one])]
+        if shown:
+            show_tree(out, "ResourceSlices", shown if is_wide else folded_tree(shown))
+        if not is_small:
+            say(out, "--node NAME shows one node, -o wide all of them", style="dim")
+    parts = f" (or {_parts(total)})" if total.partitions else ""
+    gpus = f"{plural(nodes, 'node')}, {plural(total.gpus, 'GPU')}: {total.whole_free:,} free as a whole{parts}"
+    say(out, f"{gpus}; {plural(total.held, 'device')} held, {plural(total.sick, 'GPU')} sick")
+
+
+def _parts(row: NodeRow) -> str:
+    return ", ".join(f"{count:,}\u00d7{profile}" for profile, count in row.partitions)
+
+
+_NODE_COLUMNS = (
+    Column("node"),
+    Column("GPUs", is_number=True),
+    Column("whole free", is_number=True),
+    Column("partitions free"),
+    Column("held", is_number=True),
+    Column("sick", is_number=True),
+)
+
+
+def _node_cells(row: NodeRow) -> tuple[str, ...]:
+    parts = f"up to {row.most_partitions}" if row.is_compact else _parts(row) or "-"
+    name = folded([row.node, *row.like])
+    return name, str(row.gpus), str(row.whole_free), parts, str(row.held), str(row.sick)
+
+
+def _holder_columns(by: str) -> tuple[Column, ...]:
+    return (
+        Column(by),
+        Column("claims", is_number=True),
+        Column("devices held", is_number=True),
+        Column("claims waiting", is_number=True),
+    )
+
+
+def _holder_cells(row: HolderRow) -> tuple[str, ...]:
+    return row.name, str(row.claims), str(row.devices), str(row.waiting)
+
+
+def _row_document(row: NodeRow) -> Wire:
+    return {
+        "node": row.node,
+        "like": list(row.like),
+        "gpus": row.gpus,
+        "wholeFree": row.whole_free,
+        "partitionsFree": dict(row.partitions),
+        "held": row.held,
+        "sick": row.sick,
+    }
+
+
+def _figures(world: World, branches: list[Branch]) -> Wire:
+    """Return the figures of the tables for programs."""
+    from dra_driver.views.access import unseen_document
+    from dra_driver.views.envelope import plain
+    from dra_driver.views.fleet.summary import class_rows, namespace_rows, node_rows
+
+    claims = world.of("ResourceClaim")
+    rows = [_row_document(row) for row in node_rows(branches)]
+    return {
+        "figures": {
+            "nodes": rows,
+            "namespaces": plain(namespace_rows(claims)),
+            "classes": plain(class_rows(claims)),
+        },
+        "unseen": unseen_document(world.unseen),
+    }

@@ -7,20 +7,24 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from dra_driver.cli.inputs.access import access_options
+from dra_driver.cli.inputs.exit_code import exit_code_option
 from dra_driver.cli.inputs.mig_option import mig_option
-from dra_driver.cli.output import console, write_document
+from dra_driver.cli.output import console, print_trimmed, write_document
 from dra_driver.model.errors import ExitCode
 from dra_driver.views.envelope import DocumentKind
 from dra_driver.views.words import folded
 
 if TYPE_CHECKING:
+    from dra_driver.model.wire import Wire
     from dra_driver.views.fleet.branch import Branch
+    from dra_driver.views.worlds.reading import Wanted
     from dra_driver.views.worlds.world import World
 
 WATCH_SECONDS = 2.0
@@ -37,9 +41,16 @@ meter{width:8em;vertical-align:middle}
 def tree_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options for the world to read and the form of the output."""
     for decorate in (
-        click.option("--output", "-o", type=click.Choice(["tree", "json", "yaml", "html"]), default="tree"),
+        exit_code_option,
+        click.option(
+            "--output",
+            "-o",
+            type=click.Choice(["tree", "wide", "json", "yaml", "html"]),
+            default="tree",
+            help="wide: every device, without folding.",
+        ),
         click.option("--watch", "-w", is_flag=True, help="Draw again when something changed, until interrupted."),
-        click.option("--kubeconfig", metavar="FILE", default=None, help="The cluster, where nothing else is given."),
+        access_options,
         mig_option,
         click.option("--gate", "gates", multiple=True, metavar="NAME=BOOL", help="A feature gate of simulated nodes."),
         click.option("--kubernetes", metavar="VERSION", default=None, help="Whose API server simulated nodes have."),
@@ -50,29 +61,71 @@ def tree_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def draw(given: dict[str, Any], kind: DocumentKind, title: str, picture: Callable[[World], list[Branch]]) -> int:
-    """Draw the tree once, or repeatedly."""
-    from dra_driver.views.fleet.branch import has_flags
+def draw(
+    given: dict[str, Any],
+    kind: DocumentKind,
+    title: str,
+    picture: Callable[[World], list[Branch]],
+    *,
+    wanted: Wanted,
+    show: Callable[[Any, World, list[Branch]], None],
+    more: Callable[[World, list[Branch]], Wire],
+) -> int:
+    """Draw the tree once, or repeatedly: `show` prints it for people, and programs get what there is `more`."""
+    from dra_driver.cli.inputs.worlds import say_unseen
+    from dra_driver.views.fleet.branch import has_flags, tree_document
 
     shown = None
     while True:
-        branches = picture(_world(given))
+        world = _world(given, wanted)
+        branches = picture(world)
         if branches != shown:
             if shown is not None:
                 console().clear()
-            _write(branches, kind, title, given["output"])
+            if given["output"] == "html":
+                click.echo(page(branches, title))
+            elif given["output"] in {"tree", "wide"}:
+                show(console(), world, branches)
+            else:
+                write_document(tree_document(kind, branches, more(world, branches)), given["output"])
+            say_unseen(world)
             shown = branches
         if not given["watch"]:
-            return ExitCode.NO_MATCH if has_flags(branches) else ExitCode.OK
+            if world.unseen:
+                return ExitCode.ENVIRONMENT
+            return ExitCode.NO_MATCH if given["fails"] and has_flags(branches) else ExitCode.OK
         time.sleep(WATCH_SECONDS)
 
 
-def _world(given: dict[str, Any]) -> World:
+def seen_pods(world: World) -> list[Wire] | None:
+    """Return the pods; None where they are not known, as in files without any."""
+    if any(one.kind == "Pod" for one in world.unseen):
+        return None
+    return world.of("Pod") if world.kubernetes or world.of("Pod") else None
+
+
+def selected(world: World, kind: str, given: Mapping[str, Any]) -> list[Wire]:
+    """Return the objects of a kind that -n, -A and -l select."""
+    from dra_driver.cli.inputs.access import access_of
+    from dra_driver.views.labels import label_selector
+
+    has_labels = label_selector(given["labels"])
+    namespace = given["namespace"]
+    if world.kubernetes and not given["everywhere"]:
+        namespace = access_of(given).home
+    return [
+        one
+        for one in world.of(kind)
+        if has_labels(one) and namespace in {"", one["metadata"].get("namespace") or "default"}
+    ]
+
+
+def _world(given: dict[str, Any], wanted: Wanted) -> World:
     """Read the world that the options name; only files and profiles need rules. Raises: InputError, ApiError."""
     from dra_driver.cli.inputs.worlds import read_world, rule
     from dra_driver.views.worlds.rules import headline
 
-    world = read_world(given["files"], given)
+    world = read_world(given["files"], given, wanted)
     if given["files"] or given["profiles"]:
         rules = rule(world, given, given["profiles"])
         if given["profiles"]:
@@ -80,33 +133,28 @@ def _world(given: dict[str, Any]) -> World:
     return world
 
 
-def _write(branches: Sequence[Branch], kind: DocumentKind, title: str, form: str) -> None:
-    if form == "html":
-        click.echo(page(branches, title))
-    elif form != "tree":
-        from dra_driver.views.fleet.branch import tree_document
+def show_tree(out: Any, title: str, branches: Sequence[Branch]) -> None:
+    """Print branches as a tree."""
+    from rich.text import Text
+    from rich.tree import Tree
 
-        write_document(tree_document(kind, branches), form)
-    else:
-        from rich.text import Text
-        from rich.tree import Tree
-
-        tree = Tree(Text(title, style="bold"))
-        for branch in branches:
-            _grow(tree, branch)
-        console().print(tree)
+    tree = Tree(Text(title, style="bold"))
+    for branch in branches:
+        _grow(tree, branch)
+    print_trimmed(out, tree)
 
 
 def _grow(parent: Any, branch: Branch) -> None:
     from rich.text import Text
 
-    line = Text(f"{folded([branch.name, *branch.like])} ", style="bold" if branch.kind in {"node", "pool"} else "")
+    line = Text(folded([branch.name, *branch.like]), style="bold" if branch.kind in {"node", "pool"} else "")
     if branch.fill is not None:
         full = round(max(0.0, min(branch.fill, 1.0)) * _BAR)
-        line.append(f"[{'#' * full}{'.' * (_BAR - full)}] {branch.fill:.0%} ", style="cyan")
-    line.append(f"{branch.text} ", style="dim")
+        line.append(f" [{'#' * full}{'.' * (_BAR - full)}] {branch.fill:.0%}", style="cyan")
+    if branch.text:
+        line.append(f" {branch.text}", style="dim")
     for flag in branch.flags:
-        line.append(f"! {flag} ", style="bold red")
+        line.append(f" ! {flag}", style="bold red")
     below = parent.add(line)
     for child in branch.children:
         _grow(below, child)
@@ -126,7 +174,7 @@ def _html(branch: Branch) -> str:
     if branch.fill is not None:
         line += f' <meter value="{max(0.0, min(branch.fill, 1.0)):.3f}"></meter> {branch.fill:.0%}'
     line += f" {escape(branch.text)}"
-    line += "".join(f' <span class="flag">! {escape(flag)}</span>' for flag in branch.flags)
+    line += "".join(f' <span class="flag">! {escape(str(flag))}</span>' for flag in branch.flags)
     if not branch.children:
         return f'<div class="leaf">{line}</div>'
     held = ' class="held"' if any(child.kind == "claim" for child in branch.children) else ""

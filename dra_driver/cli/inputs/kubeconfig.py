@@ -8,8 +8,7 @@ from pathlib import Path
 
 def default_kubeconfig() -> str | None:
     """Return the kubeconfig that kubectl would use, or None if there is none."""
-    for path in os.environ.get("KUBECONFIG", "").split(os.pathsep):
-        if path:
-            return path
+    if named := os.environ.get("KUBECONFIG", "").strip(os.pathsep):
+        return named  # may be a list of files
     usual = Path.home() / ".kube" / "config"
     return str(usual) if usual.is_file() else None

@@ -1,28 +1,39 @@
 """The world that the options of a command name, and whose rules apply there.
 
-In: click's parameters `files`, `profiles`, `kubeconfig`, `kubernetes`, `gates`, `mig`. Out: a `World`, read with a
-progress line, and its rules.
+In: click's parameters `files`, `profiles`, `kubernetes`, `gates`, `mig`, and those of `access`. Out: a `World`, read
+with a progress line, and its rules; what could not be seen of a cluster, in words.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dra_driver.cli.inputs.access import access_of
 from dra_driver.cli.inputs.gates import given_gates
-from dra_driver.cli.inputs.kubeconfig import default_kubeconfig
 from dra_driver.cli.inputs.progress import Progress
-from dra_driver.views.worlds.reading import world_of_cluster, world_of_files
+from dra_driver.views.access import unseen_sentence
+from dra_driver.views.worlds.reading import EVERYTHING, Wanted, world_of_cluster, world_of_files
 from dra_driver.views.worlds.rules import DEFAULT_VERSION, AppliedRules, settle_rules
 from dra_driver.views.worlds.simulated_nodes import add_profiles
 from dra_driver.views.worlds.world import World
 
 
-def read_world(files: Sequence[str], given: Mapping[str, Any]) -> World:
-    """Read files, or the cluster where neither files nor profiles are given. Raises: InputError, ApiError."""
+def read_world(files: Sequence[str], given: Mapping[str, Any], wanted: Wanted = EVERYTHING) -> World:
+    """Read files, or what is wanted of the cluster where neither files nor profiles are given.
+
+    Raises: InputError, ApiError.
+    """
     if files or given["profiles"]:
         return world_of_files(files, Progress)
-    return world_of_cluster(given["kubeconfig"] or default_kubeconfig(), Progress)
+    return world_of_cluster(access_of(given), Progress, wanted)
+
+
+def say_unseen(world: World) -> None:
+    """Print what could not be seen of a cluster to standard error, one line for each kind."""
+    for one in world.unseen:
+        print(f"dra-driver: {unseen_sentence([one])}", file=sys.stderr)
 
 
 def rule(world: World, given: Mapping[str, Any], profiles: Sequence[str]) -> AppliedRules:

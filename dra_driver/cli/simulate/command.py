@@ -13,11 +13,13 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from dra_driver.cli.inputs.access import context_option, kubeconfig_option
 from dra_driver.cli.inputs.mig_option import mig_option
 from dra_driver.cli.output import Column, console, say, show_table, write_document
 from dra_driver.model.errors import DriverError, ExitCode, InputError
 from dra_driver.model.kubernetes import VERSIONS
 from dra_driver.model.wire import Wire
+from dra_driver.views.words import plural
 
 if TYPE_CHECKING:
     from dra_driver.allocation.simulation.timeline import Moment
@@ -44,7 +46,8 @@ LINE_MAX = 64 << 20  # in characters
 @click.option("--fleet", "profiles", multiple=True, metavar="PROFILE[=N]", help="Simulated nodes.")
 @click.option("--add-nodes", "added", multiple=True, metavar="PROFILE[=N]", help="What if there were more nodes.")
 @click.option("--drain", "drained", multiple=True, metavar="NODE", help="What if a node were drained first.")
-@click.option("--kubeconfig", metavar="FILE", default=None, help="The cluster, where nothing else is given.")
+@kubeconfig_option
+@context_option
 @click.option("--kubernetes", metavar="VERSION", default=None, help="Whose rules apply.")
 @click.option("--gate", "gates", multiple=True, metavar="NAME=BOOL", help="A feature gate that differs.")
 @mig_option
@@ -71,11 +74,12 @@ def command(scenario: str | None, batch: str | None, output: str, **given: Any) 
     bring as many pods as they ask for.
 
     Exit status 1: a pod or claim still waits at the end; 3: a file or a batch line is wrong, or an object is not
-    understood.
+    understood; 5: it is not known, because something of the cluster may not be read.
     """  # noqa: D301
     if batch is not None:
         return _batch(batch)
     from dra_driver.cli.inputs.progress import Progress
+    from dra_driver.cli.inputs.worlds import say_unseen
     from dra_driver.views.worlds.play import moments_document
     from dra_driver.views.worlds.rules import headline
 
@@ -93,7 +97,10 @@ def command(scenario: str | None, batch: str | None, output: str, **given: Any) 
             say(console(), f"ask for no device: {', '.join(names[:8])}{more}", style="dim")
     else:
         write_document(moments_document(moments), output)
+    say_unseen(world)
     world.refuse_strangers()  # named here, after what was judged
+    if world.unseen:
+        return ExitCode.ENVIRONMENT
     return ExitCode.NO_MATCH if moments and moments[-1].waiting else ExitCode.OK
 
 
@@ -129,14 +136,15 @@ def _show(moment: Moment) -> None:
     out = console()
     usage = moment.usage
     used = (
-        f"{usage.used:g} of {usage.units} units used ({usage.share:.0%}), {usage.scattered:.0%} of the rest scattered"
+        f"{round(usage.used, 1):g} of {plural(usage.units, 'device')} held ({usage.share:.0%}),"
+        f" {usage.scattered:.0%} of what is free lies outside the freest node"
     )
     say(out, f"{moment.label}: {used}", style="bold")
     for name in moment.evicted:
         say(out, f"evicted: {name}", indent=2, style="yellow")
     if moment.placed:
         rows = [[one.job, one.node, ", ".join(one.devices)] for one in moment.placed]
-        show_table(out, "", [Column("placed"), Column("node"), Column("devices", rank=1)], rows)
+        show_table(out, "", [Column("placed"), Column("node"), Column("devices")], rows)
     for one in moment.waiting:
         say(out, f"waits: {one.job}: {one.reason}", indent=2, style="red")
 
@@ -153,7 +161,7 @@ def _batch(path: str) -> int:
             raise
         raise InputError("unreadable", f"{path[:200]!r} can't be read: {fault}") from fault
     if faults:
-        print(f"dra-driver: {faults} lines of {path} are wrong [input.batch]", file=sys.stderr)
+        print(f"dra-driver: {plural(faults, 'line')} of {path} can't be answered [input.batch]", file=sys.stderr)
     return ExitCode.BAD_INPUT if faults else ExitCode.OK
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dra_driver.cli.inputs.access import access_of, access_options
 from dra_driver.cli.inputs.mig_option import mig_option
 from dra_driver.cli.output import Column, console, say, show_table, write_document
 from dra_driver.model.errors import UsageError
@@ -19,6 +20,8 @@ from dra_driver.views.words import folded
 if TYPE_CHECKING:
     from dra_driver.allocation.explaining.explanation import AllocationExplanation, NodeExplanation
     from dra_driver.allocation.explaining.funnel import Funnel
+    from dra_driver.model.wire import Wire
+    from dra_driver.views.access import ClusterAccess
     from dra_driver.views.worlds.explanations import Explained
     from dra_driver.views.worlds.world import World
 
@@ -26,23 +29,23 @@ MOST_NODES = 8  # shown in full
 
 
 @click.command(name="explain")
-@click.argument("words", nargs=-1, metavar="[KIND NAME | KIND/NAME]")
-@click.option("-n", "--namespace", default="default", show_default=True)
+@click.argument("words", nargs=-1, metavar="[KIND [NAME] | KIND/NAME]")
 @click.option("-f", "--file", "files", multiple=True, metavar="FILE", help="Claims, templates, pods, workloads, nodes.")
 @click.option("--slices", multiple=True, metavar="FILE", help="ResourceSlices (kubectl get resourceslices -o yaml).")
 @click.option("--fleet", "profiles", multiple=True, metavar="PROFILE[=N]", help="Simulated nodes instead of slices.")
-@click.option("--kubeconfig", metavar="FILE", default=None, help="The cluster, where no file is given.")
+@access_options
 @click.option("--node", "only", multiple=True, metavar="NAME", help="Look at these nodes only.")
 @click.option("--kubernetes", metavar="VERSION", default=None, help="Whose rules apply [default: the cluster's, 1.35].")
 @click.option("--gate", "gates", multiple=True, metavar="NAME=BOOL", help="A feature gate that differs.")
 @mig_option
 @click.option("--output", "-o", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
-def command(words: tuple[str, ...], namespace: str, output: str, **given: Any) -> int:
+def command(words: tuple[str, ...], output: str, **given: Any) -> int:
     """Explain why a claim or pod fits, or why not, with the scheduler's own verdicts.
 
     \b
     dra-driver explain -f examples/resourceclaims/01-one-gpu.yaml --fleet dgx-h100=4
     dra-driver explain claim my-gpu                              in the current cluster
+    dra-driver explain pods -n team-a -l app=train               all of these pods
     dra-driver explain pod train -f pod.yaml --slices slices.yaml
     dra-driver explain deployment/server -f server.yaml --fleet dgx-h100=4
     dra-driver explain -f everything.yaml --fleet dgx-h100=4     all pods and claims of a file
@@ -54,10 +57,10 @@ def command(words: tuple[str, ...], namespace: str, output: str, **given: Any) -
     `node`, the names of the others in `like`. Devices are followed one by one (`funnels`) for the first 256 kinds.
 
     Exit status 1: something fits nowhere or waits; 3: an object is not understood; 4: a selector fails on a device, or
-    another error ends the pod's scheduling.
+    another error ends the pod's scheduling; 5: it is not known, because something of the cluster may not be read.
     """  # noqa: D301
     from dra_driver.cli.inputs.progress import Progress
-    from dra_driver.cli.inputs.worlds import rule
+    from dra_driver.cli.inputs.worlds import rule, say_unseen
     from dra_driver.views.worlds.advice import advised
     from dra_driver.views.worlds.explanations import exit_code, explanations_document
     from dra_driver.views.worlds.judging import Judge
@@ -65,10 +68,13 @@ def command(words: tuple[str, ...], namespace: str, output: str, **given: Any) -
     from dra_driver.views.worlds.subjects import subjects_of
 
     asked = _asked_words(words, given)
-    world = _world(given, asked, namespace)
+    access = None if given["files"] or given["slices"] or given["profiles"] else access_of(given)
+    namespace = access.home if access else given["namespace"] or "default"
+    world = _world(given, access, asked, namespace)
     rules = rule(world, given, given["profiles"])
     world.complete()
-    subjects = subjects_of(world, asked, namespace, _last_event(given))
+    selected = _selected(given, namespace if access else "")
+    subjects = subjects_of(world, asked, namespace, _last_event(access), selected)
     judge = Judge(world, rules, given["only"], Progress)
     judged = [advised(world, rules, subject, judge.explain(subject)) for subject in subjects]
     if output == "table":
@@ -76,39 +82,54 @@ def command(words: tuple[str, ...], namespace: str, output: str, **given: Any) -
         show_all(judged, headline(rules, world, given["profiles"], note))
     else:
         write_document(explanations_document(judged, rules, is_one=bool(asked)), output)
+    say_unseen(world)
     if not asked:
         world.refuse_strangers()
-    return exit_code(judged)
+    return exit_code(judged, world)
 
 
-def _world(given: dict[str, Any], asked: tuple[str, ...], namespace: str) -> World:
-    from dra_driver.cli.inputs.kubeconfig import default_kubeconfig
+def _world(given: dict[str, Any], access: ClusterAccess | None, asked: tuple[str, ...], namespace: str) -> World:
     from dra_driver.cli.inputs.worlds import read_world
     from dra_driver.views.worlds.cluster_workloads import add_cluster_workload
 
     world = read_world([*given["files"], *given["slices"]], given)
-    if world.kubernetes and asked:
-        add_cluster_workload(world, given["kubeconfig"] or default_kubeconfig(), asked, namespace)
+    if access and len(asked) == 2:
+        add_cluster_workload(world, access, asked, namespace)
     return world
 
 
+def _selected(given: dict[str, Any], namespace: str) -> Callable[[Wire], bool]:
+    """Return whether an object is among those that -n, -A and -l name; in files "" is every namespace."""
+    from dra_driver.views.labels import label_selector
+
+    has_labels = label_selector(given["labels"])
+    named = "" if given["everywhere"] else given["namespace"] or namespace
+
+    def selected(wire: Wire) -> bool:
+        return has_labels(wire) and named in {"", wire["metadata"].get("namespace") or "default"}
+
+    return selected
+
+
 def _asked_words(words: tuple[str, ...], given: dict[str, Any]) -> tuple[str, ...]:
-    """Return kind and name; nothing where all objects of the files are meant. Raises: UsageError."""
+    """Return kind and name; no name, or nothing, where all objects are meant. Raises: UsageError."""
+    has_name = len(words) == 2 or (len(words) == 1 and "/" in words[0])
+    if has_name and (given["labels"] or given["everywhere"]):
+        raise UsageError("target", "a name was given, and -l or -A too: leave out one of them")
     if len(words) == 1 and words[0].count("/") == 1 and all(words[0].split("/")):
         return tuple(words[0].split("/"))
-    if len(words) == 2 or (not words and given["files"]):
+    if len(words) == 2 or (len(words) == 1 and "/" not in words[0]) or (not words and given["files"]):
         return words
-    raise UsageError("target", "explain wants KIND NAME or KIND/NAME, or -f FILE alone for all in it")
+    raise UsageError("target", "explain wants KIND NAME or KIND/NAME; pods or claims for all; or -f FILE alone")
 
 
-def _last_event(given: dict[str, Any]) -> Callable[[str, str], str]:
+def _last_event(access: ClusterAccess | None) -> Callable[[str, str], str]:
     """Return what finds the last event of a pod: in a cluster only."""
-    if given["files"] or given["slices"] or given["profiles"]:
+    if access is None:
         return lambda _namespace, _name: ""
-    from dra_driver.cli.inputs.kubeconfig import default_kubeconfig
     from dra_driver.views.worlds.cluster_workloads import last_event
 
-    return partial(last_event, given["kubeconfig"] or default_kubeconfig())
+    return partial(last_event, access)
 
 
 def show_all(judged: Sequence[Explained], headline: str) -> None:

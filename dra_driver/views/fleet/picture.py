@@ -6,47 +6,27 @@ shared, and flags for what deserves a reader's attention. Pure; it decides nothi
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 from dra_driver.allocation.explaining.node_kinds import FEW_NODES
 from dra_driver.allocation.pools.capacity import Amount, parse
 from dra_driver.allocation.pools.counters import flat_takes
 from dra_driver.allocation.pools.devices import DeviceId, DeviceRecord, PoolId, SliceRecord, counter_value
-from dra_driver.allocation.pools.held import claim_name
-from dra_driver.allocation.pools.replicas import Replica, but_for_attributes, names_of
+from dra_driver.allocation.pools.replicas import Replica, but_for_attributes
 from dra_driver.allocation.pools.taints import taint_text
 from dra_driver.model.wire import ClaimWire, SliceWire, Wire
 from dra_driver.selectors.readset import Read
-from dra_driver.views.fleet.branch import Branch
+from dra_driver.views.fleet.branch import Branch, Flag
+from dra_driver.views.fleet.claim_branches import Holding, Pods, claim_branch, holdings
+from dra_driver.views.fleet.device_facts import memory_of, memory_text, profile_of, string_of
+from dra_driver.views.words import plural
 
-TERMINATING = "Terminating"  # as kubectl shows what is being deleted
+Left = dict[tuple[str, str], Amount]  # what is left of each counter of a counter set
 _PART = "-mig-"
 _SEVERAL = "(several nodes)"
 _PRODUCT = ("productName", "model", "profile", "type")
 _DRAWN = tuple(Read("attributes", None, name) for name in _PRODUCT)
-
-
-Pods = Mapping[tuple[Any, Any], Wire] | None  # by namespace and name; None if the pods are not known
-
-
-@dataclass(frozen=True, slots=True)
-class Holding:
-    """One result of an allocated claim."""
-
-    claim: ClaimWire
-    result: Wire
-
-
-def holdings(claims: Sequence[ClaimWire]) -> dict[DeviceId, list[Holding]]:
-    """Return which claims hold each device, including those with admin access."""
-    held: dict[DeviceId, list[Holding]] = {}
-    for claim in claims:
-        for result in _results(claim):
-            key = (result["driver"], result["pool"], result["device"])
-            held.setdefault(key, []).append(Holding(claim, result))
-    return held
 
 
 def picture_of_slices(
@@ -75,7 +55,8 @@ def _silent_nodes(published: Collection[PoolId], held: Mapping[DeviceId, list[Ho
     """Draw the pools that nobody publishes any more, of which claims hold devices."""
     branches = []
     for pool in dict.fromkeys(key[:2] for key in held if key[:2] not in published):
-        child = Branch("pool", "/".join(pool), flags=("gone as a whole: its agent publishes nothing",))
+        gone = Flag("pool-gone", "gone as a whole: its agent publishes nothing")
+        child = Branch("pool", "/".join(pool), flags=(gone,), facts={"driver": pool[0], "pool": pool[1]})
         child.children = list(_ghosts(pool, set(), held, pods))
         branches.append(Branch("node", _node_of(pool, held, pods), children=[child]))
     return branches
@@ -118,43 +99,18 @@ def _looks(record: SliceRecord, known: dict[int, Hashable]) -> Hashable:
     return look
 
 
-def picture_of_claims(
-    claims: Sequence[ClaimWire], slices: Sequence[SliceWire], pods: Sequence[Wire] | None = None
-) -> list[Branch]:
-    """Draw the claims with their devices and pods."""
-    published = {
-        (s["spec"]["driver"], s["spec"]["pool"]["name"], name)
-        for s in slices
-        for name in names_of(s["spec"].get("devices") or ())
-    }
-    known = None if pods is None else {(p["metadata"].get("namespace"), p["metadata"]["name"]): p for p in pods}
-    branches = []
-    for claim in sorted(claims, key=claim_name):
-        branch = _claim(claim, known)
-        for result in _results(claim):
-            key = (result["driver"], result["pool"], result["device"])
-            flags = () if key in published else ("not published any more",)
-            text = f"for {result['request']}{_consumed(result)}"
-            branch.children.insert(0, Branch("device", "/".join(key), text, flags=flags))
-        branches.append(branch)
-    return branches
-
-
-def _results(claim: ClaimWire) -> Sequence[Wire]:
-    allocation = (claim.get("status") or {}).get("allocation") or {}
-    results: Sequence[Wire] = (allocation.get("devices") or {}).get("results") or ()
-    return results
-
-
 def _pool(records: Sequence[SliceRecord], held: Mapping[DeviceId, list[Holding]], pods: Pods) -> Branch:
     newest = max(record.generation for record in records)
     current = [record for record in records if record.generation == newest]
     flags = []
     if len(current) != current[0].count:
-        flags.append(f"incomplete: {len(current)} of {current[0].count} slices")
+        flags.append(Flag("incomplete", f"incomplete: {len(current)} of {current[0].count} slices"))
     if len(current) < len(records):
-        flags.append(f"{len(records) - len(current)} slices of older generations")
-    branch = Branch("pool", "/".join(current[0].pool_id), f"generation {newest}", flags=tuple(flags))
+        stale = plural(len(records) - len(current), "slice")
+        flags.append(Flag("stale", f"{stale} of older generations"))
+    driver, pool = current[0].pool_id
+    facts = {"driver": driver, "pool": pool, "generation": newest}
+    branch = Branch("pool", f"{driver}/{pool}", f"generation {newest}", flags=tuple(flags), facts=facts)
     sets = {one["name"]: one for record in current for one in record.sets}
     used: dict[tuple[str, str], Amount] = {}
     members: dict[str, list[DeviceRecord]] = {name: [] for name in sets}
@@ -168,8 +124,10 @@ def _pool(records: Sequence[SliceRecord], held: Mapping[DeviceId, list[Holding]]
             for counter, amount in flat_takes(device):
                 used[counter] = used.get(counter, 0) + amount
     for name, one in sets.items():
+        left = _left(one, used)
         group = Branch("set", name, *_counters(one, used))
-        group.children = [_device(device, held, pods) for device in members[name]]
+        group.children = [_device(device, held, pods, left) for device in members[name]]
+        group.facts = {"freePartitions": _partitions_left(members[name], held, left)}
         branch.children.append(group)
     branch.children += _by_gpu([_device(device, held, pods) for device in alone])
     branch.children += list(_ghosts(current[0].pool_id, names, held, pods))
@@ -191,6 +149,8 @@ def _by_gpu(devices: Sequence[Branch]) -> list[Branch]:
         gpus[gpu].children.append(device)
     for one in gpus.values():
         one.fill = sum(bool(part.children) for part in one.children) / len(one.children)
+        free = [str(part.facts["profile"]) for part in one.children if part.facts["state"] == "free"]
+        one.facts = {"freePartitions": dict(Counter(free))}
     return found
 
 
@@ -205,13 +165,56 @@ def _counters(one: Wire, used: Mapping[tuple[str, str], Amount]) -> tuple[str, f
     return ", ".join(words), sum(shares) / len(shares) if shares else 0.0
 
 
-def _device(device: DeviceRecord, held: Mapping[DeviceId, list[Holding]], pods: Pods) -> Branch:
-    flags = tuple(f"taint {taint_text(taint)}" for taint in device.wire.get("taints") or ())
-    branch = Branch("device", device.id[2], _product(device.wire), flags=flags)
+def _left(one: Wire, used: Mapping[tuple[str, str], Amount]) -> Left:
+    """Return what is left of each counter of a set."""
+    return {
+        (one["name"], name): counter_value(counter) - used.get((one["name"], name), 0)
+        for name, counter in (one.get("counters") or {}).items()
+    }
+
+
+def _fits(device: DeviceRecord, left: Left) -> bool:
+    """Return whether what a device takes from counters that are known is left of them."""
+    return all(amount <= left[counter] for counter, amount in flat_takes(device) if counter in left)
+
+
+def _partitions_left(
+    devices: Sequence[DeviceRecord], held: Mapping[DeviceId, list[Holding]], left: Left
+) -> dict[str, int]:
+    """Return how many partitions of each profile could be made at once, if nothing else were."""
+    free = [one for one in devices if one.id not in held and profile_of(one.wire) and not one.wire.get("taints")]
+    found: dict[str, int] = {}
+    for profile in dict.fromkeys(profile_of(one.wire) for one in free):
+        rest = dict(left)
+        for one in (device for device in free if profile_of(device.wire) == profile):
+            if _fits(one, rest):
+                found[profile] = found.get(profile, 0) + 1
+                for counter, amount in flat_takes(one):
+                    rest[counter] = rest.get(counter, 0) - amount
+    return found
+
+
+def _device(
+    device: DeviceRecord, held: Mapping[DeviceId, list[Holding]], pods: Pods, left: Left | None = None
+) -> Branch:
+    flags = tuple(Flag("taint", f"taint {taint_text(taint)}") for taint in device.wire.get("taints") or ())
     holders = held.get(device.id, [])
+    is_held = any(not one.result.get("adminAccess") for one in holders)
+    is_free = not is_held and not flags and (left is None or _fits(device, left))
+    memory = memory_of(device.wire)
+    facts = {
+        "type": string_of(device.wire, "type"),
+        "product": string_of(device.wire, "productName") or string_of(device.wire, "model"),
+        "profile": profile_of(device.wire) or None,
+        "memory": memory,
+        "state": "held" if is_held else "free" if is_free else "tainted" if flags else "blocked",
+        "taints": [dict(one) for one in device.wire.get("taints") or ()],
+    }
+    text = f"{_product(device.wire)}{f', {memory_text(memory)}' if memory else ''}"
+    branch = Branch("device", device.id[2], text, flags=flags, facts=facts)
     if device.is_shared and device.capacities:
         branch.fill = _shared(device, holders)
-    branch.children = [_claim(one.claim, pods, one.result) for one in holders]
+    branch.children = [claim_branch(one.claim, pods, one.result) for one in holders]
     return branch
 
 
@@ -233,43 +236,7 @@ def _ghosts(pool: PoolId, names: set[str], held: Mapping[DeviceId, list[Holding]
     """Yield devices that claims hold although they are not published."""
     for key, holders in held.items():
         if key[:2] == pool and key[2] not in names:
-            branch = Branch("device", key[2], flags=("held, but not published",))
-            branch.children = [_claim(one.claim, pods, one.result) for one in holders]
+            flags = (Flag("not-published", "held, but not published"),)
+            branch = Branch("device", key[2], flags=flags, facts={"state": "held"})
+            branch.children = [claim_branch(one.claim, pods, one.result) for one in holders]
             yield branch
-
-
-def _claim(claim: ClaimWire, pods: Pods, result: Wire | None = None) -> Branch:
-    status = claim.get("status") or {}
-    reserved: Sequence[Wire] = status.get("reservedFor") or ()
-    flags = []
-    if status.get("allocation") and not reserved:
-        flags.append("allocated, but no pod uses it")
-    text = "" if status.get("allocation") else "waits for an allocation"
-    if result is not None:
-        text = "admin access" if result.get("adminAccess") else f"request {result['request']}{_consumed(result)}"
-    if claim["metadata"].get("deletionTimestamp"):
-        text = f"{text}, {TERMINATING}" if text else TERMINATING
-    branch = Branch("claim", claim_name(claim), text, flags=tuple(flags))
-    namespace = claim["metadata"].get("namespace")
-    for one in reserved:
-        pod = None if pods is None else pods.get((namespace, one["name"]))
-        branch.children.append(Branch("pod", one["name"], *_pod(one, pod, is_known=pods is not None)))
-    return branch
-
-
-def _pod(reserved: Wire, pod: Wire | None, *, is_known: bool) -> tuple[str, None, tuple[str, ...]]:
-    if pod is None or (reserved.get("uid") and pod["metadata"].get("uid") not in {None, reserved["uid"]}):
-        return "", None, ("leaked reservation: there is no such pod",) if is_known else ()
-    phase = (pod.get("status") or {}).get("phase") or ""
-    if phase in {"Succeeded", "Failed"}:
-        return phase, None, ("leaked reservation: the pod has ended",)
-    if pod["metadata"].get("deletionTimestamp"):
-        return TERMINATING, None, ()
-    if phase == "Pending" and (pod.get("spec") or {}).get("nodeName"):
-        return phase, None, ("its devices are not prepared yet",)
-    return phase, None, ()
-
-
-def _consumed(result: Wire) -> str:
-    amounts = result.get("consumedCapacity") or {}
-    return "".join(f", {name} {amount}" for name, amount in sorted(amounts.items()))

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from dataclasses import asdict
 
 from dra_driver.migrate import Migrated
-from dra_driver.views.envelope import DocumentKind, OutputDocument
+from dra_driver.views.envelope import DocumentKind, OutputDocument, plain
 from dra_driver.views.migration.check import Check
 
 
@@ -29,8 +28,8 @@ def migration_document(done: Sequence[Migrated], checks: Sequence[Check], *, dif
             {
                 "file": one.origin,
                 "changed": one.new != one.old,
-                "changes": [asdict(row) for row in one.changes],
-                "losses": [asdict(row) for row in one.losses],
+                "changes": [plain(row) for row in one.changes],
+                "losses": [plain(row) for row in one.losses],
                 "templates": list(one.templates),
                 "text": one.new,
                 **({"diff": diff_of(one)} if diff else {}),
@@ -48,7 +47,7 @@ def migration_document(done: Sequence[Migrated], checks: Sequence[Check], *, dif
                 "nodesWithEnough": check.nodes_with_enough,
                 "aborts": check.aborts,
                 "problem": check.problem,
-                "words": check.words,
+                "message": check.words,
             }
             for check in checks
         ],

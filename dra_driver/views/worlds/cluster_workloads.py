@@ -1,6 +1,6 @@
 """Workloads of a live cluster: the pods that were made of one, or its template; and the last event of a pod.
 
-In: a kubeconfig, and what was asked for. Out: workloads of a `World`. It only reads.
+In: access to a cluster, and what was asked for. Out: workloads of a `World`. It only reads.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 from dra_driver.embedded.scheduling.pod_templates import templates_of
 from dra_driver.kube.answers import NOT_FOUND
-from dra_driver.kube.api import KubeApi
 from dra_driver.kube.paths import EVENTS, WORKLOADS, named, within
 from dra_driver.model.errors import ApiError
 from dra_driver.model.wire import Wire
+from dra_driver.views.access import ClusterAccess
 from dra_driver.views.worlds.workload_pods import Workload
 from dra_driver.views.worlds.workloads import SHORT_KINDS
 from dra_driver.views.worlds.world import World
@@ -21,7 +21,7 @@ _SECONDS = 30.0
 _MOST_EVENTS = "500"
 
 
-def add_cluster_workload(world: World, kubeconfig: str | None, asked: Sequence[str], namespace: str) -> None:
+def add_cluster_workload(world: World, access: ClusterAccess, asked: Sequence[str], namespace: str) -> None:
     """Add a workload of a cluster to a world: with the pods that are there, or else its template.
 
     Raises: ApiError when the cluster can't be asked.
@@ -30,7 +30,7 @@ def add_cluster_workload(world: World, kubeconfig: str | None, asked: Sequence[s
     path = WORKLOADS.get(kind)
     if path is None:
         return
-    wire = _read(kubeconfig, named(within(path, namespace), asked[1]))
+    wire = _read(access, named(within(path, namespace), asked[1]))
     for template in templates_of(wire) if wire is not None else ():
         labels = template.pod["metadata"].get("labels") or {}
         there = [pod for pod in world.of("Pod") if _is_made_of(pod, namespace, labels)]
@@ -47,11 +47,11 @@ def _is_made_of(pod: Wire, namespace: str, labels: Wire) -> bool:
     return bool(labels.items() <= (metadata.get("labels") or {}).items())
 
 
-def last_event(kubeconfig: str | None, namespace: str, name: str) -> str:
+def last_event(access: ClusterAccess, namespace: str, name: str) -> str:
     """Return the last event of a pod, reason and message; "" where there is none or it may not be read."""
     selector = {"fieldSelector": f"involvedObject.kind=Pod,involvedObject.name={name}", "limit": _MOST_EVENTS}
     try:
-        answer = _read(kubeconfig, within(EVENTS, namespace), selector)
+        answer = _read(access, within(EVENTS, namespace), selector)
     except ApiError:
         return ""
     events = [one for one in (answer or {}).get("items") or [] if "kubelet" in _reporters(one)]
@@ -65,11 +65,9 @@ def _reporters(event: Wire) -> set[str | None]:
     return {(event.get("source") or {}).get("component"), event.get("reportingComponent")}
 
 
-def _read(kubeconfig: str | None, path: str, query: dict[str, str] | None = None) -> Wire | None:
+def _read(access: ClusterAccess, path: str, query: dict[str, str] | None = None) -> Wire | None:
     """Read one object; None where there is none. Raises: ApiError."""
-    from dra_driver.kube.credentials import load
-
-    api = KubeApi(load(kubeconfig))
+    api = access.connect()
     try:
         return api.request("GET", path, query=query or {}, timeout_s=_SECONDS)
     except ApiError as error:

@@ -6,24 +6,30 @@ In: a world whose rules are settled, and subjects. Out: each subject with its ex
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
 
-from dra_driver.allocation.explaining.explanation import AllocationExplanation
+from dra_driver.allocation.explaining.explanation import AllocationExplanation, NodeExplanation
 from dra_driver.model.errors import ExitCode
 from dra_driver.model.wire import Wire
-from dra_driver.views.envelope import DocumentKind, OutputDocument
+from dra_driver.views.envelope import DocumentKind, OutputDocument, plain
 from dra_driver.views.worlds.rules import AppliedRules
 from dra_driver.views.worlds.subjects import Subject
+from dra_driver.views.worlds.unknown import holds_nevertheless
+from dra_driver.views.worlds.world import World
 
 MOST_WRITTEN = 256  # kinds of nodes that a document follows device by device
 
 Explained = tuple[Subject, AllocationExplanation | None]
 
 
-def exit_code(judged: Sequence[Explained]) -> ExitCode:
-    """Return the exit status for all subjects: an error that ends scheduling goes before all else."""
+def exit_code(judged: Sequence[Explained], world: World) -> ExitCode:
+    """Return the exit status for all subjects: an error that ends scheduling goes before all else, then "not known"."""
     if any(explanation is not None and explanation.aborts for _, explanation in judged):
         return ExitCode.ABORTS_SCHEDULING
+    if not all(
+        subject.is_known if explanation is None else holds_nevertheless(world, ok=explanation.ok)
+        for subject, explanation in judged
+    ):
+        return ExitCode.ENVIRONMENT
     is_well = all(subject.ok if explanation is None else explanation.ok for subject, explanation in judged)
     return ExitCode.OK if is_well else ExitCode.NO_MATCH
 
@@ -43,10 +49,7 @@ def _document(subject: Subject, explanation: AllocationExplanation | None, rules
     if explanation is None:
         ended: Wire = {"ok": subject.ok, "sentence": subject.settled, "nodes": [], "aborts": False}
         return {**ended, "kubernetes": rules.kubernetes, "exact": True, **head}
-    nodes = [
-        asdict(node if place < MOST_WRITTEN else replace(node, funnels=()))
-        for place, node in enumerate(explanation.nodes)
-    ]
+    nodes = [_node(node, with_funnels=place < MOST_WRITTEN) for place, node in enumerate(explanation.nodes)]
     return {
         "ok": explanation.ok,
         "sentence": explanation.sentence,
@@ -55,4 +58,27 @@ def _document(subject: Subject, explanation: AllocationExplanation | None, rules
         "kubernetes": explanation.kubernetes,
         "exact": explanation.exact,
         **head,
+    }
+
+
+def _node(node: NodeExplanation, *, with_funnels: bool) -> Wire:
+    """Write down a node. How many placements were tried is ours and may change; whether it takes too long is not."""
+    outcome = node.outcome
+    return {
+        "node": node.node,
+        "like": list(node.like),
+        "ok": node.ok,
+        "sentence": node.sentence,
+        "notes": list(node.notes),
+        "skipped": node.skipped or None,
+        "outcome": {
+            "category": str(outcome.category),
+            "results": outcome.results,
+            "error": outcome.error,
+            "othersPossible": outcome.others_possible,
+            "timesOut": outcome.times_out,
+        }
+        if outcome is not None
+        else None,
+        "funnels": plain(node.funnels) if with_funnels else [],
     }

@@ -6,10 +6,11 @@ In: a scenario and whose rules apply. Out: a `Moment` for each event, and the do
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from dra_driver.allocation.simulation.timeline import Moment, Timeline, TimelineEvent
-from dra_driver.views.envelope import DocumentKind, OutputDocument
+from dra_driver.model.wire import Wire
+from dra_driver.views.envelope import DocumentKind, OutputDocument, plain
 from dra_driver.views.progress import NoProgress, ProgressLines, counted
 from dra_driver.views.worlds.rules import AppliedRules
 from dra_driver.views.worlds.scenario import Scenario, running_jobs
@@ -57,4 +58,11 @@ class Play:
 
 def moments_document(moments: Sequence[Moment]) -> OutputDocument:
     """Return the document of all moments."""
-    return OutputDocument(DocumentKind.SIMULATION, [asdict(moment) for moment in moments])
+    return OutputDocument(DocumentKind.SIMULATION, {"moments": [_document(moment) for moment in moments]})
+
+
+def _document(moment: Moment) -> Wire:
+    """Return the document of a moment. Shares are rounded: what is left of them is arithmetic."""
+    usage = moment.usage
+    counted = {"units": usage.units, "used": round(usage.used, 3), "scattered": round(usage.scattered, 3)}
+    return {**plain(moment), "usage": counted}

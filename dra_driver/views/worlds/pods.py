@@ -15,6 +15,7 @@ from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire
 from dra_driver.views.worlds.world import World
 
+NOT_SEEN = "input.not-seen"  # something that a pod refers to may not be read
 _OVER = frozenset({"Succeeded", "Failed"})
 _COMMON = frozenset({"cpu", "memory", "ephemeral-storage", "pods"})
 
@@ -73,7 +74,11 @@ def _found(world: World, kind: str, name: str, wanted: Wire, pod: Wire) -> Wire:
     found = world.find(kind, namespace, name)
     if found is not None:
         return found
-    text = f"pod {pod_name(pod)} can't be scheduled: its claim {wanted['name']} needs {kind} {namespace}/{name}"
+    needs = f"its claim {wanted['name']} needs {kind} {namespace}/{name}"
+    if world.is_unseen(kind, namespace):
+        text = f"it is not known whether pod {pod_name(pod)} can be scheduled: {needs}, which may not be read"
+        raise InputError("not-seen", text)
+    text = f"pod {pod_name(pod)} can't be scheduled: {needs}"
     maker = world.makers.get((namespace, name))
     if maker:
         raise InputError("missing", f"{text}, which {maker} makes: that is another driver's work and not known here")

@@ -1,15 +1,15 @@
 """Worlds as they are read: from files, or from a live cluster.
 
-In: paths, or a kubeconfig. Out: a `World` of wire objects. It only reads.
+In: paths, or access to a cluster. Out: a `World` of wire objects, which knows what could not be seen. It only reads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from dra_driver.kube.api import KubeApi
-from dra_driver.model.wire import Wire
+from dra_driver.views.access import ClusterAccess
 from dra_driver.views.objects.documents import read_documents
 from dra_driver.views.objects.shapes import ShapeChecker
 from dra_driver.views.objects.strictness import checked, refuse_unknown
@@ -17,6 +17,18 @@ from dra_driver.views.progress import NoProgress, ProgressLines
 from dra_driver.views.worlds.rules import ask_gates
 from dra_driver.views.worlds.workloads import add_workload
 from dra_driver.views.worlds.world import PATHS, World, with_defaults
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is read of a cluster. With `at_home`, objects of the one namespace alone; with `gates`, what it keeps."""
+
+    kinds: tuple[str, ...]
+    at_home: bool = False
+    gates: bool = False
+
+
+EVERYTHING = Wanted(tuple(PATHS), gates=True)
 
 
 def world_of_files(paths: Sequence[str], lines: ProgressLines = NoProgress) -> World:
@@ -38,28 +50,21 @@ def world_of_files(paths: Sequence[str], lines: ProgressLines = NoProgress) -> W
     return world
 
 
-def world_of_cluster(kubeconfig: str | None, lines: ProgressLines = NoProgress) -> World:
-    """Read everything from a cluster. Raises: ApiError."""
-    from dra_driver.kube.credentials import load
-
-    api = KubeApi(load(kubeconfig))
+def world_of_cluster(access: ClusterAccess, lines: ProgressLines = NoProgress, wanted: Wanted = EVERYTHING) -> World:
+    """Read what is wanted of a cluster. What may not be read is in `World.unseen`. Raises: ApiError."""
+    api, checker = access.connect(), ShapeChecker()
     try:
         version = api.server_version()
-        world = World({kind: _list(api, kind, lines) for kind in PATHS}, f"{version.major}.{version.minor}")
-        world.kept = ask_gates(api, version.minor, world.of("Node"))
+        world = World(kubernetes=f"{version.major}.{version.minor}", unseen=access.unseen)
+        for kind in wanted.kinds:
+            world.objects[kind] = access.read(api, kind, PATHS[kind], lines, at_home=wanted.at_home)
+            for wire in world.objects[kind]:
+                checker.check(kind, wire, "cluster")
+        if wanted.gates:
+            world.kept = ask_gates(api, version.minor, world.of("Node"))
         return world
     finally:
         api.close()
-
-
-def _list(api: KubeApi, kind: str, lines: ProgressLines) -> list[Wire]:
-    """List all objects of a kind, and check them. Raises: ApiError, InputError."""
-    from dra_driver.views.fleet.cluster_lists import read_list
-
-    found, checker = read_list(api, PATHS[kind], f"{kind}s read", lines), ShapeChecker()
-    for wire in found:
-        checker.check(kind, wire, "cluster")
-    return found
 
 
 def default_requests(spec: Mapping[str, Any]) -> None:

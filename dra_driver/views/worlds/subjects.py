@@ -12,9 +12,11 @@ from difflib import get_close_matches
 
 from dra_driver.allocation.pools.held import claim_name
 from dra_driver.allocation.simulation.timeline import devices_of
-from dra_driver.model.errors import InputError
+from dra_driver.model.errors import ApiError, InputError, UsageError
 from dra_driver.model.wire import Wire
+from dra_driver.views.access import OWN_VIEW
 from dra_driver.views.worlds.pods import (
+    NOT_SEEN,
     allocation_of,
     extended_resources,
     has_ended,
@@ -24,6 +26,7 @@ from dra_driver.views.worlds.pods import (
     pod_name,
     unserved,
 )
+from dra_driver.views.worlds.unknown import not_known
 from dra_driver.views.worlds.workload_pods import Workload
 from dra_driver.views.worlds.workloads import SHORT_KINDS
 from dra_driver.views.worlds.world import World
@@ -32,12 +35,13 @@ CLAIM_WORDS = frozenset({"claim", "claims", "resourceclaim", "resourceclaims"})
 POD_WORDS = frozenset({"pod", "pods", "po"})
 
 
+Selected = Callable[[Wire], bool]  # whether an object is among those that are asked about
 LastEvent = Callable[[str, str], str]  # of a pod, by namespace and name; "" where there is none
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """One thing to explain. `settled` says all there is to say; then `ok` is the verdict.
+    """One thing to explain. `settled` says all there is to say; then `ok` is the verdict, if there is one (`is_known`).
 
     Of `claims` those that hold nothing are judged, those in `allocated` bind the pod to their nodes.
     """
@@ -49,15 +53,19 @@ class Subject:
     notes: tuple[str, ...] = ()
     settled: str = ""
     ok: bool = False
+    is_known: bool = True
 
 
-def subjects_of(world: World, words: Sequence[str], namespace: str, last_event: LastEvent) -> list[Subject]:
-    """Return what is asked about: KIND NAME, KIND/NAME, or all there is in the files. Raises: InputError."""
-    if not words:
-        return list(_everything(world, last_event))
+def subjects_of(
+    world: World, words: Sequence[str], namespace: str, last_event: LastEvent, selected: Selected
+) -> list[Subject]:
+    """Return what is asked about: KIND NAME, or all `selected` objects, of a KIND or of any. Raises: InputError."""
+    if len(words) < 2:
+        kinds = _kinds(words[0]) if words else {"Pod", "ResourceClaim"}
+        return list(_everything(world, kinds, last_event, selected))
     kind, name = words[0].lower(), words[1]
     if kind in CLAIM_WORDS:
-        return [_claim(_find(world, "ResourceClaim", "claim", namespace, name))]
+        return [_claim(world, _find(world, "ResourceClaim", "claim", namespace, name))]
     if kind in POD_WORDS:
         return [_pod(world, _find(world, "Pod", "pod", namespace, name), last_event)]
     found = _workloads(world, SHORT_KINDS.get(kind, kind), namespace, name)
@@ -65,16 +73,25 @@ def subjects_of(world: World, words: Sequence[str], namespace: str, last_event: 
     return pods + [Subject(f"{kind} {name}", settled=one.idle, ok=True) for one in found if one.idle]
 
 
-def _everything(world: World, last_event: LastEvent) -> Iterator[Subject]:
-    """Yield all pods, and the claims that none of them has."""
+def _kinds(word: str) -> set[str]:
+    """Return the kind that is meant by KIND without a name. Raises: UsageError."""
+    kinds = {"ResourceClaim": CLAIM_WORDS, "Pod": POD_WORDS}
+    found = {kind for kind, words in kinds.items() if word.lower() in words}
+    if not found:
+        raise UsageError("target", f"explain {word} wants a name; without one it explains pods or claims")
+    return found
+
+
+def _everything(world: World, kinds: set[str], last_event: LastEvent, selected: Selected) -> Iterator[Subject]:
+    """Yield the pods, and the claims that none of them has."""
     used: set[str] = set()
-    for pod in world.of("Pod"):
+    for pod in filter(selected, world.of("Pod") if "Pod" in kinds else ()):
         subject = _pod(world, pod, last_event)
         used.update(claim_name(claim) for claim in (*subject.claims, *subject.allocated))
         yield subject
-    for claim in world.of("ResourceClaim"):
+    for claim in filter(selected, world.of("ResourceClaim") if "ResourceClaim" in kinds else ()):
         if claim_name(claim) not in used:
-            yield _claim(claim)
+            yield _claim(world, claim)
     for sentence in world.idle:
         yield Subject(sentence, settled=sentence, ok=True)
 
@@ -83,6 +100,9 @@ def _find(world: World, kind: str, word: str, namespace: str, name: str) -> Wire
     found = world.find(kind, namespace, name)
     if found is not None:
         return found
+    if world.is_unseen(kind, namespace):
+        text = f"it is not known whether there is a {word} {namespace}/{name}: its {kind}s may not be read"
+        raise ApiError("not-seen", text, hint=f"bind ClusterRole {OWN_VIEW} in namespace {namespace}")
     names = [one["metadata"]["name"] for one in world.of(kind)]
     near = get_close_matches(name, names, n=1)
     hint = "-n gives the namespace, -f a file"
@@ -104,9 +124,11 @@ def _workloads(world: World, kind: str, namespace: str, name: str) -> list[Workl
     return wanted
 
 
-def _claim(claim: Wire) -> Subject:
+def _claim(world: World, claim: Wire) -> Subject:
     name = f"claim {claim_name(claim)}"
     if not allocation_of(claim):
+        if why := not_known(world):
+            return Subject(name, settled=f"it is not known whether {name} fits: {why}", is_known=False)
         return Subject(name, claims=(claim,))
     users = [one["name"] for one in (claim.get("status") or {}).get("reservedFor") or ()]
     used = f"used by pods {', '.join(users[:8])}" if users else "used by no pod"
@@ -123,7 +145,8 @@ def _pod(world: World, pod: Wire, last_event: LastEvent) -> Subject:
         asked = pod_claims(world, pod)
     except InputError as fault:
         hint = f" ({fault.hint})" if fault.hint else ""
-        return Subject(name, pod, settled=f"{fault.message}{hint}", ok=is_bound(pod))
+        is_known = fault.code != NOT_SEEN or is_bound(pod)
+        return Subject(name, pod, settled=f"{fault.message}{hint}", ok=is_bound(pod), is_known=is_known)
     allocated = tuple(claim for claim in asked.claims if allocation_of(claim))
     if is_bound(pod):
         return _bound(name, pod, allocated, last_event)
@@ -132,6 +155,9 @@ def _pod(world: World, pod: Wire, last_event: LastEvent) -> Subject:
     if gates := (pod.get("spec") or {}).get("schedulingGates"):
         held = ", ".join(str(one.get("name")) for one in gates if isinstance(one, dict))
         return Subject(name, pod, settled=f"{name} is not scheduled before its scheduling gates are gone: {held}")
+    asks = asked.resources or any(not allocation_of(claim) for claim in asked.claims)
+    if asks and (why := not_known(world)):
+        return Subject(name, pod, settled=f"it is not known whether {name} fits: {why}", is_known=False)
     notes = _resource_notes(world, pod)
     if asked.resources:
         ok = is_offered(world, asked.resources)

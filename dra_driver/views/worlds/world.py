@@ -13,6 +13,7 @@ from dra_driver.embedded.scheduling.workloads import classes_by_resource
 from dra_driver.kube import paths
 from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire
+from dra_driver.views.access import Unseen
 from dra_driver.views.fleet.profile_nodes import AS_THEY_STAND, FleetOffer
 from dra_driver.views.objects.shapes import ShapeChecker
 from dra_driver.views.worlds.workload_pods import Workload, pods_of
@@ -35,7 +36,7 @@ class World:
     objects that are not understood, `without_devices` pods that ask for none; `idle` says what brings no pods, or
     is on its way out. `makers` names, by namespace and name, what makes a ResourceClaimTemplate that is not there.
     `kept` says of gates whether the API server keeps their fields. `offer` says how simulated nodes offer partitions;
-    with `serves_resources`, classes serve extended resources.
+    with `serves_resources`, classes serve extended resources. `unseen` is what may not be read of the cluster.
     """
 
     objects: dict[str, list[Wire]] = field(default_factory=lambda: {kind: [] for kind in PATHS})
@@ -51,6 +52,7 @@ class World:
     offer: FleetOffer = AS_THEY_STAND
     profile_notes: list[str] = field(default_factory=list)
     serves_resources: bool = False
+    unseen: list[Unseen] = field(default_factory=list)
 
     def of(self, kind: str) -> list[Wire]:
         """Return the objects of one kind."""
@@ -67,6 +69,12 @@ class World:
     def allocated(self) -> list[Wire]:
         """Return the claims that have an allocation."""
         return [c for c in self.objects["ResourceClaim"] if (c.get("status") or {}).get("allocation")]
+
+    def is_unseen(self, kind: str, namespace: str = "") -> bool:
+        """Return whether objects of a kind, in a namespace if it has them, could not be read."""
+        return any(
+            one.kind == kind and (not one.scope or (one.scope != namespace) is one.is_partial) for one in self.unseen
+        )
 
     def refuse_strangers(self) -> None:
         """Refuse a world with objects that are not understood, by their names. Raises: InputError."""

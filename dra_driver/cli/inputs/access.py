@@ -1,0 +1,44 @@
+"""The options that say which cluster, which namespaces and which labels are meant, as kubectl has them.
+
+In: click's parameters `kubeconfig`, `context`, `namespace`, `everywhere`. Out: a `ClusterAccess`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import click
+
+from dra_driver.cli.inputs.kubeconfig import default_kubeconfig
+from dra_driver.model.errors import UsageError
+from dra_driver.views.access import ClusterAccess
+
+kubeconfig_option = click.option(
+    "--kubeconfig", metavar="FILE", default=None, help="The cluster, where nothing else is given."
+)
+context_option = click.option("--context", metavar="NAME", default="", help="A context of the kubeconfig.")
+
+
+def access_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --kubeconfig, --context, -n, -A and -l."""
+    for decorate in (
+        click.option("-l", "--selector", "labels", metavar="LABELS", default="", help="Labels, as in kubectl get -l."),
+        click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="All namespaces."),
+        click.option(
+            "-n", "--namespace", metavar="NAME", default="", help="The namespace [default: the kubeconfig's]."
+        ),
+        context_option,
+        kubeconfig_option,
+    ):
+        function = decorate(function)
+    return function
+
+
+def access_of(given: Mapping[str, Any]) -> ClusterAccess:
+    """Return the cluster that the options name. Raises: UsageError."""
+    everywhere, namespace = bool(given.get("everywhere")), given.get("namespace") or ""
+    if everywhere and namespace:
+        raise UsageError("namespace", "-n and -A were both given: give one of them")
+    kubeconfig = given["kubeconfig"] or default_kubeconfig()
+    return ClusterAccess(kubeconfig, given.get("context") or "", namespace, everywhere)

@@ -1,0 +1,106 @@
+"""Access to a live cluster as the person has it who runs a command: which cluster, which namespace, what may be read.
+
+In: a kubeconfig, a context, a namespace. Out: connections, lists of objects, and what could not be read and why. A list
+of all namespaces that is refused is read again for the one namespace; whatever is refused then is `Unseen`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from dra_driver.kube import paths
+from dra_driver.kube.api import KubeApi
+from dra_driver.kube.credentials import load
+from dra_driver.kube.kubeconfig import read_namespace
+from dra_driver.model.errors import ApiError
+from dra_driver.model.wire import Wire
+from dra_driver.views.progress import NoProgress, ProgressLines
+
+FORBIDDEN = "api.forbidden"
+VIEWER = "dra-driver-viewer"  # the chart's ClusterRole for people: slices, classes, nodes
+OWN_VIEW = "view"  # the cluster's own role, to which the chart adds claims
+_WHOLE_CLUSTER = frozenset({paths.NODES, paths.SLICES, paths.CLASSES})  # kinds that have no namespace
+
+
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """Objects of one kind that could not be read. `scope` is a namespace, or "" for the whole cluster.
+
+    With `is_partial`, those of the person's own namespace were read, and all others were not.
+    """
+
+    kind: str
+    scope: str
+    is_partial: bool = False
+
+    @property
+    def sentence(self) -> str:
+        """Return what was not seen, and which role lets one see it."""
+        if self.is_partial:
+            return f"{self.kind}s of other namespaces than {self.scope} (bind ClusterRole {OWN_VIEW} for all of them)"
+        if self.scope:
+            return f"{self.kind}s of namespace {self.scope} (bind ClusterRole {OWN_VIEW} there)"
+        return f"{self.kind}s (bind ClusterRole {VIEWER})"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterAccess:
+    """A cluster and the part of it that is asked for. `namespace` is "" for that of the kubeconfig's context."""
+
+    kubeconfig: str | None
+    context: str = ""
+    namespace: str = ""
+    is_everywhere: bool = False
+    unseen: list[Unseen] = field(default_factory=list)
+
+    @property
+    def home(self) -> str:
+        """The namespace that is meant where none is named. Raises: InputError."""
+        if self.namespace or not self.kubeconfig:
+            return self.namespace or "default"
+        return read_namespace(self.kubeconfig, self.context)
+
+    def connect(self) -> KubeApi:
+        """Connect to the cluster. Raises: InputError, NodeError."""
+        return KubeApi(load(self.kubeconfig, context=self.context))
+
+    def read(
+        self, api: KubeApi, kind: str, path: str, lines: ProgressLines = NoProgress, *, at_home: bool = False
+    ) -> list[Wire]:
+        """Return all objects of a kind that may be read; `at_home` asks for those of the namespace alone.
+
+        What is refused is noted in `unseen`. Raises: ApiError for any other failure.
+        """
+        has_namespaces = path not in _WHOLE_CLUSTER
+        if not (has_namespaces and at_home):
+            found = self._list(api, kind, path, lines)
+            if found is not None or not has_namespaces:
+                if found is None:
+                    self.unseen.append(Unseen(kind, ""))
+                return found or []
+        found = self._list(api, kind, paths.within(path, self.home), lines)
+        if found is None or not at_home:
+            self.unseen.append(Unseen(kind, self.home, is_partial=found is not None))
+        return found or []
+
+    @staticmethod
+    def _list(api: KubeApi, kind: str, path: str, lines: ProgressLines) -> list[Wire] | None:
+        from dra_driver.views.fleet.cluster_lists import read_list
+
+        try:
+            return read_list(api, path, f"{kind}s read", lines)
+        except ApiError as error:
+            if error.code == FORBIDDEN:
+                return None
+            raise
+
+
+def unseen_sentence(unseen: Sequence[Unseen]) -> str:
+    """Return what could not be seen in one sentence, "" if that is nothing."""
+    return f"could not be seen: {'; '.join(one.sentence for one in unseen)}" if unseen else ""
+
+
+def unseen_document(unseen: Sequence[Unseen]) -> list[Wire]:
+    """Return what could not be seen for programs."""
+    return [{"kind": one.kind, "namespace": one.scope or None, "partial": one.is_partial} for one in unseen]

@@ -1,0 +1,122 @@
+"""Claims as branches: with their devices and pods, below a device or on their own.
+
+In: claims, slices and pods as wire dicts. Out: `Branch`es, with flags for what deserves a reader's attention. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dra_driver.allocation.pools.devices import DeviceId
+from dra_driver.allocation.pools.held import claim_name
+from dra_driver.allocation.pools.replicas import names_of
+from dra_driver.model.wire import ClaimWire, SliceWire, Wire
+from dra_driver.views.fleet.branch import Branch, Flag
+
+TERMINATING = "Terminating"  # as kubectl shows what is being deleted
+Pods = Mapping[tuple[Any, Any], Wire] | None  # by namespace and name; None if the pods are not known
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """One result of an allocated claim."""
+
+    claim: ClaimWire
+    result: Wire
+
+
+def holdings(claims: Sequence[ClaimWire]) -> dict[DeviceId, list[Holding]]:
+    """Return which claims hold each device, including those with admin access."""
+    held: dict[DeviceId, list[Holding]] = {}
+    for claim in claims:
+        for result in _results(claim):
+            key = (result["driver"], result["pool"], result["device"])
+            held.setdefault(key, []).append(Holding(claim, result))
+    return held
+
+
+def picture_of_claims(
+    claims: Sequence[ClaimWire], slices: Sequence[SliceWire] | None, pods: Sequence[Wire] | None = None
+) -> list[Branch]:
+    """Draw the claims with their devices and pods. `slices` and `pods` are None if they are not known."""
+    published = {
+        (s["spec"]["driver"], s["spec"]["pool"]["name"], name)
+        for s in slices or ()
+        for name in names_of(s["spec"].get("devices") or ())
+    }
+    known = None if pods is None else {(p["metadata"].get("namespace"), p["metadata"]["name"]): p for p in pods}
+    branches = []
+    for claim in sorted(claims, key=claim_name):
+        branch = claim_branch(claim, known)
+        for result in _results(claim):
+            key = (result["driver"], result["pool"], result["device"])
+            is_known = slices is None or key in published
+            flags = () if is_known else (Flag("not-published", "not published any more"),)
+            text = f"for {result['request']}{_consumed(result)}"
+            facts = {"driver": key[0], "pool": key[1], "device": key[2], **_result_facts(result)}
+            branch.children.insert(0, Branch("device", "/".join(key), text, flags=flags, facts=facts))
+        branches.append(branch)
+    return branches
+
+
+def _results(claim: ClaimWire) -> Sequence[Wire]:
+    allocation = (claim.get("status") or {}).get("allocation") or {}
+    results: Sequence[Wire] = (allocation.get("devices") or {}).get("results") or ()
+    return results
+
+
+def claim_branch(claim: ClaimWire, pods: Pods, result: Wire | None = None) -> Branch:
+    """Return a claim with its pods; `result` is that of the device which it stands below."""
+    status = claim.get("status") or {}
+    reserved: Sequence[Wire] = status.get("reservedFor") or ()
+    flags = []
+    if status.get("allocation") and not reserved:
+        flags.append(Flag("unused", "allocated, but no pod uses it"))
+    text = "" if status.get("allocation") else "waits for an allocation"
+    if result is not None:
+        text = "admin access" if result.get("adminAccess") else f"request {result['request']}{_consumed(result)}"
+    if claim["metadata"].get("deletionTimestamp"):
+        text = f"{text}, {TERMINATING}" if text else TERMINATING
+    namespace = claim["metadata"].get("namespace")
+    facts = {
+        "namespace": namespace,
+        "allocated": bool(status.get("allocation")),
+        "terminating": bool(claim["metadata"].get("deletionTimestamp")),
+        **(_result_facts(result) if result is not None else {}),
+    }
+    branch = Branch("claim", claim_name(claim), text, flags=tuple(flags), facts=facts)
+    for one in reserved:
+        pod = None if pods is None else pods.get((namespace, one["name"]))
+        text, pod_flags = _pod(one, pod, is_known=pods is not None)
+        phase = ((pod or {}).get("status") or {}).get("phase")
+        pod_facts = {"phase": phase, "terminating": text == TERMINATING}
+        branch.children.append(Branch("pod", one["name"], text, flags=pod_flags, facts=pod_facts))
+    return branch
+
+
+def _result_facts(result: Wire) -> Wire:
+    return {
+        "request": result["request"],
+        "adminAccess": bool(result.get("adminAccess")),
+        "consumedCapacity": result.get("consumedCapacity") or {},
+    }
+
+
+def _pod(reserved: Wire, pod: Wire | None, *, is_known: bool) -> tuple[str, tuple[Flag, ...]]:
+    if pod is None or (reserved.get("uid") and pod["metadata"].get("uid") not in {None, reserved["uid"]}):
+        return "", (Flag("leaked", "leaked reservation: there is no such pod"),) if is_known else ()
+    phase = (pod.get("status") or {}).get("phase") or ""
+    if phase in {"Succeeded", "Failed"}:
+        return phase, (Flag("leaked", "leaked reservation: the pod has ended"),)
+    if pod["metadata"].get("deletionTimestamp"):
+        return TERMINATING, ()
+    if phase == "Pending" and (pod.get("spec") or {}).get("nodeName"):
+        return phase, (Flag("not-prepared", "its devices are not prepared yet"),)
+    return phase, ()
+
+
+def _consumed(result: Wire) -> str:
+    amounts = result.get("consumedCapacity") or {}
+    return "".join(f", {name} {amount}" for name, amount in sorted(amounts.items()))

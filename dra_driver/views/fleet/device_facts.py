@@ -1,0 +1,42 @@
+"""Facts of a published device for people: its product, its profile, its memory in one unit everywhere.
+
+In: devices as ResourceSlices have them. Out: text and numbers. Attributes are found by their names alone, whatever
+domain stands before them.
+"""
+
+from __future__ import annotations
+
+from dra_driver.allocation.pools.capacity import parse
+from dra_driver.model.wire import Wire
+
+_GIB = 2**30
+
+
+def string_of(wire: Wire, name: str) -> str | None:
+    """Return an attribute that is a string; None if the device has none of this name."""
+    for key, value in (wire.get("attributes") or {}).items():
+        if key.rpartition("/")[2] == name and isinstance(value, dict) and isinstance(value.get("string"), str):
+            return str(value["string"])
+    return None
+
+
+def profile_of(wire: Wire) -> str:
+    """Return the profile of a MIG partition, "" for any other device."""
+    return string_of(wire, "profile") or ""
+
+
+def memory_of(wire: Wire) -> str | None:
+    """Return the memory as it is published and a selector has it, such as "81559Mi"; None if it is not published."""
+    for key, value in (wire.get("capacity") or {}).items():
+        if key.rpartition("/")[2] == "memory" and isinstance(value, dict):
+            return str(value.get("value"))
+    return None
+
+
+def memory_text(quantity: str) -> str:
+    """Return an amount of memory in GiB, with the quantity that goes into a selector beside it.
+
+    >>> memory_text("81559Mi")
+    '79.6 GiB (81559Mi)'
+    """
+    return f"{float(parse(quantity).value) / _GIB:.1f} GiB ({quantity})"

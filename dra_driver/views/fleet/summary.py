@@ -1,0 +1,189 @@
+"""The fleet in figures: what each node has and has left, and what each namespace and class of devices holds.
+
+In: the branches of a picture, and claims as wire dicts. Out: rows. Nodes with the same figures stand in one row. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from dra_driver.model.wire import ClaimWire, Wire
+from dra_driver.views.fleet.branch import Branch, has_flags
+
+MOST_ROWS = 24  # with the partitions of each profile
+_SICK = frozenset({"taint", "incomplete", "pool-gone", "not-published"})
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """The figures of a node, and of those in `like` each.
+
+    `partitions` has the free ones by profile: how many of this profile there would be, if nothing else were taken.
+    """
+
+    node: str
+    gpus: int = 0
+    whole_free: int = 0
+    partitions: tuple[tuple[str, int], ...] = ()
+    held: int = 0
+    sick: int = 0
+    like: tuple[str, ...] = ()
+
+    is_compact: bool = False
+
+    @property
+    def count(self) -> int:
+        """The number of nodes in this row."""
+        return 1 + len(self.like)
+
+    @property
+    def most_partitions(self) -> int:
+        """The number of free partitions of the profile of which there are most."""
+        return max((count for _, count in self.partitions), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class HolderRow:
+    """What a namespace holds, or what is held by requests of a class; `waiting` counts claims without devices."""
+
+    name: str
+    claims: int
+    devices: int
+    waiting: int
+
+
+def node_rows(branches: Iterable[Branch]) -> list[NodeRow]:
+    """Return the figures of all nodes; nodes whose figures are equal stand together."""
+    return _together((_node_row(branch), (branch.name, *branch.like)) for branch in branches)
+
+
+def compact(rows: Sequence[NodeRow]) -> list[NodeRow]:
+    """Return at most a row for each node that takes one line: of many rows, partitions are counted and not listed."""
+    if len(rows) <= MOST_ROWS:
+        return list(rows)
+    short = (replace(row, partitions=(("", row.most_partitions),), is_compact=True) for row in rows)
+    return _together((row, (row.node, *row.like)) for row in short)
+
+
+def _together(rows: Iterable[tuple[NodeRow, Sequence[str]]]) -> list[NodeRow]:
+    found: dict[NodeRow, list[str]] = {}
+    for row, names in rows:
+        found.setdefault(replace(row, node="", like=()), []).extend(names)
+    return [replace(row, node=names[0], like=tuple(names[1:])) for row, names in found.items()]
+
+
+def _node_row(node: Branch) -> NodeRow:
+    gpus = [gpu for pool in node.children for gpu in _gpus(pool)]
+    parts: Counter[str] = Counter()
+    for gpu in gpus:
+        parts.update(gpu.facts.get("freePartitions") or {})
+    whole = [next((one for one in _devices(gpu) if not one.facts.get("profile")), None) for gpu in gpus]
+    broken = sum(any(flag.code in _SICK for flag in pool.flags) for pool in node.children)
+    return NodeRow(
+        node.name,
+        len(gpus),
+        sum(one is not None and one.facts.get("state") == "free" for one in whole),
+        tuple(sorted(parts.items())),
+        sum(one.facts.get("state") == "held" for gpu in gpus for one in _devices(gpu)),
+        sum(any(flag.code in _SICK for one in _devices(gpu) for flag in one.flags) for gpu in gpus) + broken,
+    )
+
+
+def _gpus(pool: Branch) -> Iterator[Branch]:
+    yield from pool.children
+
+
+def _devices(gpu: Branch) -> Sequence[Branch]:
+    return gpu.children if gpu.kind == "set" else (gpu,)
+
+
+def totals(rows: Sequence[NodeRow]) -> NodeRow:
+    """Return the sum over all nodes; its `node` is ""."""
+    parts: Counter[str] = Counter()
+    for row in rows:
+        for profile, count in row.partitions:
+            parts[profile] += count * row.count
+    return NodeRow(
+        "",
+        sum(row.gpus * row.count for row in rows),
+        sum(row.whole_free * row.count for row in rows),
+        tuple(sorted(parts.items())),
+        sum(row.held * row.count for row in rows),
+        sum(row.sick * row.count for row in rows),
+    )
+
+
+def namespace_rows(claims: Iterable[ClaimWire]) -> list[HolderRow]:
+    """Return what each namespace holds."""
+    return _holder_rows((str(one["metadata"].get("namespace") or "default"), one, len(_results(one))) for one in claims)
+
+
+def class_rows(claims: Iterable[ClaimWire]) -> list[HolderRow]:
+    """Return what is held by requests of each DeviceClass; a claim counts for each class that it asks for."""
+
+    def pairs() -> Iterator[tuple[str, ClaimWire, int]]:
+        for claim in claims:
+            classes = _classes(claim)
+            by_class = Counter(classes.get(str(one["request"]), "?") for one in _results(claim))
+            for name in dict.fromkeys(classes.values()):
+                if by_class[name] or not _results(claim):
+                    yield name, claim, by_class[name]
+
+    return _holder_rows(pairs())
+
+
+def _holder_rows(pairs: Iterable[tuple[str, ClaimWire, int]]) -> list[HolderRow]:
+    found: dict[str, HolderRow] = {}
+    for name, claim, devices in pairs:
+        row = found.get(name, HolderRow(name, 0, 0, 0))
+        waits = not (claim.get("status") or {}).get("allocation")
+        found[name] = HolderRow(name, row.claims + 1, row.devices + devices, row.waiting + waits)
+    return sorted(found.values(), key=lambda row: (-row.devices, row.name))
+
+
+def _results(claim: ClaimWire) -> Sequence[Wire]:
+    allocation = (claim.get("status") or {}).get("allocation") or {}
+    results: Sequence[Wire] = (allocation.get("devices") or {}).get("results") or ()
+    return [one for one in results if not one.get("adminAccess")]
+
+
+def _classes(claim: ClaimWire) -> dict[str, str]:
+    """Return the class of each request, by the name that results have for it."""
+    found: dict[str, str] = {}
+    for request in ((claim.get("spec") or {}).get("devices") or {}).get("requests") or ():
+        if exactly := request.get("exactly"):
+            found[request["name"]] = str(exactly.get("deviceClassName") or "?")
+        for one in request.get("firstAvailable") or ():
+            found[f"{request['name']}/{one['name']}"] = str(one.get("deviceClassName") or "?")
+    return found
+
+
+def folded_tree(branches: Iterable[Branch]) -> list[Branch]:
+    """Return the tree without devices that are free or blocked by held ones: each GPU counts them instead."""
+    return [_folded(branch) for branch in branches]
+
+
+def _folded(branch: Branch) -> Branch:
+    if branch.kind == "pool":
+        return replace(branch, children=list(_equal_ones([_folded(one) for one in branch.children])))
+    if branch.kind == "set":
+        kept = [one for one in branch.children if one.children or has_flags([one])]
+        free = sum(one.facts.get("state") == "free" for one in branch.children)
+        words = f"{free} placement{'' if free == 1 else 's'} free"
+        text = f"{words}, {branch.text}" if branch.text and branch.text != "partitions" else words
+        return replace(branch, children=kept, text=text)
+    return replace(branch, children=[_folded(one) for one in branch.children])
+
+
+def _equal_ones(gpus: Sequence[Branch]) -> Iterator[Branch]:
+    """Yield GPUs; those of which nothing is held and that look the same stand in one line."""
+    found: dict[tuple[str, str], list[Branch]] = {}
+    for gpu in gpus:
+        is_idle = not gpu.children and not gpu.flags and gpu.facts.get("state", "free") == "free"
+        found.setdefault((gpu.text, "" if is_idle else gpu.name), []).append(gpu)
+    for equal in found.values():
+        first = equal[0]
+        name = f"{first.name} and {len(equal) - 1} more like it" if len(equal) > 1 else first.name
+        yield replace(first, name=name)

@@ -1,0 +1,65 @@
+"""What commands write for programs is what docs/schemas says, for every kind of document."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from dra_driver.cli.main import run
+from dra_driver.embedded.api.server import EmbeddedApi
+from dra_driver.views.envelope import DocumentKind
+from dra_driver.views.schemas import schema_of, text_of
+
+ROOT = Path(__file__).resolve().parents[2]
+CLAIM = str(ROOT / "examples/resourceclaims/01-one-gpu.yaml")
+FLEET = ("--fleet", "demo-h100")
+CEL = ("-e", "device.driver == 'gpu.nvidia.com'", *FLEET)
+COMMANDS = {
+    DocumentKind.NODE_OFFER: ["devices", "--hardware", "simulated:demo-h100", "--node-name", "n1"],
+    DocumentKind.DOCTOR_REPORT: ["doctor", "--only", "cluster"],
+    DocumentKind.SLICE_TREE: ["slices", *FLEET],
+    DocumentKind.CLAIM_TREE: ["claims", "-f", CLAIM],
+    DocumentKind.CLAIMS_IN_USE: ["in-use"],
+    DocumentKind.EXPLANATIONS: ["explain", "-f", CLAIM, *FLEET],
+    DocumentKind.SIMULATION: ["simulate", "-f", CLAIM, *FLEET],
+    DocumentKind.MIGRATION: ["migrate", str(ROOT / "examples/resourceclaims/24-extended-resource.yaml")],
+    DocumentKind.SELECTOR_MATCHES: ["cel", "test", *CEL],
+    DocumentKind.SELECTOR_EXPLANATIONS: ["cel", "explain", *CEL],
+    DocumentKind.SELECTOR_FINDINGS: ["cel", "lint", *CEL],
+}
+
+
+@pytest.mark.parametrize("kind", DocumentKind, ids=str)
+def test_the_schema_in_the_docs_is_the_one_of_the_code(kind):
+    path = ROOT / "docs/schemas" / f"{kind}.json"
+    assert path.read_text() == text_of(kind), "run make docs"
+
+
+@pytest.mark.parametrize("form", ["json", "yaml"])
+@pytest.mark.parametrize("kind", COMMANDS, ids=str)
+def test_what_a_command_writes_is_what_its_schema_says(kind, form, tmp_path, monkeypatch, capsys):
+    with EmbeddedApi() as api:
+        monkeypatch.setenv("KUBECONFIG", str(api.write_kubeconfig(tmp_path / "kubeconfig")))
+        run([*COMMANDS[kind], "-o", form])
+    out = capsys.readouterr().out
+    document = json.loads(out) if form == "json" else yaml.safe_load(out)
+    jsonschema.validate(document, schema_of(kind))
+    assert "&id" not in out, "no anchors"
+
+
+def test_one_explanation_and_a_claim_are_what_their_schemas_say(tmp_path, capsys):
+    spec = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}]}}
+    meta = {"name": "c", "namespace": "default"}
+    wire = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": meta, "spec": spec}
+    path = tmp_path / "claim.yaml"
+    path.write_text(yaml.safe_dump(wire))
+    run(["explain", "claim", "c", "-f", str(path), *FLEET, "-o", "json"])
+    jsonschema.validate(json.loads(capsys.readouterr().out), schema_of(DocumentKind.EXPLANATION))
+    run(["claims", "-f", str(path), "-o", "json"])
+    document = json.loads(capsys.readouterr().out)
+    jsonschema.validate(document, schema_of(DocumentKind.CLAIM_TREE))
+    assert [one["name"] for one in document["claims"]] == ["default/c"]
