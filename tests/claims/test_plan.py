@@ -13,15 +13,17 @@ from dra_driver.claims.plan import devices_of, plan_prepare
 from dra_driver.claims.sharing_plan import choose_configs
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.inventory.device import Device, DeviceType
-from dra_driver.inventory.offering import Inventory
+from dra_driver.inventory.offering import Inventory, Offering
 from dra_driver.model.edits import DeviceNode, Edits
 from dra_driver.model.errors import ClaimError, Retry
 
 GPU, MIG = DeviceConfig("GpuConfig"), DeviceConfig("MigDeviceConfig")
 FACTS = GpuFacts("GPU-0", "0000:00:00.0", 0, 1)
 INVENTORY = Inventory(
-    tuple(Device(f"gpu-{i}", DeviceType.GPU, {}, {}, FACTS) for i in range(3))
-    + tuple(Device(f"mig-{i}", DeviceType.MIG, {}, {}, FACTS) for i in range(2))
+    Offering(
+        tuple(Device(f"gpu-{i}", DeviceType.GPU, {}, {}, FACTS) for i in range(3))
+        + tuple(Device(f"mig-{i}", DeviceType.MIG, {}, {}, FACTS) for i in range(2))
+    )
 )
 COMMON = Edits(env=("A=b",))
 

@@ -62,5 +62,5 @@ def test_claims_that_hold_devices_are_listed_with_their_users(cluster, capsys):
     assert run(command) == ExitCode.NO_MATCH
     assert capsys.readouterr().out.splitlines() == [
         "claim default/ours: n1/p/gpu-a; used by pods user",
-        f"1 claims hold devices of {DRIVER}: end their pods first.",
+        f"1 claim holds devices of {DRIVER}: end their pods first.",
     ]

@@ -12,6 +12,9 @@ import pytest
 
 from dra_driver.cli.main import COMMANDS, cli
 from dra_driver.embedded.api.server import EmbeddedApi
+from dra_driver.hardware.facts import GpuFacts
+from dra_driver.health.known_gpus import KnownGpus
+from dra_driver.health.store import GPUS, HealthStore
 from dra_driver.model.errors import ExitCode
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,8 +57,17 @@ def environment(tmp_path_factory: pytest.TempPathFactory):
     program = folder / "dra-driver"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m dra_driver "$@"\n')
     program.chmod(0o755)
-    kubeconfig = str(api.write_kubeconfig(folder / "kubeconfig"))
-    yield os.environ | {"PATH": f"{folder}:{os.environ['PATH']}", "KUBECONFIG": kubeconfig, "HOME": str(folder)}
+    known = KnownGpus(dict)
+    known.learn([GpuFacts("GPU-0", "0000:1b:00.0", 0, 1)])
+    data = folder / "plugins" / "gpu.nvidia.com"
+    data.mkdir(parents=True)
+    HealthStore(data).write({GPUS: known.to_wire()})
+    yield os.environ | {
+        "PATH": f"{folder}:{os.environ['PATH']}",
+        "KUBECONFIG": str(api.write_kubeconfig(folder / "kubeconfig")),
+        "KUBELET_PLUGINS_DIRECTORY_PATH": str(data.parent),
+        "HOME": str(folder),
+    }
     api.stop()
 
 

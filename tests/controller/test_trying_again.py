@@ -43,8 +43,7 @@ def test_an_api_server_that_is_away_costs_patience_only(cluster):
     port = int(cluster.server.url.rpartition(":")[2])
     cluster.server.stop()
     publisher.offer([gpu(0), gpu(1)])
-    until(lambda: publisher.status().last_error)
-    assert not publisher.status().is_published
+    until(lambda: publisher.status().last_error and not publisher.status().is_published)
     assert publisher.status().problems[0].code.startswith("api.")
     cluster.server.start(port)
     assert publisher.wait_published(20)

@@ -26,7 +26,10 @@ def command(device: str, reason: str, until: str | None, **where: str) -> int:
     DEVICE is a name from `dra-driver devices`, or the PCI address or UUID of a GPU; a GPU's cordon covers all that is
     cut or shared from it. Pods that use it stay. Where the API server keeps taints the device is tainted
     (cordoned:NoSchedule), elsewhere it is withheld as soon as it is free. Cordons survive restarts and reboots.
-    """
+
+    \b
+      dra-driver cordon gpu-0000-1b-00-0 --reason "fan fails" --until 7d
+    """  # noqa: D301 - \b is for click
     folder = data_folder(**where)
     now = time.time()
     name = device_name(device, folder)

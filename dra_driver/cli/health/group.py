@@ -36,7 +36,10 @@ def show(output: str, **where: str) -> int:
     """Show the faults and cordons of this node.
 
     Exit status 1: there are some.
-    """
+
+    \b
+      dra-driver health show
+    """  # noqa: D301 - \b is for click
     folder, now = data_folder(**where), time.time()
     stored = HealthStore(folder).read().get(RECORD)
     try:
@@ -66,7 +69,10 @@ def forget(device: str, **where: str) -> int:
     """Forget a GPU that was taken out of this machine for good: it is not missing any more.
 
     DEVICE is the GPU's name, PCI address or UUID. The agent takes this up within seconds.
-    """
+
+    \b
+      dra-driver health forget gpu-0000-1b-00-0
+    """  # noqa: D301 - \b is for click
     folder = data_folder(**where)
     name = device_name(device, folder)
     gpu = next((one for one in known_gpus(folder) if gpu_name(one.pci_address) == name), None)

@@ -16,7 +16,10 @@ def command(device: str, **where: str) -> int:
     """End the cordon of DEVICE.
 
     Exit status 1: it was not cordoned.
-    """
+
+    \b
+      dra-driver uncordon gpu-0000-1b-00-0
+    """  # noqa: D301 - \b is for click
     folder = data_folder(**where)
     file = CordonFile(folder)
     name = device if any(one.device == device for one in file.read()) else device_name(device, folder)
