@@ -178,7 +178,7 @@ def read_nodes(roots: Roots) -> tuple[tuple[str, int], ...]:
     nodes = []
     for name in names:
         try:
-            nodes.append((name, Path(roots.dev, name).stat().st_rdev))
+            nodes.append((name, os.stat(f"{roots.dev}/{name}").st_rdev))  # noqa: PTH116 - hundreds, every two seconds
         except OSError:
             continue
     return tuple(nodes)
