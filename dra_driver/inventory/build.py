@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from dra_driver.hardware.facts import Facts, GpuFacts, PartitionFacts, Problem
 from dra_driver.inventory.attributes import ROWS
@@ -216,6 +217,7 @@ def _unfit(kind: ValueKind, value: Fact) -> str:
     return _unfit_text(kind, value)
 
 
+@lru_cache(maxsize=1024)  # the devices of a node repeat each other's values, and every change builds all of them
 def _unfit_text(kind: ValueKind, text: str) -> str:
     try:
         size = len(text.encode())
