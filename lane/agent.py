@@ -116,13 +116,18 @@ class Agent:
         return self.cluster.api.list("ResourceSlice", fieldSelector=selector)
 
     def writes(self) -> list[dict[str, Any]]:
-        """Return the accepted writes of slices of this node, by any agent, since the cluster was started."""
+        """Return the accepted writes of slices of this node, by any agent, since the cluster was started.
+
+        Dry runs are left out: they store nothing.
+        """
         events = self.cluster.audited("create", "update", "patch", "delete")
         ours = f'"nodeName":"{self.node.name}"'
         return [
             event
             for event in events
-            if event["responseStatus"]["code"] < 300 and (ours in json.dumps(event, separators=(",", ":")))
+            if event["responseStatus"]["code"] < 300
+            and "dryRun" not in event["requestURI"]
+            and ours in json.dumps(event, separators=(",", ":"))
         ]
 
     def devices(self) -> dict[str, dict[str, Any]]:
