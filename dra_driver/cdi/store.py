@@ -73,6 +73,7 @@ class CdiStore:
         self._path(file_name)
         try:
             _unlink(f"{self.root}/.{file_name}{_UNFINISHED}")
+            _unlink(f"{self.root}/.{file_name}{_RECORD}{_UNFINISHED}")
             was_there = _unlink(f"{self.root}/{file_name}")
             _unlink(f"{self.root}/.{file_name}{_RECORD}")
         except OSError as exc:
@@ -175,7 +176,8 @@ class CdiStore:
 
 
 def _unfinished(path: Path) -> Path:
-    return path.with_name(f".{path.name}{_UNFINISHED}")
+    """Return the hidden name under which a file or a record, whose name is hidden already, is written."""
+    return path.with_name(f".{path.name.removeprefix('.')}{_UNFINISHED}")
 
 
 def _record_of(path: Path) -> Path:

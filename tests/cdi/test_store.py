@@ -285,3 +285,25 @@ def test_a_record_that_is_broken_or_in_the_document_itself_loses_nothing_else(tm
         assert store.read("k8s.x-claim_u.json")["devices"][0]["containerEdits"]["env"] == ["A=b"]
     (tmp_path / "k8s.x-claim_u.json").write_bytes(RECORDED)  # as earlier versions wrote it
     assert store.read("k8s.x-claim_u.json") == WITH_RECORD
+
+
+class Killed(BaseException):
+    """What ends a writer at once, as a kill would: nothing is tidied up on the way."""
+
+
+@pytest.mark.parametrize("tidy", [lambda store: store.sweep(PREFIX), lambda store: store.remove(NAME)])
+def test_what_a_killed_writer_left_of_a_record_goes_like_what_it_left_of_a_file(store, monkeypatch, tidy):
+    true = type(store.root).rename
+
+    def rename(path, target):
+        if "record" in str(target):
+            raise Killed
+        return true(path, target)
+
+    monkeypatch.setattr(type(store.root), "rename", rename)
+    device = {"name": "x", "containerEdits": {"env": ["A=b", "DRA_DRIVER_SHARING=1"]}}
+    with pytest.raises(Killed):
+        store.write(NAME, encode({"devices": [device]}))
+    assert any(name.endswith("unfinished") for name in names_in(store.root))
+    tidy(store)
+    assert [name for name in names_in(store.root) if name != NAME] == []
