@@ -1,7 +1,8 @@
 """Debian's packages of one architecture, by apt, into a folder; no package is installed and no script of one runs.
 
 In: an architecture and its lock (name, version, SHA-256). Out: the .deb files. apt works on lists of its own below the
-build folder, so that the machine's architecture, suite and sources do not matter; apt checks Debian's signatures.
+build folder, so that the machine's architecture and suite do not matter; its mirrors are those of the machine's apt.
+apt checks Debian's signatures, and every file is checked by its hash.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from contents import PACKAGES, SUITE, Architecture
 
 HERE = Path(__file__).resolve().parent
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-MIRROR = "http://deb.debian.org"  # no TLS is needed: packages are checked against signed lists, and then by hash
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,19 @@ class Deb:
     version: str
     sha256: str
     file: Path
+
+
+def mirrors() -> dict[str, str]:
+    """Return the mirrors of "debian" and "debian-security" that this machine's apt is configured with.
+
+    Source: apt-get(8), indextargets.
+    """
+    command = ["apt-get", "indextargets", "--format", "$(SITE)", "Created-By: Packages"]
+    listed = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    found = {site.rstrip("/").rpartition("/")[2]: site for site in listed}
+    if missing := {"debian", "debian-security"} - found.keys():
+        sys.exit(f"apt's sources name no mirror of {' and '.join(sorted(missing))}: add one to /etc/apt/sources.list.d")
+    return found
 
 
 class Packages:
@@ -87,7 +100,8 @@ class Packages:
             (self._apt / folder).mkdir(parents=True, exist_ok=True)
         (self._apt / "status").touch()
         suites = (("debian", SUITE), ("debian", f"{SUITE}-updates"), ("debian-security", f"{SUITE}-security"))
-        lines = [f"deb [signed-by={KEYRING}] {MIRROR}/{place} {suite} main\n" for place, suite in suites]
+        found = mirrors()
+        lines = [f"deb [signed-by={KEYRING}] {found[place]} {suite} main\n" for place, suite in suites]
         (self._apt / "sources.list").write_text("".join(lines))
         return [
             f"APT::Architecture={self.architecture.name}",
