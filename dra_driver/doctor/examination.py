@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
-from dra_driver.doctor import (
+from dra_driver.doctor.checks import (
     agent_checks,
     claim_checks,
     class_checks,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
-from dra_driver.doctor.claim_checks import PATIENCE_SECONDS, seconds_since
+from dra_driver.doctor.checks.claim_checks import PATIENCE_SECONDS, seconds_since
 from dra_driver.doctor.cluster_evidence import ClusterEvidence
 from dra_driver.doctor.finding import Finding
 from dra_driver.model.wire import Wire

@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from dra_driver.doctor.checks.node_checks import CDI_BY_DEFAULT
 from dra_driver.doctor.cluster_evidence import ClusterEvidence
 from dra_driver.doctor.finding import Finding
 from dra_driver.doctor.gates import QUESTIONS
-from dra_driver.doctor.node_checks import CDI_BY_DEFAULT
 from dra_driver.model.kubernetes import NEWEST_MINOR, OLDEST_MINOR
 from dra_driver.model.wire import Wire
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from dra_driver.doctor.checks.slice_checks import devices_of
 from dra_driver.doctor.cluster_evidence import ClusterEvidence
 from dra_driver.doctor.finding import Finding
-from dra_driver.doctor.slice_checks import devices_of
 from dra_driver.model.kubernetes import nearest_version
 from dra_driver.model.wire import ClassWire, DeviceWire, Wire
 from dra_driver.selectors.engine import SelectorCompileError, SelectorRuntimeError

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dra_driver.doctor.checks.slice_checks import identities
 from dra_driver.doctor.cluster_evidence import ClusterEvidence
 from dra_driver.doctor.finding import Finding
-from dra_driver.doctor.slice_checks import identities
 from dra_driver.model.wire import Wire
 from dra_driver.plugin.neighbours.device_plugin import allocatable_gpus
 

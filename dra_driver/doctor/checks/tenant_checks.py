@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from dra_driver.doctor.class_checks import matching_devices
+from dra_driver.doctor.checks.class_checks import matching_devices
+from dra_driver.doctor.checks.slice_checks import devices_of
 from dra_driver.doctor.cluster_evidence import ClusterEvidence
 from dra_driver.doctor.finding import Finding
-from dra_driver.doctor.slice_checks import devices_of
 from dra_driver.model.wire import DeviceWire, Wire
 
 _REQUESTS, _ALLOCATIONS = "resourceclaims", "resourceclaims/status"

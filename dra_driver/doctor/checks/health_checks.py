@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from dra_driver.allocation.pools.taints import taint_text
+from dra_driver.doctor.checks.slice_checks import ours_by_pool
 from dra_driver.doctor.cluster_evidence import ClusterEvidence
 from dra_driver.doctor.finding import Finding
 from dra_driver.doctor.node_evidence import NodeEvidence
-from dra_driver.doctor.slice_checks import ours_by_pool
 from dra_driver.health.fault import Fault
 from dra_driver.kube.api import ServerVersion
 from dra_driver.model.names import gpu_name
