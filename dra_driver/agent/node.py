@@ -149,6 +149,8 @@ class NodeAgent:
         if rpc != "unprepare":
             return
         self._parts.neighbours.claim_ended()
+        if self._parts.health is not None:
+            self._parts.health.claim_ended()
         if self._parts.inventory.current.waits_for_claims:
             self._parts.scanner.look_now()
         if self._parts.offer.claim_ended():

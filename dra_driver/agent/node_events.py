@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from dra_driver.kube.api import KubeApi
-from dra_driver.kube.events import node_event, tell_node
+from dra_driver.kube.events import node_event, send_event
 
 
 class NodeEvents:
@@ -16,4 +16,4 @@ class NodeEvents:
 
     def send(self, reason: str, message: str, kind: Literal["Normal", "Warning"] = "Normal") -> None:
         """Send an event, unless the same one was sent recently."""
-        tell_node(self._api, node_event(self._node, self._driver, kind, reason, message))
+        send_event(self._api, node_event(self._node, self._driver, kind, reason, message))

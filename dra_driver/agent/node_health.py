@@ -12,13 +12,17 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from dra_driver.agent.device_users import DeviceUsers
+from dra_driver.agent.fault_events import FAULT_REASON, DeviceNews, FaultEvents
+from dra_driver.hardware.evidence import XidReport
 from dra_driver.hardware.facts import Facts
 from dra_driver.hardware.port import HealthReporter
 from dra_driver.health.cordons import CordonFile
+from dra_driver.health.fault import Subject
 from dra_driver.health.forgetting import ForgetFile
 from dra_driver.health.monitor import HealthMonitor
 from dra_driver.health.policy import HealthPolicy, Verdict
-from dra_driver.health.spreading import DevicePlace, taints_of, verdicts_of
+from dra_driver.health.spreading import DevicePlace, is_within, taints_of, verdicts_of
 from dra_driver.health.store import HealthStore
 from dra_driver.health.xid_table import row_of
 from dra_driver.inventory.device import Device
@@ -27,13 +31,12 @@ from dra_driver.model.taints import DeviceTaints
 from dra_driver.plugin.kubelet.health_stream import DeviceReport, DeviceState, HealthStream
 
 STALE_SECONDS = 30.0  # after which a monitor that completes no turn knows nothing any more
-FAULT_REASON = "DeviceFault"
 
 
 class NodeHealth:
     """The health of one node's devices. Any thread may call any method.
 
-    `taint` is called with the new taints whenever they may have changed, and `tell` with the text of an event.
+    `taint` is called with the new taints whenever they may have changed.
     """
 
     def __init__(
@@ -47,11 +50,12 @@ class NodeHealth:
         boot_id: str,
         inventory: Callable[[], Inventory],
         taint: Callable[[DeviceTaints], None],
-        tell: Callable[[str, str], None],
+        events: FaultEvents,
+        users: DeviceUsers,
     ) -> None:
         self._policy = _read_policy(policy)
         self._domain, self._pool, self._inventory = domain, pool, inventory
-        self._taint, self._tell = taint, tell
+        self._taint, self._events, self._users = taint, events, users
         self._monitor = HealthMonitor(
             reporter,
             HealthStore(folder),
@@ -60,17 +64,19 @@ class NodeHealth:
             policy=self._policy,
             boot_id=boot_id,
             changed=self.refresh,
+            application_error=self._tell_of_application,
         )
-        self._is_running = False
+        self._is_running = self._is_starting = False
         self._refreshing = threading.Lock()  # so that the later of two results is the newer one
-        self._told: frozenset[tuple[str, str]] = frozenset()
+        self._told: frozenset[tuple[Subject, str]] = frozenset()
         self.stream = HealthStream(self.reports)
 
     def start(self) -> None:
         """Begin to watch: this instance got the node's role. What was known before is told before this returns."""
-        self._is_running = True
+        self._is_running = self._is_starting = True  # what is on disk was told by whoever wrote it
         self._monitor.start()
         self.refresh()
+        self._is_starting = False
 
     def stop(self) -> None:
         """Stop watching."""
@@ -85,6 +91,10 @@ class NodeHealth:
     def completed(self, facts: Facts) -> Facts:
         """Return the facts with the GPUs that are missing, as they were seen last and marked as lost."""
         return self._monitor.completed(facts)
+
+    def claim_ended(self) -> None:
+        """Take in that some claim was unprepared."""
+        self._users.claim_ended()
 
     def refresh(self) -> None:
         """Work out the taints anew: devices or faults have changed."""
@@ -118,19 +128,28 @@ class NodeHealth:
 
     def _verdicts(self) -> Mapping[str, tuple[Verdict, ...]]:
         now = self._monitor.now
-        places = {device.name: _place(device) for device in self._inventory().offering.every()}
-        return verdicts_of(places.values(), now.faults, self._policy, time.time(), now.cordons)
+        return verdicts_of(self._places().values(), now.faults, self._policy, time.time(), now.cordons)
+
+    def _places(self) -> Mapping[str, DevicePlace]:
+        return {device.name: _place(device) for device in self._inventory().offering.every()}
 
     def _tell_faults(self, verdicts: Mapping[str, tuple[Verdict, ...]]) -> None:
-        blocking = {
-            (one.fault.subject.gpu, one.fault.sentence)
-            for found in verdicts.values()
-            for one in found
-            if one.effect.is_blocking
-        }
-        for gpu, sentence in sorted(blocking - self._told):
-            self._tell(FAULT_REASON, f"GPU {gpu}: {sentence}")
+        blocking: dict[tuple[Subject, str], DeviceNews] = {}
+        for name, found in verdicts.items():
+            for one in (one for one in found if one.effect.is_blocking):
+                slot = (one.fault.subject, one.fault.sentence)
+                before = blocking[slot].devices if slot in blocking else frozenset()
+                blocking[slot] = DeviceNews(before | {name}, FAULT_REASON, one.fault.sentence, one.since)
+        for (subject, sentence), news in blocking.items():
+            if (subject, sentence) not in self._told and not self._is_starting:
+                self._events.tell_node(FAULT_REASON, f"GPU {subject.gpu}: {sentence}")
+                self._events.tell_users(news)
         self._told = frozenset(blocking)
+
+    def _tell_of_application(self, subject: Subject, xid: XidReport) -> None:
+        devices = frozenset(name for name, place in self._places().items() if is_within(place, subject))
+        text = f"an application's error, Xid {xid.code}; the device itself is not at fault"
+        self._events.tell_of_application(devices, text, xid.at)
 
 
 def _read_policy(path: Path | None) -> HealthPolicy:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dra_driver.agent.completing_judge import CompletingJudge
+from dra_driver.agent.device_users import DeviceUsers
 from dra_driver.agent.listener import Listener
 from dra_driver.agent.neighbours import Neighbours
 from dra_driver.agent.node_inventory import NodeInventory
@@ -37,7 +38,7 @@ from dra_driver.plugin.mig.declared_mig import DeclaredMig
 from dra_driver.plugin.mig.geometry_source import GeometrySource
 from dra_driver.plugin.mig.partition_owners import PartitionOwners
 from dra_driver.plugin.node_claims.allocations import AllocatedDevices
-from dra_driver.plugin.node_claims.gone_claims import GoneClaims
+from dra_driver.plugin.node_claims.gone_claims import ClaimApi, GoneClaims
 from dra_driver.plugin.prepare.preparer import Preparer
 from dra_driver.plugin.repair.reaper import Reaper
 from dra_driver.plugin.repair.repair import Repair
@@ -74,11 +75,12 @@ def join_parts(node: Node, listener: Listener) -> Parts:
     )
     neighbours = _neighbours(node, listener)
     offer = _offer(node, inventory, allocated, sharing, neighbours)
-    health = _health(node, inventory, listener)
+    users = DeviceUsers(node.api, node.identity, node.ledger)
+    health = _health(node, inventory, listener, users)
     judge = CompletingJudge(offer, health) if health else offer
     changed, driver_changed = listener.inventory_changed, listener.driver_changed
     scanner = Scanner(node.hardware, inventory, judge, on_change=changed, on_driver_change=driver_changed)
-    work = _claim_work(node, inventory, scanner)
+    work = _claim_work(node, inventory, scanner, users if health else node.api)
     return Parts(
         inventory,
         neighbours,
@@ -130,12 +132,12 @@ def _neighbours(node: Node, listener: Listener) -> Neighbours:
     )
 
 
-def _claim_work(node: Node, inventory: NodeInventory, scanner: Scanner) -> ClaimWork:
+def _claim_work(node: Node, inventory: NodeInventory, scanner: Scanner, api: ClaimApi) -> ClaimWork:
     options = node.options
     return compose(
         ClaimSurroundings(
             node=node.identity,
-            api=node.api,
+            api=api,
             ledger=node.ledger,
             store=node.store,
             locks=node.locks,
@@ -149,10 +151,11 @@ def _claim_work(node: Node, inventory: NodeInventory, scanner: Scanner) -> Claim
     )
 
 
-def _health(node: Node, inventory: NodeInventory, listener: Listener) -> NodeHealth | None:
+def _health(node: Node, inventory: NodeInventory, listener: Listener, users: DeviceUsers) -> NodeHealth | None:
     options = node.options
     if not options.is_health_watched or not isinstance(node.hardware, HealthReporter):
         return None
+    from dra_driver.agent.fault_events import FaultEvents  # noqa: PLC0415 - only where health is watched
     from dra_driver.agent.node_health import NodeHealth  # noqa: PLC0415 - only where health is watched
 
     return NodeHealth(
@@ -164,7 +167,8 @@ def _health(node: Node, inventory: NodeInventory, listener: Listener) -> NodeHea
         boot_id=node.identity.boot_id,
         inventory=inventory.read,
         taint=listener.health_changed,
-        tell=node.events.send,
+        events=FaultEvents(node.api, users, node=options.node, driver=options.driver),
+        users=users,
     )
 
 

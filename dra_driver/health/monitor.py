@@ -13,19 +13,20 @@ import time
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 
-from dra_driver.hardware.evidence import BusState, HealthReport
-from dra_driver.hardware.facts import Facts
+from dra_driver.hardware.evidence import BusState, HealthReport, XidReport
+from dra_driver.hardware.facts import Facts, GpuFacts
 from dra_driver.hardware.port import HealthReporter
 from dra_driver.health.cordons import Cordon, CordonFile
 from dra_driver.health.fault import Fault, FaultKey, Subject
 from dra_driver.health.forgetting import ForgetFile
 from dra_driver.health.known_gpus import KnownGpus, read_gpus
 from dra_driver.health.policy import HealthPolicy
-from dra_driver.health.record import Record
+from dra_driver.health.record import Record, subject_of
 from dra_driver.health.record_wire import record_among, record_wire
 from dra_driver.health.signs import Sign
 from dra_driver.health.store import GPUS, RECORD, HealthStore
 from dra_driver.health.tally import XidTally
+from dra_driver.health.xid_table import is_application_error
 from dra_driver.model.errors import DriverError, InputError, LedgerError
 from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.loop import Loop
@@ -61,6 +62,7 @@ class HealthMonitor:
         policy: what each fault means.
         boot_id: this boot's id.
         changed: called by the monitor's thread when faults or cordons have changed.
+        application_error: called by that thread with an Xid that an application caused, once in each turn.
     """
 
     def __init__(
@@ -73,11 +75,13 @@ class HealthMonitor:
         policy: HealthPolicy,
         boot_id: str,
         changed: Callable[[], None],
+        application_error: Callable[[Subject, XidReport], None] = lambda *_: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._reporter, self._store, self._cordon_file, self._policy = reporter, store, cordons, policy
         self._forget_file = forget
         self._boot_id, self._changed, self._clock = boot_id, changed, clock
+        self._application_error, self._started_at = application_error, clock()
         self._mutex = threading.Lock()  # of the known GPUs, which the scanner's thread completes
         self._known = KnownGpus(reporter.bus_states)
         self._record = Record(boot_id)
@@ -94,7 +98,7 @@ class HealthMonitor:
         self._load()  # so that a GPU that was lost before a restart is missed from the first look on
 
     def start(self) -> None:
-        """Take up what is on disk now, tell what it says, and begin to watch."""
+        """Take up what is on disk now, report it, and begin to watch."""
         self._load()
         self._read_cordons()
         self._conclude(self._clock())
@@ -136,10 +140,21 @@ class HealthMonitor:
         self._take_missing(missing, now)
         self._take_silence(report, known, now)
         self._tally.count(report.xids)
+        self._report_applications(report, known)
         self._read_cordons()
         self._conclude(now)
         self.turned_at = now
         return RECHECK_SECONDS if self._record.has_suspicion else TURN_SECONDS
+
+    def _report_applications(self, report: HealthReport, known: Mapping[str, GpuFacts]) -> None:
+        """Report what applications did wrong since the start; what is older was reported by the instance before."""
+        new = {}
+        for xid in report.xids:
+            is_new = xid.gpu in known and xid.at >= self._started_at
+            if is_new and is_application_error(xid.code):
+                new[subject_of(xid, known[xid.gpu])] = xid
+        for subject, xid in new.items():
+            self._application_error(subject, xid)
 
     def _report(self, now: float) -> HealthReport:
         """Return what the vendor observed, with a look at the bus now and then."""

@@ -38,7 +38,11 @@ class DevicePlace:
 
 def is_touched(place: DevicePlace, fault: Fault) -> bool:
     """Return whether a fault concerns a device."""
-    subject = fault.subject
+    return is_within(place, fault.subject)
+
+
+def is_within(place: DevicePlace, subject: Subject) -> bool:
+    """Return whether a device is cut or shared from a subject, or is the subject itself."""
     return place.gpu == subject.gpu and subject.partition in {None, place.partition}
 
 

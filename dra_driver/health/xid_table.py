@@ -16,6 +16,7 @@ from functools import lru_cache
 
 LAST_CODE = 176
 FALLEN_OFF_BUS = 79
+STOPPED_PROCESSING = 43  # the driver ended a process that did wrong; nothing to do, but its user wants to know
 CATALOGUE, JUDGED, MODULES = "catalogue", "catalogue without an action; judged", "kernel modules 595; judged"
 
 
@@ -103,6 +104,11 @@ _SECTIONS = (
     (XidClass.SUPPORT, "", "174, 175", MODULES),
     (XidClass.INFORMATION, "", "176", MODULES),
 )
+
+
+def is_application_error(code: int) -> bool:
+    """Return whether an Xid is about what a process did, of which those who use the GPU are told."""
+    return code == STOPPED_PROCESSING or row_of(code).kind is XidClass.APPLICATION
 
 
 @lru_cache(1)

@@ -1,8 +1,9 @@
-"""Events on this node's Node object, which an administrator sees with `kubectl describe node`.
+"""Events about this node, and about pods that use its devices: what `kubectl describe` shows of either.
 
-In: a reason and a message. Out: one Event in the namespace `default`, where the kubelet's own events about nodes lie.
-At most one is sent for each reason and object in ten minutes, and at most `MOST` in all. Events are never read, counted
-or changed: the agent may only create them. A failure never reaches the caller: an event that was not sent is logged.
+In: an object, a reason and a message. Out: one Event, about a node in the namespace `default`, where the kubelet's own
+events about nodes lie, about a pod in the pod's namespace. At most one is sent for each reason and object in ten
+minutes, and at most `MOST` in all. Events are never read, counted or changed: the agent may only create them. A failure
+never reaches the caller: an event that was not sent is logged.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 from weakref import WeakKeyDictionary
@@ -26,37 +28,63 @@ log = logging.getLogger(__name__)
 NAMESPACE = "default"
 QUIET_SECONDS = 600.0
 MOST = 50
+MESSAGE_MOST = 1024  # characters; longer ones are refused by the API server
 Fault = tuple[str, ...]
 PATH = within(EVENTS, NAMESPACE)
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class PodId:
+    """One pod: another one of the same name has another UID."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
 def node_event(node: str, driver: str, kind: Literal["Normal", "Warning"], reason: str, message: str) -> Wire:
-    """Return the event to send. By the kubelet's convention, the involved Node has its name as UID."""
+    """Return an event about a Node, which has its name as UID by the kubelet's convention."""
+    involved = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node}
+    return _event(involved, NAMESPACE, node=node, driver=driver, kind=kind, reason=reason, message=message)
+
+
+def pod_event(pod: PodId, node: str, driver: str, reason: str, message: str) -> Wire:
+    """Return a warning about a pod. The chart's admission policy lets an agent create no other kind about pods."""
+    involved = {"apiVersion": "v1", "kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
+    event = _event(involved, pod.namespace, node=node, driver=driver, kind="Warning", reason=reason, message=message)
+    return {**event, "reportingComponent": driver, "reportingInstance": node}
+
+
+def send_event(api: KubeApi, event: Wire) -> bool:
+    """Send an event, unless the same one was sent recently; log an event that was not sent or not accepted.
+
+    Return whether the API server was asked.
+    """
+    if not _told_by(api).is_due(_fault_of(event)):
+        log.info("event not repeated", extra=fields(reason=event["reason"], err=event["message"]))
+        return False
+    try:
+        api.request("POST", within(EVENTS, event["metadata"]["namespace"]), body=event)
+    except ApiError as error:
+        log.warning("event not accepted", extra=fields(reason=event["reason"], code=error.code, err=str(error)))
+    return True
+
+
+def _event(involved: Wire, namespace: str, *, node: str, driver: str, kind: str, reason: str, message: str) -> Wire:
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"generateName": "dra-driver-", "namespace": NAMESPACE},
-        "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node},
+        "metadata": {"generateName": "dra-driver-", "namespace": namespace},
+        "involvedObject": involved,
         "type": kind,
         "reason": reason,
-        "message": message[:1024],
+        "message": message[:MESSAGE_MOST],
         "source": {"component": driver, "host": node},
         "firstTimestamp": now,
         "lastTimestamp": now,
         "count": 1,
     }
-
-
-def tell_node(api: KubeApi, event: Wire) -> None:
-    """Send an event, unless the same one was sent recently; log an event that was not sent or not accepted."""
-    if not _told_by(api).is_due(_fault_of(event)):
-        log.info("event not repeated", extra=fields(reason=event["reason"], err=event["message"]))
-        return
-    try:
-        api.request("POST", PATH, body=event)
-    except ApiError as error:
-        log.warning("event not accepted", extra=fields(reason=event["reason"], code=error.code, err=str(error)))
 
 
 class Told:

@@ -116,6 +116,8 @@ def test_a_pod_is_told_that_its_gpu_is_sick_and_well_again(ward: Ward, stage: St
     until("the GPU is tainted", lambda: ward.taints(SICK), RAISED)
     await_health(stage, "user", "Unhealthy", 5)
     check_doctor(stage, tmp_path)
+    (event,) = until("an Event on the pod", lambda: events_of(stage, "user"), PATIENCE)
+    assert "needs-reset" in event["message"]
     told = version(stage, "user")
     assert told != before
     end = time.monotonic() + LASTING
@@ -205,6 +207,13 @@ def health_of(stage: Stage, name: str) -> str:
 
 def await_health(stage: Stage, name: str, health: str, seconds: float) -> None:
     until(f"the pod's device is {health}", lambda: health_of(stage, name) == health, seconds)
+
+
+def events_of(stage: Stage, name: str) -> list[dict[str, Any]]:
+    """Return the driver's Events about a pod."""
+    path = f"/api/v1/namespaces/{stage.namespace}/events?fieldSelector=involvedObject.name%3D{name}"
+    found: list[dict[str, Any]] = stage.cluster.api.call("GET", path)["items"]
+    return [one for one in found if one["reason"] == "DeviceFault"]
 
 
 def version(stage: Stage, name: str) -> str:

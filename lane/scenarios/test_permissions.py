@@ -111,12 +111,19 @@ def test_the_policy_leaves_other_drivers_alone(cluster: Cluster) -> None:
     cluster.api.delete("ResourceSlice", made["metadata"]["name"])
 
 
-def event(kind: str = "Node", name: str = OWN, namespace: str = "default") -> dict[str, Any]:
+def event(kind: str = "Node", name: str = OWN, namespace: str = "default", **more: Any) -> dict[str, Any]:
     meta = {"generateName": "permission-test-", "namespace": namespace}
     involved = {"apiVersion": "v1", "kind": kind, "name": name, "uid": name}
     if kind == "Pod":
         involved["namespace"] = namespace
-    return {"apiVersion": "v1", "kind": "Event", "metadata": meta, "involvedObject": involved, "reason": "It"}
+    return {"apiVersion": "v1", "kind": "Event", "metadata": meta, "involvedObject": involved, "reason": "It", **more}
+
+
+def fault_of_pod(namespace: str = "default", **more: Any) -> dict[str, Any]:
+    """Return the Event that an agent sends about a pod whose device is faulty, with other values where given."""
+    signed = {"reportingComponent": DRIVER, "reportingInstance": OWN, "source": {"component": DRIVER, "host": OWN}}
+    text = {"reason": "DeviceFault", "type": "Warning", "message": "device gpu-0: needs-reset"}
+    return event("Pod", "it", namespace, **{**signed, **text, **more})
 
 
 def test_an_agent_tells_of_its_own_node_and_of_nothing_else(cluster: Cluster, agent_of_node_1: Api) -> None:
@@ -126,6 +133,30 @@ def test_an_agent_tells_of_its_own_node_and_of_nothing_else(cluster: Cluster, ag
         path = f"/api/v1/namespaces/{wrong['metadata']['namespace']}/events"
         with pytest.raises(Refused, match=f"403 Forbidden.*must be on its own node, {OWN}"):
             agent_of_node_1.call("POST", path, wrong)
+
+
+def test_of_pods_an_agent_tells_nothing_but_faults_in_its_own_name(cluster: Cluster, agent_of_node_1: Api) -> None:
+    path = "/api/v1/namespaces/kube-system/events"
+    for reason in ("DeviceFault", "DeviceApplicationError"):
+        made = agent_of_node_1.call("POST", path, fault_of_pod("kube-system", reason=reason))
+        cluster.api.call("DELETE", f"{path}/{made['metadata']['name']}")
+    for wrong in (
+        {"reason": "Killing"},
+        {"type": "Normal"},
+        {"message": "password expired, go to example.com"},
+        {"reportingComponent": "kubelet"},
+        {"reportingInstance": OTHER},
+        {"source": {"component": DRIVER, "host": OTHER}},
+        {"source": {"component": "kubelet", "host": OWN}},
+        {"related": {"kind": "Secret", "name": "it"}},
+        {"action": "Evict"},
+    ):
+        with pytest.raises(Refused, match=r"403 Forbidden.*must be on its own node"):
+            agent_of_node_1.call("POST", path, fault_of_pod("kube-system", **wrong))
+    labelled = fault_of_pod("kube-system")
+    labelled["metadata"]["labels"] = {"of": "another"}
+    with pytest.raises(Refused, match=r"403 Forbidden.*must be on its own node"):
+        agent_of_node_1.call("POST", path, labelled)
 
 
 ALLOWED = {

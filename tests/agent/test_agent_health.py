@@ -197,6 +197,8 @@ def test_a_cordon_and_simulated_faults_are_seen_survive_a_restart_and_end(tmp_pa
         shown = cli(here, "health", "show", "-o", "json")
         assert shown.returncode == 1
         assert {one["fault"] for one in json.loads(shown.stdout)["faults"]} >= {"cordoned", "xid", "needs-reset"}
+        seen = cli(here, "devices", "-o", "json", "--hardware", f"simulated:{path}", "--node-name", "node-1")
+        assert json.loads(seen.stdout)["faults"] == json.loads(shown.stdout)["faults"]
         assert cli(here, "cordon", "gpu-nowhere", "--reason", "x").returncode == 3
         assert cli(here, "uncordon", first).returncode == 0
         row["health"] = {"recoveryAction": 0, "remapPending": False}

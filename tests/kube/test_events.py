@@ -7,7 +7,7 @@ import pytest
 from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.kube import credentials, events
 from dra_driver.kube.api import KubeApi
-from dra_driver.kube.events import MOST, Told, node_event, tell_node
+from dra_driver.kube.events import MOST, Told, node_event, send_event
 
 
 @pytest.fixture
@@ -31,10 +31,10 @@ def sent(embedded) -> list[tuple[str, str]]:
 
 def test_a_fault_is_told_once_in_ten_minutes_whatever_its_words(api, embedded):
     for number in range(20):
-        tell_node(api, fault("Broken", message=f"for the {number}th time"))
+        send_event(api, fault("Broken", message=f"for the {number}th time"))
     assert len(sent(embedded)) == 1
-    tell_node(api, fault("Broken", node="n2"))
-    tell_node(api, fault("Other"))
+    send_event(api, fault("Broken", node="n2"))
+    send_event(api, fault("Other"))
     assert sent(embedded) == [("POST", events.PATH)] * 3
 
 
@@ -59,7 +59,7 @@ def test_many_faults_cost_a_bounded_number_of_events_and_bounded_memory():
 
 
 def test_of_many_threads_with_one_fault_one_tells_it(api, embedded):
-    threads = [threading.Thread(target=tell_node, args=(api, fault("Broken"))) for _ in range(8)]
+    threads = [threading.Thread(target=send_event, args=(api, fault("Broken"))) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -69,6 +69,6 @@ def test_of_many_threads_with_one_fault_one_tells_it(api, embedded):
 
 def test_an_event_that_is_not_taken_fails_nobody_and_is_not_sent_again_at_once(api, embedded):
     embedded.troubles.fail_next(403, count=1, contains="/events")
-    tell_node(api, fault("Broken"))
-    tell_node(api, fault("Broken"))
+    send_event(api, fault("Broken"))
+    send_event(api, fault("Broken"))
     assert len(sent(embedded)) == 1

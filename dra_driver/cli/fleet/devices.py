@@ -55,6 +55,7 @@ def command(output: str, kubeconfig: str | None, *, fails: bool, **given: str | 
       shared     how each shared device is divided, and what servers get that don't keep shares
       problems   what could not be read (it is left out, never guessed)
       left out   what containers will not get on this node, and why
+      faults     what the agent of this node has found, and cordons, each with the time since when
 
     Partitions that are made on demand are counted; -o wide lists them, with UUIDs and NVLink domains.
 
@@ -94,6 +95,7 @@ def _show(report: NodeReport, *, is_wide: bool) -> None:
         ("shared", [share_line(d, inventory.offering.instead.get(d.name, ())) for d in offer.devices if d.share]),
         ("problems", [f"{p.subject}: {p.message} [{p.code}]" for p in inventory.problems]),
         ("left out of containers", list(report.left_out)),
+        ("faults", [f"{one['device']}: {one['fault']} since {one['since']}: {one['text']}" for one in report.faults]),
     ):
         if lines:
             say(out, f"{title}:", style="bold")

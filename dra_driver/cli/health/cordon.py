@@ -10,9 +10,10 @@ import time
 import click
 
 from dra_driver.cli.health.folder import data_folder, device_name, folder_options, known_gpus
-from dra_driver.cli.health.times import time_text, until_of
+from dra_driver.cli.health.times import until_of
 from dra_driver.health.cordons import Cordon, CordonFile
 from dra_driver.model.errors import ExitCode
+from dra_driver.views.node.fault_rows import time_text
 
 
 @click.command(name="cordon")

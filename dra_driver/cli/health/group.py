@@ -10,18 +10,12 @@ import time
 import click
 
 from dra_driver.cli.health.folder import data_folder, device_name, folder_options, known_gpus
-from dra_driver.cli.health.times import time_text
 from dra_driver.cli.output import Column, console, show_table, write_document
-from dra_driver.health.cordons import CordonFile
-from dra_driver.health.fault import Fault
 from dra_driver.health.forgetting import ForgetFile
-from dra_driver.health.record import Record
-from dra_driver.health.record_wire import read_record
-from dra_driver.health.store import RECORD, HealthStore
 from dra_driver.model.errors import ExitCode, InputError
 from dra_driver.model.names import gpu_name
-from dra_driver.model.wire import Wire
 from dra_driver.views.envelope import DocumentKind, OutputDocument
+from dra_driver.views.node.fault_rows import fault_rows
 
 
 @click.group(name="health")
@@ -40,25 +34,14 @@ def show(output: str, **where: str) -> int:
     \b
       dra-driver health show
     """  # noqa: D301 - \b is for click
-    folder, now = data_folder(**where), time.time()
-    stored = HealthStore(folder).read().get(RECORD)
-    try:
-        record = read_record(stored) if isinstance(stored, dict) else Record()
-    except ValueError as error:
-        raise InputError("health-record", f"{folder}: {error}", hint="another version of the agent wrote it") from error
-    rows = [_fault_row(fault) for fault in record.faults(now)]
-    rows += [
-        {"device": one.device, "fault": "cordoned", "value": "", "since": time_text(one.since), "text": one.reason}
-        for one in CordonFile(folder).read()
-        if one.is_in_force(now)
-    ]
+    rows = fault_rows(data_folder(**where), time.time())
     if output != "table":
-        write_document(OutputDocument(DocumentKind.NODE_HEALTH, {"faults": rows}), output)
+        write_document(OutputDocument(DocumentKind.NODE_HEALTH, {"faults": rows or []}), output)
     elif rows:
         columns = [Column(name) for name in ("device", "fault", "value", "since", "text")]
         show_table(console(), "", columns, [[row[column.title] for column in columns] for row in rows])
     else:
-        click.echo("No fault, no cordon." if stored else "The agent has recorded nothing yet.")
+        click.echo("No fault, no cordon." if rows is not None else "The agent has recorded nothing yet.")
     return ExitCode.NO_MATCH if rows else ExitCode.OK
 
 
@@ -81,12 +64,3 @@ def forget(device: str, **where: str) -> int:
     ForgetFile(folder).ask(gpu.pci_address)
     click.echo(f"The agent will forget {name}.")
     return ExitCode.OK
-
-
-def _fault_row(fault: Fault) -> Wire:
-    subject = gpu_name(fault.subject.gpu)
-    if fault.subject.partition:
-        profile, start = fault.subject.partition
-        subject += f" (profile {profile}, slice {start})"
-    since = time_text(fault.since)
-    return {"device": subject, "fault": str(fault.key), "value": fault.value, "since": since, "text": fault.sentence}

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import datetime
 
 from dra_driver.model.errors import UsageError
 
@@ -31,8 +31,3 @@ def until_of(text: str, now: float) -> float:
     if at.timestamp() <= now:
         raise UsageError("until", f"--until={text} has passed")
     return at.timestamp()
-
-
-def time_text(at: float) -> str:
-    """Return a time as it is shown, in UTC and whole seconds."""
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -12,6 +12,7 @@ from typing import Any
 from dra_driver.allocation.pools.devices import DeviceId
 from dra_driver.allocation.pools.held import claim_name
 from dra_driver.allocation.pools.replicas import names_of
+from dra_driver.allocation.pools.taints import taint_text
 from dra_driver.model.wire import ClaimWire, SliceWire, Wire
 from dra_driver.views.fleet.branch import Branch, Flag
 
@@ -46,6 +47,7 @@ def picture_of_claims(
         for s in slices or ()
         for name in names_of(s["spec"].get("devices") or ())
     }
+    tainted = _taint_flags(slices or ())
     known = None if pods is None else {(p["metadata"].get("namespace"), p["metadata"]["name"]): p for p in pods}
     branches = []
     for claim in sorted(claims, key=claim_name):
@@ -53,12 +55,24 @@ def picture_of_claims(
         for result in _results(claim):
             key = (result["driver"], result["pool"], result["device"])
             is_known = slices is None or key in published
-            flags = () if is_known else (Flag("not-published", "not published any more"),)
+            flags = tainted.get(key, ()) if is_known else (Flag("not-published", "not published any more"),)
             text = f"for {result['request']}{_consumed(result)}"
             facts = {"driver": key[0], "pool": key[1], "device": key[2], **_result_facts(result)}
             branch.children.insert(0, Branch("device", "/".join(key), text, flags=flags, facts=facts))
         branches.append(branch)
     return branches
+
+
+def _taint_flags(slices: Sequence[SliceWire]) -> dict[DeviceId, tuple[Flag, ...]]:
+    """Return a flag for each taint of each device that has any."""
+    return {
+        (one["spec"]["driver"], one["spec"]["pool"]["name"], device["name"]): tuple(
+            Flag("taint", f"taint {taint_text(taint)}") for taint in device["taints"]
+        )
+        for one in slices
+        for device in one["spec"].get("devices") or ()
+        if device.get("taints")
+    }
 
 
 def _results(claim: ClaimWire) -> Sequence[Wire]:

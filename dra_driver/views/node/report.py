@@ -6,15 +6,19 @@ only reads: nothing is published or changed.
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 
 from dra_driver.hardware.facts import Facts, GpuFacts
 from dra_driver.inventory.wire import counter_set_wire, device_wire
+from dra_driver.model.errors import DriverError
 from dra_driver.model.names import pool_name
 from dra_driver.model.wire import Wire
 from dra_driver.plugin.kubelet.same_name_drivers import SameNameDrivers
 from dra_driver.plugin.neighbours.device_plugin import live_sockets
 from dra_driver.views.envelope import DocumentKind, OutputDocument
+from dra_driver.views.node.fault_rows import fault_rows
 from dra_driver.views.node.offer import NodeOffer, offer_of
 from dra_driver.views.node.settings import Chosen
 
@@ -24,7 +28,7 @@ class NodeReport:
     """What a node would publish and what is wrong with it.
 
     `left_out` is what containers will not get on this node; `withheld` is why the agent would publish none of it, as
-    far as the sockets on the node show, or "".
+    far as the sockets on the node show, or "". `faults` are what an agent on this node recorded, as in `NodeHealth`.
     """
 
     selected: Chosen
@@ -32,6 +36,7 @@ class NodeReport:
     offer: NodeOffer
     left_out: tuple[str, ...]
     withheld: str
+    faults: tuple[Wire, ...] = ()
 
 
 def report_of(selected: Chosen, kubeconfig: str | None) -> NodeReport:
@@ -46,7 +51,7 @@ def report_of(selected: Chosen, kubeconfig: str | None) -> NodeReport:
         left_out = selected.hardware.edit_problems()
     finally:
         selected.hardware.close()
-    return NodeReport(selected, facts, offer, left_out, _withheld(selected))
+    return NodeReport(selected, facts, offer, left_out, _withheld(selected), _faults(selected))
 
 
 def report_document(report: NodeReport) -> OutputDocument:
@@ -77,8 +82,16 @@ def report_document(report: NodeReport) -> OutputDocument:
         "gpus": [_gpu_document(gpu) for gpu in facts.gpus],
         "problems": [{"code": p.code, "subject": p.subject, "message": p.message} for p in inventory.problems],
         "leftOut": list(report.left_out),
+        "faults": list(report.faults),
     }
     return OutputDocument(DocumentKind.NODE_OFFER, content)
+
+
+def _faults(selected: Chosen) -> tuple[Wire, ...]:
+    """Return what the agent has recorded; nothing where that can't be read, of which `health show` tells."""
+    with suppress(DriverError, OSError):
+        return tuple(fault_rows(selected.data, time.time()) or ())
+    return ()
 
 
 def _withheld(selected: Chosen) -> str:

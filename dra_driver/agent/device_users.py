@@ -1,0 +1,141 @@
+"""Device users: which pods have used this node's devices, now and a moment ago.
+
+In: the claims that the plugin reads for Prepare, and the ledger. Out: pods by name and UID. A claim that is still held
+is read again when it is asked about, because pods may have joined it since; of one that has ended, what was read last
+is remembered for a few minutes, so that a pod which its GPU has killed can be told why.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
+
+from dra_driver.kube.events import PodId
+from dra_driver.model.errors import ApiError, LedgerError
+from dra_driver.model.wire import ClaimWire
+from dra_driver.plugin.ledger.ledger import Ledger
+from dra_driver.plugin.node_claims.claim_results import ClaimName, name_of, results, uid_of
+from dra_driver.plugin.node_claims.gone_claims import ClaimApi
+from dra_driver.plugin.node_identity import NodeIdentity
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
+
+KEPT_SECONDS = 300.0  # how long an ended claim is remembered; a fault is seen within seconds
+CLAIMS_MOST = 512
+PODS_MOST = 32  # of one claim; the API allows 256
+GET_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimUse:
+    """One claim, its devices of this node, and its pods.
+
+    Times are seconds since 1970: it was first read at `begun`, 0 if it may be older, and `ended` is None while it is
+    held.
+    """
+
+    name: ClaimName
+    devices: frozenset[str]
+    pods: tuple[PodId, ...]
+    begun: float = 0.0
+    ended: float | None = None
+
+    @property
+    def full_name(self) -> str:
+        """Return the claim's name as people write it."""
+        return "/".join(self.name)
+
+
+class DeviceUsers:
+    """The users of one node's devices. Any thread may call any method.
+
+    It reads claims in place of `api`, for whoever has to read them anyway.
+    """
+
+    def __init__(
+        self, api: ClaimApi, node: NodeIdentity, ledger: Ledger, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._api, self._node, self._ledger, self._clock = api, node, ledger, clock
+        self._mutex = threading.Lock()
+        self._uses: dict[str, ClaimUse] = {}  # by UID, in the order in which they were read
+
+    def get_claim(self, namespace: str, name: str, *, timeout_s: float) -> ClaimWire:
+        """Read one claim, and remember who uses it from now on. Raises: ApiError."""
+        wire = self._api.get_claim(namespace, name, timeout_s=timeout_s)
+        self._remember(wire, (namespace, name), self._clock())
+        return wire
+
+    def claim_ended(self) -> None:
+        """Take in that some claim was unprepared."""
+        try:
+            held = self._ledger.names()
+        except LedgerError:
+            return
+        now = self._clock()
+        with self._mutex:
+            uses = {
+                uid: use if use.name in held or use.ended is not None else replace(use, ended=now)
+                for uid, use in self._uses.items()
+            }
+            self._uses = {u: use for u, use in uses.items() if use.ended is None or now - use.ended < KEPT_SECONDS}
+
+    def of(self, devices: Collection[str], at: float, slack_s: float) -> tuple[ClaimUse, ...]:
+        """Return the claims that used any of these devices at a time, or at most `slack_s` before it, each once."""
+        self._refresh(devices)
+        with self._mutex:
+            uses = list(self._uses.values())
+        return tuple(
+            use
+            for use in uses
+            if use.devices.intersection(devices)
+            and use.begun <= at
+            and (use.ended is None or use.ended >= at - slack_s)
+        )
+
+    def _refresh(self, devices: Collection[str]) -> None:
+        """Read the claims again that hold these devices; one that can't be read stays as it was."""
+        try:
+            records = self._ledger.records()
+        except LedgerError:
+            return
+        for record in records:
+            names = {str(one.get("device")) for one in record.allocation.get("devices") or ()}
+            if not record.name or not names.intersection(devices):
+                continue
+            try:
+                wire = self._api.get_claim(record.namespace, record.name, timeout_s=GET_SECONDS)
+            except ApiError as error:
+                log.info("cannot read who uses a claim", extra=fields(claim=record.full_name, err=str(error)))
+            else:
+                self._remember(wire, (record.namespace, record.name), 0.0)
+
+    def _remember(self, wire: ClaimWire, name: ClaimName, begun: float) -> None:
+        use = ClaimUse(name, self._devices_of(wire), tuple(_pods_of(wire)), begun)
+        if not use.devices or not use.pods or name_of(wire) != name:
+            return
+        with self._mutex:
+            known = self._uses.pop(uid_of(wire), use)
+            self._uses[uid_of(wire)] = replace(use, begun=known.begun)
+            while len(self._uses) > CLAIMS_MOST:
+                del self._uses[next(iter(self._uses))]
+
+    def _devices_of(self, claim: ClaimWire) -> frozenset[str]:
+        ours = (self._node.driver, self._node.pool)
+        return frozenset(one["device"] for one in results(claim) if (one["driver"], one["pool"]) == ours)
+
+
+def _pods_of(claim: ClaimWire) -> Iterator[PodId]:
+    """Yield the pods for which a claim is reserved; entries that don't name a pod are left out."""
+    status = claim.get("status")
+    users = status.get("reservedFor") if isinstance(status, dict) else None
+    namespace, _ = name_of(claim)
+    for user in (users if isinstance(users, list) else [])[:PODS_MOST]:
+        if not isinstance(user, dict) or user.get("resource") != "pods" or user.get("apiGroup"):
+            continue
+        name, uid = user.get("name"), user.get("uid")
+        if isinstance(name, str) and isinstance(uid, str):
+            yield PodId(namespace, name, uid)

@@ -1,0 +1,104 @@
+"""Fault events: Events about faults, on the Node and on the pods that use what is faulty or did when it began.
+
+In: what happened, from the monitor's thread. Out: Events, from a thread that exists only while there is something to
+send, so that an API server which does not answer never holds up the monitor. A pod gets at most one Event of a reason
+in ten minutes. What applications do wrong makes at most one write a minute on a node, however often they crash.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dra_driver.agent.device_users import ClaimUse, DeviceUsers
+from dra_driver.kube.api import KubeApi
+from dra_driver.kube.events import node_event, pod_event, send_event
+from dra_driver.telemetry.loop import Loop
+
+FAULT_REASON = "DeviceFault"
+APPLICATION_REASON = "DeviceApplicationError"
+APPLICATION_SECONDS = 60.0  # between Events about what applications did
+WAITING_MOST = 256
+SEEN_LATE_SECONDS = 15.0  # a fault that is polled for may have ended a pod so long before it is seen
+DIED_SECONDS = 2.0  # the same for an Xid, whose time is known
+DEVICES_MOST = 3  # named in one message
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceNews:
+    """What to tell the pods that use some devices, or did at `since` (seconds since 1970)."""
+
+    devices: frozenset[str]
+    reason: str
+    message: str
+    since: float
+
+
+class FaultEvents:
+    """Events of one agent. Any thread may call any method, and none waits."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        users: DeviceUsers,
+        *,
+        node: str,
+        driver: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._api, self._users, self._node, self._driver, self._clock = api, users, node, driver, clock
+        self._mutex = threading.Lock()
+        self._waiting: deque[DeviceNews | tuple[str, str]] = deque(maxlen=WAITING_MOST)
+        self._application_at = float("-inf")
+        self._loop = Loop("fault-events", self._turn, failure="events about faults failed")
+
+    def tell_node(self, reason: str, message: str) -> None:
+        """Send an Event about the node."""
+        self._add((reason, message))
+
+    def tell_users(self, news: DeviceNews) -> None:
+        """Send an Event about each pod that uses one of the devices, or did when it began."""
+        self._add(news)
+
+    def tell_of_application(self, devices: frozenset[str], message: str, at: float) -> None:
+        """Send an Event about an error of an application, unless one was sent within the last minute."""
+        with self._mutex:
+            now = self._clock()
+            if now - self._application_at < APPLICATION_SECONDS:
+                return
+            self._application_at = now
+        self._add(DeviceNews(devices, APPLICATION_REASON, message, at))
+
+    def _add(self, one: DeviceNews | tuple[str, str]) -> None:
+        with self._mutex:
+            self._waiting.append(one)
+        self._loop.resume()
+
+    def _turn(self) -> float | None:
+        with self._mutex:
+            one = self._waiting.popleft() if self._waiting else None
+        if one is None:
+            return None
+        if isinstance(one, DeviceNews):
+            self._send_to_users(one)
+        else:
+            send_event(self._api, node_event(self._node, self._driver, "Warning", *one))
+        return 0.0
+
+    def _send_to_users(self, news: DeviceNews) -> None:
+        is_application = news.reason == APPLICATION_REASON
+        uses = self._users.of(news.devices, news.since, DIED_SECONDS if is_application else SEEN_LATE_SECONDS)
+        for pod, use in [(pod, one) for one in uses for pod in one.pods]:
+            message = f"{_named(news, use)}: {news.message}; claim {use.full_name}"
+            is_sent = send_event(self._api, pod_event(pod, self._node, self._driver, news.reason, message))
+            if is_sent and is_application:
+                return  # whoever shares the device is told in another minute, if it goes on
+
+
+def _named(news: DeviceNews, use: ClaimUse) -> str:
+    names = sorted(use.devices.intersection(news.devices))
+    more = f" and {len(names) - DEVICES_MOST} more" if len(names) > DEVICES_MOST else ""
+    return f"device{'s' if len(names) > 1 else ''} {', '.join(names[:DEVICES_MOST])}{more}"

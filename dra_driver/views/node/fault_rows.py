@@ -1,0 +1,42 @@
+"""Faults and cordons of this node as rows, from what its agent has recorded.
+
+In: the agent's data folder. Out: one row for each fault and each cordon that holds, with the keys of the document
+`NodeHealth`; None where no agent has recorded anything. It only reads.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from dra_driver.doctor.node_faults import read_faults
+from dra_driver.health.cordons import Cordon
+from dra_driver.health.fault import Fault
+from dra_driver.model.names import gpu_name
+from dra_driver.model.wire import Wire
+
+
+def fault_rows(folder: Path, now: float) -> list[Wire] | None:
+    """Return the rows at a time in seconds since 1970. Raises: LedgerError, InputError, PermissionError."""
+    recorded = read_faults(folder, now)
+    if recorded is None:
+        return None
+    return [*map(_fault_row, recorded.faults), *map(_cordon_row, recorded.cordons)]
+
+
+def _fault_row(fault: Fault) -> Wire:
+    subject = gpu_name(fault.subject.gpu)
+    if fault.subject.partition:
+        profile, start = fault.subject.partition
+        subject += f" (profile {profile}, slice {start})"
+    since = time_text(fault.since)
+    return {"device": subject, "fault": str(fault.key), "value": fault.value, "since": since, "text": fault.sentence}
+
+
+def _cordon_row(one: Cordon) -> Wire:
+    return {"device": one.device, "fault": "cordoned", "value": "", "since": time_text(one.since), "text": one.reason}
+
+
+def time_text(at: float) -> str:
+    """Return a time as it is shown, in UTC and whole seconds."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,163 @@
+"""Which pods are told of a fault, and how often, by real requests to the embedded API server."""
+
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from dra_driver.agent.device_users import DeviceUsers
+from dra_driver.agent.fault_events import APPLICATION_REASON, FAULT_REASON, DeviceNews, FaultEvents
+from dra_driver.embedded.api.kinds import CLAIMS, EVENTS
+from dra_driver.embedded.api.server import EmbeddedApi
+from dra_driver.kube import credentials
+from dra_driver.kube.api import KubeApi
+from dra_driver.plugin.ledger.record import ClaimState, Record
+from dra_driver.plugin.node_identity import NodeIdentity
+from tests.agent.test_agent_partitions import claim
+from tests.support.waiting import until
+
+NODE, GPU, OTHER = "node-1", "gpu-0000-1b-00-0", "gpu-0000-43-00-0"
+DRIVER = "gpu.nvidia.com"
+POOL = f"{NODE}/{DRIVER}"
+
+
+class HeldClaims:
+    """As much of a ledger as is asked for: the claims that are prepared."""
+
+    def __init__(self):
+        self.held = []
+
+    def names(self):
+        return frozenset((one.namespace, one.name) for one in self.held)
+
+    def records(self):
+        return tuple(self.held)
+
+
+class Ward:
+    """A node with claims in an API server, whose clock is the test's."""
+
+    def __init__(self, server, folder):
+        self.server, self.ledger, self.at, self.tick = server, HeldClaims(), time.time(), 0.0
+        api = KubeApi(credentials.load(str(server.write_kubeconfig(folder / "config"))))
+        identity = NodeIdentity(DRIVER, POOL, "boot")
+        self.users = DeviceUsers(api, identity, self.ledger, clock=lambda: self.at)
+        self.events = FaultEvents(api, self.users, node=NODE, driver=DRIVER, clock=lambda: self.tick)
+
+    def prepare(self, name, *pods, device=GPU):
+        ref = claim(SimpleNamespace(api=self.server), device, name)
+        path = CLAIMS.path("default", name)
+        wire = self.server.request("GET", path)
+        users = [{"resource": "pods", "name": pod, "uid": f"uid-{pod}"} for pod in pods]
+        self.server.request("PUT", f"{path}/status", body={**wire, "status": {**wire["status"], "reservedFor": users}})
+        self.users.get_claim("default", name, timeout_s=5)
+        devices = {"devices": [{"device": device}]}
+        self.ledger.held.append(Record(ref.uid, "default", name, ClaimState.PREPARED, "boot", devices, ()))
+
+    def unprepare(self, name):
+        self.ledger.held = [one for one in self.ledger.held if one.name != name]
+        self.server.request("DELETE", CLAIMS.path("default", name))
+        self.users.claim_ended()
+
+    def fault(self, message="needs-reset: it does", device=GPU, at=None):
+        self.events.tell_users(DeviceNews(frozenset([device]), FAULT_REASON, message, at or self.at))
+        self.settle()
+
+    def crash(self):
+        self.events.tell_of_application(frozenset([GPU]), "an application's error, Xid 13", self.at)
+        self.settle()
+
+    def settle(self):
+        until(lambda: not self.events._waiting and not self.events._loop.is_running, what="everything sent")
+
+    def told(self):
+        return sorted((e["involvedObject"]["name"], e["reason"]) for e in self.server.items(EVENTS))
+
+
+@pytest.fixture
+def ward(tmp_path):
+    with EmbeddedApi(version="1.36") as server:
+        yield Ward(server, tmp_path)
+
+
+def test_pods_that_use_a_sick_device_are_told_once_in_ten_minutes_and_no_others(ward):
+    ward.prepare("one", "anna", "berta")
+    ward.prepare("two", "carla", device=OTHER)
+    ward.fault("needs-reset: it does")
+    ward.fault("xid (95): it did")
+    assert ward.told() == [("anna", FAULT_REASON), ("berta", FAULT_REASON)]
+    event = next(e for e in ward.server.items(EVENTS) if e["involvedObject"]["name"] == "anna")
+    assert event["message"] == f"device {GPU}: needs-reset: it does; claim default/one"
+    assert event["involvedObject"]["uid"] == "uid-anna"
+    assert (event["type"], event["source"]) == ("Warning", {"component": DRIVER, "host": NODE})
+    assert (event["reportingComponent"], event["reportingInstance"]) == (DRIVER, NODE)
+
+
+def test_a_pod_that_its_gpu_has_ended_is_told_although_its_claim_is_gone(ward):
+    ward.prepare("one", "anna")
+    ward.at += 60
+    ward.unprepare("one")
+    ward.at += 10
+    ward.fault()
+    assert ward.told() == [("anna", FAULT_REASON)]
+
+
+def test_pods_that_ended_long_before_or_came_after_are_not_blamed(ward):
+    ward.prepare("one", "anna")
+    ward.unprepare("one")
+    ward.at += 60
+    began = ward.at
+    ward.at += 5
+    ward.prepare("two", "berta")
+    ward.fault(at=began)
+    assert ward.told() == []
+
+
+def test_a_tenant_that_crashes_ten_times_a_second_makes_one_write_a_minute_at_most(ward):
+    ward.prepare("one", "anna", "berta")
+    for _ in range(600):
+        ward.crash()
+        ward.tick += 0.1
+    assert len(ward.told()) == 1
+    for _ in range(1200):
+        ward.crash()
+        ward.tick += 0.1
+    assert ward.told() == [("anna", APPLICATION_REASON), ("berta", APPLICATION_REASON)]
+    assert sum(one.method == "POST" for one in ward.server.log.entries(contains="/events")) == 2
+
+
+def test_pods_that_joined_a_claim_later_are_told_and_what_the_server_does_not_answer_is_remembered(ward):
+    ward.prepare("one", "anna")
+    path = CLAIMS.path("default", "one")
+    wire = ward.server.request("GET", path)
+    wire["status"]["reservedFor"] += [{"resource": "pods", "name": "berta", "uid": "uid-berta"}]
+    ward.server.request("PUT", f"{path}/status", body=wire)
+    ward.fault()
+    assert [name for name, _ in ward.told()] == ["anna", "berta"]
+    ward.prepare("two", "carla", device=OTHER)
+    ward.server.troubles.fail_next(500, count=1, contains="/resourceclaims")
+    ward.fault(device=OTHER)
+    assert [name for name, _ in ward.told()] == ["anna", "berta", "carla"]
+
+
+@pytest.mark.parametrize(
+    "users",
+    [
+        None,
+        "x",
+        [None],
+        [{"resource": "pods"}],
+        [{"resource": "jobs", "name": "a", "uid": "b"}],
+        [{"resource": "pods", "name": 1, "uid": []}],
+    ],
+)
+def test_a_claim_whose_users_are_malformed_tells_nobody(ward, users):
+    class Server:
+        def get_claim(self, namespace, name, *, timeout_s):
+            result = {"driver": DRIVER, "pool": POOL, "device": GPU, "request": "r"}
+            status = {"allocation": {"devices": {"results": [result]}}, "reservedFor": users}
+            return {"metadata": {"namespace": namespace, "name": name, "uid": "u"}, "status": status}
+
+    told = DeviceUsers(Server(), NodeIdentity(DRIVER, POOL, "boot"), ward.ledger)
+    told.get_claim("default", "c", timeout_s=1)
+    assert told.of([GPU], time.time(), 0) == ()
