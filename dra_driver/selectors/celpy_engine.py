@@ -21,8 +21,9 @@ from dra_driver.selectors.engine import CompileErrorKind, Environment, SelectorC
 from dra_driver.selectors.evaluation.device_view import DeviceView, prepare_device
 from dra_driver.selectors.library.functions import FUNCTIONS, TABLES
 from dra_driver.selectors.library.lists import is_list
-from dra_driver.selectors.values.equality import NO_SUCH_OVERLOAD, equal, is_map, map_items
-from dra_driver.selectors.values.values import CelAbort, CelError, Uint, unfold
+from dra_driver.selectors.values.containers import is_map, map_items, unfold
+from dra_driver.selectors.values.equality import NO_SUCH_OVERLOAD, equal
+from dra_driver.selectors.values.values import CelAbort, CelError, Uint
 
 # Functions that cel-python implements itself. Replacing them by ours would make its opinion less independent.
 _OWN = frozenset(

@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from dra_driver.selectors.engine import SelectorRuntimeError
-from dra_driver.selectors.values.values import Optional, type_name
+from dra_driver.selectors.values.type_names import type_name
+from dra_driver.selectors.values.values import Optional
 
 NOTHING = "optional.none() dereference"
 _NATIVE = {

@@ -19,7 +19,8 @@ from dra_driver.selectors.library.lists import LIST_AND_ANY
 from dra_driver.selectors.library.regex import Pattern
 from dra_driver.selectors.values.arithmetic import OPERATORS, negate, refuse
 from dra_driver.selectors.values.construction import insert
-from dra_driver.selectors.values.equality import NO_SUCH_OVERLOAD, compare, contains, equal, is_equal, refuse_unhashable
+from dra_driver.selectors.values.containers import refuse_unhashable
+from dra_driver.selectors.values.equality import NO_SUCH_OVERLOAD, compare, contains, equal, is_equal
 from dra_driver.selectors.values.values import CelError
 
 Closure = Callable[[Any], Any]

@@ -16,15 +16,14 @@ from typing import Any
 
 from dra_driver.model.semver import Semver
 from dra_driver.selectors.checking.sizes import REGEX, TRAVERSAL
-from dra_driver.selectors.library.access import go_type
 from dra_driver.selectors.library.lists import is_list
 from dra_driver.selectors.library.named_formats import pattern_size
-from dra_driver.selectors.values.equality import is_map, map_items, map_size
+from dra_driver.selectors.values.containers import Concat, is_map, list_size, map_items, map_size, unfold
+from dra_driver.selectors.values.type_names import go_type
 from dra_driver.selectors.values.values import (
     CelAbort,
     CelQuantity,
     Cidr,
-    Concat,
     Duration,
     Ip,
     NamedFormat,
@@ -32,8 +31,6 @@ from dra_driver.selectors.values.values import (
     Timestamp,
     Uint,
     Url,
-    list_size,
-    unfold,
 )
 
 _CALL, _ALLOCATION = 1, 10

@@ -26,9 +26,8 @@ from dra_driver.selectors.evaluation.device_view import DeviceView
 from dra_driver.selectors.evaluation.folds import Folds
 from dra_driver.selectors.evaluation.logic import all_of, any_of, choose, negation
 from dra_driver.selectors.evaluation.program import Program
-from dra_driver.selectors.library.access import index, index_optional, test
+from dra_driver.selectors.library.access import copied, index, index_optional, test, value_of
 from dra_driver.selectors.library.functions import FUNCTIONS, dispatch_name
-from dra_driver.selectors.library.optional import copied, value_of
 from dra_driver.selectors.syntax.nodes import (
     Call,
     Comprehension,

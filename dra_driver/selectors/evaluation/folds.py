@@ -16,8 +16,9 @@ from dra_driver.selectors.library.access import bound, iterate, iterate_pairs
 from dra_driver.selectors.syntax.macros import BINDINGS
 from dra_driver.selectors.syntax.nodes import Call, Comprehension, ListLiteral, Node
 from dra_driver.selectors.values.construction import insert
+from dra_driver.selectors.values.containers import CelMap
 from dra_driver.selectors.values.equality import NO_SUCH_OVERLOAD
-from dra_driver.selectors.values.values import CelError, CelMap
+from dra_driver.selectors.values.values import CelError
 
 Closure = Callable[[Any], Any]
 _UNSET = object()

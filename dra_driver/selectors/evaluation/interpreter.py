@@ -13,16 +13,25 @@ from typing import Any
 
 from dra_driver.selectors.evaluation.charges import charge
 from dra_driver.selectors.evaluation.program import Program, member_key
-from dra_driver.selectors.library.access import bound, index, index_optional, iterate, iterate_pairs, test
-from dra_driver.selectors.library.functions import FUNCTIONS, implementation
-from dra_driver.selectors.library.optional import copied, value_of
+from dra_driver.selectors.library.access import (
+    bound,
+    copied,
+    index,
+    index_optional,
+    iterate,
+    iterate_pairs,
+    test,
+    value_of,
+)
+from dra_driver.selectors.library.functions import FUNCTIONS
 from dra_driver.selectors.syntax.macros import BINDINGS
 from dra_driver.selectors.syntax.nodes import Call, Comprehension, Ident, ListLiteral, MapLiteral, Message, Node, Select
 from dra_driver.selectors.values.arithmetic import OPERATORS, negate, refuse
 from dra_driver.selectors.values.construction import insert, make_list, make_map, make_message
-from dra_driver.selectors.values.equality import NO_SUCH_OVERLOAD, compare, contains, equal, is_equal, refuse_unhashable
+from dra_driver.selectors.values.containers import CelMap, refuse_unhashable
+from dra_driver.selectors.values.equality import NO_SUCH_OVERLOAD, compare, contains, equal, is_equal
 from dra_driver.selectors.values.patience import STEPS, held
-from dra_driver.selectors.values.values import COST_EXCEEDED, CelAbort, CelError, CelMap, Optional
+from dra_driver.selectors.values.values import COST_EXCEEDED, CelAbort, CelError, Optional
 
 BUDGET = 1_000_000
 _LIST_COST, _MAP_COST, _MESSAGE_COST = 10, 30, 40
@@ -252,15 +261,16 @@ class Interpreter:
                     raise  # a call with three or more operands stops at the first error; others evaluate both
                 failed = failed or error
                 values.append(error)
+        result: Any = None
+        if failed is None:
+            try:
+                result = self._apply(node, values)
+            except CelError as error:
+                failed = error
+        outcome = result if failed is None else failed
+        self._charge(charge(node.function, node.overloads, values, outcome, newer=self._newer))
         if failed is not None:
-            self._charge(charge(node.function, node.overloads, values, failed, newer=self._newer))
             raise failed
-        try:
-            result = self._apply(node, values)
-        except CelError as error:
-            self._charge(charge(node.function, node.overloads, values, error, newer=self._newer))
-            raise
-        self._charge(charge(node.function, node.overloads, values, result, newer=self._newer))
         return result
 
     def _apply(self, node: Call, values: list[Any]) -> Any:
@@ -291,7 +301,7 @@ class Interpreter:
         pattern = self._program.patterns.get(node)
         if pattern is not None:
             return FUNCTIONS[function](*values) if type(values[0]) is str else _refuse_pattern()
-        return implementation(self._program.filed(function), member=node.target is not None)(*values)
+        return self._program.functions[node](*values)
 
     def _logical(self, node: Call, *, decisive: bool) -> bool:
         failed: CelError | None = None

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dra_driver.selectors.checking.behaviour import CHANGING, Behaviour, behaviour_of
-from dra_driver.selectors.library.access import KEY_TYPES, go_type
+from dra_driver.selectors.library.access import KEY_TYPES
 from dra_driver.selectors.library.conversions import CONVERSIONS
-from dra_driver.selectors.library.functions import FUNCTIONS
+from dra_driver.selectors.library.functions import FUNCTIONS, Function, implementation
 from dra_driver.selectors.library.regex import PATTERN_FUNCTIONS, BadPattern, Pattern, compile_pattern
 from dra_driver.selectors.syntax.nodes import (
     Call,
@@ -31,8 +31,9 @@ from dra_driver.selectors.syntax.nodes import (
 from dra_driver.selectors.values.arithmetic import INT_MAX, UINT_MAX
 from dra_driver.selectors.values.construction import make_list, make_map
 from dra_driver.selectors.values.messages import ENUM_VALUES, UNDEFINED_AS_VALUES
+from dra_driver.selectors.values.type_names import go_type, runtime_type_name
 from dra_driver.selectors.values.types import parse_type
-from dra_driver.selectors.values.values import CelAbort, CelError, TypeValue, Uint, runtime_type_name
+from dra_driver.selectors.values.values import CelAbort, CelError, TypeValue, Uint
 
 _FOLDED = frozenset({*CONVERSIONS, "dyn", "type"})
 _HASHED = frozenset({bool, int, Uint, float, str})
@@ -45,7 +46,7 @@ class BadProgram(Exception):
 
 @dataclass(slots=True)
 class Program:
-    """The root, and what is known about some nodes: their value, their set of members, their pattern.
+    """The root, and what is known about some nodes: their value, their set of members, their pattern, their function.
 
     With `changes_quantities` an evaluation may change the quantities that it reads, so it needs copies.
     """
@@ -55,6 +56,7 @@ class Program:
     constants: dict[Node, Any] = field(default_factory=dict)
     members: dict[Node, frozenset[Any]] = field(default_factory=dict)
     patterns: dict[Node, Pattern] = field(default_factory=dict)
+    functions: dict[Node, Function] = field(default_factory=dict)
     changes_quantities: bool = False
 
     def filed(self, function: str) -> str:
@@ -71,7 +73,7 @@ def construct(root: Node, kubernetes: str) -> Program:
         BadProgram: The server's program construction fails.
     """
     program = Program(root, behaviour_of(kubernetes))
-    _Constructor(program).visit(root)
+    _Constructor(program).construct()
     return program
 
 
@@ -81,11 +83,19 @@ def member_key(value: Any) -> Any:
 
 
 class _Constructor:
-    __slots__ = ("_constants", "_program")
+    __slots__ = ("_calls", "_constants", "_program")
 
     def __init__(self, program: Program) -> None:
         self._program = program
         self._constants = program.constants
+        self._calls: list[Call] = []
+
+    def construct(self) -> None:
+        """Settle the whole program. Which function a call means is known once all have been seen."""
+        program = self._program
+        self.visit(program.root)
+        for call in self._calls:
+            program.functions[call] = implementation(program.filed(call.function), member=call.target is not None)
 
     def visit(self, node: Node) -> bool:
         """Settle a node and everything below it; return whether it is constant."""
@@ -176,6 +186,8 @@ class _Constructor:
             return self._membership(node)
         if function in PATTERN_FUNCTIONS and len(operands) > 1:
             self._pattern(node, self._constants.get(operands[1], _MISSING))
+        if not function.startswith("_"):  # operators have no table entry
+            self._calls.append(node)
         return False
 
     def _membership(self, node: Call) -> bool:

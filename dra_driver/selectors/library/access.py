@@ -12,51 +12,22 @@ import math
 from typing import Any
 
 from dra_driver.model.semver import Semver
+from dra_driver.selectors.values.containers import CelMap, Concat, find, is_map, list_size, map_items, map_keys, unfold
 from dra_driver.selectors.values.doubles import format_double
-from dra_driver.selectors.values.equality import find, is_map, map_items, map_keys, shown
+from dra_driver.selectors.values.type_names import go_type, shown, type_name
 from dra_driver.selectors.values.values import (
     NONE,
     CelError,
-    CelMap,
     CelQuantity,
     Cidr,
-    Concat,
-    Duration,
     Ip,
     MessageValue,
-    NamedFormat,
     Optional,
-    Timestamp,
     TypeValue,
     Uint,
     Url,
-    list_size,
-    type_name,
-    unfold,
 )
 
-_GO_TYPES: dict[type, str] = {
-    CelError: "*types.Err",
-    list: "*types.baseList",
-    Concat: "*types.concatList",
-    bool: "types.Bool",
-    int: "types.Int",
-    Uint: "types.Uint",
-    float: "types.Double",
-    str: "types.String",
-    bytes: "types.Bytes",
-    type(None): "types.Null",
-    Duration: "types.Duration",
-    Timestamp: "types.Timestamp",
-    Optional: "*types.Optional",
-    TypeValue: "*types.Type",
-    CelQuantity: "cel.Quantity",
-    Semver: "cel.Semver",
-    Url: "cel.URL",
-    Ip: "cel.IP",
-    Cidr: "cel.CIDR",
-    NamedFormat: "cel.Format",
-}
 _FOREIGN = frozenset({CelQuantity, Semver, Url, Ip, Cidr})
 _EMPTY: dict[str, Any] = {}
 
@@ -73,13 +44,6 @@ class Domains(dict[str, "dict[str, Any]"]):
 def bound(value: Any) -> Any:
     """Return the value to which a variable is bound: empty `Domains` become a plain map that knows no name."""
     return {} if type(value) is Domains and not value else value
-
-
-def go_type(value: Any) -> str:
-    """Return the name of the value's type in the server's own language, Go; some messages show it."""
-    if type(value) is CelQuantity and value.computed:
-        return "*cel.Quantity"
-    return "*types.baseMap" if is_map(value) else _GO_TYPES.get(type(value), "types.Unknown")
 
 
 KEY_TYPES = frozenset({str, int, Uint, float, bool})
@@ -137,6 +101,36 @@ def native(value: Any) -> Any:
     if type(value) is CelError:
         raise value
     return value
+
+
+def value_of(optional: Optional) -> Any:
+    """Evaluate value()."""
+    if not optional.present:
+        raise CelError("optional.none() dereference")
+    if type(optional.value) is CelError:
+        raise optional.value
+    return optional.value
+
+
+def copied(optional: Optional) -> Optional:
+    """Return an optional as a ternary passes it on up to 1.36: converted to Go and back.
+
+    A value of one of Kubernetes' own types is lost (the error appears when the content is used), a type becomes its
+    name, and nested optionals collapse into one.
+
+    Source: cel-go 0.26, applyQualifiers.
+    """
+    if not optional.present:
+        return optional
+    value = optional.value
+    while type(value) is Optional:
+        value = value.value
+    if type(value) is TypeValue:
+        value = value.name
+    try:
+        return Optional(native(value))
+    except CelError as error:
+        return Optional(error)
 
 
 def _in_go(value: Any) -> str:

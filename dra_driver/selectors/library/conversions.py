@@ -22,7 +22,8 @@ from dra_driver.selectors.values.arithmetic import (
     to_timestamp,
 )
 from dra_driver.selectors.values.doubles import format_double
-from dra_driver.selectors.values.values import CelError, Cidr, Duration, Ip, Timestamp, TypeValue, Uint, type_name
+from dra_driver.selectors.values.type_names import type_name
+from dra_driver.selectors.values.values import CelError, Cidr, Duration, Ip, Timestamp, TypeValue, Uint
 
 _INT = re.compile(r"[+-]?[0-9]++")
 _UINT = re.compile(r"[0-9]++")

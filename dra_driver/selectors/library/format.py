@@ -17,19 +17,9 @@ from typing import Any
 
 from dra_driver.selectors.library.conversions import CONVERSIONS
 from dra_driver.selectors.values.arithmetic import MAX_TEXT
-from dra_driver.selectors.values.equality import is_map, map_items
-from dra_driver.selectors.values.values import (
-    COST_EXCEEDED,
-    CelAbort,
-    CelError,
-    Concat,
-    Duration,
-    Timestamp,
-    TypeValue,
-    Uint,
-    type_name,
-    unfold,
-)
+from dra_driver.selectors.values.containers import Concat, is_map, map_items, unfold
+from dra_driver.selectors.values.type_names import type_name
+from dra_driver.selectors.values.values import COST_EXCEEDED, CelAbort, CelError, Duration, Timestamp, TypeValue, Uint
 
 _PRECISION = 6
 _MOST_PRECISION = 1000

@@ -24,8 +24,10 @@ from dra_driver.selectors.library.regex import REGEX
 from dra_driver.selectors.library.strings import STRINGS
 from dra_driver.selectors.library.time import accessors
 from dra_driver.selectors.library.url import URLS
-from dra_driver.selectors.values.equality import NO_SUCH_OVERLOAD, is_map, map_size
-from dra_driver.selectors.values.values import CelError, Duration, Timestamp, list_size, type_name
+from dra_driver.selectors.values.containers import is_map, list_size, map_size
+from dra_driver.selectors.values.equality import NO_SUCH_OVERLOAD
+from dra_driver.selectors.values.type_names import type_name
+from dra_driver.selectors.values.values import CelError, Duration, Timestamp
 
 Function = Callable[..., Any]
 _Table = dict[tuple[type, ...], Callable[..., Any]]

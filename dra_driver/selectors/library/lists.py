@@ -14,21 +14,10 @@ from itertools import pairwise
 from typing import Any
 
 from dra_driver.selectors.values.arithmetic import ADD
-from dra_driver.selectors.values.equality import NO_SUCH_OVERLOAD, compare, contains, equal, is_equal, is_ordered, shown
-from dra_driver.selectors.values.values import (
-    COST_EXCEEDED,
-    MAX_ELEMENTS,
-    CelAbort,
-    CelError,
-    Concat,
-    Duration,
-    Optional,
-    Timestamp,
-    Uint,
-    list_size,
-    type_name,
-    unfold,
-)
+from dra_driver.selectors.values.containers import MAX_ELEMENTS, Concat, list_size, unfold
+from dra_driver.selectors.values.equality import NO_SUCH_OVERLOAD, compare, contains, equal, is_equal, is_ordered
+from dra_driver.selectors.values.type_names import shown, type_name
+from dra_driver.selectors.values.values import COST_EXCEEDED, CelAbort, CelError, Duration, Optional, Timestamp, Uint
 from dra_driver.selectors.values.values import NONE as NO_VALUE
 
 _LONGEST_RANGE = 1_000_000  # Source: cel-go 0.29, ext.Lists

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from dra_driver.selectors.library.access import native
+from dra_driver.selectors.library.access import value_of
 from dra_driver.selectors.values.arithmetic import TIME_MIN
-from dra_driver.selectors.values.equality import is_map, map_size
-from dra_driver.selectors.values.values import NONE, CelError, Concat, Duration, Optional, Timestamp, TypeValue, Uint
+from dra_driver.selectors.values.containers import Concat, is_map, map_size
+from dra_driver.selectors.values.values import NONE, Duration, Optional, Timestamp, Uint
 
 _ZEROS = frozenset({bool, int, Uint, float, str, bytes, list})
 
@@ -32,36 +32,6 @@ def is_zero(value: Any) -> bool:
     if kind is Concat:
         return bool(value.size == 0)
     return is_map(value) and map_size(value) == 0
-
-
-def value_of(optional: Optional) -> Any:
-    """Evaluate value()."""
-    if not optional.present:
-        raise CelError("optional.none() dereference")
-    if type(optional.value) is CelError:
-        raise optional.value
-    return optional.value
-
-
-def copied(optional: Optional) -> Optional:
-    """Return an optional as a ternary passes it on up to 1.36: converted to Go and back.
-
-    A value of one of Kubernetes' own types is lost (the error appears when the content is used), a type becomes its
-    name, and nested optionals collapse into one.
-
-    Source: cel-go 0.26, applyQualifiers.
-    """
-    if not optional.present:
-        return optional
-    value = optional.value
-    while type(value) is Optional:
-        value = value.value
-    if type(value) is TypeValue:
-        value = value.name
-    try:
-        return Optional(native(value))
-    except CelError as error:
-        return Optional(error)
 
 
 def of(value: Any) -> Optional:

@@ -11,17 +11,9 @@ from typing import Any
 from dra_driver.model.semver import Semver
 from dra_driver.selectors.library.conversions import CONVERSIONS
 from dra_driver.selectors.library.lists import is_list
-from dra_driver.selectors.values.equality import is_map, map_items, map_size
-from dra_driver.selectors.values.values import (
-    CelQuantity,
-    NamedFormat,
-    Optional,
-    TypeValue,
-    Uint,
-    Url,
-    list_size,
-    type_name,
-)
+from dra_driver.selectors.values.containers import is_map, list_size, map_items, map_size
+from dra_driver.selectors.values.type_names import type_name
+from dra_driver.selectors.values.values import CelQuantity, NamedFormat, Optional, TypeValue, Uint, Url
 
 _MOST_ENTRIES = 4
 _LONGEST = 60

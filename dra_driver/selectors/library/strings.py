@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from dra_driver.selectors.values.arithmetic import MAX_TEXT, checked_text
+from dra_driver.selectors.values.containers import Concat, unfold
 from dra_driver.selectors.values.equality import NO_SUCH_OVERLOAD
-from dra_driver.selectors.values.values import COST_EXCEEDED, CelAbort, CelError, Concat, unfold
+from dra_driver.selectors.values.values import COST_EXCEEDED, CelAbort, CelError
 
 _ASCII_LOWER = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}
 _ASCII_UPPER = {code: code - 32 for code in range(ord("a"), ord("z") + 1)}

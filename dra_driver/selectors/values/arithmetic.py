@@ -12,17 +12,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from dra_driver.selectors.values.containers import Concat, list_size
 from dra_driver.selectors.values.equality import NO_SUCH_OVERLOAD
-from dra_driver.selectors.values.values import (
-    COST_EXCEEDED,
-    CelAbort,
-    CelError,
-    Concat,
-    Duration,
-    Timestamp,
-    Uint,
-    list_size,
-)
+from dra_driver.selectors.values.values import COST_EXCEEDED, CelAbort, CelError, Duration, Timestamp, Uint
 
 INT_MIN, INT_MAX, UINT_MAX = -(2**63), 2**63 - 1, 2**64 - 1
 TIME_MIN, TIME_MAX = -62135596800 * 10**9, 253402300800 * 10**9 - 1

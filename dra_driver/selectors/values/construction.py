@@ -12,10 +12,12 @@ import struct
 from typing import Any
 
 from dra_driver.selectors.values.arithmetic import INT_OVERFLOW, UINT_OVERFLOW, to_duration, to_timestamp
-from dra_driver.selectors.values.equality import NO_SUCH_OVERLOAD, find, is_map, map_items, refuse_unhashable, shown
+from dra_driver.selectors.values.containers import CelMap, find, is_map, map_items, raw_key, refuse_unhashable
+from dra_driver.selectors.values.equality import NO_SUCH_OVERLOAD
 from dra_driver.selectors.values.messages import DEVICE, MESSAGE_FIELDS, message_name
 from dra_driver.selectors.values.quoting import quote
-from dra_driver.selectors.values.values import CelError, CelMap, MessageValue, Optional, Uint, raw_key, type_name
+from dra_driver.selectors.values.type_names import shown, type_name
+from dra_driver.selectors.values.values import CelError, MessageValue, Optional, Uint
 
 _DEFAULTS: dict[str, Any] = {"bool": False, "bytes": b"", "double": 0.0, "int": 0, "string": "", "uint": Uint(0)}
 

@@ -12,36 +12,27 @@ import math
 from typing import Any
 
 from dra_driver.model.semver import Semver
-from dra_driver.selectors.values.doubles import format_double
+from dra_driver.selectors.values.containers import CelMap, Concat, find, list_size, map_items, map_size, unfold
 from dra_driver.selectors.values.patience import ask
 from dra_driver.selectors.values.values import (
     COST_EXCEEDED,
     CelAbort,
     CelError,
-    CelMap,
     CelQuantity,
     Cidr,
-    Concat,
     Duration,
     Ip,
     NamedFormat,
     Optional,
     Timestamp,
-    TypeValue,
     Uint,
     Url,
-    list_size,
-    plain_key,
-    raw_key,
-    type_name,
-    unfold,
 )
 
 NO_SUCH_OVERLOAD = "no such overload"
 _MOST_COMPARISONS = 2_000_000  # elements of lists and maps that one evaluation may compare
 _NUMBERS = frozenset({int, Uint, float})
 _STRICT = frozenset({CelQuantity, Semver, Url, Ip, Cidr, NamedFormat})
-_UNHASHABLE = {Semver: "cel.Semver", bytes: "types.Bytes"}
 
 
 class Work:
@@ -140,73 +131,7 @@ def _count(elements: int) -> None:
         raise CelAbort(COST_EXCEEDED)
 
 
-# Maps.
-
-
-def map_size(value: Any) -> int:
-    """Count the entries of a map."""
-    return len(value.items) if type(value) is CelMap else len(value)
-
-
-def map_keys(value: Any) -> list[Any]:
-    """List the keys of a map."""
-    return [plain_key(raw) for raw in value.items] if type(value) is CelMap else list(value)
-
-
-def map_items(value: Any) -> list[tuple[Any, Any]]:
-    """List the entries of a map."""
-    if type(value) is CelMap:
-        return [(plain_key(raw), item) for raw, item in value.items.items()]
-    return list(value.items())
-
-
-def is_map(value: Any) -> bool:
-    """Return whether the value is a map."""
-    return type(value) is CelMap or isinstance(value, dict)
-
-
-def find(holder: Any, key: Any) -> tuple[bool, Any]:
-    """Look up a key; return whether it is present, and its value. Numbers match across types if no precision is lost.
-
-    Raises:
-        CelAbort: The server itself panics on such a key.
-    """
-    if type(holder) is not CelMap:
-        if type(key) is str and key in holder:
-            return True, holder[key]
-        return False, None
-    items = holder.items
-    if not items:
-        return False, None
-    refuse_unhashable(key)
-    for raw in _spellings(key):
-        if raw in items:
-            return True, items[raw]
-    return False, None
-
-
-def refuse_unhashable(key: Any) -> None:
-    """Raise where the server panics because a value can't be hashed.
-
-    Raises:
-        CelAbort: The value can't be hashed.
-    """
-    name = _UNHASHABLE.get(type(key))
-    if name is not None:
-        raise CelAbort(f"internal error: runtime error: hash of unhashable type {name}")
-
-
-def _spellings(key: Any) -> list[Any]:
-    kind = type(key)
-    if kind is float:
-        if math.isfinite(key) and key == int(key):
-            return [raw_key(key), int(key), (Uint, Uint(int(key)))] if key >= 0 else [raw_key(key), int(key)]
-        return [raw_key(key)]
-    if kind is int:
-        return [key, (Uint, Uint(key))] if key >= 0 else [key]
-    if kind is Uint:
-        return [(Uint, key), int(key)]
-    return [raw_key(key)]
+# Membership.
 
 
 def contains(holder: Any, needle: Any) -> bool:
@@ -266,16 +191,3 @@ def compare(left: Any, right: Any, operator: str = "") -> int:
 def is_ordered(value: Any) -> bool:
     """Return whether values of this type can be sorted."""
     return type(value) in _NUMBERS or type(value) in _ORDERED or type(value) in _TIMES
-
-
-def shown(value: Any) -> str:
-    """Format a key or an index as messages do."""
-    if value is True or value is False:
-        return "true" if value else "false"
-    if type(value) in {int, Uint, str}:
-        return str(value)
-    if type(value) is float:
-        return format_double(value)
-    if type(value) is TypeValue:
-        return value.name
-    return type_name(value)

@@ -1,0 +1,173 @@
+"""Lists and maps at run time: how their elements are stored, counted and found.
+
+In: containers and keys. Out: their elements. Python's own list and dict are containers as they are; a concatenation
+of lists and a map with keys of several types have a class each. Numbers find each other across types where no
+precision is lost.
+
+The rule: cel-go's list and map types.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from dra_driver.model.semver import Semver
+from dra_driver.selectors.values.values import COST_EXCEEDED, CelAbort, Uint
+
+_UNHASHABLE = {Semver: "cel.Semver", bytes: "types.Bytes"}
+
+
+class CelMap:
+    """A map with keys of any allowed type. `items` maps raw keys (see `raw_key`) to values."""
+
+    __slots__ = ("items",)
+
+    def __init__(self, items: dict[Any, Any]) -> None:
+        self.items = items
+
+
+class Concat:
+    """The concatenation of two lists, unfolded only when all elements are needed."""
+
+    __slots__ = ("left", "right", "size")
+
+    def __init__(self, left: list[Any] | Concat, right: list[Any] | Concat) -> None:
+        self.left = left
+        self.right = right
+        self.size = list_size(left) + list_size(right)
+
+
+MAX_ELEMENTS = 2_000_000  # the budget does not allow walking a longer list
+
+
+def list_size(value: list[Any] | Concat) -> int:
+    """Count the elements of a list without unfolding it."""
+    return value.size if type(value) is Concat else len(value)  # type: ignore[arg-type]
+
+
+def unfold(value: list[Any] | Concat) -> list[Any]:
+    """Return the elements as one list.
+
+    Raises:
+        CelAbort: The list is longer than the budget could ever pay for.
+    """
+    if type(value) is list:
+        return value
+    assert isinstance(value, Concat)  # noqa: S101
+    if value.size > MAX_ELEMENTS:
+        raise CelAbort(COST_EXCEEDED)
+    parts: list[list[Any]] = []
+    pending: list[list[Any] | Concat] = [value]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, Concat):
+            pending.append(part.right)
+            pending.append(part.left)
+        else:
+            parts.append(part)
+    return [element for part in parts for element in part]
+
+
+_KEY_TYPES = frozenset({str, int})
+
+
+class SameKey:
+    """A key that equals only itself (a list, a map), or nothing at all (NaN)."""
+
+    __slots__ = ("key",)
+
+    def __init__(self, key: Any) -> None:
+        self.key = key
+
+    def __hash__(self) -> int:
+        return id(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is SameKey and other.key is self.key and type(self.key) is not float
+
+
+def raw_key(key: Any) -> Any:
+    """Return the key under which a CelMap stores a value: ints and strings unchanged, other types kept apart."""
+    kind = type(key)
+    if kind in _KEY_TYPES:
+        return key
+    if kind in _FOUND_BY_THEMSELVES or isinstance(key, dict) or (kind is float and key != key):  # noqa: PLR0124
+        return SameKey(key)
+    return kind, key
+
+
+def plain_key(raw: Any) -> Any:
+    """Return the CEL key that is stored under `raw`."""
+    if type(raw) is SameKey:
+        return raw.key
+    return raw[1] if type(raw) is tuple else raw
+
+
+_FOUND_BY_THEMSELVES = frozenset({list, Concat, CelMap})
+
+
+def map_size(value: Any) -> int:
+    """Count the entries of a map."""
+    return len(value.items) if type(value) is CelMap else len(value)
+
+
+def map_keys(value: Any) -> list[Any]:
+    """List the keys of a map."""
+    return [plain_key(raw) for raw in value.items] if type(value) is CelMap else list(value)
+
+
+def map_items(value: Any) -> list[tuple[Any, Any]]:
+    """List the entries of a map."""
+    if type(value) is CelMap:
+        return [(plain_key(raw), item) for raw, item in value.items.items()]
+    return list(value.items())
+
+
+def is_map(value: Any) -> bool:
+    """Return whether the value is a map."""
+    return type(value) is CelMap or isinstance(value, dict)
+
+
+def find(holder: Any, key: Any) -> tuple[bool, Any]:
+    """Look up a key; return whether it is present, and its value. Numbers match across types if no precision is lost.
+
+    Raises:
+        CelAbort: The server itself panics on such a key.
+    """
+    if type(holder) is not CelMap:
+        if type(key) is str and key in holder:
+            return True, holder[key]
+        return False, None
+    items = holder.items
+    if not items:
+        return False, None
+    refuse_unhashable(key)
+    for raw in _spellings(key):
+        if raw in items:
+            return True, items[raw]
+    return False, None
+
+
+def refuse_unhashable(key: Any) -> None:
+    """Raise where the server panics because a value can't be hashed.
+
+    Raises:
+        CelAbort: The value can't be hashed.
+    """
+    name = _UNHASHABLE.get(type(key))
+    if name is not None:
+        raise CelAbort(f"internal error: runtime error: hash of unhashable type {name}")
+
+
+def _spellings(key: Any) -> list[Any]:
+    kind = type(key)
+    if kind is float:
+        if math.isfinite(key) and key == int(key):
+            return [raw_key(key), int(key), (Uint, Uint(int(key)))] if key >= 0 else [raw_key(key), int(key)]
+        return [raw_key(key)]
+    if kind is int:
+        return [key, (Uint, Uint(key))] if key >= 0 else [key]
+    if kind is Uint:
+        return [(Uint, key), int(key)]
+    return [raw_key(key)]
