@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ TESTS = ROOT / "tests"
 PYTHON = [path for folder in ("tests", "lane", "benchmarks") for path in sorted((ROOT / folder).rglob("*.py"))]
 
 
+@cache
 def imported(path: Path) -> set[str]:
     """Return the modules below `tests` that a file imports."""
     names: set[str] = set()
@@ -33,15 +35,14 @@ def module_of(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-USERS = {path: imported(path) for path in PYTHON}
 HELPERS = [path for path in PYTHON if "support" in path.relative_to(ROOT).parts]
 
 
 def rooms_that_use(helper: Path) -> set[str]:
     """Return the rooms whose files import a helper; helpers in tests/support stand for those who use them in turn."""
     name, rooms = module_of(helper), set()
-    for path, names in USERS.items():
-        if path != helper and name in names:
+    for path in PYTHON:
+        if path != helper and name in imported(path):
             rooms |= rooms_that_use(path) if room_of(path) == "support" else {room_of(path)}
     return rooms
 

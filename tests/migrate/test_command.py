@@ -1,56 +1,70 @@
-"""`dra-driver migrate` as a process: streams, files, exit statuses."""
+"""`dra-driver migrate`: streams, files, exit statuses."""
 
 from __future__ import annotations
 
+import io
 import json
-import os
 import subprocess
 import sys
-from pathlib import Path
+from dataclasses import dataclass
 
 import pytest
 import yaml
 
+from dra_driver.cli import main
 from tests.support.migrate_shapes import SHAPES, expected
 
 POD = SHAPES[0]
 
 
+@dataclass
+class Done:
+    """What a command has written."""
+
+    stdout: str
+    stderr: str
+
+
 @pytest.fixture
-def run(tmp_path):
+def run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    monkeypatch.setenv("COLUMNS", "500")
+
     def call(*arguments, stdin="", status=0):
-        done = subprocess.run(
-            [sys.executable, "-m", "dra_driver", "migrate", *map(str, arguments)],
-            input=stdin,
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-            env={
-                **os.environ,
-                "PYTHONPATH": str(Path(__file__).parents[2]),
-                "KUBECONFIG": str(tmp_path / "none"),
-                "COLUMNS": "500",
-            },
-            timeout=60,
-            check=False,
-        )
-        assert done.returncode == status, done.stderr
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+        assert main.run(["migrate", *map(str, arguments)]) == status
+        done = Done(*capsys.readouterr())
         assert "Traceback" not in done.stderr
         return done
 
     return call
 
 
-def test_manifests_go_to_standard_output_and_what_is_said_to_standard_error(run):
-    done = run(POD)
+def process(*arguments, stdin=""):
+    """Run the command as a process of its own."""
+    command = [sys.executable, "-m", "dra_driver", "migrate", *map(str, arguments)]
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_manifests_go_to_standard_output_and_what_is_said_to_standard_error():
+    done = process(POD)
+    assert done.returncode == 0
     assert done.stdout == expected(POD).read_text()
-    assert "ResourceClaimTemplate cuda-vectoradd-gpu was added" in done.stderr
+    assert "ResourceClaimTemplate cuda-vectoradd-gpu was added" in " ".join(done.stderr.split())
 
 
-def test_standard_input_is_read_and_several_files_become_documents(run):
-    done = run("-", SHAPES[1], stdin=POD.read_text())
+def test_standard_input_is_read_and_several_files_become_documents():
+    done = process("-", SHAPES[1], stdin=POD.read_text())
+    assert done.returncode == 0, done.stderr
     kinds = [one["kind"] for one in yaml.safe_load_all(done.stdout)]
     assert kinds == ["ResourceClaimTemplate", "Pod", "ResourceClaimTemplate", "Deployment"]
+
+
+def test_a_process_exits_with_the_commands_status():
+    done = process("-", stdin="kind: [")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "[input.not-yaml]" in done.stderr
 
 
 def test_files_are_written_in_place_with_their_mode_and_through_links(run, tmp_path):

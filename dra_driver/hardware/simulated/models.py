@@ -7,6 +7,7 @@ sources of its figures; a figure that is missing is unknown, and nothing is put 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from dra_driver.documents.document import read_document
@@ -42,8 +43,17 @@ def model_names() -> tuple[str, ...]:
 
 
 def read_model(name: str, faults: list[str]) -> Model:
-    """Read a shipped model. Raises: InputError where its file can't be read."""
-    return decode_model(Fields(read_document(FOLDER / f"{name}.yaml"), f"model {name}", faults))
+    """Read a shipped model; append what is wrong with it to `faults`. Raises: InputError if its file can't be read."""
+    model, found = _read_once(name)
+    faults += found
+    return model
+
+
+@cache  # a shipped file does not change, and all GPUs of all profiles are of a few models
+def _read_once(name: str) -> tuple[Model, tuple[str, ...]]:
+    faults: list[str] = []
+    model = decode_model(Fields(read_document(FOLDER / f"{name}.yaml"), f"model {name}", faults))
+    return model, tuple(faults)
 
 
 def decode_model(fields: Fields) -> Model:

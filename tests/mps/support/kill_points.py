@@ -27,7 +27,7 @@ import dra_driver
 from dra_driver.model.errors import DriverError
 from tests.support.fake_mps import FakeClient
 from tests.support.mps.parts import SETTINGS, Rig, device, processes_below, short_folder
-from tests.support.plugin.kill_points import in_child
+from tests.support.plugin.killing import in_child
 from tests.support.waiting import until
 
 ROOM = Path(dra_driver.__file__).parent / "mps"

@@ -1,16 +1,14 @@
 """As kill_points, for claims of MIG partitions: what is left on the (simulated) hardware counts too.
 
-    python -m tests.plugin.support.mig_kill_points STRIDE [CALL ...]
+    python -m tests.plugin.support.mig_kill_points [STRIDE [CALL ...]]
 
 An administrator's partition on the same GPU, and a claim of ours beside it, must outlive every kill.
 """
 
-import json
 import sys
 from pathlib import Path
-from typing import Any
 
-from tests.support.plugin.kill_points import expect, kill_everywhere, killing_at
+from tests.support.plugin.killing import Trace, expect, print_report
 from tests.support.plugin.mig_parts import OTHER, MigRig, small
 
 CALLS = ("prepare", "unprepare", "repeat", "reallocate", "whole")
@@ -18,18 +16,18 @@ MINE, MOVED = [small(3), small(2, OTHER)], [small(5)]
 BYSTANDER = (0, "1g.10gb", 1)
 
 
-def set_up(root: Path, *, is_prepared: bool) -> None:
+def set_up(root: Path, what: str) -> None:
     rig = MigRig(root)
     rig.now_prepare("bystander", small(1))
-    if is_prepared:
+    if what != "prepare":
         rig.now_prepare("u1", *MINE)
     rig.ledger.close()
 
 
-def call(root: Path, what: str, line: int) -> None:
+def call(root: Path, what: str, trace: Trace) -> None:
     rig = MigRig(root)
     rig.allocate("u1", *{"reallocate": MOVED, "whole": [OTHER]}.get(what, MINE))
-    sys.settrace(killing_at(line))
+    sys.settrace(trace)
     if what == "unprepare":
         rig.unprepare("u1")
     else:
@@ -63,16 +61,5 @@ def finish(rig: MigRig) -> None:
     rig.assert_untouched()
 
 
-def main() -> None:
-    stride, calls = int(sys.argv[1]), sys.argv[2:] or CALLS
-    report: dict[str, Any] = {"kills": {}, "wrong": []}
-    for what in calls:
-        for checking in (check, check_next_call):
-            kills, wrong = kill_everywhere(what, checking, stride, preparing=set_up, calling=call)
-            report["kills"][f"{what}/{checking.__name__}"] = kills
-            report["wrong"] += wrong
-    print(json.dumps(report))
-
-
 if __name__ == "__main__":
-    main()
+    print_report(CALLS, (check, check_next_call), set_up, call)

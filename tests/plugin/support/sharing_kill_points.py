@@ -1,6 +1,6 @@
 """As kill_points, for claims of shared devices: modes, time slices and daemons that are left count too.
 
-    python -m tests.plugin.support.sharing_kill_points STRIDE [CALL ...]
+    python -m tests.plugin.support.sharing_kill_points [STRIDE [CALL ...]]
 
 `first` is a claim that comes to a device that nobody shares yet and leaves it again; `joining` finds another holder
 there, who must keep its daemon and its time slice through every kill; `leaving` is unprepared beside that other one,
@@ -8,14 +8,12 @@ there, who must keep its daemon and its time slice through every kill; `leaving`
 same pod, and of a second one.
 """
 
-import json
 import sys
 from pathlib import Path
-from typing import Any
 
 from dra_driver.model.sharing import MpsSettings
 from dra_driver.plugin.repair.reaper import Reaper
-from tests.support.plugin.kill_points import expect, kill_everywhere, killing_at
+from tests.support.plugin.killing import Trace, expect, print_report
 from tests.support.plugin.mig_parts import OTHER, WHOLE
 from tests.support.plugin.parts import DRIVER
 from tests.support.plugin.sharing_parts import SharingRig, replica, time_slicing
@@ -36,21 +34,18 @@ def rig_at(root: Path) -> SharingRig:
     return rig
 
 
-def set_up_for(what: str):
-    def set_up(root: Path, *, is_prepared: bool) -> None:
-        rig = rig_at(root)
-        if what in PREPARED:
-            rig.prepare("u1")
-        if what in WITH_OTHER:
-            rig.prepare("other")
-        rig.ledger.close()
-
-    return set_up
-
-
-def call(root: Path, what: str, line: int) -> None:
+def set_up(root: Path, what: str) -> None:
     rig = rig_at(root)
-    sys.settrace(killing_at(line))
+    if what in PREPARED:
+        rig.prepare("u1")
+    if what in WITH_OTHER:
+        rig.prepare("other")
+    rig.ledger.close()
+
+
+def call(root: Path, what: str, trace: Trace) -> None:
+    rig = rig_at(root)
+    sys.settrace(trace)
     if what in ("leaving", "last"):
         rig.unprepare("u1")
     else:
@@ -98,16 +93,5 @@ def finish(rig: SharingRig, what: str) -> None:
     rig.assert_unshared()
 
 
-def main() -> None:
-    stride, calls = int(sys.argv[1]), sys.argv[2:] or CALLS
-    report: dict[str, Any] = {"kills": {}, "wrong": []}
-    for what in calls:
-        for checking in (check, check_next_call):
-            kills, wrong = kill_everywhere(what, checking, stride, preparing=set_up_for(what), calling=call)
-            report["kills"][f"{what}/{checking.__name__}"] = kills
-            report["wrong"] += wrong
-    print(json.dumps(report))
-
-
 if __name__ == "__main__":
-    main()
+    print_report(CALLS, (check, check_next_call), set_up, call)

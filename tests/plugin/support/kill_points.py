@@ -1,0 +1,88 @@
+"""Runs prepare and unprepare of a claim in child processes that kill themselves, then checks as the next agent.
+
+    python -m tests.plugin.support.kill_points [STRIDE [CALL ...]]
+
+Kills after each change of a file; with a stride, at each so many lines (1: at every line, which takes two minutes).
+A program of its own (test_kill starts it), since it forks. Prints one JSON object: the number of kills by call, and
+what was found wrong.
+"""
+
+import sys
+from pathlib import Path
+
+from dra_driver.plugin.ledger.record import UNFINISHED
+from tests.support.plugin.killing import Trace, expect, print_report
+from tests.support.plugin.parts import Rig
+
+CALLS = ("prepare", "unprepare", "repeat", "reallocate")
+Rig.patience_s = 60.0  # a busy machine is no fault
+
+
+def set_up(root: Path, what: str) -> None:
+    rig = rig_at(root)
+    rig.prepare("bystander")
+    if what != "prepare":
+        rig.prepare("u1")
+    rig.ledger.close()
+
+
+def rig_at(root: Path) -> Rig:
+    rig = Rig(root)
+    rig.allocate("bystander", "gpu-3")
+    rig.allocate("u1", "gpu-0", "mig-1")
+    return rig
+
+
+def call(root: Path, what: str, trace: Trace) -> None:
+    rig = rig_at(root)
+    if what == "reallocate":
+        rig.allocate("u1", "gpu-1")
+    sys.settrace(trace)
+    if what == "unprepare":
+        rig.unprepare("u1")
+    else:
+        rig.prepare("u1")
+    sys.settrace(None)
+
+
+def check(root: Path, what: str) -> None:
+    """Be the next agent: repair, write files again once the hardware was looked at, and go on."""
+    rig = rig_at(root)
+    rig.repair.run()
+    rig.repair.refresh_cdi()
+    states = rig.states()
+    expect(states.pop("bystander", ""), "prepared")
+    expect(set(states.values()) - {"prepared"}, set())
+    expect(sorted(rig.files()), sorted(rig.file_of(uid) for uid in (*states, "bystander")))
+    expect({uid for _, uid in rig.holders()}, {*states, "bystander"})
+    if what == "repeat":
+        expect(states, {"u1": "prepared"})
+    # What the kubelet does next: it asks again, and in the end it unprepares.
+    devices = ["gpu-1"] if what == "reallocate" else ["gpu-0", "mig-1"]
+    rig.allocate("u1", *devices)
+    expect([d.device for d in rig.prepare("u1")], devices)
+    expect(rig.holders(), {("gpu-3", "bystander"), *((d, "u1") for d in devices)})
+    rig.unprepare("u1")
+    expect(list(rig.files()), [rig.file_of("bystander")])
+    rig.unprepare("bystander")
+    rig.assert_empty()
+
+
+def check_next_call(root: Path, what: str) -> None:
+    """Be an agent that does not repair first: the next call must cope with what it finds."""
+    rig = rig_at(root)
+    if what == "unprepare":
+        rig.unprepare("u1")
+        expect(rig.states(), {"bystander": "prepared"})
+    else:
+        rig.prepare("u1")
+        expect(rig.states(), {"bystander": "prepared", "u1": "prepared"})
+    expect([r.uid for r in rig.ledger.records() if r.state in UNFINISHED], [])
+    rig.unprepare("u1")
+    rig.unprepare("bystander")
+    rig.repair.run()
+    rig.assert_empty()
+
+
+if __name__ == "__main__":
+    print_report(CALLS, (check, check_next_call), set_up, call)

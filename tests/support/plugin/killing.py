@@ -1,0 +1,205 @@
+"""Kills a call at chosen places and lets the next agent find what is left.
+
+A kill leaves nothing of a process but its files, and the restarted agent knows nothing else. So two kills between which
+no file changed are the same kill: it is enough to kill once after each change (`CHANGES`), and every line that a call
+runs through can be tried as well. Programs use this, not tests: it forks, which a process with gRPC's threads must not.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import shutil
+import signal
+import stat
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+import dra_driver
+import dra_driver.claims.schema  # imported on first use: each child would do it again
+
+PACKAGE = str(Path(dra_driver.__file__).parent)
+ROOMS = tuple(f"{PACKAGE}/{room}" for room in ("plugin/", "cdi/", "hardware/simulated/state_file.py"))
+assert all(map(os.path.exists, ROOMS)), "a room of which no line would be tried"
+CHANGES = 0  # a stride: kill after each change of a file, instead of at each so many lines
+MEMORY = Path("/dev/shm")  # a kill is no power failure: syncs may cost nothing here
+FRESH_NS = 100_000_000  # a file written as recently as this may be written again without another time of change
+Trace = Callable[[FrameType, str, Any], Any]
+
+
+class Place(NamedTuple):
+    """A line of ours, about to run for the n-th time (1: the first)."""
+
+    file: str
+    line: int
+    nth: int
+
+
+def in_child(work: Callable[[], Any]) -> tuple[int, str]:
+    """Run `work` in a fork. Return the wait status, and the error that it ended with."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(read)
+        try:
+            work()
+        except BaseException as error:
+            os.write(write, f"{type(error).__name__}: {error}"[:4000].encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        error = pipe.read()
+    return os.waitpid(pid, 0)[1], error
+
+
+def _before_lines(act: Callable[[Place], None]) -> Trace:
+    """Return a trace function that acts before every line of our rooms."""
+    counts: Counter[tuple[str, int]] = Counter()
+
+    def trace(frame: FrameType, event: str, _argument: Any) -> Any:
+        file = frame.f_code.co_filename
+        if not file.startswith(ROOMS):
+            return None
+        if event == "line":
+            counts[file, frame.f_lineno] += 1
+            act(Place(file, frame.f_lineno, counts[file, frame.f_lineno]))
+        return trace
+
+    return trace
+
+
+def killing_at(place: Place) -> Trace:
+    """Return a trace function that kills this process at a place."""
+
+    def act(here: Place) -> None:
+        if here == place:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return _before_lines(act)
+
+
+class _Contents:
+    """What is in the files of a folder, read again only where it may have changed."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = str(root)
+        self._known: dict[tuple[str, int, int, int], bytes] = {}
+
+    def now(self) -> tuple[Any, ...]:
+        return tuple(self._below(self._root))
+
+    def _below(self, folder: str) -> list[Any]:
+        found: list[Any] = []
+        for entry in sorted(os.scandir(folder), key=lambda one: one.name):
+            if entry.name.endswith(".db-shm"):  # the first process to open the database writes it anew
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                found += [entry.path, *self._below(entry.path)]
+            elif entry.is_symlink():
+                found.append((entry.path, Path(entry.path).readlink()))
+            else:
+                found.append((entry.path, *self._of_file(entry)))
+        return found
+
+    def _of_file(self, entry: os.DirEntry[str]) -> tuple[Any, ...]:
+        status = entry.stat()
+        if not stat.S_ISREG(status.st_mode):
+            return (status.st_mode,)
+        key = (entry.path, status.st_ino, status.st_size, status.st_mtime_ns)
+        if key not in self._known or time.time_ns() - status.st_mtime_ns < FRESH_NS:
+            self._known[key] = Path(entry.path).read_bytes()
+        return status.st_mode, self._known[key]
+
+
+def _note_places(root: Path, stride: int, calling: Callable[[Path, Trace], None], notes: Path) -> None:
+    """Run a call through and write down the places where it is to be killed."""
+    contents, places, last, lines = _Contents(root), [], None, 0
+
+    def act(here: Place) -> None:
+        nonlocal last, lines
+        if stride != CHANGES:
+            places.extend([here] if lines % stride == 0 else [])
+        elif (now := contents.now()) != last:
+            places.append(here)
+            last = now
+        lines += 1
+
+    calling(root, _before_lines(act))
+    notes.write_text(json.dumps(places))
+
+
+def kill_everywhere(
+    what: str,
+    checking: Callable[[Path, str], None],
+    stride: int,
+    *,
+    preparing: Callable[[Path], None],
+    calling: Callable[[Path, str, Trace], None],
+) -> tuple[int, list[str]]:
+    """Kill `what` after each change, or at every `stride`-th line. Return the number of kills and what was wrong."""
+    folder = Path(tempfile.mkdtemp(prefix="kill-", dir=MEMORY if os.access(MEMORY, os.W_OK) else None))
+    root, prepared, notes = folder / "node", folder / "prepared", folder / "places.json"
+    call = partial(_call, calling, what)
+    try:
+        root.mkdir()
+        _, error = in_child(partial(preparing, root))
+        if error:
+            return 0, [f"{what} not begun: {error}"]
+        root.rename(prepared)
+        shutil.copytree(prepared, root, symlinks=True)
+        _, error = in_child(partial(_note_places, root, stride, call, notes))
+        if error:
+            return 0, [f"{what} without a kill: {error}"]
+        places = [Place(*one) for one in json.loads(notes.read_text())]
+        wrong: list[str] = []
+        for place in places:
+            shutil.rmtree(root)
+            shutil.copytree(prepared, root, symlinks=True)
+            status, fault = in_child(partial(call, root, killing_at(place)))
+            _, found = in_child(partial(checking, root, what))
+            missed = "" if os.WIFSIGNALED(status) else "it never came there"
+            wrong += [f"{what} killed at {place}: {text}" for text in (fault or missed, found) if text]
+            print(".", end="", file=sys.stderr, flush=True)
+        return len(places), wrong
+    finally:
+        shutil.rmtree(folder)
+
+
+def _call(calling: Callable[[Path, str, Trace], None], what: str, root: Path, trace: Trace) -> None:
+    calling(root, what, trace)
+
+
+def print_report(
+    calls: tuple[str, ...],
+    checks: tuple[Callable[[Path, str], None], ...],
+    preparing: Callable[[Path, str], None],
+    calling: Callable[[Path, str, Trace], None],
+) -> None:
+    """Kill each call that the command line names, or all, for each check. Print kills by call and what was wrong."""
+    gc.disable()  # children are short-lived, and need no copies of pages that a collector only looks at
+    stride = int(sys.argv[1]) if len(sys.argv) > 1 else CHANGES
+    report: dict[str, Any] = {"kills": {}, "wrong": []}
+    for what in sys.argv[2:] or calls:
+        for checking in checks:
+            prepare = partial(_prepare, preparing, what)
+            kills, wrong = kill_everywhere(what, checking, stride, preparing=prepare, calling=calling)
+            report["kills"][f"{what}/{checking.__name__}"] = kills
+            report["wrong"] += wrong
+    print(json.dumps(report))
+
+
+def _prepare(preparing: Callable[[Path, str], None], what: str, root: Path) -> None:
+    preparing(root, what)
+
+
+def expect(found: Any, wanted: Any) -> None:
+    if found != wanted:
+        raise AssertionError(f"found {found}, wanted {wanted}")
