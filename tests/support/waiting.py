@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 
-def until(condition: Callable[[], object], *, timeout_s: float = 10.0, what: str = "") -> None:
+def until(condition: Callable[[], object], *, timeout_s: float = 30.0, what: str = "") -> None:
     """Return when the condition is true. Raises: AssertionError after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while not condition():
