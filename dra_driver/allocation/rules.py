@@ -175,6 +175,8 @@ def choose_rules(kubernetes: str, features: Features) -> AllocatorRules:
     per_request = _patch(kubernetes, version) >= _LIMIT_PER_REQUEST_SINCE[version]
     if version in {"1.36", "1.37"}:
         rules = _newer(version, features, shares=shares)
+        if _patch(kubernetes, version) >= _COUNTERS_PER_POOL_SINCE[version]:
+            rules = replace(rules, counters_of="pool")
         return replace(rules, limit_per_request=per_request)
     base = AllocatorRules(version, "incubating", exact=True, limit_per_request=per_request)
     base = replace(base, leaks=True, all_restarts_alternatives=True, late_match_key=True)
@@ -207,6 +209,8 @@ def choose_rules(kubernetes: str, features: Features) -> AllocatorRules:
 
 # The first patch release of each minor version with `limit_per_request`. Source: Kubernetes changelogs.
 _LIMIT_PER_REQUEST_SINCE = {"1.34": 12, "1.35": 9, "1.36": 5, "1.37": 1}
+# The first patch release that keeps counters by driver and pool name, not by pool name alone. Source: the allocators.
+_COUNTERS_PER_POOL_SINCE = {"1.36": 4, "1.37": 0}
 
 
 def _patch(kubernetes: str, version: str) -> int:
@@ -224,7 +228,7 @@ def _newer(version: str, features: Features, *, shares: bool) -> AllocatorRules:
         rules = replace(rules, sorted_pools=True, combinations=True, shares_hold_counters=True)
     if version == "1.37":
         rules = replace(rules, capacity_errors=True, any_share_is_shared=True)
-        rules = replace(rules, counters_of="pool", merges_claim_configs=True, static_all_capacity=True)
+        rules = replace(rules, merges_claim_configs=True, static_all_capacity=True)
         rules = replace(rules, counter_slices_stay=shares, distinct_forgets=False)
     return rules
 

@@ -18,7 +18,7 @@ _NATIVE = {
     "string": "unsupported native conversion from string to 'bool'",
     "int": "unsupported type conversion from 'int' to bool",
     "uint": "unsupported type conversion from 'uint' to bool",
-    "double": "unsupported type conversion from 'double' to bool",
+    "double": "type conversion error from Double to 'bool'",
     "map": "type conversion error from map to 'bool'",
     "list": "type conversion error from list to 'bool'",
     "bytes": "unsupported native conversion from bytes to 'bool'",

@@ -9,6 +9,8 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
+from collections.abc import Callable
+from typing import Any
 
 from lane.oracle import allocations, selectors
 from lane.oracle.editions import SELECTOR_EDITIONS
@@ -16,7 +18,10 @@ from lane.oracle.expressions import random_expressions
 from lane.oracle.ours import differs, our_selector_verdict
 from lane.oracle.outcomes import our_outcomes
 from lane.oracle.program import VERSIONS
+from lane.oracle.searches import random_search
 from lane.oracle.worlds import random_world
+
+MAKERS: dict[str, Callable[[int], dict[str, Any]]] = {"allocation": random_world, "searches": random_search}
 
 
 def main() -> int:
@@ -25,7 +30,7 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("record", help="record all verdicts anew")
     search = commands.add_parser("search", help="compare on new random cases")
-    search.add_argument("kind", choices=("selectors", "allocation"))
+    search.add_argument("kind", choices=("selectors", *MAKERS), help="searches: allocation in which the search is long")
     search.add_argument("--seed", type=int, required=True, help="another seed, other cases")
     search.add_argument("--count", type=int, default=1000, help="how many cases (default 1000)")
     options = parser.parse_args()
@@ -33,8 +38,9 @@ def main() -> int:
         selectors.record()
         allocations.record()
         return 0
-    search = _search_selectors if options.kind == "selectors" else _search_worlds
-    return search(options.seed, options.count)
+    if options.kind == "selectors":
+        return _search_selectors(options.seed, options.count)
+    return _search_worlds(MAKERS[options.kind], options.seed, options.count)
 
 
 def _search_selectors(seed: int, count: int) -> int:
@@ -51,9 +57,9 @@ def _search_selectors(seed: int, count: int) -> int:
     return int(bool(found["verdict"]))
 
 
-def _search_worlds(seed: int, count: int) -> int:
+def _search_worlds(make: Callable[[int], dict[str, Any]], seed: int, count: int) -> int:
     """Print each of our outcomes that the allocator was never seen to have; return 1 if there is one."""
-    worlds = [random_world(seed * 1_000_000 + number) for number in range(count)]
+    worlds = [make(seed * 1_000_000 + number) for number in range(count)]
     found: Counter[str] = Counter()
     for version in VERSIONS:
         for number, (world, told) in enumerate(zip(worlds, allocations.outcomes_of(worlds, version), strict=True)):

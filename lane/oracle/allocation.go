@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -92,7 +94,7 @@ func (w *world) outcomes(node *v1.Node, header allocationHeader) ([]json.RawMess
 	var seen []json.RawMessage
 	known := sets.New[string]()
 	for quiet := 0; quiet < header.Runs; quiet++ {
-		found := w.allocate(node, header)
+		found := w.allocate(node, w.listed(quiet%2 == 1), header)
 		text, err := json.Marshal(found.renamed())
 		if err != nil {
 			return nil, err
@@ -109,7 +111,23 @@ func (w *world) outcomes(node *v1.Node, header allocationHeader) ([]json.RawMess
 	return seen, nil
 }
 
-func (w *world) allocate(node *v1.Node, header allocationHeader) (found outcome) {
+// listed returns the slices in one of the orders that the scheduler may see: its informer lists them from a Go map. A
+// Go map of a few pools repeats the order in which they were found, only from another start, so that repeating alone
+// does not show what other orders lead to. The order within a pool stays.
+func (w *world) listed(sorted bool) []*resourceapi.ResourceSlice {
+	if !sorted {
+		return w.Slices
+	}
+	byPool := slices.Clone(w.Slices)
+	slices.SortStableFunc(byPool, func(a, b *resourceapi.ResourceSlice) int {
+		return cmp.Or(cmp.Compare(a.Spec.Driver, b.Spec.Driver), cmp.Compare(a.Spec.Pool.Name, b.Spec.Pool.Name))
+	})
+	return byPool
+}
+
+func (w *world) allocate(
+	node *v1.Node, listed []*resourceapi.ResourceSlice, header allocationHeader,
+) (found outcome) {
 	limit := time.Duration(header.Seconds * float64(time.Second))
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
@@ -119,7 +137,7 @@ func (w *world) allocate(node *v1.Node, header allocationHeader) (found outcome)
 		}
 	}()
 	cache := cel.NewCache(10, w.selectors)
-	allocator, err := structured.NewAllocator(ctx, w.features, w.state(), w, w.Slices, cache)
+	allocator, err := structured.NewAllocator(ctx, w.features, w.state(), w, listed, cache)
 	if err != nil {
 		return outcome{Error: err.Error()}
 	}

@@ -11,10 +11,11 @@ from typing import Any
 from lane.oracle import recordings
 from lane.oracle.outcomes import LATE, Outcome, told_outcomes
 from lane.oracle.program import VERSIONS, ask
+from lane.oracle.searches import random_search
 from lane.oracle.worlds import random_world
 from lane.oracle.written_worlds import written_worlds
 
-SEED, COUNT = 7_000_000, 400
+SEED, COUNT, SEARCHES = 7_000_000, 400, 40
 SECONDS, RUNS = 2.0, 60  # one run in eight swaps two pools
 
 Outcomes = dict[str, list[Outcome]]
@@ -48,6 +49,7 @@ def outcomes_of(worlds: Sequence[dict[str, Any]], kubernetes: str) -> list[Outco
 def record() -> None:
     """Record all versions."""
     named = written_worlds() | {f"random {number}": random_world(SEED + number) for number in range(COUNT)}
+    named |= {f"random search {number}": random_search(SEED + number) for number in range(SEARCHES)}
     columns = [outcomes_of(list(named.values()), version) for version in VERSIONS]
     cases = zip(([name, world] for name, world in named.items()), zip(*columns, strict=True), strict=True)
     recordings.write(recordings.ALLOCATIONS, VERSIONS, cases)

@@ -83,7 +83,7 @@ class _Maker:
         if self.random.random() < 0.05:
             wanted = self.random.choice(GROUND)  # mostly an error of type
         if depth <= 0 or self.random.random() < 0.12:
-            return self.leaf(wanted)
+            return self.leaf(wanted) if self.random.random() < 0.95 else self.left_open(wanted)
         kind = self.random.random()
         if kind < 0.07:
             return self.attribute()
@@ -111,6 +111,12 @@ class _Maker:
         if wanted.kind == "type":
             return self.random.choice(["int", "string", "bool", "type(1)", "list", "optional_type"])
         return self.random.choice(TERMS.get(wanted.name, ("null",)))
+
+    def left_open(self, wanted: Type) -> str:
+        """Return a term whose type the checker does not know; once in a while its value has another type."""
+        kind = wanted if self.random.random() < 0.7 else self.random.choice([*GROUND, *map(parse_type, TERMS)])
+        made = self.random.choice([".distinct()[0]", ".reverse()[0]", ".slice(0, 1)[0]", ".first().value()"])
+        return f"dyn([{self.leaf(kind)}]){made}"
 
     def optional(self, inner: Type) -> str:
         name = self.random.choice(ATTRIBUTES)

@@ -19,6 +19,7 @@ def written_worlds() -> dict[str, Wire]:
         **_held(),
         **_gates(),
         **_lists(),
+        **_orders(),
         **_limits(),
         **_searches(),
     }
@@ -200,6 +201,20 @@ def _lists() -> dict[str, Wire]:
     return found
 
 
+def _orders() -> dict[str, Wire]:
+    """Return a world in which the order of pools decides; versions before 1.36 take them in the order of a Go map."""
+    nodes = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}]}
+    devices = [_device("gpu-0", shared=False), _device("gpu-1", shared=False)]
+    one = world(*devices, claims=[_claim({"count": 3})])
+    one["nodes"][0]["metadata"]["labels"] = {"zone": "a"}
+    (first,) = one["slices"]
+    for name, scope in (("everywhere", {"allNodes": True}), ("zone", {"nodeSelector": nodes})):
+        rest = {key: value for key, value in first["spec"].items() if key != "nodeName"}
+        pool = first["spec"]["pool"] | {"name": name}
+        one["slices"].append({"metadata": {"name": name}, "spec": rest | scope | {"pool": pool}})
+    return {"order of three pools": one}
+
+
 def _limits() -> dict[str, Wire]:
     """Return worlds with claims around the limit of 32 results."""
     devices = [_device(f"gpu-{index}", shared=False) for index in range(40)]
@@ -223,7 +238,7 @@ def _limits() -> dict[str, Wire]:
 def _searches() -> dict[str, Wire]:
     """Return worlds in which the search ends without a result only after a while."""
     found = {}
-    for gpus, parts, wanted in ((3, 4, 4), (4, 3, 5), (4, 7, 5), (5, 3, 6)):
+    for gpus, parts, wanted in ((3, 4, 4), (4, 3, 5), (4, 7, 5), (5, 3, 6), (6, 4, 7)):
         sets = [{"name": f"gpu-{gpu}", "counters": {"memory": {"value": "80Gi"}}} for gpu in range(gpus)]
         half = {"memory": {"value": "48Gi"}}
         devices = [
@@ -239,4 +254,11 @@ def _searches() -> dict[str, Wire]:
         one = world(*devices, claims=[_claim({"count": wanted})])
         one["slices"] = _apart(one["slices"][0], {"sharedCounters": sets})
         found[f"search: {wanted} of {gpus} GPUs in {parts} parts"] = one
+        # Each driver of a node names its pool after the node.
+        beside = world(*devices, claims=[_claim({"count": wanted})], selectors=(f'device.driver == "{DRIVER}"',))
+        pool = {"name": "node-1", "generation": 1, "resourceSliceCount": 1}
+        nic = {"driver": "nic.example.com", "nodeName": "node-1", "pool": pool, "devices": [{"name": "nic-0"}]}
+        other = {"metadata": {"name": "nic"}, "spec": nic}
+        beside["slices"] = [*_apart(beside["slices"][0], {"sharedCounters": sets}), other]
+        found[f"search: {wanted} of {gpus} GPUs in {parts} parts, beside a network driver"] = beside
     return found

@@ -13,3 +13,10 @@ def test_the_limit_of_32_is_judged_per_request_from_a_patch_release_on(last: str
     assert not choose_rules(last, Features()).limit_per_request
     assert choose_rules(f"v{first}", Features()).limit_per_request
     assert choose_rules(f"{first}-gke.100", Features()).limit_per_request
+
+
+@pytest.mark.parametrize(
+    ("release", "account"), [("1.36.3", "pool name"), ("1.36.4", "pool"), ("1.36", "pool"), ("1.37.0", "pool")]
+)
+def test_counters_belong_to_a_driver_and_pool_from_1_36_4_on(release: str, account: str) -> None:
+    assert choose_rules(release, Features()).counters_of == account

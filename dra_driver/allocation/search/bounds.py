@@ -1,59 +1,126 @@
-"""Bounds: whether a request could still get all its devices, judged by counters and free devices alone.
+"""Bounds: whether the requests of a search could still get all their devices, judged for each of them by itself.
 
-In: a state of a very long search. Out: a limit on how many more devices a request could get. A state that the limit
-rules out has no solution, so it is not searched. Nothing that the search would leave behind is lost, because
-alternatives whose candidates could leave a trace are not judged.
+In: a state of a very long search. Out: whether the current request, and each one after it, could still be filled from
+the devices that are free, the counters that are left, and the value on which a constraint has settled. A state that
+this rules out has no solution, so it is not searched. Nothing that the search would leave behind is lost, because
+requests whose candidates could leave a trace, or end the search with an error, are not judged, nor is any after them.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from dra_driver.allocation.constraints.single_values import MatchAttribute
 from dra_driver.allocation.pools.capacity import Amount
-from dra_driver.allocation.requests import Alternative
+from dra_driver.allocation.requests import Alternative, RequestPlan
+from dra_driver.allocation.search.candidates import Prepared
 from dra_driver.allocation.search.symmetry import Component, Symmetry
+from dra_driver.model import limits
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What an alternative could take of one component: its members, and the least that each takes from a counter."""
+
+    component: Component
+    members: list[int]
+    least: list[tuple[int, Amount]]
 
 
 class Bounds:
     """Limits for one search."""
 
-    def __init__(self, symmetry: Symmetry) -> None:
+    def __init__(self, symmetry: Symmetry, prepared: Prepared) -> None:
         self._symmetry = symmetry
-        self._parts: dict[Alternative, list[tuple[Component, list[int], list[tuple[int, Amount]]]] | None] = {}
+        self._prepared = prepared
+        self._parts: dict[Alternative, list[Part] | None] = {}
+        self._following: dict[tuple[int, int], list[RequestPlan]] = {}
+        self._may_meet_limit = self._can_exceed()
 
     def can_fill(self, alternative: Alternative, missing: int) -> bool:
-        """Return whether an alternative might still get `missing` more devices."""
-        if alternative not in self._parts:
-            self._parts[alternative] = self._find_parts(alternative)
-        parts = self._parts[alternative]
-        if parts is None:
-            return True
-        for component, members, least in parts:
-            missing -= self._most(alternative, component, members, least)
+        """Return whether an alternative might still get `missing` devices, and each later request all of its own."""
+        if self._is_judged(alternative) and not self._could_get(alternative, missing):
+            return False
+        return all(self._could_be_met(request) for request in self._after(alternative))
+
+    def _could_be_met(self, request: RequestPlan) -> bool:
+        return any(self._could_get(one, self._prepared.count(one)) for one in request.alternatives)
+
+    def _could_get(self, alternative: Alternative, missing: int) -> bool:
+        for part in self._parts[alternative] or ():
+            missing -= self._most(alternative, part)
             if missing <= 0:
                 return True
-        return False
+        return missing <= 0
 
-    def _most(
-        self, alternative: Alternative, component: Component, members: list[int], least: list[tuple[int, Amount]]
-    ) -> int:
+    def _after(self, alternative: Alternative) -> list[RequestPlan]:
+        """Return the requests after an alternative's own that can be judged."""
+        place = alternative.claim, alternative.request
+        if place not in self._following:
+            self._following[place] = self._find_following(alternative)
+        return self._following[place]
+
+    def _find_following(self, alternative: Alternative) -> list[RequestPlan]:
+        found: list[RequestPlan] = []
+        claims = self._symmetry.plan.claims
+        if self._may_meet_limit or not self._are_judged(claims[alternative.claim].requests[alternative.request]):
+            return found
+        for number, claim in enumerate(claims[alternative.claim :], alternative.claim):
+            for request in claim.requests[alternative.request + 1 if number == alternative.claim else 0 :]:
+                if not self._are_judged(request):
+                    return found
+                found.append(request)
+        return found
+
+    def _are_judged(self, request: RequestPlan) -> bool:
+        return all(self._is_judged(one) for one in request.alternatives)
+
+    def _is_judged(self, alternative: Alternative) -> bool:
+        if alternative not in self._parts:
+            self._parts[alternative] = self._find_parts(alternative)
+        return self._parts[alternative] is not None
+
+    def _can_exceed(self) -> bool:
+        """Return whether some choice of alternatives asks for more results than a claim may have."""
+        count = self._prepared.count
+        most = (sum(max(map(count, r.alternatives)) for r in claim.requests) for claim in self._symmetry.plan.claims)
+        return any(number > limits.ALLOCATION_RESULTS for number in most)
+
+    def _most(self, alternative: Alternative, part: Part) -> int:
         """Return the most devices that one component could yield."""
         attempt, devices = self._symmetry.attempt, self._symmetry.devices
-        most = sum(not attempt.is_busy(alternative, devices[member]) for member in members)
-        if not least or not most:
+        settled = self._settled(alternative)
+        most = sum(
+            not attempt.is_busy(alternative, devices[member])
+            and all(attempt.known.attribute(devices[member], one.attribute) == one.value for one in settled)
+            for member in part.members
+        )
+        if not part.least or not most:
             return most
-        account = attempt.known.account(devices[members[0]])
+        account = attempt.known.account(devices[part.members[0]])
         if account.is_overdrawn:
             return 0
-        consumed = attempt.consumed.get(component.account, {})
-        for place, amount in least:
-            counter = component.counters[place]
+        consumed = attempt.consumed.get(part.component.account, {})
+        for place, amount in part.least:
+            counter = part.component.counters[place]
             limit = account.available.get(counter)
             if limit is not None:
                 most = min(most, int((limit - consumed.get(counter, 0)) // amount))
         return most
 
-    def _find_parts(
-        self, alternative: Alternative
-    ) -> list[tuple[Component, list[int], list[tuple[int, Amount]]]] | None:
+    def _settled(self, alternative: Alternative) -> list[MatchAttribute]:
+        """Return the constraints on an alternative that have settled on a value."""
+        constraints = self._symmetry.attempt.constraints
+        return [
+            one
+            for claim in constraints[alternative.claim : alternative.claim + 1]  # a plain plan has none
+            for one in claim
+            if type(one) is MatchAttribute
+            and one.count > 0
+            and one.covers(alternative.request_name, alternative.full_name)
+        ]
+
+    def _find_parts(self, alternative: Alternative) -> list[Part] | None:
         """Group an alternative's candidates by component; return None where they can't be judged."""
         symmetry = self._symmetry
         candidates = symmetry.candidates[alternative]
@@ -65,7 +132,7 @@ class Bounds:
         for number in candidates:
             component = symmetry.component(number)
             grouped.setdefault(component.members[0], (component, []))[1].append(number)
-        return [(c, members, _least(c, members)) for c, members in grouped.values()]
+        return [Part(component, members, _least(component, members)) for component, members in grouped.values()]
 
 
 def _least(component: Component, members: list[int]) -> list[tuple[int, Amount]]:

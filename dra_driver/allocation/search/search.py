@@ -259,7 +259,7 @@ class Search:
         """Return whether a request might still get its missing devices."""
         if self._bounds is None:
             assert self._symmetry is not None  # noqa: S101
-            self._bounds = Bounds(self._symmetry)
+            self._bounds = Bounds(self._symmetry, self.prepared)
         return self._bounds.can_fill(alternative, self.prepared.count(alternative) - number)
 
     def _traces(self) -> int:

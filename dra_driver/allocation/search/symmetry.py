@@ -43,7 +43,7 @@ class Symmetry:
     """What is known about a search before any state is examined; `is_usable` says whether states have keys."""
 
     def __init__(self, plan: Plan, prepared: Prepared, attempt: Attempt) -> None:
-        self._plan = plan
+        self.plan = plan
         self.attempt = attempt
         self.devices = prepared.devices
         self._prepared = prepared
@@ -51,12 +51,18 @@ class Symmetry:
         self._index = {device: number for number, device in enumerate(self.devices)}
         self.candidates: dict[Alternative, list[int]] = {}
         self.failed: dict[Hashable, int] = {}
-        names = [pool.id[1] for pool in prepared.pools]
-        self.is_usable = len(set(names)) == len(names) and self._find_candidates()
+        self.is_usable = self._has_separate_accounts() and self._find_candidates()
         if self.is_usable:
             self._is_exact = self._does_order_count()
             self._later = self._see_later()
             self._component_of = self._find_components()
+
+    def _has_separate_accounts(self) -> bool:
+        """Return whether no two pools take counters from one account, which belongs to the pool that opened it."""
+        if self.attempt.context.rules.counters_of != "pool name":
+            return True
+        counting = [pool.id[1] for pool in self._prepared.pools if any(one.consumes for one in pool.slices)]
+        return len(set(counting)) == len(counting)
 
     def _does_order_count(self) -> bool:
         """Return whether the order of equal devices can change how a state ends.
@@ -68,13 +74,13 @@ class Symmetry:
         kinds = (DistinctAttribute, DistinctLists, MatchLists)
         distinct = any(isinstance(c, kinds) for claim in constraints for c in claim)
         return (distinct and self._combinations) or any(
-            alternative.is_all and constraints[alternative.claim] for alternative in self._plan.alternatives
+            alternative.is_all and constraints[alternative.claim] for alternative in self.plan.alternatives
         )
 
     def _find_candidates(self) -> bool:
         """List what each alternative could ever take; return False if a selector fails, which must stay visible."""
         attempt = self.attempt
-        for alternative in self._plan.alternatives:
+        for alternative in self.plan.alternatives:
             found = []
             for number, device in enumerate(self.devices):
                 if not alternative.is_admin and device.id in attempt.context.held.devices:
@@ -103,8 +109,8 @@ class Symmetry:
         """Return, for each request, the devices that later requests could take."""
         later: dict[tuple[int, int], frozenset[int]] = {}
         seen: frozenset[int] = frozenset()
-        for claim in reversed(range(len(self._plan.claims))):
-            requests = self._plan.claims[claim].requests
+        for claim in reversed(range(len(self.plan.claims))):
+            requests = self.plan.claims[claim].requests
             for number in reversed(range(len(requests))):
                 later[claim, number] = seen
                 for alternative in requests[number].alternatives:
@@ -241,7 +247,7 @@ class Symmetry:
         now: Sequence[int] = self.candidates[alternative]
         if alternative.is_all:
             now = [self._index[device] for device in self._prepared.everything(alternative)[number:]]
-            first = self._plan.claims[alternative.claim].requests[alternative.request].alternatives[0]
+            first = self.plan.claims[alternative.claim].requests[alternative.request].alternatives[0]
             now = [*now, *self.candidates[first]]
         elif start:
             now = now[bisect_left(now, start) :]

@@ -47,7 +47,7 @@ _NEWER = Behaviour(
     copies_branches=False,
     refuses_plain=True,
     newer_costs=True,
-    names={name: f"{name} since 1.37" for name in ("lists.range", "includes")},
+    names={name: f"{name} since 1.37" for name in ("lists.range", "includes", "indexOf", "lastIndexOf")},
 )
 CHANGING = {name: f"{name} up to 1.36" for name in ("quantity", "add", "sub")}
 

@@ -244,6 +244,8 @@ class _Checker:
             node.type = ERROR
             return
         node.overloads, node.type = tuple(ids), result
+        if not closed and len(ids) == 1:
+            node.bound = next(one.params for one in self._declarations.overloads(node.function) if one.id == ids[0])
         if key is not None and result.closed:
             self._declarations.remember(key, node.overloads, result)
 

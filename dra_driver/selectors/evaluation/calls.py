@@ -10,18 +10,20 @@ The rule: the semantics are those of `equality.py`, `arithmetic.py` and `functio
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from dra_driver.selectors.evaluation.operand_types import guarded
 from dra_driver.selectors.evaluation.program import member_key
-from dra_driver.selectors.library.functions import FUNCTIONS, TABLES, refusal
+from dra_driver.selectors.library.functions import FUNCTIONS, TABLES, implementation, refusal
 from dra_driver.selectors.library.lists import LIST_AND_ANY
 from dra_driver.selectors.library.regex import Pattern
 from dra_driver.selectors.values.arithmetic import OPERATORS, negate, refuse
 from dra_driver.selectors.values.construction import insert
 from dra_driver.selectors.values.containers import refuse_unhashable
 from dra_driver.selectors.values.equality import NO_SUCH_OVERLOAD, compare, contains, equal, is_equal
-from dra_driver.selectors.values.values import CelError
+from dra_driver.selectors.values.types import Type
+from dra_driver.selectors.values.values import CelError, TypeValue
 
 Closure = Callable[[Any], Any]
 Constants = list[tuple[bool, Any]]
@@ -127,15 +129,17 @@ def emit_membership(needle: Closure, members: frozenset[Any]) -> Closure:
     return member
 
 
-def emit_call(function: str, operands: list[Closure], constants: Constants, pattern: Pattern | None) -> Closure:
-    """Make a call of a library function."""
+def emit_call(
+    function: str, operands: list[Closure], constants: Constants, pattern: Pattern | None, bound: Sequence[Type]
+) -> Closure:
+    """Make a call of a library function; `bound` are the parameters that its operands must fit, if any."""
     if function in PURE and all(known for known, _ in constants):
         return _evaluated(function, [value for _, value in constants])
     if pattern is not None:
         return _with_pattern(function, operands, pattern)
     table = TABLES.get(function, {} if function not in FUNCTIONS else None)
-    if table is None or function in LIST_AND_ANY:
-        call = FUNCTIONS[function]
+    if table is None or bound or function in LIST_AND_ANY:
+        call = guarded(function, bound, implementation(function, member=False))
         return lambda frame: call(*[closure(frame) for closure in operands])
     if len(operands) == 1:
         return _unary(function, operands[0], {types[0]: use for types, use in table.items() if len(types) == 1})
@@ -177,6 +181,8 @@ def _with_pattern(function: str, operands: list[Closure], pattern: Pattern) -> C
             value = subject(frame)
             if type(value) is str:
                 return use(value)
+            if type(value) is TypeValue:
+                return use(value.name)  # with a constant pattern the server looks at the Go value, which is the name
             raise CelError(NO_SUCH_OVERLOAD)
 
         return search

@@ -305,7 +305,7 @@ class _Compiler(Folds):
         return (
             emit_order(function, closures, constants)
             or emit_binary(function, closures)
-            or emit_call(name, closures, constants, self._program.patterns.get(node))
+            or emit_call(name, closures, constants, self._program.patterns.get(node), node.bound)
         )
 
     def _alternative(self, node: Call) -> Closure:

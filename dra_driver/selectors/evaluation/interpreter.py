@@ -31,7 +31,7 @@ from dra_driver.selectors.values.construction import insert, make_list, make_map
 from dra_driver.selectors.values.containers import CelMap, refuse_unhashable
 from dra_driver.selectors.values.equality import NO_SUCH_OVERLOAD, compare, contains, equal, is_equal
 from dra_driver.selectors.values.patience import STEPS, held
-from dra_driver.selectors.values.values import COST_EXCEEDED, CelAbort, CelError, Optional
+from dra_driver.selectors.values.values import COST_EXCEEDED, CelAbort, CelError, Optional, TypeValue
 
 BUDGET = 1_000_000
 _LIST_COST, _MAP_COST, _MESSAGE_COST = 10, 30, 40
@@ -300,6 +300,8 @@ class Interpreter:
             return insert(*values)
         pattern = self._program.patterns.get(node)
         if pattern is not None:
+            if type(values[0]) is TypeValue and len(values) == 2:
+                values = [values[0].name, values[1]]  # as the closures do
             return FUNCTIONS[function](*values) if type(values[0]) is str else _refuse_pattern()
         return self._program.functions[node](*values)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dra_driver.selectors.checking.behaviour import CHANGING, Behaviour, behaviour_of
+from dra_driver.selectors.evaluation.operand_types import guarded
 from dra_driver.selectors.library.access import KEY_TYPES
 from dra_driver.selectors.library.conversions import CONVERSIONS
 from dra_driver.selectors.library.functions import FUNCTIONS, Function, implementation
@@ -95,7 +96,8 @@ class _Constructor:
         program = self._program
         self.visit(program.root)
         for call in self._calls:
-            program.functions[call] = implementation(program.filed(call.function), member=call.target is not None)
+            name = program.filed(call.function)
+            program.functions[call] = guarded(name, call.bound, implementation(name, member=call.target is not None))
 
     def visit(self, node: Node) -> bool:
         """Settle a node and everything below it; return whether it is constant."""

@@ -35,6 +35,7 @@ _Table = dict[tuple[type, ...], Callable[..., Any]]
 # Functions whose implementations check their operands themselves and fail with the short text.
 _SHORT_REFUSAL = frozenset({"contains", "startsWith", "endsWith"})
 _NAMED_REFUSAL = frozenset({"size", "matches", "sort", "@sortByAssociatedKeys"})
+UNGUARDED = _SHORT_REFUSAL | _NAMED_REFUSAL | {"flatten"}
 _RECEIVERS = frozenset({str, Duration, Timestamp})  # types that answer every call themselves, with the short text
 
 

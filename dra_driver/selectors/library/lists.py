@@ -258,4 +258,9 @@ LISTS: dict[str, dict[tuple[type, ...], Any]] = {
     "optional.unwrap": _unary(_unwrap("optional.unwrap")),
 }
 # Functions of a list and any second operand, whose type is not checked.
-LIST_AND_ANY: dict[str, Callable[[Any, Any], Any]] = {"indexOf": _index_of, "lastIndexOf": _last_index_of}
+LIST_AND_ANY: dict[str, Callable[[Any, Any], Any]] = {
+    "indexOf": _index_of,
+    "lastIndexOf": _last_index_of,
+    "indexOf since 1.37": _index_of,
+    "lastIndexOf since 1.37": _last_index_of,
+}

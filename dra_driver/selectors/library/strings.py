@@ -7,6 +7,7 @@ The rule: cel-go's strings extension (version 2) and its standard string functio
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from dra_driver.selectors.values.arithmetic import MAX_TEXT, checked_text
@@ -68,6 +69,17 @@ def _last_index_from(text: str, part: str, offset: int) -> int:
     return text.rfind(part, 0, offset + len(part))
 
 
+def _clamped(search: Callable[[str, str, int], int]) -> Callable[[str, str, int], int]:
+    """Make a search with an offset as it is since 1.37: an empty part is found no further than at the text's end."""
+
+    def search_clamped(text: str, part: str, offset: int) -> int:
+        if offset < 0:
+            raise _out_of_range(offset)
+        return search(text, part, offset) if part else min(offset, len(text))
+
+    return search_clamped
+
+
 def _substring(text: str, start: int) -> str:
     if not 0 <= start <= len(text):
         raise _out_of_range(start)
@@ -127,6 +139,8 @@ STRINGS: dict[str, dict[tuple[type, ...], Any]] = {
     "endsWith": {(str, str): str.endswith},
     "indexOf": {(str, str): _index_of, (str, str, int): _index_of},
     "lastIndexOf": {(str, str): _last_index_of, (str, str, int): _last_index_from},
+    "indexOf since 1.37": {(str, str): _index_of, (str, str, int): _clamped(_index_of)},
+    "lastIndexOf since 1.37": {(str, str): _last_index_of, (str, str, int): _clamped(_last_index_from)},
     "lowerAscii": {(str,): lambda text: text.lower() if text.isascii() else text.translate(_ASCII_LOWER)},
     "upperAscii": {(str,): lambda text: text.upper() if text.isascii() else text.translate(_ASCII_UPPER)},
     "replace": {(str, str, str): _replace, (str, str, str, int): _replace},

@@ -65,9 +65,12 @@ class Select(Node):
 
 
 class Call(Node):
-    """A call or an operator. `overloads` are the ids of the candidates, in table order."""
+    """A call or an operator. `overloads` are the ids of the candidates, in table order.
 
-    __slots__ = ("args", "function", "overloads", "target")
+    `bound` are the parameters of the only candidate, set where the type of an operand was left open.
+    """
+
+    __slots__ = ("args", "bound", "function", "overloads", "target")
 
     def __init__(self, function: str, target: Node | None, args: list[Node], offset: int, visits: int = 0) -> None:
         self.function = function
@@ -77,6 +80,7 @@ class Call(Node):
         self.visits = visits
         self.type = DYN
         self.overloads: tuple[str, ...] = ()
+        self.bound: tuple[Type, ...] = ()
 
 
 class ListLiteral(Node):
