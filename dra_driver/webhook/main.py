@@ -22,8 +22,9 @@ from dra_driver.webhook.callers import Callers
 from dra_driver.webhook.fleet import PublishedFleet
 from dra_driver.webhook.fleet_watch import FleetWatch
 from dra_driver.webhook.identity import CertificateSource, Mounted, SelfMade, ServingIdentity
+from dra_driver.webhook.images import ImageAdvisor
 from dra_driver.webhook.linting import FleetLinter
-from dra_driver.webhook.review import allow_unread, judge_configs, judge_selectors, refuse_unread
+from dra_driver.webhook.review import allow_unread, judge_configs, judge_images, judge_selectors, refuse_unread
 from dra_driver.webhook.server import Judge, ReviewServer
 
 log = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ log = logging.getLogger(__name__)
 _M_ARENA_MAX = -8  # Source: malloc.h of glibc
 # How long one thread computes while others wait: a review of a config must not wait behind one of selectors.
 _SWITCH_SECONDS = 0.001
-UNREAD = {"/configs": refuse_unread, "/selectors": allow_unread}
+UNREAD = {"/configs": refuse_unread, "/selectors": allow_unread, "/images": allow_unread}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class Webhook:
         self.server = ReviewServer(
             settings.address,
             self.identity.context,
-            judges=judges(settings.driver, linter),
+            judges=judges(settings.driver, linter, ImageAdvisor(self._fleet, settings.driver)),
             unread=UNREAD,
             readiness=self._unready,
             metrics=lambda: generate_latest(registry),
@@ -120,12 +121,13 @@ def settle() -> None:
     sys.setswitchinterval(_SWITCH_SECONDS)
 
 
-def judges(driver: str, linter: FleetLinter) -> dict[str, Judge]:
+def judges(driver: str, linter: FleetLinter, advisor: ImageAdvisor) -> dict[str, Judge]:
     """Return the function that answers each path."""
     validate({})  # loads the models now, so that the first review does not wait for them
     return {
         "/configs": lambda review, _waiting: judge_configs(review, driver),
         "/selectors": lambda review, waiting: judge_selectors(review, linter, waiting),
+        "/images": lambda review, _waiting: judge_images(review, advisor),
     }
 
 

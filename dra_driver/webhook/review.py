@@ -1,7 +1,7 @@
-"""Answer one AdmissionReview with another. Two questions: are the configs valid, and will the selectors cause trouble?
+"""Answer one AdmissionReview with another: are configs valid, and will selectors or images cause trouble?
 
 Pure except for the fleet that it is given. Configs go through the node's own validation and may be refused; selectors
-are never refused, only warned of. An object that is being deleted, or whose spec did not change, is allowed.
+and pods are never refused, only warned of. An object that is being deleted, or whose spec did not change, is allowed.
 Source: Kubernetes API admission.k8s.io/v1.
 """
 
@@ -32,6 +32,13 @@ class Linter(Protocol):
         """Return what will cause trouble, one sentence each; none while too little is known."""
 
 
+class Advisor(Protocol):
+    """The source of warnings about the images of pods."""
+
+    def warnings(self, pod: Any) -> list[str]:
+        """Return what will cause trouble, one sentence each; none while too little is known."""
+
+
 def judge_configs(review: Any, driver: str) -> Wire:
     """Answer whether the configs for this driver are valid. Raises: InputError("input.review")."""
     request = _request(review)
@@ -59,6 +66,17 @@ def judge_selectors(review: Any, linter: Linter, waiting: Patience | None = None
     return _answer(request["uid"], warnings=[shortened(one, WARNING_CHARACTERS) for one in found])
 
 
+def judge_images(review: Any, advisor: Advisor) -> Wire:
+    """Answer with warnings about a new pod's images; the pod is always allowed. Raises: InputError("input.review")."""
+    request = _request(review)
+    kind = request.get("kind")
+    is_pod = isinstance(kind, dict) and kind.get("kind") == "Pod"
+    if not is_pod or request.get("operation") != "CREATE" or _is_settled(request):
+        return _answer(request["uid"])
+    found = advisor.warnings(request["object"])[:MOST_WARNINGS]
+    return _answer(request["uid"], warnings=[shortened(one, WARNING_CHARACTERS) for one in found])
+
+
 def refuse_unread(uid: str) -> Wire:
     """Refuse an object with too many values to read; otherwise an invalid config could be hidden among them."""
     status = refusal("object", "the webhook", "", (ConfigFault("object", "holds more values than any valid object"),))
@@ -67,7 +85,7 @@ def refuse_unread(uid: str) -> Wire:
 
 def allow_unread(uid: str) -> Wire:
     """Allow an object with too many values to read, with a warning."""
-    return _answer(uid, warnings=["the object holds more values than any valid object: its selectors are not judged"])
+    return _answer(uid, warnings=["the object holds more values than any valid object: it is not judged"])
 
 
 def _faults(kind: str, request: Mapping[str, Any], driver: str) -> Iterator[ConfigFault]:

@@ -196,6 +196,7 @@ def test_kubectl_shows_what_the_page_shows(served: Served, tmp_path: Path) -> No
     until(
         "a warning", lambda: "Warning" in applied(served.cluster, tmp_path, "doubtful.yaml", "--dry-run=server")[0], 20
     )
+    assert applied(served.cluster, tmp_path, "trainer.yaml", "--dry-run=server")[:2] == shown("trainer.yaml")[:2]
     try:
         assert applied(served.cluster, tmp_path, "doubtful.yaml") == shown("doubtful.yaml")
     finally:

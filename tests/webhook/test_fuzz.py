@@ -21,6 +21,7 @@ from dra_driver.model.errors import ClaimError
 from dra_driver.webhook.certificates import make_pair
 from dra_driver.webhook.fleet import PublishedFleet
 from dra_driver.webhook.identity import load_pair
+from dra_driver.webhook.images import ImageAdvisor
 from dra_driver.webhook.linting import FleetLinter
 from dra_driver.webhook.main import UNREAD, judges
 from dra_driver.webhook.server import ReviewServer
@@ -69,7 +70,8 @@ def ask():
     pair, context = make_pair(("localhost",), datetime.now(UTC)), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     load_pair(context, pair)
     linter = FleetLinter(fleet, DRIVER, kubernetes="1.35")
-    server = ReviewServer(("127.0.0.1", 0), context, judges=judges(DRIVER, linter), unread=UNREAD, readiness=tuple)
+    answers = judges(DRIVER, linter, ImageAdvisor(fleet, DRIVER))
+    server = ReviewServer(("127.0.0.1", 0), context, judges=answers, unread=UNREAD, readiness=tuple)
     server.start()
     trust = ssl.create_default_context(cadata=pair.authorities)
     connection = http.client.HTTPSConnection("localhost", server.port, context=trust, timeout=30)

@@ -9,8 +9,9 @@ import yaml
 
 from dra_driver.views.fleet.devices import fleet_of_profile
 from dra_driver.webhook.fleet import PublishedFleet
+from dra_driver.webhook.images import ImageAdvisor
 from dra_driver.webhook.linting import SAID, FleetLinter
-from dra_driver.webhook.review import judge_configs, judge_selectors
+from dra_driver.webhook.review import judge_configs, judge_images, judge_selectors
 from tests.support.webhook_page import FILES, PAGE, shown
 from tests.webhook.support.reviews import DRIVER, review
 
@@ -18,13 +19,18 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def linter():
+def fleet():
     """The fleet of the page: one node of the profile demo-h100."""
-    fleet = PublishedFleet()
+    fleet = PublishedFleet(DRIVER)
     found = yaml.safe_load((ROOT / "deviceclasses" / f"{DRIVER}.yaml").read_text())
     fleet.replace_classes((found,))
     devices = [one.wire for one in fleet_of_profile("demo-h100").devices if one.driver == DRIVER]
     fleet.replace_slices(({"metadata": {"uid": "1"}, "spec": {"driver": DRIVER, "devices": devices}},))
+    return fleet
+
+
+@pytest.fixture
+def linter(fleet):
     return FleetLinter(fleet, DRIVER, kubernetes="1.35")
 
 
@@ -38,6 +44,11 @@ def test_a_wrong_config_is_refused_as_the_page_shows():
 def test_doubtful_selectors_are_warned_of_as_the_page_shows(linter):
     response = judge_selectors(review(yaml.safe_load(FILES["doubtful.yaml"])), linter)["response"]
     assert shown("doubtful.yaml")[:-1] == [f"Warning: {one}" for one in response["warnings"]]
+
+
+def test_an_image_that_needs_more_is_warned_of_as_the_page_shows(fleet):
+    response = judge_images(review(yaml.safe_load(FILES["trainer.yaml"])), ImageAdvisor(fleet, DRIVER))["response"]
+    assert shown("trainer.yaml")[:-1] == [f"Warning: {one}" for one in response["warnings"]]
 
 
 def test_the_policy_says_what_the_page_shows():

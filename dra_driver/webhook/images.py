@@ -1,0 +1,81 @@
+"""Warnings about images: pods with claims whose images need a newer CUDA than some drivers of the cluster serve.
+
+In: a Pod, as anyone may have written it, and the fleet. Out: two sentences for each need that a driver of the fleet
+does not serve: what is short, and the selector to paste. The pod's claims are not read, since the webhook has no right
+to; where one already asks for such a driver, the warning says nothing new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from dra_driver.claims.cuda_need import ANNOTATION, VARIABLE, CudaNeed, cuda_needs
+from dra_driver.model.semver import Semver
+from dra_driver.model.wire import Wire
+from dra_driver.webhook.fleet import PublishedFleet
+
+_MOST_NEEDS = 4
+_MOST_CONTAINERS = 64
+_Served = tuple[Semver, Semver | None, int]  # CUDA version, driver version, number of devices
+
+
+class ImageAdvisor:
+    """What is to be said of the images of pods. Any thread may ask."""
+
+    def __init__(self, fleet: PublishedFleet, driver: str) -> None:
+        self._fleet, self._driver = fleet, driver
+
+    def warnings(self, pod: Any) -> list[str]:
+        """Return the sentences about a pod; none for a pod without claims, and until the fleet is known."""
+        wire = _said_by(pod)
+        if not wire["spec"]["resourceClaims"] or not self._fleet.is_known:
+            return []
+        served = list(self._served())
+        found = dict.fromkeys(islice(cuda_needs(wire), _MOST_NEEDS))
+        return [sentence for need in found for sentence in _short(need, served)]
+
+    def _served(self) -> Iterator[_Served]:
+        for shape in self._fleet.shapes():
+            held = shape.view.attributes.get(self._driver) or {}
+            cuda, driver = held.get("cudaDriverVersion"), held.get("driverVersion")
+            if shape.view.driver == self._driver and isinstance(cuda, Semver):
+                yield cuda, driver if isinstance(driver, Semver) else None, shape.count
+
+
+def _short(need: CudaNeed, served: list[_Served]) -> Iterator[str]:
+    old = [(cuda, count) for cuda, driver, count in served if not need.is_met_by(cuda, driver)]
+    if old:
+        short, every = sum(count for _, count in old), sum(count for _, _, count in served)
+        yield (
+            f"{need.said_by} needs CUDA {need.version}, and {short} of the cluster's {every} devices have a driver "
+            f"for less (CUDA {min(cuda for cuda, _ in old)})"
+        )
+        yield f"unless its claims say so already, add to their selectors: {need.selector}"
+
+
+def _said_by(pod: Any) -> Wire:
+    """Return what a pod says of its needs, and its claims, with everything of another shape left out."""
+    spec, metadata = _mapping(_mapping(pod).get("spec")), _mapping(_mapping(pod).get("metadata"))
+    said = _mapping(metadata.get("annotations")).get(ANNOTATION)
+    lists = {field: [_container(one) for one in _items(spec.get(field))] for field in ("initContainers", "containers")}
+    claims = _items(spec.get("resourceClaims"))
+    return {"metadata": {"annotations": {ANNOTATION: said}}, "spec": lists | {"resourceClaims": claims}}
+
+
+def _container(one: Wire) -> Wire:
+    env = [{"name": VARIABLE, "value": entry.get("value")} for entry in _items(one.get("env")) if _says(entry)]
+    return {"name": str(one.get("name")), "env": env}
+
+
+def _says(entry: Wire) -> bool:
+    return entry.get("name") == VARIABLE
+
+
+def _mapping(value: Any) -> Wire:
+    return value if isinstance(value, dict) else {}
+
+
+def _items(value: Any) -> list[Wire]:
+    return [one for one in value[:_MOST_CONTAINERS] if isinstance(one, dict)] if isinstance(value, list) else []

@@ -1,0 +1,81 @@
+"""Warnings about pods whose images need a newer CUDA than drivers of the fleet serve."""
+
+from __future__ import annotations
+
+import pytest
+
+from dra_driver.webhook.fleet import PublishedFleet
+from dra_driver.webhook.images import ImageAdvisor
+from dra_driver.webhook.review import judge_images
+from dra_driver.webhook.wording import WARNING_CHARACTERS
+from tests.support.embedded_client import slice_wire
+from tests.webhook.support.reviews import DRIVER, review
+
+SELECTOR = 'device.attributes["gpu.nvidia.com"].cudaDriverVersion.compareTo(semver("12.8.0")) >= 0'
+
+
+def device(index, cuda):
+    attributes = {"uuid": {"string": f"GPU-{index}"}, "cudaDriverVersion": {"version": cuda}}
+    return {"name": f"gpu-{index}", "attributes": attributes}
+
+
+@pytest.fixture
+def fleet():
+    made = PublishedFleet(DRIVER)
+    wire = slice_wire("s", driver=DRIVER, devices=[device(0, "12.2.0"), device(1, "12.2.0"), device(2, "12.8.0")])
+    wire["metadata"]["uid"] = "s"
+    made.replace_slices((wire,))
+    made.replace_classes(())
+    return made
+
+
+def pod(*env, annotations=None, claims=({"name": "gpu", "resourceClaimTemplateName": "one"},), field="containers"):
+    metadata = {"name": "p", "annotations": annotations or {}}
+    spec = {"containers": [], field: [{"name": "main", "env": list(env)}], "resourceClaims": list(claims)}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def required(text):
+    return {"name": "NVIDIA_REQUIRE_CUDA", "value": text}
+
+
+def said(fleet, obj, operation="CREATE"):
+    answer = judge_images(review(obj, operation=operation), ImageAdvisor(fleet, DRIVER))["response"]
+    assert answer["allowed"]
+    return answer.get("warnings", [])
+
+
+@pytest.mark.parametrize(
+    ("obj", "by"),
+    [
+        (pod(required("cuda>=12.8")), "container main: NVIDIA_REQUIRE_CUDA"),
+        (pod(required("cuda>=12.8"), field="initContainers"), "container main: NVIDIA_REQUIRE_CUDA"),
+        (pod(annotations={"gpu.nvidia.com/cuda-required": "12.8"}), "annotation gpu.nvidia.com/cuda-required"),
+    ],
+)
+def test_a_need_above_some_drivers_is_said_with_the_selector_to_paste(fleet, obj, by):
+    short, selector = said(fleet, obj)
+    assert short.startswith(f"{by} needs CUDA 12.8, and 2 of the cluster's 3 devices have a driver for less")
+    assert selector.endswith(f": {SELECTOR}")
+    assert all(len(one) < WARNING_CHARACTERS for one in (short, selector))
+
+
+@pytest.mark.parametrize(
+    "obj",
+    [
+        pod(required("cuda>=12.0")),
+        pod(required("cuda>=12.8"), claims=()),
+        pod(required("brand=tesla")),
+        pod({"name": "NVIDIA_REQUIRE_CUDA", "valueFrom": {}}),
+        pod(annotations={"gpu.nvidia.com/cuda-required": "newest"}),
+        {"kind": "Pod", "spec": [], "metadata": 3},
+        {"kind": "Pod", "spec": {"containers": "x", "initContainers": [3], "resourceClaims": [{}]}},
+    ],
+)
+def test_a_need_that_is_met_or_not_known_is_not_worth_a_warning(fleet, obj):
+    assert said(fleet, obj) == []
+
+
+def test_nothing_is_said_of_an_update_nor_before_the_fleet_is_known(fleet):
+    assert said(fleet, pod(required("cuda>=12.8")), operation="UPDATE") == []
+    assert said(PublishedFleet(DRIVER), pod(required("cuda>=12.8"))) == []
