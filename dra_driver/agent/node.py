@@ -146,6 +146,8 @@ class NodeAgent:
     def answered(self, rpc: str, seconds: float, code: str) -> None:
         """Count a call, and after an Unprepare look at what may be offered again."""
         self._count(rpc, seconds, code)
+        if self._parts.meter is not None:
+            self._parts.meter.claims_changed()
         if rpc != "unprepare":
             return
         self._parts.neighbours.claim_ended()
@@ -162,9 +164,13 @@ class NodeAgent:
             self._parts.health.start()
         self._parts.publisher.start()
         self._parts.reaper.start()
+        if self._parts.meter is not None:
+            self._parts.meter.start()
 
     def role_lost(self) -> None:
         """Leave that to another instance."""
+        if self._parts.meter is not None:
+            self._parts.meter.stop()
         self._parts.reaper.stop()
         self._parts.publisher.stop()
         if self._parts.health is not None:
@@ -209,7 +215,8 @@ class NodeAgent:
         from dra_driver.agent.status import StatusPage  # noqa: PLC0415 - only where metrics are wanted
         from dra_driver.telemetry.metrics import Metrics  # noqa: PLC0415 - only where metrics are wanted
 
-        metrics = Metrics(self._condition.snapshot)
+        meter = self._parts.meter
+        metrics = Metrics(self._condition.snapshot, more=meter.render if meter is not None else bytes)
         return StatusPage(address, metrics=metrics.render, readiness=self._condition.unready), metrics.claim_answered
 
     def _is_ledger_empty(self) -> bool:

@@ -9,8 +9,23 @@ from pathlib import Path
 from dra_driver.hardware.choose import roots_of
 from dra_driver.hardware.port import Roots
 from dra_driver.inventory.mig.geometry_rules import GeometryRule, read_rules
+from dra_driver.model.errors import UsageError
 from dra_driver.model.names import check_driver_name, check_node_name, check_pod_uid, check_pool_name
 from dra_driver.model.sharing import Tenants
+
+MOST_INTERVAL_SECONDS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class TelemetryOptions:
+    """How the GPUs are metered."""
+
+    interval_s: float
+    with_profiling: bool
+    has_common_names: bool
+    counters: Path | None
+    hostname_label: str
+    repeats_gpu: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +52,7 @@ class Options:
     mps_tenants: Tenants = Tenants.ANY
     is_health_watched: bool = True
     health_policy: Path | None = None
+    telemetry: TelemetryOptions | None = None
 
     @property
     def data_dir(self) -> Path:
@@ -61,6 +77,23 @@ def _address(text: str) -> str:
 
         parse_address(text)
     return text
+
+
+def _telemetry(values: Mapping[str, str]) -> TelemetryOptions | None:
+    """Return how to meter; None where it is off, or where nothing would be served. Raises: UsageError."""
+    text = values["telemetry_interval"]
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= MOST_INTERVAL_SECONDS):
+        raise UsageError("telemetry-interval", f"--telemetry-interval={text!r:.40} is not a number of seconds, 1 to 60")
+    if values["telemetry"] == "off" or not values["metrics_address"]:
+        return None
+    return TelemetryOptions(
+        interval_s=float(text),
+        with_profiling=values["telemetry"] == "full",
+        has_common_names=values["dcgm_names"] == "true",
+        counters=Path(values["telemetry_counters"]).absolute() if values["telemetry_counters"] else None,
+        hostname_label=values["telemetry_hostname_label"],
+        repeats_gpu=values["telemetry_repeat_gpu"] == "true",
+    )
 
 
 def options_of(values: Mapping[str, str]) -> Options:
@@ -88,4 +121,5 @@ def options_of(values: Mapping[str, str]) -> Options:
         mps_tenants=Tenants(values["mps_tenants"]),
         is_health_watched=values["health"] == "on",
         health_policy=Path(values["health_policy"]).absolute() if values["health_policy"] else None,
+        telemetry=_telemetry(values),
     )

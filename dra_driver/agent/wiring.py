@@ -25,7 +25,7 @@ from dra_driver.agent.scanner import Scanner
 from dra_driver.agent.sharing_rules import CurrentSharingRules
 from dra_driver.controller.publisher import Publisher
 from dra_driver.controller.rivals import AgentMark
-from dra_driver.hardware.port import HealthReporter
+from dra_driver.hardware.port import HealthReporter, Metered
 from dra_driver.mps.client import MpsClient, socket_path
 from dra_driver.plugin.composition import ClaimSurroundings, ClaimWork, NodeFolders, compose
 from dra_driver.plugin.instances.folder_use import folder_id
@@ -45,6 +45,7 @@ from dra_driver.plugin.repair.repair import Repair
 
 if TYPE_CHECKING:
     from dra_driver.agent.node_health import NodeHealth
+    from dra_driver.metering.node_meter import NodeMeter
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ class Parts:
     reaper: Reaper
     role: NodeRole
     health: NodeHealth | None
+    meter: NodeMeter | None
 
 
 def join_parts(node: Node, listener: Listener) -> Parts:
@@ -95,6 +97,7 @@ def join_parts(node: Node, listener: Listener) -> Parts:
         Reaper(work.repair, node.store, driver=options.driver, tidy=listener.tidy, is_here=node.claims.is_here),
         NodeRole(options.data_dir / "role.lock", gained=listener.role_gained, lost=listener.role_lost),
         health,
+        _meter(node, inventory),
     )
 
 
@@ -170,6 +173,15 @@ def _health(node: Node, inventory: NodeInventory, listener: Listener, users: Dev
         events=FaultEvents(node.api, users, node=options.node, driver=options.driver),
         users=users,
     )
+
+
+def _meter(node: Node, inventory: NodeInventory) -> NodeMeter | None:
+    """Return what meters the node. Raises: InputError for a counters file that can't be used."""
+    if node.options.telemetry is None or not isinstance(node.hardware, Metered):
+        return None
+    from dra_driver.agent.node_metering import make_meter  # noqa: PLC0415 - only where the GPUs are metered
+
+    return make_meter(node, node.hardware, node.options.telemetry, inventory.read)
 
 
 def _server(node: Node, preparer: Preparer, answered: Answered, health: NodeHealth | None) -> PluginServer:

@@ -7,13 +7,14 @@ Source: Kubernetes API resource/v1, AllocationResult; KEP-4381 (structured param
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dra_driver.claims.config import decode_config, read_config, refuse
 from dra_driver.claims.device_config import ConfigFault, DeviceConfig
 from dra_driver.claims.shape import check_shape
 from dra_driver.model.errors import ClaimError, Retry
+from dra_driver.model.names import is_dns_subdomain
 from dra_driver.model.records import Key, RecordForm
 from dra_driver.model.wire import ClaimWire, Wire
 
@@ -26,6 +27,7 @@ class AllocatedDevice:
     """One result: a device for a request. `request` may be `name/subrequest`; the kubelet is told `base_request`.
 
     `consumed` is how much this result takes of the capacities of a device with a `share_id`, as quantities by name.
+    `device_class` is the class of the request ("" where it is not known).
     """
 
     request: str
@@ -34,6 +36,7 @@ class AllocatedDevice:
     share_id: str | None = None
     is_admin: bool = False
     consumed: tuple[tuple[str, str], ...] = ()
+    device_class: str = field(default="", compare=False)
 
     @property
     def base_request(self) -> str:
@@ -61,7 +64,7 @@ class ConfigEntry:
 class AllocatedClaim:
     """The part of a claim that concerns this driver. `configs` are sorted so that later ones win.
 
-    `pods` are the UIDs of the pods for which the claim is reserved.
+    `pods` are the UIDs of the pods for which the claim is reserved, and `pod_names` their names by UID.
     """
 
     uid: str
@@ -70,6 +73,7 @@ class AllocatedClaim:
     devices: tuple[AllocatedDevice, ...]
     configs: tuple[ConfigEntry, ...] = ()
     pods: tuple[str, ...] = ()
+    pod_names: tuple[tuple[str, str], ...] = field(default=(), compare=False)
 
     def record(self) -> Wire:
         """Return the allocation as JSON for the ledger (the claim's UID, namespace and name have their own columns)."""
@@ -106,7 +110,9 @@ def decode_claim(claim_wire: ClaimWire, *, driver: str, uid: str) -> AllocatedCl
     if not allocation:
         raise ClaimError("not-allocated", f"{full_name} is not allocated", retry=Retry.LATER)
     wire = allocation.get("devices") or {}
-    devices = tuple(_DEVICE.read(r) for r in wire.get("results") or () if r.get("driver") == driver)
+    classes = _classes(claim_wire)
+    results = (result for result in wire.get("results") or () if result.get("driver") == driver)
+    devices = tuple(replace(_DEVICE.read(r), device_class=classes.get(r["request"], "")) for r in results)
     if not devices:
         raise ClaimError("not-ours", f"{full_name} has no device of driver {driver} in its allocation")
     return AllocatedClaim(
@@ -116,6 +122,7 @@ def decode_claim(claim_wire: ClaimWire, *, driver: str, uid: str) -> AllocatedCl
         devices=devices,
         configs=_decode_configs(wire.get("config") or (), driver, full_name),
         pods=pods_of(claim_wire),
+        pod_names=_pod_names(claim_wire),
     )
 
 
@@ -128,6 +135,38 @@ def pods_of(claim_wire: ClaimWire) -> tuple[str, ...]:
     """Return the UIDs of the pods for which a claim is reserved; the shape of the claim must have been checked."""
     consumers = (claim_wire.get("status") or {}).get("reservedFor") or ()
     return tuple(c["uid"] for c in consumers if c.get("resource") == "pods" and c.get("uid"))
+
+
+def _pod_names(claim_wire: ClaimWire) -> tuple[tuple[str, str], ...]:
+    consumers = (claim_wire.get("status") or {}).get("reservedFor") or ()
+    named = ((c.get("uid"), c.get("name")) for c in consumers if c.get("resource") == "pods" and c.get("uid"))
+    return tuple((uid, name) for uid, name in named if isinstance(name, str) and is_dns_subdomain(name))
+
+
+def _classes(claim_wire: ClaimWire) -> dict[str, str]:
+    """Return the device class of each request and sub-request, by the name that a result has.
+
+    The specification decides nothing here, so a malformed one only leaves the classes unknown.
+    """
+    spec = claim_wire.get("spec")
+    devices = spec.get("devices") if isinstance(spec, dict) else None
+    found: dict[str, str] = {}
+    for request in _mappings(devices, "requests"):
+        _note_class(found, str(request.get("name")), request.get("exactly"))
+        for choice in _mappings(request, "firstAvailable"):
+            _note_class(found, f"{request.get('name')}/{choice.get('name')}", choice)
+    return found
+
+
+def _mappings(value: Any, key: str) -> list[Wire]:
+    rows = value.get(key) if isinstance(value, dict) else None
+    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+
+
+def _note_class(found: dict[str, str], request: str, value: Any) -> None:
+    name = value.get("deviceClassName") if isinstance(value, dict) else None
+    if isinstance(name, str) and is_dns_subdomain(name):
+        found[request] = name
 
 
 def _consumed(amounts: Mapping[str, Any] | None) -> tuple[tuple[str, str], ...]:
@@ -166,6 +205,7 @@ _DEVICE = RecordForm(
     share_id=Key("shareID", read=lambda share_id: share_id or None, left_out=None),
     is_admin=Key("adminAccess", read=bool, left_out=False),
     consumed=Key("consumedCapacity", write=dict, read=_consumed, left_out=()),
+    device_class=Key("deviceClass", left_out=""),
 )
 _CONFIG = RecordForm(
     ConfigEntry,
@@ -179,4 +219,5 @@ _CLAIM = RecordForm(
     devices=Key("devices", lambda devices: list(map(_DEVICE.write, devices)), _devices),
     configs=Key("configs", lambda configs: list(map(_CONFIG.write, configs)), _configs),
     pods=Key("pods", list, lambda pods: tuple(pods or ()), left_out=()),
+    pod_names=Key("podNames", dict, lambda names: tuple(sorted((names or {}).items())), left_out=()),
 )

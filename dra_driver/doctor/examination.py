@@ -90,6 +90,7 @@ def _of_cluster(cluster: ClusterEvidence, now: datetime) -> Iterator[Finding]:
     yield from kubernetes_checks.check_admin_access(cluster)
     yield from kubernetes_checks.check_policy(cluster)
     yield from agent_checks.check_agents(cluster, now)
+    yield from agent_checks.check_metric_sources(cluster)
     yield from slice_checks.check_presence(cluster)
     yield from slice_checks.check_pools(cluster)
     yield from health_checks.check_taints(cluster)

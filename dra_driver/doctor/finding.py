@@ -70,6 +70,7 @@ CATALOGUE: dict[str, FindingKind] = {
     "node-cdi-missing": FindingKind(_E, "a prepared claim has no CDI file", "troubleshooting.md"),
     "node-cdi-orphan": FindingKind(_W, "a CDI file that belongs to no claim", "troubleshooting.md"),
     "agent-not-ready": FindingKind(_E, "a pod of this driver is not ready", "troubleshooting.md"),
+    "metrics-twice": FindingKind(_W, "two programs publish the same metrics", "telemetry.md"),
     "slices-none": FindingKind(_E, "this driver publishes nothing", "troubleshooting.md"),
     "slices-node-missing": FindingKind(_W, "a node with GPUs has no slices", "troubleshooting.md"),
     "slices-no-node": FindingKind(_W, "slices of a node that is gone", "operations.md"),

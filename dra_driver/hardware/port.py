@@ -15,6 +15,7 @@ from typing import Protocol, runtime_checkable
 
 from dra_driver.hardware.evidence import BusState, HealthReport
 from dra_driver.hardware.facts import Facts, GpuFacts, MigProfile, PartitionFacts
+from dra_driver.hardware.metered import MeterPlan, MeterReport
 from dra_driver.model.edits import Edits
 from dra_driver.model.sharing import ComputeMode, Interval, SharedDevice
 
@@ -219,3 +220,20 @@ class HealthReporter(Protocol):
 
     def end_health(self) -> None:
         """Stop observing. Idempotent."""
+
+
+@runtime_checkable
+class Metered(Protocol):
+    """Optional ability: measure what the GPUs do.
+
+    The vendor's own thread makes the library calls, the one that also observes health; no method waits for any.
+    """
+
+    def begin_metering(self, plan: MeterPlan) -> None:
+        """Begin to measure, one round after the other."""
+
+    def meter_report(self) -> MeterReport:
+        """Return the newest reading of each GPU; while a call hangs, those are the readings from before it."""
+
+    def end_metering(self) -> None:
+        """Stop measuring. Idempotent."""

@@ -147,6 +147,43 @@ FLAGS: tuple[Flag, ...] = (
         "YAML file (version: health/v1) that says what each kind of fault means; empty: the defaults",
         "FILE",
     ),
+    Flag(
+        "--telemetry",
+        "basic",
+        "off; basic: measure the GPUs and publish it at --metrics-address with claim and pod; full: the profiling "
+        "counters too (Hopper and newer), which show the use of each MIG partition",
+        "LEVEL",
+        choices=("off", "basic", "full"),
+    ),
+    Flag("--telemetry-interval", "10", "seconds from one round of measurements to the next, 1 to 60", "SECONDS"),
+    Flag(
+        "--dcgm-names",
+        "true",
+        "false: leave out the metrics that have the names of NVIDIA's exporter, for a node where that runs too",
+        "BOOL",
+        choices=("true", "false"),
+    ),
+    Flag(
+        "--telemetry-counters",
+        "",
+        "CSV file of NVIDIA's exporter that selects the metrics; empty: its usual ones",
+        "FILE",
+    ),
+    Flag(
+        "--telemetry-hostname-label",
+        "Hostname",
+        "label with the node's name: Hostname, as most dashboards have it, or hostname, as newer exporters write it",
+        "LABEL",
+        choices=("Hostname", "hostname"),
+    ),
+    Flag(
+        "--telemetry-repeat-gpu",
+        "false",
+        "true: show what only a whole GPU reports (power, temperature) on each of its partitions instead; sums over "
+        "partitions then count it several times",
+        "BOOL",
+        choices=("false", "true"),
+    ),
     Flag("--hardware", "auto", "auto, nvidia, or simulated:PROFILE-OR-FILE", "CHOICE", is_hardware=True),
 )
 

@@ -37,9 +37,10 @@ class Snapshot:
 
 
 class Metrics:
-    """The agent's metrics. `snapshot` is called at each scrape."""
+    """The agent's metrics. `snapshot` is called at each scrape, and `more` for what is text already."""
 
-    def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
+    def __init__(self, snapshot: Callable[[], Snapshot], *, more: Callable[[], bytes] = bytes) -> None:
+        self._more = more
         self._registry = CollectorRegistry()
         self._claims = Counter(
             "claims",
@@ -65,7 +66,7 @@ class Metrics:
 
     def render(self) -> bytes:
         """Return everything in Prometheus' text format."""
-        return generate_latest(self._registry)
+        return generate_latest(self._registry) + self._more()
 
 
 class _Scrape:

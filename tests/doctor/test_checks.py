@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from dataclasses import replace
@@ -61,6 +62,15 @@ GUARDED = {
     ],
 }
 ABORTS = {"deviceClassName": "x", "selectors": [{"cel": {"expression": f'device.attributes["{e.DRIVER}"].no == 1'}}]}
+LISTENS = {"env": [{"name": "METRICS_ADDRESS", "value": ":9400"}]}
+METERING_AGENT = e.wire(
+    "agent", "dra", {"template": e.wire("t", spec={"containers": [LISTENS]})},
+    labels={"app.kubernetes.io/name": "dra-driver"},
+)  # fmt: skip
+EXPORTER = e.wire(
+    "exporter", "gpu-operator",
+    {"template": e.wire("t", spec={"containers": [{"image": "nvcr.io/nvidia/k8s/dcgm-exporter:4.5.0"}]})},
+)  # fmt: skip
 REFERENCE = {"name": "gpu", "resourceClaimTemplateName": "one-gpus"}
 ASKS = {"containers": [{"name": "m", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]}
 
@@ -130,6 +140,7 @@ CLUSTERS = {
     "claim-waits": e.cluster(pods=[e.pod_of("p", "Pending", node="", claim="c")]),
     "claim-device-gone": e.cluster(claims=[e.claim_of("c", "gpu-0000-99-00-0", pod="p")], pods=[e.pod_of("p")]),
     "agent-not-ready": e.cluster(pods=[e.wire("a", "dra", labels={"app.kubernetes.io/name": "dra-driver"})]),
+    "metrics-twice": e.cluster(daemonsets=[METERING_AGENT, EXPORTER]),
     "access-old-label": e.cluster(namespaces=[e.wire("team", labels={"resource.k8s.io/admin-access": "true"})]),
     "access-admin-refused": e.cluster(templates=[e.wire("t", "team", ADMIN)]),
     "access-no-policy": e.cluster(policies=[]),
@@ -291,6 +302,14 @@ def test_the_version_of_containerd_tells_what_its_file_does_not():
     old = e.cluster(nodes=[e.node_wire(runtime="containerd://1.7.20")])
     assert "runtime-cdi-off" in found(old, silent)
     assert set(found(None, silent)) == {"runtime-cdi-unknown"}
+
+
+@pytest.mark.parametrize("setting", [("TELEMETRY", "off"), ("DCGM_NAMES", "false"), ("METRICS_ADDRESS", "")])
+def test_an_exporter_alone_is_no_second_source(setting):
+    agent = copy.deepcopy(METERING_AGENT)
+    (container,) = agent["spec"]["template"]["spec"]["containers"]
+    container["env"].append({"name": setting[0], "value": setting[1]})
+    assert "metrics-twice" not in found(e.cluster(daemonsets=[agent, EXPORTER]))
 
 
 def test_a_rollout_is_no_fault_and_a_new_pod_that_fails_is():

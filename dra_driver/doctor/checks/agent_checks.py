@@ -1,4 +1,4 @@
-"""Checks of the agent's pods, as the API server shows them.
+"""Checks of the agent's pods, and of what runs beside them, as the API server shows them.
 
 Pure. In: `ClusterEvidence`, the current time. Out: findings.
 """
@@ -9,9 +9,11 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from dra_driver.doctor.checks.claim_checks import PATIENCE_SECONDS, seconds_since
-from dra_driver.doctor.cluster_evidence import ClusterEvidence
+from dra_driver.doctor.cluster_evidence import ClusterEvidence, agents
 from dra_driver.doctor.finding import Finding
 from dra_driver.model.wire import Wire
+
+_EXPORTER = "dcgm-exporter"
 
 
 def check_agents(cluster: ClusterEvidence, now: datetime) -> Iterator[Finding]:
@@ -26,6 +28,33 @@ def check_agents(cluster: ClusterEvidence, now: datetime) -> Iterator[Finding]:
             "agent-not-ready", f"pod {namespace}/{name}", f"on {node}: {_why(pod)}", "status.conditions",
             f"kubectl logs -n {namespace} {name}; its /readyz shows what it is waiting for",
         )  # fmt: skip
+
+
+def check_metric_sources(cluster: ClusterEvidence) -> Iterator[Finding]:
+    """Yield a finding for each exporter that publishes the metrics that our agents publish under the same names."""
+    daemonsets = cluster.of("daemonsets")
+    if not any(_publishes_common_names(one) for one in agents(daemonsets)):
+        return
+    for other in daemonsets:
+        if _EXPORTER in " ".join(str(container.get("image") or "") for container in _containers(other)):
+            name = f"{other['metadata'].get('namespace')}/{other['metadata']['name']}"
+            yield Finding(
+                "metrics-twice", f"DaemonSet {name}", "it and the agents both publish DCGM_FI_*: sums count twice",
+                "image and variables of the DaemonSets", "set telemetry.dcgmNames=false, or remove the exporter",
+            )  # fmt: skip
+
+
+def _publishes_common_names(daemonset: Wire) -> bool:
+    for container in _containers(daemonset):
+        env = {entry.get("name"): entry.get("value") for entry in container.get("env") or ()}
+        is_on = env.get("TELEMETRY", "basic") != "off" and env.get("DCGM_NAMES", "true") != "false"
+        if env.get("METRICS_ADDRESS") and is_on:
+            return True
+    return False
+
+
+def _containers(daemonset: Wire) -> list[Wire]:
+    return ((daemonset.get("spec") or {}).get("template") or {}).get("spec", {}).get("containers") or []
 
 
 def _is_ready(pod: Wire) -> bool:

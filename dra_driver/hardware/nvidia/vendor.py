@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from dra_driver.hardware.evidence import BusState, HealthReport
 from dra_driver.hardware.facts import Facts, GpuFacts, MigProfile, PartitionFacts, Problem
+from dra_driver.hardware.metered import MeterPlan, MeterReport
 from dra_driver.hardware.mixing import mixing_problems
 from dra_driver.hardware.nvidia import library, names, sysfs
 from dra_driver.hardware.nvidia.assembly import join_gpus, name_silent, shared_identities, unreported
@@ -28,7 +29,7 @@ from dra_driver.hardware.nvidia.nvml_mig import NvmlFault
 from dra_driver.hardware.nvidia.opening import LATE, NotOpen, Opened, open_library
 from dra_driver.hardware.nvidia.partitioning import Partitioning
 from dra_driver.hardware.nvidia.reading import GpuReading
-from dra_driver.hardware.nvidia.session import DriverState, GpuWorker, NvmlSession
+from dra_driver.hardware.nvidia.session import WATCH_ENDS_S, DriverState, GpuWorker, NvmlSession
 from dra_driver.hardware.nvidia.worker import LibraryCall, Worker
 from dra_driver.hardware.port import Fingerprint, Roots
 from dra_driver.model.edits import Edits
@@ -38,6 +39,7 @@ from dra_driver.telemetry.logs import fields
 
 if TYPE_CHECKING:
     from dra_driver.hardware.nvidia.health.reporter import NvidiaHealth
+    from dra_driver.hardware.nvidia.metering.meter import NvidiaMeter
     from dra_driver.hardware.nvidia.modes import Modes
 
 log = logging.getLogger(__name__)
@@ -75,6 +77,7 @@ class NvidiaHardware:
         self._driver_version: str | None = None
         self._left_out: tuple[str, ...] = ()
         self._health: NvidiaHealth | None = None
+        self._meter: NvidiaMeter | None = None
         self._partitioning = Partitioning(lambda: self._session, self._is_gone, call_timeout_s)
 
     # -- what is here
@@ -266,8 +269,7 @@ class NvidiaHardware:
 
         with self._discovering:
             self._health = NvidiaHealth(self._roots, notify, log_position=log_position)
-            if self._session is not None:
-                self._session.watch = self._health.begin_session()
+            self._begin_watch()
 
     def health(self, *, is_urgent: bool, patience_s: float) -> HealthReport:
         """Return what was observed since the last call."""
@@ -285,8 +287,45 @@ class NvidiaHardware:
             health, self._health = self._health, None
             if health is not None:
                 health.close()
-                if self._session is not None and self._session.watch is not None:
-                    self._session.watch.end(0)
+                self._begin_watch()
+
+    # -- metering (port.Metered)
+
+    def begin_metering(self, plan: MeterPlan) -> None:
+        """Begin to measure, from the next discovery on if the library is not open yet."""
+        from dra_driver.hardware.nvidia.metering.meter import NvidiaMeter  # noqa: PLC0415 - only where it is on
+
+        with self._discovering:
+            self._meter = NvidiaMeter(plan)
+            if self._health is None:
+                self._begin_watch()
+
+    def meter_report(self) -> MeterReport:
+        """Return what was measured last."""
+        meter = self._meter
+        return meter.report() if meter is not None else MeterReport()
+
+    def end_metering(self) -> None:
+        """Stop measuring."""
+        with self._discovering:
+            self._meter = None
+            if self._health is None:
+                self._begin_watch()
+
+    def _begin_watch(self) -> None:
+        """Start the watch that health and metering need now, in place of the one that the session has."""
+        session = self._session
+        if session is None:
+            return
+        if session.watch is not None:
+            is_replaced = self._health is not None or self._meter is not None
+            session.watch.end(WATCH_ENDS_S if is_replaced else 0)
+        if self._health is not None:
+            session.watch = self._health.begin_session(lambda: self._meter)
+        elif self._meter is not None:
+            from dra_driver.hardware.nvidia.health.watch import HealthWatch, Watched  # noqa: PLC0415
+
+            session.watch = HealthWatch(Watched(), lambda: None, meter=lambda: self._meter, polls=False)
 
     # -- discovery
 
@@ -311,8 +350,7 @@ class NvidiaHardware:
         if self._session is None:
             self._open()
             self._session = NvmlSession(self._roots, self._driver, bus)
-            if self._health is not None:
-                self._session.watch = self._health.begin_session()
+            self._begin_watch()
         return self._session
 
     def _open(self) -> None:

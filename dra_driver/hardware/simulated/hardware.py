@@ -19,10 +19,12 @@ from pathlib import Path
 
 from dra_driver.hardware.evidence import BusState, HealthReport
 from dra_driver.hardware.facts import Facts, GpuFacts, MigProfile, PartitionFacts, Problem
+from dra_driver.hardware.metered import MeterPlan, MeterReport
 from dra_driver.hardware.mixing import MIXED, mixing_problems
 from dra_driver.hardware.port import Fingerprint, Roots
 from dra_driver.hardware.simulated.cuts import Cuts, placements_of
 from dra_driver.hardware.simulated.health import HealthDrama
+from dra_driver.hardware.simulated.metering import SimulatedMeter
 from dra_driver.hardware.simulated.mig import MigTable, Placement
 from dra_driver.hardware.simulated.modes import Modes
 from dra_driver.hardware.simulated.partitioning import Partitioning
@@ -62,6 +64,7 @@ class SimulatedHardware:
         self._partitioning = Partitioning(self._cuts, self._find)
         self._modes = Modes(state_dir, _boot_id(roots), self._find)
         self._drama = HealthDrama()
+        self._meter: SimulatedMeter | None = None
         self._seen: tuple[Hashable, Hashable] = (None, None)
         self._profile: Profile | None = None
         self._gpus: dict[str, SimulatedGpu] = {}  # as the profile defines them
@@ -194,6 +197,19 @@ class SimulatedHardware:
 
     def end_health(self) -> None:
         """Do nothing, because nothing is held."""
+
+    def begin_metering(self, plan: MeterPlan) -> None:
+        """Begin to measure; see port.Metered. The file is looked at once a beat, when the report is wanted."""
+        self._meter = SimulatedMeter(plan)
+
+    def meter_report(self) -> MeterReport:
+        """Return what the profile says of the GPUs; see port.Metered."""
+        meter = self._meter
+        return MeterReport() if meter is None else meter.report(self.discover(), self._gpus)
+
+    def end_metering(self) -> None:
+        """Stop measuring."""
+        self._meter = None
 
     def close(self) -> None:
         """Do nothing, because nothing is held open."""

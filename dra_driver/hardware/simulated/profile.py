@@ -14,6 +14,7 @@ from dra_driver.documents.document import read_document
 from dra_driver.documents.fields import Fields
 from dra_driver.hardware.simulated.foreign import ForeignDriver, decode_foreign
 from dra_driver.hardware.simulated.health_section import WELL, SimulatedHealth, decode_health
+from dra_driver.hardware.simulated.metering import NOT_METERED, SimulatedMetering, decode_metering
 from dra_driver.hardware.simulated.mig import Placement, placement_faults
 from dra_driver.hardware.simulated.models import DATE, Model, decode_model, model_names, read_model
 from dra_driver.model import semver
@@ -51,6 +52,7 @@ class SimulatedGpu:
     is_lost: bool = False
     processes: tuple[int, ...] = ()
     health: SimulatedHealth = WELL
+    metering: SimulatedMetering = NOT_METERED
     mig_delay_ms: int = 0  # how long it takes to create or destroy a partition, or to switch MIG mode
 
 
@@ -182,6 +184,7 @@ def _decode_gpu(row: Fields, index: int, models: dict[str, Model]) -> SimulatedG
         is_lost=bool(row.optional_flag("lost")),
         processes=row.integers("processes", 1 << 22),
         health=decode_health(row.section("health")) if row.has("health") else WELL,
+        metering=decode_metering(row.section("metering")) if row.has("metering") else NOT_METERED,
         mig_delay_ms=row.optional_integer("migDelayMs", 0, 600_000) or 0,
     )
     if gpu.nvlink_group and gpu.nvlink_fabric:

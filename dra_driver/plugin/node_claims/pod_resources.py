@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +65,20 @@ class ClaimHere:
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimUser:
+    """A container that has a claim. A pod and its claims are in one namespace."""
+
+    pod: str
+    container: str
+
+
+@dataclass(frozen=True, slots=True)
 class PodsHere:
-    """The pods of this node by namespace and name, and their claims."""
+    """The pods of this node by namespace and name, their claims, and which containers have those."""
 
     pods: frozenset[tuple[str, str]]
     claims: Mapping[ClaimName, ClaimHere]
+    users: Mapping[ClaimName, tuple[ClaimUser, ...]] = field(default_factory=dict)
 
 
 class PodResources:
@@ -84,15 +93,18 @@ class PodResources:
         if len(answer.pod_resources) > MOST_PODS:
             raise self._fault(f"it reports {len(answer.pod_resources)} pods, more than {MOST_PODS}")
         claims: dict[ClaimName, ClaimHere] = {}
-        for used in _used(answer):
+        users: dict[ClaimName, dict[ClaimUser, None]] = {}
+        for user, used in _used(answer):
             name = (self._checked(used.claim_namespace, is_dns_label), self._checked(used.claim_name, _is_subdomain))
             claim = claims.setdefault(name, ClaimHere())
             ours = (self._device(found) for found in used.claim_resources if found.driver_name == self._driver)
             claim.devices = tuple(dict.fromkeys([*claim.devices, *ours]))
             claim.is_prepared |= bool(used.claim_resources)
+            users.setdefault(name, {})[user] = None
             if len(claims) > MOST_CLAIMS:
                 raise self._fault(f"it reports more than {MOST_CLAIMS} claims")
-        return PodsHere(frozenset((pod.namespace, pod.name) for pod in answer.pod_resources), claims)
+        pods = frozenset((pod.namespace, pod.name) for pod in answer.pod_resources)
+        return PodsHere(pods, claims, {name: tuple(found) for name, found in users.items()})
 
     def allocatable(self) -> Mapping[str, int]:
         """Return the number of devices that device plugins offer, by resource name.
@@ -138,10 +150,11 @@ class PodResources:
         )
 
 
-def _used(answer: messages.ListPodResourcesResponse) -> Iterator[messages.DynamicResource]:
+def _used(answer: messages.ListPodResourcesResponse) -> Iterator[tuple[ClaimUser, messages.DynamicResource]]:
     for pod in answer.pod_resources:
         for container in pod.containers:
-            yield from container.dynamic_resources
+            user = ClaimUser(pod.name, container.name)
+            yield from ((user, used) for used in container.dynamic_resources)
 
 
 def _is_subdomain(text: str) -> bool:

@@ -12,7 +12,7 @@ import pytest
 
 SONAME = "libnvidia-ml.so.1"
 SOURCE = Path(__file__).with_name("nvml.c")
-HEADERS = tuple(Path(__file__).with_name(name) for name in ("state.h", "changes.h", "mig.h", "health.h"))
+HEADERS = tuple(Path(__file__).with_name(name) for name in ("state.h", "changes.h", "mig.h", "health.h", "metering.h"))
 FLAGS = ("-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC", "-fvisibility=hidden")
 
 

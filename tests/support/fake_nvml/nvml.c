@@ -23,7 +23,7 @@
  *     link INDEX ACTIVE TYPE REMOTE
  *     fabric STATE STATUS UUID_HEX CLIQUE [NEWEST_VERSION]
  *     process KIND PID GI CI BYTES
- *     and what is said of its health (health.h)
+ *     and what is said of its health (health.h) and of what it does (metering.h)
  *
  * The real library looks at the bus only when it is initialised; so does this one, unless `enumerate call` says
  * otherwise. A GPU that was there then and has no lines now is lost. MIG mode and MIG instances are lines of their GPU:
@@ -229,19 +229,27 @@ static int memory_of(Gpu *gpu, const Handle *h, unsigned long long *total) {
     *total = profile->info.memory_mib << 20;
     return SUCCESS;
 }
+static unsigned long long used_of(Gpu *gpu, const Handle *h, const char *name) {
+    char key[40];
+    snprintf(key, sizeof key, h->kind == MIG ? "%s_gi%d" : "%s", name, h->gi);
+    const char *text = fact(gpu->facts, gpu->facts_n, key);
+    return text ? strtoull(text, NULL, 0) : 0;
+}
 API nvmlDeviceGetMemoryInfo(void *device, Memory *out) {
     BEGIN(ON_GPU | ON_MIG);
     memset(out, 0, sizeof *out);
     code = memory_of(gpu, h, &out->total);
-    out->free = out->total;
+    out->used = used_of(gpu, h, "memory_used") + used_of(gpu, h, "memory_reserved");
+    out->free = out->total - out->used;
     return leave(code);
 }
 API nvmlDeviceGetMemoryInfo_v2(void *device, MemoryV2 *out) {
     BEGIN(ON_GPU | ON_MIG);
     if (out->version != VERSION(MemoryV2, 2)) return leave(ARGUMENT_VERSION_MISMATCH);
     code = memory_of(gpu, h, &out->total);
-    out->reserved = out->used = 0;
-    out->free = out->total;
+    out->used = used_of(gpu, h, "memory_used");
+    out->reserved = used_of(gpu, h, "memory_reserved");
+    out->free = out->total - out->used - out->reserved;
     return leave(code);
 }
 API nvmlDeviceGetAddressingMode(void *device, AddressingMode *out) {
@@ -322,6 +330,7 @@ API nvmlDeviceGetGpuFabricInfoV(void *device, void *out) {
 
 #include "mig.h"
 #include "health.h"
+#include "metering.h"
 
 /* -- compute mode: of a GPU, or of a MIG device where the driver takes it there (`mig_compute_modes 1`) */
 

@@ -129,6 +129,11 @@ class Gpu:
         for name, value in {"supported_events": hex(SUPPORTED_EVENTS), **values}.items():
             self.facts[fields.get(name, name)] = value
 
+    def measure(self, **values: object) -> None:
+        """Let the GPU report what it does: the facts of metering.h by their own names, and `fields` by number."""
+        fields = {f"field_{number}": value for number, value in dict(values.pop("fields", {})).items()}
+        self.facts |= {**values, **fields}
+
     def heal(self) -> None:
         self.faults.clear()
         self.is_lost = False

@@ -9,12 +9,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dra_driver.hardware.evidence import BusState, HealthReport
 from dra_driver.hardware.nvidia.health.bus import bus_state
 from dra_driver.hardware.nvidia.health.kernel_log import KernelLog
 from dra_driver.hardware.nvidia.health.watch import HealthWatch, Watched
 from dra_driver.hardware.port import Roots
+
+if TYPE_CHECKING:
+    from dra_driver.hardware.nvidia.metering.meter import NvidiaMeter
 
 KERNEL_LOG = "kmsg"
 
@@ -29,10 +33,13 @@ class NvidiaHealth:
         self._mutex = threading.Lock()
         self._watch: HealthWatch | None = None
 
-    def begin_session(self) -> HealthWatch:
-        """Watch a library that was just initialised, and return the watch, which the session has to end."""
+    def begin_session(self, meter: Callable[[], NvidiaMeter | None]) -> HealthWatch:
+        """Watch a library that was just initialised, and return the watch, which the session has to end.
+
+        `meter` returns where its readings go while the GPUs are metered.
+        """
         with self._mutex:
-            self._watch = HealthWatch(self._found, self._notify)
+            self._watch = HealthWatch(self._found, self._notify, meter=meter)
             return self._watch
 
     def end_session(self, watch: HealthWatch) -> None:

@@ -1,8 +1,8 @@
-"""Watch: the one thread of a session that waits for events and polls the GPUs.
+"""Watch: the one thread of a session that waits for events, polls the GPUs' health and meters what they do.
 
-In: an open library. Out: Xids and vitals, handed over as they come. Nobody ever waits for this thread but those who
-want new readings, and they only for a time of their own. A call that hangs stops the watch, which then counts as
-silent; the workers of the GPUs are not affected.
+In: an open library. Out: Xids, vitals and readings, handed over as they come. Nobody ever waits for this thread but
+those who want new vitals, and they only for a time of their own. A call that hangs stops the watch, which then counts
+as silent; the workers of the GPUs are not affected.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dra_driver.hardware.evidence import Source, Vitals, XidReport
 from dra_driver.hardware.nvidia.health.calls import XID, HealthNvml, LibraryEvent, address_of
@@ -21,6 +21,9 @@ from dra_driver.hardware.nvidia.nvml_mig import NvmlFault
 from dra_driver.hardware.nvidia.worker import LibraryCall, Worker
 from dra_driver.model.names import normal_pci_address
 from dra_driver.telemetry.logs import fields
+
+if TYPE_CHECKING:
+    from dra_driver.hardware.nvidia.metering.meter import MeterRounds, NvidiaMeter
 
 log = logging.getLogger(__name__)
 
@@ -43,10 +46,23 @@ class Watched:
 
 
 class HealthWatch:
-    """The watch of one session. `notify` is called after each event and each round of polling."""
+    """The watch of one session. `notify` is called after each event and each round of polling.
 
-    def __init__(self, found: Watched, notify: Callable[[], None], clock: Callable[[], float] = time.time) -> None:
+    `meter` returns where readings go while the GPUs are metered. Without `polls` no vitals are read.
+    """
+
+    def __init__(
+        self,
+        found: Watched,
+        notify: Callable[[], None],
+        clock: Callable[[], float] = time.time,
+        *,
+        meter: Callable[[], NvidiaMeter | None] = lambda: None,
+        polls: bool = True,
+    ) -> None:
         self._found, self._notify, self._clock = found, notify, clock
+        self._meter, self._polls = meter, polls
+        self._rounds: MeterRounds | None = None
         self._worker = Worker("health")
         self._nvml = HealthNvml(self._worker.mark)
         self._stop, self._is_wanted = threading.Event(), threading.Event()
@@ -77,11 +93,15 @@ class HealthWatch:
                 self._wait(events)
                 if self._is_wanted.is_set() or time.monotonic() >= due:
                     self._is_wanted.clear()
-                    self._poll()
+                    if self._polls:
+                        self._poll()
                     due = time.monotonic() + POLL_SECONDS
+                self._measure()
         except NvmlFault as fault:
             log.warning("health is not watched", extra=fields(err=str(fault)))
         finally:
+            if self._rounds is not None:
+                self._rounds.close()
             self._close(events)
 
     def _open(self) -> Any:
@@ -137,6 +157,8 @@ class HealthWatch:
         if gpu is None:
             return
         if event.kind == XID:
+            if (meter := self._meter()) is not None:
+                meter.count_xid(gpu.address, event.gi_id, event.data)
             xid = XidReport(gpu.address, event.data, self._clock(), Source.EVENT, event.gi_id, event.ci_id)
             with self._found.changed:
                 del self._found.xids[:-EVENTS_MOST]
@@ -157,3 +179,17 @@ class HealthWatch:
             self._found.ended = self._found.begun
             self._found.changed.notify_all()
         self._notify()
+
+    def _measure(self) -> None:
+        """Take a round of readings if one is due."""
+        meter = self._meter()
+        if self._rounds is not None and self._rounds.meter is not meter:
+            self._rounds.close()
+            self._rounds = None
+        if meter is None:
+            return
+        if self._rounds is None:
+            from dra_driver.hardware.nvidia.metering.meter import MeterRounds  # noqa: PLC0415 - only where it is wanted
+
+            self._rounds = MeterRounds(meter, self._worker.mark, self._gpus.values())
+        self._rounds.turn()

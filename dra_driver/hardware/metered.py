@@ -1,0 +1,130 @@
+"""Metered: what a vendor measures of its GPUs, frozen, in the units of the names.
+
+A GPU is named by its PCI address, as in `GpuFacts.pci_address`; a GPU instance by that and its id. A quantity that the
+hardware or the driver does not report is missing from the values: it is never 0 instead. Times are seconds since 1970.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+
+class Quantity(enum.StrEnum):
+    """What can be measured. A ratio is between 0 and 1; a total counts since the driver was loaded."""
+
+    SM_CLOCK_MHZ = "smClockMHz"
+    MEMORY_CLOCK_MHZ = "memoryClockMHz"
+    TEMPERATURE_C = "temperatureC"
+    MEMORY_TEMPERATURE_C = "memoryTemperatureC"
+    POWER_W = "powerW"
+    ENERGY_MJ_TOTAL = "energyMillijoulesTotal"
+    PCIE_REPLAYS_TOTAL = "pcieReplaysTotal"
+    GPU_PERCENT = "gpuPercent"
+    MEMORY_COPY_PERCENT = "memoryCopyPercent"
+    ENCODER_PERCENT = "encoderPercent"
+    DECODER_PERCENT = "decoderPercent"
+    MEMORY_FREE_BYTES = "memoryFreeBytes"
+    MEMORY_USED_BYTES = "memoryUsedBytes"
+    MEMORY_RESERVED_BYTES = "memoryReservedBytes"
+    NVLINK_KIB_TOTAL = "nvlinkKiBTotal"
+    REMAPPED_UNCORRECTABLE_TOTAL = "remappedUncorrectableTotal"
+    REMAPPED_CORRECTABLE_TOTAL = "remappedCorrectableTotal"
+    REMAP_FAILED = "remapFailed"
+    POWER_VIOLATION_NS_TOTAL = "powerViolationNsTotal"
+    THERMAL_VIOLATION_NS_TOTAL = "thermalViolationNsTotal"
+    SYNC_BOOST_VIOLATION_NS_TOTAL = "syncBoostViolationNsTotal"
+    BOARD_LIMIT_VIOLATION_NS_TOTAL = "boardLimitViolationNsTotal"
+    LOW_UTILIZATION_VIOLATION_NS_TOTAL = "lowUtilizationViolationNsTotal"
+    RELIABILITY_VIOLATION_NS_TOTAL = "reliabilityViolationNsTotal"
+    ECC_SINGLE_VOLATILE_TOTAL = "eccSingleVolatileTotal"
+    ECC_DOUBLE_VOLATILE_TOTAL = "eccDoubleVolatileTotal"
+    ECC_SINGLE_LIFETIME_TOTAL = "eccSingleLifetimeTotal"
+    ECC_DOUBLE_LIFETIME_TOTAL = "eccDoubleLifetimeTotal"
+    RETIRED_SINGLE_TOTAL = "retiredSingleTotal"
+    RETIRED_DOUBLE_TOTAL = "retiredDoubleTotal"
+    RETIRED_PENDING = "retiredPending"
+    NVLINK_FLIT_CRC_TOTAL = "nvlinkFlitCrcTotal"
+    NVLINK_DATA_CRC_TOTAL = "nvlinkDataCrcTotal"
+    NVLINK_REPLAYS_TOTAL = "nvlinkReplaysTotal"
+    NVLINK_RECOVERIES_TOTAL = "nvlinkRecoveriesTotal"
+    GRAPHICS_RATIO = "graphicsRatio"
+    SM_RATIO = "smRatio"
+    SM_OCCUPANCY_RATIO = "smOccupancyRatio"
+    TENSOR_RATIO = "tensorRatio"
+    DRAM_RATIO = "dramRatio"
+    FP64_RATIO = "fp64Ratio"
+    FP32_RATIO = "fp32Ratio"
+    FP16_RATIO = "fp16Ratio"
+    PCIE_SENT_BYTES_PER_S = "pcieSentBytesPerSecond"
+    PCIE_RECEIVED_BYTES_PER_S = "pcieReceivedBytesPerSecond"
+
+
+# What only the profiling counters show.
+PROFILED = frozenset(
+    [
+        Quantity.GRAPHICS_RATIO,
+        Quantity.SM_RATIO,
+        Quantity.SM_OCCUPANCY_RATIO,
+        Quantity.TENSOR_RATIO,
+        Quantity.DRAM_RATIO,
+        Quantity.FP64_RATIO,
+        Quantity.FP32_RATIO,
+        Quantity.FP16_RATIO,
+        Quantity.PCIE_SENT_BYTES_PER_S,
+        Quantity.PCIE_RECEIVED_BYTES_PER_S,
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessUse:
+    """What one process uses of a GPU or a GPU instance; None where the driver does not say."""
+
+    pid: int
+    memory_bytes: int | None = None
+    sm_percent: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What was measured at one moment on one GPU, or on one of its GPU instances.
+
+    `processes` is None where nobody asked for them or the driver does not list them.
+    """
+
+    gpu: str
+    at: float
+    values: Mapping[Quantity, float]
+    gi_id: int | None = None
+    processes: tuple[ProcessUse, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MeterReport:
+    """The newest reading of each GPU and GPU instance, and each one's Xids by code since metering began.
+
+    `last_xids` has the code of the newest one, by GPU and instance as in `Reading`.
+    """
+
+    readings: tuple[Reading, ...] = ()
+    xids: Mapping[tuple[str, int | None], Mapping[int, int]] = field(default_factory=dict)
+    last_xids: Mapping[tuple[str, int | None], int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class MeterPlan:
+    """How to measure.
+
+    Args:
+        beat_s: the seconds from one round of readings to the next.
+        with_profiling: whether to read the profiling counters (GPM) too.
+        notify: called by any thread after each round.
+        shared_gpus: returns the GPUs of which the processes are wanted too, by PCI address.
+    """
+
+    beat_s: float
+    with_profiling: bool
+    notify: Callable[[], None]
+    shared_gpus: Callable[[], frozenset[str]] = frozenset

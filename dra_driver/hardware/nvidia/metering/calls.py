@@ -1,0 +1,125 @@
+"""NVML's calls that measure: clocks, utilization, memory, processes, and the profiling counters (GPM).
+
+In: handles. Out: plain values, None where this GPU or this library does not report one. Each method is one library
+call, or one and its older form. Source: nvml.h and NVIDIA's NVML API reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from dra_driver.hardware.metered import ProcessUse
+from dra_driver.hardware.nvidia.health.calls import HealthNvml
+from dra_driver.hardware.nvidia.nvml_mig import Handle
+
+UNKNOWN_BYTES = (1 << 64) - 1  # NVML_VALUE_NOT_AVAILABLE
+_KINDS = ("Compute", "Graphics", "MPSCompute")
+
+
+class MeterNvml(HealthNvml):
+    """The library calls of metering."""
+
+    def clock_mhz(self, gpu: Handle, *, is_memory: bool) -> int | None:
+        """Return the clock of the memory or of the multiprocessors in MHz."""
+        kind = self._api.NVML_CLOCK_MEM if is_memory else self._api.NVML_CLOCK_SM
+        return self._optional(lambda: int(self._call("nvmlDeviceGetClockInfo", gpu, kind)))
+
+    def temperature_c(self, gpu: Handle) -> int | None:
+        """Return the temperature of the GPU in degrees Celsius, by the newer call where the library knows it."""
+        sensor = self._api.NVML_TEMPERATURE_GPU
+        for function in ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature"):
+            found = self._optional(lambda name=function: int(self._call(name, gpu, sensor)))  # type: ignore[misc]
+            if found is not None:
+                return found
+        return None
+
+    def power_mw(self, gpu: Handle) -> int | None:
+        """Return the power that the GPU draws in milliwatts."""
+        return self._optional(lambda: int(self._call("nvmlDeviceGetPowerUsage", gpu)))
+
+    def utilization(self, gpu: Handle) -> tuple[int, int] | None:
+        """Return how many percent of the time a kernel ran, and the memory was read or written."""
+        rates = self._optional(lambda: self._call("nvmlDeviceGetUtilizationRates", gpu))
+        return None if rates is None else (int(rates.gpu), int(rates.memory))
+
+    def coder_percent(self, gpu: Handle, *, is_decoder: bool) -> int | None:
+        """Return how many percent of the time the decoders or the encoders were busy."""
+        function = f"nvmlDeviceGet{'Decoder' if is_decoder else 'Encoder'}Utilization"
+        return self._optional(lambda: int(self._call(function, gpu)[0]))
+
+    def memory(self, device: Handle) -> tuple[int, int, int | None] | None:
+        """Return the bytes of memory that are free, used and reserved of a GPU or a MIG device.
+
+        The older form of the call counts what is reserved as used, and then it is None.
+        """
+        info = self._optional(lambda: self._call("nvmlDeviceGetMemoryInfo", device, self._api.nvmlMemory_v2))
+        if info is not None:
+            return int(info.free), int(info.used), int(info.reserved)
+        info = self._optional(lambda: self._call("nvmlDeviceGetMemoryInfo", device))
+        return None if info is None else (int(info.free), int(info.used), None)
+
+    def process_uses(self, device: Handle) -> tuple[ProcessUse, ...] | None:
+        """Return what each process uses of the memory of a GPU or a MIG device; None where that is not listed."""
+        found: dict[int, int | None] = {}
+        answers = 0
+        for kind in _KINDS:
+            function = f"nvmlDeviceGet{kind}RunningProcesses"
+            rows = self._optional(lambda name=f"{function}_v3": self._call(name, device))  # type: ignore[misc]
+            if rows is None:
+                rows = self._optional(lambda name=f"{function}_v2": self._call(name, device))  # type: ignore[misc]
+            answers += rows is not None
+            for row in rows or ():
+                used = row.usedGpuMemory
+                found[int(row.pid)] = None if used in (None, UNKNOWN_BYTES) else int(used)
+        return tuple(ProcessUse(pid, used) for pid, used in sorted(found.items())) if answers else None
+
+    def process_percents(self, gpu: Handle, since_us: int) -> dict[int, float]:
+        """Return the mean percentage of the multiprocessors' time of each process since a time of the driver's clock.
+
+        There are none in MIG mode, where the driver does not measure it.
+        """
+        samples = self._optional(lambda: self._call("nvmlDeviceGetProcessUtilization", gpu, since_us)) or ()
+        by_pid: dict[int, list[int]] = {}
+        for sample in samples:
+            if sample.pid and sample.smUtil <= 100:
+                by_pid.setdefault(int(sample.pid), []).append(int(sample.smUtil))
+        return {pid: sum(found) / len(found) for pid, found in by_pid.items()}
+
+    # -- profiling counters
+
+    def can_profile(self, gpu: Handle) -> bool:
+        """Return whether the GPU has profiling counters for us (Hopper and newer)."""
+        found = self._optional(lambda: self._call("nvmlGpmQueryDeviceSupport", gpu))
+        return found is not None and bool(found.isSupportedDevice)
+
+    def new_sample(self) -> Any:
+        """Return the room for a sample."""
+        return self._call("nvmlGpmSampleAlloc")
+
+    def free_sample(self, sample: Any) -> None:
+        """Release the room for a sample."""
+        self._call("nvmlGpmSampleFree", sample)
+
+    def take_sample(self, gpu: Handle, gi_id: int | None, sample: Any) -> None:
+        """Read the counters of a GPU, or of one of its GPU instances, into a sample."""
+        if gi_id is None:
+            self._call("nvmlGpmSampleGet", gpu, sample)
+        else:
+            self._call("nvmlGpmMigSampleGet", gpu, gi_id, sample)
+
+    def new_comparison(self, metrics: Iterable[int]) -> Any:
+        """Return the structure in which two samples are compared for these metrics (NVML_GPM_METRIC_*)."""
+        made = self._api.c_nvmlGpmMetricsGet_t()
+        made.version = self._api.NVML_GPM_METRICS_GET_VERSION
+        for index, number in enumerate(metrics):
+            made.metrics[index].metricId = number
+            made.numMetrics = index + 1
+        return made
+
+    def compare(self, comparison: Any, older: Any, newer: Any) -> dict[int, float]:
+        """Return those of a comparison's metrics that could be computed between two samples."""
+        comparison.sample1, comparison.sample2 = older, newer
+        self._call("nvmlGpmMetricsGet", comparison)
+        rows = (comparison.metrics[index] for index in range(comparison.numMetrics))
+        return {int(row.metricId): float(row.value) for row in rows if not row.nvmlReturn}

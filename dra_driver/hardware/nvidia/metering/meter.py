@@ -1,0 +1,109 @@
+"""Meter: what is measured from `begin_metering` until `end_metering`, and the rounds that measure it.
+
+The rounds are taken by the thread of the session's watch, so that the library is open once and has one more user at
+most. Whoever asks for the report gets what is in memory: a call that hangs makes the readings old, and holds up nobody.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection
+
+from dra_driver.hardware.metered import MeterPlan, MeterReport, Reading
+from dra_driver.hardware.nvidia.health.vitals import WatchedGpu
+from dra_driver.hardware.nvidia.metering.calls import MeterNvml
+from dra_driver.hardware.nvidia.metering.profiling import Profiling
+from dra_driver.hardware.nvidia.metering.reading import read_gpu
+from dra_driver.hardware.nvidia.nvml_mig import NvmlFault
+
+
+class NvidiaMeter:
+    """The newest readings. Any thread may call any method."""
+
+    def __init__(self, plan: MeterPlan, clock: Callable[[], float] = time.time) -> None:
+        self.plan, self.clock = plan, clock
+        self._mutex = threading.Lock()
+        self._readings: dict[str, tuple[Reading, ...]] = {}
+        self._xids: dict[tuple[str, int | None], Counter[int]] = {}
+        self._last: dict[tuple[str, int | None], int] = {}
+
+    def report(self) -> MeterReport:
+        """Return what is known now."""
+        with self._mutex:
+            readings = tuple(one for found in self._readings.values() for one in found)
+            return MeterReport(readings, {key: dict(found) for key, found in self._xids.items()}, dict(self._last))
+
+    def take(self, address: str, readings: tuple[Reading, ...]) -> None:
+        """Replace the readings of a GPU and its instances."""
+        with self._mutex:
+            self._readings[address] = readings
+
+    def keep(self, addresses: Collection[str]) -> None:
+        """Forget the GPUs that are no longer here."""
+        with self._mutex:
+            self._readings = {gpu: found for gpu, found in self._readings.items() if gpu in addresses}
+
+    def count_xid(self, address: str, gi_id: int | None, code: int) -> None:
+        """Count an Xid."""
+        with self._mutex:
+            self._xids.setdefault((address, gi_id), Counter())[code] += 1
+            self._last[address, gi_id] = code
+
+
+class MeterRounds:
+    """The rounds of one session. For the one thread that makes the library calls."""
+
+    def __init__(self, meter: NvidiaMeter, mark: Callable[[str], None], gpus: Collection[WatchedGpu]) -> None:
+        self.meter, self._gpus = meter, tuple(gpus)
+        self._nvml = MeterNvml(mark)
+        self._profiling: Profiling | None = None
+        self._profiled: frozenset[str] = frozenset()
+        self._due = 0.0
+        self._read_at_us = 0
+        meter.keep({gpu.address for gpu in self._gpus})
+        if meter.plan.with_profiling:
+            self._begin_profiling()
+
+    def turn(self) -> None:
+        """Read all GPUs if a round is due."""
+        if time.monotonic() < self._due:
+            return
+        self._due = time.monotonic() + self.meter.plan.beat_s
+        shared, since_us = self.meter.plan.shared_gpus(), self._read_at_us
+        self._read_at_us = int(time.time() * 1e6)
+        for gpu in self._gpus:
+            self._read(gpu, since_us, with_processes=gpu.address in shared)
+        self.meter.plan.notify()
+
+    def close(self) -> None:
+        """Release what profiling holds in the library."""
+        if self._profiling is not None:
+            self._profiling.close()
+
+    def _begin_profiling(self) -> None:
+        try:
+            self._profiled = frozenset(gpu.address for gpu in self._gpus if self._nvml.can_profile(gpu.handle))
+        except NvmlFault:  # a GPU is lost: the next session asks again
+            self._profiled = frozenset()
+        if self._profiled:
+            self._profiling = Profiling(self._nvml)
+
+    def _read(self, gpu: WatchedGpu, since_us: int, *, with_processes: bool) -> None:
+        profiling = self._profiling if gpu.address in self._profiled else None
+        try:
+            found = tuple(
+                read_gpu(
+                    self._nvml,
+                    gpu.handle,
+                    gpu.address,
+                    profiling=profiling,
+                    with_processes=with_processes,
+                    since_us=since_us,
+                    clock=self.meter.clock,
+                )
+            )
+        except NvmlFault:  # it is lost: its last readings grow old
+            return
+        self.meter.take(gpu.address, found)

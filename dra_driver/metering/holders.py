@@ -1,0 +1,102 @@
+"""Holders: which claim has which device, and which pods have the claim.
+
+In: the ledger's records, the inventory, what the kubelet reports. Out: the holders of each subject: a GPU as a whole,
+or one of its GPU instances. A claim with access for administration holds nothing. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from dra_driver.inventory.device import Device
+from dra_driver.inventory.offering import Inventory
+from dra_driver.plugin.ledger.record import ClaimState, Record
+from dra_driver.plugin.node_claims.claim_results import ClaimName
+from dra_driver.plugin.node_claims.pod_resources import ClaimUser
+
+Subject = tuple[str, int | None]
+"""A GPU by PCI address, and the id of one of its GPU instances or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """One device of one claim. `users` are the pods and containers that the kubelet reports for the claim.
+
+    `pod_uids` are those for which the claim was reserved when it was prepared, and `pod_names` their names.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    device: str
+    pool: str
+    share_id: str
+    device_class: str
+    pod_uids: tuple[str, ...]
+    pod_names: tuple[tuple[str, str], ...]
+    users: tuple[ClaimUser, ...]
+
+    @property
+    def pod(self) -> tuple[str, str, str]:
+        """Return the name, the UID and the container of the only pod that has the claim; "" for what is not unique."""
+        names = {user.pod for user in self.users} or {name for _, name in self.pod_names}
+        containers = {user.container for user in self.users}
+        name = next(iter(names)) if len(names) == 1 else ""
+        uids = [uid for uid, known in self.pod_names if known == name]
+        if not uids and len(self.pod_uids) == 1 and not self.pod_names:
+            uids = list(self.pod_uids)
+        uid = uids[-1] if name and len(uids) == 1 else ""
+        return name, uid, next(iter(containers)) if name and len(containers) == 1 else ""
+
+
+def holders_of(
+    records: Iterable[Record], inventory: Inventory, users: Mapping[ClaimName, tuple[ClaimUser, ...]]
+) -> dict[Subject, tuple[Holder, ...]]:
+    """Return who holds what, in the order of the claims' names."""
+    found: dict[Subject, list[Holder]] = {}
+    for record in records:
+        if record.state == ClaimState.UNPREPARING:
+            continue
+        for holder in _of_record(record, users.get((record.namespace, record.name), ())):
+            subject = subject_of(inventory.find(holder.device, holder.share_id))
+            if subject is not None:
+                found.setdefault(subject, []).append(holder)
+    return {subject: tuple(sorted(holders, key=_order)) for subject, holders in found.items()}
+
+
+def subject_of(device: Device | None) -> Subject | None:
+    """Return the subject that a device is or is a share of; None for a partition that does not exist now."""
+    if device is None:
+        return None
+    if device.partition is None and device.cut is None:
+        return device.gpu.pci_address, None
+    if device.partition is not None:
+        return device.gpu.pci_address, device.partition.gi_id
+    cut = device.cut
+    here = (one.gi_id for one in device.gpu.partitions if cut is not None and cut.is_at(one))
+    gi_id = next(here, None)
+    return None if gi_id is None else (device.gpu.pci_address, gi_id)
+
+
+def _of_record(record: Record, users: tuple[ClaimUser, ...]) -> Iterator[Holder]:
+    names = record.allocation.get("podNames") or {}
+    for device in record.allocation.get("devices") or ():
+        if device.get("adminAccess"):
+            continue
+        yield Holder(
+            uid=record.uid,
+            namespace=record.namespace,
+            name=record.name,
+            device=str(device["device"]),
+            pool=str(device.get("pool") or ""),
+            share_id=str(device.get("shareID") or ""),
+            device_class=str(device.get("deviceClass") or ""),
+            pod_uids=record.pods,
+            pod_names=tuple(sorted((str(uid), str(name)) for uid, name in names.items())),
+            users=users,
+        )
+
+
+def _order(holder: Holder) -> tuple[str, str, str, str]:
+    return holder.namespace, holder.name, holder.device, holder.share_id

@@ -1,0 +1,148 @@
+"""Names: every quantity under the name by which dashboards know it, that of the common exporter for NVIDIA's GPUs.
+
+One table: name, kind, unit in the meaning, quantity, and whether it is published unless a selection is given. The names
+and units are NVIDIA's, so that dashboards and rules made for them work; docs/telemetry.md shows the table.
+Source: NVIDIA DCGM's field identifiers, and the fields that dcgm-exporter exports unless told otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dra_driver.hardware.metered import Quantity
+from dra_driver.telemetry.exposition import FamilyHead, SampleKind
+
+XID_ERRORS = "DCGM_FI_DEV_XID_ERRORS"
+DRIVER_VERSION = "DCGM_FI_DRIVER_VERSION"
+LABELS = (DRIVER_VERSION, "DCGM_FI_DEV_BRAND", "DCGM_FI_DEV_SERIAL", "DCGM_FI_DEV_VBIOS_VERSION")
+_MIB = 1 / (1 << 20)
+
+
+@dataclass(frozen=True, slots=True)
+class MetricName:
+    """One published name. A quantity times `scale` is its value; whole MiB are rounded down."""
+
+    head: FamilyHead
+    quantity: Quantity | None
+    scale: float = 1.0
+    is_default: bool = True
+
+    def value(self, measured: float) -> float:
+        """Return a quantity in the unit of the name."""
+        return float(int(measured * self.scale)) if self.scale == _MIB else measured * self.scale
+
+
+def _gauge(
+    name: str, meaning: str, quantity: Quantity | None, *, scale: float = 1.0, is_default: bool = True
+) -> MetricName:
+    return MetricName(FamilyHead(f"DCGM_FI_{name}", SampleKind.GAUGE, meaning), quantity, scale, is_default)
+
+
+def _counter(name: str, meaning: str, quantity: Quantity, *, is_default: bool = True) -> MetricName:
+    return MetricName(FamilyHead(f"DCGM_FI_{name}", SampleKind.COUNTER, meaning), quantity, 1.0, is_default)
+
+
+_Q = Quantity
+_MET = "Time that clocks were held down, in ns: "
+NAMES: tuple[MetricName, ...] = (
+    _gauge("DEV_SM_CLOCK", "Clock of the multiprocessors (in MHz).", _Q.SM_CLOCK_MHZ),
+    _gauge("DEV_MEM_CLOCK", "Clock of the memory (in MHz).", _Q.MEMORY_CLOCK_MHZ),
+    _gauge("DEV_MEMORY_TEMP", "Temperature of the memory (in C).", _Q.MEMORY_TEMPERATURE_C),
+    _gauge("DEV_GPU_TEMP", "Temperature of the GPU (in C).", _Q.TEMPERATURE_C),
+    _gauge("DEV_POWER_USAGE", "Power drawn (in W).", _Q.POWER_W),
+    _counter("DEV_TOTAL_ENERGY_CONSUMPTION", "Energy used since the driver was loaded (in mJ).", _Q.ENERGY_MJ_TOTAL),
+    _counter("DEV_PCIE_REPLAY_COUNTER", "PCIe retries.", _Q.PCIE_REPLAYS_TOTAL),
+    _gauge("DEV_GPU_UTIL", "Share of the time in which a kernel ran (in %).", _Q.GPU_PERCENT),
+    _gauge(
+        "DEV_MEM_COPY_UTIL", "Share of the time in which memory was read or written (in %).", _Q.MEMORY_COPY_PERCENT
+    ),
+    _gauge("DEV_ENC_UTIL", "Use of the encoders (in %).", _Q.ENCODER_PERCENT),
+    _gauge("DEV_DEC_UTIL", "Use of the decoders (in %).", _Q.DECODER_PERCENT),
+    _gauge("DEV_XID_ERRORS", "Code of the newest Xid error; 0 before the first.", None),
+    _gauge("DEV_FB_FREE", "Memory that is free (in MiB).", _Q.MEMORY_FREE_BYTES, scale=_MIB),
+    _gauge("DEV_FB_USED", "Memory that is used (in MiB).", _Q.MEMORY_USED_BYTES, scale=_MIB),
+    _gauge(
+        "DEV_FB_RESERVED", "Memory that the driver keeps for itself (in MiB).", _Q.MEMORY_RESERVED_BYTES, scale=_MIB
+    ),
+    _counter("DEV_NVLINK_BANDWIDTH_TOTAL", "Data sent and received on all NVLinks (in KiB).", _Q.NVLINK_KIB_TOTAL),
+    _counter(
+        "DEV_UNCORRECTABLE_REMAPPED_ROWS", "Rows remapped for uncorrectable errors.", _Q.REMAPPED_UNCORRECTABLE_TOTAL
+    ),
+    _counter("DEV_CORRECTABLE_REMAPPED_ROWS", "Rows remapped for correctable errors.", _Q.REMAPPED_CORRECTABLE_TOTAL),
+    _gauge("DEV_ROW_REMAP_FAILURE", "Whether remapping a row has failed.", _Q.REMAP_FAILED),
+    _gauge(
+        "PROF_GR_ENGINE_ACTIVE", "Share of the time in which the compute engine was busy (0 to 1).", _Q.GRAPHICS_RATIO
+    ),
+    _gauge(
+        "PROF_PIPE_TENSOR_ACTIVE", "Share of the cycles in which the tensor pipes worked (0 to 1).", _Q.TENSOR_RATIO
+    ),
+    _gauge("PROF_DRAM_ACTIVE", "Share of the cycles in which the memory sent or received (0 to 1).", _Q.DRAM_RATIO),
+    _gauge("PROF_PCIE_TX_BYTES", "Data sent over PCIe (in bytes per second).", _Q.PCIE_SENT_BYTES_PER_S),
+    _gauge("PROF_PCIE_RX_BYTES", "Data received over PCIe (in bytes per second).", _Q.PCIE_RECEIVED_BYTES_PER_S),
+    # Published where a selection names them.
+    _gauge("PROF_SM_ACTIVE", "Share of the cycles in which a multiprocessor had work (0 to 1).", _Q.SM_RATIO),
+    _gauge(
+        "PROF_SM_OCCUPANCY", "Warps resident, as a share of the most (0 to 1).", _Q.SM_OCCUPANCY_RATIO, is_default=False
+    ),
+    _gauge(
+        "PROF_PIPE_FP64_ACTIVE",
+        "Share of the cycles in which FP64 pipes worked (0 to 1).",
+        _Q.FP64_RATIO,
+        is_default=False,
+    ),
+    _gauge(
+        "PROF_PIPE_FP32_ACTIVE",
+        "Share of the cycles in which FP32 pipes worked (0 to 1).",
+        _Q.FP32_RATIO,
+        is_default=False,
+    ),
+    _gauge(
+        "PROF_PIPE_FP16_ACTIVE",
+        "Share of the cycles in which FP16 pipes worked (0 to 1).",
+        _Q.FP16_RATIO,
+        is_default=False,
+    ),
+    _counter("DEV_POWER_VIOLATION", f"{_MET}power.", _Q.POWER_VIOLATION_NS_TOTAL, is_default=False),
+    _counter("DEV_THERMAL_VIOLATION", f"{_MET}heat.", _Q.THERMAL_VIOLATION_NS_TOTAL, is_default=False),
+    _counter("DEV_SYNC_BOOST_VIOLATION", f"{_MET}sync boost.", _Q.SYNC_BOOST_VIOLATION_NS_TOTAL, is_default=False),
+    _counter(
+        "DEV_BOARD_LIMIT_VIOLATION", f"{_MET}the board's limit.", _Q.BOARD_LIMIT_VIOLATION_NS_TOTAL, is_default=False
+    ),
+    _counter("DEV_LOW_UTIL_VIOLATION", f"{_MET}low use.", _Q.LOW_UTILIZATION_VIOLATION_NS_TOTAL, is_default=False),
+    _counter("DEV_RELIABILITY_VIOLATION", f"{_MET}reliability.", _Q.RELIABILITY_VIOLATION_NS_TOTAL, is_default=False),
+    _counter(
+        "DEV_ECC_SBE_VOL_TOTAL",
+        "Single-bit errors since the driver was loaded.",
+        _Q.ECC_SINGLE_VOLATILE_TOTAL,
+        is_default=False,
+    ),
+    _counter(
+        "DEV_ECC_DBE_VOL_TOTAL",
+        "Double-bit errors since the driver was loaded.",
+        _Q.ECC_DOUBLE_VOLATILE_TOTAL,
+        is_default=False,
+    ),
+    _counter(
+        "DEV_ECC_SBE_AGG_TOTAL", "Single-bit errors of the GPU's life.", _Q.ECC_SINGLE_LIFETIME_TOTAL, is_default=False
+    ),
+    _counter(
+        "DEV_ECC_DBE_AGG_TOTAL", "Double-bit errors of the GPU's life.", _Q.ECC_DOUBLE_LIFETIME_TOTAL, is_default=False
+    ),
+    _counter("DEV_RETIRED_SBE", "Pages retired for single-bit errors.", _Q.RETIRED_SINGLE_TOTAL, is_default=False),
+    _counter("DEV_RETIRED_DBE", "Pages retired for double-bit errors.", _Q.RETIRED_DOUBLE_TOTAL, is_default=False),
+    _counter("DEV_RETIRED_PENDING", "Pages that wait to be retired.", _Q.RETIRED_PENDING, is_default=False),
+    _counter(
+        "DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL",
+        "NVLink flow-control CRC errors.",
+        _Q.NVLINK_FLIT_CRC_TOTAL,
+        is_default=False,
+    ),
+    _counter(
+        "DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL", "NVLink data CRC errors.", _Q.NVLINK_DATA_CRC_TOTAL, is_default=False
+    ),
+    _counter("DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL", "NVLink retries.", _Q.NVLINK_REPLAYS_TOTAL, is_default=False),
+    _counter(
+        "DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL", "NVLink recoveries.", _Q.NVLINK_RECOVERIES_TOTAL, is_default=False
+    ),
+)
+BY_NAME = {name.head.name: name for name in NAMES}

@@ -1,0 +1,149 @@
+"""NodeMeter: the metering of one node, while its agent has the node's role.
+
+In: the hardware's readings, the ledger, the inventory, the kubelet's pods. Out: text for /metrics, made at every beat
+and soon after a claim came or went. A scrape gets the text that is in memory: it asks neither a device nor the ledger.
+While the hardware does not answer, the readings stay as they are, and their age says so.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from dra_driver.hardware.metered import MeterPlan, MeterReport
+from dra_driver.hardware.port import Metered
+from dra_driver.inventory.offering import Inventory
+from dra_driver.metering.holders import Holder, Subject, holders_of
+from dra_driver.metering.own_series import Ages, claim_lines, xid_lines
+from dra_driver.metering.selection import DEFAULT, Selection
+from dra_driver.metering.series import Scene, lines_of
+from dra_driver.metering.subjects import LabelStyle, gpus_of
+from dra_driver.model.errors import DriverError, NodeError
+from dra_driver.plugin.ledger.ledger import Ledger
+from dra_driver.plugin.ledger.record import Record
+from dra_driver.plugin.node_claims.claim_results import ClaimName
+from dra_driver.plugin.node_claims.pod_resources import ClaimUser, PodResources
+from dra_driver.telemetry.logs import fields
+from dra_driver.telemetry.loop import Loop
+
+log = logging.getLogger(__name__)
+
+SETTLE_SECONDS = 0.2  # after a claim came or went, so that a burst of calls is not slowed by a rendering for each
+
+
+@dataclass(frozen=True, slots=True)
+class MeterSettings:
+    """How a node is metered. Without `has_common_names` only this driver's own series are published."""
+
+    style: LabelStyle
+    beat_s: float = 10.0
+    with_profiling: bool = False
+    has_common_names: bool = True
+    selection: Selection = DEFAULT
+    repeats_gpu: bool = False
+    proc: Path = Path("/proc")
+
+
+class NodeMeter:
+    """The metering of one node. Any thread may call any method."""
+
+    def __init__(
+        self,
+        hardware: Metered,
+        ledger: Ledger,
+        kubelet: PodResources,
+        *,
+        settings: MeterSettings,
+        inventory: Callable[[], Inventory],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._hardware, self._ledger, self._kubelet = hardware, ledger, kubelet
+        self._settings, self._inventory, self._clock = settings, inventory, clock
+        self._loop = Loop("metering", self._turn, failure="metering failed")
+        self._mutex = threading.Lock()
+        self._changed_at: float | None = None
+        self._records: tuple[Record, ...] = ()
+        self._users: Mapping[ClaimName, tuple[ClaimUser, ...]] = {}
+        self._shared: frozenset[str] = frozenset()
+        self._is_kubelet_silent = False
+        self._page: tuple[bytes, Ages | None] = (b"", None)
+
+    def start(self) -> None:
+        """Begin: this instance got the node's role."""
+        plan = MeterPlan(self._settings.beat_s, self._settings.with_profiling, self._loop.wake, lambda: self._shared)
+        self._hardware.begin_metering(plan)
+        self._loop.start()
+
+    def stop(self) -> None:
+        """Stop, and publish nothing any more."""
+        self._loop.stop(1.0)
+        self._hardware.end_metering()
+        self._page = (b"", None)
+
+    def claims_changed(self) -> None:
+        """Hear that a claim was prepared or unprepared."""
+        with self._mutex:
+            if self._changed_at is None:
+                self._changed_at = time.monotonic()
+        self._loop.wake()
+
+    def render(self) -> bytes:
+        """Return the text for a scrape, from memory."""
+        text, ages = self._page
+        return text if ages is None else text + _joined(ages.lines(self._clock()))
+
+    def _turn(self) -> float:
+        with self._mutex:
+            waits_s = 0.0 if self._changed_at is None else self._changed_at + SETTLE_SECONDS - time.monotonic()
+            if waits_s > 0:
+                return waits_s
+            self._changed_at = None
+        report = self._hardware.meter_report()
+        inventory = self._inventory()
+        self._read_claims()
+        holders = holders_of(self._records, inventory, self._users)
+        self._shared = frozenset(gpu for (gpu, _), found in holders.items() if len(found) > 1)
+        scene = self._scene(inventory, report, holders)
+        self._page = (self._text(scene), Ages(scene))
+        return self._settings.beat_s
+
+    def _scene(self, inventory: Inventory, report: MeterReport, holders: Mapping[Subject, tuple[Holder, ...]]) -> Scene:
+        return Scene(
+            gpus_of(inventory),
+            inventory.driver_version or "",
+            report,
+            holders,
+            self._settings.style,
+            self._settings.proc,
+            self._settings.repeats_gpu,
+        )
+
+    def _text(self, scene: Scene) -> bytes:
+        lines = list(lines_of(self._settings.selection.names, scene)) if self._settings.has_common_names else []
+        return _joined([*lines, *claim_lines(scene), *xid_lines(scene)])
+
+    def _read_claims(self) -> None:
+        """Read which claims there are and which pods have them; keep what is known where that can't be read."""
+        try:
+            self._records = self._ledger.records()
+        except DriverError as error:
+            log.warning("cannot read the claims in the ledger", extra=fields(code=error.code, err=str(error)))
+        if not self._records:
+            self._users = {}
+            return
+        try:
+            self._users = self._kubelet.pods().users
+            self._is_kubelet_silent = False
+        except NodeError as error:
+            if not self._is_kubelet_silent:
+                log.warning("pods are named by their claims alone", extra=fields(code=error.code, err=str(error)))
+            self._is_kubelet_silent = True
+            self._users = {}
+
+
+def _joined(lines: Iterable[str]) -> bytes:
+    return "".join(f"{line}\n" for line in lines).encode()

@@ -1,0 +1,73 @@
+"""Selection: which names are published, from a counters file of the common exporter.
+
+In: a CSV file, one line for each field: name, type, meaning. Out: names with the type and meaning that the file gives
+them, and the fields that become labels. Fields that are not known here are listed, not guessed. Source: dcgm-exporter's
+etc/default-counters.csv; a line that begins with # is a comment.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from dra_driver.metering.names import BY_NAME, DRIVER_VERSION, LABELS, NAMES, MetricName
+from dra_driver.model.errors import InputError
+from dra_driver.telemetry.exposition import FamilyHead, SampleKind
+
+MOST_BYTES = 1 << 20
+_LABEL = "label"
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What is published: names, and the fields that are labels of every series."""
+
+    names: tuple[MetricName, ...]
+    labels: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+
+DEFAULT = Selection(tuple(name for name in NAMES if name.is_default), (DRIVER_VERSION,))
+
+
+def read_selection(path: Path) -> Selection:
+    """Return what a counters file selects.
+
+    Raises: InputError("input.counters") for a file that can't be read, or a line that is not one of such a file.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+        text = content.decode()
+    except (OSError, UnicodeDecodeError) as fault:
+        raise InputError("counters", f"the counters file {path} can't be read: {fault}") from fault
+    if len(content) > MOST_BYTES:
+        raise InputError("counters", f"the counters file {path} has more than {MOST_BYTES} bytes")
+    names: dict[str, MetricName] = {}
+    labels: dict[str, None] = {}
+    unknown: dict[str, None] = {}
+    for name, kind, meaning in _rows(path, text):
+        if kind == _LABEL and name in LABELS:
+            labels[name] = None
+        elif name in BY_NAME and kind in list(SampleKind):
+            names[name] = replace(BY_NAME[name], head=FamilyHead(name, SampleKind(kind), meaning))
+        else:
+            unknown[name] = None
+    return Selection(tuple(names.values()), tuple(labels), tuple(unknown))
+
+
+def _rows(path: Path, text: str) -> Iterator[tuple[str, str, str]]:
+    lines = ((number, line.strip()) for number, line in enumerate(text.splitlines(), 1))
+    for number, line in lines:
+        if not line.strip(", ") or line.startswith("#"):
+            continue
+        fields = [field.strip() for field in next(csv.reader([line], skipinitialspace=True))]
+        if len(fields) < 3 or fields[1] not in (*SampleKind, _LABEL, "histogram", "summary"):
+            raise InputError(
+                "counters",
+                f"{path}, line {number}: expected a field, a type and a meaning, got {line[:100]!r}",
+                hint="for example: DCGM_FI_DEV_GPU_TEMP, gauge, GPU temperature (in C).",
+            )
+        yield fields[0], fields[1], ", ".join(fields[2:])

@@ -1,0 +1,117 @@
+"""Series: readings and holders as samples, so that no sum over a name counts anything twice.
+
+In: readings, who holds what, labels. Out: lines of text. The rules:
+
+- A device that one claim holds has one series a name, with the claim's labels.
+- A device that several claims hold has one series a name without them, and for what can be told apart by process
+  (memory, and the time of the multiprocessors without MIG) one for each claim; the first is then what is left over.
+- A quantity that the GPU instances of a GPU report is not repeated for the GPU as a whole, and one that only the GPU as
+  a whole reports is not repeated for its instances, unless that is asked for; then it stands there in place of the GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dra_driver.hardware.facts import GpuFacts, PartitionFacts
+from dra_driver.hardware.metered import MeterReport, Quantity, Reading
+from dra_driver.metering.attribution import uses_of
+from dra_driver.metering.holders import Holder, Subject
+from dra_driver.metering.names import XID_ERRORS, MetricName
+from dra_driver.metering.subjects import LabelStyle, labels_of_holder, labels_of_subjects, partitions_of, text_of
+from dra_driver.telemetry.exposition import sample_line
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Everything that one rendering is made from. `proc` is where processes are looked up."""
+
+    gpus: tuple[GpuFacts, ...]
+    driver_version: str
+    report: MeterReport
+    holders: Mapping[Subject, tuple[Holder, ...]]
+    style: LabelStyle
+    proc: Path
+    repeats_gpu: bool = False
+
+
+@dataclass(slots=True)
+class SubjectSeries:
+    """The series of one subject: its values, and those of each of its claims where it has several."""
+
+    labels: str
+    values: dict[Quantity, float]
+    last_xid: int | None
+    parts: list[tuple[str, Mapping[Quantity, float]]] = field(default_factory=list)
+
+
+def lines_of(names: Iterable[MetricName], scene: Scene) -> Iterator[str]:
+    """Yield the lines of all names that have a sample."""
+    subjects = tuple(_subjects(scene))
+    for name in names:
+        samples = [line for subject in subjects for line in _samples(name, subject)]
+        if samples:
+            yield from name.head.lines()
+            yield from samples
+
+
+def _samples(name: MetricName, subject: SubjectSeries) -> Iterator[str]:
+    if name.head.name == XID_ERRORS:
+        if subject.last_xid is not None:
+            yield sample_line(name.head.name, subject.labels, float(subject.last_xid))
+        return
+    if name.quantity is None or name.quantity not in subject.values:
+        return
+    parts = [(labels, values[name.quantity]) for labels, values in subject.parts if name.quantity in values]
+    left = max(0.0, subject.values[name.quantity] - sum(value for _, value in parts))
+    yield sample_line(name.head.name, subject.labels, name.value(left))
+    for labels, value in parts:
+        yield sample_line(name.head.name, labels, name.value(value))
+
+
+def _subjects(scene: Scene) -> Iterator[SubjectSeries]:
+    heads = labels_of_subjects(scene.gpus, scene.style, scene.driver_version)
+    partitions = partitions_of(scene.gpus)
+    by_gpu: dict[str, dict[Subject, Reading]] = {}
+    for reading in scene.report.readings:
+        if (reading.gpu, reading.gi_id) in heads:
+            by_gpu.setdefault(reading.gpu, {})[reading.gpu, reading.gi_id] = reading
+    for gpu in scene.gpus:
+        readings = by_gpu.get(gpu.pci_address, {})
+        for subject, values in _shared_out(readings, repeats_gpu=scene.repeats_gpu).items():
+            yield _of_subject(scene, readings[subject], values, heads[subject], partitions.get(subject))
+
+
+def _shared_out(readings: Mapping[Subject, Reading], *, repeats_gpu: bool) -> dict[Subject, dict[Quantity, float]]:
+    """Return the values of each subject of one GPU, without those that another one repeats."""
+    values = {subject: dict(reading.values) for subject, reading in readings.items()}
+    whole = next((subject for subject in values if subject[1] is None), None)
+    instances = [subject for subject in values if subject[1] is not None]
+    if whole is None or not instances:
+        return values
+    of_instances = {quantity for subject in instances for quantity in values[subject]}
+    rest = {quantity: value for quantity, value in values[whole].items() if quantity not in of_instances}
+    if not repeats_gpu:
+        return {**values, whole: rest}
+    return {subject: {**rest, **values[subject]} for subject in instances}
+
+
+def _of_subject(
+    scene: Scene,
+    reading: Reading,
+    values: dict[Quantity, float],
+    head: tuple[tuple[str, str], ...],
+    partition: PartitionFacts | None,
+) -> SubjectSeries:
+    subject = (reading.gpu, reading.gi_id)
+    holders = scene.holders.get(subject, ())
+    own = {holder: labels_of_holder(holder, partition, scene.style) for holder in holders}
+    only = own[holders[0]] if len(holders) == 1 else ()
+    last = scene.report.last_xids.get(subject, 0 if reading.gi_id is None else None)
+    made = SubjectSeries(text_of(head, only), values, last)
+    if len(holders) > 1 and reading.processes is not None:
+        uses = uses_of(holders, reading.processes, scene.proc)
+        made.parts = [(text_of(head, own[holder]), use.values) for holder, use in uses.items()]
+    return made

@@ -1,0 +1,224 @@
+"""What is measured of GPUs: the real vendor over the fake library, in the thread that also watches health."""
+
+import threading
+
+import pytest
+
+from dra_driver.hardware.metered import MeterPlan, Quantity
+from dra_driver.hardware.port import Metered
+from tests.hardware.conftest import eventually
+from tests.support.fake_nvml import hgx_h100
+
+ALL_LINKS = 4294967295
+
+
+def measured(gpu):
+    gpu.measure(
+        clock_sm=1980, clock_memory=2619, temperature=54, util="93 41", util_encoder=0, util_decoder=7,
+        memory_used=70 << 30, memory_reserved=1 << 30, gpm=1, gpm_1=87.5, gpm_2=80.0, gpm_5=44.0, gpm_20=2.0,
+        fields={82: 61, 83: 7_000_000, 94: 3, 142: 1, 143: 2, 145: 0, 185: 312_500,
+                f"138_{ALL_LINKS}": 1000, f"139_{ALL_LINKS}": 500},
+    )  # fmt: skip
+
+
+class Metering:
+    """Two H100s, and a vendor that meters them."""
+
+    def __init__(self, machine):
+        self.machine = machine
+        self.gpus = machine.add(*hgx_h100(2))
+        self.rounds = threading.Semaphore(0)
+        self.shared = frozenset()
+        self.hardware = machine.hardware(call_timeout_s=1.0)
+
+    def begin(self, *, with_profiling=True, beat_s=0.2):
+        plan = MeterPlan(beat_s, with_profiling, self.rounds.release, lambda: self.shared)
+        self.hardware.begin_metering(plan)
+        self.hardware.discover()
+
+    def await_rounds(self, count):
+        for _ in range(count):
+            assert self.rounds.acquire(timeout=20)
+
+    def values(self, gpu, gi_id=None):
+        for one in self.hardware.meter_report().readings:
+            if (one.gpu, one.gi_id) == (gpu.pci, gi_id):
+                return one.values
+        return None
+
+
+@pytest.fixture
+def metering(machine):
+    return Metering(machine)
+
+
+def test_a_round_reads_what_the_hardware_reports_and_leaves_out_what_it_does_not(metering):
+    assert isinstance(metering.hardware, Metered)
+    one, two = metering.gpus
+    measured(one)
+    two.measure(temperature=33)
+    metering.machine.write()
+    metering.begin()
+    metering.await_rounds(4)
+    found = metering.values(one)
+    expected = {
+        Quantity.SM_CLOCK_MHZ: 1980, Quantity.MEMORY_CLOCK_MHZ: 2619, Quantity.TEMPERATURE_C: 54,
+        Quantity.MEMORY_TEMPERATURE_C: 61, Quantity.POWER_W: 312.5, Quantity.ENERGY_MJ_TOTAL: 7_000_000,
+        Quantity.PCIE_REPLAYS_TOTAL: 3, Quantity.GPU_PERCENT: 93, Quantity.MEMORY_COPY_PERCENT: 41,
+        Quantity.ENCODER_PERCENT: 0, Quantity.DECODER_PERCENT: 7, Quantity.MEMORY_USED_BYTES: 70 << 30,
+        Quantity.MEMORY_RESERVED_BYTES: 1 << 30, Quantity.NVLINK_KIB_TOTAL: 1500,
+        Quantity.REMAPPED_CORRECTABLE_TOTAL: 1, Quantity.REMAPPED_UNCORRECTABLE_TOTAL: 2, Quantity.REMAP_FAILED: 0,
+        Quantity.GRAPHICS_RATIO: 0.875, Quantity.SM_RATIO: 0.8, Quantity.TENSOR_RATIO: 0.44,
+        Quantity.PCIE_SENT_BYTES_PER_S: 2 << 20,
+    }  # fmt: skip
+    assert {key: found.get(key) for key in expected} == pytest.approx(expected)
+    assert set(found) - set(expected) == {Quantity.MEMORY_FREE_BYTES}
+    assert set(metering.values(two)) == {
+        Quantity.TEMPERATURE_C, Quantity.MEMORY_FREE_BYTES, Quantity.MEMORY_USED_BYTES, Quantity.MEMORY_RESERVED_BYTES,
+    }  # fmt: skip
+
+
+def test_without_profiling_the_counters_are_not_touched(metering):
+    measured(metering.gpus[0])
+    metering.machine.write()
+    metering.begin(with_profiling=False)
+    metering.await_rounds(3)
+    assert Quantity.GRAPHICS_RATIO not in metering.values(metering.gpus[0])
+    assert not metering.machine.calls("nvmlGpmQueryDeviceSupport")
+    assert not metering.machine.calls("nvmlGpmSampleGet")
+
+
+def test_in_mig_mode_each_instance_has_its_own_memory_and_profile_and_the_gpu_has_no_utilization(metering):
+    one, _ = metering.gpus
+    measured(one)
+    first, second = (one.partition("3g.40gb", start)[0] for start in (0, 4))
+    one.measure(**{f"memory_used_gi{first.gi}": 5 << 30, f"gpm_1_gi{first.gi}": 12.5, f"gpm_1_gi{second.gi}": 0})
+    metering.machine.write()
+    metering.begin()
+    metering.await_rounds(4)
+    assert Quantity.GPU_PERCENT not in metering.values(one)
+    assert metering.values(one)[Quantity.TEMPERATURE_C] == 54
+    of_first, of_second = metering.values(one, first.gi), metering.values(one, second.gi)
+    assert (of_first[Quantity.MEMORY_USED_BYTES], of_first[Quantity.GRAPHICS_RATIO]) == (5 << 30, 0.125)
+    assert (of_second[Quantity.MEMORY_USED_BYTES], of_second[Quantity.GRAPHICS_RATIO]) == (0, 0)
+    assert Quantity.TEMPERATURE_C not in of_first
+
+
+def test_an_instance_that_is_gone_has_no_reading_and_its_id_is_profiled_afresh(metering):
+    one, _ = metering.gpus
+    measured(one)
+    (gone,) = one.partition("3g.40gb", 0)
+    one.measure(**{f"gpm_1_gi{gone.gi}": 50})
+    metering.machine.write()
+    metering.begin()
+    eventually(lambda: (metering.values(one, gone.gi) or {}).get(Quantity.GRAPHICS_RATIO) == 0.5)
+    one.unpartition()
+    metering.machine.write()
+    eventually(lambda: metering.values(one, gone.gi) is None)
+    one.partition("1g.10gb", 0)
+    metering.machine.write()
+    eventually(lambda: (metering.values(one, gone.gi) or {}).get(Quantity.GRAPHICS_RATIO) == 0.5)
+
+
+def test_processes_are_listed_for_shared_gpus_alone(metering):
+    one, two = metering.gpus
+    measured(one)
+    one.processes.append(("compute", 41, -1, -1, 3 << 30))
+    one.processes.append(("mps", 42, -1, -1, 1 << 30))
+    one.measure(process_util_41=25)
+    two.processes.append(("compute", 43, -1, -1, 1))
+    metering.machine.write()
+    metering.shared = frozenset([one.pci])
+    metering.begin()
+    metering.await_rounds(2)
+    by_gpu = {reading.gpu: reading.processes for reading in metering.hardware.meter_report().readings}
+    assert [(use.pid, use.memory_bytes, use.sm_percent) for use in by_gpu[one.pci]] == [
+        (41, 3 << 30, 25.0),
+        (42, 1 << 30, 0.0),
+    ]
+    assert by_gpu[two.pci] is None
+
+
+def test_a_hanging_call_leaves_the_readings_as_they_are_and_the_report_at_hand(metering):
+    one, _ = metering.gpus
+    measured(one)
+    metering.machine.write()
+    metering.begin()
+    metering.await_rounds(2)
+    one.hang("nvmlDeviceGetFieldValues")
+    metering.machine.write()
+    eventually(lambda: metering.hardware._session.watch._worker.waits_for()[0] == "nvmlDeviceGetFieldValues")
+    before = metering.hardware.meter_report()
+    assert metering.values(one)[Quantity.TEMPERATURE_C] == 54
+    one.heal()
+    one.measure(temperature=60)
+    metering.machine.write()
+    eventually(lambda: metering.values(one)[Quantity.TEMPERATURE_C] == 60)
+    newest = {reading.gpu: reading.at for reading in metering.hardware.meter_report().readings}
+    assert newest[one.pci] > {reading.gpu: reading.at for reading in before.readings}[one.pci]
+
+
+def test_a_lost_gpu_keeps_its_last_reading_while_the_other_is_read_on(metering):
+    one, two = metering.gpus
+    for gpu in (one, two):
+        measured(gpu)
+    metering.machine.write()
+    metering.begin()
+    metering.await_rounds(1)
+    one.is_lost = True
+    two.measure(temperature=71)
+    metering.machine.write()
+    eventually(lambda: metering.values(two)[Quantity.TEMPERATURE_C] == 71)
+    assert metering.values(one)[Quantity.TEMPERATURE_C] == 54
+
+
+def test_xids_are_counted_by_gpu_and_instance_and_the_newest_is_kept(metering):
+    one, two = metering.gpus
+    for gpu in (one, two):
+        gpu.report_health()
+    metering.machine.write()
+    metering.begin()
+    metering.await_rounds(1)
+    one.xid(13)
+    one.xid(13)
+    one.xid(31)
+    two.xid(94, gi=3)
+    metering.machine.write()
+    eventually(lambda: len(metering.hardware.meter_report().xids) == 2)
+    eventually(lambda: metering.hardware.meter_report().xids[one.pci, None] == {13: 2, 31: 1})
+    assert metering.hardware.meter_report().last_xids == {(one.pci, None): 31, (two.pci, 3): 94}
+
+
+def test_health_and_metering_share_one_session_and_one_thread_and_closing_lets_the_library_go(metering):
+    one, _ = metering.gpus
+    one.report_health(recovery_action=0)
+    measured(one)
+    metering.machine.write()
+    metering.hardware.watch_health(lambda: None, log_position=-1)
+    metering.hardware.discover()
+    watch = metering.hardware._session.watch
+    metering.begin()
+    metering.await_rounds(1)
+    assert metering.hardware._session.watch is watch
+    assert metering.machine.calls("nvmlInitWithFlags") == 1
+    assert [thread.name for thread in threading.enumerate()].count("health") == 1
+    metering.hardware.close()
+    assert metering.machine.calls("nvmlShutdown") == 1
+    assert metering.machine.calls("nvmlGpmSampleAlloc") == metering.machine.calls("nvmlGpmSampleFree") > 0
+    metering.hardware.discover()
+    metering.await_rounds(1)
+
+
+def test_metering_goes_on_when_health_ends_and_nothing_runs_when_both_have(metering):
+    measured(metering.gpus[0])
+    metering.machine.write()
+    metering.hardware.watch_health(lambda: None, log_position=-1)
+    metering.begin()
+    metering.await_rounds(1)
+    metering.hardware.end_health()
+    while metering.rounds.acquire(blocking=False):
+        pass
+    metering.await_rounds(3)
+    metering.hardware.end_metering()
+    assert metering.hardware._session.watch.end(5)
+    assert metering.hardware.meter_report().readings == ()

@@ -1,0 +1,28 @@
+"""The page about telemetry says what the code does."""
+
+from pathlib import Path
+
+from dra_driver.hardware.simulated.profile import load_profile
+from dra_driver.metering.names import NAMES
+from dra_driver.metering.own_series import AGE, CLAIM_DEVICE, XIDS
+
+PAGE = (Path(__file__).parents[2] / "docs" / "telemetry.md").read_text()
+
+
+def test_every_metric_is_on_the_page_with_its_type_and_meaning():
+    rows = [line.split(" | ") for line in PAGE.splitlines() if line.startswith("| `DCGM_")]
+    shown = {row[0].strip("| `*"): tuple(row[1:3]) for row in rows}
+    assert shown == {one.head.name: (str(one.head.kind), one.head.meaning) for one in NAMES}
+    starred = {row[0].strip("| `*") for row in rows if row[0].endswith("*")}
+    assert starred == {one.head.name for one in NAMES if not one.is_default}
+    for head in (CLAIM_DEVICE, XIDS, AGE):
+        assert f"`{head.name}" in PAGE
+
+
+def test_the_example_is_a_profile(tmp_path):
+    example = PAGE.rpartition("```yaml\n")[2].partition("```")[0]
+    (tmp_path / "p.yaml").write_text(f"about: an example\n{example}")
+    (gpu,) = load_profile(tmp_path / "p.yaml").gpus
+    assert gpu.metering.values["powerW"] == 312.5
+    assert gpu.metering.of_instance(3)["graphicsRatio"] == 0.9
+    assert gpu.metering.of_instance(1)["graphicsRatio"] == 0.4

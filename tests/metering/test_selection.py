@@ -1,0 +1,55 @@
+"""Selections: counters files of the common exporter."""
+
+import pytest
+
+from dra_driver.metering.selection import DEFAULT, read_selection
+from dra_driver.model.errors import InputError
+
+FILE = """# Format,,
+# DCGM FIELD, Prometheus metric type, help message
+
+DCGM_FI_DEV_GPU_TEMP,    gauge, Temperature (in C).
+DCGM_FI_DEV_DEC_UTIL ,     gauge, Decoder, and more
+DCGM_FI_PROF_SM_OCCUPANCY, gauge, "Warps, resident"
+DCGM_FI_DRIVER_VERSION, label, Driver Version
+DCGM_FI_DEV_SERIAL, label, Serial
+DCGM_FI_DEV_UNHEARD_OF, gauge, Nobody knows
+DCGM_EXP_XID_ERRORS_COUNT, gauge, Window
+,,
+"""
+
+
+def test_a_counters_file_selects_names_types_meanings_and_labels(tmp_path):
+    path = tmp_path / "counters.csv"
+    path.write_text(FILE)
+    found = read_selection(path)
+    assert [(one.head.name, one.head.kind, one.head.meaning) for one in found.names] == [
+        ("DCGM_FI_DEV_GPU_TEMP", "gauge", "Temperature (in C)."),
+        ("DCGM_FI_DEV_DEC_UTIL", "gauge", "Decoder, and more"),
+        ("DCGM_FI_PROF_SM_OCCUPANCY", "gauge", "Warps, resident"),
+    ]
+    assert found.labels == ("DCGM_FI_DRIVER_VERSION", "DCGM_FI_DEV_SERIAL")
+    assert found.unknown == ("DCGM_FI_DEV_UNHEARD_OF", "DCGM_EXP_XID_ERRORS_COUNT")
+
+
+@pytest.mark.parametrize("line", ["DCGM_FI_DEV_GPU_TEMP", "a, b, c", "DCGM_FI_DEV_GPU_TEMP, gauge", "x" * 5000])
+def test_a_line_that_is_none_of_such_a_file_is_refused_with_its_number(tmp_path, line):
+    path = tmp_path / "counters.csv"
+    path.write_text(f"# first\n{line}\n")
+    with pytest.raises(InputError, match="line 2") as fault:
+        read_selection(path)
+    assert len(str(fault.value)) < 1000
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"#" * (1 << 20) + b"##"])
+def test_a_file_that_is_no_text_or_too_long_is_refused(tmp_path, content):
+    path = tmp_path / "counters.csv"
+    path.write_bytes(content)
+    with pytest.raises(InputError):
+        read_selection(path)
+    with pytest.raises(InputError):
+        read_selection(tmp_path / "missing.csv")
+
+
+def test_without_a_file_the_usual_names_are_published():
+    assert len(DEFAULT.names) == 25

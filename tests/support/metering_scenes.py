@@ -1,0 +1,72 @@
+"""Scenes for tests: GPUs as the simulator has them, readings, holders, and samples read back from the text."""
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dra_driver.hardware.metered import MeterReport, Quantity, Reading
+from dra_driver.hardware.simulated.hardware import facts_of
+from dra_driver.hardware.simulated.profile import load_profile
+from dra_driver.metering.holders import Holder
+from dra_driver.metering.selection import DEFAULT
+from dra_driver.metering.series import Scene, lines_of
+from dra_driver.metering.subjects import LabelStyle
+from dra_driver.plugin.node_claims.pod_resources import ClaimUser
+
+STYLE = LabelStyle("node-1", "gpu.nvidia.com")
+_SAMPLE = re.compile(r"^(?P<name>\w+)(\{(?P<labels>.*)\})? (?P<value>[-+.\de]+)$")
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+
+@dataclass
+class Sample:
+    name: str
+    labels: dict[str, str]
+    value: float
+
+
+def samples(lines) -> list[Sample]:
+    """Read samples back, and refuse a line that is none."""
+    found = []
+    for line in lines if not isinstance(lines, bytes) else lines.decode().splitlines():
+        if not line.startswith("#"):
+            match = _SAMPLE.match(line)
+            assert match, line
+            found.append(Sample(match["name"], dict(_LABEL.findall(match["labels"] or "")), float(match["value"])))
+    return found
+
+
+def gpus(profile: str = "dgx-h100"):
+    return facts_of(load_profile(profile), "node-1").gpus
+
+
+def holder(name: str, *, uid: str = "", pod: str = "", share: str = "", device: str = "gpu-0000-1b-00-0") -> Holder:
+    users = (ClaimUser(pod, "main"),) if pod else ()
+    pods = (uid,) if uid else ()
+    names = ((uid, pod),) if uid and pod else ()
+    return Holder(
+        f"uid-{name}", "team", name, device, "node-1/gpu.nvidia.com", share, "gpu.nvidia.com", pods, names, users
+    )
+
+
+@dataclass
+class Made:
+    """A scene under construction."""
+
+    gpus: tuple = field(default_factory=gpus)
+    readings: list[Reading] = field(default_factory=list)
+    holders: dict = field(default_factory=dict)
+    last_xids: dict = field(default_factory=dict)
+    repeats_gpu: bool = False
+    style: LabelStyle = STYLE
+    proc: Path = Path("/nonexistent")
+
+    def read(self, index: int, values: dict[Quantity, float], gi_id: int | None = None, processes=None) -> None:
+        self.readings.append(Reading(self.gpus[index].pci_address, 1000.0, values, gi_id, processes))
+
+    def scene(self) -> Scene:
+        report = MeterReport(tuple(self.readings), {}, self.last_xids)
+        return Scene(self.gpus, "580.126.20", report, self.holders, self.style, self.proc, self.repeats_gpu)
+
+    def samples(self, name: str = "", names=DEFAULT.names) -> list[Sample]:
+        return [one for one in samples(lines_of(names, self.scene())) if one.name == name or not name]
