@@ -4,7 +4,8 @@ In: a version, feature gates, an environment ("stored" or "new"). Out: a `Declar
 checker and the evaluator read. The facts are data (`tables/kubernetes-<version>.json`); this module only reads them.
 
 An entry of a table may end in `@1.34` (the version that introduced it) and `?Gate`. Stored expressions see everything
-in the table. New expressions see what the previous minor version had, and gated entries exactly as the gate is set.
+in the table. New expressions see what the previous minor version had, and gated entries exactly as the gate is set. An
+overload that is declared twice is resolved in the place of its last declaration.
 
 The rule: Kubernetes' CEL environment sets (compatibility version N-1 for new expressions).
 """
@@ -79,8 +80,12 @@ class Declarations:
         """Return the overloads of a function in resolution order; empty if there is no such function."""
         found = self._overloads.get(function)
         if found is None:
-            rows = [row for row in self._rows.get(function, ()) if self._visible(row)]
-            found = self._overloads[function] = tuple(_read_overload(row) for row in rows)
+            last: dict[str, Overload] = {}
+            for row in filter(self._visible, self._rows.get(function, ())):
+                overload = _read_overload(row)
+                last.pop(overload.id, None)
+                last[overload.id] = overload
+            found = self._overloads[function] = tuple(last.values())
         return found
 
     def remember(self, key: Any, ids: tuple[str, ...], result: Type) -> None:
