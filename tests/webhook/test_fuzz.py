@@ -64,7 +64,13 @@ def ask():
     """Return a function that sends a body and gives status and answer."""
     fleet = PublishedFleet(DRIVER)
     fleet.replace_classes((device_class(expressions=["true"], name=DRIVER),))
-    wire = slice_wire("s", driver=DRIVER, devices=[{"name": "gpu-0", "attributes": {"model": {"string": "y"}}}])
+    wire = slice_wire(
+        "s",
+        driver=DRIVER,
+        devices=[
+            {"name": "gpu-0", "attributes": {"model": {"string": "y"}, "cudaDriverVersion": {"version": "12.0.0"}}}
+        ],
+    )
     wire["metadata"]["uid"] = "s"
     fleet.replace_slices((wire,))
     pair, context = make_pair(("localhost",), datetime.now(UTC)), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -105,10 +111,11 @@ def placed(whole, path, value):
 
 
 def is_review(body):
-    """Whether what is sent can be answered: version and UID are there."""
+    """Whether what is sent can be answered: version and UID are there, and the UID has the length of one."""
     try:
         asked = json.loads(body)
-        return asked["apiVersion"] == "admission.k8s.io/v1" and isinstance(asked["request"]["uid"], str)
+        uid = asked["request"]["uid"]
+        return asked["apiVersion"] == "admission.k8s.io/v1" and isinstance(uid, str) and len(uid) <= 256
     except (ValueError, TypeError, KeyError, RecursionError):
         return False
 
@@ -121,10 +128,13 @@ def refused_by_node(parameters):
     return False
 
 
+ENV = {"name": "NVIDIA_REQUIRE_CUDA", "value": "cuda>=99.1 brand=tesla,driver>=1"}
+POD = {"containers": [{"name": "main", "env": [ENV]}], "resourceClaims": [{"name": "gpu"}]}
 WHOLES = [
     review(template(CONFIG, requests=[request(EXPRESSION)])),
     review(claim(CONFIG, requests=[request(EXPRESSION)]), old=claim(CONFIG), operation="UPDATE"),
     review(device_class(CONFIG, expressions=[EXPRESSION])),
+    review({"kind": "Pod", "metadata": {"annotations": {"gpu.nvidia.com/cuda-required": "99"}}, "spec": POD}),
 ]
 
 
@@ -134,7 +144,7 @@ def test_whatever_stands_in_a_field_a_review_gets_a_verdict(ask, data):
     whole = data.draw(st.sampled_from(WHOLES))
     path = data.draw(st.sampled_from(list(places(whole))))
     body = json.dumps(placed(whole, path, data.draw(st.sampled_from(ODD) | JSON))).encode()
-    for where in ("/configs", "/selectors"):
+    for where in ("/configs", "/selectors", "/images"):
         status, text = ask(where, body)
         assert len(text) < 32 * 1024
         assert status == (200 if is_review(body) else 400), (where, text)
