@@ -1,6 +1,6 @@
-"""What the image is: Debian's packages, what is removed from them, what a container runs, and as whom.
+"""Contents of the image: Debian's packages, what is removed from them, what a container runs, and as which user.
 
-The one description of the image. The OCI archive and the Dockerfile in the build folder are both written from it.
+This is the only description of the image. The OCI archive and the Dockerfile in the build folder are both made from it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ PACKAGES = (
     "libbz2-1.0 libc6 libcrypt1 libexpat1 libffi8 libgcc-s1 liblzma5 libpython3.11-minimal libpython3.11-stdlib"
     " libsqlite3-0 libssl3 libstdc++6 libuuid1 python3.11-minimal zlib1g"
 ).split()
-# What no process in the image reads. Most of it is the models and calls of the Kubernetes client, of which the driver
-# uses only the reading of kubeconfigs; a test imports everything that the driver imports from the finished tree.
+# Files that no process in the image reads. Most of them are the models and calls of the Kubernetes client, of which the
+# driver uses only the reading of kubeconfigs. A test imports everything that the driver imports from the finished tree.
 UNUSED = (
     "usr/share/doc",
     "usr/share/man",
@@ -62,12 +62,12 @@ PASSWD = "root:x:0:0:root:/:/nonexistent\nnonroot:x:65532:65532:nonroot:/:/nonex
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """One processor architecture, by the names that Debian and OCI, Python and ELF have for it."""
+    """One processor architecture, with the names that Debian and OCI, Python and ELF use for it."""
 
-    name: str  # Debian's and OCI's
-    machine: str  # Python's platform.machine()
-    elf_machine: int  # e_machine of an ELF header
-    elf_class: int  # bits
+    name: str  # the name used by Debian and OCI
+    machine: str  # what Python's platform.machine() returns
+    elf_machine: int  # e_machine in an ELF header
+    elf_class: int  # 32 or 64 bits
 
     @property
     def triplet(self) -> str:

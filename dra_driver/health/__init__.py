@@ -1,8 +1,9 @@
-"""Health: evidence about GPUs in, faults and what follows from them out.
+"""Health: evidence about GPUs comes in; faults, and what follows from them, go out.
 
     evidence ──► record ──► faults ──► policy ──► taints, pod health, Events, metrics
 
-`record` remembers what was observed; `faults` derives what is wrong from it; `policy` decides what each fault means for
-the scheduler; `spreading` maps faults to the devices that are published. All four are pure. `store` keeps the record on
-disk, `cordons` what an administrator took out by hand, and `monitor` is the thread that ties them together.
+`record` remembers what was observed. `faults` derives from it what is wrong. `policy` decides what each fault means for
+the scheduler, and `spreading` maps faults to the devices that are published. All four are pure. `store` keeps the
+record on disk, `cordons` keeps the devices that an administrator took out of use, and `monitor` is the thread that
+connects them.
 """

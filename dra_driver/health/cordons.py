@@ -24,7 +24,10 @@ REASON_MOST, CORDONS_MOST, BYTES_MOST = 256, 4096, 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Cordon:
-    """One device, by its published name or its GPU's. Times are seconds since 1970; without `until` it is for good."""
+    """One cordon, of a device by its published name or by that of its GPU.
+
+    Times are seconds since 1970. A cordon without `until` holds until it is removed.
+    """
 
     device: str
     reason: str
@@ -43,11 +46,11 @@ class CordonFile:
         self._path = folder / FILE_NAME
 
     def fingerprint(self) -> Hashable:
-        """Return a value that changes with the file."""
+        """Return a value that differs whenever the file has changed."""
         return stamp_of(self._path)
 
     def read(self) -> tuple[Cordon, ...]:
-        """Return all cordons, those that have ended too. Raises: InputError("input.cordons")."""
+        """Return all cordons, including those that have ended. Raises: InputError("input.cordons")."""
         try:
             text = self._path.read_bytes()[: BYTES_MOST + 1]
         except FileNotFoundError:
@@ -61,7 +64,7 @@ class CordonFile:
             raise InputError("cordons", message, hint="remove it and cordon the devices again") from error
 
     def add(self, cordon: Cordon) -> None:
-        """Cordon a device; a cordon of the same device keeps its time and gets the new reason and end."""
+        """Cordon a device. If it is cordoned already, the cordon keeps its start and gets the new reason and end."""
 
         def changed(cordons: Iterable[Cordon]) -> list[Cordon]:
             known = {one.device: one for one in cordons if one.is_in_force(cordon.since)}

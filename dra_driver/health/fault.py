@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 class FaultKey(enum.StrEnum):
-    """The dimensions of a GPU's health; a device has at most one fault of each. In order of importance."""
+    """The dimensions of a GPU's health, in order of importance. A device has at most one fault of each."""
 
     GPU_LOST = "gpu-lost"
     NEEDS_REBOOT = "needs-reboot"
@@ -33,7 +33,7 @@ class FaultKey(enum.StrEnum):
 
     @property
     def rank(self) -> int:
-        """Return the place in the order of importance, 0 for the most important."""
+        """Return the position in the order of importance; 0 is the most important."""
         return list(FaultKey).index(self)
 
 
@@ -64,7 +64,7 @@ SENTENCES = {
 
 @dataclass(frozen=True, slots=True, order=True)
 class Subject:
-    """A GPU by its PCI address, or a partition of it by GPU instance profile and first memory slice."""
+    """What a fault is about: a GPU by PCI address, or one of its partitions by profile and first memory slice."""
 
     gpu: str
     partition: tuple[int, int] | None = None
@@ -74,7 +74,7 @@ class Subject:
 class Fault:
     """One fault. Times are seconds since 1970; `boot` is the id of the boot in which it was last seen.
 
-    `since` never changes while the fault lasts. `is_mild` is true where the driver says that nothing needs to be done.
+    `since` never changes while the fault lasts. `is_mild` is true if the driver says that no action is needed.
     """
 
     key: FaultKey
@@ -89,7 +89,7 @@ class Fault:
 
     @property
     def sentence(self) -> str:
-        """Return what is wrong, the same text as long as the fault lasts."""
+        """Return a sentence that says what is wrong. It stays the same for as long as the fault lasts."""
         value = f" ({self.value})" if self.value else ""
         flapping = "; it comes and goes" if self.is_flapping else ""
         return f"{self.key}{value}: {SENTENCES[self.key]}{flapping}"

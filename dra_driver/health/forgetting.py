@@ -32,7 +32,10 @@ class ForgetFile:
             raise InputError("forget", f"{self._path} can't be written: {error.strerror}", hint=hint) from error
 
     def take(self) -> frozenset[str]:
-        """Return the GPUs to be forgotten, each once; what is not a PCI address is left out."""
+        """Remove the requests, and return the GPUs to be forgotten, each once.
+
+        Lines that are no PCI address are left out.
+        """
         taken = self._path.with_name(f"{FILE_NAME}.taken")
         found = set()
         try:

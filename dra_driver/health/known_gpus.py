@@ -1,8 +1,8 @@
-"""Known GPUs: those that were seen in this boot, so that one that is lost is noticed and stays published.
+"""Known GPUs: the GPUs that were seen in this boot, so that a lost one is noticed and stays published.
 
-A GPU that vanished from the facts is missing, unless it is absent by intent: bound to another kernel driver (a VM, a
-driver manager), or declared gone by `dra-driver health forget`. While the hardware does not answer at all (the driver
-was unloaded) nothing is missing.
+A GPU that is no longer found is missing, unless it is absent on purpose: bound to another kernel driver (for a VM, or
+by a driver manager), or declared gone with `dra-driver health forget`. While the hardware does not answer at all,
+because the driver was unloaded, no GPU counts as missing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class KnownGpus:
         self._bus = bus
         self._gpus: dict[str, GpuFacts] = {}
         self._missing: Mapping[str, bool] = {}
-        self.revision = 0  # changes with every change of what is known
+        self.revision = 0  # increases whenever what is known changes
 
     @property
     def by_address(self) -> Mapping[str, GpuFacts]:
@@ -34,18 +34,20 @@ class KnownGpus:
 
     @property
     def missing(self) -> Mapping[str, bool]:
-        """Return the GPUs that are missing, each with whether that is because a call about it does not return."""
+        """Return the missing GPUs, each with whether the reason is a call to the library that does not return."""
         return self._missing
 
     def learn(self, gpus: Iterable[GpuFacts]) -> None:
-        """Add GPUs that were seen before a restart; what was seen since is newer."""
+        """Add GPUs that were seen before a restart. For a GPU that was seen since, the newer facts are kept."""
         self._gpus = {**{gpu.pci_address: gpu for gpu in gpus}, **self._gpus}
 
     def completed(self, facts: Facts) -> Facts:
-        """Return the facts with the GPUs that are missing, as they were seen last and marked as lost."""
+        """Return the facts with the missing GPUs added as they were last seen, and marked as lost."""
         if facts.waiting_for:
             return facts
-        here = {gpu.pci_address: gpu for gpu in facts.gpus if not gpu.is_lost}  # facts that were completed before
+        here = {
+            gpu.pci_address: gpu for gpu in facts.gpus if not gpu.is_lost
+        }  # the facts may have been completed before
         for address, gpu in here.items():
             if self._gpus.get(address) != gpu:
                 self._gpus[address] = gpu

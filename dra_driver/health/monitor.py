@@ -1,8 +1,8 @@
 """Monitor: the thread that turns what is observed into faults, and keeps them.
 
-In: a vendor's reports, the facts of every look at the hardware, cordons. Out: the faults that stand, as a value that
-any thread may read, and a call when they changed. What has changed is on disk before anybody is told, so that whoever
-saw a fault finds it with the same time after a restart.
+In: a vendor's reports, the facts of every look at the hardware, cordons. Out: the faults that hold now, as a value that
+any thread may read, and a call whenever they change. A change is written to disk before it is reported, so that after a
+restart each fault that was seen has the same start.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from dra_driver.telemetry.loop import Loop
 
 log = logging.getLogger(__name__)
 
-TURN_SECONDS = 1.0  # between looks at files; the vendor's events wake the monitor at once
+TURN_SECONDS = 1.0  # how often files are checked; the vendor's events wake the monitor at once
 BUS_SECONDS = 10.0
-RECHECK_SECONDS = 2.0  # after a first bad reading, so that a second one confirms it soon
-PATIENCE_SECONDS = 1.5  # for readings that are newer than an Xid
-SILENT_SECONDS = 30.0  # after which a GPU counts as unmonitored
-SAVE_SECONDS = 60.0  # between saves where no fault changed
+RECHECK_SECONDS = 2.0  # pause after a first bad reading, so that a second one confirms it soon
+PATIENCE_SECONDS = 1.5  # how long to wait for readings that are newer than an Xid
+SILENT_SECONDS = 30.0  # after so long without a reading, a GPU counts as unmonitored
+SAVE_SECONDS = 60.0  # pause between saves while no fault changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class HealthMonitor:
         self._forget_file = forget
         self._boot_id, self._changed, self._clock = boot_id, changed, clock
         self._application_error, self._started_at = application_error, clock()
-        self._mutex = threading.Lock()  # of the known GPUs, which the scanner's thread completes
+        self._mutex = threading.Lock()  # guards the known GPUs, which the scanner's thread completes
         self._known = KnownGpus(reporter.bus_states)
         self._record = Record(boot_id)
         self._tally = XidTally()
@@ -98,7 +98,7 @@ class HealthMonitor:
         self._load()  # so that a GPU that was lost before a restart is missed from the first look on
 
     def start(self) -> None:
-        """Take up what is on disk now, report it, and begin to watch."""
+        """Load what is on disk now, report it, and begin to watch."""
         self._load()
         self._read_cordons()
         self._conclude(self._clock())
@@ -107,21 +107,21 @@ class HealthMonitor:
 
     @property
     def is_needed(self) -> bool:
-        """Return whether something is known, here or on disk, that an agent which starts anew would not find again."""
+        """Return whether memory or disk holds something that a newly started agent would not find out again."""
         try:
             stored = record_among(self._store.read()) or Record(self._boot_id)
             is_stored = stored.in_boot(self._boot_id).has_memory
         except (DriverError, ValueError):
-            is_stored = True  # what can't be read now may be needed
+            is_stored = True  # a store that can't be read may hold something that is needed
         return is_stored or bool(self.now.faults)
 
     def stop(self) -> None:
-        """Stop watching, and keep what is known."""
+        """Stop watching, and save what is known."""
         self._loop.stop(PATIENCE_SECONDS + 1)
         self._reporter.end_health()
 
     def completed(self, facts: Facts) -> Facts:
-        """Return the facts with the GPUs that are missing, as they were seen last and marked as lost."""
+        """Return the facts with the missing GPUs added as they were last seen, and marked as lost."""
         with self._mutex:
             before = self._known.missing
             whole = self._known.completed(facts)
@@ -147,7 +147,7 @@ class HealthMonitor:
         return RECHECK_SECONDS if self._record.has_suspicion else TURN_SECONDS
 
     def _report_applications(self, report: HealthReport, known: Mapping[str, GpuFacts]) -> None:
-        """Report what applications did wrong since the start; what is older was reported by the instance before."""
+        """Report the errors of applications since the start; the instance before has reported the older ones."""
         new = {}
         for xid in report.xids:
             is_new = xid.gpu in known and xid.at >= self._started_at
@@ -157,7 +157,7 @@ class HealthMonitor:
             self._application_error(subject, xid)
 
     def _report(self, now: float) -> HealthReport:
-        """Return what the vendor observed, with a look at the bus now and then."""
+        """Return what the vendor observed; now and then the bus is checked too."""
         report = self._reporter.health(is_urgent=self._record.has_suspicion, patience_s=PATIENCE_SECONDS)
         if now - self._bus_at < BUS_SECONDS:
             return report
@@ -169,7 +169,7 @@ class HealthMonitor:
         return replace(report, bus=tuple(states.items()))
 
     def _take_missing(self, missing: Mapping[str, bool], now: float) -> None:
-        """Take in which GPUs the last look at the hardware did not find; it is made once a minute at least."""
+        """Record which GPUs the last look at the hardware did not find. Such a look happens at least once a minute."""
         for (subject, key), track in list(self._record.tracks.items()):
             if key is FaultKey.NOT_ANSWERING and track.is_raised and not missing.get(subject.gpu):
                 self._record.observe(subject, Sign(key, is_bad=False), now)
@@ -198,7 +198,7 @@ class HealthMonitor:
             log.warning("cordons can't be read, the last known ones stay", extra=fields(err=str(error)))
 
     def _conclude(self, now: float) -> None:
-        """Save what changed, then tell; a save that fails is tried again and holds up nothing."""
+        """Save what changed, then report it. A save that fails is tried again and delays nothing."""
         faults = self._record.faults(now, self._policy.ignored_xids)
         cordons = tuple(one for one in self._cordons if one.is_in_force(now))
         judged = self._policy.judge(faults, len(self._known.by_address), now)
@@ -261,5 +261,5 @@ class HealthMonitor:
 
 
 def _meaning(fault: Fault) -> Fault:
-    """Return a fault without what changes while it lasts."""
+    """Return a fault without the parts that change while it lasts."""
     return replace(fault, last_seen=0.0, count=0)

@@ -1,8 +1,8 @@
 """Health policy: what each fault means for the scheduler.
 
-Pure. In: faults. Out: a verdict for each that counts. A fault of which the driver says that nothing needs to be done
-only informs. Where more than half of a node's GPUs, and at least two, would lose their pods at once, none does: a
-mistake of the driver or of a library must not end all jobs of a node.
+Pure. In: faults. Out: a verdict for each fault that counts. If the driver says that a fault needs no action, the
+verdict only informs. If more than half of a node's GPUs, and at least two, would lose their pods at the same time, none
+does: a mistake of the driver or of a library must not end every job on a node.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ EVICTED_LEAST = 2
 class HealthRule:
     """What a fault of one key means. Times are in seconds.
 
-    After `escalates_after`, the effect NONE becomes NO_SCHEDULE. A fault that was not seen again for `time_to_live`
-    does not count any more. An ignored fault is still recorded and counted in metrics.
+    After `escalates_after`, the effect NONE becomes NO_SCHEDULE. A fault that was not seen for `time_to_live` no
+    longer counts. An ignored fault is still recorded, and counted in metrics.
     """
 
     effect: TaintEffect
@@ -41,7 +41,10 @@ DEFAULT_RULES: Mapping[FaultKey, HealthRule] = {
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A fault that counts, with its effect. `since` (seconds since 1970) is the same as long as the fault lasts."""
+    """A fault that counts, with its effect.
+
+    `since` (seconds since 1970) stays the same as long as the fault lasts.
+    """
 
     fault: Fault
     effect: TaintEffect
@@ -50,13 +53,13 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class HealthPolicy:
-    """The rules of a node. `ignored_xids` are codes that raise nothing whatever the table says."""
+    """The rules of a node. `ignored_xids` are codes that raise no fault, whatever the table of Xids says."""
 
     rules: Mapping[FaultKey, HealthRule] = field(default_factory=lambda: DEFAULT_RULES)
     ignored_xids: frozenset[int] = frozenset()
 
     def judge(self, faults: Iterable[Fault], gpus: int, now: float) -> tuple[Verdict, ...]:
-        """Return a verdict for each fault that counts, on a node with so many GPUs."""
+        """Return a verdict for each fault that counts, on a node that has this number of GPUs."""
         judged = tuple(verdict for fault in faults if (verdict := self._judge(fault, now)) is not None)
         evicted = {verdict.fault.subject.gpu for verdict in judged if verdict.effect is NO_EXECUTE}
         if len(evicted) < EVICTED_LEAST or 2 * len(evicted) <= gpus:

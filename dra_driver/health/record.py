@@ -1,8 +1,8 @@
 """Record: what has been observed on this node's GPUs, and the faults that follow from it.
 
-Pure but for its own state. In: evidence, in any order between sources. Out: faults. Xids of two sources are counted
-once, because the larger count of one source is taken. What the driver says about recovery decides; the table of Xids
-counts only for a GPU whose driver has not said anything since the Xid.
+Pure apart from its own state. In: evidence; that of different sources may arrive in any order. Out: faults. An Xid that
+two sources report is counted once, because only the source with the larger count is used. What the driver itself says
+about recovery decides; the table of Xids is used only while the driver has said nothing since the Xid.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _KEYS_OF_CLASS = {
     XidClass.LINK: FaultKey.NVLINK,
     XidClass.SUPPORT: FaultKey.NEEDS_ATTENTION,
 }
-SIGHTINGS_MOST = 4096  # different Xids of different subjects; no machine has as many
+SIGHTINGS_MOST = 4096  # limit on different Xids of different subjects; no real machine has so many
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Sighting:
 
     first: float
     last: float
-    counts: tuple[tuple[Source, int, float], ...] = ()  # source, how often, newest report
+    counts: tuple[tuple[Source, int, float], ...] = ()  # source, number of reports, time of the newest report
 
     @property
     def count(self) -> int:
@@ -40,7 +40,7 @@ class Sighting:
         return max((count for _, count, _ in self.counts), default=0)
 
     def with_report(self, report: XidReport) -> Sighting:
-        """Return the sighting with one more report; one that its source has made before changes nothing."""
+        """Return the sighting with one more report. A report that its source has made before changes nothing."""
         known = {source: (count, newest) for source, count, newest in self.counts}
         count, newest = known.get(report.source, (0, float("-inf")))
         if report.at <= newest:
@@ -52,7 +52,7 @@ class Sighting:
 
 @dataclass(slots=True)
 class GpuState:
-    """What the newest readings of one GPU said, beside its tracks."""
+    """What the newest readings of one GPU said, in addition to its tracks."""
 
     action: int | None = None
     action_at: float = float("-inf")
@@ -71,7 +71,7 @@ class Record:
     log_position: int = -1
 
     def absorb(self, report: HealthReport, known: Mapping[str, GpuFacts], now: float) -> None:
-        """Take in what a vendor observed. `known` has the facts of the node's GPUs by PCI address."""
+        """Add what a vendor observed. `known` has the facts of the node's GPUs by PCI address."""
         if report.is_driver_new:
             self._forget_before_driver()
         for xid in sorted(report.xids, key=lambda one: (one.at, one.gpu, one.code, one.source)):
@@ -86,7 +86,7 @@ class Record:
         self.log_position = max(self.log_position, report.log_position)
 
     def observe(self, subject: Subject, sign: Sign, at: float) -> None:
-        """Take in one sign."""
+        """Add one sign."""
         track = self.tracks.get((subject, sign.key), Track(sign.key)).after(sign, at)
         if track.is_idle:
             self.tracks.pop((subject, sign.key), None)
@@ -94,7 +94,7 @@ class Record:
             self.tracks[subject, sign.key] = track
 
     def forget(self, gpus: Iterable[str]) -> None:
-        """Forget everything about GPUs that an administrator declared gone, or absent by intent."""
+        """Forget everything about GPUs that an administrator declared gone or that are absent on purpose."""
         gone = set(gpus)
         self.sightings = {key: one for key, one in self.sightings.items() if key[0].gpu not in gone}
         self.tracks = {key: one for key, one in self.tracks.items() if key[0].gpu not in gone}
@@ -109,16 +109,19 @@ class Record:
 
     @property
     def has_suspicion(self) -> bool:
-        """Return whether a second look soon could raise a fault."""
+        """Return whether another reading soon could raise a fault."""
         return any(track.is_suspect for track in self.tracks.values())
 
     @property
     def has_memory(self) -> bool:
-        """Return whether it has what later readings don't show: since when, how often. Harmless Xids don't count."""
+        """Return whether the record has facts that later readings can't show, such as starts and counts.
+
+        Harmless Xids are not considered.
+        """
         return bool(self.tracks) or any(not row_of(code).kind.is_harmless for _, code in self.sightings)
 
     def faults(self, now: float, ignored_xids: frozenset[int] = frozenset()) -> tuple[Fault, ...]:
-        """Return the faults that stand, at most one of each key and subject, in order."""
+        """Return the faults that hold now, in order, at most one for each key and subject."""
         found: dict[tuple[Subject, FaultKey], Fault] = {}
         for fault in (*self._of_tracks(now), *self._of_xids(ignored_xids)):
             slot = (fault.subject, fault.key)
@@ -151,7 +154,7 @@ class Record:
         self._drop_settled(reading.gpu)
 
     def _drop_settled(self, gpu: str) -> None:
-        """Forget the Xids after which the driver has said that nothing needs to be done."""
+        """Forget the Xids after which the driver has said that no action is needed."""
         state = self.gpus[gpu]
         if state.action == 0:
             self.sightings = {
@@ -185,7 +188,7 @@ class Record:
 
 
 def subject_of(xid: XidReport, gpu: GpuFacts) -> Subject:
-    """Return what an Xid is about: the partition where the driver names one that exists, else the GPU."""
+    """Return what an Xid is about: the partition, if the driver names one that exists, or else the GPU."""
     here = next((p for p in gpu.partitions if p.gi_id == xid.gi_id), None) if xid.gi_id is not None else None
     return Subject(xid.gpu, (here.gi_profile_id, here.start) if here else None)
 
@@ -196,7 +199,7 @@ def _order(slot: tuple[Subject, FaultKey]) -> tuple[str, tuple[int, ...], int]:
 
 
 def _merged(one: Fault, other: Fault) -> Fault:
-    """Return two faults of one key as one: the worse value, the earlier begin, both counts."""
+    """Return two faults of one key as one fault with the worse value, the earlier start, and both counts added."""
     worse = min(one, other, key=_badness)
     return replace(
         worse,
@@ -209,7 +212,7 @@ def _merged(one: Fault, other: Fault) -> Fault:
 
 
 def _badness(fault: Fault) -> tuple[int, int, str]:
-    """Order values of one key, the worst first. What the driver says itself comes before what an Xid suggests."""
+    """Return the sort key of a value: the worst comes first, and the driver's own words before those of an Xid."""
     code = fault.value.removeprefix("xid-")
     if not code.isdigit():
         return (0, 0, fault.value)

@@ -1,6 +1,7 @@
-"""The record as JSON values, for its place on disk.
+"""The record as JSON values, in which form it is kept on disk.
 
-In: a `Record`. Out: plain values, and back. What can't be read back raises ValueError, and the reader starts anew.
+In: a `Record`. Out: plain values, and back again. Values that can't be read back raise ValueError; the reader then
+starts with an empty record.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def read_record(wire: Mapping[str, Any]) -> Record:
 
 
 def record_among(documents: Mapping[str, object]) -> Record | None:
-    """Return the record among the documents of the store; None where there is none. Raises: ValueError."""
+    """Return the record among the documents of the store, or None if there is none. Raises: ValueError."""
     wire = documents.get(RECORD)
     return read_record(wire) if isinstance(wire, dict) else None
 

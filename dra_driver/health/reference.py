@@ -33,7 +33,7 @@ MEANINGS = {
 
 
 def page() -> str:
-    """Return the page."""
+    """Return the page as Markdown."""
     rows = table().values()
     lines = []
     for kind in XidClass:

@@ -26,13 +26,16 @@ ACTIONS = {
 HW_THERMAL, HW_POWER_BRAKE = 0x40, 0x80
 FABRIC_UNHEALTHY = 2
 THERMAL_BACK = 3  # degrees above the threshold at which a hot GPU counts as cool again
-REPLAYS_PER_LANE_MINUTE = {1: 0.15, 2: 0.3, 3: 0.48, 4: 0.96, 5: 1.92, 6: 3.84}  # by PCIe generation
+REPLAYS_PER_LANE_MINUTE = {1: 0.15, 2: 0.3, 3: 0.48, 4: 0.96, 5: 1.92, 6: 3.84}  # the limit by PCIe generation
 _ACTION_KEYS = (FaultKey.NEEDS_REBOOT, FaultKey.NEEDS_RESET, FaultKey.NEEDS_ATTENTION)
 
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """Whether a dimension is bad now; `value` refines a bad one. None is a value between the two thresholds."""
+    """Whether a dimension is bad now; `value` describes a bad one in more detail.
+
+    `is_bad` is None for a value between the two thresholds.
+    """
 
     key: FaultKey
     is_bad: bool | None
@@ -42,14 +45,14 @@ class Sign:
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """What earlier readings of the same GPU showed: the links that were ever up, and the last count of replays."""
+    """What earlier readings of the same GPU showed: the links that were ever up, and the last count of PCIe replays."""
 
     links: tuple[bool, ...] = ()
-    replays: tuple[float, int] | None = None  # when, and how many
+    replays: tuple[float, int] | None = None  # time of the reading, and the count
 
 
 def signs_of(reading: Vitals, before: Before) -> Iterator[Sign]:
-    """Yield a sign for each dimension that the reading covers; of a lost GPU that is its loss alone."""
+    """Yield a sign for each dimension that the reading covers. For a lost GPU, the only sign is its loss."""
     yield Sign(FaultKey.GPU_LOST, reading.is_lost)
     if reading.is_lost:
         return
@@ -106,5 +109,5 @@ def _pcie_signs(reading: Vitals, before: tuple[float, int] | None) -> Iterator[S
     new = max(0, reading.pcie_replays - before[1])
     fastest = max(REPLAYS_PER_LANE_MINUTE)
     usual = REPLAYS_PER_LANE_MINUTE[min(max(reading.pcie_generation or fastest, 1), fastest)]
-    # A single packet is repeated now and then; a rate over a short time says something only with several.
+    # A single packet is repeated now and then; a rate over a short time means something only if there are several.
     yield Sign(FaultKey.PCIE, new > 2 + usual * (reading.pcie_lanes or 16) * minutes)

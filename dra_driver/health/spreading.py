@@ -1,7 +1,7 @@
-"""Spreading: which published devices a fault touches, and the taints that they get.
+"""Spreading: which published devices a fault affects, and the taints that they get.
 
-Pure. A GPU's fault touches everything that is cut or shared from that GPU; a partition's fault touches that placement
-and its shares alone; no fault touches another GPU.
+Pure. A fault of a GPU affects everything that is cut or shared from that GPU. A fault of a partition affects only that
+placement and its shares. No fault affects another GPU.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _WORST = (TaintEffect.NO_EXECUTE, TaintEffect.NO_SCHEDULE, TaintEffect.NONE)
 class DevicePlace:
     """A published device by name, and where it lies: its GPU and, for a partition, profile and first memory slice.
 
-    `shared` is the name of the device that it is a share of, or its own.
+    `shared` is the name of the device that it is a share of; for a device that is no share, its own name.
     """
 
     name: str
@@ -32,12 +32,12 @@ class DevicePlace:
     shared: str = ""
 
     def is_cordoned_by(self, cordon: Cordon) -> bool:
-        """Return whether a cordon names this device, the one that it is a share of, or its GPU."""
+        """Return whether a cordon names this device, the device that it is a share of, or its GPU."""
         return cordon.device in {self.name, self.shared, gpu_name(self.gpu)}
 
 
 def is_touched(place: DevicePlace, fault: Fault) -> bool:
-    """Return whether a fault concerns a device."""
+    """Return whether a fault affects a device."""
     return is_within(place, fault.subject)
 
 
@@ -53,9 +53,9 @@ def verdicts_of(
     now: float,
     cordons: Iterable[Cordon] = (),
 ) -> Mapping[str, tuple[Verdict, ...]]:
-    """Return, by device name, what the policy says of each fault that touches the device, the most important first.
+    """Return, by device name, the policy's verdicts on the faults that affect the device, the most important first.
 
-    Of two faults with the same key the one with the worse effect counts, and the earlier begin.
+    Of two faults with the same key, the one with the worse effect counts, and the earlier start.
     """
     places, cordons = tuple(places), tuple(cordons)
     judged = policy.judge(faults, len({place.gpu for place in places}), now)
@@ -75,7 +75,7 @@ def verdicts_of(
 
 
 def taints_of(verdicts: Mapping[str, tuple[Verdict, ...]], domain: str) -> DeviceTaints:
-    """Return the taints of each device that has any. `domain` is the driver's name, which keys begin with."""
+    """Return the taints of each device that has any. `domain` is the driver's name, with which the keys begin."""
     return {name: tuple(_taint(verdict, domain) for verdict in found) for name, found in verdicts.items()}
 
 

@@ -1,8 +1,8 @@
-"""Health store: `health.db` beside the ledger, so that a restart neither forgets a fault nor starts its time anew.
+"""Health store: `health.db` beside the ledger, so that after a restart each fault is still known with its start.
 
-In: named JSON documents. Out: the same after a restart. One writer: the instance that holds the node's role; any tool
-may read. A file that is damaged is set aside and a new one begun, because losing what is known about health is better
-than losing the agent.
+In: named JSON documents. Out: the same documents after a restart. Only the instance that holds the node's role writes;
+any tool may read. A damaged file is set aside and a new one is begun, because it is better to lose what is known about
+health than to lose the agent.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _TABLE = "CREATE TABLE IF NOT EXISTS documents (name TEXT PRIMARY KEY, body TEXT
 
 
 class HealthStore:
-    """The documents of one node. Every call opens the file, because it is used once in a while only."""
+    """The documents of one node. Every call opens the file, because calls are rare."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE_NAME
 
     def read(self) -> Mapping[str, Any]:
-        """Return all documents by name; none where there is no file. Raises: LedgerError."""
+        """Return all documents by name, or none if there is no file. Raises: LedgerError."""
         if not self._path.exists():
             return {}
         try:
@@ -47,7 +47,7 @@ class HealthStore:
             raise LedgerError("health-damaged", f"{self._path} is damaged: {error}", retry=Retry.NEVER) from error
 
     def write(self, documents: Mapping[str, Any]) -> None:
-        """Replace these documents, durably and all at once. Raises: LedgerError."""
+        """Replace these documents durably, either all of them or none. Raises: LedgerError."""
         rows = [(name, json.dumps(body, separators=(",", ":"))) for name, body in documents.items()]
         try:
             with closing(self._connect("rwc")) as connection, connection:

@@ -1,6 +1,6 @@
 """Tally: how often each Xid was reported since the agent started, for the metrics.
 
-Two sources that report one Xid count it once, as far as both report each: the larger count of one source is taken.
+If two sources report the same Xid, it is counted once: only the source with the larger count is used.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from dra_driver.hardware.evidence import XidReport
 
-CODES_MOST = 256  # different codes; the driver has 176
+CODES_MOST = 256  # limit on different codes; the driver has 176
 
 
 class XidTally:

@@ -1,8 +1,8 @@
-"""Track: one dimension of one subject over time, with hysteresis on both edges.
+"""Track: one dimension of one subject over time, with hysteresis in both directions.
 
-Pure. In: signs with their times. Out: whether the fault stands. A fault is raised by `raise_after` bad signs in a row
-and ends after `clear_after` good ones; one that was raised `FLAPS` times within an hour ends only after it was good for
-ten minutes. `since` is the first bad sign of the fault that stands.
+Pure. In: signs with their times. Out: whether the fault holds. A fault is raised by `raise_after` bad signs in a row
+and ends after `clear_after` good ones; a fault that was raised `FLAPS` times within an hour ends only after ten good
+minutes. `since` is the time of the first bad sign of the fault that holds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FLAPS, FLAP_SECONDS, CALM_SECONDS = 3, 3600.0, 600.0
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """One dimension of one subject. `raised` has the times at which it was raised lately, the newest last."""
+    """One dimension of one subject. `raised` has the times at which it was raised recently, the newest last."""
 
     key: FaultKey
     value: str = ""

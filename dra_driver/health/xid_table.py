@@ -16,20 +16,22 @@ from functools import lru_cache
 
 LAST_CODE = 176
 FALLEN_OFF_BUS = 79
-STOPPED_PROCESSING = 43  # the driver ended a process that did wrong; nothing to do, but its user wants to know
+STOPPED_PROCESSING = (
+    43  # the driver ended a process that made an error: no action is needed, but its user wants to know
+)
 CATALOGUE, JUDGED, MODULES = "catalogue", "catalogue without an action; judged", "kernel modules 595; judged"
 
 
 class XidClass(enum.StrEnum):
-    """What an Xid asks for, from the mildest to the worst."""
+    """What an Xid requires, from the mildest to the worst."""
 
-    INFORMATION = "information"  # nothing to do
-    APPLICATION = "application"  # the process was at fault, or has ended; the GPU serves the next one
-    FOLLOW = "follow"  # belongs to another Xid, or to the recovery action, which say what to do
-    LINK = "link"  # an NVLink is bad
+    INFORMATION = "information"  # no action
+    APPLICATION = "application"  # the process made the error, or has ended; the GPU can serve the next one
+    FOLLOW = "follow"  # accompanies another Xid or the recovery action, which say what to do
+    LINK = "link"  # an NVLink is faulty
     RESET = "reset"  # the GPU needs a reset
     REBOOT = "reboot"  # the machine needs a reboot
-    SUPPORT = "support"  # a person has to look
+    SUPPORT = "support"  # a person has to examine it
 
     @property
     def is_harmless(self) -> bool:
@@ -44,7 +46,7 @@ class XidClass(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class XidRow:
-    """One row. `action` is the catalogue's word, "" where it gives none."""
+    """One row. `action` is the catalogue's word, or "" if the catalogue has none."""
 
     code: int
     kind: XidClass
@@ -107,7 +109,7 @@ _SECTIONS = (
 
 
 def is_application_error(code: int) -> bool:
-    """Return whether an Xid is about what a process did, of which those who use the GPU are told."""
+    """Return whether an Xid is about an error of a process, which is reported to those who use the GPU."""
     return code == STOPPED_PROCESSING or row_of(code).kind is XidClass.APPLICATION
 
 
@@ -121,7 +123,7 @@ def table() -> dict[int, XidRow]:
 
 
 def row_of(code: int) -> XidRow:
-    """Return the row of a code; an unknown code is one for a person.
+    """Return the row of a code. An unknown code gets a row that asks for a person to examine it.
 
     >>> row_of(109).kind.value, row_of(13).kind.is_harmless, row_of(9999).source
     ('reset', True, 'unknown code')

@@ -54,7 +54,7 @@ class NodeFolders:
 
 @dataclass(frozen=True, slots=True)
 class ClaimWork:
-    """What works on the claims of a node: the kubelet's two calls, and the repair besides them."""
+    """The objects that work on the claims of a node: one for the kubelet's two calls, and the repair beside them."""
 
     preparer: Preparer
     repair: Repair
@@ -62,7 +62,7 @@ class ClaimWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimSurroundings:
-    """What the work on claims finds around it on one node.
+    """What the work on claims needs from one node.
 
     Attributes:
         node: the driver, the pool and the boot.
@@ -70,12 +70,12 @@ class ClaimSurroundings:
         ledger: this node's records, which two agents may share.
         store: the folder of CDI files.
         locks: the locks of claims, devices and GPUs, which two agents share.
-        hardware: the vendor's port; what it can do beyond the port's core decides which steps can be carried out.
+        hardware: the vendor's port. Its optional parts decide which steps can be carried out.
         inventory: returns the devices that are known now.
         gone: judges whether a claim that holds devices was deleted for good.
         folders: where pods, processes and cgroups are seen.
         gpu_changed: called with a GPU before and after each change of its MIG mode or partitions.
-        supervisor: keeps the MPS daemons; None refuses MPS.
+        supervisor: keeps the MPS daemons; if it is None, claims that ask for MPS are refused.
     """
 
     node: NodeIdentity
@@ -93,7 +93,7 @@ class ClaimSurroundings:
 
 @dataclass(frozen=True, slots=True)
 class _Performers:
-    """What carries out steps, and all of it as one."""
+    """The performers of single steps, and the effects that run them all."""
 
     modes: MigModes
     sharing: SharingHolders
@@ -104,7 +104,7 @@ class _Performers:
 
 @dataclass(frozen=True, slots=True)
 class _Undoing:
-    """What ends the work on a claim: who may have its devices next, and what is undone."""
+    """The parts that end the work on a claim: they undo it, and decide who may have its devices next."""
 
     pause: InterruptiblePause
     guard: Guard
@@ -112,7 +112,10 @@ class _Undoing:
 
 
 def compose(here: ClaimSurroundings) -> ClaimWork:
-    """Return what prepares, unprepares and repairs the claims of one node. No thread runs until it is needed."""
+    """Return the objects that prepare, unprepare and repair the claims of one node.
+
+    They start threads only when needed.
+    """
     performers = _performers(here)
     undoing = _undoing(here, performers)
     planner = _planner(here, undoing.pause)

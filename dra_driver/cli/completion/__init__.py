@@ -1,5 +1,5 @@
 """Completion of the command line in bash, zsh and fish, and of `kubectl dra` by kubectl itself.
 
 In: the words up to the cursor. Out: candidates. Names come from the shipped profiles and, within two seconds, from the
-cluster; a cluster that does not answer completes nothing.
+cluster. If the cluster does not answer in that time, it provides no names.
 """

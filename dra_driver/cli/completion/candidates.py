@@ -1,6 +1,6 @@
-"""Candidates for the last of some words, found by walking the table of commands.
+"""Candidates for the last of several words, found by walking the table of commands.
 
-In: words. Out: candidates, and whether file names fit too. Only the command that is named is imported.
+In: words. Out: candidates, and whether file names fit too. Only the command that the words name is imported.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Source = Callable[[click.Context, str], Sequence[str]]
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Words that may stand where the cursor is, each with a few words of help, and whether a file may stand there."""
+    """Words that fit at the cursor, each with a short help text, and whether a file name fits too."""
 
     words: tuple[tuple[str, str], ...]
     has_files: bool = False
@@ -39,7 +39,7 @@ def _of_cluster(kind: str) -> Source:
     return lambda ctx, _typed: sources.names(kind, kubeconfig_of(ctx), ctx.params.get("namespace"))
 
 
-# By the name of an option, which means the same in every command that has it.
+# By the name of the option, which means the same in every command that has it.
 _BY_OPTION: Mapping[str, Source] = {
     "--fleet": _profiles,
     "--add-nodes": _profiles,
@@ -53,12 +53,12 @@ _BY_OPTION: Mapping[str, Source] = {
 }
 _FILES = {"-f", "--slices", "--kubeconfig", "--batch", "--bundle", "--sharing-config", "--examples"}
 _FILE_ARGUMENTS = {"files", "scenario"}
-# `explain KIND NAME` and `explain KIND/NAME`: what claims come from.
+# `explain KIND NAME` and `explain KIND/NAME`: the kinds from which claims come.
 _EXPLAINED = ("claim", "pod", *WORKLOADS)
 
 
 def candidates(group: click.Group, words: Sequence[str]) -> Candidates:
-    """Return what the last word may become. All words are those after the program's name."""
+    """Return what can complete the last word. `words` are all words after the program's name."""
     before, typed = list(words[:-1]), words[-1] if words else ""
     if before[:1] == ["agent"]:
         flags = tuple((flag.name, flag.meaning) for flag in FLAGS if flag.name.startswith(typed))
@@ -71,13 +71,13 @@ def candidates(group: click.Group, words: Sequence[str]) -> Candidates:
 
 
 class _Walk(ShellComplete):
-    """Click's own walk through commands and options, with values where click knows none."""
+    """Click's own walk through commands and options, with values added where click knows none."""
 
     name = "words"
     source_template = ""
 
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
-        """Return click's candidates, or those of the option or argument that the cursor is in."""
+        """Return click's candidates, or those for the option or argument at the cursor."""
         glued, equals, typed = incomplete.partition("=")
         if equals and glued.startswith("--"):  # --fleet=dgx: the name stays in front of each value
             found = self.get_completions([*args, glued], typed)
@@ -86,7 +86,7 @@ class _Walk(ShellComplete):
 
 
 def complete_parameter(ctx: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem] | None:
-    """Return the values that a parameter may have; None where click's own answer is to be used."""
+    """Return the values that a parameter may have, or None if click's own answer is to be used."""
     options = set(parameter.opts)
     source = next((_BY_OPTION[name] for name in parameter.opts if name in _BY_OPTION), None)
     if source is not None:
@@ -115,7 +115,7 @@ def _starting(names: Sequence[str], typed: str) -> list[CompletionItem]:
 
 
 def kubeconfig_of(ctx: click.Context) -> str | None:
-    """Return the kubeconfig that the command line names, else the one that kubectl would use."""
+    """Return the kubeconfig that the command line names, or else the one that kubectl would use."""
     named = ctx.params.get("kubeconfig")
     return (
         str(named) if named else os.environ.get("KUBECONFIG", "").partition(os.pathsep)[0] or sources.usual_kubeconfig()

@@ -1,6 +1,6 @@
-"""`dra-driver completion`: print the script for a shell; and the answers to its questions.
+"""`dra-driver completion`: prints the script for a shell, and answers the questions that the script asks.
 
-In: a shell, or words up to the cursor. Out: a script, or candidates. kubectl asks the program `kubectl_complete-dra`.
+In: a shell, or the words up to the cursor. Out: a script, or candidates. kubectl asks `kubectl_complete-dra`.
 Source: Kubernetes, kubectl plugins, "kubectl_complete-<plugin>"; cobra's completion directives (4: no file names).
 """
 

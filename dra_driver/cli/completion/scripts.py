@@ -7,7 +7,7 @@ kubectl has for its plugins, see `kubectl_complete`).
 
 from __future__ import annotations
 
-# Words are taken from the line itself: bash splits them at `:` and `=` too, and replaces only the part after those.
+# Words are taken from the line itself, because bash also splits them at `:` and `=` and replaces only the last part.
 _BASH = r"""# bash completion for PROGRAM:  source <(PROGRAM completion bash)
 _FUNCTION() {
     local line=${COMP_LINE:0:COMP_POINT} words=() i rest

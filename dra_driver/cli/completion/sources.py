@@ -1,7 +1,7 @@
 """Names for completion: of shipped profiles, and of objects in a cluster.
 
-In: a kind, a kubeconfig, a namespace. Out: names; none if the cluster does not answer within the deadline, refuses, or
-is not known. At most one page of objects is read.
+In: a kind, a kubeconfig, a namespace. Out: names; none if the cluster is unknown, refuses, or does not answer within
+the deadline. At most one page of objects is read.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-_SECONDS = 2.0  # somebody waits with a finger on the Tab key
+_SECONDS = 2.0  # a person who has pressed the Tab key is waiting
 _PAGE = "250"
 
 
@@ -30,14 +30,14 @@ def usual_kubeconfig() -> str | None:
 
 
 def names(kind: str, kubeconfig: str | None, namespace: str | None = None) -> Sequence[str]:
-    """Return the names of nodes, namespaces, devices, claims, pods or workloads in a cluster; none on any failure.
+    """Return the names of nodes, namespaces, devices, claims, pods or workloads in a cluster; none after any failure.
 
-    `kind` is in the singular (`claim`). Objects of namespaces are those of `namespace`, or else of `default`.
+    `kind` is in the singular (`claim`). Namespaced objects are those of `namespace`, or of `default` without one.
     """
     found: list[str] = []
 
     def ask() -> None:
-        with suppress(Exception):  # whatever is wrong is said when the command itself is run
+        with suppress(Exception):  # the command itself reports what is wrong when it is run
             found.extend(_read(kind, kubeconfig, namespace))
 
     asking = threading.Thread(target=ask, daemon=True)

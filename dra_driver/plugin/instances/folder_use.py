@@ -1,8 +1,8 @@
 """Folder use: which agents use the plugin's folder. The last one to leave removes it unless a claim still needs it.
 
-An uninstalled driver therefore leaves nothing on a node. Each agent holds a shared lock on one file for as long as it
-lives; an agent that gets that lock exclusively is the last. A file that is not the plugin's own is never removed, nor
-is one that a claim, a MIG mode that this driver switched on, or a report of a damaged ledger needs.
+So an uninstalled driver leaves nothing on a node. Each agent holds a shared lock on one file for as long as it lives;
+an agent that gets the exclusive lock is the last one. A file that is not the plugin's own is never removed. Nor is a
+file that is needed by a claim, by a MIG mode that this driver switched on, or as the report of a damaged ledger.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 LOCK = "tenants"
 FOLDER_ID = "folder-id"
-# What an agent makes again when it starts.
+# These files are made again when an agent starts.
 _OWN = (
     *(f"ledger.db{ending}" for ending in ("", "-wal", "-shm", ".open", ".unprepared")),
     *("health.db", "health.db-journal", "health.db.damaged", "health-forget", "cordons.lock"),
@@ -62,7 +62,7 @@ class FolderUse:
                 fd = os.open(self._folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             except FileNotFoundError:  # the last agent has just removed the folder
                 continue
-            except NodeError as error:  # or removed it between the check and the use
+            except NodeError as error:  # or the last agent has removed the folder between the check and the use
                 if isinstance(error.__cause__, FileExistsError) and not self._folder.is_file():
                     continue
                 raise

@@ -1,4 +1,4 @@
-"""NodeRole: publisher and reaper are roles of exactly one of two live instances on a node.
+"""NodeRole: of two live instances on a node, exactly one has the role: it publishes, and it reaps.
 
 The instance that holds the lock file has the role; the other takes it over when that one releases the lock or dies.
 """
@@ -17,11 +17,14 @@ from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
-POLL_SECONDS = 0.2  # while the other instance has the role
+POLL_SECONDS = 0.2  # how often to try while the other instance has the role
 
 
 class NodeRole:
-    """The role that the lock file `path` stands for. `gained` and `lost` run in the role's own thread."""
+    """The role that belongs to whoever holds the lock file `path`.
+
+    `gained` and `lost` run in the role's own thread.
+    """
 
     def __init__(self, path: str | os.PathLike[str], *, gained: Callable[[], None], lost: Callable[[], None]) -> None:
         self._path, self._gained, self._lost = Path(path), gained, lost
@@ -35,7 +38,7 @@ class NodeRole:
         self._thread.start()
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """Release the role: `lost` runs first, then the other instance may take it."""
+        """Release the role: `lost` runs first, and then the other instance may take the role."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(timeout_s)

@@ -1,1 +1,1 @@
-"""Prepare and Unprepare: claims are planned, waited for, made usable, and undone."""
+"""Prepare and Unprepare: claims are planned, wait for their devices, are made usable, and are undone."""

@@ -1,7 +1,8 @@
-"""ClaimUndo: undoes claims from the ledger alone, on the kubelet's word, half-done ones, and those that are gone.
+"""ClaimUndo: undoes claims from the ledger alone.
 
-Every step is idempotent, so an undoing that failed, or that a crash cut off, is repeated by the next call or at the
-next start. A claim's devices stay held until everything was undone.
+These are the claims that the kubelet unprepares, those that a crash left half-done, and those that were deleted for
+good. Every step is idempotent, so an undoing that failed or was cut off by a crash is repeated by the next call or at
+the next start. A claim's devices stay held until everything is undone.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class ClaimUndo:
         self._guard, self._gone, self._freed = guard, gone, freed
 
     def unprepare(self, uid: str, deadline: Deadline) -> None:
-        """Undo a claim; of one that the ledger does not know, remove what another driver left. Idempotent.
+        """Undo a claim. If the ledger does not know it, remove what another driver left for it. Idempotent.
 
         Raises: DriverError.
         """
@@ -72,7 +73,10 @@ class ClaimUndo:
         return True
 
     def undo_unfinished(self, uid: str) -> bool:
-        """Undo a claim if it is half-done and no call is at work on it. Return whether it was. Raises: DriverError."""
+        """Undo a claim if it is half-done and no call is working on it; return whether it was undone.
+
+        Raises: DriverError.
+        """
         with self._locks.hold([claim_lock(uid)], Deadline.after(0)):
             record = self._ledger.get(uid)
             if record is None or record.state not in UNFINISHED:
@@ -82,11 +86,11 @@ class ClaimUndo:
         return True
 
     def undo(self, record: Record, deadline: Deadline) -> None:
-        """Undo a recorded claim and forget it. The caller holds the claim's lock. Raises: DriverError.
+        """Undo a recorded claim and remove its record. The caller holds the claim's lock. Raises: DriverError.
 
-        A read-only ledger keeps the row: undoing again does no harm. A claim that only wrote a file is not marked as
-        being undone: after a crash before it is forgotten it counts as prepared with its file missing, which
-        `refresh_cdi` restores; the kubelet has no answer and asks again.
+        If the ledger is read-only, the row stays; undoing again does no harm. A claim for which only a file was written
+        is not marked as being undone. After a crash before its record is removed, it therefore counts as prepared with
+        its file missing, and `refresh_cdi` restores the file; the kubelet, which got no answer, asks again.
         """
         if self._ledger.is_read_only:
             self._effects.undo(record.uid, record.steps, deadline)

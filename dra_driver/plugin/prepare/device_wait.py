@@ -1,4 +1,4 @@
-"""DeviceWait: calls wait here until no other claim holds their devices, and undo holders that are gone meanwhile."""
+"""DeviceWait: calls wait here until no other claim holds their devices. Holders that are gone are undone meanwhile."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class DeviceWait:
     def await_release(
         self, plan: PreparePlan, rivals: tuple[Conflict, ...], patience: Deadline, started: float
     ) -> None:
-        """Wait until no other claim holds the devices, evicting holders that were deleted for good.
+        """Wait until no other claim holds the devices; evict holders that were deleted for good.
 
         `started` is when the call began, in seconds of monotonic time.
 
-        Raises: ClaimError("claim.device-in-use") with the device and its holder when the patience ends.
+        Raises: ClaimError("claim.device-in-use"), which names the device and its holder, if the time for waiting is up.
         """
         for device, rival in by_holder(rivals):
             log.info(
@@ -59,9 +59,9 @@ class DeviceWait:
         self._guard.close()
 
     def _look_at_holders(self, rivals: tuple[Conflict, ...]) -> None:
-        """Undo holders that are half-done with no call at work on them, or that were deleted for good."""
+        """Undo holders that were deleted for good, and half-done holders on which no call is working."""
         if any(rival.pods for rival in rivals):
-            self._guard.watch()  # the agent that kept the device back may be gone
+            self._guard.watch()  # the agent that kept the device back may have ended
         for record in {rival.record.uid: rival.record for rival in rivals if not rival.pods}.values():
             if not self._looks.is_due(record.uid):
                 continue

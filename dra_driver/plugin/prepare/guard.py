@@ -1,12 +1,12 @@
 """Guard: keeps devices back until the containers that may use them have ended.
 
 Once a minute the kubelet unprepares the claims of pods that it no longer knows, whether or not their containers still
-run: a pod that was deleted by force may hold its device for as long as the runtime takes to kill it.
+run: a pod that was deleted by force may use its device for as long as the runtime takes to kill it.
 
-In: claims that are unprepared, and what the ledger keeps back. Out: the pods that may still be running; rows are
-removed once they are not. This is checked in a thread of its own, at once and then four times a second. After two
-minutes the device is released with a warning. Any agent on the node may check, even one that was not running when the
-claim was unprepared.
+In: claims that are unprepared, and what the ledger keeps back. Out: the pods that may still be running; a row is
+removed once its pod is not. A thread checks this at once and then four times a second. After two minutes the device is
+released with a warning. Any agent on the node may check, even one that was not running when the claim was unprepared.
+
 Source: Kubernetes kubelet, DRA manager's reconcile loop.
 """
 
@@ -27,11 +27,11 @@ from dra_driver.telemetry.loop import Loop
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.25
-FAULT_SECONDS = 2.0  # until the next check after a failed one: the ledger may be on a full disk for long
+FAULT_SECONDS = 2.0  # pause after a check that failed: a full disk may make the ledger fail for a long time
 
 
 class Guard:
-    """Checks in a thread, from the call of `watch` on, for as long as something is kept back.
+    """Checks in a thread, which runs from the call of `watch` for as long as something is kept back.
 
     `freed` is called after each release.
     """
@@ -45,7 +45,7 @@ class Guard:
         self._told: set[str] = set()  # claims whose pods were reported as still running
 
     def pods_left(self, record: Record) -> tuple[str, ...]:
-        """Return the pods of a claim that may still use the devices which the claim has to itself."""
+        """Return the pods of a claim that may still use the devices that no other claim shares with it."""
         if not record.exclusive_names():
             return ()
         return tuple(pods_with_folders(record.pods, self._pods))
@@ -66,7 +66,7 @@ class Guard:
             return FAULT_SECONDS
 
     def _look(self) -> bool:
-        """Release what no pod uses any more; return whether something is still kept back."""
+        """Release what no pod uses any more, and return whether something is still kept back."""
         kept = () if self._ledger.is_read_only else self._ledger.kept_back.of_boot(self._boot_id)
         if not kept:
             return False

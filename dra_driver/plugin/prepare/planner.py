@@ -1,7 +1,7 @@
-"""Planner: gets from a claim's name to its plan, and waits for what is only late.
+"""Planner: reads a claim and plans it, and waits for whatever is only late.
 
-A failed Prepare costs the pod 60 to 90 s, so the call itself waits for an API server that does not answer, a driver
-that is not loaded yet, and a GPU that appears late. Nothing here has an effect.
+After a failed Prepare the pod waits 60 to 90 s for the next one. So the call itself waits for an API server that does
+not answer, for a driver that is not loaded yet, and for a GPU that appears late. Nothing here has an effect.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dra_driver.plugin.node_identity import NodeIdentity
 from dra_driver.plugin.prepare.waiting import InterruptiblePause
 
 POLL_SECONDS = 0.1  # how often to look at the inventory again
-LATE_SECONDS = 6.0  # a new device is in the inventory within 5 s; a permission reaches the API server sooner
+LATE_SECONDS = 6.0  # a new device is in the inventory within 5 s, and a permission reaches the API server sooner
 API_SECONDS = 10.0  # for one request
 _API_PAUSES = (0.1, 0.2, 0.4, 0.8, 1.6)
 
@@ -47,9 +47,9 @@ class Planner:
         self._ledger = ledger
 
     def plan_when_possible(self, namespace: str, name: str, uid: str, deadline: Deadline) -> PreparePlan:
-        """Read the claim and plan it, trying again while that can help and there is time.
+        """Read the claim and plan it; try again while that can help and there is time.
 
-        Raises: ApiError, ClaimError, HardwareError: the last one seen.
+        Raises: ApiError, ClaimError or HardwareError, whichever was seen last.
         """
         late = deadline.sooner(LATE_SECONDS)
         attempt = 0
@@ -132,7 +132,7 @@ def _refuse_lost(devices: Iterable[Device]) -> None:
 
 
 def _patience(error: DriverError, deadline: Deadline, late: Deadline) -> Deadline | None:
-    """Return until when trying again makes sense; None when it does not."""
+    """Return the time until which trying again makes sense, or None if it does not."""
     if isinstance(error, ApiError):
         if error.retry is Retry.NOW:
             return deadline

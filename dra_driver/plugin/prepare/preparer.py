@@ -1,4 +1,4 @@
-"""Preparer: intent, effect, commit, and the way back.
+"""Preparer: record the intent, carry it out, commit; and undo all of it.
 
 Prepare reads the claim, plans without effects, records the intent and the claim's holds in the ledger, carries out the
 steps, and commits. Unprepare works from the ledger alone. Every step is idempotent, so both calls may be repeated, and
@@ -55,10 +55,19 @@ class Preparer:
     def prepare(self, namespace: str, name: str, uid: str, deadline: Deadline) -> tuple[PreparedDevice, ...]:
         """Make a claim's devices usable, and return the devices that the kubelet is to pass on.
 
-        Idempotent: a repeated call restores what is missing and returns the same devices. Devices that another claim
-        holds are waited for, at most until the deadline.
+        Idempotent: a repeated call restores what is missing and returns the same devices. While another claim holds a
+        device, the call waits for it.
 
-        Raises: DriverError of any branch; the claim is then as if it had never been asked for, or as it was before.
+        Args:
+            namespace: of the ResourceClaim.
+            name: of the ResourceClaim.
+            uid: of the ResourceClaim; a claim of the same name with another UID is refused.
+            deadline: the end of the call, before the kubelet stops waiting for its answer.
+
+        Returns: for each allocated device of this driver its request, pool, name, CDI ids and share id.
+
+        Raises: ApiError, ClaimError, HardwareError, LedgerError, NodeError, PrepareError or SharingError. The claim is
+        then as if this call had never been made.
         """
         check_claim_uid(uid)
         self._ledger.require_writable()
@@ -72,9 +81,12 @@ class Preparer:
         return plan.devices
 
     def unprepare(self, uid: str, deadline: Deadline) -> None:
-        """Undo everything that was done for a claim. Idempotent; an unknown claim is a success.
+        """Undo everything that was done for a claim. Idempotent: an unknown claim is a success.
 
-        Raises: DriverError; the claim's devices then stay held until a later call succeeds.
+        The API server is not asked. `deadline` is when the kubelet stops waiting.
+
+        Raises: the same errors as `prepare`, except ApiError and ClaimError. The claim's devices then stay held until a
+        later call succeeds.
         """
         check_claim_uid(uid)
         self._undo.unprepare(uid, deadline)
@@ -85,7 +97,7 @@ class Preparer:
         self._late_pods.close()
 
     def _try(self, plan: PreparePlan, deadline: Deadline) -> tuple[Conflict, ...]:
-        """Prepare the claim, unless other claims hold a device: then return those and change nothing."""
+        """Prepare the claim; if other claims hold a device, return those claims and change nothing."""
         claim = plan.claim
         with self._locks.hold([claim_lock(claim.uid)], deadline):
             record = self._ledger.get(claim.uid)
@@ -99,7 +111,7 @@ class Preparer:
                 return self._begin(plan, deadline)
 
     def _repeat(self, record: Record, plan: PreparePlan, deadline: Deadline) -> bool:
-        """Restore a claim that was prepared before; return False when it has to be undone and prepared again."""
+        """Restore a claim that was prepared before; return False if it has to be undone and prepared again."""
         claim = plan.claim
         if record.state in UNFINISHED:
             return False
@@ -116,11 +128,11 @@ class Preparer:
         return True
 
     def _run(self, record: Record, plan: PreparePlan, deadline: Deadline) -> StepRun:
-        """Return the run of a plan over what is recorded of the claim."""
+        """Return a run of the plan's steps, with what is recorded of the claim."""
         return StepRun(record.uid, self._effects.carried_over(plan.steps, record.steps), self._ledger, deadline)
 
     def _update(self, record: Record, plan: PreparePlan, run: StepRun) -> None:
-        """Record what a repeated call found otherwise than it was recorded. Most calls write nothing."""
+        """Record what a repeated call found to differ from the record. Most calls write nothing."""
         self._ledger.hold(record.uid, plan.occupied)
         if run.recorded != record.steps:
             self._ledger.set_steps(record.uid, run.recorded)
@@ -133,7 +145,7 @@ class Preparer:
             log.info("CDI file written again", extra=fields(claim=record.full_name, claim_uid=record.uid))
 
     def _begin(self, plan: PreparePlan, deadline: Deadline) -> tuple[Conflict, ...]:
-        """Record the intent and carry it out; if other claims hold a device, return those and change nothing."""
+        """Record the intent and carry it out; if other claims hold a device, return those claims and change nothing."""
         intent = record_of_plan(plan, self._boot_id, self._effects.look(plan.steps, deadline))
         is_synced = not ends_with_power(intent.steps)
         rivals = self._ledger.intend(intent, plan.claim, plan.occupied, is_synced=is_synced)

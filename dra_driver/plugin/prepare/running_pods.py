@@ -1,8 +1,9 @@
 """Running pods: pods whose containers outlive the Unprepare of their claim, so that its devices must wait for them.
 
-In: UIDs of pods. Out: those that may run, judged by the kubelet's folders, and those that do. A pod runs while a
-process sees a mount that comes from the kubelet's folder of that pod; every container has such mounts for /etc/hosts
-and its termination log.
+In: UIDs of pods. Out: the pods that may run, judged by the kubelet's folders, and the pods that do run, judged by
+processes. A pod runs while a process sees a mount that comes from the kubelet's folder of that pod; every container has
+such mounts for /etc/hosts and its termination log.
+
 Source: proc(5), /proc/pid/mountinfo.
 """
 
@@ -15,11 +16,11 @@ from pathlib import Path
 
 _MOUNTS_BYTES = 1 << 20
 _POD = re.compile(r"/pods/([0-9A-Fa-f-]{32,36})/")
-PROC = Path("/proc")  # the kernel's own, even where another folder stands in for the rest of /proc
+PROC = Path("/proc")  # the kernel's own folder, even if another one replaces it elsewhere
 
 
 def pods_with_folders(uids: Iterable[object], pods: Path) -> Iterator[str]:
-    """Yield the pods of which the kubelet still has a folder; all of them where its folders can't be seen."""
+    """Yield the pods of which the kubelet still has a folder; if its folders can't be seen, yield all of them."""
     for uid in map(str, uids):
         if uid and "/" not in uid and ((pods / uid).exists() or not pods.is_dir()):
             yield uid

@@ -1,7 +1,7 @@
 """Waiting: calls sleep here until a device may be free, their time is up, or the agent ends.
 
-Any number of calls may sleep. One thread checks for all of them whether the ledger has changed, because the other agent
-on the node can't wake us; and one call asks about a holder for all that wait for it.
+Any number of calls may sleep. One thread checks on behalf of all of them whether the ledger has changed, because the
+other agent on the node can't wake them. Likewise, one call asks about a holder for all calls that wait for it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ from dra_driver.model.errors import DriverError
 
 log = logging.getLogger(__name__)
 
-APART_SECONDS, APART_MOST_SECONDS = 0.001, 0.2  # between two calls that wake; at most for all of them together
+APART_SECONDS, APART_MOST_SECONDS = (
+    0.001,
+    0.2,
+)  # pause between waking two calls, and the most that all pauses together take
 POLL_SECONDS = 0.1  # how often the ledger is checked while a call sleeps
 
 
 class InterruptiblePause:
-    """Sleeping calls of one agent. `version` returns another value after each change of the ledger.
+    """The sleeping calls of one agent. `version` returns a different value after each change of the ledger.
 
     `is_over` is set once the agent ends.
     """
@@ -40,9 +43,9 @@ class InterruptiblePause:
             self._condition.wait_for(lambda: self.is_over, seconds)
 
     def await_change(self, seconds: float, seen: int) -> None:
-        """Sleep for at most `seconds` until something changes; not at all if something has changed since `seen`.
+        """Sleep until something changes, for at most `seconds`. Return at once if something has changed since `seen`.
 
-        Many calls wake one after the other: the first takes what was freed, and the others see that when they look.
+        Calls are woken one after the other: the first takes what was freed, and the others see that it is taken.
         """
         with self._condition:
             self._sleepers += 1
@@ -61,13 +64,13 @@ class InterruptiblePause:
             self._condition.notify_all()
 
     def close(self) -> None:
-        """Wake every call, and let none sleep again."""
+        """Wake every call, and let no call sleep from now on."""
         with self._condition:
             self.is_over = True
             self._condition.notify_all()
 
     def _watch(self) -> None:
-        """Wake every call when the ledger changes, until no call sleeps any more."""
+        """Wake every call when the ledger changes, until no call is sleeping."""
         known = self._look()
         while True:
             time.sleep(POLL_SECONDS)
@@ -83,12 +86,12 @@ class InterruptiblePause:
     def _look(self) -> object:
         try:
             return self._version()
-        except DriverError:  # a call meets the same error and reports it
+        except DriverError:  # a call will meet the same error, and report it
             return None
 
 
 class Looks:
-    """Whose turn it is to check something that many calls wait for: once per `interval_s` seconds for each key."""
+    """Decides which call checks something that many calls wait for: for each key, one call in `interval_s` seconds."""
 
     def __init__(self, interval_s: float) -> None:
         self._interval_s = interval_s
@@ -96,7 +99,7 @@ class Looks:
         self._at: dict[str, float] = {}
 
     def is_due(self, key: str) -> bool:
-        """Return whether no call has checked within the interval; the call that asks is then the one to check."""
+        """Return whether no call has checked within the interval; if so, the calling one has to check."""
         now = time.monotonic()
         with self._mutex:
             self._at = {known: at for known, at in self._at.items() if now - at < self._interval_s}

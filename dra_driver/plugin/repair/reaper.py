@@ -1,11 +1,12 @@
-"""Reaper: removes what no claim owns; runs in the one instance that holds the node's role.
+"""Reaper: removes what no claim owns. It runs in the one instance that holds the node's role.
 
-It removes orphan CDI files of ours, half-done claims of an agent that died, claims that were deleted for good (the rule
-is in `gone_claims`), MIG mode that was switched on for partitions that no longer exist, and sharing that no claim
-holds. It never removes what someone else made. `tidy` is whatever else the instance with the role has to keep right.
+It removes orphaned CDI files of this driver, half-done claims of an agent that died, claims that were deleted for good
+(`gone_claims` has the rule), MIG mode that was switched on for partitions that no longer exist, and sharing that no
+claim holds. It never removes what someone else made. `tidy` stands for the other regular duties of the instance with
+the role.
 
-The API server is asked about a few claims at a time: not while the kubelet reports that a pod has the claim, soon after
-it no longer does, and otherwise every quarter of an hour.
+The API server is asked about a few claims at a time. It is not asked while the kubelet reports that a pod has the
+claim; it is asked soon after the kubelet no longer does, and otherwise every quarter of an hour.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from dra_driver.telemetry.loop import Loop
 log = logging.getLogger(__name__)
 
 INTERVAL_SECONDS = 60.0
-ASKED_AT_ONCE = 3  # claims asked about in one run
-EXISTS_SECONDS = 900.0  # until a claim that existed is asked about again
+ASKED_AT_ONCE = 3  # how many claims are asked about in one run
+EXISTS_SECONDS = 900.0  # pause before asking again about a claim that existed
 
 
 class Reaper:
@@ -103,7 +104,7 @@ class Reaper:
         return count
 
     def _to_ask(self, records: Iterable[Record]) -> Iterator[Record]:
-        """Return an iterator over the claims to ask about now: those already missing first, then those longest due."""
+        """Return an iterator over the claims to ask about now: those already missing, then the longest overdue."""
         absent = [record for record in records if not self._is_here(record)]
         self._due = {r.uid: self._due.get(r.uid, float("-inf")) for r in absent}
         now = self._clock()

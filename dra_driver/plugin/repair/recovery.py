@@ -1,10 +1,11 @@
 """Recovery: records for a lost ledger, read back from the CDI files of prepared claims.
 
-A file's name holds the claim's UID, and its device names hold the devices (and share ids). The claim's own name, its
-requests and whether it had admin access are not in the file: such a record holds every device of its file until the API
-has more of it (`gone_claims`), the claim is prepared again, or it is unprepared. A partition that was made for the
-claim is recorded in a variable with its UUID and the boot; its place is known only to the hardware, which is asked when
-the partition is undone. How the claim's devices are shared is recorded in another variable.
+A file's name contains the claim's UID, and its device names contain the devices (and share ids). The claim's own name,
+its requests, and whether it had admin access are not in the file. Such a record therefore holds every device of its
+file until the API provides the rest (`gone_claims`), the claim is prepared again, or it is unprepared. A partition that
+was made for the claim is recorded in a variable with its UUID and the boot; its placement is known only to the
+hardware, which is asked when the partition is undone. How the claim's devices are shared is recorded in another
+variable.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _SHARE = re.compile(r"(.+)-([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9
 
 
 def recover_from(store: CdiStore, driver: str) -> Callable[[], tuple[Record, ...]]:
-    """Return the function that a Ledger calls when it has to begin again."""
+    """Return the function that a Ledger calls if it has to begin again with an empty database."""
     return lambda: tuple(_records(store, driver))
 
 

@@ -1,7 +1,7 @@
-"""Repair: puts right, besides the kubelet's calls, what crashes, reloaded drivers and other programs have left.
+"""Repair: corrects, beside the kubelet's calls, what crashes, reloaded drivers and other programs have left behind.
 
-Nothing here is in a call's way: locks that a call holds are not waited for, or not for long, and what could not be put
-right is logged and tried again in the next run.
+It never gets in the way of a call: it waits only briefly, or not at all, for locks that a call holds. What could not be
+corrected is logged and tried again in the next run.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class Repair:
-    """The upkeep of one node's claims. All methods may be called from any thread, and again at any time."""
+    """The upkeep of one node's claims. Any thread may call any method, and repeat the call at any time."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Repair:
         Return the number of claims repaired.
         """
         repaired = self.ledger.settle()
-        with suppress(PrepareError):  # the calls that need the folder report that it is read-only
+        with suppress(PrepareError):  # the calls that need the folder will report that it is read-only
             self._store.sweep(self._names.file("").removesuffix(".json"))
         for uid in () if self.ledger.is_read_only else self.ledger.unfinished():
             try:
@@ -118,7 +118,7 @@ class Repair:
             return self._store.remove(file)
 
     def settle_modes(self) -> None:
-        """Switch MIG mode off where it is on only for partitions of ours that are all gone."""
+        """Switch MIG mode off where it is on only because of partitions of this driver that are all gone."""
         ours: Collection[str] = self.ledger.modes(self._boot_id)
         for gpu in {d.gpu.pci_address: d.gpu for d in self._inventory().devices if d.gpu.pci_address in ours}.values():
             try:

@@ -1,8 +1,8 @@
 """StepPerformer: how one kind of step is recorded, carried out and undone.
 
 There is one performer for each kind, registered in `plugin.effects.steps`. The hooks are called in this order: `look`
-before anything is done and recorded; then `perform` for each step of the plan; `undo` in reverse, from records alone.
-Every hook goes by the node's current state, so that each may be repeated after a crash at any line.
+before anything is done or recorded; then `perform` for each step of the plan; `undo` in reverse order, from records
+alone. Every hook starts from the node's current state, so that each may be repeated after a crash at any line.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class StepPerformer(Generic[P, R]):
     kind: ClassVar[str]
 
     def intent(self, step: P) -> R:
-        """Return what is to be recorded of a planned step of which nothing is known yet."""
+        """Return what to record about a planned step about which nothing is known yet."""
         raise NotImplementedError
 
     def look(self, step: P, _deadline: Deadline) -> R:
-        """Return the intent with what is found on the node; refuse what can't work. Nothing is changed.
+        """Return the intent completed by what is found on the node; refuse what can't work. Nothing is changed.
 
         Raises: HardwareError, SharingError.
         """
@@ -39,18 +39,20 @@ class StepPerformer(Generic[P, R]):
         return step
 
     def left_in_force(self, _recorded: R) -> P | None:
-        """Return the step to keep carrying out for a recorded one that the plan no longer has, None for none."""
+        """Return the step to keep carrying out for a recorded step that the plan no longer has, or None."""
         return None
 
     def perform(self, step: P, recorded: R, run: StepRun) -> R:
-        """Carry out the step, and return what to record of it. Idempotent.
+        """Carry out the step, and return what to record about it. Idempotent.
 
         Raises: ClaimError, HardwareError, PrepareError, SharingError.
         """
         raise NotImplementedError
 
     def find(self, step: P, recorded: R, run: StepRun) -> None:
-        """Find what `perform` made, for the steps after this one; nothing is made but a file that changed.
+        """Find what `perform` made, for the steps after this one.
+
+        Nothing is made, except that a changed file is written again.
 
         Raises: HardwareError, PrepareError.
         """

@@ -1,4 +1,4 @@
-"""StepRun and Undoing: what the performers of one claim's steps share while the steps are carried out, or undone."""
+"""StepRun and Undoing: what the performers of one claim's steps share while the steps are carried out or undone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dra_driver.plugin.ledger.recorded_steps import RecordedPartition, RecordedS
 
 @dataclass(frozen=True, slots=True)
 class MadePartition:
-    """A partition that stands, on which GPU, and what is recorded of it."""
+    """A partition that exists, its GPU, and what is recorded about it."""
 
     gpu: GpuFacts
     facts: PartitionFacts
@@ -22,10 +22,10 @@ class MadePartition:
 
 
 class StepRun:
-    """One claim's steps: what is recorded of them, and what they have made so far for those that follow.
+    """One claim's steps: what is recorded about them, and what they have made so far for the steps that follow.
 
-    `partitions` are by device name. `is_changed` is whether more is recorded now than at first, and `is_file_changed`
-    whether the CDI file had to be written.
+    `partitions` are by device name. `is_changed` says whether the record differs from the one at the start, and
+    `is_file_changed` whether the CDI file had to be written.
     """
 
     __slots__ = ("_ledger", "_recorded", "deadline", "is_changed", "is_file_changed", "partitions", "shared", "uid")
@@ -39,15 +39,15 @@ class StepRun:
 
     @property
     def recorded(self) -> tuple[RecordedStep, ...]:
-        """What is recorded of the steps, in order."""
+        """What is recorded about the steps, in order."""
         return tuple(self._recorded.values())
 
     def record_of(self, kind: str, key: str) -> RecordedStep:
-        """Return what is recorded of a step."""
+        """Return what is recorded about a step."""
         return self._recorded[kind, key]
 
     def by_identity(self) -> dict[tuple[str, str], RecordedStep]:
-        """Return what is recorded of the steps, by kind and key."""
+        """Return what is recorded about the steps, by kind and key."""
         return dict(self._recorded)
 
     def keep(self, step: RecordedStep) -> None:
@@ -56,7 +56,10 @@ class StepRun:
         self.is_changed = True
 
     def note(self, step: RecordedStep) -> None:
-        """Record an intent durably, before anything is done that the ledger does not know of. Raises: LedgerError."""
+        """Record an intent durably, before anything happens that the ledger does not know about.
+
+        Raises: LedgerError.
+        """
         self.keep(step)
         self._ledger.set_steps(self.uid, self.recorded)
 
