@@ -1,7 +1,7 @@
 """Completing judge: facts are judged as they are, then completed by the GPUs that are lost.
 
-A lost GPU that claims hold must stay published, because a device that is gone from the slices is not seen as sick by
-anybody, and what it takes of its counters would be given out again.
+A lost GPU that claims hold must stay published: once a device is gone from the slices, nothing can show that it is
+sick, and the scheduler would allocate what it takes of its counters a second time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class CompletingJudge:
-    """Another judge's judgements, with the GPUs that are missing from them."""
+    """Another judge's judgements, with the lost GPUs added."""
 
     def __init__(self, judge: Judge, health: NodeHealth) -> None:
         self._judge, self._health = judge, health

@@ -1,4 +1,4 @@
-"""Condition: what probes and metrics are answered with.
+"""Condition: the answers to probes, and the figures for metrics.
 
 In: the parts of the agent, as they are at the moment of the request. Out: reasons why the agent is not ready, and a
 snapshot of its figures. Nothing is changed.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class NodeCondition:
-    """The condition of one agent. `is_serving` is whether it serves the kubelet, which the agent sets."""
+    """The condition of one agent. The agent sets `is_serving` while it serves the kubelet."""
 
     def __init__(self, node: Node, parts: Parts) -> None:
         self._node, self._parts = node, parts

@@ -1,8 +1,8 @@
-"""Device users: which pods have used this node's devices, now and a moment ago.
+"""Device users: which pods use this node's devices, or used them a moment ago.
 
 In: the claims that the plugin reads for Prepare, and the ledger. Out: pods by name and UID. A claim that is still held
-is read again when it is asked about, because pods may have joined it since; of one that has ended, what was read last
-is remembered for a few minutes, so that a pod which its GPU has killed can be told why.
+is read again when it is asked about, because pods may have joined it since. A claim that has ended is remembered as it
+was last read for a few minutes, so that a pod that ended because of its GPU can still be told why.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ log = logging.getLogger(__name__)
 
 KEPT_SECONDS = 300.0  # how long an ended claim is remembered; a fault is seen within seconds
 CLAIMS_MOST = 512
-PODS_MOST = 32  # of one claim; the API allows 256
+PODS_MOST = 32  # pods of one claim; the API allows 256
 GET_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimUse:
-    """One claim, its devices of this node, and its pods.
+    """One claim, its devices on this node, and its pods.
 
-    Times are seconds since 1970: it was first read at `begun`, 0 if it may be older, and `ended` is None while it is
-    held.
+    Times are seconds since 1970. `begun` is when the claim was first read, or 0 if it may be older; `ended` is None
+    while the claim is held.
     """
 
     name: ClaimName
@@ -46,14 +46,14 @@ class ClaimUse:
 
     @property
     def full_name(self) -> str:
-        """Return the claim's name as people write it."""
+        """Return the claim's name in the form NAMESPACE/NAME."""
         return "/".join(self.name)
 
 
 class DeviceUsers:
     """The users of one node's devices. Any thread may call any method.
 
-    It reads claims in place of `api`, for whoever has to read them anyway.
+    It stands in front of `api`: whoever reads a claim for another purpose reads it through this object.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class DeviceUsers:
         return wire
 
     def claim_ended(self) -> None:
-        """Take in that some claim was unprepared."""
+        """Record that some claim was unprepared."""
         try:
             held = self._ledger.names()
         except LedgerError:
@@ -97,7 +97,7 @@ class DeviceUsers:
         )
 
     def _refresh(self, devices: Collection[str]) -> None:
-        """Read the claims again that hold these devices; one that can't be read stays as it was."""
+        """Read the claims that hold these devices again; a claim that can't be read stays as it was."""
         try:
             records = self._ledger.records()
         except LedgerError:

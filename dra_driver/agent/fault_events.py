@@ -1,8 +1,8 @@
-"""Fault events: Events about faults, on the Node and on the pods that use what is faulty or did when it began.
+"""Fault events: Events about faults, on the Node and on pods that use the faulty device or did when the fault began.
 
 In: what happened, from the monitor's thread. Out: Events, from a thread that exists only while there is something to
-send, so that an API server which does not answer never holds up the monitor. A pod gets at most one Event of a reason
-in ten minutes. What applications do wrong makes at most one write a minute on a node, however often they crash.
+send, so that an API server that does not answer never holds up the monitor. A pod gets at most one Event of a reason
+in ten minutes. Errors of applications cause at most one write a minute on a node, however often they crash.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from dra_driver.telemetry.loop import Loop
 
 FAULT_REASON = "DeviceFault"
 APPLICATION_REASON = "DeviceApplicationError"
-APPLICATION_SECONDS = 60.0  # between Events about what applications did
+APPLICATION_SECONDS = 60.0  # between Events about errors of applications
 WAITING_MOST = 256
-SEEN_LATE_SECONDS = 15.0  # a fault that is polled for may have ended a pod so long before it is seen
+SEEN_LATE_SECONDS = 15.0  # a fault that is found by polling may have ended a pod this long before it is seen
 DIED_SECONDS = 2.0  # the same for an Xid, whose time is known
-DEVICES_MOST = 3  # named in one message
+DEVICES_MOST = 3  # devices named in one message
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceNews:
-    """What to tell the pods that use some devices, or did at `since` (seconds since 1970)."""
+    """What to tell the pods that use some devices, or used them at `since` (seconds since 1970)."""
 
     devices: frozenset[str]
     reason: str
@@ -38,7 +38,7 @@ class DeviceNews:
 
 
 class FaultEvents:
-    """Events of one agent. Any thread may call any method, and none waits."""
+    """The Events of one agent. Any thread may call any method, and no call waits."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class FaultEvents:
         self._add((reason, message))
 
     def tell_users(self, news: DeviceNews) -> None:
-        """Send an Event about each pod that uses one of the devices, or did when it began."""
+        """Send an Event about each pod that uses one of the devices, or used it when the fault began."""
         self._add(news)
 
     def tell_of_application(self, devices: frozenset[str], message: str, at: float) -> None:
@@ -95,7 +95,7 @@ class FaultEvents:
             message = f"{_named(news, use)}: {news.message}; claim {use.full_name}"
             is_sent = send_event(self._api, pod_event(pod, self._node, self._driver, news.reason, message))
             if is_sent and is_application:
-                return  # whoever shares the device is told in another minute, if it goes on
+                return  # the other users of the device are told a minute later, if it goes on
 
 
 def _named(news: DeviceNews, use: ClaimUse) -> str:

@@ -26,7 +26,7 @@ class _Later(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         is_asked_of_any = name != "__path__" or self.__name__ not in _PACKAGES
-        if name.startswith("__") and is_asked_of_any:  # asked for by the import machinery
+        if name.startswith("__") and is_asked_of_any:  # the import machinery asks every module for it
             raise AttributeError(name)
         if sys.modules.get(self.__name__) is self:
             del sys.modules[self.__name__]
@@ -35,7 +35,7 @@ class _Later(ModuleType):
 
 @contextmanager
 def lean_imports() -> Iterator[None]:
-    """Replace modules that are not needed by stand-ins, unless they have been imported already."""
+    """Replace modules that are not needed by stand-ins, except those that have been imported already."""
     wanted = (*map(_Later, _UNUSED), _typing_extensions())
     stand_ins = {module.__name__: module for module in wanted if module.__name__ not in sys.modules}
     sys.modules.update(stand_ins)

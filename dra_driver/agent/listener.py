@@ -1,4 +1,4 @@
-"""Listener: who hears of what happens upstream, and decides what follows from it downstream."""
+"""Listener: what parts of the agent report changes to; it decides what follows from each change."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from dra_driver.model.taints import DeviceTaints
 
 
 class Listener(Protocol):
-    """What hears of changes, each of which any thread may report."""
+    """The receiver of changes. Any thread may report one."""
 
     def inventory_changed(self) -> None:
-        """Hear of a new inventory, or of device nodes that may have changed."""
+        """Handle a new inventory, or device nodes that may have changed."""
 
     def driver_changed(self) -> None:
-        """Hear that the loaded driver is not the one whose library this process has open."""
+        """Handle that the loaded driver is not the one whose library this process has open."""
 
     def neighbours_changed(self) -> None:
-        """Hear that other software came or went, or took or released devices."""
+        """Handle that other software on the node started or ended, or took or released devices."""
 
     def became_alone(self) -> None:
-        """Hear that no other driver of our name is left."""
+        """Handle that no other driver is registered under our name any more."""
 
     def health_changed(self, taints: DeviceTaints) -> None:
-        """Hear which taints the devices have now."""
+        """Handle the taints that the devices have now."""
 
     def answered(self, rpc: str, seconds: float, code: str) -> None:
-        """Hear that a call of the kubelet was answered for one claim."""
+        """Handle that a call of the kubelet was answered for one claim."""
 
     def role_gained(self) -> None:
-        """Hear that this instance publishes and tidies for the node."""
+        """Handle that this instance publishes and tidies for the node from now on."""
 
     def role_lost(self) -> None:
-        """Hear that it no longer does."""
+        """Handle that it no longer does."""
 
     def tidy(self) -> int:
-        """Keep right what the instance with the role has to, once a minute; return the number of things changed."""
+        """Do the regular duties of the instance with the role, once a minute; return the number of things changed."""

@@ -43,7 +43,7 @@ SIGUSR2 takes it up again. Exit status: 0 ended, 2 usage, 3 bad input, 5 environ
 def main(argv: Sequence[str]) -> int:
     """Run the agent until SIGTERM, and return the exit status."""
     is_json = _log_format(argv) == "json"
-    if is_json:  # the program that reads the log also reads an error about a wrong flag
+    if is_json:  # the program that reads the log has to be able to read an error about a wrong flag too
         logs.set_up("json")
     try:
         values = _parse(argv)
@@ -99,11 +99,11 @@ def _parse(argv: Sequence[str]) -> dict[str, str]:
 
 
 class Signals:
-    """The operator's signals: a request to stop, as an event for the main thread, and the two about the library."""
+    """The operator's signals: the request to stop, as an event for the main thread, and the two about the library."""
 
     def __init__(self) -> None:
         self.stop = threading.Event()
-        self.end_at_once = False  # while nothing has begun that would have to be ended in order
+        self.end_at_once = False  # true as long as nothing has begun that would have to be ended in order
         self._on_let_go: Callable[[], None] = lambda: None
         self._on_resume: Callable[[], None] = lambda: None
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -182,7 +182,7 @@ def _await_work(options: Options, hardware: Hardware, signals: Signals) -> bool:
 
 
 def _idle_page(options: Options, hardware: Hardware) -> StatusPage | None:
-    """Start to answer probes while idle, because a kubelet keeps restarting an agent that doesn't.
+    """Begin to answer probes while idle, because a kubelet keeps restarting an agent that does not answer.
 
     Raises: DriverError.
     """

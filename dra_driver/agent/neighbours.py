@@ -1,8 +1,8 @@
-"""Neighbours: what else hands out this node's GPUs or holds them, and what may be offered beside it.
+"""Neighbours: other software that hands out this node's GPUs or holds them, and what may be offered beside it.
 
 While a device plugin or another driver of our name serves the same GPUs, nothing is offered. Devices that claims hold
-under names which this driver does not publish are left out. `changed` reports changes; what ends without a report is
-noticed once a minute by `look`.
+under names which this driver does not publish are left out. `changed` reports changes; `look` checks once a minute for
+what ended without a report.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 class Neighbours:
     """The other software on one node.
 
-    `changed` is called when the offer may change, `alone` when no other driver of our name is left.
+    `changed` is called when the offer may change, and `alone` when no other driver of our name is left.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Neighbours:
             self._renamed = held_under_other_names(
                 self._ledger.records(), devices, self._store, driver=self._options.driver, boot_id=self._boot_id
             )
-        except DriverError as error:  # the last answer stays in force
+        except DriverError as error:  # the last answer remains valid
             log.warning(
                 "cannot determine which devices are held under other names",
                 extra=fields(code=error.code, err=str(error)),
@@ -147,7 +147,7 @@ class Neighbours:
         try:
             return self._ledger.get(uid) is not None
         except DriverError:
-            return False  # then the devices in its file are withheld
+            return False  # the devices that its file lists are then withheld
 
     def _device_plugin_changed(self) -> None:
         self._changed()

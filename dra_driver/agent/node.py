@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-DRAIN_SECONDS = 20.0  # a call takes milliseconds; one that waits for a device is repeated by the kubelet
+DRAIN_SECONDS = 20.0  # a call takes milliseconds; one that still waits for a device is repeated by the kubelet
 VERDICT_SECONDS = 4.0  # how long to wait for the first slices to be published
 POLL_SECONDS = 1.0  # between checks of what ends the agent
 
 
 class NodeAgent:
-    """One node's agent, from its first socket to its last; it hears of changes as a `listener.Listener`."""
+    """One node's agent, from its first socket to its last. It is the `listener.Listener` of its parts."""
 
     def __init__(self, options: Options, hardware: Hardware) -> None:
         """Open the node and join the parts. Raises: DriverError."""
@@ -109,7 +109,7 @@ class NodeAgent:
     # -- changes -------------------------------------------------------------------------------------------------------
 
     def inventory_changed(self) -> None:
-        """Offer what there is now, and keep the CDI files of prepared claims right."""
+        """Offer what there is now, and correct the CDI files of prepared claims."""
         if self._parts.declared_mig.is_declared or not self._has_looked:
             self._has_looked = True  # undo what had to wait for the first look at the hardware
             self._parts.reaper.look_now()
@@ -127,7 +127,7 @@ class NodeAgent:
         self._parts.reaper.look_now()
 
     def health_changed(self, taints: DeviceTaints) -> None:
-        """Publish the devices with these taints, or withhold the free ones where the API server keeps no taints."""
+        """Publish the devices with these taints, or withhold the free ones if the API server keeps no taints."""
         if self._parts.offer.taint(taints):
             self._parts.publisher.look()
 
@@ -144,7 +144,7 @@ class NodeAgent:
             self._must_restart.set()
 
     def answered(self, rpc: str, seconds: float, code: str) -> None:
-        """Count a call, and after an Unprepare look at what may be offered again."""
+        """Count a call, and after an Unprepare decide again what to offer."""
         self._count(rpc, seconds, code)
         if self._parts.meter is not None:
             self._parts.meter.claims_changed()
@@ -159,7 +159,7 @@ class NodeAgent:
             self._parts.publisher.look()
 
     def role_gained(self) -> None:
-        """Publish and tidy for this node from now on, with what is known about health from the first write on."""
+        """Publish and tidy for this node from now on; the first write already has what is known about health."""
         if self._parts.health is not None:
             self._parts.health.start()
         self._parts.publisher.start()
@@ -168,7 +168,7 @@ class NodeAgent:
             self._parts.meter.start()
 
     def role_lost(self) -> None:
-        """Leave that to another instance."""
+        """Leave publishing and tidying to another instance."""
         if self._parts.meter is not None:
             self._parts.meter.stop()
         self._parts.reaper.stop()
@@ -177,12 +177,12 @@ class NodeAgent:
             self._parts.health.stop()
 
     def tidy(self) -> int:
-        """Look at other software, remove sockets of instances that died, and partition GPUs as declared."""
+        """Check other software on the node, remove sockets of instances that died, and partition GPUs as declared."""
         self._parts.neighbours.look()
         return self._parts.server.tidy() + self._apply_geometry() + self._destroy_abandoned()
 
     def _publish(self) -> None:
-        """Publish what is offered now, if that is something else than before."""
+        """Publish what is offered now, if it differs from before."""
         if self._parts.offer.decide():
             self._parts.publisher.look()
 
@@ -191,7 +191,7 @@ class NodeAgent:
         return self._options.is_mig_dynamic and self._parts.publisher.status().keeps.counters
 
     def _destroy_abandoned(self) -> int:
-        """Destroy what another driver's ended claims left, where partitions are made on demand."""
+        """Destroy what another driver's ended claims left, if partitions are made on demand."""
         count = self._parts.abandoned.destroy() if self._is_on_demand() else 0
         if count:
             self._parts.scanner.look_now()
@@ -209,7 +209,7 @@ class NodeAgent:
         return parts.declared_mig.stand_aside() if self._is_on_demand() else parts.declared_mig.apply()
 
     def _open_page(self, address: str) -> tuple[StatusPage | None, Answered]:
-        """Return the status page and its counter of calls; without an address neither is made. Raises: DriverError."""
+        """Return the status page and its counter of calls; without an address, neither is made. Raises: DriverError."""
         if not address:
             return None, lambda *_: None
         from dra_driver.agent.status import StatusPage  # noqa: PLC0415 - only where metrics are wanted

@@ -1,4 +1,4 @@
-"""Node events: what an administrator is told about this node (`kubectl describe node`)."""
+"""Node events: Events about this node for its administrator (`kubectl describe node`)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Node health: faults as everybody sees them — taints, the status of pods, events of the node, metrics.
+"""Node health: faults in the forms in which they are shown: taints, the status of pods, events of the node, metrics.
 
 In: the monitor's faults and this node's devices. Out: the taints of each device, and what the kubelet is told. The
-monitor runs in the instance that holds the node's role; without it nothing is known, and nothing is said.
+monitor runs in the instance that holds the node's role; the other instance knows nothing about health and reports
+nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from dra_driver.inventory.offering import Inventory
 from dra_driver.model.taints import DeviceTaints
 from dra_driver.plugin.kubelet.health_stream import DeviceReport, DeviceState, HealthStream
 
-STALE_SECONDS = 30.0  # after which a monitor that completes no turn knows nothing any more
+STALE_SECONDS = 30.0  # if the monitor has completed no turn for so long, its knowledge is no longer used
 
 
 class NodeHealth:
@@ -67,13 +68,16 @@ class NodeHealth:
             application_error=self._tell_of_application,
         )
         self._is_running = self._is_starting = False
-        self._refreshing = threading.Lock()  # so that the later of two results is the newer one
+        self._refreshing = threading.Lock()  # ensures that the later of two results is the newer one
         self._told: frozenset[tuple[Subject, str]] = frozenset()
         self.stream = HealthStream(self.reports)
 
     def start(self) -> None:
-        """Begin to watch: this instance got the node's role. What was known before is told before this returns."""
-        self._is_running = self._is_starting = True  # what is on disk was told by whoever wrote it
+        """Begin to watch: this instance got the node's role.
+
+        What is known from before is reported before this returns.
+        """
+        self._is_running = self._is_starting = True  # faults on disk were reported by the instance that wrote them
         self._monitor.start()
         self.refresh()
         self._is_starting = False
@@ -89,15 +93,15 @@ class NodeHealth:
         return self._monitor.is_needed
 
     def completed(self, facts: Facts) -> Facts:
-        """Return the facts with the GPUs that are missing, as they were seen last and marked as lost."""
+        """Return the facts with the missing GPUs added as they were last seen, and marked as lost."""
         return self._monitor.completed(facts)
 
     def claim_ended(self) -> None:
-        """Take in that some claim was unprepared."""
+        """Record that some claim was unprepared."""
         self._users.claim_ended()
 
     def refresh(self) -> None:
-        """Work out the taints anew: devices or faults have changed."""
+        """Compute the taints again, because devices or faults have changed."""
         if not self._is_running:
             return
         with self._refreshing:
@@ -107,7 +111,7 @@ class NodeHealth:
             self._tell_faults(verdicts)
 
     def reports(self) -> tuple[DeviceReport, ...]:
-        """Return the health of every device, as the kubelet is told."""
+        """Return the health of every device in the form for the kubelet."""
         if not self._is_running or self._monitor.turned_at == 0.0:
             return ()
         is_stale = time.time() - self._monitor.turned_at > STALE_SECONDS
@@ -119,7 +123,7 @@ class NodeHealth:
         return tuple(_report(self._pool, name, verdicts.get(name, ())) for name in names)
 
     def fault_counts(self) -> Mapping[str, int]:
-        """Return how many GPUs have a fault, by key."""
+        """Return the number of GPUs with each fault, by key."""
         return Counter(str(fault.key) for fault in self._monitor.now.faults)
 
     def xid_counts(self) -> Mapping[tuple[str, str], int]:

@@ -1,6 +1,6 @@
-"""Node inventory: the newest inventory of this node, and what it was built from.
+"""Node inventory: the newest inventory of this node, and the findings it was built from.
 
-One thread brings what was found; any thread may read.
+Only one thread writes; any thread may read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FIRST_LOOK = Inventory(waiting_for="the first look at the hardware")
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What an inventory is built from: the facts, how MIG is offered and who owns partitions, and what is shared."""
+    """What an inventory is built from: the facts, how MIG is offered, who owns partitions, and what is shared."""
 
     facts: Facts
     policy: MigPolicy = STATIC
@@ -27,7 +27,7 @@ class Findings:
 
 
 class NodeInventory:
-    """Holds the newest inventory; `FIRST_LOOK` until the hardware was looked at."""
+    """Holds the newest inventory, which is `FIRST_LOOK` until the hardware has been read."""
 
     def __init__(self) -> None:
         self._findings: Findings | None = None
@@ -38,7 +38,7 @@ class NodeInventory:
         return self.current
 
     def take(self, findings: Findings) -> Inventory:
-        """Build the inventory from new findings, and return the one before."""
+        """Build the inventory from new findings, and return the previous one."""
         before, self._findings = self.current, findings
         built = build_inventory(findings.facts, findings.policy, findings.sharing)
         if built != before:
@@ -46,7 +46,7 @@ class NodeInventory:
         return before
 
     def holding(self, names: Collection[str]) -> Inventory:
-        """Return the newest inventory as if claims held these devices too, without a look at the hardware."""
+        """Return the newest inventory as if claims also held these devices. The hardware is not read."""
         if self._findings is None:
             return self.current
         policy = self._findings.policy

@@ -54,13 +54,13 @@ class NodeOffer:
         self._sharing, self._neighbours, self._events = sharing, neighbours, events
         self._is_dynamic, self._with_all = is_mig_dynamic, has_all_profiles
         self._ownership = Ownership()
-        self._allocated: frozenset[str] = frozenset()  # as last read, while placements are withdrawn
-        self._looked_for: frozenset[str] = frozenset()  # the withdrawals for which that was read
-        self._is_unsure = False  # something would be withdrawn, but which of it claims were given is unknown
+        self._allocated: frozenset[str] = frozenset()  # the last answer of the API, kept while placements are withdrawn
+        self._looked_for: frozenset[str] = frozenset()  # the withdrawals for which the API was asked
+        self._is_unsure = False  # something would be withdrawn, but it is not known which of it claims were given
         self._said: dict[str, str] = {}
         self._is_told = False
-        self._deciding = threading.Lock()  # so that the later of two decisions is made on the newer inventory
-        self._keeps = ALL_KEPT  # by the server that asked last
+        self._deciding = threading.Lock()  # ensures that the later of two decisions is made on the newer inventory
+        self._keeps = ALL_KEPT  # the fields kept by the server that was asked last
         self._taints: DeviceTaints = {}
         self._decided: tuple[Offering | None] | None = None  # None until everything is known
 
@@ -72,11 +72,11 @@ class NodeOffer:
         return self._owners.is_settled and not self._is_unsure
 
     def fingerprint(self) -> Hashable:
-        """Return what changes with the sharing rules."""
+        """Return a value that differs whenever the sharing rules have changed."""
         return self._sharing.fingerprint()
 
     def judge(self, facts: Facts) -> Findings:
-        """Return the facts and how they are offered. While the ledger can't be read, the last known owners count.
+        """Return the facts and how they are offered. While the ledger can't be read, the last known owners are used.
 
         Raises: ApiError while a sharing rule needs labels of the node that were never read.
         """
@@ -92,7 +92,7 @@ class NodeOffer:
         return Findings(facts, replace(policy, ownership=self._sharing.with_allocated(policy.ownership)), rules)
 
     def _look_up_allocated(self, facts: Facts) -> None:
-        """Find out which devices claims were given, where placements are withdrawn."""
+        """Ask the API which devices claims were given, if placements are withdrawn."""
         withdrawn = self._withdrawn(facts)
         is_pending = any((replicated_name(name) or name) not in _standing(facts) for name in self._allocated)
         self._is_unsure = self._is_unsure and bool(withdrawn)
@@ -108,7 +108,7 @@ class NodeOffer:
                 log.warning("cannot determine which devices claims were given", extra=keys)
 
     def _withdrawn(self, facts: Facts) -> frozenset[str]:
-        """Return what is not offered on demand but may have been: single GPUs, or a word for all of them."""
+        """Return what is not offered on demand but may have been: single GPUs, or one word for all of them."""
         if not any(gpu.mig_profiles for gpu in facts.gpus):
             return frozenset()
         if not self._is_dynamic:  # an earlier agent may have offered them
@@ -121,12 +121,12 @@ class NodeOffer:
     # -- from devices to what is offered -------------------------------------------------------------------------------
 
     def taint(self, taints: DeviceTaints) -> bool:
-        """Taint these devices from now on, and no others; return whether that changes what is offered."""
+        """Taint these devices, and no others, from now on; return whether that changes what is offered."""
         self._taints = taints
         return self.decide()
 
     def decide(self) -> bool:
-        """Decide anew, and return whether something else is offered now. Before everything is known, nothing is."""
+        """Decide again, and return whether the offer changed. Before everything is known, nothing is offered."""
         with self._deciding:
             inventory, neighbours = self._inventory.current, self._neighbours
             if inventory is FIRST_LOOK or not (neighbours.is_known or neighbours.is_serving):
@@ -136,7 +136,7 @@ class NodeOffer:
                 decided = None
             elif neighbours.is_serving:
                 decided = NOTHING
-            elif self._is_unsure:  # never withdraw what a claim may have been given
+            elif self._is_unsure:  # a device that a claim may have been given is never withdrawn
                 return False
             else:
                 neighbours.meet(inventory)
@@ -165,7 +165,7 @@ class NodeOffer:
         return decided.for_server(keeps, in_use=in_use)
 
     def claim_ended(self) -> bool:
-        """Return whether something else may be offered because a claim was unprepared."""
+        """Return whether the offer may have changed because a claim was unprepared."""
         return not self._keeps.taints and bool(self._taints)
 
     def used(self) -> frozenset[str]:

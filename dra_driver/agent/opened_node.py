@@ -1,6 +1,6 @@
-"""What the agent opens on its node: the API server, the ledger, the CDI folder, the kubelet's list of pods.
+"""What the agent opens on its node: the API client, the ledger, the CDI folder, the kubelet's list of pods.
 
-In: options and the hardware. Out: a `Node`, which every part of the agent is given.
+In: options and the hardware. Out: a `Node`, which every part of the agent gets.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dra_driver.plugin.repair.recovery import has_claim_file, recover_from
 
 @dataclass(frozen=True)
 class Node:
-    """What every part needs to know of the node: who it is, how it is reached, and what was done on it."""
+    """What every part needs of the node: its identity, its API client, and the records of what was done on it."""
 
     options: Options
     hardware: Hardware
@@ -41,7 +41,7 @@ class Node:
 
 
 def open_node(options: Options, hardware: Hardware) -> Node:
-    """Open what the agent reads and writes. Raises: DriverError."""
+    """Open the files and connections of the agent. Raises: DriverError."""
     api, store = KubeApi(credentials.load(options.kubeconfig)), CdiStore(options.cdi_root)
     identity = this_node(options.node, options.driver, options.roots.proc)
     ledger = Ledger(

@@ -1,4 +1,7 @@
-"""Options: the agent's flags, checked. Folders are absolute, because the kubelet and the container runtime get them."""
+"""Options: the agent's flags, checked.
+
+Folders are absolute, because the kubelet and the container runtime get their paths.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +74,7 @@ class Options:
 
 
 def _address(text: str) -> str:
-    """Return the status page's address, checked unless it is empty. Raises: UsageError("usage.address")."""
+    """Return the address of the status page, checked unless it is empty. Raises: UsageError("usage.address")."""
     if text:
         from dra_driver.agent.status import parse_address  # noqa: PLC0415 - only where metrics are wanted
 
@@ -97,7 +100,7 @@ def _telemetry(values: Mapping[str, str]) -> TelemetryOptions | None:
 
 
 def options_of(values: Mapping[str, str]) -> Options:
-    """Return the options that the values of the flags stand for. Raises: UsageError."""
+    """Return the options for the values of the flags. Raises: UsageError."""
     check_pool_name(check_node_name(values["node_name"]), check_driver_name(values["driver_name"]))
     plugins = Path(values["device_plugins_directory_path"])
     return Options(

@@ -1,8 +1,8 @@
 """Scanner: looks at the hardware and reports changes.
 
-A cheap probe runs every two seconds; a full discovery runs when the probe's answer changed, or once a minute in case
-the probe cannot see something. A change that this agent made itself starts no discovery: only the partitions of that
-GPU are read again. Events only ever trigger a new look: the hardware itself is always read again.
+A cheap probe runs every two seconds. A full discovery runs when the probe's answer has changed, and once a minute in
+case the probe can't see something. A change that this agent made itself starts no discovery: only the partitions of
+that GPU are read again. An event only causes another look: the hardware itself is always read again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DRIVER_CHANGED = "hardware.driver-changed"
 
 
 class Judge(Protocol):
-    """What decides how facts are offered."""
+    """Decides how facts are offered."""
 
     @property
     def is_settled(self) -> bool:
@@ -45,7 +45,8 @@ class Judge(Protocol):
 class Scanner:
     """Keeps `inventory` up to date, and calls `on_change` with each new one and after each change that the probe saw.
 
-    `on_driver_change` is called once when the loaded driver is no longer the one whose library this process has open.
+    `on_driver_change` is called once, when the loaded driver is no longer the one whose library this process has
+    open.
     """
 
     def __init__(
@@ -69,8 +70,8 @@ class Scanner:
         self._asks, self._answered = 0, 0  # a request made during a look gets its own look
         self._own: set[str] = set()  # PCI addresses of GPUs that this agent changed since the last turn
         self._loop = Loop("scanner", self._turn, failure="hardware scan failed", fault_s=probe_s)
-        self._facts: Facts | None = None  # as found last
-        self._limits_memory: dict[str, bool] = {}  # by PCI address, as found while MIG mode was off
+        self._facts: Facts | None = None  # the facts of the last discovery
+        self._limits_memory: dict[str, bool] = {}  # by PCI address, as read while MIG mode was off
         self.scans = 0
         self.scan_seconds = 0.0
 
@@ -157,14 +158,14 @@ class Scanner:
         try:
             return facts_after(self._facts, own, self._hardware, self._limits_memory)
         except DriverError:
-            return None  # a discovery finds out what is wrong
+            return None  # a discovery will find out what is wrong
 
     def _take(self, facts: Facts, what: str, *, is_seen: bool) -> None:
-        """Have the facts judged, and report what follows from them."""
+        """Judge the facts, and report what follows from them."""
         findings = self._judge.judge(facts)
         self._facts = findings.facts
         if not self._judge.is_settled:
-            self._asks += 1  # at the next probe, whatever it returns
+            self._asks += 1  # a full discovery follows at the next probe, whatever that returns
         before = self._inventory.take(findings)
         if self._inventory.current != before:
             self._log(what, before, self._inventory.current)

@@ -1,8 +1,8 @@
 """Sharing rules: those in force on this node, kept up to date with their file, the node's labels and existing claims.
 
 In: a file, the API. Out: `SharingRules`, and which devices are allocated when the rules are new. A file that is invalid
-at the start ends the agent; one that becomes invalid later changes nothing and is reported. An invalid file is read
-again only once it changed.
+when the agent starts ends the agent; one that becomes invalid later is reported, and the earlier rules stay in force.
+An invalid file is read again only after it has changed.
 """
 
 from __future__ import annotations
@@ -24,11 +24,14 @@ from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
-SETTLE_SECONDS = 90.0  # by then what was allocated when the rules changed is in the ledger, or released
+SETTLE_SECONDS = 90.0  # after this time, what was allocated when the rules changed is in the ledger or released
 
 
 class CurrentSharingRules:
-    """The rules of one node, for use by a single thread. Without a file nothing is shared and nothing is asked."""
+    """The rules of one node, for use by a single thread.
+
+    Without a file, nothing is shared and the API is not asked.
+    """
 
     def __init__(
         self,
@@ -54,7 +57,7 @@ class CurrentSharingRules:
             self._rules = _read(path, tenants)
 
     def fingerprint(self) -> Hashable:
-        """Return what changes with the file; a file that is gone is a change too."""
+        """Return a value that differs whenever the file has changed; a file that is gone has changed too."""
         return None if self._path is None else stamp_of(self._path)
 
     def look(self) -> SharingRules:
@@ -69,9 +72,11 @@ class CurrentSharingRules:
         return replace(self._rules, node=self._node, labels=self._labels or {})
 
     def with_allocated(self, ownership: Ownership) -> Ownership:
-        """Add the devices that claims were allocated before the rules changed, so that each keeps its form.
+        """Add the devices that were allocated to claims before the rules changed, so that each keeps its form.
 
-        Raises: DriverError while they can't be determined. Once the ledger knows a device, the ledger's form counts.
+        Once the ledger knows a device, the form in the ledger is used.
+
+        Raises: DriverError while these devices can't be determined.
         """
         if self._must_ask:
             self._held = self._allocated()

@@ -1,9 +1,9 @@
-"""Wiring: the parts of a node's agent, made and joined.
+"""Wiring: the parts of a node's agent, made and connected.
 
     hardware ──► scanner ──► inventory ──► offer ──► publisher ──► ResourceSlices
                                  └──► preparer ◄── plugin server ◄── kubelet
 
-A part knows what is upstream of it, and asks it. What is downstream hears of a change through a `listener`, which is
+A part knows what is upstream of it, and asks it. Changes reach what is downstream through a `listener`, which is
 the agent itself: no part holds a reference to anything downstream.
 """
 
@@ -69,7 +69,7 @@ class Parts:
 
 
 def join_parts(node: Node, listener: Listener) -> Parts:
-    """Make the parts, each with those upstream of it. Raises: InputError for sharing rules that are invalid."""
+    """Make the parts, and give each the parts upstream of it. Raises: InputError for invalid sharing rules."""
     options, inventory = node.options, NodeInventory()
     allocated = AllocatedDevices(node.claims, node.identity)
     sharing = CurrentSharingRules(

@@ -23,7 +23,7 @@ SECONDS = 30.0
 KINDS: dict[str, str] = {
     "nodes": paths.NODES,
     "namespaces": paths.NAMESPACES,
-    # Claims before pods: whoever reserves a claim is there by then.
+    # Claims are read before pods, so that a pod which reserves a claim exists by the time pods are read.
     "claims": paths.CLAIMS,
     "pods": paths.PODS,
     "events": paths.EVENTS,
@@ -42,7 +42,7 @@ RIGHTS = (
     ("", "nodes", "get"),
     ("", "events", "create"),
 )
-_LIST_CLAIMS = ("resource.k8s.io", "resourceclaims", "list")  # where the chart's takeover.listClaims is set
+_LIST_CLAIMS = ("resource.k8s.io", "resourceclaims", "list")  # needed only if the chart's takeover.listClaims is set
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ def examine(
 
 
 def _without_echoes(findings: list[Finding]) -> list[Finding]:
-    """Leave out that a pod waits where it is said what it will wait for in vain."""
+    """Leave out findings about waiting pods where another finding says why they wait in vain."""
     explained = {one.subject for one in findings if one.id == "pod-reference-missing"}
     return [one for one in findings if one.id != "claim-waits" or one.subject not in explained]
 

@@ -1,6 +1,6 @@
 """What the agent of this node has recorded about health: faults, cordons, and when it last wrote.
 
-In: the agent's data folder. Out: `NodeFaults`, or None where nothing was recorded. It only reads.
+In: the agent's data folder. Out: `NodeFaults`, or None if nothing was recorded. It only reads.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class NodeFaults:
 
 
 def read_faults(folder: Path, now: float) -> NodeFaults | None:
-    """Read what is recorded; None where nothing is. Raises: LedgerError, InputError, PermissionError."""
+    """Read what is recorded; return None if there is nothing. Raises: LedgerError, InputError, PermissionError."""
     cordons = tuple(one for one in CordonFile(folder).read() if one.is_in_force(now))
     try:
         written = (folder / FILE_NAME).stat().st_mtime

@@ -38,7 +38,7 @@ def read_registrations(folder: Path) -> tuple[PluginSocket, ...]:
 
 def _ask(path: Path) -> PluginSocket:
     if not os.access(path, os.W_OK):
-        raise PermissionError(path)  # a plugin may well answer there, which this user can't find out
+        raise PermissionError(path)  # a plugin may answer there, but this user can't find out
     if is_refused(path):
         return PluginSocket(str(path), is_dead=True)
     return PluginSocket(str(path), ask(path))

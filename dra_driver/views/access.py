@@ -1,7 +1,7 @@
-"""Access to a live cluster as the person has it who runs a command: which cluster, which namespace, what may be read.
+"""Access to a live cluster with the rights of the person who runs a command: which cluster, and what may be read.
 
-In: a kubeconfig, a context, a namespace. Out: connections, lists of objects, and what could not be read and why. A list
-of all namespaces that is refused is read again for the one namespace; whatever is refused then is `Unseen`.
+In: a kubeconfig, a context, a namespace. Out: connections, lists of objects, and what could not be read and why. If a
+list of all namespaces is refused, the list of the one namespace is read instead; what is still refused is `Unseen`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from dra_driver.model.wire import Wire
 from dra_driver.views.progress import NoProgress, ProgressLines
 
 FORBIDDEN = "api.forbidden"
-VIEWER = "dra-driver-viewer"  # the chart's ClusterRole for people: slices, classes, nodes
-OWN_VIEW = "view"  # the cluster's own role, to which the chart adds claims
+VIEWER = "dra-driver-viewer"  # the chart's ClusterRole for people; it lets them read slices, classes and nodes
+OWN_VIEW = "view"  # Kubernetes' own role, to which the chart adds claims
 _WHOLE_CLUSTER = frozenset({paths.NODES, paths.SLICES, paths.CLASSES})  # kinds that have no namespace
 
 
@@ -27,7 +27,7 @@ _WHOLE_CLUSTER = frozenset({paths.NODES, paths.SLICES, paths.CLASSES})  # kinds 
 class Unseen:
     """Objects of one kind that could not be read. `scope` is a namespace, or "" for the whole cluster.
 
-    With `is_partial`, those of the person's own namespace were read, and all others were not.
+    If `is_partial`, the objects in the person's own namespace were read, and all others were not.
     """
 
     kind: str
@@ -36,7 +36,7 @@ class Unseen:
 
     @property
     def sentence(self) -> str:
-        """Return what was not seen, and which role lets one see it."""
+        """Return a sentence on what could not be read, and which role permits it."""
         if self.is_partial:
             return f"{self.kind}s of other namespaces than {self.scope} (bind ClusterRole {OWN_VIEW} for all of them)"
         if self.scope:
@@ -46,7 +46,7 @@ class Unseen:
 
 @dataclass(frozen=True, slots=True)
 class ClusterAccess:
-    """A cluster and the part of it that is asked for. `namespace` is "" for that of the kubeconfig's context."""
+    """A cluster and the part of it to be read. If `namespace` is "", that of the kubeconfig's context is used."""
 
     kubeconfig: str | None
     context: str = ""
@@ -56,7 +56,7 @@ class ClusterAccess:
 
     @property
     def home(self) -> str:
-        """The namespace that is meant where none is named. Raises: InputError."""
+        """The namespace that is used if none is named. Raises: InputError."""
         if self.namespace or not self.kubeconfig:
             return self.namespace or "default"
         return read_namespace(self.kubeconfig, self.context)
@@ -68,9 +68,9 @@ class ClusterAccess:
     def read(
         self, api: KubeApi, kind: str, path: str, lines: ProgressLines = NoProgress, *, at_home: bool = False
     ) -> list[Wire]:
-        """Return all objects of a kind that may be read; `at_home` asks for those of the namespace alone.
+        """Return all objects of a kind that may be read; `at_home` asks only for those of the namespace.
 
-        What is refused is noted in `unseen`. Raises: ApiError for any other failure.
+        What is refused is added to `unseen`. Raises: ApiError for any other failure.
         """
         has_namespaces = path not in _WHOLE_CLUSTER
         if not (has_namespaces and at_home):
@@ -97,10 +97,10 @@ class ClusterAccess:
 
 
 def unseen_sentence(unseen: Sequence[Unseen]) -> str:
-    """Return what could not be seen in one sentence, "" if that is nothing."""
+    """Return one sentence on what could not be read; "" if everything could."""
     return f"could not be seen: {'; '.join(one.sentence for one in unseen)}" if unseen else ""
 
 
 def unseen_document(unseen: Sequence[Unseen]) -> list[Wire]:
-    """Return what could not be seen for programs."""
+    """Return the document of what could not be read."""
     return [{"kind": one.kind, "namespace": one.scope or None, "partial": one.is_partial} for one in unseen]

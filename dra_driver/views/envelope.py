@@ -1,7 +1,7 @@
 """The envelope of `--output json` and `--output yaml`: every document that a command writes passes through here.
 
 In: the kind of a document and its content. Out: what is written: `apiVersion`, `kind`, then the content, whose keys are
-in camelCase. What the fields of each kind mean stands in `schemas`, of which docs/schemas is made.
+in camelCase. `schemas` describes what the fields of each kind mean; docs/schemas is made from it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class DocumentKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OutputDocument:
-    """One document for programs. `content` is made of what JSON knows: mappings, lists, text, numbers, booleans."""
+    """One document for programs. `content` consists of JSON's types: mappings, lists, text, numbers, booleans."""
 
     kind: DocumentKind
     content: Mapping[str, Any]
@@ -49,7 +49,7 @@ class OutputDocument:
 
 
 def plain(value: Any) -> Any:
-    """Return a value made of dataclasses as JSON has it: their fields in camelCase; keys of mappings stay as they are.
+    """Return a value made of dataclasses in JSON's types: fields become camelCase, keys of mappings stay as they are.
 
     >>> plain({"some_key": ("a", "b")})
     {'some_key': ['a', 'b']}
@@ -66,7 +66,7 @@ def plain(value: Any) -> Any:
 
 
 def camel(name: str) -> str:
-    """Return a name of Python as a name of JSON.
+    """Return a Python name as a JSON name.
 
     >>> camel("others_possible")
     'othersPossible'

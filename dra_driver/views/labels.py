@@ -1,8 +1,7 @@
-"""Label selectors as kubectl's -l takes them: equality, inequality, existence and sets.
+"""Label selectors as kubectl's -l accepts them: equality, inequality, existence and sets.
 
-In: text such as "app=train,tier in (a, b),!old". Out: a predicate over objects.
-Source: Kubernetes, "Labels and Selectors": requirements are joined by "and"; `!=` and `notin` hold where the label is
-missing.
+In: text such as "app=train,tier in (a, b),!old". Out: a predicate over objects. Source: Kubernetes, "Labels and
+Selectors": requirements are joined by "and"; `!=` and `notin` are also true if the label is missing.
 """
 
 from __future__ import annotations
@@ -19,13 +18,16 @@ _SPLIT = re.compile(r",(?![^()]*\))")
 _COMPARED = re.compile(rf"({_KEY})\s*(==|=|!=)\s*({_VALUE})")
 _SET = re.compile(rf"({_KEY})\s+(in|notin)\s+\(\s*([^()]*?)\s*\)")
 _EXISTS = re.compile(rf"(!?)\s*({_KEY})")
-_MOST = 4096  # characters
+_MOST = 4096  # characters of a selector
 
 Labels = dict[str, str]
 
 
 def label_selector(text: str) -> Callable[[Wire], bool]:
-    """Return whether an object has the labels that a selector wants; "" wants none. Raises: UsageError."""
+    """Return a predicate: whether an object has the labels that a selector wants.
+
+    "" accepts any. Raises: UsageError.
+    """
     if len(text) > _MOST:
         raise UsageError("labels", f"-l is longer than {_MOST} characters")
     tests = [_requirement(part.strip()) for part in _SPLIT.split(text)] if text.strip() else []

@@ -1,4 +1,4 @@
-"""How a view tells whoever waits for it how far it has come.
+"""How a view shows its progress to the person who waits for it.
 
 In: the progress of a long task. Out: calls to a `ProgressLine`, which `cli` draws on a terminal; the default shows
 nothing.
@@ -16,14 +16,14 @@ class ProgressLine(Protocol):
     """The progress of one long task, shown to a person."""
 
     def tell(self, done: int) -> None:
-        """Take how many items are done; called for every item, so an implementation must be fast."""
+        """Show how many items are done. It is called for every item, so an implementation must be fast."""
 
     def close(self) -> None:
         """End the task."""
 
 
 class NoProgress:
-    """The progress of a task that nobody watches."""
+    """The progress of a task that is not shown."""
 
     def __init__(self, noun: str, total: int = 0) -> None:
         """Begin a task of `total` items (0: not known), which are called `noun` in the plural."""
@@ -35,7 +35,7 @@ class NoProgress:
         """Show nothing."""
 
 
-ProgressLines = Callable[[str, int], ProgressLine]  # begins a task: the items in the plural; their number, or 0
+ProgressLines = Callable[[str, int], ProgressLine]  # begins a task: a plural noun for its items; their number, or 0
 
 
 def counted(things: Collection[_T], noun: str, lines: ProgressLines) -> Iterator[_T]:

@@ -1,9 +1,9 @@
-"""The JSON schemas of all documents that commands write, of which docs/schemas is made.
+"""The JSON schemas of all documents that commands write; docs/schemas is made from them.
 
     python -m dra_driver.views.schemas FOLDER
 
 In: nothing. Out: a file for each kind. Fields called `sentence`, `message`, `reason`, `notes`, `how`, `remedy`, `what`
-or `why` are for people and may be worded otherwise in any version; all others are data.
+or `why` are for people, and their wording may change in any version; all others are data.
 """
 
 from __future__ import annotations

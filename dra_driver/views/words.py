@@ -1,4 +1,4 @@
-"""Counts and names in words, as tables, sentences and documents of every view have them."""
+"""Counts and names in words, for the tables, sentences and documents of every view."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def number(value: int) -> str:
 
 
 def folded(names: Sequence[str]) -> str:
-    """Return a short name for several nodes that are alike.
+    """Return a short name for several similar nodes.
 
     >>> folded(["a", "b"]), folded(["a", "b", "c", "d"])
     ('a, b', 'a and 3 nodes like a')
@@ -34,7 +34,7 @@ def folded(names: Sequence[str]) -> str:
 
 
 def nearest(name: str, known: Collection[str]) -> str:
-    """Return a hint for a name that is not known: the name that was probably meant, else all names.
+    """Return a hint about an unknown name: the name that was probably meant, or else all known names.
 
     >>> nearest("trian", ["train", "serve"]), nearest("x", ["train", "serve"])
     ('did you mean train?', 'known: train, serve')

@@ -1,1 +1,1 @@
-"""What is looked for: each module examines evidence of one kind and returns findings."""
+"""The checks: each module examines evidence of one kind and returns findings."""

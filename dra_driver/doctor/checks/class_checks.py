@@ -36,7 +36,7 @@ def check_classes(cluster: ClusterEvidence) -> Iterator[Finding]:
     wanted = _wanted(cluster)
     for one in cluster.of("classes"):
         wanted_by = wanted.pop(one["metadata"]["name"], "")
-        if fleet.get(cluster.driver):  # without a device of ours, that is the finding
+        if fleet.get(cluster.driver):  # if this driver publishes no device at all, that is the finding
             yield from _findings(cluster.driver, one, _judge(engine, one, fleet), wanted_by)
     for name, claim in sorted(wanted.items()):
         yield Finding(
@@ -91,7 +91,7 @@ def _fault_of(
     classes: Mapping[str, list[str]],
     fleet: Mapping[str, Mapping[str, DeviceWire]],
 ) -> str:
-    """Return how a request's own selectors fail behind its class; "" where they work, or the class itself fails."""
+    """Return how a request's own selectors fail on devices of its class; "" if they work or the class itself fails."""
     of_class = classes.get(part.get("deviceClassName") or "", [])
     if not part.get("selectors") or _judge(engine, {"spec": {"selectors": _wires(of_class)}}, fleet).fault:
         return ""
@@ -121,7 +121,7 @@ def _judge(engine: KubernetesEngine, one: ClassWire, fleet: Mapping[str, Mapping
 
 
 def matching_devices(cluster: ClusterEvidence, one: ClassWire, devices: Mapping[str, DeviceWire]) -> Iterator[str]:
-    """Yield the names of the driver's devices that a class matches; none where its selectors do not work."""
+    """Yield the names of the driver's devices that a class matches; none if its selectors do not work."""
     engine = KubernetesEngine(nearest_version(cluster.version.minor))
     try:
         selectors = [engine.compile(expression) for expression in _expressions(one)]
@@ -164,7 +164,7 @@ def _asking(cluster: ClusterEvidence) -> Iterator[tuple[str, Wire, Wire]]:
 
 
 def _parts(spec: Wire) -> Iterator[Wire]:
-    """Yield what a claim asks for: each request, and each alternative of one."""
+    """Yield what a claim asks for: each request, and each alternative of a request."""
     for request in (spec.get("devices") or {}).get("requests") or ():
         yield from (request.get("exactly") or {}, *(request.get("firstAvailable") or ()))
 

@@ -77,7 +77,7 @@ def _tainted(cluster: ClusterEvidence, pool: str, text: str, names: list[str], h
 
 
 def _dry_run(version: ServerVersion, driver: str, pool: str, device: str) -> str:
-    """Return a DeviceTaintRule that deletes nothing, as JSON; "" where the server knows no such rule."""
+    """Return a DeviceTaintRule that deletes nothing, as JSON; "" if the server does not know such rules."""
     served = next((api for since, api in _RULES_SINCE.items() if (version.major, version.minor) >= since), "")
     if not served:
         return ""
@@ -94,7 +94,7 @@ def _dry_run(version: ServerVersion, driver: str, pool: str, device: str) -> str
 
 
 def _held(cluster: ClusterEvidence) -> frozenset[tuple[str, str]]:
-    """Return the pool and name of each of our devices that is allocated."""
+    """Return the pool and name of each device of this driver that is allocated."""
     found: list[Wire] = []
     for claim in cluster.of("claims"):
         allocation = (claim.get("status") or {}).get("allocation") or {}

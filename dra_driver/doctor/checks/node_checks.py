@@ -14,7 +14,7 @@ from dra_driver.hardware.mixing import hangs_when_mixed
 from dra_driver.plugin.ledger.record import UNFINISHED, ClaimState
 
 _MIXED = "hardware.mixed-mig-driver"
-# These problems are reported better by `check_kernel_driver` and `driver-not-answering`.
+# These problems are better reported by `check_kernel_driver` and `driver-not-answering`.
 _SAID_OTHERWISE = ("hardware.gpu-not-driven", "hardware.library-missing")
 CDI_BY_DEFAULT = (2, 0)  # the first version of containerd that uses CDI by default
 _UPGRADE = "upgrade the driver to 580.65.06 or newer"

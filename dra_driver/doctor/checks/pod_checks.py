@@ -1,4 +1,4 @@
-"""Checks of pods that can never be scheduled as things are: something that they name is missing, or served by nobody.
+"""Checks of pods that can't be scheduled as things are: something that they name does not exist, or nothing serves it.
 
 Pure. In: `ClusterEvidence`. Out: findings.
 """

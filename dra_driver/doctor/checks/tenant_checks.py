@@ -1,6 +1,6 @@
-"""Checks of shares that are offered to one namespace: does anything lead others to them, and does a policy stop it?
+"""Checks of shares that are offered to one namespace: whether others can get them, and whether a policy prevents it.
 
-Pure. In: `ClusterEvidence`. Out: findings. Nothing is found where no published device has a tenant.
+Pure. In: `ClusterEvidence`. Out: findings. There are none if no published device has a tenant.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _REQUESTS, _ALLOCATIONS = "resourceclaims", "resourceclaims/status"
 
 
 def check_tenants(cluster: ClusterEvidence) -> Iterator[Finding]:
-    """Look at every class, and at the policies for claims and their allocations."""
+    """Check every class, and the policies for claims and their allocations."""
     if not cluster.has("slices"):
         return
     ours = [one for one in cluster.of("slices") if one["spec"]["driver"] == cluster.driver]
@@ -65,6 +65,6 @@ def _of_policies(cluster: ClusterEvidence) -> Iterator[Finding]:
 
 
 def _tenant(device: DeviceWire) -> str:
-    """Return the namespace that a device is offered to; "" for everybody."""
+    """Return the namespace to which a device is offered; "" if it is offered to all."""
     attributes = device.get("attributes") or {}
     return str((attributes.get("tenant") or {}).get("string") or "")

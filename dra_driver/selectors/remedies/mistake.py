@@ -1,7 +1,7 @@
-"""A mistake that one rule found, and the tree it is looked for in.
+"""A mistake that one rule found, and the expression in which rules look for mistakes.
 
-In: an expression and its tree, typed as far as its types go. Out: what the rules share: paths of names, literals, and
-texts put in the place of a node.
+In: an expression and its syntax tree, typed as far as its types are known. Out: what the rules share: paths of names,
+literals, and the replacement of a node's text.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _STEPS = frozenset({"_[_]", "_[?_]", "_?._"})
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """One mistake: the lint rule it belongs to, a sentence, the clause, and the whole expression without it.
+    """One mistake: the lint rule it belongs to, a sentence, the clause, and the whole expression with it corrected.
 
-    `about` is the unknown name (domain/name) or domain, where the mistake is one.
+    `about` is the unknown name (domain/name) or domain, if that is the mistake.
     """
 
     rule: str
@@ -32,7 +32,7 @@ class Mistake:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """An expression to look for mistakes in, as text and tree, beside the names that devices have."""
+    """An expression that may have mistakes, as text and as a tree, with the names that devices have."""
 
     expression: str
     root: Node
@@ -47,11 +47,11 @@ class Written:
         return text_of(node, self.expression)
 
     def mistake(self, rule: str, message: str, node: Node, text: str, about: str = "") -> Mistake:
-        """Make the mistake that is put right by writing `text` in the place of a node."""
+        """Return the mistake that is corrected by writing `text` in place of a node."""
         return Mistake(rule, message, self.text(node), replaced(self.expression, node, text), about)
 
     def kind(self, node: Node) -> str:
-        """Return the kind of a node's value: by its type, or by what devices have under its name; "" if unknown."""
+        """Return the kind of a node's value, by its type or by what devices have under its name; "" if unknown."""
         if type(node) is Literal:
             return _LITERALS.get(type(node.value), "")
         known = {"kubernetes.Quantity": "quantity", "kubernetes.Semver": "version", "string": "string"}

@@ -1,7 +1,7 @@
-"""The names that devices carry, and the values they have: what a mistaken name or value is compared with.
+"""The names that devices have, and their values, with which a mistaken name or value is compared.
 
-In: converted devices, or none; then the names that this driver publishes stand in, without values. Out: places of
-names, exact or close, and kinds of values.
+In: converted devices. If there are none, the names that this driver publishes are used, without values. Out: places of
+names, exact or similar, and kinds of values.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CLOSE = 0.75
 
 @dataclass(frozen=True, slots=True)
 class NamePlace:
-    """Where a name stands: in the attributes or capacities of a domain."""
+    """The place of a name: in the attributes or in the capacities of a domain."""
 
     field: str
     domain: str

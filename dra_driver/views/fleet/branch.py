@@ -1,4 +1,4 @@
-"""The branches of which the picture of a cluster is made, as a value and as a document.
+"""The branches that make up the picture of a cluster, as values and as a document.
 
 In: names and text. Out: a tree of `Branch`es.
 """
@@ -28,8 +28,8 @@ class Flag:
 class Branch:
     """One line of the tree. `kind` is node, pool, set, device, claim or pod.
 
-    `text` is for people, `facts` are the same for programs; `fill` is the part that is held, from 0 to 1. `like` lists
-    further nodes whose subtrees are the same except for the nodes' own names.
+    `text` is for people; `facts` are the same content for programs; `fill` is the part that is held, from 0 to 1.
+    `like` lists further nodes whose subtrees are the same except for the nodes' own names.
     """
 
     kind: str
@@ -43,7 +43,7 @@ class Branch:
 
 
 def has_flags(branches: Iterable[Branch]) -> bool:
-    """Return whether any branch, or one below it, has a flag."""
+    """Return whether any of the branches, or any branch below them, has a flag."""
     return any(branch.flags or has_flags(branch.children) for branch in branches)
 
 
@@ -54,7 +54,7 @@ def tree_document(kind: DocumentKind, branches: Sequence[Branch], more: Wire) ->
 
 
 def branch_document(branch: Branch) -> Wire:
-    """Return a branch with all below it."""
+    """Return the document of a branch and of everything below it."""
     return {
         "kind": branch.kind,
         "name": branch.name,

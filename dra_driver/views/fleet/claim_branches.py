@@ -16,7 +16,7 @@ from dra_driver.allocation.pools.taints import taint_text
 from dra_driver.model.wire import ClaimWire, SliceWire, Wire
 from dra_driver.views.fleet.branch import Branch, Flag
 
-TERMINATING = "Terminating"  # as kubectl shows what is being deleted
+TERMINATING = "Terminating"  # the word that kubectl shows for what is being deleted
 Pods = Mapping[tuple[Any, Any], Wire] | None  # by namespace and name; None if the pods are not known
 
 
@@ -82,7 +82,7 @@ def _results(claim: ClaimWire) -> Sequence[Wire]:
 
 
 def claim_branch(claim: ClaimWire, pods: Pods, result: Wire | None = None) -> Branch:
-    """Return a claim with its pods; `result` is that of the device which it stands below."""
+    """Return a claim with its pods; `result` is that of the device below which it is drawn."""
     status = claim.get("status") or {}
     reserved: Sequence[Wire] = status.get("reservedFor") or ()
     flags = []

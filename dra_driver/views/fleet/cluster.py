@@ -20,7 +20,7 @@ class Cluster:
     """A connection to one API server."""
 
     def __init__(self, kubeconfig: str | None, lines: ProgressLines = NoProgress) -> None:
-        """Load the credentials; `lines` shows how far a long list has come. Raises: ApiError."""
+        """Load the credentials. `lines` shows the progress of long lists. Raises: ApiError."""
         from dra_driver.kube.credentials import load
 
         self.name = kubeconfig or "in-cluster"

@@ -1,7 +1,8 @@
-"""Lists of a live cluster, read page by page, with the rate shown.
+"""Lists of a live cluster, read page by page, with their progress shown.
 
-In: a connection and the path of a collection. Out: all its objects. A list that the server refuses to go on with starts
-over or goes on behind the last object, as it says (`kube.pages`). Slices that are like earlier ones are not parsed.
+In: a connection and the path of a collection. Out: all its objects. If the server refuses to continue a list, the list
+starts over or continues behind the last object, as the server says (`kube.pages`). Slices that are like earlier ones
+are not parsed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _DECODER = json.JSONDecoder(parse_constant=refuse_constant)
 
 
 def read_list(api: KubeApi, path: str, noun: str, lines: ProgressLines) -> list[Wire]:
-    """Return all objects of a collection; `noun` names them on a line of progress. Raises: ApiError."""
+    """Return all objects of a collection; `noun` is what the line of progress calls them. Raises: ApiError."""
     found: list[Wire] = []
     line = lines(noun, 0)
     entries = EqualSlices(line)

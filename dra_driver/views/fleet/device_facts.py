@@ -1,7 +1,7 @@
-"""Facts of a published device for people: its product, its profile, its memory in one unit everywhere.
+"""Facts about a published device for people: its product, its profile, and its memory in one unit everywhere.
 
-In: devices as ResourceSlices have them. Out: text and numbers. Attributes are found by their names alone, whatever
-domain stands before them.
+In: devices as ResourceSlices have them. Out: text and numbers. Attributes are found by their names alone, in whatever
+domain.
 """
 
 from __future__ import annotations

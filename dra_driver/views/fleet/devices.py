@@ -63,7 +63,7 @@ class Fleet:
 
     def __add__(self, other: Fleet) -> Fleet:
         if (self.repeats or other.repeats) and not set(self.nodes).isdisjoint(other.nodes):
-            return self.unfolded() + other.unfolded()  # what one has on a node, the other's like nodes lack
+            return self.unfolded() + other.unfolded()  # what one fleet adds to a node, the nodes like it do not have
         return Fleet(
             self.devices + other.devices,
             self.sources + other.sources,
@@ -73,7 +73,7 @@ class Fleet:
 
     @property
     def like(self) -> dict[str, tuple[str, ...]]:
-        """The names of further nodes, by the node that they repeat."""
+        """The names of further nodes, by the node whose devices they repeat."""
         return {repeat.node: repeat.names for repeat in self.repeats}
 
     @property
@@ -89,7 +89,7 @@ class Fleet:
         return len(self.nodes) + sum(len(repeat.names) for repeat in self.repeats)
 
     def unfolded(self) -> Fleet:
-        """Return the same fleet with the devices of all nodes written out."""
+        """Return the same fleet with the devices of every node listed."""
         if not self.repeats:
             return self
         rows: dict[str, list[FleetDevice]] = {}
@@ -142,7 +142,7 @@ def fleet_of_slices(slices: Sequence[tuple[str, SliceWire]], source: str) -> Fle
 def _repeats(specs: Sequence[dict[str, Any]]) -> tuple[Repeat, ...]:
     """Return which nodes repeat others: all their slices are replicas, and their pools have the nodes' names.
 
-    Nodes that are few enough to be shown one by one keep the order that they have in the file.
+    If there are few enough nodes to show one by one, they keep their order in the file.
     """
     from dra_driver.allocation.explaining.node_kinds import FEW_NODES
 
@@ -207,7 +207,7 @@ def _mapping(value: Any, origin: str, field: str) -> dict[str, Any]:
 
 
 def fleet_of_profiles(given: Iterable[str], fleet: Fleet, offer: FleetOffer | None = None) -> Fleet:
-    """Return a fleet with simulated nodes added, given as NAME or NAME=COUNT; no two nodes have one name.
+    """Return a fleet with simulated nodes added, given as NAME or NAME=COUNT. Every node gets a name of its own.
 
     Raises: InputError, UsageError.
     """
@@ -222,10 +222,9 @@ def fleet_of_profiles(given: Iterable[str], fleet: Fleet, offer: FleetOffer | No
 def fleet_of_profile(
     name_or_path: str, count: int = 1, taken: Collection[str] = (), offer: FleetOffer | None = None
 ) -> Fleet:
-    """Return what nodes of a profile would publish, including other drivers' devices; only the first node in full.
+    """Return what nodes of a profile would publish, including other drivers' devices; only the first node is complete.
 
-    Their names are none of those in `taken`; without an offer, partitions are those that stand.
-
+    No node gets a name that is in `taken`. Without an offer, the partitions are those that exist on the hardware.
     Raises: InputError.
     """
     from dra_driver.views.fleet.profile_nodes import AS_THEY_STAND, ProfileNodes

@@ -1,7 +1,7 @@
 """The picture of a cluster as a tree: node, pool, GPU, device, claim, pod.
 
 In: slices, claims and pods as wire dicts. Out: `Branch`es with a line of text, a fill between 0 and 1 for something
-shared, and flags for what deserves a reader's attention. Pure; it decides nothing.
+shared, and flags for what deserves a reader's attention. It is pure, and decides nothing.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def picture_of_slices(
 
 
 def _silent_nodes(published: Collection[PoolId], held: Mapping[DeviceId, list[Holding]], pods: Pods) -> list[Branch]:
-    """Draw the pools that nobody publishes any more, of which claims hold devices."""
+    """Draw the pools that are no longer published, but of which claims hold devices."""
     branches = []
     for pool in dict.fromkeys(key[:2] for key in held if key[:2] not in published):
         gone = Flag("pool-gone", "gone as a whole: its agent publishes nothing")
@@ -63,7 +63,7 @@ def _silent_nodes(published: Collection[PoolId], held: Mapping[DeviceId, list[Ho
 
 
 def _node_of(pool: PoolId, held: Mapping[DeviceId, list[Holding]], pods: Pods) -> str:
-    """Return the node of a pool that nobody publishes: that of a pod there, else what the pool is named after."""
+    """Return the node of a pool that is no longer published: that of a pod there, else the one in the pool's name."""
     for claim in (one.claim for key, holders in held.items() if key[:2] == pool for one in holders):
         for user in (claim.get("status") or {}).get("reservedFor") or ():
             pod = (pods or {}).get((claim["metadata"].get("namespace"), user["name"])) or {}
@@ -73,7 +73,7 @@ def _node_of(pool: PoolId, held: Mapping[DeviceId, list[Holding]], pods: Pods) -
 
 
 def _alike(nodes: Mapping[str, list[list[SliceRecord]]], busy: set[PoolId]) -> Iterable[list[str]]:
-    """Combine nodes that look the same and of which nothing is held."""
+    """Combine nodes that look the same and whose devices are all free."""
     found: dict[Hashable, list[str]] = {}
     looks: dict[int, Hashable] = {}
     for name, pools in nodes.items():
@@ -84,7 +84,7 @@ def _alike(nodes: Mapping[str, list[list[SliceRecord]]], busy: set[PoolId]) -> I
 
 
 def _look(records: Sequence[SliceRecord], node: str, looks: dict[int, Hashable]) -> Hashable:
-    """Return everything that is drawn of a pool except its name; `looks` has that of devices, by their list."""
+    """Return everything that is drawn of a pool except its name; `looks` caches what is drawn of lists of devices."""
     slices = [(one.generation, one.count, repr(one.sets) if one.sets else "", _looks(one, looks)) for one in records]
     return records[0].driver, tuple(slices), all(one.spec.get("nodeName") == node for one in records) or node
 
@@ -174,14 +174,14 @@ def _left(one: Wire, used: Mapping[tuple[str, str], Amount]) -> Left:
 
 
 def _fits(device: DeviceRecord, left: Left) -> bool:
-    """Return whether what a device takes from counters that are known is left of them."""
+    """Return whether enough is left of the known counters for what a device takes from them."""
     return all(amount <= left[counter] for counter, amount in flat_takes(device) if counter in left)
 
 
 def _partitions_left(
     devices: Sequence[DeviceRecord], held: Mapping[DeviceId, list[Holding]], left: Left
 ) -> dict[str, int]:
-    """Return how many partitions of each profile could be made at once, if nothing else were."""
+    """Return, by profile, how many partitions could be made at once if no other profile were used."""
     free = [one for one in devices if one.id not in held and profile_of(one.wire) and not one.wire.get("taints")]
     found: dict[str, int] = {}
     for profile in dict.fromkeys(profile_of(one.wire) for one in free):
@@ -233,7 +233,7 @@ def _shared(device: DeviceRecord, holders: Sequence[Holding]) -> float:
 
 
 def _ghosts(pool: PoolId, names: set[str], held: Mapping[DeviceId, list[Holding]], pods: Pods) -> Iterator[Branch]:
-    """Yield devices that claims hold although they are not published."""
+    """Yield the devices that claims hold although they are not published."""
     for key, holders in held.items():
         if key[:2] == pool and key[2] not in names:
             flags = (Flag("not-published", "held, but not published"),)

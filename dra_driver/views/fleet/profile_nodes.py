@@ -27,9 +27,9 @@ MOST_NODES = 100_000
 
 @dataclass(frozen=True, slots=True)
 class FleetOffer:
-    """How simulated nodes offer partitions: as the agent does under a version and its gates.
+    """How simulated nodes offer partitions: as the agent does under a Kubernetes version and its gates.
 
-    `minor` is that of the API server, which decides how slices are laid out.
+    `minor` is that of the API server's version, on which the layout of slices depends.
     """
 
     is_on_demand: bool = False
@@ -79,14 +79,14 @@ class ProfileNodes:
         return self._profile.node_name_of(number)
 
     def free_names(self, count: int, taken: Collection[str]) -> list[str]:
-        """Return the names of the first `count` nodes, without those that other nodes have."""
+        """Return `count` names of nodes, without those that other nodes have."""
         names = (self.name_of(number) for number in itertools.count(1))
         return list(itertools.islice((name for name in names if name not in taken), count))
 
     def _slices(
         self, devices: Sequence[DeviceWire], sets: Sequence[Wire], varying: set[str], minor: int
     ) -> Iterator[SliceShape]:
-        """Yield the slices of a node: one, or as many as the agent makes where there are counters."""
+        """Yield the slices of a node: one, or as many as the agent makes if there are counters."""
         if not sets:
             if devices:
                 yield SliceShape(NVIDIA_DRIVER, Shape(NVIDIA_DRIVER, devices, varying, self._maker(devices)))
@@ -109,7 +109,7 @@ class ProfileNodes:
         return build_inventory(facts_of(self._profile, node), self._policy)
 
     def _own(self, node: str) -> dict[str, DeviceWire]:
-        """Return the devices of a node by name, made anew unless it was the latest."""
+        """Return the devices of a node by name; those of the latest node are kept."""
         if self._latest[0] != node:
             wires = map(device_wire, self._inventory(node).devices)
             self._latest = (node, {wire["name"]: wire for wire in wires})

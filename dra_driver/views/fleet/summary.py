@@ -1,6 +1,6 @@
 """The fleet in figures: what each node has and has left, and what each namespace and class of devices holds.
 
-In: the branches of a picture, and claims as wire dicts. Out: rows. Nodes with the same figures stand in one row. Pure.
+In: the branches of a picture, and claims as wire dicts. Out: rows. Nodes with the same figures share a row. Pure.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from dataclasses import dataclass, replace
 from dra_driver.model.wire import ClaimWire, Wire
 from dra_driver.views.fleet.branch import Branch, has_flags
 
-MOST_ROWS = 24  # with the partitions of each profile
+MOST_ROWS = 24  # up to so many rows list the partitions of each profile
 _SICK = frozenset({"taint", "incomplete", "pool-gone", "not-published"})
 
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """The figures of a node, and of those in `like` each.
+    """The figures of one node, which each of the nodes in `like` has too.
 
-    `partitions` has the free ones by profile: how many of this profile there would be, if nothing else were taken.
+    `partitions` has the free ones by profile: how many of this profile could be made if no other were.
     """
 
     node: str
@@ -40,13 +40,13 @@ class NodeRow:
 
     @property
     def most_partitions(self) -> int:
-        """The number of free partitions of the profile of which there are most."""
+        """The number of free partitions of the profile that has the most."""
         return max((count for _, count in self.partitions), default=0)
 
 
 @dataclass(frozen=True, slots=True)
 class HolderRow:
-    """What a namespace holds, or what is held by requests of a class; `waiting` counts claims without devices."""
+    """What a namespace holds, or what requests of a class hold; `waiting` counts claims without devices."""
 
     name: str
     claims: int
@@ -55,12 +55,12 @@ class HolderRow:
 
 
 def node_rows(branches: Iterable[Branch]) -> list[NodeRow]:
-    """Return the figures of all nodes; nodes whose figures are equal stand together."""
+    """Return the figures of all nodes; nodes with equal figures share a row."""
     return _together((_node_row(branch), (branch.name, *branch.like)) for branch in branches)
 
 
 def compact(rows: Sequence[NodeRow]) -> list[NodeRow]:
-    """Return at most a row for each node that takes one line: of many rows, partitions are counted and not listed."""
+    """Return the rows; if there are many, with partitions counted instead of listed, and equal rows combined."""
     if len(rows) <= MOST_ROWS:
         return list(rows)
     short = (replace(row, partitions=(("", row.most_partitions),), is_compact=True) for row in rows)
@@ -121,7 +121,7 @@ def namespace_rows(claims: Iterable[ClaimWire]) -> list[HolderRow]:
 
 
 def class_rows(claims: Iterable[ClaimWire]) -> list[HolderRow]:
-    """Return what is held by requests of each DeviceClass; a claim counts for each class that it asks for."""
+    """Return what requests of each DeviceClass hold; a claim counts for each class that it asks for."""
 
     def pairs() -> Iterator[tuple[str, ClaimWire, int]]:
         for claim in claims:
@@ -150,7 +150,7 @@ def _results(claim: ClaimWire) -> Sequence[Wire]:
 
 
 def _classes(claim: ClaimWire) -> dict[str, str]:
-    """Return the class of each request, by the name that results have for it."""
+    """Return the class of each request, by the request's name in allocation results."""
     found: dict[str, str] = {}
     for request in ((claim.get("spec") or {}).get("devices") or {}).get("requests") or ():
         if exactly := request.get("exactly"):
@@ -161,7 +161,7 @@ def _classes(claim: ClaimWire) -> dict[str, str]:
 
 
 def folded_tree(branches: Iterable[Branch]) -> list[Branch]:
-    """Return the tree without devices that are free or blocked by held ones: each GPU counts them instead."""
+    """Return the tree without devices that are free or blocked by held ones; each GPU shows their number instead."""
     return [_folded(branch) for branch in branches]
 
 
@@ -178,7 +178,7 @@ def _folded(branch: Branch) -> Branch:
 
 
 def _equal_ones(gpus: Sequence[Branch]) -> Iterator[Branch]:
-    """Yield GPUs; those of which nothing is held and that look the same stand in one line."""
+    """Yield GPUs; those that look the same, and of which nothing is held, share a line."""
     found: dict[tuple[str, str], list[Branch]] = {}
     for gpu in gpus:
         is_idle = not gpu.children and not gpu.flags and gpu.facts.get("state", "free") == "free"

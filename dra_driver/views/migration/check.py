@@ -1,4 +1,4 @@
-"""Try migrated requests on devices: compile each selector for the API server, and count its matches on a fleet.
+"""Checks of migrated requests: each selector is compiled for the API server, and its matches on a fleet are counted.
 
 In: migrated texts, a fleet, classes. Out: a `Check` for each request. It changes nothing.
 """

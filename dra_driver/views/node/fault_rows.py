@@ -1,7 +1,7 @@
 """Faults and cordons of this node as rows, from what its agent has recorded.
 
-In: the agent's data folder. Out: one row for each fault and each cordon that holds, with the keys of the document
-`NodeHealth`; None where no agent has recorded anything. It only reads.
+In: the agent's data folder. Out: one row for each fault and each cordon in force, with the keys of the document
+`NodeHealth`; None if no agent has recorded anything. It only reads.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ def report_document(report: NodeReport) -> OutputDocument:
 
 
 def _faults(selected: Chosen) -> tuple[Wire, ...]:
-    """Return what the agent has recorded; nothing where that can't be read, of which `health show` tells."""
+    """Return what the agent has recorded; nothing if that can't be read, which `health show` reports."""
     with suppress(DriverError, OSError):
         return tuple(fault_rows(selected.data, time.time()) or ())
     return ()

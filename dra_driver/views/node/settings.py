@@ -1,6 +1,6 @@
-"""The settings of a node on which it depends what the node offers, as the agent's flags name them.
+"""The settings of a node that decide what it offers, under the names of the agent's flags.
 
-In: the agent's flags, resolved. Out: a `Chosen`; it reads the file of sharing rules on demand.
+In: the agent's flags, resolved. Out: a `Chosen`, which reads the file of sharing rules on demand.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Kubernetes objects as people give them: read from files, checked, and brought to the newest version of their API."""
+"""Kubernetes objects as people write them: read from files, checked, and converted to the newest API version."""

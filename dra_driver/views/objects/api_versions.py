@@ -1,8 +1,7 @@
-"""API versions: objects of resource.k8s.io as v1 has them, whatever version they were written for.
+"""API versions: objects of resource.k8s.io in the form of v1, whatever version they were written for.
 
-In: an object. Out: the same in v1, converted as the API server does; or what is wrong with it: a version that no server
-serves any more, or a field where an older version had it.
-
+In: an object. Out: the same object in v1, converted as the API server does; or what is wrong with it: a version that no
+server serves any more, or a field in the place where an older version had it.
 Source: Kubernetes resource/v1beta1 conversion (a request's fields move under `exactly`, a device's leave `basic`);
 v1beta2 has v1's shape; v1alpha2 and v1alpha3 objects are not served since 1.32 and 1.33.
 """
@@ -45,7 +44,7 @@ def as_v1(wire: Wire, at: str) -> Wire:
 
 
 def _refuse_old_shapes(wire: Wire, at: str) -> None:
-    """Refuse fields that stand where v1beta1 had them: a server drops them."""
+    """Refuse fields in the places where v1beta1 had them, because a server drops them."""
     for number, request in enumerate(_requests(wire)):
         old = sorted(_EXACT & request.keys()) if isinstance(request, dict) else []
         if old:
@@ -59,7 +58,7 @@ def _refuse_old_shapes(wire: Wire, at: str) -> None:
 
 
 def _converted(wire: Wire) -> Wire:
-    """Return an object of v1beta1 with v1's shape."""
+    """Return an object of v1beta1 in the shape of v1."""
     made = dict(wire)
     spec = wire.get("spec")
     if not isinstance(spec, dict):

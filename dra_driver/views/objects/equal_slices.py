@@ -1,8 +1,8 @@
-"""Equal slices: ResourceSlices whose JSON is that of an earlier one, but for names and some attributes.
+"""Equal slices: ResourceSlices whose JSON equals that of an earlier one, except for names and some attributes.
 
 In: the entries of a list while it is read. Out: for a slice like an earlier one, without parsing it, the same object
 with its own names, whose devices are a `Replica`; for any other entry nothing. Ten thousand nodes of one kind have a
-few shapes in common, and what differs is short: UUIDs, names, times.
+few shapes in common, and they differ only in short texts: UUIDs, names, times.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from dra_driver.views.progress import ProgressLine
 
 _KIND, _VERSIONS = "ResourceSlice", (None, "resource.k8s.io/v1", "resource.k8s.io/v1beta2")
 _MOST_KINDS = 64
-_MOST_VARYING = 6  # attributes; nodes that differ in more are of different kinds
+_MOST_VARYING = 6  # attributes; nodes that differ in more of them are of different kinds
 _FIRST_TRIES = 64
 _DEVICES = ("spec", "devices")
 _NODE = ("spec", "nodeName")
 _NAMES = frozenset({_NODE, ("spec", "pool", "name")})
-_NOT_PLAIN = frozenset({"basic", "nodeName"})  # fields of v1beta1, and of devices with a node of their own
+_NOT_PLAIN = frozenset({"basic", "nodeName"})  # fields of v1beta1, and of devices that have a node of their own
 _TEXTS = frozenset({"string", "version"})
 
-_Own = tuple[tuple[Path, ...], Sequence[str]]  # the places in a list of devices, and what a node has there
+_Own = tuple[tuple[Path, ...], Sequence[str]]  # places in a list of devices, and the texts that a node has there
 
 
 class _SliceKind:
-    """Slices that differ at some places. `wire` is the first of them, with a plain list of devices."""
+    """Slices that differ only at some places. `wire` is the first of them, with a plain list of devices."""
 
     def __init__(self, base: OpenText, wire: Wire) -> None:
         self.base, self._wire = base, wire
@@ -41,7 +41,7 @@ class _SliceKind:
         self._renew()
 
     def match(self, text: str, place: int) -> tuple[Wire, int] | None:
-        """Return the slice that begins at a place of a text, and where it ends; None if it is not of this kind."""
+        """Return the slice that begins at an offset of a text, and where it ends; None if it is not of this kind."""
         found = self._pattern.match(text, place)
         if found is None:
             return None
@@ -49,9 +49,9 @@ class _SliceKind:
         return None if wire is None else (wire, found[1])
 
     def widen(self, other: OpenText) -> Wire | None:
-        """Open what is different in another slice with the same text around it; return that slice.
+        """Accept from now on what is different in another slice whose text is otherwise equal; return that slice.
 
-        Return None where too much differs, or where this kind has the slice's node already.
+        Return None if too much differs, or if this kind already has the slice's node.
         """
         pairs = zip(self.base.values, other.values, strict=True)
         holes = self._holes | {number for number, (one, another) in enumerate(pairs) if one != another}
@@ -90,7 +90,7 @@ class _SliceKind:
 
 
 class EqualSlices:
-    """What is known of the slices of one list, or of several; `line` shows how many entries were read."""
+    """The slices of one list, or of several, that were seen so far; `line` shows how many entries were read."""
 
     def __init__(self, line: ProgressLine) -> None:
         self._line = line
@@ -100,13 +100,13 @@ class EqualSlices:
         self._tries = self._matches = 0
 
     def share(self, value: Any) -> None:
-        """Replace what an entry has in common with earlier ones, where there is no text of it to compare."""
+        """Replace the parts that an entry has in common with earlier ones, if there is no text of it to compare."""
         self._tries += 1
         self._line.tell(self._tries + self._matches)
         self._values.share(value)
 
     def take(self, text: str, place: int) -> tuple[Any, int] | None:
-        """Return the entry that begins at a place, and where it ends, if it is like an earlier slice; else None."""
+        """Return the entry that begins at an offset, and where it ends, if it is like an earlier slice; else None."""
         for number, kind in enumerate(self._kinds):
             found = kind.match(text, place)
             if found is not None:
@@ -121,7 +121,7 @@ class EqualSlices:
         """Return what to keep of an entry that was parsed from a text."""
         self.share(value)
         if self._tries > _FIRST_TRIES and self._tries > self._matches:
-            return value  # slices that have little in common: looking for equal ones costs more than it saves
+            return value  # the slices have little in common, so looking for equal ones costs more than it saves
         if not _is_plain(value) or "null" in text:
             return value
         own = OpenText(text, _may_be_open)
@@ -140,14 +140,14 @@ class EqualSlices:
 
 
 def _may_be_open(path: Path) -> bool:
-    """Return whether what a slice is does not depend on the text at a place: names, metadata, texts of attributes."""
+    """Return whether the text at a place may differ between equal slices: names, metadata, texts of attributes."""
     if path[:2] == _DEVICES:
         return len(path) == 6 and path[3] == "attributes" and path[5] in _TEXTS
     return path[0] == "metadata" or path in _NAMES
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether a value is a slice of one node, in the shape that v1 has."""
+    """Return whether a value is a slice of one node in the shape of v1."""
     if not isinstance(value, dict) or value.get("kind", _KIND) != _KIND or value.get("apiVersion") not in _VERSIONS:
         return False
     spec = value.get("spec")

@@ -1,8 +1,7 @@
-"""The fields of pods, of nodes, and of what pods are made from, with their types.
+"""The fields of pods, of nodes, and of the workloads that pods are made from, with their types.
 
 In: an object of one of those kinds. Out: its faults: fields that the API does not have, and values of another type, as
 an API server finds them under strict validation. The table is data; a field that only a newer version has is accepted.
-
 Source: Kubernetes' OpenAPI of 1.35 (core/v1, apps/v1, batch/v1), with the fields that 1.36 and 1.37 add.
 """
 
@@ -59,7 +58,7 @@ def _table() -> Mapping[str, Mapping[str, str]]:
 
 def _faults(value: Any, name: str, path: tuple[Step, ...]) -> Iterator[FieldFault]:
     if value is None or name == "any":
-        return  # null is as good as absent
+        return  # null means the same as an absent field
     if name.startswith("[]"):
         yield from _of_list(value, name[2:], path)
     elif name.startswith("{}"):

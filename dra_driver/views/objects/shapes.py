@@ -35,7 +35,7 @@ class Many:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Named:
-    """A mapping whose keys its author chooses."""
+    """A mapping whose keys are chosen by the object's author."""
 
     of: Shape
 
@@ -175,7 +175,7 @@ _GOOD_MAX = 65_536
 
 
 class ShapeChecker:
-    """Check objects. A value that was found valid is not checked again in another object that shares it."""
+    """Checks objects. A value that was found valid is not checked again in another object that shares it."""
 
     def __init__(self) -> None:
         self._good: dict[

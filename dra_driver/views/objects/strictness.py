@@ -1,7 +1,7 @@
-"""Strictness: fields that the API does not have, and where in the file a fault stands.
+"""Strictness: fields that the API does not have, and the line and column of a fault.
 
-In: an object that people write (claim, template, class), or a fault with a path. Out: an error with line and column. A
-misspelt field would be dropped by the API server, so that the object asks for something else than its author meant.
+In: an object that people write (claim, template, class), or a fault with a path. Out: an error with line and column.
+The API server would drop a misspelt field, and the object would then ask for something other than its author meant.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SHAPES: dict[str, Any] = {
 }
 _META = frozenset({"apiVersion", "kind", "metadata", "status"})
 _STEP = re.compile(r"\[(\d+)\]|\.?([^.\[]+)")
-_MOST_BYTES = 4 << 20  # of a file that is read once more to find a line
+_MOST_BYTES = 4 << 20  # of a file that is read a second time to find a line
 Step = str | int
 
 
@@ -47,7 +47,7 @@ def refuse_unknown(document: Document, wire: Any) -> None:
 
 
 def checked(document: Document, checker: ShapeChecker) -> Wire:
-    """Return a document's object in v1, when nothing is wrong with it. Raises: InputError, with line and column."""
+    """Return a document's object in v1 if nothing is wrong with it. Raises: InputError, with line and column."""
     try:
         wire = as_v1(document.wire, f"{shown(document.origin)}: {document.kind} {document.name}")
         if checker.knows(document.kind):
@@ -81,7 +81,7 @@ def with_place(document: Document, fault: InputError) -> InputError:
 
 
 def _unknown(value: Any, shape: Any, path: tuple[Step, ...]) -> Iterator[tuple[tuple[Step, ...], list[str]]]:
-    """Yield the path of each field that the shape does not have, and the fields that it has there."""
+    """Yield the path of each field that the shape does not have, with the fields that it has at that place."""
     if isinstance(shape, dict) and isinstance(value, dict):
         for key, inner in value.items():
             if key not in shape:
@@ -101,7 +101,7 @@ def _written(path: tuple[Step, ...]) -> str:
 
 
 def _at(document: Document, path: tuple[Step, ...]) -> str:
-    """Return file, line and column of a field, or of what is nearest around it."""
+    """Return file, line and column of a field, or of the nearest enclosing one that is in the file."""
     mark = _mark(document, (*document.path, *path))
     where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
     return f"{shown(document.origin)}{where}"

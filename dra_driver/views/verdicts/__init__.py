@@ -1,1 +1,1 @@
-"""What selectors say of a fleet: matches, explanations, nearest misses, findings, and the documents that hold them."""
+"""What selectors match in a fleet: matches, explanations, nearest misses, findings, and their documents."""

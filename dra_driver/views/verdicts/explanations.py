@@ -1,4 +1,4 @@
-"""Why devices match or not: the explanation of each group of equal devices, and the document.
+"""Why devices match or do not: the explanation of each group of equal devices, and the document.
 
 In: evaluated queries. Out: explanations with the value of every part, in the order of the selectors.
 """

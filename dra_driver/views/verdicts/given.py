@@ -1,4 +1,4 @@
-"""What selectors are judged by: devices, selectors, a version of Kubernetes and its gates.
+"""The inputs by which selectors are judged: devices, selectors, a version of Kubernetes and its gates.
 
 In: a fleet and queries. Out: `Given`, with the engine for its version.
 """

@@ -91,7 +91,7 @@ def linted_again(one: Linted, fixed: frozenset[Place], disabled: frozenset[str])
 def findings_document(
     judged: Sequence[Judged], found: Sequence[Linted], given: Given, fixed: frozenset[Place]
 ) -> OutputDocument:
-    """Return the document of all selectors; `fixed` are the places that were written."""
+    """Return the document of all selectors; `fixed` lists the places that were rewritten."""
     content = {
         **given_document(given),
         "compileErrors": [

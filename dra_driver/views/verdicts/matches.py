@@ -1,6 +1,6 @@
 """Which devices match, node by node.
 
-In: evaluated queries. Out: rows, in which nodes that are alike stand together, and the document.
+In: evaluated queries. Out: rows, in which similar nodes are combined, and the document.
 """
 
 from __future__ import annotations

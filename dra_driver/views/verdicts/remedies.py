@@ -1,6 +1,6 @@
 """Remedies of queries: what is wrong with a selector, and what to write instead.
 
-In: evaluated queries. Out: remedies for the devices that the earlier selectors of a query let through, and documents.
+In: evaluated queries. Out: remedies, judged by the devices that the query's earlier selectors accept, and documents.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from dra_driver.selectors.remedies.remedies import Remedy
 from dra_driver.views.verdicts.given import Given
 from dra_driver.views.verdicts.judge import Compiled, Judged
 
-_MOST_VIEWS = 2_000  # devices that are looked at for the names and values that were meant
+_MOST_VIEWS = 2_000  # devices that are examined for the names and values that the author may have meant
 _NO_CONDITION = Remedy(("a selector is a condition, true or false: compare this value with what is wanted",), "")
 
 
 def remedy_of(one: Compiled, judged: Judged, given: Given) -> Remedy | None:
-    """Return the remedy of one expression of a query, or None where no rule knows what is wrong."""
+    """Return the remedy of one expression of a query, or None if no rule knows what is wrong."""
     if one.error is None and not given.fleet.devices:
         return None
     if one.error is not None and one.error.kind is CompileErrorKind.RESULT_TYPE:
@@ -40,7 +40,7 @@ def remedy_document(found: Remedy | None) -> Wire | None:
 
 
 def _is_ours(selector: object) -> bool:
-    """Return whether a selector is of the engine that decides: others make no tree."""
+    """Return whether a selector was compiled by this driver's own engine: only that one makes a tree."""
     return isinstance(selector, KubernetesSelector)
 
 

@@ -1,1 +1,1 @@
-"""Worlds for the allocator: nodes, slices, classes, claims and pods, whose rules apply, and what is asked of them."""
+"""Worlds for the allocator: nodes, slices, classes, claims and pods, the rules that apply, and questions about them."""

@@ -1,6 +1,6 @@
 """Advice for a claim that fits nowhere: what is wrong with its selectors, and what to write instead.
 
-In: a world, whose rules apply, a subject. Out: sentences, two for each selector that a rule knows a remedy for.
+In: a world, the rules that apply, a subject. Out: two sentences for each selector for which a rule knows a remedy.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from dra_driver.views.worlds.rules import AppliedRules
 from dra_driver.views.worlds.subjects import Subject
 from dra_driver.views.worlds.world import World
 
-_MOST_VIEWS = 2_000  # devices that are looked at for the names and values that were meant
+_MOST_VIEWS = 2_000  # devices that are examined for the names and values that the author may have meant
 
 
 def advised(
     world: World, rules: AppliedRules, subject: Subject, explanation: AllocationExplanation | None
 ) -> tuple[Subject, AllocationExplanation | None]:
-    """Add advice to the notes of a subject: on its selectors where it fits nowhere, and on the CUDA that it needs."""
+    """Add advice to the notes of a subject: on its selectors if it fits nowhere, and on the CUDA that it needs."""
     if explanation is None:
         return subject, explanation
     gates = {name: on for name, on in rules.gates.items() if name in SELECTOR_GATES}
@@ -41,7 +41,7 @@ def advised(
 def selector_advice(
     world: World, engine: KubernetesEngine, subject: Subject, views: list[DeviceView]
 ) -> tuple[str, ...]:
-    """Return what to write instead in the selectors of a subject's claims; () where no rule knows."""
+    """Return what to write instead in the selectors of a subject's claims; () if no rule knows."""
     found: list[str] = []
     for label, class_name, expression in _expressions(subject):
         reached = [view for view in views if _passes(world, class_name, engine, view)]
@@ -59,7 +59,7 @@ def _views(world: World) -> Iterator[DeviceView]:
 
 
 def _expressions(subject: Subject) -> Iterator[tuple[str, str, str]]:
-    """Yield each selector of the claims: where it stands, the class of its request, its text."""
+    """Yield each selector of the claims: its place, the class of its request, and its text."""
     for claim in subject.claims:
         for request in claim["spec"].get("devices", {}).get("requests") or ():
             for one in (request.get("exactly"), *(request.get("firstAvailable") or ())):
@@ -71,7 +71,7 @@ def _expressions(subject: Subject) -> Iterator[tuple[str, str, str]]:
 
 
 def _passes(world: World, class_name: str, engine: KubernetesEngine, view: DeviceView) -> bool:
-    """Return whether a class accepts a device; one that is missing or fails accepts none."""
+    """Return whether a class accepts a device. A class that is missing, or whose selectors fail, accepts none."""
     wire: Wire = next((one for one in world.of("DeviceClass") if one["metadata"]["name"] == class_name), {})
     try:
         return all(

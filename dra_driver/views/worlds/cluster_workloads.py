@@ -1,4 +1,4 @@
-"""Workloads of a live cluster: the pods that were made of one, or its template; and the last event of a pod.
+"""Workloads of a live cluster: the pods that were made from one, or its template; and the last event of a pod.
 
 In: access to a cluster, and what was asked for. Out: workloads of a `World`. It only reads.
 """
@@ -22,9 +22,9 @@ _MOST_EVENTS = "500"
 
 
 def add_cluster_workload(world: World, access: ClusterAccess, asked: Sequence[str], namespace: str) -> None:
-    """Add a workload of a cluster to a world: with the pods that are there, or else its template.
+    """Add a workload of a cluster to a world: with its pods if there are any, or else with its template.
 
-    Raises: ApiError when the cluster can't be asked.
+    Raises: ApiError if the cluster can't be asked.
     """
     kind = SHORT_KINDS.get(asked[0].lower(), asked[0].lower().removesuffix("s"))
     path = WORKLOADS.get(kind)
@@ -48,7 +48,7 @@ def _is_made_of(pod: Wire, namespace: str, labels: Wire) -> bool:
 
 
 def last_event(access: ClusterAccess, namespace: str, name: str) -> str:
-    """Return the last event of a pod, reason and message; "" where there is none or it may not be read."""
+    """Return the last event of a pod, reason and message; "" if there is none or it may not be read."""
     selector = {"fieldSelector": f"involvedObject.kind=Pod,involvedObject.name={name}", "limit": _MOST_EVENTS}
     try:
         answer = _read(access, within(EVENTS, namespace), selector)
@@ -66,7 +66,7 @@ def _reporters(event: Wire) -> set[str | None]:
 
 
 def _read(access: ClusterAccess, path: str, query: dict[str, str] | None = None) -> Wire | None:
-    """Read one object; None where there is none. Raises: ApiError."""
+    """Read one object; return None if there is none. Raises: ApiError."""
     api = access.connect()
     try:
         return api.request("GET", path, query=query or {}, timeout_s=_SECONDS)

@@ -1,7 +1,7 @@
-"""Advice on CUDA: devices that a pod may get, and whose driver is older than its images need.
+"""Advice on CUDA: devices that a pod may get although their driver is older than its images need.
 
-In: a world, whose rules apply, a subject. Out: sentences with the selector to add. A container on a driver that is too
-old starts, and then fails with "no kernel image" or "unsupported driver".
+In: a world, the rules that apply, a subject. Out: sentences with the selector to add. A container on a driver that is
+too old starts, and then fails with "no kernel image" or "unsupported driver".
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dra_driver.views.worlds.world import World
 
 
 def cuda_advice(world: World, engine: KubernetesEngine, subject: Subject, views: list[DeviceView]) -> Iterator[str]:
-    """Yield two sentences for each need that devices of a request may not serve: what is short, what to write."""
+    """Yield two sentences for each need that some devices of a request can't meet: what is short, what to write."""
     metadata = [{"metadata": claim["metadata"]} for claim in subject.claims]
     needs = [need for wire in ([subject.pod] if subject.pod else []) + metadata for need in cuda_needs(wire)]
     if not needs:
@@ -46,7 +46,7 @@ def _short(need: CudaNeed, request: str, reached: list[DeviceView]) -> Iterator[
 
 
 def _versions(view: DeviceView) -> tuple[Semver | None, Semver | None]:
-    """Return the CUDA version that a device's driver serves, and the driver's own; None where they are not known."""
+    """Return the CUDA version that a device's driver supports, and the driver's own version; None if unknown."""
     held = view.attributes.get(NVIDIA_DRIVER) or {}
     cuda, driver = held.get("cudaDriverVersion"), held.get("driverVersion")
     return cuda if isinstance(cuda, Semver) else None, driver if isinstance(driver, Semver) else None

@@ -1,6 +1,6 @@
-"""Explanations of subjects: judged one after the other, their exit status, and the document.
+"""Explanations of subjects, which are judged one after the other; their exit status, and the document.
 
-In: a world whose rules are settled, and subjects. Out: each subject with its explanation; None where it is settled.
+In: a world, the rules that apply, and subjects. Out: each subject with its explanation; None if it is settled.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from dra_driver.views.worlds.subjects import Subject
 from dra_driver.views.worlds.unknown import holds_nevertheless
 from dra_driver.views.worlds.world import World
 
-MOST_WRITTEN = 256  # kinds of nodes that a document follows device by device
+MOST_WRITTEN = 256  # kinds of nodes that a document describes device by device
 
 Explained = tuple[Subject, AllocationExplanation | None]
 
 
 def exit_code(judged: Sequence[Explained], world: World) -> ExitCode:
-    """Return the exit status for all subjects: an error that ends scheduling goes before all else, then "not known"."""
+    """Return the exit status for all subjects: an error that ends scheduling takes precedence, and then "not known"."""
     if any(explanation is not None and explanation.aborts for _, explanation in judged):
         return ExitCode.ABORTS_SCHEDULING
     if not all(
@@ -43,7 +43,7 @@ def explanations_document(judged: Sequence[Explained], rules: AppliedRules, *, i
 
 
 def _document(subject: Subject, explanation: AllocationExplanation | None, rules: AppliedRules) -> Wire:
-    """Write down all kinds of nodes, the first of them with all their devices."""
+    """Return the document of all kinds of nodes; the first of them have all their devices."""
     gates = {name: {"on": on, "how": rules.how[name]} for name, on in sorted(rules.gates.items())}
     head: Wire = {"subject": subject.name, "notes": list(subject.notes), "gates": gates}
     if explanation is None:
@@ -62,7 +62,10 @@ def _document(subject: Subject, explanation: AllocationExplanation | None, rules
 
 
 def _node(node: NodeExplanation, *, with_funnels: bool) -> Wire:
-    """Write down a node. How many placements were tried is ours and may change; whether it takes too long is not."""
+    """Return the document of a node.
+
+    It says whether the search takes too long, but not how many placements were tried.
+    """
     outcome = node.outcome
     return {
         "node": node.node,

@@ -1,8 +1,8 @@
-"""Judging: the allocator's explanation of each subject, with the devices of those before it taken.
+"""Judging: the allocator's explanation of each subject, while the devices of the subjects before it are taken.
 
-In: a world, whose rules apply, subjects one after the other. Out: an explanation each. A subject that fits takes its
-devices on the first node that it fits on, so that of several pods each is judged beside the others; a claim that
-several of them share is allocated once.
+In: a world, the rules that apply, and subjects one after the other. Out: an explanation of each. A subject that fits
+takes its devices on the first node on which it fits, so that of several pods each is judged with the others present; a
+claim that several of them share is allocated once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dra_driver.views.worlds.rules import AppliedRules
 from dra_driver.views.worlds.subjects import Subject
 from dra_driver.views.worlds.world import World
 
-_COMPARED, _NEWER = "1.35", "1.36"  # the versions between which verdicts changed most
+_COMPARED, _NEWER = "1.35", "1.36"  # the two versions between which verdicts changed most
 
 
 class Judge:
@@ -48,7 +48,7 @@ class Judge:
         return self._allocator.rules.exact
 
     def explain(self, subject: Subject) -> AllocationExplanation | None:
-        """Explain one subject; None for one that is settled."""
+        """Explain one subject; return None if it is settled."""
         if subject.settled:
             return None
         known = [self._made.get(claim_name(claim)) for claim in subject.claims]

@@ -1,6 +1,6 @@
-"""A play: a scenario, the state that it begins with, and what happens in it.
+"""A play: a scenario, the state in which it begins, and what happens in it.
 
-In: a scenario and whose rules apply. Out: a `Moment` for each event, and the document.
+In: a scenario and the rules that apply. Out: a `Moment` for each event, and the document.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dra_driver.views.worlds.world import World
 
 @dataclass(frozen=True, slots=True)
 class Play:
-    """A scenario with the rules that it is played by."""
+    """A scenario with the rules by which it is played."""
 
     scenario: Scenario
     rules: AppliedRules
@@ -62,7 +62,7 @@ def moments_document(moments: Sequence[Moment]) -> OutputDocument:
 
 
 def _document(moment: Moment) -> Wire:
-    """Return the document of a moment. Shares are rounded: what is left of them is arithmetic."""
+    """Return the document of a moment. Shares are rounded, because they are results of divisions."""
     usage = moment.usage
     counted = {"units": usage.units, "used": round(usage.used, 3), "scattered": round(usage.scattered, 3)}
     return {**plain(moment), "usage": counted}

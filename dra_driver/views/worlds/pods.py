@@ -1,7 +1,8 @@
-"""Pods of a world: which claims each has, and how far it has come.
+"""Pods of a world: the claims of each, and its phase.
 
-In: a `World` and a pod of it. Out: the pod's claims, made up from templates where the cluster would make them; a name
-for people; whether it runs. What a pod refers to and is not there is an error that names the nearest thing that is.
+In: a `World` and a pod of it. Out: the pod's claims, made from templates if the cluster would make them; a name for
+people; whether it runs. If something that a pod refers to is missing, that is an error, which suggests the nearest
+name.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ _COMMON = frozenset({"cpu", "memory", "ephemeral-storage", "pods"})
 
 @dataclass(frozen=True, slots=True)
 class PodClaims:
-    """A pod's claims. `resources` are extended resources that it asks for and no class serves."""
+    """A pod's claims. `resources` are the extended resources that it asks for and that no class serves."""
 
     claims: tuple[Wire, ...] = ()
     resources: tuple[str, ...] = ()
 
 
 def pod_claims(world: World, pod: Wire) -> PodClaims:
-    """Return a pod's claims; those that would be made from a template, or for extended resources, are made up here.
+    """Return a pod's claims. Those that would be made from a template, or for extended resources, are made here.
 
     Raises:
         InputError: A claim or template is missing.
@@ -44,7 +45,7 @@ def pod_claims(world: World, pod: Wire) -> PodClaims:
 
 
 def _made_for_resources(world: World, pod: Wire) -> Wire | None:
-    """Return the claim that the scheduler has made for a pod's extended resources, where it has."""
+    """Return the claim that the scheduler has made for a pod's extended resources, if it has made one."""
     status = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
     name = status.get("resourceClaimName")
     return world.find("ResourceClaim", _namespace(pod), name) if isinstance(name, str) else None
@@ -91,7 +92,7 @@ def _found(world: World, kind: str, name: str, wanted: Wire, pod: Wire) -> Wire:
 def extended_resources(pod: Wire) -> tuple[str, ...]:
     """Return the extended resources that a pod's containers ask for.
 
-    Source: Kubernetes resource names: what has a domain and is neither kubernetes.io's nor a huge page.
+    Source: Kubernetes resource names: those with a domain, except kubernetes.io's own and huge pages.
     """
     spec = pod.get("spec") or {}
     names: dict[str, None] = {}
@@ -104,7 +105,7 @@ def extended_resources(pod: Wire) -> tuple[str, ...]:
 
 
 def unserved(world: World, resources: Sequence[str]) -> str:
-    """Return what becomes of extended resources that no class serves."""
+    """Return a sentence on what happens to extended resources that no class serves."""
     names = ", ".join(resources)
     if is_offered(world, resources):
         return f"asks for {names}, which a device plugin offers: that is not judged here"
@@ -129,29 +130,29 @@ def is_offered(world: World, resources: Sequence[str]) -> bool:
 
 
 def pod_name(pod: Wire) -> str:
-    """Return a name of a pod for people: in the default namespace by its name alone."""
+    """Return a name of a pod for people; a pod in the default namespace is shown without its namespace."""
     namespace = _namespace(pod)
     name = pod["metadata"]["name"]
     return str(name) if namespace == "default" else f"{namespace}/{name}"
 
 
 def has_ended(pod: Wire) -> bool:
-    """Whether a pod is over: nothing of it runs, and its devices are let go of."""
+    """Return whether a pod has ended: nothing of it runs, and its devices are released."""
     return (pod.get("status") or {}).get("phase") in _OVER
 
 
 def is_bound(pod: Wire) -> bool:
-    """Whether a pod has a node and has not ended."""
+    """Return whether a pod has a node and has not ended."""
     return bool((pod.get("spec") or {}).get("nodeName")) and not has_ended(pod)
 
 
 def is_terminating(pod: Wire) -> bool:
-    """Whether a pod is being deleted."""
+    """Return whether a pod is being deleted."""
     return bool(pod["metadata"].get("deletionTimestamp"))
 
 
 def allocation_of(claim: Wire) -> Wire | None:
-    """Return what a claim holds; None where it holds nothing."""
+    """Return what a claim holds, or None if it holds nothing."""
     return (claim.get("status") or {}).get("allocation") or None
 
 

@@ -1,6 +1,6 @@
-"""Worlds as they are read: from files, or from a live cluster.
+"""Worlds read from files or from a live cluster.
 
-In: paths, or access to a cluster. Out: a `World` of wire objects, which knows what could not be seen. It only reads.
+In: paths, or access to a cluster. Out: a `World` of wire objects, which records what could not be read. It only reads.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from dra_driver.views.worlds.world import PATHS, World, with_defaults
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is read of a cluster. With `at_home`, objects of the one namespace alone; with `gates`, what it keeps."""
+    """What to read of a cluster.
+
+    `at_home` reads only the one namespace; `gates` also asks which fields the server keeps.
+    """
 
     kinds: tuple[str, ...]
     at_home: bool = False
@@ -51,7 +54,7 @@ def world_of_files(paths: Sequence[str], lines: ProgressLines = NoProgress) -> W
 
 
 def world_of_cluster(access: ClusterAccess, lines: ProgressLines = NoProgress, wanted: Wanted = EVERYTHING) -> World:
-    """Read what is wanted of a cluster. What may not be read is in `World.unseen`. Raises: ApiError."""
+    """Read what is wanted of a cluster. What may not be read is listed in `World.unseen`. Raises: ApiError."""
     api, checker = access.connect(), ShapeChecker()
     try:
         version = api.server_version()

@@ -1,8 +1,9 @@
-"""Whose rules apply: the version of Kubernetes and its feature gates, as far as the cluster shows them.
+"""The rules that apply: the version of Kubernetes and its feature gates, as far as the cluster shows them.
 
-In: a world, and what the user chose. Out: `AppliedRules`. A gate is on if the cluster keeps fields behind it: in the
-objects that are there, or in an object that is created as a dry run. The user's choice goes before what was seen.
-Only the API server's gates show; a scheduler may have others, so each gate is reported with how it was found.
+In: a world, and what the user chose. Out: `AppliedRules`. A gate is on if the cluster keeps the fields behind it: in
+objects that exist, or in an object that is created as a dry run. The user's choice takes precedence over what was seen.
+
+Only the API server's gates can be seen; a scheduler may have others, so each gate is reported with how it was found.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _FIELDS = {
 
 @dataclass(frozen=True, slots=True)
 class AppliedRules:
-    """A version, gates that differ from its defaults, and one sentence on where they come from."""
+    """A version, the gates that differ from its defaults, and one sentence on how they were found."""
 
     kubernetes: str
     gates: Mapping[str, bool]
@@ -47,14 +48,14 @@ class AppliedRules:
         return "; ".join(said)
 
     def is_on(self, gate: str) -> bool:
-        """Whether a gate is on."""
+        """Return whether a gate is on."""
         return gate in gates_on(self.kubernetes, self.gates)
 
 
 def settle_rules(world: World, version: str | None, given: Mapping[str, bool], mig: str = DYNAMIC) -> AppliedRules:
-    """Return the rules for a world, which from then on offers simulated nodes, and serves resources, by them.
+    """Return the rules for a world, which from then on offers simulated nodes, and serves resources, by these rules.
 
-    To be called before simulated nodes are added: what they offer shows nothing of the cluster.
+    Call it before simulated nodes are added, because what they offer says nothing about the cluster.
 
     Raises: UnknownVersionError.
     """
@@ -74,7 +75,7 @@ def settle_rules(world: World, version: str | None, given: Mapping[str, bool], m
 
 
 def offer_under(kubernetes: str, gates: Mapping[str, bool], mig: str) -> FleetOffer:
-    """Return what the agent does with `--mig` under a version and gates that differ from its defaults."""
+    """Return what the agent offers with `--mig` under a version and gates that differ from its defaults."""
     minor = int(kubernetes.removeprefix("v").split(".")[1])
     if mig != DYNAMIC:
         return FleetOffer(False, minor, f"partitions as they stand (--mig {mig})")
@@ -84,7 +85,7 @@ def offer_under(kubernetes: str, gates: Mapping[str, bool], mig: str) -> FleetOf
 
 
 def _kept_by(slices: Sequence[SliceWire]) -> set[str]:
-    """Return the gates whose fields stand in slices. Slices of simulated nodes show nothing."""
+    """Return the gates whose fields are present in slices. Slices of simulated nodes are not considered."""
     found: set[str] = set()
     seen: set[int] = set()
     for one in slices:
@@ -105,7 +106,7 @@ def _kept_by(slices: Sequence[SliceWire]) -> set[str]:
 
 
 def headline(rules: AppliedRules, world: World, profiles: Sequence[str], note: str = "") -> str:
-    """Return whose rules apply, and what simulated nodes offer."""
+    """Return a line on the rules that apply, and on what simulated nodes offer."""
     parts = [f"rules of Kubernetes {rules.kubernetes}{note}", rules.words]
     if profiles:
         parts.append(f"simulated nodes: {world.offer.words}")
@@ -114,7 +115,7 @@ def headline(rules: AppliedRules, world: World, profiles: Sequence[str], note: s
 
 
 def ask_gates(api: KubeApi, minor: int, nodes: Sequence[Wire]) -> dict[str, bool]:
-    """Ask an API server which fields it keeps, by creates as dry runs; what it does not answer is left out."""
+    """Ask an API server which fields it keeps, by creates as dry runs. Gates without an answer are left out."""
     kept = {}
     node = nodes[0]["metadata"]["name"] if nodes else "node"
     for gate, question in QUESTIONS.items():

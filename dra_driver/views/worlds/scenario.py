@@ -58,7 +58,7 @@ class Scenario:
 def read_scenario(
     path: str, kubernetes: str | None, given: Mapping[str, bool], mig: str
 ) -> tuple[Scenario, AppliedRules]:
-    """Read a scenario, and whose rules apply; what is `given` goes before what the file says. Raises: InputError."""
+    """Read a scenario and its rules; what is `given` takes precedence over the file. Raises: InputError."""
     from dra_driver.views.objects.documents import load_text, read_text
 
     wire = (load_text(read_text(path), path) or [None])[0]
@@ -95,13 +95,13 @@ def _of(wire: Wire, key: str, kind: type[_Kind], path: str) -> _Kind:
 
 
 def arrivals(world: World) -> TimelineEvent:
-    """Return arrivals for everything that waits in a world: its pods, then claims that no pod uses."""
+    """Return arrivals for everything in a world that waits: its pods, then claims that no pod uses."""
     jobs = list(jobs_of(world))
     return TimelineEvent("arrive", f"{len(jobs)} pods and claims", jobs=tuple(jobs))
 
 
 def jobs_of(world: World) -> Iterator[Job]:
-    """Yield the jobs of a world that have no place yet. Raises: InputError."""
+    """Yield the jobs of a world that are not placed yet. Raises: InputError."""
     used: set[int] = set()
     for pod in world.of("Pod"):
         if is_bound(pod) or has_ended(pod):
@@ -122,7 +122,7 @@ def jobs_of(world: World) -> Iterator[Job]:
 
 
 def _arriving(world: World, pod: Wire) -> tuple[Job | None, tuple[Wire, ...]]:
-    """Return a pod's job, and its claims as they stand in the world; no job for one that asks for no device."""
+    """Return a pod's job, with its claims as they are in the world; None for a pod that asks for no device."""
     try:
         asked = pod_claims(world, pod)
     except InputError as fault:
@@ -138,9 +138,9 @@ def _arriving(world: World, pod: Wire) -> tuple[Job | None, tuple[Wire, ...]]:
 
 
 def running_jobs(world: World) -> dict[str, tuple[Job, str, list[Wire]]]:
-    """Return the pods that have a node and hold devices, by name, as a timeline keeps them.
+    """Return the pods that have a node and hold devices, by name, in the form in which a timeline keeps them.
 
-    Their node is where they are, not where they must be: if one is evicted, another may take it.
+    They are on their node but not tied to it: one that is evicted may get another.
     """
     found = {}
     for pod in world.of("Pod"):
@@ -155,7 +155,7 @@ def running_jobs(world: World) -> dict[str, tuple[Job, str, list[Wire]]]:
 
 
 def _claims_that_exist(world: World, pod: Wire) -> tuple[Wire, ...]:
-    """Return the claims of a pod that runs or has run; those that are gone are no fault any more."""
+    """Return the claims of a pod that runs or has run; for such a pod, a missing claim is not an error."""
     try:
         return pod_claims(world, pod).claims
     except InputError:

@@ -1,7 +1,7 @@
-"""Subjects: what `explain` is asked about, and what can be said of it before any device is looked at.
+"""Subjects: what `explain` is asked about, and what can be said about each before any device is considered.
 
-In: a world and the words of the command line. Out: `Subject`s: pods with their claims, or claims. One that runs, has
-ended, waits for its kubelet or refers to something that is missing has its sentence (`settled`); all others are judged.
+In: a world and the words of the command line. Out: `Subject`s: pods with their claims, or claims. A pod that runs, has
+ended, waits for its kubelet or refers to something that is missing gets a sentence (`settled`); all others are judged.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ CLAIM_WORDS = frozenset({"claim", "claims", "resourceclaim", "resourceclaims"})
 POD_WORDS = frozenset({"pod", "pods", "po"})
 
 
-Selected = Callable[[Wire], bool]  # whether an object is among those that are asked about
-LastEvent = Callable[[str, str], str]  # of a pod, by namespace and name; "" where there is none
+Selected = Callable[[Wire], bool]  # returns whether an object is among those that are asked about
+LastEvent = Callable[[str, str], str]  # of a pod, by namespace and name; "" if there is none
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """One thing to explain. `settled` says all there is to say; then `ok` is the verdict, if there is one (`is_known`).
+    """One thing to explain. If `settled` is set, it is the whole answer; `ok` is then the verdict, if `is_known`.
 
-    Of `claims` those that hold nothing are judged, those in `allocated` bind the pod to their nodes.
+    Of `claims`, those that hold nothing are judged; those in `allocated` bind the pod to their nodes.
     """
 
     name: str
@@ -59,7 +59,10 @@ class Subject:
 def subjects_of(
     world: World, words: Sequence[str], namespace: str, last_event: LastEvent, selected: Selected
 ) -> list[Subject]:
-    """Return what is asked about: KIND NAME, or all `selected` objects, of a KIND or of any. Raises: InputError."""
+    """Return what is asked about: KIND NAME, or all `selected` objects of one KIND or of all.
+
+    Raises: InputError.
+    """
     if len(words) < 2:
         kinds = _kinds(words[0]) if words else {"Pod", "ResourceClaim"}
         return list(_everything(world, kinds, last_event, selected))
@@ -83,7 +86,7 @@ def _kinds(word: str) -> set[str]:
 
 
 def _everything(world: World, kinds: set[str], last_event: LastEvent, selected: Selected) -> Iterator[Subject]:
-    """Yield the pods, and the claims that none of them has."""
+    """Yield the pods, and the claims that no pod has."""
     used: set[str] = set()
     for pod in filter(selected, world.of("Pod") if "Pod" in kinds else ()):
         subject = _pod(world, pod, last_event)
@@ -168,7 +171,7 @@ def _pod(world: World, pod: Wire, last_event: LastEvent) -> Subject:
 
 
 def _bound(name: str, pod: Wire, allocated: Sequence[Wire], last_event: LastEvent) -> Subject:
-    """Return what a pod with a node holds, and whether its kubelet has got as far as starting it."""
+    """Return what a pod with a node holds, and whether its kubelet has begun to start it."""
     node, held = pod["spec"]["nodeName"], _held(allocated)
     status = pod.get("status") or {}
     ending = bool(pod["metadata"].get("deletionTimestamp"))

@@ -1,6 +1,6 @@
-"""What can't be known of a cluster whose objects may be read in part only.
+"""What can't be known about a cluster of which only some objects may be read.
 
-In: a world with what could not be seen. Out: why nothing can be judged, or whether a verdict holds nevertheless.
+In: a world with what could not be read. Out: why nothing can be judged, or whether a verdict holds nevertheless.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 from dra_driver.views.access import VIEWER
 from dra_driver.views.worlds.world import World
 
-_NEEDED = ("ResourceSlice", "DeviceClass")  # without these there is nothing to judge
-_TAKERS = frozenset({"ResourceClaim", "Pod", "ResourceClaimTemplate"})  # seen in part, they can only hold more devices
+_NEEDED = ("ResourceSlice", "DeviceClass")  # without these, nothing can be judged
+_TAKERS = frozenset({"ResourceClaim", "Pod", "ResourceClaimTemplate"})  # those unseen can only hold more devices
 
 
 def not_known(world: World) -> str:
-    """Return why nothing can be judged, "" where it can."""
+    """Return why nothing can be judged; "" if it can."""
     missing = [f"{kind}s" if not kind.endswith("s") else f"{kind}es" for kind in _NEEDED if world.is_unseen(kind)]
     return f"{' and '.join(missing)} may not be read (bind ClusterRole {VIEWER})" if missing else ""
 

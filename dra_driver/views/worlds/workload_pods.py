@@ -1,6 +1,6 @@
-"""The pods that are made of a workload's template, as its controller would make them.
+"""The pods that are made from a workload's template, as its controller would make them.
 
-In: a pod template, nodes. Out: pods; of a DaemonSet one for each node that it may go to.
+In: a pod template, nodes. Out: pods; for a DaemonSet, one for each node that it may run on.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dra_driver.allocation.pools.pod_nodes import why_not_on
 from dra_driver.embedded.scheduling.pod_templates import PodTemplate
 from dra_driver.model.wire import Wire
 
-# What the DaemonSet controller lets its pods tolerate. Source: kubernetes.io, DaemonSet, taints and tolerations.
+# Taints that DaemonSet controllers let their pods tolerate. Source: kubernetes.io, DaemonSet, taints and tolerations.
 _TOLERATED_BY_DAEMONS = [
     {"key": key, "operator": "Exists", "effect": effect}
     for key, effect in (
@@ -28,14 +28,14 @@ _TOLERATED_BY_DAEMONS = [
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A template of an object, and the pods that were made of it."""
+    """A template in an object, and the pods that were made from it."""
 
     template: PodTemplate
     pods: tuple[Wire, ...]
 
     @property
     def idle(self) -> str:
-        """A sentence on why there are no pods; "" where there are some."""
+        """A sentence on why there are no pods; "" if there are some."""
         of = f", {self.template.role}" if self.template.role else ""
         name = f"{self.template.kind} {self.template.name}{of}"
         if self.pods:
@@ -47,7 +47,7 @@ class Workload:
 
 
 def pods_of(template: PodTemplate, nodes: Sequence[Wire]) -> Iterator[Wire]:
-    """Yield the pods of a template; of a DaemonSet one for each node that it may go to."""
+    """Yield the pods of a template; for a DaemonSet, one for each node that it may run on."""
     if not template.is_per_node:
         yield from template.pods()
         return

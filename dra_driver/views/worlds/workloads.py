@@ -1,7 +1,7 @@
-"""Workloads of files: objects that pods are made from, and those that mean nothing for devices.
+"""Workloads in files: objects from which pods are made, and objects that do not concern devices.
 
-In: an object that is no pod, claim, class, node or slice. Out: its pod templates in the world, or its name among what
-is not understood, so that nothing is left out without a word.
+In: an object that is no pod, claim, class, node or slice. Out: its pod templates in the world, or its name in the list
+of what is not understood, so that nothing is left out silently.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dra_driver.embedded.scheduling.pod_templates import templates_of
 from dra_driver.model.wire import Wire
 from dra_driver.views.worlds.world import World
 
-# How people shorten kinds of workloads on a command line. Source: kubectl api-resources.
+# The short names of workloads on a command line. Source: kubectl api-resources.
 SHORT_KINDS = {"deploy": "deployment", "sts": "statefulset", "ds": "daemonset", "rs": "replicaset", "cj": "cronjob"}
-# Kinds that stand beside workloads in people's files and bring no pods that ask for devices.
+# Kinds that people keep in the same files as workloads, and that bring no pods which ask for devices.
 _WITHOUT_PODS = frozenset(
     """
     Namespace ConfigMap Secret Service ServiceAccount Endpoints EndpointSlice Event LimitRange ResourceQuota
@@ -29,9 +29,9 @@ _WITHOUT_PODS = frozenset(
 
 
 def add_workload(world: World, wire: Wire, name: str) -> None:
-    """Add the pod templates of an object; name it among the strangers where it has none and might need some.
+    """Add the pod templates of an object; if it has none and might need some, list its name as not understood.
 
-    Raises: InputError for a count of pods that is none.
+    Raises: InputError for a number of pods that is not a valid count.
     """
     kind = str(wire.get("kind") or "")
     _note_maker(world, wire, name)
