@@ -6,8 +6,6 @@ import ast
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = ROOT / "tests"
 PYTHON = [path for folder in ("tests", "lane", "benchmarks") for path in sorted((ROOT / folder).rglob("*.py"))]
@@ -47,13 +45,19 @@ def rooms_that_use(helper: Path) -> set[str]:
     return rooms
 
 
-@pytest.mark.parametrize("helper", HELPERS, ids=lambda path: str(path.relative_to(TESTS)))
-def test_a_helper_lies_where_its_users_are(helper: Path):
+def fault_of(helper: Path) -> str:
+    """Return where a helper belongs instead, or "" if it lies where its users are."""
     rooms = rooms_that_use(helper)
     if room_of(helper) != "support":
-        assert rooms <= {room_of(helper)}, f"used by several rooms: belongs to tests/support: {rooms}"
-    elif helper.parent.name not in {"fake_nvml", "fake_mps"} or helper.name == "__init__.py":
-        assert len(rooms) > 1, f"used by one room: belongs to tests/{rooms}/support"
+        return "" if rooms <= {room_of(helper)} else f"several rooms use it: it belongs to tests/support: {rooms}"
+    if helper.parent.name in {"fake_nvml", "fake_mps"} and helper.name != "__init__.py":
+        return ""
+    return "" if len(rooms) > 1 else f"one room uses it: it belongs to tests/{rooms}/support"
+
+
+def test_helpers_lie_where_their_users_are():
+    faults = {str(helper.relative_to(TESTS)): fault_of(helper) for helper in HELPERS}
+    assert {name: fault for name, fault in faults.items() if fault} == {}
 
 
 def test_nothing_but_tests_and_helpers_lies_beside_the_tests():

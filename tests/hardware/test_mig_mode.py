@@ -43,7 +43,7 @@ def test_a_gpu_in_use_keeps_its_mode_and_nothing_is_pending(machine: Machine) ->
     bench = Bench(machine, mig=False)
     with machine.state.change():
         bench.gpus[0].processes.append(("compute", 4711, 0xFFFFFFFF, 0xFFFFFFFF, 1))
-    refused = refusal(bench.hardware.set_mig_mode, bench.gpu, True, 1.0)
+    refused = refusal(bench.hardware.set_mig_mode, bench.gpu, True, 3.0)
     assert refused == ("hardware.gpu-in-use", Retry.LATER)
     assert machine.state.read().gpus[0].facts["mig_mode"] == "0 0"
 

@@ -105,7 +105,7 @@ class EmbeddedKubelet:
         self.stop()
         self.start()
 
-    def wait_registered(self, driver: str, timeout_s: float = 10.0, *, instances: int = 1) -> Plugin:
+    def wait_registered(self, driver: str, timeout_s: float = 30.0, *, instances: int = 1) -> Plugin:
         """Wait until a driver is registered. Raises: NodeError("node.not-registered") after `timeout_s` seconds."""
         return self.plugins.wait_for(driver, timeout_s, instances=instances)
 

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -33,6 +33,8 @@ CHANGES = 0  # a stride: kill after each change of a file, instead of at each so
 MEMORY = Path("/dev/shm")  # a kill is no power failure: syncs may cost nothing here
 FRESH_NS = 100_000_000  # a file written as recently as this may be written again without another time of change
 Trace = Callable[[FrameType, str, Any], Any]
+Check = Callable[[Path, str], None]  # works in a folder, for the call of this name
+Calling = Callable[[Path, str, Trace], None]  # makes the call of this name in a folder, traced
 
 
 class Place(NamedTuple):
@@ -119,7 +121,7 @@ class _Contents:
         return status.st_mode, self._known[key]
 
 
-def _note_places(root: Path, stride: int, calling: Callable[[Path, Trace], None], notes: Path) -> None:
+def _note_places(root: Path, stride: int, call: Callable[[Trace], None], notes: Path) -> None:
     """Run a call through and write down the places where it is to be killed."""
     contents, places, last, lines = _Contents(root), [], None, 0
 
@@ -132,72 +134,64 @@ def _note_places(root: Path, stride: int, calling: Callable[[Path, Trace], None]
             last = now
         lines += 1
 
-    calling(root, _before_lines(act))
+    call(_before_lines(act))
     notes.write_text(json.dumps(places))
 
 
-def kill_everywhere(
-    what: str,
-    checking: Callable[[Path, str], None],
-    stride: int,
-    *,
-    preparing: Callable[[Path], None],
-    calling: Callable[[Path, str, Trace], None],
-) -> tuple[int, list[str]]:
-    """Kill `what` after each change, or at every `stride`-th line. Return the number of kills and what was wrong."""
-    folder = Path(tempfile.mkdtemp(prefix="kill-", dir=MEMORY if os.access(MEMORY, os.W_OK) else None))
-    root, prepared, notes = folder / "node", folder / "prepared", folder / "places.json"
-    call = partial(_call, calling, what)
-    try:
-        root.mkdir()
-        _, error = in_child(partial(preparing, root))
-        if error:
-            return 0, [f"{what} not begun: {error}"]
-        root.rename(prepared)
-        shutil.copytree(prepared, root, symlinks=True)
-        _, error = in_child(partial(_note_places, root, stride, call, notes))
-        if error:
-            return 0, [f"{what} without a kill: {error}"]
-        places = [Place(*one) for one in json.loads(notes.read_text())]
-        wrong: list[str] = []
-        for place in places:
-            shutil.rmtree(root)
-            shutil.copytree(prepared, root, symlinks=True)
-            status, fault = in_child(partial(call, root, killing_at(place)))
-            _, found = in_child(partial(checking, root, what))
-            missed = "" if os.WIFSIGNALED(status) else "it never came there"
-            wrong += [f"{what} killed at {place}: {text}" for text in (fault or missed, found) if text]
+class Killer:
+    """Kills one call, again and again, in a folder that looks as it did before the call.
+
+    `checks` are the next agents: each finds what a kill has left, and raises an AssertionError if that is wrong.
+    """
+
+    def __init__(self, what: str, checks: Sequence[Check], calling: Calling) -> None:
+        self._what, self._checks, self._calling = what, checks, calling
+        self._wrong: list[str] = []
+
+    def run(self, preparing: Check, stride: int) -> tuple[int, list[str]]:
+        """Kill the call after each change, or at every `stride`-th line. Return the kills and what was wrong."""
+        with tempfile.TemporaryDirectory(prefix="kill-", dir=MEMORY if os.access(MEMORY, os.W_OK) else None) as folder:
+            self._root, prepared, notes = Path(folder, "node"), Path(folder, "prepared"), Path(folder, "places.json")
+            self._root.mkdir()
+            if self._note("before it", in_child(partial(preparing, self._root, self._what))[1]):
+                return 0, self._wrong
+            self._root.rename(prepared)
+            self._put(prepared)
+            call = partial(self._calling, self._root, self._what)
+            if self._note("without a kill", in_child(partial(_note_places, self._root, stride, call, notes))[1]):
+                return 0, self._wrong
+            places = [Place(*one) for one in json.loads(notes.read_text())]
+            for place in places:
+                self._put(prepared)
+                self._kill(place, call, Path(folder, "left"))
+            return len(places), self._wrong
+
+    def _kill(self, place: Place, call: Callable[[Trace], None], left: Path) -> None:
+        status, fault = in_child(partial(call, killing_at(place)))
+        self._note(f"killed at {place}", fault or ("" if os.WIFSIGNALED(status) else "it never came there"))
+        self._root.rename(left)
+        for check in self._checks:
+            self._put(left)
+            self._note(f"killed at {place}, {check.__name__}", in_child(partial(check, self._root, self._what))[1])
             print(".", end="", file=sys.stderr, flush=True)
-        return len(places), wrong
-    finally:
-        shutil.rmtree(folder)
+        shutil.rmtree(left)
+
+    def _put(self, folder: Path) -> None:
+        shutil.rmtree(self._root, ignore_errors=True)
+        shutil.copytree(folder, self._root, symlinks=True)
+
+    def _note(self, when: str, fault: str) -> str:
+        self._wrong += [f"{self._what} {when}: {fault}"] if fault else []
+        return fault
 
 
-def _call(calling: Callable[[Path, str, Trace], None], what: str, root: Path, trace: Trace) -> None:
-    calling(root, what, trace)
-
-
-def print_report(
-    calls: tuple[str, ...],
-    checks: tuple[Callable[[Path, str], None], ...],
-    preparing: Callable[[Path, str], None],
-    calling: Callable[[Path, str, Trace], None],
-) -> None:
-    """Kill each call that the command line names, or all, for each check. Print kills by call and what was wrong."""
+def print_report(calls: Sequence[str], checks: Sequence[Check], preparing: Check, calling: Calling) -> None:
+    """Kill each call that the command line names, or all. Print the kills by call and what was wrong, as JSON."""
     gc.disable()  # children are short-lived, and need no copies of pages that a collector only looks at
     stride = int(sys.argv[1]) if len(sys.argv) > 1 else CHANGES
-    report: dict[str, Any] = {"kills": {}, "wrong": []}
-    for what in sys.argv[2:] or calls:
-        for checking in checks:
-            prepare = partial(_prepare, preparing, what)
-            kills, wrong = kill_everywhere(what, checking, stride, preparing=prepare, calling=calling)
-            report["kills"][f"{what}/{checking.__name__}"] = kills
-            report["wrong"] += wrong
-    print(json.dumps(report))
-
-
-def _prepare(preparing: Callable[[Path, str], None], what: str, root: Path) -> None:
-    preparing(root, what)
+    results = {what: Killer(what, checks, calling).run(preparing, stride) for what in sys.argv[2:] or calls}
+    kills = {what: count for what, (count, _) in results.items()}
+    print(json.dumps({"kills": kills, "wrong": [text for _, wrong in results.values() for text in wrong]}))
 
 
 def expect(found: Any, wanted: Any) -> None:
