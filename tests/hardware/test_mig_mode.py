@@ -1,10 +1,13 @@
 """MIG mode through the real ctypes path: switched, refused, taken back, and what changes with it."""
 
 import threading
+import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from dra_driver.hardware.nvidia import partitioning
 from dra_driver.model.errors import Retry
 from tests.hardware.conftest import Machine
 from tests.hardware.support.mig_bench import PCI, Bench, refusal
@@ -43,9 +46,19 @@ def test_a_gpu_in_use_keeps_its_mode_and_nothing_is_pending(machine: Machine) ->
     bench = Bench(machine, mig=False)
     with machine.state.change():
         bench.gpus[0].processes.append(("compute", 4711, 0xFFFFFFFF, 0xFFFFFFFF, 1))
-    refused = refusal(bench.hardware.set_mig_mode, bench.gpu, True, 3.0)
+    refused = refusal(bench.hardware.set_mig_mode, bench.gpu, True, 1.0)
     assert refused == ("hardware.gpu-in-use", Retry.LATER)
     assert machine.state.read().gpus[0].facts["mig_mode"] == "0 0"
+
+
+def test_a_gpu_in_use_is_never_said_not_to_answer_for_lack_of_time(machine: Machine, monkeypatch) -> None:
+    """The last attempt begins so late that its answer can't come in time."""
+    too_long = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: time.sleep(0.5))
+    monkeypatch.setattr(partitioning, "time", too_long)
+    bench = Bench(machine, mig=False)
+    with machine.state.change():
+        bench.gpus[0].processes.append(("compute", 4711, 0xFFFFFFFF, 0xFFFFFFFF, 1))
+    assert refusal(bench.hardware.set_mig_mode, bench.gpu, True, 0.5) == ("hardware.gpu-in-use", Retry.LATER)
 
 
 def test_ampere_is_refused_without_asking_the_library(machine: Machine) -> None:

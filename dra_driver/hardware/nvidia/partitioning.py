@@ -106,15 +106,19 @@ class Partitioning:
 
     def _until_free(self, gpu: GpuFacts, work: Work[T], end: float, in_use: str, what: str) -> T:
         """Repeat `work` while something is in use. Raises: HardwareError, and what `work` raises itself."""
-        pause_s = _FIRST_PAUSE_S
+        pause_s, refused = _FIRST_PAUSE_S, None
         while True:
             try:
                 return self.ask(gpu, work, end)
             except NvmlFault as fault:
                 if fault.name != "IN_USE":
                     raise _refusal(fault, what) from fault
-                if time.monotonic() + pause_s >= end:
-                    raise _in_use(in_use, what, fault) from fault
+                refused = fault
+            except HardwareError:
+                if refused is None or time.monotonic() < end:
+                    raise  # otherwise the last attempt only had too little time for an answer
+            if time.monotonic() + pause_s >= end:
+                raise _in_use(in_use, what, refused) from refused
             time.sleep(pause_s)
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
