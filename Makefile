@@ -27,7 +27,7 @@ demo: $(READY)   ## The main job on one laptop: publish, allocate, prepare, unpr
 
 test: $(READY)   ## The fast lane: lint, types, laws, tests.
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint collected
-	$(BIN)/python -m pytest -n $(JOBS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 	@echo "the same claims on a real Kubernetes: make test-cluster (docs/development.md)"
 
 lint: style types laws ## Lint, formatting, types and import laws.
@@ -72,7 +72,7 @@ pythons:         ## Run the tests under every Python 3.11 to 3.14 that is found.
 	@for v in 3.11 3.12 3.13 3.14; do \
 	  if python$$v -c '' 2>/dev/null; then \
 	    $(MAKE) --no-print-directory .venv-$$v/.ready PYTHON=python$$v VENV=.venv-$$v && \
-	    .venv-$$v/bin/python -m pytest -n $(JOBS) || exit 1; \
+	    .venv-$$v/bin/python -m pytest -n $(JOBS) --dist worksteal || exit 1; \
 	  else echo "python$$v: not found, skipped"; fi; done
 
 clean:           ## Remove the virtual environments and caches.

@@ -1,6 +1,8 @@
 """Hypothesis judges what is found, never how long it took: a busy machine is no fault of a strategy or of ours."""
 
 import gc
+import itertools
+import os
 
 # pytest imports it in whatever thread meets a warning first, and a second thread then finds it half-made.
 import tracemalloc  # noqa: F401
@@ -22,3 +24,16 @@ def pytest_collection() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.hookimpl(trylast=True)  # after the order was made random
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin each process's equal part with its share of the long tests, so that none of them is the last to end."""
+    count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    long = [item for item in items if item.get_closest_marker("long")]
+    rest = iter([item for item in items if not item.get_closest_marker("long")])
+    size, larger = divmod(len(items), count)  # where parts can't be equal, the last ones have one test more
+    parts = [long[number::count] for number in range(count)]
+    for number, part in enumerate(parts):
+        part.extend(itertools.islice(rest, size + (number >= count - larger) - len(part)))
+    items[:] = [item for part in parts for item in part]

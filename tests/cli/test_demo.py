@@ -45,6 +45,7 @@ def plain(line):
     return re.sub(r"\d+ ms|[\d.]+ s\b|process \d+, \d+ MiB", "#", re.sub(r"\s+", " ", line)).strip()
 
 
+@pytest.mark.long
 def test_the_demo_meets_every_expectation_leaves_nothing_and_prints_what_the_readme_shows():
     done = demo(NODE_NAME="from-the-environment", POD_UID="not-a-pod", COLUMNS="140")
     assert done.returncode == 0, done.stdout + done.stderr

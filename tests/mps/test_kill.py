@@ -15,6 +15,7 @@ from tests.support.progress import output_of
 STRIDE = 200
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)  # the program may take its time while it makes progress
 def test_kills_of_supervisor_and_daemon_leak_nothing():
     where = f"{STRIDE}:{random.randrange(STRIDE // 2)}"  # replayed by these words

@@ -16,6 +16,7 @@ import pytest
 OPERATIONS = 25
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.geteuid() != 0, reason="file systems and cgroups of daemons, and strangers, need root")
 def test_kills_and_hostile_clients_lose_nothing():
     seed = str(random.randrange(1 << 30))  # replayed by this number

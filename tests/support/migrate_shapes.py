@@ -6,6 +6,7 @@ migration makes of them now into tests/migrate/expected: to be looked at, line b
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 from dra_driver.migrate import SourceText, migrate
@@ -19,6 +20,7 @@ def expected(shape: Path) -> Path:
     return HERE / "expected" / shape.name
 
 
+@cache
 def migrated(shape: Path):
     """Migrate a shape."""
     (done,) = migrate([SourceText(shape.name, shape.read_text())])

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.progress import output_of
 
-pytestmark = pytest.mark.timeout(900)  # each program may take its time while it makes progress
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]  # each program may take its time while it makes progress
 
 
 def killed(program: str) -> dict[str, int]:

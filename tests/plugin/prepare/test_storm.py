@@ -5,9 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 OPERATIONS = 150
 
 
+@pytest.mark.long
 def test_no_device_is_in_two_hands_and_nothing_is_lost_while_two_agents_are_killed_again_and_again() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.plugin.support.storm", str(OPERATIONS)],
