@@ -134,6 +134,9 @@ def _run(options: Options, hardware: Hardware) -> int:
 
         from dra_driver.agent.node import NodeAgent
 
+        if options.metrics_address:
+            import dra_driver.telemetry.metrics  # noqa: F401
+
     _share_heaps()
     signals.end_at_once = True  # a named pipe among the operator's files would make the agent wait for ever
     if signals.stop.is_set():
@@ -188,8 +191,9 @@ def _idle_page(options: Options, hardware: Hardware) -> StatusPage | None:
     """
     if not options.metrics_address:
         return None
-    from dra_driver.agent.status import StatusPage
-    from dra_driver.telemetry.metrics import Metrics, Snapshot
+    with lean_imports():
+        from dra_driver.agent.status import StatusPage
+        from dra_driver.telemetry.metrics import Metrics, Snapshot
 
     idle = Snapshot(version=__version__, vendor=hardware.vendor)
     page = StatusPage(options.metrics_address, metrics=Metrics(lambda: idle).render, readiness=tuple)

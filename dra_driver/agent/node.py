@@ -25,7 +25,7 @@ from dra_driver.hardware.port import Hardware
 from dra_driver.model.errors import DriverError
 from dra_driver.model.taints import DeviceTaints
 from dra_driver.plugin.instances.folder_use import FolderUse
-from dra_driver.plugin.kubelet.claim_calls import Answered
+from dra_driver.plugin.kubelet.call_notes import Answered
 from dra_driver.telemetry.logs import fields
 
 if TYPE_CHECKING:

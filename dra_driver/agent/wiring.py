@@ -30,7 +30,7 @@ from dra_driver.mps.client import MpsClient, socket_path
 from dra_driver.plugin.composition import ClaimSurroundings, ClaimWork, NodeFolders, compose
 from dra_driver.plugin.instances.folder_use import folder_id
 from dra_driver.plugin.instances.roles import NodeRole
-from dra_driver.plugin.kubelet.claim_calls import Answered
+from dra_driver.plugin.kubelet.call_notes import Answered
 from dra_driver.plugin.kubelet.same_name_drivers import STARTED
 from dra_driver.plugin.kubelet.server import PluginServer
 from dra_driver.plugin.mig.abandoned_partitions import AbandonedPartitions

@@ -9,9 +9,10 @@ Source: CDI specification, "Released versions", "JSON Definition", "Kind" and "C
 
 from __future__ import annotations
 
+import functools
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from dra_driver.model.edits import DeviceNode, Edits, Hook, Mount
 from dra_driver.model.errors import PrepareError
@@ -33,29 +34,25 @@ def render(kind: str, devices: Mapping[str, Edits], common: Edits) -> bytes:
     """
     vendor, _, class_ = kind.partition("/")
     _check_names(kind, vendor, class_, devices)
-    head = {
-        "cdiVersion": _lowest_version(class_, devices, common),
-        "kind": kind,
-        "devices": [{"name": name, "containerEdits": _edits(edits)} for name, edits in sorted(devices.items())],
-    }
-    return f'{_text(head)[:-1]},"containerEdits":{_text_of_common(common)}}}\n'.encode()
+    written = {name: _of_device(edits) for name, edits in sorted(devices.items())}
+    of_all, lowest = _of_common(common)
+    version = max(_lowest_of_names(class_, devices), lowest, *(needed for _, needed in written.values()))
+    own = ",".join(f'{{"name":"{name}","containerEdits":{text}}}' for name, (text, _) in written.items())
+    head = f'"cdiVersion":"{version}","kind":"{kind}","devices":[{own}]'  # checked names need no escaping
+    return f'{{{head},"containerEdits":{of_all}}}\n'.encode()
 
 
-def _text(wire: Wire) -> str:
-    return json.dumps(wire, separators=(",", ":"), ensure_ascii=False)
+_last_common: tuple[Edits, tuple[str, str]] = (Edits(), ("{}", "0.3.0"))
 
 
-_last_common: tuple[Edits, str] = (Edits(), "{}")
-
-
-def _text_of_common(common: Edits) -> str:
-    """Return the JSON of the common edits, kept for the next document: all documents of a node share the same edits."""
+def _of_common(common: Edits) -> tuple[str, str]:
+    """Return what `_written` does for the common edits, kept for the next document: all of a node's share one value."""
     global _last_common  # noqa: PLW0603 - one tuple, replaced as a whole, so that threads see either pair
-    edits, text = _last_common
+    edits, written = _last_common
     if edits is not common:
-        text = _text(_edits(common))
-        _last_common = common, text
-    return text
+        written = _written(common)
+        _last_common = common, written
+    return written
 
 
 def _check_names(kind: str, vendor: str, class_: str, devices: Mapping[str, Edits]) -> None:
@@ -78,20 +75,30 @@ def _invalid(message: str) -> PrepareError:
     return PrepareError("cdi-invalid", message)
 
 
-def _lowest_version(class_: str, devices: Mapping[str, Edits], common: Edits) -> str:
-    """Return the lowest CDI version that has the fields and allows the names in use.
+def _lowest_of_names(class_: str, devices: Iterable[str]) -> str:
+    """Return the lowest CDI version that allows the class and the names of devices.
 
-    Source: CDI specification, "Released versions": 0.5.0 hostPath of device nodes and device names that start with a
-    digit (a claim UID does in 10 of 16 cases), 0.6.0 dots in the class, 0.7.0 additionalGids.
+    Source: CDI specification, "Released versions": 0.5.0 device names that start with a digit (a claim UID does in 10
+    of 16 cases), 0.6.0 dots in the class.
     """
-    parts = (common, *devices.values())
-    if any(_gids(part) for part in parts):
-        return "0.7.0"
     if "." in class_:
         return "0.6.0"
-    if any(node.host_path for part in parts for node in part.device_nodes) or any(n[0].isdigit() for n in devices):
-        return "0.5.0"
-    return "0.3.0"
+    return "0.5.0" if any(name[0].isdigit() for name in devices) else "0.3.0"
+
+
+def _written(edits: Edits) -> tuple[str, str]:
+    """Return edits as JSON, and the lowest CDI version that has their fields.
+
+    Source: CDI specification, "Released versions": 0.5.0 hostPath of device nodes, 0.7.0 additionalGids.
+    """
+    text = json.dumps(_edits(edits), separators=(",", ":"), ensure_ascii=False)
+    if _gids(edits):
+        return text, "0.7.0"
+    return text, "0.5.0" if any(node.host_path for node in edits.device_nodes) else "0.3.0"
+
+
+# Claims come again with the same devices. Without its mounts, an Edits value is quick to compare.
+_of_device = functools.lru_cache(maxsize=64)(_written)
 
 
 def _edits(edits: Edits) -> Wire:

@@ -24,6 +24,7 @@ FILE_MODE = 0o644  # runtimes that run without root read the files too
 FOLDER_MODE = 0o755
 SUFFIX = ".json"
 RECORD_MODE = 0o600
+_PIECE_BYTES = 64 * 1024
 _UNFINISHED = ".unfinished"
 _RECORD = ".record"  # beside a file: what of its document is for this driver alone
 _HINTS = {
@@ -43,7 +44,7 @@ class CdiStore:
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
-        self.root = Path(root)
+        self.root, self._root = Path(root), os.fspath(root)
 
     def write(self, file_name: str, content: bytes) -> bool:
         """Make the file hold `content` (from `cdi.spec.render`), durably, and return whether it changed. Idempotent.
@@ -51,16 +52,16 @@ class CdiStore:
         Raises: PrepareError("prepare.cdi-write", LATER) when the folder is read-only, full or can't be created;
         PrepareError("prepare.cdi-file-name") for a name that is hidden, has a slash or does not end in .json.
         """
-        path = self._path(file_name)
+        path, record_path = self._path(file_name), self._hidden(file_name, _RECORD)
         content, record = split(content)
-        if _content(path) == content and _content(_record_of(path)) == record:
+        if _content(path) == content and _content(record_path) == record:
             return False
         try:
-            self._replace(path, content, FILE_MODE)
+            self._replace(path, self._hidden(file_name, _UNFINISHED), content, FILE_MODE)
             if record:  # after its document, so that no sweep takes it for a lone one
-                self._replace(_record_of(path), record, RECORD_MODE)
+                self._replace(record_path, f"{record_path}{_UNFINISHED}", record, RECORD_MODE)
             else:
-                _unlink(str(_record_of(path)))
+                _unlink(record_path)
         except OSError as exc:
             raise self._fault("cdi-write", f"CDI file {file_name} can't be written to {self.root}", exc) from exc
         return True
@@ -70,12 +71,12 @@ class CdiStore:
 
         Raises: PrepareError("prepare.cdi-remove", LATER), PrepareError("prepare.cdi-file-name").
         """
-        self._path(file_name)
+        path, record_path = self._path(file_name), self._hidden(file_name, _RECORD)
         try:
-            _unlink(f"{self.root}/.{file_name}{_UNFINISHED}")
-            _unlink(f"{self.root}/.{file_name}{_RECORD}{_UNFINISHED}")
-            was_there = _unlink(f"{self.root}/{file_name}")
-            _unlink(f"{self.root}/.{file_name}{_RECORD}")
+            _unlink(self._hidden(file_name, _UNFINISHED))
+            _unlink(f"{record_path}{_UNFINISHED}")
+            was_there = _unlink(path)
+            _unlink(record_path)
         except OSError as exc:
             raise self._fault("cdi-remove", f"CDI file {file_name} can't be removed from {self.root}", exc) from exc
         return was_there
@@ -90,9 +91,8 @@ class CdiStore:
 
     def read(self, file_name: str) -> CdiWire | None:
         """Return the document in a file with its records, or None when the file is missing or holds no JSON object."""
-        path = self._path(file_name)
-        document = _json(path)
-        return join(document, _json(_record_of(path))) if isinstance(document, dict) else None
+        document = _json(self._path(file_name))
+        return join(document, _json(self._hidden(file_name, _RECORD))) if isinstance(document, dict) else None
 
     def sweep(self, prefix: str) -> int:
         """Remove the unfinished files and lone records with `prefix` that crashed writers left; return their number.
@@ -118,16 +118,21 @@ class CdiStore:
                 ) from exc
         return swept
 
-    def _path(self, file_name: str) -> Path:
+    # Paths are texts from here on: pathlib is slower, and every call of the kubelet's comes here.
+
+    def _path(self, file_name: str) -> str:
         if "/" in file_name or "\0" in file_name or file_name.startswith(".") or not file_name.endswith(SUFFIX):
             raise PrepareError(
                 "cdi-file-name",
                 f"{file_name!r} can't name a CDI file: it must end in {SUFFIX}, have no slash and not start with a dot",
             )
-        return self.root / file_name
+        return f"{self._root}/{file_name}"
 
-    def _replace(self, path: Path, content: bytes, mode: int) -> None:
-        unfinished = _unfinished(path)
+    def _hidden(self, file_name: str, ending: str) -> str:
+        """Return the path of what stands beside a file under a hidden name: its record, or what is being written."""
+        return f"{self._root}/.{file_name}{ending}"
+
+    def _replace(self, path: str, unfinished: str, content: bytes, mode: int) -> None:
         fd = self._open_unfinished(unfinished)
         try:
             try:
@@ -135,16 +140,16 @@ class CdiStore:
                 _write_all(fd, content)
                 os.fchmod(fd, mode)
                 os.fsync(fd)
-                unfinished.rename(path)
+                os.rename(unfinished, path)  # noqa: PTH104
             except OSError:
                 with contextlib.suppress(OSError):
-                    unfinished.unlink()
+                    _unlink(unfinished)
                 raise
         finally:
             os.close(fd)
         self._sync_folder()
 
-    def _open_unfinished(self, unfinished: Path) -> int:
+    def _open_unfinished(self, unfinished: str) -> int:
         """Open the hidden file and return it locked; retry when another writer or a sweep replaced it in between."""
         while True:
             try:
@@ -154,7 +159,7 @@ class CdiStore:
                 continue
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX)
-                if os.fstat(fd).st_ino == unfinished.stat().st_ino:
+                if os.fstat(fd).st_ino == os.stat(unfinished).st_ino:  # noqa: PTH116
                     return fd
             except FileNotFoundError:
                 pass  # it was renamed or swept before we held the lock: start over
@@ -164,7 +169,7 @@ class CdiStore:
             os.close(fd)
 
     def _sync_folder(self) -> None:
-        fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
         finally:
@@ -175,33 +180,37 @@ class CdiStore:
         return PrepareError(code, f"{message}: {exc.strerror or exc}", hint=hint, retry=Retry.LATER)
 
 
-def _unfinished(path: Path) -> Path:
-    """Return the hidden name under which a file or a record, whose name is hidden already, is written."""
-    return path.with_name(f".{path.name.removeprefix('.')}{_UNFINISHED}")
-
-
-def _record_of(path: Path) -> Path:
-    return path.with_name(f".{path.name}{_RECORD}")
-
-
-def _content(path: Path) -> bytes:
+def _content(path: str) -> bytes:
     """Return a file's content; nothing where it is missing or can't be read, so that it is written."""
     try:
-        return path.read_bytes()
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return b""
-
-
-def _json(path: Path) -> object:
     try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        return _read_all(fd)
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
+
+
+def _read_all(fd: int) -> bytes:
+    content = b""
+    while piece := os.read(fd, _PIECE_BYTES):
+        content += piece
+    return content
+
+
+def _json(path: str) -> object:
+    try:
+        return json.loads(_content(path))
+    except ValueError:
         return None
 
 
 def _unlink(path: str) -> bool:
     try:
-        os.unlink(path)  # noqa: PTH108 - pathlib is slower, and every unprepare calls this
+        os.unlink(path)  # noqa: PTH108
     except (FileNotFoundError, NotADirectoryError):
         return False
     return True

@@ -8,9 +8,13 @@ _PROGRAM = """
 import json, sys
 from dra_driver.agent.lean import lean_imports
 with lean_imports():
-    import grpc._server, dra_driver.agent.node
+    import grpc._server, dra_driver.agent.node, dra_driver.telemetry.metrics as metrics
 unused = ("asyncio", "google.protobuf.text_format", "grpc.aio", "importlib.metadata", "typing_extensions", "zipfile")
+unused += ("email", "http.server", "socketserver", "urllib.request", "wsgiref")
 kept_out = [n for n in unused if n in sys.modules]
+assert b"dra_driver_build_info" in metrics.Metrics(metrics.Snapshot).render()
+import http.server, urllib.request, wsgiref.simple_server
+assert issubclass(wsgiref.simple_server.WSGIServer, http.server.HTTPServer) and urllib.request.build_opener()
 from google.protobuf import descriptor_pool
 python_message = descriptor_pool.python_message
 assert python_message.GeneratedProtocolMessageType.__module__ == python_message.__name__, "real at first use"

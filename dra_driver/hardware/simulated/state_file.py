@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dra_driver.model.stamp import stamp_of
+from dra_driver.model.stamp import Stamp, stamp_of
 
 State = Mapping[str, Any]  # JSON
 
@@ -29,6 +29,7 @@ class StateFile:
         self._boot_id = boot_id
         self._lock = threading.Lock()
         self._held: Mapping[str, State] = {}
+        self._known: tuple[Stamp | None, Mapping[str, State]] | None = None  # the file when it was last read
         self._changes = 0
 
     def fingerprint(self) -> Hashable:
@@ -41,6 +42,13 @@ class StateFile:
         """Return the states as they are now."""
         if self._path is None:
             return self._held
+        stamp, known = stamp_of(self._path), self._known
+        if stamp is None or known is None or known[0] != stamp:
+            known = self._known = stamp, self._content()
+        return known[1]
+
+    def _content(self) -> Mapping[str, State]:
+        assert self._path is not None  # noqa: S101 - there is a file
         try:
             document = json.loads(self._path.read_bytes())
         except (OSError, ValueError):
@@ -62,10 +70,17 @@ class StateFile:
         if self._path is None:
             yield
             return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.with_suffix(".lock").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        lock = self._path.with_suffix(".lock")
+        try:
+            fd = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            fd = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
             yield
+        finally:
+            os.close(fd)
 
     def _write(self, states: Mapping[str, State]) -> None:
         self._changes += 1

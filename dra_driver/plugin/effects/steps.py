@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
 from typing import Any
 
-from dra_driver.claims.plan import Step
+from dra_driver.claims.plan import MigPartitionStep, Step
 from dra_driver.model.errors import DriverError, PrepareError, Retry
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.ledger.recorded_steps import RecordedStep, UnknownStep
@@ -33,17 +35,20 @@ class Effects:
         return (*known.values(), *kept)
 
     def apply(self, steps: Iterable[Step], run: StepRun) -> None:
-        """Carry out the steps in order. What they find and make is kept in `run`.
+        """Carry out the steps in order, partitions on several GPUs at the same time.
 
-        Idempotent: a step whose effect is in place already changes nothing.
+        What they find and make is kept in `run`. Idempotent: a step whose effect is in place already changes nothing.
 
-        Raises: ClaimError, HardwareError, PrepareError, SharingError.
+        Raises: ClaimError, HardwareError, PrepareError, SharingError, after all that was begun has ended.
         """
-        for step in self._in_force(steps, run):
-            recorded = run.record_of(step.kind, step.key)
-            made = self._performers[step.kind].perform(step, recorded, run)
-            if made is not recorded:
-                run.keep(made)
+        for chains in _groups(self._in_force(steps, run)):
+            if len(chains) == 1:
+                self._perform(chains[0], run)
+                continue
+            with ThreadPoolExecutor(len(chains), thread_name_prefix="partitions") as pool:
+                begun = [pool.submit(self._perform_apart, chain, run) for chain in chains]
+            for each in begun:
+                each.result()
 
     def refresh(self, steps: Iterable[Step], run: StepRun) -> None:
         """Rewrite the CDI file from the current state. Nothing else is made. Raises: HardwareError, PrepareError."""
@@ -78,6 +83,19 @@ class Effects:
                 retry=Retry.LATER,
             )
 
+    def _perform(self, steps: Iterable[Step], run: StepRun) -> None:
+        """Carry out steps one after the other."""
+        for step in steps:
+            recorded = run.record_of(step.kind, step.key)
+            made = self._performers[step.kind].perform(step, recorded, run)
+            if made is not recorded:
+                run.keep(made)
+
+    def _perform_apart(self, steps: Iterable[Step], run: StepRun) -> None:
+        """Carry out steps one after the other, in a thread beside the call's own."""
+        with run.patience():
+            self._perform(steps, run)
+
     def _in_force(self, steps: Iterable[Step], run: StepRun) -> list[Step]:
         """Return the steps of a plan as the claim was prepared with them, and those that the plan no longer has.
 
@@ -88,3 +106,16 @@ class Effects:
         left = ((self._performers.get(recorded.kind), recorded) for recorded in known.values())
         more = [performer.left_in_force(recorded) for performer, recorded in left if performer is not None]
         return [*kept, *(step for step in more if step is not None), last]
+
+
+def _groups(steps: Iterable[Step]) -> Iterator[list[list[Step]]]:
+    """Yield one group after the other. The chains of a group, one for each GPU, can be carried out at the same time."""
+    for is_of_partitions, group in groupby(steps, lambda step: isinstance(step, MigPartitionStep)):
+        if not is_of_partitions:
+            yield [list(group)]
+            continue
+        by_gpu: dict[str, list[Step]] = {}
+        for step in group:
+            if isinstance(step, MigPartitionStep):
+                by_gpu.setdefault(step.gpu.pci_address, []).append(step)
+        yield list(by_gpu.values())

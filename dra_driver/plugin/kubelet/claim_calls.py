@@ -1,7 +1,7 @@
 """ClaimCall: a method of the DRA service. Every fault becomes the error of its claim; no fault fails a whole call.
 
 Both versions of the service share one implementation; v1beta1 has no share ids. The claims of one call are worked on at
-the same time. A call is logged and counted after its answer, because the kubelet waits for that.
+the same time.
 Source: Kubernetes DRA plugin API v1 and v1beta1.
 """
 
@@ -10,22 +10,19 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar
 
 from dra_driver.claims.plan import PreparedDevice
 from dra_driver.model.errors import DriverError
 from dra_driver.plugin.deadline import Deadline
+from dra_driver.plugin.kubelet.call_notes import CallNote, CallNotes
 from dra_driver.plugin.kubelet.methods import MESSAGES, Context
 from dra_driver.plugin.prepare.preparer import Preparer
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
-
-Answered = Callable[[str, float, str], None]  # rpc, seconds, "ok" or the error's code
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +43,8 @@ class ClaimCall:
 
     rpc: ClassVar[str]
 
-    def __init__(self, version: str, preparer: Preparer, pool: ThreadPoolExecutor, answered: Answered) -> None:
-        self._messages, self._version, self._preparer, self._answered = MESSAGES[version], version, preparer, answered
+    def __init__(self, version: str, preparer: Preparer, pool: ThreadPoolExecutor, notes: CallNotes) -> None:
+        self._messages, self._version, self._preparer, self._notes = MESSAGES[version], version, preparer, notes
         self.experimental_thread_pool = self._pool = pool
 
     def __call__(self, request: Any, context: Context) -> Any:
@@ -62,7 +59,7 @@ class ClaimCall:
         """Return the answer for one claim as a message."""
         raise NotImplementedError
 
-    def _answers(self, claims: Any, deadline: Deadline, context: Context) -> dict[str, Any]:
+    def _answers(self, claims: Any, deadline: Deadline) -> dict[str, Any]:
         """Answer every claim of a call, keyed by UID, in parallel as far as the pool has free threads.
 
         Any number of claims may wait for devices, and the other claims should not wait for them. Where no other thread
@@ -70,23 +67,23 @@ class ClaimCall:
         """
         todo = deque({claim.uid: claim for claim in claims}.values())
         answers: dict[str, Any] = {}
-        helpers = [self._pool.submit(self._answer_all, todo, answers, deadline, context) for _ in range(len(todo) - 1)]
-        self._answer_all(todo, answers, deadline, context)
+        helpers = [self._pool.submit(self._answer_all, todo, answers, deadline) for _ in range(len(todo) - 1)]
+        self._answer_all(todo, answers, deadline)
         for helper in helpers:
             if not helper.cancel():
                 helper.result()
         return answers
 
-    def _answer_all(self, todo: deque[Any], answers: dict[str, Any], deadline: Deadline, context: Context) -> None:
+    def _answer_all(self, todo: deque[Any], answers: dict[str, Any], deadline: Deadline) -> None:
         """Answer claims until none is left to do."""
         while True:
             try:
                 claim = todo.popleft()
             except IndexError:
                 return
-            answers[claim.uid] = self._message(self._answer(claim, deadline, context))
+            answers[claim.uid] = self._message(self._answer(claim, deadline))
 
-    def _answer(self, claim: Any, deadline: Deadline, context: Context) -> Answer:
+    def _answer(self, claim: Any, deadline: Deadline) -> Answer:
         """Work on one claim."""
         started = time.monotonic()
         try:
@@ -96,23 +93,9 @@ class ClaimCall:
         except Exception as error:
             log.exception("bug: unexpected error", extra=fields(rpc=self.rpc, claim_uid=claim.uid))
             answer = Answer((), "driver.bug", f"{type(error).__name__}: {error} [driver.bug]")
-        note = partial(self._note, claim, answer, time.monotonic() - started)
-        if not context.add_callback(note):  # the call has ended already
-            note()
+        took_s, name = time.monotonic() - started, f"{claim.namespace}/{claim.name}"
+        self._notes.add(CallNote(self.rpc, name, claim.uid, took_s, len(answer.devices), answer.code, answer.text))
         return answer
-
-    def _note(self, claim: Any, answer: Answer, seconds: float) -> None:
-        """Count and log what was answered."""
-        self._answered(self.rpc, seconds, answer.code)
-        record = {
-            "claim": f"{claim.namespace}/{claim.name}",
-            "claim_uid": claim.uid,
-            "took_ms": round(seconds * 1000, 1),
-        }
-        if answer.text:
-            log.warning("claim refused", extra=fields(rpc=self.rpc, code=answer.code, err=answer.text, **record))
-        else:
-            log.info("claim answered", extra=fields(rpc=self.rpc, devices=len(answer.devices), **record))
 
 
 class PrepareCall(ClaimCall):
@@ -125,7 +108,7 @@ class PrepareCall(ClaimCall):
         if not context.is_active():
             return self._messages.NodePrepareResourcesResponse()
         deadline = Deadline.of_call(context.time_remaining())
-        return self._messages.NodePrepareResourcesResponse(claims=self._answers(request.claims, deadline, context))
+        return self._messages.NodePrepareResourcesResponse(claims=self._answers(request.claims, deadline))
 
     def _work(self, claim: Any, deadline: Deadline) -> tuple[PreparedDevice, ...]:
         return self._preparer.prepare(claim.namespace, claim.name, claim.uid, deadline)
@@ -144,7 +127,7 @@ class UnprepareCall(ClaimCall):
     def __call__(self, request: Any, context: Context) -> Any:
         """Unprepare the claims of a call."""
         deadline = Deadline.of_call(context.time_remaining(), goes_first=True)
-        return self._messages.NodeUnprepareResourcesResponse(claims=self._answers(request.claims, deadline, context))
+        return self._messages.NodeUnprepareResourcesResponse(claims=self._answers(request.claims, deadline))
 
     def _work(self, claim: Any, deadline: Deadline) -> tuple[PreparedDevice, ...]:
         self._preparer.unprepare(claim.uid, deadline)

@@ -16,7 +16,8 @@ from typing import Any
 import grpc
 
 from dra_driver.model.stamp import Stamp
-from dra_driver.plugin.kubelet.claim_calls import Answered, PrepareCall, UnprepareCall
+from dra_driver.plugin.kubelet.call_notes import Answered, CallNotes
+from dra_driver.plugin.kubelet.claim_calls import PrepareCall, UnprepareCall
 from dra_driver.plugin.kubelet.health_stream import HEALTH_VERSIONS, HealthStream
 from dra_driver.plugin.kubelet.methods import VERSIONS, dra_methods
 from dra_driver.plugin.kubelet.registration import Registration, add_port
@@ -51,7 +52,7 @@ class PluginServer:
         answered: Answered = lambda *_: None,
         health: HealthStream | None = None,
     ) -> None:
-        self._driver, self._preparer, self._answered = driver, preparer, answered
+        self._driver, self._preparer, self._notes = driver, preparer, CallNotes(answered)
         self._health = health
         self.paths = choose_paths(driver, registrar_dir, plugins_dir / driver, pod_uid)
         self._registration = Registration(
@@ -90,6 +91,7 @@ class PluginServer:
             server.add_generic_rpc_handlers(tuple(map(self._health.methods, HEALTH_VERSIONS)))
         bind_privately(self.paths.service, lambda: add_port(server, self.paths.service))
         self._registration.bind(server)
+        self._notes.start()
         server.start()
         self._server, self._made = server, identity(self.paths.service)
         log.info("plugin serving", extra=fields(driver=self._driver, socket=str(self.paths.service)))
@@ -107,6 +109,7 @@ class PluginServer:
         done.wait(2.0)
         for pool in (self._prepares, self._unprepares, self._registrations):
             pool.shutdown(wait=False, cancel_futures=True)
+        self._notes.stop()
         self._server = None
         if self._is_ours():
             self.paths.service.unlink(missing_ok=True)
@@ -120,6 +123,6 @@ class PluginServer:
         return self._made is not None and identity(self.paths.service) == self._made
 
     def _methods(self, version: str) -> grpc.GenericRpcHandler[Any, Any]:
-        prepare = PrepareCall(version, self._preparer, self._prepares, self._answered)
-        unprepare = UnprepareCall(version, self._preparer, self._unprepares, self._answered)
+        prepare = PrepareCall(version, self._preparer, self._prepares, self._notes)
+        unprepare = UnprepareCall(version, self._preparer, self._unprepares, self._notes)
         return dra_methods(version, prepare, unprepare)

@@ -138,12 +138,11 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
     # The methods below run under the GPU's lock
 
     def _create(self, step: MigPartitionStep, deadline: Deadline) -> PartitionFacts:
+        """Create the partition; the hardware itself says whether MIG mode has to be switched on first."""
         gpu, cut, port = step.gpu, step.cut, self._modes.port(step.gpu)
-        if not gpu.mig_enabled and not self._modes.is_ours(gpu):
-            self._modes.switch_on(gpu, deadline)
         try:
             return port.create_partition(gpu, cut.profile, cut.start, deadline.remaining())
-        except HardwareError as error:  # the mode was on when it was last read
+        except HardwareError as error:
             if error.code != "hardware.mig-off":
                 raise
         self._modes.switch_on(gpu, deadline)

@@ -92,8 +92,8 @@ class Planner:
 
     def _plan(self, claim: AllocatedClaim, devices: Mapping[str, Device]) -> PreparePlan:
         edits = {name: self._edits(claim, device) for name, device in devices.items() if not is_made(claim, device)}
-        is_counting = any(device.counter_set for device in devices.values())
-        mig_on = self._ledger.modes(self._node.boot_id) if is_counting else ()
+        may_switch = any(device.counter_set and device.cut is None for device in devices.values())
+        mig_on = self._ledger.modes(self._node.boot_id) if may_switch else ()
         return plan_prepare(claim, devices, edits, self._hardware.common_edits(), self._names, mig_on=mig_on)
 
     def _edits(self, claim: AllocatedClaim, device: Device) -> Edits:

@@ -23,7 +23,7 @@ from dra_driver.plugin.effects.steps import Effects
 from dra_driver.plugin.ledger.conflicts import Conflict
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.ledger.record import UNFINISHED, ClaimState, Record, record_of_plan
-from dra_driver.plugin.ledger.recorded_steps import ends_with_power
+from dra_driver.plugin.ledger.recorded_steps import ends_with_power, is_only_file
 from dra_driver.plugin.locks import NodeLocks, claim_lock, device_lock
 from dra_driver.plugin.prepare.claim_undo import UNDO_SECONDS, ClaimUndo
 from dra_driver.plugin.prepare.device_wait import DeviceWait
@@ -145,20 +145,29 @@ class Preparer:
             log.info("CDI file written again", extra=fields(claim=record.full_name, claim_uid=record.uid))
 
     def _begin(self, plan: PreparePlan, deadline: Deadline) -> tuple[Conflict, ...]:
-        """Record the intent and carry it out; if other claims hold a device, return those claims and change nothing."""
+        """Record the intent and carry it out; if other claims hold a device, return those claims and change nothing.
+
+        A claim that needs only a file is recorded as prepared at once, in one transaction: after a crash before the
+        file was written `refresh_cdi` writes it, and the kubelet, which has no answer, asks again.
+        """
         intent = record_of_plan(plan, self._boot_id, self._effects.look(plan.steps, deadline))
-        is_synced = not ends_with_power(intent.steps)
-        rivals = self._ledger.intend(intent, plan.claim, plan.occupied, is_synced=is_synced)
+        if is_only_file(intent.steps):
+            recorded = replace(intent, state=ClaimState.PREPARED)
+            rivals = self._ledger.intend(recorded, plan.claim, plan.occupied)
+        else:
+            is_synced = not ends_with_power(intent.steps)
+            rivals = self._ledger.intend(intent, plan.claim, plan.occupied, is_synced=is_synced)
         if not rivals:
             self._finish(intent, plan, deadline)
         return rivals
 
     def _finish(self, intent: Record, plan: PreparePlan, deadline: Deadline) -> None:
-        """Carry out the steps and commit; after an error, undo them."""
+        """Carry out the steps and commit, unless that is recorded; after an error, undo them."""
         run = StepRun(intent.uid, intent.steps, self._ledger, deadline)
         try:
             self._effects.apply(plan.steps, run)
-            self._ledger.commit(intent.uid, run.recorded if run.is_changed else None)
+            if not is_only_file(intent.steps):
+                self._ledger.commit(intent.uid, run.recorded if run.is_changed else None)
             self._late_pods.follow(intent.steps)
         except Exception:
             undo_by = deadline if deadline.remaining() > UNDO_SECONDS else Deadline.after(UNDO_SECONDS)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from dra_driver.claims.sharing_plan import SharingStep
@@ -24,14 +26,25 @@ class MadePartition:
 class StepRun:
     """One claim's steps: what is recorded about them, and what they have made so far for the steps that follow.
 
-    `partitions` are by device name. `is_changed` says whether the record differs from the one at the start, and
-    `is_file_changed` whether the CDI file had to be written.
+    Several threads may carry out steps. `partitions` are by device name. `is_changed` says whether the record differs
+    from the one at the start, and `is_file_changed` whether the CDI file had to be written.
     """
 
-    __slots__ = ("_ledger", "_recorded", "deadline", "is_changed", "is_file_changed", "partitions", "shared", "uid")
+    __slots__ = (
+        "_ledger",
+        "_noting",
+        "_recorded",
+        "deadline",
+        "is_changed",
+        "is_file_changed",
+        "partitions",
+        "shared",
+        "uid",
+    )
 
     def __init__(self, uid: str, recorded: Iterable[RecordedStep], ledger: Ledger, deadline: Deadline) -> None:
         self.uid, self.deadline, self._ledger = uid, deadline, ledger
+        self._noting = threading.Lock()  # the last of two notes must hold what the first one says
         self._recorded = {step.identity: step for step in recorded}
         self.partitions: dict[str, MadePartition] = {}
         self.shared: list[tuple[SharingStep, RecordedSharing]] = []
@@ -60,8 +73,13 @@ class StepRun:
 
         Raises: LedgerError.
         """
-        self.keep(step)
-        self._ledger.set_steps(self.uid, self.recorded)
+        with self._noting:
+            self.keep(step)
+            self._ledger.set_steps(self.uid, self.recorded)
+
+    def patience(self) -> AbstractContextManager[None]:
+        """Make the current thread wait for a locked ledger until the deadline, as the call's own thread does."""
+        return self._ledger.until(self.deadline)
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.model.errors import ClaimError, HardwareError, SharingError
+from dra_driver.model.errors import ClaimError, HardwareError, PrepareError, SharingError
 from dra_driver.model.sharing import ComputeMode, Interval, MpsSettings, TimeSlicingSettings
 from tests.support.plugin.mig_parts import OTHER, WHOLE, small
 from tests.support.plugin.sharing_parts import BOTH_MODES, SharingRig, mps, replica, time_slicing
@@ -47,6 +47,20 @@ def test_an_interval_is_set_once_and_restored_once(rig: SharingRig) -> None:
     rig.unprepare("u1")
     assert rig.sets == [(WHOLE, "Long"), (WHOLE, "Default")]
     rig.assert_unshared()
+
+
+def test_a_commit_that_fails_leaves_nothing_behind(rig: SharingRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PrepareError("any", "commit failed")
+
+    rig.allocate("u1", WHOLE, configs=(time_slicing("Long"),))
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.ledger, "commit", refuse)
+        with pytest.raises(PrepareError, match="commit failed"):
+            rig.prepare("u1")
+    assert rig.intervals() == ("Default", "Default")
+    rig.assert_unshared()
+    rig.assert_empty()
 
 
 def test_the_default_interval_sets_nothing_unless_somebody_set_another(rig: SharingRig) -> None:

@@ -357,13 +357,16 @@ def test_a_commit_waits_for_the_disk_if_one_of_its_jobs_does(tmp_path: Path) -> 
     database.close()
 
 
-def test_intents_are_synced_where_more_than_a_file_is_made(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    synced: list[bool] = []
-    intend = rig.ledger.intend
-    monkeypatch.setattr(rig.ledger, "intend", lambda *a, is_synced: synced.append(is_synced) or intend(*a))
+def test_a_claim_that_needs_only_a_file_is_recorded_in_one_synced_transaction(rig: Rig) -> None:
+    database = rig.ledger._file.current(Deadline.after(5))
+    lines: list[str] = []
+    database._writer.set_trace_callback(lines.append)
     rig.allocate("u1", "gpu-0")
     rig.prepare("u1")
-    assert synced == [False]
+    database._writer.set_trace_callback(None)
+    assert lines.count("COMMIT") == 1
+    assert not any("synchronous=NORMAL" in line for line in lines)
+    assert rig.states() == {"u1": "prepared"}
     assert is_only_file([FILE])
     assert not is_only_file([FILE, PARTITION])
 

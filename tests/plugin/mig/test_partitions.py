@@ -50,6 +50,35 @@ def test_several_partitions_of_several_gpus_in_one_claim(rig):
     rig.assert_untouched()
 
 
+def test_partitions_of_one_claim_on_two_gpus_are_made_at_the_same_time(rig, monkeypatch):
+    both, create = threading.Barrier(2), rig.hardware.create_partition
+
+    def create_together(*arguments):
+        both.wait(20)  # broken, and so an error, where one waits for the other to end
+        return create(*arguments)
+
+    for gpu in (rig.gpu(0), rig.gpu(1)):
+        rig.hardware.set_mig_mode(gpu, True, 5)
+    rig.look()
+    monkeypatch.setattr(rig.hardware, "create_partition", create_together)
+    rig.now_prepare("u1", small(0), small(2, OTHER))
+    assert rig.cuts() == [(0, "1g.10gb", 0), (1, "1g.10gb", 2)]
+
+
+def test_a_partition_that_can_not_be_made_ends_the_one_on_the_other_gpu_too(rig, monkeypatch):
+    create = rig.hardware.create_partition
+
+    def create_on_the_first(gpu, *arguments):
+        if gpu.pci_address == rig.gpu(1).pci_address:
+            raise HardwareError("partitioning-failed", "no")
+        return create(gpu, *arguments)
+
+    monkeypatch.setattr(rig.hardware, "create_partition", create_on_the_first)
+    with pytest.raises(HardwareError):
+        rig.now_prepare("u1", small(0), small(2, OTHER))
+    rig.assert_untouched()
+
+
 def test_mig_mode_goes_off_with_the_last_partition_only(rig):
     rig.now_prepare("u1", small(0))
     rig.now_prepare("u2", small(1))

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from dra_driver.hardware.facts import Problem
-from dra_driver.model.errors import ApiError, ClaimError, DriverError, HardwareError, LedgerError, PrepareError, Retry
+from dra_driver.model.errors import ApiError, ClaimError, HardwareError, LedgerError, PrepareError, Retry
 from tests.support.plugin.parts import DRIVER, POOL, Rig, claim_wire, config, in_thread, inventory, result
 
 
@@ -317,16 +317,26 @@ def test_a_failed_step_leaves_nothing_behind(rig: Rig, monkeypatch: pytest.Monke
     assert rig.prepare("u1")
 
 
-def test_a_commit_that_fails_leaves_nothing_behind(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_claim_whose_file_is_missing_after_a_crash_gets_it_from_the_repair_and_from_a_repeated_call(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        """What a kill looks like to the call: nothing after it runs."""
+
+    def die(*_: object) -> bool:
+        raise Killed
+
     rig.allocate("u1", "gpu-0")
-
-    def refuse(*_: object) -> None:
-        raise PrepareError("any", "commit failed")
-
     with monkeypatch.context() as patch:
-        patch.setattr(rig.ledger, "commit", refuse)
-        with pytest.raises(DriverError, match="commit failed"):
+        patch.setattr(rig.store, "write", die)
+        with pytest.raises(Killed):
             rig.prepare("u1")
+    assert (rig.states(), rig.store.list()) == ({"u1": "prepared"}, ())
+    rig.restart()
+    assert rig.repair.refresh_cdi() == 1
+    assert len(rig.store.list()) == 1
+    rig.prepare("u1")
+    rig.unprepare("u1")
     rig.assert_empty()
 
 

@@ -102,15 +102,23 @@ class Recording:
 
 @contextmanager
 def _logged() -> Iterator[list[list[Any]]]:
-    """Collect what is logged, as level, message and keys, without the plugin's own threads."""
+    """Collect what is logged, as level, message and keys, without the plugin's own threads.
+
+    What the threads say that make partitions on several GPUs comes last, in alphabetical order.
+    """
     lines: list[list[Any]] = []
+    beside: list[list[Any]] = []
     handler = logging.Handler()
     caller = logging.makeLogRecord({}).thread
-    handler.emit = lambda r: (  # type: ignore[method-assign]
-        lines.append([r.levelname, r.getMessage(), sorted(getattr(r, "dra_fields", {}))])
-        if r.thread == caller
-        else None
-    )
+
+    def emit(record: logging.LogRecord) -> None:
+        line = [record.levelname, record.getMessage(), sorted(getattr(record, "dra_fields", {}))]
+        if record.thread == caller:
+            lines.append(line)
+        elif (record.threadName or "").startswith("partitions"):
+            beside.append(line)
+
+    handler.emit = emit  # type: ignore[method-assign]
     logger = logging.getLogger("dra_driver")
     before = logger.level
     logger.setLevel(logging.INFO)
@@ -118,6 +126,7 @@ def _logged() -> Iterator[list[list[Any]]]:
     try:
         yield lines
     finally:
+        lines += sorted(beside)
         logger.removeHandler(handler)
         logger.setLevel(before)
 

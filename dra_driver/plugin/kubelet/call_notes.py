@@ -1,0 +1,80 @@
+"""CallNotes: what was answered to the kubelet, counted and logged a moment later.
+
+The kubelet waits for an answer, and often calls again at once. A log line and two metrics cost a quarter of what an
+Unprepare does, less than half of that where many are written one after the other: so they are written together, by one
+thread, at most `LAG_SECONDS` after the first.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dra_driver.telemetry.logs import fields
+from dra_driver.telemetry.loop import Loop
+
+log = logging.getLogger(__name__)
+
+LAG_SECONDS = 0.1
+
+Answered = Callable[[str, float, str], None]  # rpc, seconds, "ok" or the error's code
+
+
+@dataclass(frozen=True, slots=True)
+class CallNote:
+    """What became of one claim in one call; `err` is the text of the error, `took_s` is in seconds."""
+
+    rpc: str
+    claim: str
+    uid: str
+    took_s: float
+    devices: int
+    code: str
+    err: str
+
+
+class CallNotes:
+    """Counts each note with `answered`, and logs it. Any thread may add notes."""
+
+    def __init__(self, answered: Answered) -> None:
+        self._answered = answered
+        self._notes: deque[CallNote] = deque()
+        self._is_awake = self._has_lagged = False
+        self._loop = Loop("call-notes", self._turn, failure="calls not logged")
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._loop.start()
+
+    def stop(self) -> None:
+        """End the thread, and write what is left."""
+        self._loop.stop(1.0)
+        self._write()
+
+    def add(self, note: CallNote) -> None:
+        """Keep a note until it is written."""
+        self._notes.append(note)
+        if not self._is_awake:
+            self._is_awake = True
+            self._loop.wake()
+
+    def _turn(self) -> float:
+        if self._is_awake and not self._has_lagged:
+            self._has_lagged = True
+            return LAG_SECONDS
+        self._is_awake = self._has_lagged = False  # before the notes are taken: one that comes later wakes the thread
+        self._write()
+        return math.inf
+
+    def _write(self) -> None:
+        while self._notes:
+            note = self._notes.popleft()
+            self._answered(note.rpc, note.took_s, note.code)
+            record = {"claim": note.claim, "claim_uid": note.uid, "took_ms": round(note.took_s * 1000, 1)}
+            if note.err:
+                log.warning("claim refused", extra=fields(rpc=note.rpc, code=note.code, err=note.err, **record))
+            else:
+                log.info("claim answered", extra=fields(rpc=note.rpc, devices=note.devices, **record))
