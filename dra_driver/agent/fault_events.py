@@ -20,6 +20,7 @@ from dra_driver.telemetry.loop import Loop
 
 FAULT_REASON = "DeviceFault"
 APPLICATION_REASON = "DeviceApplicationError"
+HELD_BACK_REASON = "EvictionHeldBack"
 APPLICATION_SECONDS = 60.0  # between Events about errors of applications
 WAITING_MOST = 256
 SEEN_LATE_SECONDS = 15.0  # a fault that is found by polling may have ended a pod this long before it is seen

@@ -14,15 +14,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from dra_driver.agent.device_users import DeviceUsers
-from dra_driver.agent.fault_events import FAULT_REASON, DeviceNews, FaultEvents
+from dra_driver.agent.fault_events import FAULT_REASON, HELD_BACK_REASON, DeviceNews, FaultEvents
 from dra_driver.hardware.evidence import XidReport
 from dra_driver.hardware.facts import Facts
 from dra_driver.hardware.port import HealthReporter
 from dra_driver.health.cordons import CordonFile
+from dra_driver.health.eviction_budget import EvictionBudget, Slots
 from dra_driver.health.fault import Subject
 from dra_driver.health.forgetting import ForgetFile
 from dra_driver.health.monitor import HealthMonitor
-from dra_driver.health.policy import HealthPolicy, Verdict
+from dra_driver.health.policy import HealthPolicy, HeldBack, Verdict
 from dra_driver.health.spreading import DevicePlace, is_within, taints_of, verdicts_of
 from dra_driver.health.store import HealthStore
 from dra_driver.health.xid_table import row_of
@@ -37,7 +38,8 @@ STALE_SECONDS = 30.0  # if the monitor has completed no turn for so long, its kn
 class NodeHealth:
     """The health of one node's devices. Any thread may call any method.
 
-    `taint` is called with the new taints whenever they may have changed.
+    `taint` is called with the new taints whenever they may have changed. `slots` are those of the cluster's budget of
+    evictions, None where the policy deletes no pods.
     """
 
     def __init__(
@@ -45,8 +47,10 @@ class NodeHealth:
         reporter: HealthReporter,
         folder: Path,
         *,
-        policy: Path | None,
+        policy: HealthPolicy,
+        slots: Slots | None,
         domain: str,
+        node: str,
         pool: str,
         boot_id: str,
         inventory: Callable[[], Inventory],
@@ -54,7 +58,8 @@ class NodeHealth:
         events: FaultEvents,
         users: DeviceUsers,
     ) -> None:
-        self._policy = _read_policy(policy)
+        self._policy = policy
+        self._budget = self._budget_of(slots, node, HealthStore(folder)) if slots else None
         self._domain, self._pool, self._inventory = domain, pool, inventory
         self._taint, self._events, self._users = taint, events, users
         self._monitor = HealthMonitor(
@@ -70,6 +75,7 @@ class NodeHealth:
         self._is_running = self._is_starting = False
         self._refreshing = threading.Lock()  # ensures that the later of two results is the newer one
         self._told: frozenset[tuple[Subject, str]] = frozenset()
+        self._latest: Mapping[str, tuple[Verdict, ...]] = {}
         self.stream = HealthStream(self.reports)
 
     def start(self) -> None:
@@ -105,7 +111,7 @@ class NodeHealth:
         if not self._is_running:
             return
         with self._refreshing:
-            verdicts = self._verdicts()
+            verdicts = self._latest = self._verdicts()
             self._taint(taints_of(verdicts, self._domain))
             self.stream.changed()
             self._tell_faults(verdicts)
@@ -132,7 +138,24 @@ class NodeHealth:
 
     def _verdicts(self) -> Mapping[str, tuple[Verdict, ...]]:
         now = self._monitor.now
-        return verdicts_of(self._places().values(), now.faults, self._policy, time.time(), now.cordons)
+        places = self._places().values()
+        if not places:  # before the first look at the hardware nothing is judged
+            return {}
+        limited = self._budget.limited if self._budget else tuple
+        return verdicts_of(places, now.faults, self._policy, time.time(), now.cordons, limited=limited)
+
+    def held_back(self) -> Mapping[str, int]:
+        """Return how many GPUs and partitions keep their pods although the policy says NoExecute, by reason."""
+        found = {
+            (one.fault.subject, str(one.held_back)) for all_ in self._latest.values() for one in all_ if one.held_back
+        }
+        return Counter(reason for _, reason in found)
+
+    def _budget_of(self, slots: Slots, node: str, store: HealthStore) -> EvictionBudget:
+        def alert(text: str) -> None:
+            self._events.tell_node(HELD_BACK_REASON, text)
+
+        return EvictionBudget(slots, node=node, store=store, changed=self.refresh, alert=alert)
 
     def _places(self) -> Mapping[str, DevicePlace]:
         return {device.name: _place(device) for device in self._inventory().offering.every()}
@@ -149,6 +172,8 @@ class NodeHealth:
                 self._events.tell_node(FAULT_REASON, f"GPU {subject.gpu}: {sentence}")
                 self._events.tell_users(news)
         self._told = frozenset(blocking)
+        if self.held_back().get(HeldBack.NODE):
+            self._events.tell_node(HELD_BACK_REASON, "more than half of this node's GPUs are sick: their pods stay")
 
     def _tell_of_application(self, subject: Subject, xid: XidReport) -> None:
         devices = frozenset(name for name, place in self._places().items() if is_within(place, subject))
@@ -156,7 +181,7 @@ class NodeHealth:
         self._events.tell_of_application(devices, text, xid.at)
 
 
-def _read_policy(path: Path | None) -> HealthPolicy:
+def read_policy(path: Path | None) -> HealthPolicy:
     """Return the policy of a file, or the default one. Raises: InputError."""
     if path is None:
         return HealthPolicy()

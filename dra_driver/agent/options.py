@@ -13,7 +13,7 @@ from dra_driver.hardware.choose import roots_of
 from dra_driver.hardware.port import Roots
 from dra_driver.inventory.mig.geometry_rules import GeometryRule, read_rules
 from dra_driver.model.errors import UsageError
-from dra_driver.model.names import check_driver_name, check_node_name, check_pod_uid, check_pool_name
+from dra_driver.model.names import check_driver_name, check_node_name, check_pod_uid, check_pool_name, is_dns_label
 from dra_driver.model.sharing import Tenants
 
 MOST_INTERVAL_SECONDS = 60
@@ -56,6 +56,7 @@ class Options:
     is_health_watched: bool = True
     health_policy: Path | None = None
     telemetry: TelemetryOptions | None = None
+    lease_namespace: str = "dra-driver"
 
     @property
     def data_dir(self) -> Path:
@@ -99,6 +100,13 @@ def _telemetry(values: Mapping[str, str]) -> TelemetryOptions | None:
     )
 
 
+def _namespace(text: str) -> str:
+    """Return a namespace's name, checked. Raises: UsageError("usage.namespace")."""
+    if not is_dns_label(text):
+        raise UsageError("namespace", f"--lease-namespace={text!r} is no name of a namespace")
+    return text
+
+
 def options_of(values: Mapping[str, str]) -> Options:
     """Return the options for the values of the flags. Raises: UsageError."""
     check_pool_name(check_node_name(values["node_name"]), check_driver_name(values["driver_name"]))
@@ -125,4 +133,5 @@ def options_of(values: Mapping[str, str]) -> Options:
         is_health_watched=values["health"] == "on",
         health_policy=Path(values["health_policy"]).absolute() if values["health_policy"] else None,
         telemetry=_telemetry(values),
+        lease_namespace=_namespace(values["lease_namespace"]),
     )

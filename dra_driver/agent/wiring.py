@@ -45,6 +45,8 @@ from dra_driver.plugin.repair.repair import Repair
 
 if TYPE_CHECKING:
     from dra_driver.agent.node_health import NodeHealth
+    from dra_driver.health.policy import HealthPolicy
+    from dra_driver.kube.leases import LeaseSlots
     from dra_driver.metering.node_meter import NodeMeter
 
 
@@ -159,13 +161,16 @@ def _health(node: Node, inventory: NodeInventory, listener: Listener, users: Dev
     if not options.is_health_watched or not isinstance(node.hardware, HealthReporter):
         return None
     from dra_driver.agent.fault_events import FaultEvents  # noqa: PLC0415 - only where health is watched
-    from dra_driver.agent.node_health import NodeHealth  # noqa: PLC0415 - only where health is watched
+    from dra_driver.agent.node_health import NodeHealth, read_policy  # noqa: PLC0415 - only where health is watched
 
+    policy = read_policy(options.health_policy)
     return NodeHealth(
         node.hardware,
         options.data_dir,
-        policy=options.health_policy,
+        policy=policy,
+        slots=_eviction_slots(node, policy) if policy.evicts else None,
         domain=options.driver,
+        node=options.node,
         pool=node.identity.pool,
         boot_id=node.identity.boot_id,
         inventory=inventory.read,
@@ -182,6 +187,14 @@ def _meter(node: Node, inventory: NodeInventory) -> NodeMeter | None:
     from dra_driver.agent.node_metering import make_meter  # noqa: PLC0415 - only where the GPUs are metered
 
     return make_meter(node, node.hardware, node.options.telemetry, inventory.read)
+
+
+def _eviction_slots(node: Node, policy: HealthPolicy) -> LeaseSlots:
+    from dra_driver.kube.leases import LeaseSlots  # noqa: PLC0415 - only where a fault may delete pods
+
+    limit = policy.evictions
+    names = [f"dra-driver-eviction-{number}" for number in range(limit.devices)]
+    return LeaseSlots(node.api, namespace=node.options.lease_namespace, names=names, period_s=limit.period_s)
 
 
 def _server(node: Node, preparer: Preparer, answered: Answered, health: NodeHealth | None) -> PluginServer:

@@ -2,11 +2,13 @@
 
 Pure. In: faults. Out: a verdict for each fault that counts. If the driver says that a fault needs no action, the
 verdict only informs. If more than half of a node's GPUs, and at least two, would lose their pods at the same time, none
-does: a mistake of the driver or of a library must not end every job on a node.
+does: a mistake of the driver or of a library must not end every job on a node. What limits the evictions of a cluster
+is in `eviction_budget`.
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -39,6 +41,13 @@ DEFAULT_RULES: Mapping[FaultKey, HealthRule] = {
 }
 
 
+class HeldBack(enum.StrEnum):
+    """Why NO_EXECUTE became NO_SCHEDULE."""
+
+    NODE = "node"  # too many GPUs of the node would lose their pods
+    BUDGET = "budget"  # too many of the cluster have lately
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """A fault that counts, with its effect.
@@ -49,6 +58,15 @@ class Verdict:
     fault: Fault
     effect: TaintEffect
     since: float
+    held_back: HeldBack | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EvictionLimit:
+    """How many GPUs or partitions of the cluster may get NO_EXECUTE within so many seconds."""
+
+    devices: int = 5
+    period_s: int = 600
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +75,7 @@ class HealthPolicy:
 
     rules: Mapping[FaultKey, HealthRule] = field(default_factory=lambda: DEFAULT_RULES)
     ignored_xids: frozenset[int] = frozenset()
+    evictions: EvictionLimit = EvictionLimit()
 
     def judge(self, faults: Iterable[Fault], gpus: int, now: float) -> tuple[Verdict, ...]:
         """Return a verdict for each fault that counts, on a node that has this number of GPUs."""
@@ -64,7 +83,15 @@ class HealthPolicy:
         evicted = {verdict.fault.subject.gpu for verdict in judged if verdict.effect is NO_EXECUTE}
         if len(evicted) < EVICTED_LEAST or 2 * len(evicted) <= gpus:
             return judged
-        return tuple(replace(one, effect=NO_SCHEDULE) if one.effect is NO_EXECUTE else one for one in judged)
+        return tuple(
+            replace(one, effect=NO_SCHEDULE, held_back=HeldBack.NODE) if one.effect is NO_EXECUTE else one
+            for one in judged
+        )
+
+    @property
+    def evicts(self) -> bool:
+        """Return whether any fault may delete pods."""
+        return any(rule.effect is NO_EXECUTE and not rule.is_ignored for rule in self.rules.values())
 
     def _judge(self, fault: Fault, now: float) -> Verdict | None:
         rule = self.rules[fault.key]

@@ -8,6 +8,8 @@ In: a path. Out: `HealthPolicy`, or one InputError with every mistake, its line 
       thermal: {effect: NoSchedule}
       xid: {timeToLive: 24h}
       pcie: {ignore: true}
+      gpu-lost: {effect: NoExecute}
+    evictions: {devices: 5, period: 10m}
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from pathlib import Path
 from dra_driver.documents.document import read_document, with_line
 from dra_driver.documents.fields import Fields
 from dra_driver.health.fault import FaultKey
-from dra_driver.health.policy import DEFAULT_RULES, HealthPolicy, HealthRule
+from dra_driver.health.policy import DEFAULT_RULES, EvictionLimit, HealthPolicy, HealthRule
 from dra_driver.health.xid_table import FALLEN_OFF_BUS
 from dra_driver.model.errors import InputError
 from dra_driver.model.taints import TaintEffect
@@ -27,7 +29,11 @@ VERSION = "health/v1"
 XID_MOST = 9999
 _DURATION = re.compile(r"(?P<number>[1-9][0-9]{0,6})(?P<unit>[smhd])")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_UNFOUNDED = "NoExecute deletes pods, which this version can't limit in the cluster yet; use NoSchedule"
+DEVICES_MOST, PERIOD_MOST = 100, 86400
+_NEVER_EVICTS = {
+    FaultKey.CORDONED: "a cordon never deletes pods",
+    FaultKey.UNMONITORED: "that the library is silent says nothing about the GPUs",
+}
 
 
 def read_health_policy(path: Path) -> HealthPolicy:
@@ -60,15 +66,24 @@ def _policy(root: Fields) -> HealthPolicy:
     section = root.section("faults")
     for key in FaultKey:
         if section.has(key):
-            rules[key] = _rule(section.section(key), DEFAULT_RULES[key])
+            rules[key] = _rule(section.section(key), key, DEFAULT_RULES[key])
     section.close()
-    return HealthPolicy(rules, ignored)
+    return HealthPolicy(rules, ignored, _evictions(root.section("evictions")))
 
 
-def _rule(row: Fields, default: HealthRule) -> HealthRule:
+def _evictions(row: Fields) -> EvictionLimit:
+    default = EvictionLimit()
+    devices, period = row.optional_integer("devices", 1, DEVICES_MOST), _seconds(row, "period")
+    if period is not None and not 60 <= period <= PERIOD_MOST:
+        row.fault("period", "must be from 1m to 1d")
+    row.close()
+    return EvictionLimit(devices or default.devices, int(period or default.period_s))
+
+
+def _rule(row: Fields, key: FaultKey, default: HealthRule) -> HealthRule:
     effect = row.optional_text("effect", pattern="None|NoSchedule|NoExecute", what="None, NoSchedule or NoExecute")
-    if effect == TaintEffect.NO_EXECUTE:
-        row.fault("effect", _UNFOUNDED)
+    if effect == TaintEffect.NO_EXECUTE and key in _NEVER_EVICTS:
+        row.fault("effect", f"NoExecute deletes pods, and {_NEVER_EVICTS[key]}")
     rule = HealthRule(
         TaintEffect(effect) if effect else default.effect,
         None if effect else default.escalates_after,

@@ -6,8 +6,8 @@ placement and its shares. No fault affects another GPU.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from dra_driver.health.cordons import Cordon
@@ -52,13 +52,16 @@ def verdicts_of(
     policy: HealthPolicy,
     now: float,
     cordons: Iterable[Cordon] = (),
+    *,
+    limited: Callable[[Iterable[Verdict]], Iterable[Verdict]] = tuple,
 ) -> Mapping[str, tuple[Verdict, ...]]:
     """Return, by device name, the policy's verdicts on the faults that affect the device, the most important first.
 
-    Of two faults with the same key, the one with the worse effect counts, and the earlier start.
+    Of two faults with the same key, the one with the worse effect counts, and the earlier start. `limited` returns the
+    verdicts with NO_EXECUTE only where the cluster's budget allows it.
     """
     places, cordons = tuple(places), tuple(cordons)
-    judged = policy.judge(faults, len({place.gpu for place in places}), now)
+    judged = tuple(limited(policy.judge(faults, len({place.gpu for place in places}), now)))
     found: dict[str, tuple[Verdict, ...]] = {}
     for place in places:
         worst: dict[FaultKey, Verdict] = {}
@@ -86,7 +89,7 @@ def _cordon_verdict(place: DevicePlace, since: float, policy: HealthPolicy) -> V
 
 def _worse(one: Verdict, other: Verdict) -> Verdict:
     worse = min(one, other, key=lambda verdict: (_WORST.index(verdict.effect), verdict.since))
-    return Verdict(worse.fault, worse.effect, min(one.since, other.since))
+    return replace(worse, since=min(one.since, other.since))
 
 
 def _taint(verdict: Verdict, domain: str) -> DeviceTaint:

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 FILE_NAME = "health.db"
 BUSY_SECONDS = 2.0
-RECORD, GPUS = "record", "gpus"
+RECORD, GPUS, GRANTS = "record", "gpus", "grants"
 _TABLE = "CREATE TABLE IF NOT EXISTS documents (name TEXT PRIMARY KEY, body TEXT NOT NULL)"
 
 

@@ -17,6 +17,7 @@ EVENTS = "/api/v1/events"
 NAMESPACES = "/api/v1/namespaces"
 NODES = "/api/v1/nodes"
 PODS = "/api/v1/pods"
+LEASES = "/apis/coordination.k8s.io/v1/leases"
 DAEMON_SETS = "/apis/apps/v1/daemonsets"
 
 ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"

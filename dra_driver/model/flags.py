@@ -184,6 +184,13 @@ FLAGS: tuple[Flag, ...] = (
         "BOOL",
         choices=("false", "true"),
     ),
+    Flag(
+        "--lease-namespace",
+        "dra-driver",
+        "namespace of the Leases that limit how many devices of the cluster may lose their pods, where the policy says "
+        "NoExecute",
+        "NAMESPACE",
+    ),
     Flag("--hardware", "auto", "auto, nvidia, or simulated:PROFILE-OR-FILE", "CHOICE", is_hardware=True),
 )
 

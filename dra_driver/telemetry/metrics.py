@@ -33,6 +33,7 @@ class Snapshot:
     scan_seconds: float = 0.0
     pool_generation: int = 0
     faults: Mapping[str, int] = field(default_factory=dict)  # by key
+    held_back: Mapping[str, int] = field(default_factory=dict)  # by reason: node, budget
     xids: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by code and class
 
 
@@ -88,6 +89,8 @@ class _Scrape:
         yield _labelled(GaugeMetricFamily, "problems", "What could not be read or published.", "code", now.problems)
         yield _labelled(CounterMetricFamily, "slice_writes", "Writes of ResourceSlices.", "verb", now.slice_writes)
         yield _labelled(GaugeMetricFamily, "faults", "Faults of GPUs and partitions that stand.", "key", now.faults)
+        text = "GPUs and partitions that keep their pods although the policy says NoExecute."
+        yield _labelled(GaugeMetricFamily, "evictions_held_back", text, "reason", now.held_back)
         xids = CounterMetricFamily(f"{PREFIX}_xids", "Xid errors reported since the start.", labels=("code", "class"))
         for labels, count in sorted(now.xids.items()):
             xids.add_metric(labels, count)

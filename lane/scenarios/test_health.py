@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from lane.agent import Agent
+from lane.agent import ACCOUNT, NAMESPACE, Agent
 from lane.cluster import REPOSITORY
 from lane.hardware import SIMULATED, machine
 from lane.sandbox import until
@@ -32,11 +32,11 @@ ILL: dict[str, Any] = {"recoveryAction": 1}
 class Ward:
     """An agent on a simulated machine whose GPUs can be made ill."""
 
-    def __init__(self, start_agent: Callable[..., Agent], folder: Path) -> None:
+    def __init__(self, start_agent: Callable[..., Agent], folder: Path, *flags: str) -> None:
         chosen = machine(SIMULATED, folder)
         self._file = Path(chosen["hardware"].removeprefix("simulated:"))
         self.say(SICK, WELL)
-        self.agent = start_agent(**chosen)
+        self.agent = start_agent(**chosen, flags=flags)
         self.agent.published()
 
     def say(self, place: int, health: dict[str, Any]) -> None:
@@ -232,3 +232,70 @@ def command(ward: Ward, *words: str) -> None:
     )
     daemon.start()
     assert daemon.wait(30) == 0, daemon.tail()
+
+
+EVICTING = """
+version: health/v1
+faults:
+  needs-reset: {effect: NoExecute}
+evictions: {devices: 1, period: 1h}
+"""
+TOLERATED = 25
+
+
+def test_pods_of_a_sick_gpu_are_deleted_after_their_toleration_and_within_the_budget(
+    start_agent: Callable[..., Agent], stage: Stage, tmp_path: Path
+) -> None:
+    if not stage.cluster.keeps_gated:
+        pytest.skip("the server drops taints without the gate")
+    policy = tmp_path / "health.yaml"
+    policy.write_text(EVICTING)
+    make_lease(stage, "dra-driver-eviction-0")
+    ward = Ward(start_agent, tmp_path, "--health-policy", str(policy), "--lease-namespace", NAMESPACE)
+    for place, name in ((SICK, "first"), (FREE, "second")):
+        spec = ward.one(place)
+        spec["requests"][0]["exactly"]["tolerations"] = [
+            {"key": KEY, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": TOLERATED},
+            {"key": KEY, "operator": "Exists", "effect": "NoSchedule"},
+        ]
+        stage.create(
+            template(stage.namespace, name, spec),
+            pod(stage.namespace, name, container("main", "gpu"), templates={"gpu": name}),
+        )
+        stage.check(name)
+    ward.say(SICK, ILL)
+    until("NoExecute", lambda: [one["effect"] for one in ward.taints(SICK)] == ["NoExecute"], RAISED)
+    began = time.monotonic()
+    ward.say(FREE, ILL)
+    until("the budget is spent", lambda: [one["effect"] for one in ward.taints(FREE)] == ["NoSchedule"], RAISED)
+    find = stage.cluster.api.find
+    until("the first pod is deleted", lambda: is_ending(find("Pod", "first", stage.namespace)), TOLERATED + 30)
+    assert time.monotonic() - began > TOLERATED / 2, "the toleration's seconds were not waited for"
+    assert not is_ending(find("Pod", "second", stage.namespace)), "a pod was deleted although the budget is spent"
+
+
+def is_ending(found: dict[str, Any] | None) -> bool:
+    return found is None or "deletionTimestamp" in found["metadata"]
+
+
+def make_lease(stage: Stage, name: str) -> None:
+    """Make an empty Lease that agents may take, as the chart does."""
+    meta = {"name": name, "namespace": NAMESPACE}
+    api = stage.cluster.api
+    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": meta}
+    rules = [
+        {
+            "apiGroups": ["coordination.k8s.io"],
+            "resources": ["leases"],
+            "resourceNames": [name],
+            "verbs": ["get", "update"],
+        }
+    ]
+    account = {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": NAMESPACE}
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}
+    binding = {**role, "kind": "RoleBinding", "roleRef": reference, "subjects": [account]}
+    lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": meta}
+    root = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}"
+    leases = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
+    for path, wire in ((f"{root}/roles", {**role, "rules": rules}), (f"{root}/rolebindings", binding), (leases, lease)):
+        api.call("POST", path, wire)

@@ -1,7 +1,7 @@
 import pytest
 
 from dra_driver.health.fault import Fault, FaultKey, Subject
-from dra_driver.health.policy import DEFAULT_RULES, HealthPolicy, HealthRule
+from dra_driver.health.policy import DEFAULT_RULES, EvictionLimit, HealthPolicy, HealthRule
 from dra_driver.health.policy_file import read_health_policy
 from dra_driver.health.spreading import DevicePlace, taints_of, verdicts_of
 from dra_driver.model.errors import InputError
@@ -81,7 +81,11 @@ def read(tmp_path, text):
 
 def test_a_policy_file_changes_what_it_names_and_nothing_else(tmp_path):
     text = "version: health/v1\nignoreXids: [92]\nfaults:\n  thermal: {effect: NoSchedule}\n"
-    policy = read(tmp_path, text + "  xid: {timeToLive: 24h}\n  pcie: {ignore: true}\n")
+    text += "  xid: {timeToLive: 24h}\n  pcie: {ignore: true}\n  nvlink: {effect: NoExecute}\n"
+    assert not read(tmp_path, "version: health/v1\n").evicts
+    policy = read(tmp_path, text + "evictions: {devices: 2, period: 1h}\n")
+    assert (policy.evicts, policy.evictions) == (True, EvictionLimit(2, 3600))
+    assert policy.rules[FaultKey.NVLINK].effect is TaintEffect.NO_EXECUTE
     assert policy.ignored_xids == {92}
     assert policy.rules[FaultKey.THERMAL] == HealthRule(TaintEffect.NO_SCHEDULE)
     assert policy.rules[FaultKey.XID] == HealthRule(TaintEffect.NO_SCHEDULE, time_to_live=86400)
@@ -91,9 +95,11 @@ def test_a_policy_file_changes_what_it_names_and_nothing_else(tmp_path):
 
 def test_a_policy_file_is_refused_with_all_mistakes_at_once(tmp_path):
     text = "version: health/v2\nignoreXids: [79, -1]\nfaults:\n  nope: {}\n  xid: {effect: Never, timeToLive: soon}\n"
+    text += "  cordoned: {effect: NoExecute}\n  pcie: {ignored: true}\nmore: 1\n"
     with pytest.raises(InputError) as caught:
-        read(tmp_path, text + "  nvlink: {effect: NoExecute}\n  pcie: {ignored: true}\nmore: 1\n")
+        read(tmp_path, text + "evictions: {devices: 0, period: 1s}\n")
     assert caught.value.code == "input.health-policy"
-    for part in ("version", "ignoreXids", "[1]", "nope", "effect", "timeToLive", "NoExecute", "ignored", "more"):
+    parts = ("version", "ignoreXids", "[1]", "nope", "effect", "timeToLive", "NoExecute", "ignored", "more")
+    for part in (*parts, "devices", "period"):
         assert part in caught.value.message, part
-    assert "9 mistakes" in caught.value.message
+    assert "11 mistakes" in caught.value.message

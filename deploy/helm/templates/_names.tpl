@@ -104,3 +104,17 @@ kubernetes.io/os: linux
 : request.kind.kind == "ResourceClaimTemplate" ? dyn({{ . }}).?spec.?spec.?devices.?config
 : dyn({{ . }}).?spec.?devices.?config).orValue([])
 {{- end -}}
+
+{{/* Whether the health policy deletes pods: then agents need the Leases of the budget. */}}
+{{- define "dra-driver.evicts" -}}
+{{- if .Values.health.enabled -}}
+{{- range $rule := (.Values.health.policy | default dict).faults -}}
+{{- if and (kindIs "map" $rule) (eq (toString $rule.effect) "NoExecute") -}}true{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* How many devices may lose their pods within the period; as in the agent, 5 if the policy does not say. */}}
+{{- define "dra-driver.evictions" -}}
+{{- ((.Values.health.policy | default dict).evictions | default dict).devices | default 5 -}}
+{{- end -}}

@@ -42,6 +42,7 @@ class ApiKind:
 
 
 _DRA = "resource.k8s.io"
+LEASES = ApiKind("coordination.k8s.io", "v1", "leases", "Lease", is_namespaced=True)
 NODES = ApiKind("", "v1", "nodes", "Node", is_namespaced=False, has_status=True)
 NAMESPACES = ApiKind("", "v1", "namespaces", "Namespace", is_namespaced=False, has_status=True)
 PODS = ApiKind(
@@ -68,7 +69,7 @@ CLAIMS = ApiKind(_DRA, "v1", "resourceclaims", "ResourceClaim", is_namespaced=Tr
 TEMPLATES = ApiKind(_DRA, "v1", "resourceclaimtemplates", "ResourceClaimTemplate", is_namespaced=True)
 CLASSES = ApiKind(_DRA, "v1", "deviceclasses", "DeviceClass", is_namespaced=False, has_generation=True)
 
-KINDS = (NODES, NAMESPACES, PODS, EVENTS, SLICES, CLAIMS, TEMPLATES, CLASSES)
+KINDS = (NODES, NAMESPACES, PODS, EVENTS, LEASES, SLICES, CLAIMS, TEMPLATES, CLASSES)
 _BY_PATH = {(k.group, k.version, k.plural): k for k in KINDS}
 _BY_KIND = {(k.api_version, k.kind): k for k in KINDS}
 

@@ -1,8 +1,8 @@
 """Apiserver: the embedded Kubernetes API: HTTP paths to verbs, and the knobs that tests turn.
 
 In: HTTP on the loopback interface. Out: the answers of a Kubernetes API server of the chosen version. Served are nodes,
-namespaces, pods, events and resource.k8s.io/v1; /version, /readyz, /livez, /healthz. All objects are kept in memory
-only.
+namespaces, pods, events, leases and resource.k8s.io/v1; /version, /readyz, /livez, /healthz. All objects are kept in
+memory only.
 """
 
 from __future__ import annotations

@@ -1,0 +1,152 @@
+"""Eviction budget: which faults may delete pods now, in a cluster where only a few may do so at a time.
+
+In: verdicts. Out: the same, with NoExecute turned into NoSchedule where this GPU or partition has no slot of the
+cluster's budget. Slots are asked for by a thread of their own, which exists only while some are wanted. A slot that was
+given lasts as long as its fault, and is on disk before the taint is published, so a restart needs no second one.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, Protocol
+
+from dra_driver.health.fault import Subject
+from dra_driver.health.policy import HeldBack, Verdict
+from dra_driver.health.store import GRANTS, HealthStore
+from dra_driver.model.errors import ApiError, DriverError
+from dra_driver.model.names import gpu_name
+from dra_driver.model.taints import TaintEffect
+from dra_driver.telemetry.logs import fields
+from dra_driver.telemetry.loop import Loop
+
+log = logging.getLogger(__name__)
+
+FAULT_SECONDS = 30.0  # until the next request where the API server did not answer, or refused
+AGAIN_MOST = 600.0
+
+
+class Slots(Protocol):
+    """The cluster's slots."""
+
+    def take(self, holder: str) -> float:
+        """Return 0 if the holder has a slot now, else for how many seconds none will be free. Raises: ApiError."""
+
+
+class EvictionBudget:
+    """The grants of one node. Any thread may call any method; `limited` never waits for the API server.
+
+    Args:
+        slots: the cluster's.
+        node: this node's name, with which holders begin.
+        store: where grants are kept.
+        changed: called when something was granted.
+        alert: called with a sentence when something was not granted.
+    """
+
+    def __init__(
+        self,
+        slots: Slots,
+        *,
+        node: str,
+        store: HealthStore,
+        changed: Callable[[], None],
+        alert: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._slots, self._node, self._store, self._changed, self._alert = slots, node, store, changed, alert
+        self._clock = clock
+        self._mutex = threading.Lock()
+        self._wanted: frozenset[Subject] = frozenset()
+        self._granted: frozenset[Subject] = frozenset()
+        self._is_loaded = False
+        self._ask_at = float("-inf")  # not before then
+        self._loop = Loop("evictions", self._turn, failure="the budget of evictions can't be asked")
+
+    def limited(self, verdicts: Iterable[Verdict]) -> tuple[Verdict, ...]:
+        """Return the verdicts with NoExecute only where that is granted, and ask for what is not yet."""
+        verdicts = tuple(verdicts)
+        wanted = frozenset(one.fault.subject for one in verdicts if one.effect is TaintEffect.NO_EXECUTE)
+        with self._mutex:
+            self._load()
+            is_over = bool(self._granted - wanted)
+            self._wanted, self._granted = wanted, self._granted & wanted
+            granted = self._granted
+        if is_over:
+            self._save(granted)
+        if wanted - granted:
+            self._loop.resume()
+        return tuple(
+            replace(one, effect=TaintEffect.NO_SCHEDULE, held_back=HeldBack.BUDGET)
+            if one.effect is TaintEffect.NO_EXECUTE and one.fault.subject not in granted
+            else one
+            for one in verdicts
+        )
+
+    def _turn(self) -> float | None:
+        """Ask for one slot; return when to ask again, None when nothing is wanted."""
+        with self._mutex:
+            missing = sorted(self._wanted - self._granted, key=_name)
+            pause = self._ask_at - self._clock()
+        if not missing:
+            return None
+        if pause > 0:
+            return pause
+        wait = self._ask(missing[0])
+        if wait <= 0:
+            self._grant(missing[0])
+            return 0.0
+        self._ask_at = self._clock() + min(wait, AGAIN_MOST)
+        return min(wait, AGAIN_MOST)
+
+    def _ask(self, subject: Subject) -> float:
+        """Return 0 for a slot, else when to ask again."""
+        try:
+            wait = self._slots.take(f"{self._node}/{_name(subject)}")
+        except ApiError as error:
+            self._alert(f"{_name(subject)} keeps its pods: the budget of evictions can't be asked: {error}")
+            return FAULT_SECONDS
+        if wait > 0:
+            minutes = math.ceil(wait / 60)
+            self._alert(f"{_name(subject)} keeps its pods: the budget of evictions is spent for {minutes} min")
+        return wait
+
+    def _grant(self, subject: Subject) -> None:
+        with self._mutex:
+            if subject not in self._wanted:
+                return
+            granted = self._granted | {subject}
+        self._save(granted)
+        with self._mutex:
+            self._granted |= {subject}
+        log.warning("pods of a device may be deleted now", extra=fields(device=_name(subject)))
+        self._changed()
+
+    def _load(self) -> None:
+        """Read once what was granted before a restart. What can't be read is asked for again, under the same name."""
+        if self._is_loaded:
+            return
+        self._is_loaded = True
+        try:
+            stored: Any = self._store.read().get(GRANTS)
+            rows = stored if isinstance(stored, list) else []
+            self._granted = frozenset(
+                Subject(str(gpu), None if at is None else (int(at[0]), int(at[1]))) for gpu, at in rows
+            )
+        except (DriverError, ValueError, TypeError, IndexError) as error:
+            log.warning("grants can't be read", extra=fields(err=str(error)))
+
+    def _save(self, granted: frozenset[Subject]) -> None:
+        try:
+            self._store.write({GRANTS: [[one.gpu, one.partition] for one in sorted(granted, key=_name)]})
+        except DriverError as error:  # the Lease still has this node's name: after a restart it counts as ours
+            log.warning("grants are not saved", extra=fields(code=error.code, err=str(error)))
+
+
+def _name(subject: Subject) -> str:
+    place = f"-{subject.partition[0]}-{subject.partition[1]}" if subject.partition else ""
+    return f"{gpu_name(subject.gpu)}{place}"

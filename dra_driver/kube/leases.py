@@ -1,0 +1,131 @@
+"""Leases as slots of a cluster-wide budget: each may be taken once in a period, by whichever agent comes first.
+
+In: the names of the Leases, a holder. Out: whether the holder has a slot, or when to ask again. A slot is taken by a
+write that fails if anybody else wrote in between. Clocks of nodes may differ by seconds; a time that lies in the future
+keeps a slot taken, so a wrong clock makes the budget smaller and never larger.
+Source: Kubernetes API coordination.k8s.io/v1 Lease; API conventions on resourceVersion.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from dra_driver.kube.answers import CONFLICT, NOT_FOUND
+from dra_driver.kube.api import KubeApi
+from dra_driver.kube.paths import LEASES, named, within
+from dra_driver.model.errors import ApiError, Retry
+from dra_driver.model.wire import Wire
+
+REQUEST_SECONDS = 5.0
+RACE_SECONDS = 1.0  # until the next try where others took every free slot at this moment
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    """One Lease: who holds it, and until when, in seconds since 1970. `wire` is None where it does not exist."""
+
+    name: str
+    holder: str
+    until: float
+    wire: Wire | None
+
+
+class LeaseSlots:
+    """Slots of one budget. Any thread may call `take`, one at a time.
+
+    Args:
+        api: the API server.
+        namespace: where the Leases are.
+        names: of the Leases; as many as there are slots.
+        period_s: how long a slot stays taken.
+    """
+
+    def __init__(
+        self,
+        api: KubeApi,
+        *,
+        namespace: str,
+        names: Sequence[str],
+        period_s: int,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._api, self._names, self._period, self._clock = api, tuple(names), period_s, clock
+        self._path = within(LEASES, namespace)
+
+    def take(self, holder: str) -> float:
+        """Return 0 if the holder has a slot now, else for how many seconds none will be free.
+
+        Raises: ApiError where not even one slot can be read or written.
+        """
+        slots, fault = self._read()
+        now = self._clock()
+        if any(slot.holder == holder and slot.until > now for slot in slots):
+            return 0.0
+        free = [slot for slot in slots if slot.until <= now]
+        random.shuffle(free)  # so that agents which fail at the same time don't all try the same one
+        for slot in free:
+            try:
+                self._write(slot, holder, now)
+            except ApiError as error:
+                fault = fault if error.code == CONFLICT else error  # another agent was faster
+                continue
+            return 0.0
+        taken = [slot.until for slot in slots if slot.until > now]
+        if fault is not None and not taken:
+            raise fault
+        return RACE_SECONDS if (free and fault is None) or not taken else max(RACE_SECONDS, min(taken) - now)
+
+    def _read(self) -> tuple[list[_Slot], ApiError | None]:
+        """Return the slots that can be read, and the last error."""
+        slots: list[_Slot] = []
+        fault = None
+        for name in self._names:
+            try:
+                wire = self._api.request("GET", named(self._path, name), timeout_s=REQUEST_SECONDS)
+            except ApiError as error:
+                if error.code == NOT_FOUND:
+                    slots.append(_Slot(name, "", 0.0, None))
+                else:
+                    fault = error
+                continue
+            slots.append(self._slot(name, wire))
+        return slots, fault
+
+    def _slot(self, name: str, wire: Wire) -> _Slot:
+        spec = wire.get("spec")
+        spec = spec if isinstance(spec, dict) else {}
+        holder = spec.get("holderIdentity")
+        if not isinstance(holder, str) or not holder:
+            return _Slot(name, "", 0.0, wire)
+        return _Slot(name, holder, _seconds(spec.get("renewTime"), self._clock()) + self._period, wire)
+
+    def _write(self, slot: _Slot, holder: str, now: float) -> None:
+        at = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        spec = {"holderIdentity": holder, "leaseDurationSeconds": self._period, "acquireTime": at, "renewTime": at}
+        if slot.wire is None:
+            new = {
+                "apiVersion": "coordination.k8s.io/v1",
+                "kind": "Lease",
+                "metadata": {"name": slot.name},
+                "spec": spec,
+            }
+            self._api.request("POST", self._path, body=new, timeout_s=REQUEST_SECONDS)
+            return
+        metadata = slot.wire.get("metadata")
+        if not isinstance(metadata, dict) or not isinstance(metadata.get("resourceVersion"), str):
+            raise ApiError("bad-answer", f"Lease {slot.name} has no resourceVersion", retry=Retry.LATER)
+        path = named(self._path, slot.name)
+        self._api.request("PUT", path, body={**slot.wire, "spec": spec}, timeout_s=REQUEST_SECONDS)
+
+
+def _seconds(text: Any, now: float) -> float:
+    """Return a time of the API in seconds since 1970; what is no time counts as now."""
+    try:
+        return datetime.fromisoformat(str(text)).timestamp()
+    except (ValueError, OverflowError):
+        return now

@@ -1,0 +1,74 @@
+"""What an install may do and mounts, before and after health came: the default install gains nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.deploy.test_chart import helm as helm_program
+from tests.deploy.test_chart import objects, render
+
+helm = helm_program
+
+# As rendered by release 0.1.1, the last one without health: verbs of the agent's ClusterRole, folders of its host.
+VERBS_BEFORE = {
+    ("resource.k8s.io", "resourceclaims"): {"get"},
+    ("resource.k8s.io", "resourceslices"): {"get", "list", "watch", "create", "update", "delete"},
+    ("", "nodes"): {"get"},
+    ("", "events"): {"create"},
+}
+MOUNTS_BEFORE = {
+    "/var/lib/kubelet/plugins_registry": True,  # writable
+    "/var/lib/kubelet/plugins": True,
+    "/var/lib/kubelet/pod-resources": False,
+    "/var/lib/kubelet/device-plugins": False,
+    "/var/run/cdi": True,
+    "/": False,
+    "/dev": True,
+}
+EVICTING = ("health.policy.version=health/v1", "health.policy.faults.gpu-lost.effect=NoExecute")
+
+
+def verbs(found: list[dict], kind: str) -> dict[tuple[str, str], set[str]]:
+    """Return what all roles of a kind that the agent is bound to allow, with the names where they are restricted."""
+    bound = {
+        one["roleRef"]["name"]
+        for one in found
+        if one["kind"] == f"{kind}Binding" and any(s["name"] == "dra-driver-agent" for s in one["subjects"])
+    }
+    allowed: dict[tuple[str, str], set[str]] = {}
+    for role in (one for one in found if one["kind"] == kind and one["metadata"]["name"] in bound):
+        for rule in role["rules"]:
+            for group in rule["apiGroups"]:
+                for resource in rule["resources"]:
+                    where = "/".join([resource, *rule.get("resourceNames", ())])
+                    allowed.setdefault((group, where), set()).update(rule["verbs"])
+    return allowed
+
+
+def mounts(found: list[dict]) -> dict[str, bool]:
+    """Return the host's folders that the agent mounts, each with whether it may write there."""
+    (agent,) = (one for one in found if one["kind"] == "DaemonSet" and one["metadata"]["name"] == "dra-driver-agent")
+    pod = agent["spec"]["template"]["spec"]
+    paths = {one["name"]: one["hostPath"]["path"] for one in pod["volumes"] if "hostPath" in one}
+    (container,) = pod["containers"]
+    return {
+        paths[one["name"]]: not one.get("readOnly", False) for one in container["volumeMounts"] if one["name"] in paths
+    }
+
+
+@pytest.mark.parametrize("values", [(), ("health.policy.version=health/v1",), ("health.enabled=false",)])
+def test_health_brings_no_verb_and_no_mount(helm: str, values: tuple[str, ...]) -> None:
+    found = objects(render(helm, *values))
+    assert verbs(found, "ClusterRole") == VERBS_BEFORE
+    assert verbs(found, "Role") == {}
+    assert mounts(found) == MOUNTS_BEFORE
+
+
+def test_evictions_bring_the_leases_of_their_budget_by_name_and_nothing_else(helm: str) -> None:
+    found = objects(render(helm, *EVICTING, "health.policy.evictions.devices=2"))
+    names = ["dra-driver-eviction-0", "dra-driver-eviction-1"]
+    assert verbs(found, "ClusterRole") == VERBS_BEFORE
+    assert verbs(found, "Role") == {("coordination.k8s.io", "/".join(["leases", *names])): {"get", "update"}}
+    assert mounts(found) == MOUNTS_BEFORE
+    assert [one["metadata"]["name"] for one in found if one["kind"] == "Lease"] == names
+    assert sum(one["kind"] == "Lease" for one in objects(render(helm, *EVICTING))) == 5

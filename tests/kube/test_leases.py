@@ -1,0 +1,92 @@
+"""Slots of a budget, as Leases of the embedded API server."""
+
+import threading
+
+import pytest
+
+from dra_driver.embedded.api.kinds import LEASES
+from dra_driver.embedded.api.server import EmbeddedApi
+from dra_driver.kube import credentials
+from dra_driver.kube.api import KubeApi
+from dra_driver.kube.leases import LeaseSlots
+from dra_driver.model.errors import ApiError
+
+NAMES = ["slot-0", "slot-1", "slot-2"]
+
+
+@pytest.fixture
+def server():
+    with EmbeddedApi() as it:
+        for name in NAMES:
+            lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
+            it.create({**lease, "metadata": {"name": name, "namespace": "default"}})
+        yield it
+
+
+@pytest.fixture
+def slots(server, tmp_path):
+    def make(clock=lambda: 1000.0):
+        api = KubeApi(credentials.load(str(server.write_kubeconfig(tmp_path / "config"))))
+        return LeaseSlots(api, namespace="default", names=NAMES, period_s=600, clock=clock)
+
+    return make
+
+
+def holders(server):
+    return sorted((one.get("spec") or {}).get("holderIdentity", "") for one in server.items(LEASES))
+
+
+def test_as_many_holders_get_a_slot_as_there_are_slots_and_the_next_is_told_how_long_none_is_free(server, slots):
+    assert [slots().take(f"n{number}") for number in range(3)] == [0.0, 0.0, 0.0]
+    assert slots(lambda: 1200.0).take("n3") == 400.0
+    assert slots(lambda: 1601.0).take("n3") == 0.0
+    assert len(holders(server)) == 3
+    assert "n3" in holders(server)
+
+
+def test_a_holder_that_asks_again_keeps_its_slot_and_takes_no_other(server, slots):
+    assert [slots().take("n0"), slots(lambda: 1300.0).take("n0")] == [0.0, 0.0]
+    assert holders(server) == ["", "", "n0"]
+
+
+def test_of_many_that_ask_at_once_no_more_get_one_than_there_are_slots(server, slots):
+    given = []
+
+    takers = [slots() for _ in range(8)]
+
+    def ask(number):
+        taker = takers[number]
+        while (wait := taker.take(f"n{number}")) == 1.0:
+            pass
+        given.append(wait)
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert given.count(0.0) == 3
+    assert len(given) == 8
+
+
+@pytest.mark.parametrize("time", ["9999-01-01T00:00:00Z", "soon", None, 5])
+def test_a_time_that_is_wrong_keeps_the_slot_taken(server, slots, time):
+    for name in NAMES:
+        lease = server.request("GET", LEASES.path("default", name))
+        spec = {"holderIdentity": "who", "renewTime": time}
+        server.request("PUT", LEASES.path("default", name), body={**lease, "spec": spec})
+    assert slots().take("n0") > 0
+
+
+def test_missing_leases_are_made(server, slots):
+    for name in NAMES:
+        server.request("DELETE", LEASES.path("default", name))
+    assert slots().take("n0") == 0.0
+    assert holders(server) == ["n0"]
+
+
+def test_an_api_server_that_refuses_gives_no_slot_and_says_why(server, slots):
+    server.troubles.fail_next(403, count=100, contains="/leases")
+    with pytest.raises(ApiError, match="403") as caught:
+        slots().take("n0")
+    assert caught.value.code == "api.forbidden"
