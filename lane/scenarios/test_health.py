@@ -12,63 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from lane.agent import ACCOUNT, NAMESPACE, Agent
 from lane.cluster import REPOSITORY
-from lane.hardware import SIMULATED, machine
 from lane.sandbox import until
 from lane.stage import PATIENCE, Stage
-from lane.workload import claim, container, devices, pod, request, template
+from lane.ward import ILL, KEY, WELL, Ward, await_health, events_of, health_of, version
+from lane.workload import claim, container, pod, template
 
 RAISED, CLEARED = 15, 60  # a source is polled every 10 s; a fault ends after three good readings
 LASTING = 600 if os.environ.get("SOAK") else 35  # the kubelet takes a device for unknown after 30 s without a report
 SICK, FREE = 0, 1
-KEY = "gpu.nvidia.com/needs-reset"
-WELL: dict[str, Any] = {"recoveryAction": 0}
-ILL: dict[str, Any] = {"recoveryAction": 1}
-
-
-class Ward:
-    """An agent on a simulated machine whose GPUs can be made ill."""
-
-    def __init__(self, start_agent: Callable[..., Agent], folder: Path, *flags: str) -> None:
-        chosen = machine(SIMULATED, folder)
-        self._file = Path(chosen["hardware"].removeprefix("simulated:"))
-        self.say(SICK, WELL)
-        self.agent = start_agent(**chosen, flags=flags)
-        self.agent.published()
-
-    def say(self, place: int, health: dict[str, Any]) -> None:
-        """Let a GPU report this health from now on."""
-        content = yaml.safe_load(self._file.read_text())
-        content["gpus"][place]["health"] = health
-        new = self._file.with_suffix(".new")
-        new.write_text(yaml.safe_dump(content))
-        new.replace(self._file)
-
-    def name(self, place: int) -> str:
-        """Return the published name of a GPU."""
-        pci = yaml.safe_load(self._file.read_text())["gpus"][place]["pci"]
-        return "gpu-" + pci.replace(":", "-").replace(".", "-")
-
-    def one(self, place: int) -> dict[str, Any]:
-        """Return the spec of a claim for one particular GPU."""
-        uuid = self.agent.devices()[self.name(place)]["attributes"]["uuid"]["string"]
-        return devices(request("gpu", selector=f'device.attributes["gpu.nvidia.com"].uuid == "{uuid}"'))
-
-    def taints(self, place: int) -> list[dict[str, Any]]:
-        """Return the taints of a GPU as the API server keeps them."""
-        found: list[dict[str, Any]] = self.agent.devices()[self.name(place)].get("taints", [])
-        return found
-
-    def writes(self) -> int:
-        """Return how many writes of this node's slices were stored so far."""
-        return len(self.agent.writes())
-
-    def generations(self) -> set[int]:
-        """Return the generations of the published pool."""
-        return {found["spec"]["pool"]["generation"] for found in self.agent.slices()}
 
 
 @pytest.fixture
@@ -191,34 +145,6 @@ def check_doctor(stage: Stage, folder: Path) -> None:
     rule = folder / "rule.json"
     rule.write_text(found["remedy"].partition("<<< '")[2].rstrip("'"))
     assert "created" in stage.cluster.kubectl("create", "--dry-run=server", "-f", str(rule))
-
-
-def health_of(stage: Stage, name: str) -> str:
-    """Return what the pod's status says of its only device."""
-    status = stage.cluster.api.get("Pod", name, stage.namespace)["status"]
-    found = [
-        resource["health"]
-        for one in status.get("containerStatuses", [])
-        for entry in one.get("allocatedResourcesStatus", [])
-        for resource in entry.get("resources", [])
-    ]
-    return found[0] if found else ""
-
-
-def await_health(stage: Stage, name: str, health: str, seconds: float) -> None:
-    until(f"the pod's device is {health}", lambda: health_of(stage, name) == health, seconds)
-
-
-def events_of(stage: Stage, name: str) -> list[dict[str, Any]]:
-    """Return the driver's Events about a pod."""
-    path = f"/api/v1/namespaces/{stage.namespace}/events?fieldSelector=involvedObject.name%3D{name}"
-    found: list[dict[str, Any]] = stage.cluster.api.call("GET", path)["items"]
-    return [one for one in found if one["reason"] == "DeviceFault"]
-
-
-def version(stage: Stage, name: str) -> str:
-    """Return the pod's resource version, which changes with every write."""
-    return str(stage.cluster.api.get("Pod", name, stage.namespace)["metadata"]["resourceVersion"])
 
 
 def command(ward: Ward, *words: str) -> None:
