@@ -185,6 +185,9 @@ def test_a_sick_device_in_use_comes_with_a_rule_that_counts_its_pods_and_deletes
     assert '"resource.k8s.io/v1"' in found(newer)["health-tainted"].remedy
     older = replace(sick, version=ServerVersion(1, 34, "v1.34.0"))
     assert "DeviceTaintRule" not in found(older)["health-tainted"].remedy
+    deadly = e.cluster(slices=[tainted({**SICK, "effect": "NoExecute"})], claims=sick.of("claims"))
+    assert "PodDisruptionBudget" in found(deadly)["health-tainted"].message
+    assert "PodDisruptionBudget" not in one.message
 
 
 def test_a_cordon_of_this_node_is_a_note_with_its_reason_and_end():

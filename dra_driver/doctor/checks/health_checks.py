@@ -25,6 +25,10 @@ from dra_driver.model.wire import Wire
 
 STALE_SECONDS = 180.0  # the agent writes once a minute
 _BLOCKING = ("NoSchedule", "NoExecute")
+_DELETES = (
+    "; Kubernetes deletes their pods unless they tolerate NoExecute by name, also those with admin access, and asks no "
+    "PodDisruptionBudget; pods that got the device as an extended resource stay"
+)
 _RULES_SINCE = {(1, 37): "v1", (1, 36): "v1beta2", (1, 35): "v1alpha3"}
 
 
@@ -73,7 +77,8 @@ def _tainted(cluster: ClusterEvidence, pool: str, text: str, names: list[str], h
     rule = _dry_run(cluster.version, cluster.driver, pool, held[0]) if held else ""
     if rule:
         remedy += f"; to count the pods that would have to go, without deleting any: kubectl create -f - <<< '{rule}'"
-    return Finding(kind, f"{pool}: {names[0]}{others}", f"tainted {text}{used}", "GET resourceslices", remedy)
+    deletes = _DELETES if ":NoExecute" in text and held else ""
+    return Finding(kind, f"{pool}: {names[0]}{others}", f"tainted {text}{used}{deletes}", "GET resourceslices", remedy)
 
 
 def _dry_run(version: ServerVersion, driver: str, pool: str, device: str) -> str:
