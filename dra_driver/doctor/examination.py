@@ -15,6 +15,7 @@ from dra_driver.doctor.checks import (
     health_checks,
     kubernetes_checks,
     node_checks,
+    placement_checks,
     pod_checks,
     server_checks,
     slice_checks,
@@ -103,6 +104,7 @@ def _of_cluster(cluster: ClusterEvidence, now: datetime) -> Iterator[Finding]:
     yield from class_checks.check_claim_selectors(cluster)
     yield from pod_checks.check_references(cluster)
     yield from pod_checks.check_resources(cluster)
+    yield from placement_checks.check_taints(cluster)
 
 
 def _of_node(node: NodeEvidence, cluster: ClusterEvidence | None) -> Iterator[Finding]:

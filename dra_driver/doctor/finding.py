@@ -69,6 +69,7 @@ CATALOGUE: dict[str, FindingKind] = {
     "node-half-done": FindingKind(_W, "a claim is half-prepared", "troubleshooting.md"),
     "node-cdi-missing": FindingKind(_E, "a prepared claim has no CDI file", "troubleshooting.md"),
     "node-cdi-orphan": FindingKind(_W, "a CDI file that belongs to no claim", "troubleshooting.md"),
+    "node-untainted": FindingKind(_N, "a GPU node without a taint, beside nodes without GPUs", "operations.md"),
     "agent-not-ready": FindingKind(_E, "a pod of this driver is not ready", "troubleshooting.md"),
     "metrics-twice": FindingKind(_W, "two programs publish the same metrics", "telemetry.md"),
     "slices-none": FindingKind(_E, "this driver publishes nothing", "troubleshooting.md"),

@@ -139,6 +139,7 @@ CLUSTERS = {
     "pod-resource-unserved": e.cluster(pods=[e.wire("p", "team", ASKS, {"phase": "Pending"})]),
     "claim-waits": e.cluster(pods=[e.pod_of("p", "Pending", node="", claim="c")]),
     "claim-device-gone": e.cluster(claims=[e.claim_of("c", "gpu-0000-99-00-0", pod="p")], pods=[e.pod_of("p")]),
+    "node-untainted": e.cluster(nodes=[e.node_wire(), e.node_wire("n2")]),
     "agent-not-ready": e.cluster(pods=[e.wire("a", "dra", labels={"app.kubernetes.io/name": "dra-driver"})]),
     "metrics-twice": e.cluster(daemonsets=[METERING_AGENT, EXPORTER]),
     "access-old-label": e.cluster(namespaces=[e.wire("team", labels={"resource.k8s.io/admin-access": "true"})]),
@@ -269,7 +270,31 @@ def test_a_node_with_gpus_is_known_by_its_labels(label):
     two = e.node_wire("n2", **{f"feature.node.kubernetes.io/{label}": "true"})
     assert set(found(e.cluster(nodes=[e.node_wire(), two]))) == {"slices-node-missing"}
     card = e.node_wire("n2", **{"feature.node.kubernetes.io/pci-0200_10de.present": "true"})
-    assert not found(e.cluster(nodes=[e.node_wire(), card]))
+    assert set(found(e.cluster(nodes=[e.node_wire(), card]))) == {"node-untainted"}
+
+
+def test_pods_without_a_gpu_on_a_gpu_node_are_named_and_a_taint_is_enough():
+    def bound(name, *, node="n1", owner="ReplicaSet", **spec):
+        made = e.wire(name, "team", {"nodeName": node, "containers": [{"name": "main"}], **spec}, {"phase": "Running"})
+        made["metadata"]["ownerReferences"] = [{"kind": owner, "controller": True}]
+        return made
+
+    asking = [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]
+    pods = [
+        bound("web"),
+        bound("claims", resourceClaims=[{"name": "gpu", "resourceClaimName": "c"}]),
+        bound("plugin", containers=asking),
+        bound("agent", owner="DaemonSet"),
+        bound("static", owner="Node"),
+        bound("elsewhere", node="n2"),
+    ]
+    nodes = [e.node_wire(), e.node_wire("n2")]
+    told = found(e.cluster(nodes=nodes, pods=pods))["node-untainted"]
+    assert told.subject == "node n1"
+    assert told.message.endswith("there run, without a GPU: team/web")
+    assert told.remedy.startswith("kubectl taint nodes n1 ")
+    nodes[0]["spec"] = {"taints": [{"key": "nvidia.com/gpu", "effect": "NoSchedule"}]}
+    assert "node-untainted" not in found(e.cluster(nodes=nodes, pods=pods))
 
 
 def test_why_a_pod_waits_is_told_in_the_words_of_scheduler_and_kubelet():

@@ -32,7 +32,7 @@ def check_presence(cluster: ClusterEvidence) -> Iterator[Finding]:
         return
     ours = _ours(cluster)
     # No slice is missing for GPUs that a device plugin serves: one cluster may have nodes of both kinds.
-    wanted = [one["metadata"]["name"] for one in cluster.of("nodes") if _has_gpus(one) and not allocatable_gpus(one)]
+    wanted = [one["metadata"]["name"] for one in cluster.of("nodes") if has_gpus(one) and not allocatable_gpus(one)]
     if not ours:
         yield Finding(
             "slices-none", cluster.driver, f"publishes no slice in {len(cluster.of('nodes'))} nodes",
@@ -118,7 +118,8 @@ def _ours(cluster: ClusterEvidence) -> list[SliceWire]:
     return [one for one in cluster.of("slices") if one["spec"].get("driver") == cluster.driver]
 
 
-def _has_gpus(node: Wire) -> bool:
+def has_gpus(node: Wire) -> bool:
+    """Return whether a node has NVIDIA GPUs by the labels that other software puts on it."""
     labels = node["metadata"].get("labels") or {}
     return any(
         value == "true" and (name in _GPU_LABELS or _GPU_LABEL.fullmatch(name)) for name, value in labels.items()
