@@ -2,8 +2,10 @@
 
 In: devices and counter sets in wire form, and their present placement. Out: `SliceSpec`s. Pure. What a slice contains
 stays in it while it fits, so that a device that comes, goes or changes touches one slice. Without a placement the order
-of names decides, so that the same devices always make the same slices. No slice has more devices than the API server
-accepts once one of them is tainted, so that a taint that comes is one write and moves nothing.
+of names decides, so that the same devices always make the same slices. Devices without counters, such as partitions
+that stand, come before those that are made on demand: schedulers from 1.36 on take slices in this order. No slice has
+more devices than the API server accepts once one of them is tainted, so that a taint that comes is one write and moves
+nothing.
 
 Source: Kubernetes API resource/v1 ResourceSliceSpec and its limits; 1.34 requires counters in the slice of the devices
 that consume them, 1.35 and newer require them in slices without devices.
@@ -82,7 +84,7 @@ def lay_out(
     chosen = fresh if len(kept) > 2 * len(fresh) else kept  # after many departures the slices are thin: merge them
     specs = [
         SliceSpec(driver, node, pool, tuple(_by_name(slot.devices)), tuple(_by_name(slot.counter_sets)))
-        for slot in chosen
+        for slot in sorted(chosen, key=lambda slot: (not slot.counters_alone, slot.is_full))
     ]
     return tuple(specs) or (SliceSpec(driver, node, pool),)
 

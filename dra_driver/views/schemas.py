@@ -67,6 +67,12 @@ _MOMENT = _record(
     evicted=_TEXTS,
     usage=_record(units=_COUNT, used={"type": "number"}, scattered={"type": "number"}),
 )
+_REARRANGEMENT = _record(
+    job=_TEXT,
+    node=_TEXT,
+    devices=_TEXTS,
+    moves=_list(_record(job=_TEXT, source=_TEXT, target=_TEXT, leaves=_TEXTS, gets=_TEXTS)),
+)
 _GIVEN: Wire = {
     "kubernetes": _TEXT,
     "verdicts": _TEXT,
@@ -134,7 +140,7 @@ _CONTENTS: dict[DocumentKind, Wire] = {
     },
     DocumentKind.EXPLANATION: _EXPLANATION,
     DocumentKind.EXPLANATIONS: {"explanations": _list(_record(**_EXPLANATION))},
-    DocumentKind.SIMULATION: {"moments": _list(_MOMENT)},
+    DocumentKind.SIMULATION: {"moments": _list(_MOMENT), "rearrangements": _list(_REARRANGEMENT)},
     DocumentKind.MIGRATION: {"files": _list(_OBJECT), "checks": _list(_OBJECT)},
     DocumentKind.SELECTOR_MATCHES: {
         **_GIVEN,

@@ -170,3 +170,12 @@ def test_counters_are_never_parted_from_their_devices_in_1_34_and_never_beside_t
         else:
             assert not (spec.devices and spec.counter_sets)
             assert len(spec.counter_sets) <= 8
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_partitions_that_stand_come_before_those_made_on_demand_even_when_they_come_later(is_late):
+    cut, counters = mig_gpu(0, 3)
+    standing = [device_wire("gpu-1-standing")]
+    placement = [one.keys for one in laid_out(cut, [counters])] if is_late else ()
+    specs = laid_out([*cut, *standing], [counters], placement=placement)
+    assert [names(one) for one in specs] == [[], ["gpu-1-standing"], sorted(one["name"] for one in cut)]

@@ -76,7 +76,7 @@ def test_a_play_reports_every_event_to_whoever_watches_and_prints_nothing(world,
     world, rules = world
     lines = CountedLines()
     play = Play(Scenario(world, (arrivals(world), TimelineEvent("leave", "default/one"))), rules)
-    moments = list(play.moments(["dgx-h100-1"], lines))
+    moments = list(play.moments(play.beginning(), ["dgx-h100-1"], lines))
     [line] = lines.lines
     assert (line.noun, line.total, line.told, line.is_closed) == ("events", 3, [0, 1, 2], True)
     assert [one.node for one in moments[1].placed] == ["dgx-h100-2"]
@@ -96,7 +96,8 @@ def test_a_judge_reports_every_node_and_prints_nothing(world, capsys):
 def test_a_line_is_closed_even_when_nobody_hears_the_end(world):
     world, rules = world
     lines = CountedLines()
-    moments = Play(Scenario(world, (arrivals(world),)), rules).moments((), lines)
+    play = Play(Scenario(world, (arrivals(world),)), rules)
+    moments = play.moments(play.beginning(), (), lines)
     next(moments)
     moments.close()
     assert lines.lines[0].is_closed

@@ -98,7 +98,7 @@ class Timeline:
         """
         evicted = self._apply(event)
         self._known = None
-        self._known_claims = {claim_name(claim): claim for claim in self._allocated()}
+        self._known_claims = {claim_name(claim): claim for claim in self.allocated()}
         placed, queue = [], []
         for job in self.queue:
             found = self._try(job)
@@ -109,7 +109,7 @@ class Timeline:
         self.queue = queue
         waiting = tuple(WaitingJob(job.name, self._why(job)) for job in self.queue)
         label = event.label or f"{event.kind} {event.target}"
-        usage = usage_of(self.slices, self._allocated())
+        usage = usage_of(self.slices, self.allocated())
         return Moment(label, tuple(placed), waiting, tuple(evicted), usage)
 
     def _apply(self, event: TimelineEvent) -> list[str]:
@@ -126,7 +126,7 @@ class Timeline:
             case "drain":
                 self._node(event.target).setdefault("spec", {})["unschedulable"] = True
                 here = {name for name, (job, node, _) in self.running.items() if node == event.target}
-                return self._evict({name for name in here if not _stays(self.running[name][0].pod or {})})
+                return self._evict({name for name in here if not stays_on_drain(self.running[name][0].pod or {})})
             case "undrain":
                 self._node(event.target).get("spec", {}).pop("unschedulable", None)
                 return []
@@ -200,7 +200,8 @@ class Timeline:
         self.queue = [job for job in evicted if not _is_ending(job.pod or {})] + self.queue
         return [job.name for job in evicted]
 
-    def _allocated(self) -> list[ClaimWire]:
+    def allocated(self) -> list[ClaimWire]:
+        """Return all claims that hold devices now."""
         claims = [*self.held, *(claim for _, _, claims in self.running.values() for claim in claims)]
         return list({claim_name(claim): claim for claim in claims}.values())
 
@@ -209,7 +210,7 @@ class Timeline:
             allocator = Allocator(
                 slices=self.slices,
                 classes=self.classes,
-                allocated=self._allocated(),
+                allocated=self.allocated(),
                 kubernetes=self.kubernetes,
                 gates=self.gates,
             )
@@ -255,7 +256,7 @@ def _is_ending(pod: Wire) -> bool:
     return bool((pod.get("metadata") or {}).get("deletionTimestamp"))
 
 
-def _stays(pod: Wire) -> bool:
+def stays_on_drain(pod: Wire) -> bool:
     """Return whether a drain leaves a pod where it is, as `kubectl drain --ignore-daemonsets` does."""
     metadata = pod.get("metadata") or {}
     owners = [owner.get("kind") for owner in metadata.get("ownerReferences") or () if owner.get("controller")]

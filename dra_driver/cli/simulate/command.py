@@ -22,6 +22,7 @@ from dra_driver.model.wire import Wire
 from dra_driver.views.words import plural
 
 if TYPE_CHECKING:
+    from dra_driver.allocation.simulation.moves import Rearrangement
     from dra_driver.allocation.simulation.timeline import Moment
     from dra_driver.views.worlds.play import Play
 
@@ -46,6 +47,7 @@ LINE_MAX = 64 << 20  # in characters
 @click.option("--fleet", "profiles", multiple=True, metavar="PROFILE[=N]", help="Simulated nodes.")
 @click.option("--add-nodes", "added", multiple=True, metavar="PROFILE[=N]", help="What if there were more nodes.")
 @click.option("--drain", "drained", multiple=True, metavar="NODE", help="What if a node were drained first.")
+@click.option("--defrag", "defragments", is_flag=True, help="Which running pods to move so that waiting ones fit.")
 @kubeconfig_option
 @context_option
 @click.option("--kubernetes", metavar="VERSION", default=None, help="Whose rules apply.")
@@ -55,13 +57,14 @@ LINE_MAX = 64 << 20  # in characters
 @click.option(
     "--batch", "batch", default=None, metavar="FILE", help="A batch of problems for programs, one JSON object per line."
 )
-def command(scenario: str | None, batch: str | None, output: str, **given: Any) -> int:
+def command(scenario: str | None, batch: str | None, output: str, *, defragments: bool, **given: Any) -> int:
     """Simulate what happens to pods and claims, with the scheduler's own verdicts.
 
     \b
     dra-driver simulate examples/scenarios/queue.yaml
     dra-driver simulate --fleet dgx-h100=2 -f pods.yaml --drain dgx-h100-1
     dra-driver simulate --add-nodes dgx-h100=4          the current cluster, with four more nodes
+    dra-driver simulate examples/scenarios/fragmented.yaml --defrag
     dra-driver simulate --batch problems.jsonl          (- is standard input)
 
     Pods are placed in their order of arrival on the first node that fits. A batch line is
@@ -73,11 +76,16 @@ def command(scenario: str | None, batch: str | None, output: str, **given: Any) 
     their controllers had created them again. Deployments, Jobs, PyTorchJobs and everything else with a pod template
     bring as many pods as they ask for.
 
+    --defrag proposes, for each pod that waits at the end, the fewest moves that make room for it alone: up to 8 running
+    pods of one node, each of which fits elsewhere. It moves nothing. Deleted one after the other, pods come back where
+    the scheduler puts them; cordon what must stay free.
+
     Exit status 1: a pod or claim still waits at the end; 3: a file or a batch line is wrong, or an object is not
     understood; 5: it is not known, because something of the cluster may not be read.
     """  # noqa: D301
     if batch is not None:
         return _batch(batch)
+    from dra_driver.allocation.simulation.moves import moves_for_waiting
     from dra_driver.cli.inputs.progress import Progress
     from dra_driver.cli.inputs.worlds import say_unseen
     from dra_driver.views.worlds.play import moments_document
@@ -85,18 +93,22 @@ def command(scenario: str | None, batch: str | None, output: str, **given: Any) 
 
     play = _play(scenario, given)
     world = play.world
-    moments = list(play.moments(given["drained"], Progress))
+    timeline = play.beginning()
+    moments = list(play.moments(timeline, given["drained"], Progress))
+    proposed = dict(moves_for_waiting(timeline)) if defragments else {}
     _say_rules(headline(play.rules, world, play.profiles), is_table=output == "table")
     if output == "table":
         for moment in moments:
             _show(moment)
+        for job, found in proposed.items():
+            _show_moves(job, found)
         for sentence in world.idle:
             say(console(), sentence, style="yellow")
         if names := world.without_devices:
             more = f" and {len(names) - 8:,} more" if len(names) > 8 else ""
             say(console(), f"ask for no device: {', '.join(names[:8])}{more}", style="dim")
     else:
-        write_document(moments_document(moments), output)
+        write_document(moments_document(moments, [found for found in proposed.values() if found]), output)
     say_unseen(world)
     world.refuse_strangers()  # named here, after what was judged
     if world.unseen:
@@ -147,6 +159,17 @@ def _show(moment: Moment) -> None:
         show_table(out, "", [Column("placed"), Column("node"), Column("devices")], rows)
     for one in moment.waiting:
         say(out, f"waits: {one.job}: {one.reason}", indent=2, style="red")
+
+
+def _show_moves(job: str, found: Rearrangement | None) -> None:
+    out = console()
+    if found is None:
+        say(out, f"{job}: no moves found that make room for it", style="red")
+        return
+    say(out, f"{job} would fit on {found.node} after {plural(len(found.moves), 'move')}", style="bold")
+    rows = [[one.job, one.source, ", ".join(one.leaves), one.target, ", ".join(one.gets)] for one in found.moves]
+    columns = [Column("move"), Column("from"), Column("leaves"), Column("to"), Column("gets")]
+    show_table(out, "", columns, rows)
 
 
 def _batch(path: str) -> int:

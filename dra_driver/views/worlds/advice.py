@@ -17,6 +17,7 @@ from dra_driver.selectors.evaluation.device_view import DeviceView, prepare_devi
 from dra_driver.selectors.kubernetes_engine import KubernetesEngine
 from dra_driver.selectors.lint.cure import cure
 from dra_driver.views.worlds.cuda_advice import cuda_advice
+from dra_driver.views.worlds.room_advice import room_advice
 from dra_driver.views.worlds.rules import AppliedRules
 from dra_driver.views.worlds.subjects import Subject
 from dra_driver.views.worlds.world import World
@@ -27,13 +28,15 @@ _MOST_VIEWS = 2_000  # devices that are examined for the names and values that t
 def advised(
     world: World, rules: AppliedRules, subject: Subject, explanation: AllocationExplanation | None
 ) -> tuple[Subject, AllocationExplanation | None]:
-    """Add advice to the notes of a subject: on its selectors if it fits nowhere, and on the CUDA that it needs."""
+    """Add advice to the notes of a subject: on selectors and room if it fits nowhere, and on the CUDA it needs."""
     if explanation is None:
         return subject, explanation
     gates = {name: on for name, on in rules.gates.items() if name in SELECTOR_GATES}
     engine = KubernetesEngine(rules.kubernetes, gates=gates)
     views = list(islice(_views(world), _MOST_VIEWS))
-    notes = () if explanation.ok else selector_advice(world, engine, subject, views)
+    notes: tuple[str, ...] = ()
+    if not explanation.ok:
+        notes = (*selector_advice(world, engine, subject, views), *room_advice(world, rules, subject))
     notes = (*subject.notes, *notes, *dict.fromkeys(cuda_advice(world, engine, subject, views)))
     return replace(subject, notes=notes), explanation
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from dra_driver.allocation.simulation.moves import Rearrangement
 from dra_driver.allocation.simulation.timeline import Moment, Timeline, TimelineEvent
 from dra_driver.model.wire import Wire
 from dra_driver.views.envelope import DocumentKind, OutputDocument, plain
@@ -34,14 +35,15 @@ class Play:
         """The profiles of simulated nodes, as they were given."""
         return self.scenario.profiles
 
-    def moments(self, drained: Sequence[str] = (), lines: ProgressLines = NoProgress) -> Iterator[Moment]:
-        """Play the events, and yield the moment after each; the nodes in `drained` are drained first."""
-        timeline = self._beginning()
+    def moments(
+        self, timeline: Timeline, drained: Sequence[str] = (), lines: ProgressLines = NoProgress
+    ) -> Iterator[Moment]:
+        """Play the events on a beginning, and yield the moment after each; the nodes in `drained` are drained first."""
         events = [TimelineEvent("drain", node) for node in drained] + list(self.scenario.events)
         for event in counted(events, "events", lines):
             yield timeline.happen(event)
 
-    def _beginning(self) -> Timeline:
+    def beginning(self) -> Timeline:
         """Return the state of the world before the first event."""
         running = running_jobs(self.world)
         held_by_pods = {id(claim) for _, _, claims in running.values() for claim in claims}
@@ -56,9 +58,10 @@ class Play:
         )
 
 
-def moments_document(moments: Sequence[Moment]) -> OutputDocument:
-    """Return the document of all moments."""
-    return OutputDocument(DocumentKind.SIMULATION, {"moments": [_document(moment) for moment in moments]})
+def moments_document(moments: Sequence[Moment], rearrangements: Sequence[Rearrangement]) -> OutputDocument:
+    """Return the document of all moments, and of the moves that would make room in the end."""
+    content = {"moments": [_document(moment) for moment in moments], "rearrangements": plain(rearrangements)}
+    return OutputDocument(DocumentKind.SIMULATION, content)
 
 
 def _document(moment: Moment) -> Wire:

@@ -1,0 +1,42 @@
+"""Advice on room: which running pods would have to be elsewhere so that what fits nowhere fits.
+
+In: a world, whose rules apply, a subject that fits on no node. Out: at most one sentence. Bounded: few attempts are
+made, since `dra-driver simulate --defrag` looks further.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dra_driver.allocation.simulation.moves import ClusterState, JobMove, fewest_moves
+from dra_driver.allocation.simulation.timeline import Job
+from dra_driver.views.worlds.rules import AppliedRules
+from dra_driver.views.worlds.scenario import running_jobs
+from dra_driver.views.worlds.subjects import Subject
+from dra_driver.views.worlds.world import World
+
+_MOST_TRIES = 100
+
+
+def room_advice(world: World, rules: AppliedRules, subject: Subject) -> Iterator[str]:
+    """Yield where a subject would fit, and which pods would have to go where first."""
+    running = running_jobs(world)
+    if not running:
+        return
+    state = ClusterState(
+        nodes=world.of("Node"),
+        slices=world.of("ResourceSlice"),
+        classes=world.of("DeviceClass"),
+        held=world.allocated(),
+        kubernetes=rules.kubernetes,
+        gates=rules.gates,
+    )
+    job = Job(subject.name, (*subject.claims, *subject.allocated), subject.pod)
+    found = fewest_moves(state, running, job, subject.allocated, most_tries=_MOST_TRIES)
+    if found is not None:
+        yield f"would fit on {found.node} if {'; '.join(map(_elsewhere, found.moves))}"
+
+
+def _elsewhere(move: JobMove) -> str:
+    place = f" on {move.target}" if move.target != move.source else ""
+    return f"{move.job} were not on {', '.join(move.leaves)} but on {', '.join(move.gets)}{place}"
