@@ -73,6 +73,7 @@ _REARRANGEMENT = _record(
     devices=_TEXTS,
     moves=_list(_record(job=_TEXT, source=_TEXT, target=_TEXT, leaves=_TEXTS, gets=_TEXTS)),
 )
+_FAULTS = _list(_record(device=_TEXT, fault=_TEXT, value={}, since=_TEXT, text=_TEXT))
 _GIVEN: Wire = {
     "kubernetes": _TEXT,
     "verdicts": _TEXT,
@@ -109,8 +110,9 @@ _CONTENTS: dict[DocumentKind, Wire] = {
         "gpus": _list(_OBJECT),
         "problems": _list(_record(code=_TEXT, subject=_TEXT, message=_TEXT)),
         "leftOut": _TEXTS,
+        "faults": _FAULTS,
     },
-    DocumentKind.NODE_HEALTH: {"faults": _list(_record(device=_TEXT, fault=_TEXT, value={}, since=_TEXT, text=_TEXT))},
+    DocumentKind.NODE_HEALTH: {"faults": _FAULTS},
     DocumentKind.DOCTOR_REPORT: {
         "isClean": _FLAG,
         "lookedAt": _TEXTS,
