@@ -152,7 +152,16 @@ class Quantity:
         return Quantity(total, low, form, machine and -_INT64_MAX - 1 <= total <= _INT64_MAX)
 
     def sub(self, other: Quantity) -> Quantity:
-        """Return the exact difference, by the same rules as `add`."""
+        """Return the difference, exact but for one value, by the same rules as `add`.
+
+        Source: int64Amount.Sub, which adds the negated value: the least int64 negated is itself, if the sum then fits.
+        """
+        if self.machine and other.machine and other.unscaled == -_INT64_MAX - 1:
+            wrapped = self.add(other)
+            if wrapped.machine:
+                return wrapped
+            exact = self.add(Quantity(-other.unscaled, other.scale, other.format))
+            return Quantity(exact.unscaled, exact.scale, exact.format, machine=False)
         return self.add(Quantity(-other.unscaled, other.scale, other.format, other.machine))
 
     def __eq__(self, other: object) -> bool:

@@ -235,6 +235,7 @@ class _Checker:
             known = self._declarations.resolutions.get(key)
             if known is not None:
                 node.overloads, node.type = known
+                self._bind(node)
                 return
         ids, result = self._candidates(node.function, types, member=member)
         if result is None:
@@ -244,10 +245,15 @@ class _Checker:
             node.type = ERROR
             return
         node.overloads, node.type = tuple(ids), result
-        if not closed and len(ids) == 1:
-            node.bound = next(one.params for one in self._declarations.overloads(node.function) if one.id == ids[0])
+        self._bind(node)
         if key is not None and result.closed:
             self._declarations.remember(key, node.overloads, result)
+
+    def _bind(self, node: Call) -> None:
+        """Record the parameters of the only candidate if a type was left open: values may differ from their types."""
+        if self._open and len(node.overloads) == 1:
+            found = self._declarations.overloads(node.function)
+            node.bound = next((one.params for one in found if one.id == node.overloads[0]), ())
 
     def _candidates(self, function: str, types: list[Type], *, member: bool) -> tuple[list[str], Type | None]:
         ids: list[str] = []

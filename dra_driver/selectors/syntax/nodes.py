@@ -67,7 +67,7 @@ class Select(Node):
 class Call(Node):
     """A call or an operator. `overloads` are the ids of the candidates, in table order.
 
-    `bound` are the parameters of the only candidate, set where the type of an operand was left open.
+    `bound` are the parameters of the only candidate, set where the expression has types that were left open.
     """
 
     __slots__ = ("args", "bound", "function", "overloads", "target")
