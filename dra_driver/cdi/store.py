@@ -34,6 +34,7 @@ _HINTS = {
     errno.EACCES: "the agent needs write access to the CDI folder",
     errno.EPERM: "the agent needs write access to the CDI folder",
     errno.ENOTDIR: "the CDI folder, or one above it, is a file; set --cdi-root",
+    errno.ENAMETOOLONG: "set a shorter --cdi-root",
 }
 
 
@@ -82,12 +83,11 @@ class CdiStore:
         return was_there
 
     def list(self, prefix: str = "") -> tuple[str, ...]:
-        """Return the names of the specification files that begin with `prefix`, sorted; a missing folder holds none."""
-        try:
-            names = [path.name for path in self.root.iterdir()]
-        except (FileNotFoundError, NotADirectoryError):
-            return ()
-        return tuple(sorted(n for n in names if n.startswith(prefix) and n.endswith(SUFFIX) and not n.startswith(".")))
+        """Return the names of the specification files that begin with `prefix`, sorted; a missing folder holds none.
+
+        Raises: PrepareError("prepare.cdi-read", LATER).
+        """
+        return tuple(n for n in self._names() if n.startswith(prefix) and n.endswith(SUFFIX) and not n.startswith("."))
 
     def read(self, file_name: str) -> CdiWire | None:
         """Return the document in a file with its records, or None when the file is missing or holds no JSON object."""
@@ -98,25 +98,38 @@ class CdiStore:
         """Remove the unfinished files and lone records with `prefix` that crashed writers left; return their number.
 
         The file of a writer that is still at work is locked and left alone.
-        Raises: PrepareError("prepare.cdi-remove", LATER).
+        Raises: PrepareError("prepare.cdi-remove", LATER), PrepareError("prepare.cdi-read", LATER).
         """
-        swept = sum(
-            _unlink(str(record))
-            for record in self.root.glob(f".{prefix}*{_RECORD}")
-            if not record.with_name(record.name.removeprefix(".").removesuffix(_RECORD)).exists()
-        )
-        for path in sorted(self.root.glob(f".{prefix}*{_UNFINISHED}")):
+        swept = 0
+        for name in self._names():
             try:
-                with _locked(path):
-                    path.unlink()
-                    swept += 1
+                if name.startswith(f".{prefix}"):
+                    swept += self._sweep(name)
             except (FileNotFoundError, BlockingIOError):
                 continue
             except OSError as exc:
-                raise self._fault(
-                    "cdi-remove", f"unfinished CDI file {path.name} can't be removed from {self.root}", exc
-                ) from exc
+                raise self._fault("cdi-remove", f"CDI file {name} can't be removed from {self.root}", exc) from exc
         return swept
+
+    def _sweep(self, name: str) -> bool:
+        """Remove a lone record or an unfinished file; return whether it was one. Raises: OSError."""
+        path = self.root / name
+        if name.endswith(_UNFINISHED):
+            with _locked(path):
+                path.unlink()
+            return True
+        if name.endswith(_RECORD) and not os.path.lexists(self.root / name[1:].removesuffix(_RECORD)):
+            return _unlink(str(path))
+        return False
+
+    def _names(self) -> tuple[str, ...]:
+        """Return the names of all files, sorted. Raises: PrepareError("prepare.cdi-read", LATER)."""
+        try:
+            return tuple(sorted(os.listdir(self.root)))  # noqa: PTH208 - names alone
+        except (FileNotFoundError, NotADirectoryError):
+            return ()
+        except OSError as exc:
+            raise self._fault("cdi-read", f"the CDI folder {self.root} can't be read", exc) from exc
 
     # Paths are texts from here on: pathlib is slower, and every call of the kubelet's comes here.
 

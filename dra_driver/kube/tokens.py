@@ -7,6 +7,8 @@ and once immediately if the server answers 401. A token never appears in a log, 
 from __future__ import annotations
 
 import logging
+import os
+import stat
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +20,7 @@ from dra_driver.telemetry.logs import fields
 log = logging.getLogger(__name__)
 
 REREAD_SECONDS = 60.0
+_TOKEN_MAX = 1 << 20  # bytes; real tokens have a few thousand
 
 
 class TokenSource(Protocol):
@@ -71,9 +74,21 @@ class TokenFile:
     def _read(self) -> None:
         self._read_at = self._clock()
         try:
-            self._header = bearer(self._path.read_text()) or self._header
-        except OSError as err:  # the last token may still be valid, and the server decides that
-            log.warning("token file unreadable", extra=fields(file=str(self._path), err=err.strerror))
+            self._header = bearer(_text_of(self._path)) or self._header
+        except (OSError, ValueError) as err:  # the last token may still be valid, and the server decides that
+            why = err.strerror if isinstance(err, OSError) else str(err)
+            log.warning("token file unreadable", extra=fields(file=str(self._path), err=why))
+
+
+def _text_of(path: Path) -> str:
+    """Return the token in a file, without waiting for a FIFO. Raises: OSError, ValueError for what is no token."""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123 - a descriptor
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError("not a regular file")
+        content = file.read(_TOKEN_MAX + 1).strip()
+    if len(content) > _TOKEN_MAX or not all(0x21 <= byte <= 0x7E for byte in content):
+        raise ValueError("not a token: it is too long, or has spaces or other characters that no header may have")
+    return content.decode("ascii")
 
 
 def bearer(token: str) -> str:

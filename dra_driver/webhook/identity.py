@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 60.0
 RETRY_SECONDS = 5.0
+_FILE_MAX = 1 << 20  # bytes of a certificate or key in a folder
 _CONFLICTS = (404, 409)
 _KEYS = {"certificate": "tls.crt", "key": "tls.key", "authorities": "ca.crt"}
 
@@ -89,9 +90,18 @@ class Mounted:
     def current(self) -> Pair:
         """Read the files. Raises: NodeError("node.certificate")."""
         try:
-            return Pair((self._folder / "tls.crt").read_text(), (self._folder / "tls.key").read_text(), "")
-        except OSError as error:
+            return Pair(_text_of(self._folder / "tls.crt"), _text_of(self._folder / "tls.key"), "")
+        except (OSError, ValueError) as error:
             raise NodeError("certificate", f"no certificate in {self._folder}: {error}") from error
+
+
+def _text_of(path: Path) -> str:
+    """Return the text of a certificate's file, without waiting for a FIFO. Raises: OSError, ValueError."""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123 - a descriptor
+        content = file.read(_FILE_MAX + 1)
+    if len(content) > _FILE_MAX:
+        raise ValueError(f"{path.name} is larger than {_FILE_MAX >> 20} MiB")
+    return content.decode()
 
 
 class ServingIdentity:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 
 import pytest
 
@@ -116,6 +117,14 @@ def test_a_file_in_place_of_the_folder_is_named_in_the_error(tmp_path):
     assert caught.value.retry is Retry.LATER
     assert str(tmp_path / "cdi") in caught.value.message
     assert "--cdi-root" in caught.value.hint
+
+
+def test_a_folder_that_cannot_be_read_is_an_error_with_a_code(tmp_path):
+    too_long = CdiStore(tmp_path / ("x" * 300))
+    for call in (too_long.list, partial(too_long.sweep, "a")):
+        with pytest.raises(PrepareError, match="--cdi-root") as caught:
+            call()
+        assert (caught.value.code, caught.value.retry) == ("prepare.cdi-read", Retry.LATER)
 
 
 @pytest.mark.parametrize(("number", "hint"), [(errno.ENOSPC, "free space"), (errno.EROFS, "writable"), (errno.EIO, "")])

@@ -102,6 +102,12 @@ def test_a_sentence_that_is_wrong_is_refused_with_its_line(tmp_path, text, why):
         ("- 1", "document 1 is not a Kubernetes object"),
         ("kind: Pod\napiVersion: v1", "document 1 is not a Kubernetes object"),
         ("kind: StatefulSet\napiVersion: apps/v1\nmetadata: {name: x}", "apps/v1 StatefulSet is not served"),
+        (f"apiVersion: {'9' * 5000}", "a number of 5,000 characters"),
+        ("[" * 1000, "nested too deeply"),
+        ("kind: Pod\napiVersion: v1\nmetadata: [name]", "document 1 is not a Kubernetes object"),
+        ("kind: Pod\napiVersion: v1\nmetadata: {name: p}\nspec: 1", "does not have the shape of its kind"),
+        ("kind: Pod\napiVersion: v1\nmetadata: {name: p}\nspec: {resourceClaims: [1]}", "the shape of its kind"),
+        ("#" * (1 << 20), "larger than 1 MiB"),
     ],
 )
 def test_objects_that_are_wrong_are_refused(tmp_path, body, why):

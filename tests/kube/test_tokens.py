@@ -1,3 +1,7 @@
+import os
+
+import pytest
+
 from dra_driver.kube.tokens import StaticToken, TokenFile
 
 
@@ -36,6 +40,19 @@ def test_the_last_token_serves_while_the_file_is_gone_or_empty(tmp_path):
     path.unlink()
     source.reread()
     assert source.authorization() == "Bearer one"
+
+
+@pytest.mark.parametrize("content", ["a\nb", "a b", "\u00e9", "x" * (1 << 21), "\0"])
+def test_what_is_no_token_is_never_sent(tmp_path, content):
+    path = tmp_path / "token"
+    path.write_text(content)
+    assert TokenFile(str(path), fallback="last").authorization() == "Bearer last"
+
+
+def test_a_token_file_that_never_ends_keeps_nobody_waiting(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    for path in (str(tmp_path / "fifo"), "/dev/zero", str(tmp_path)):
+        assert TokenFile(path, fallback="last").authorization() == "Bearer last"
 
 
 def test_no_token_means_no_header():

@@ -156,6 +156,6 @@ def _folder(name: str) -> Path:
 
 
 def _classes(folder: Path) -> list[Wire]:
-    from dra_driver.embedded.examples.reading import load_objects
+    from dra_driver.embedded.examples.reading import load_objects, text_of
 
-    return [wire for path in sorted(folder.glob("*.yaml")) for wire in load_objects(path, path.read_text())]
+    return [wire for path in sorted(folder.glob("*.yaml")) for wire in load_objects(path, text_of(path))]

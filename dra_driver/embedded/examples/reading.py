@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from dra_driver.embedded.api.kinds import CLAIMS, PODS, kind_of
 from dra_driver.embedded.api_rules import quotas as quotas_room
@@ -20,6 +20,7 @@ from dra_driver.embedded.scheduling import workloads
 from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire
 
+SIZE_MAX = 1 << 20  # bytes of one file
 _MARK = re.compile(r"#\s*expect\s*:(?P<text>.*)")
 
 
@@ -61,17 +62,17 @@ def load_examples(folder: Path) -> list[Example]:
 
 def load_example(path: Path) -> Example:
     """Read one file. Raises: InputError with the file and the line."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as fault:
-        raise InputError("unreadable", f"{path}: {fault}") from fault
+    text = text_of(path)
     found = list(load_objects(path, text))
     quotas = tuple(wire for wire in found if wire["kind"] == quotas_room.KIND)
-    objects = tuple(workloads.expand(wire for wire in found if wire not in quotas))
+    try:
+        objects = tuple(workloads.expand(wire for wire in found if wire not in quotas))
+        known = _names(objects)
+    except (AttributeError, LookupError, TypeError, ValueError) as fault:
+        raise _fault(path, 1, f"an object does not have the shape of its kind: {fault}") from fault
     expects = tuple(_sentences(path, text))
     if not expects:
         raise _fault(path, 1, "no line begins with '# expect:'")
-    known = _names(objects)
     for sentence in expects:
         for kind, name in mentioned(sentence.meaning):
             if name not in known[kind]:
@@ -79,17 +80,33 @@ def load_example(path: Path) -> Example:
     return Example(path, _intent(text), objects, expects, quotas)
 
 
+def text_of(path: Path) -> str:
+    """Return the text of one file. Raises: InputError("input.unreadable", "input.too-large")."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(SIZE_MAX + 1)
+        if len(content) > SIZE_MAX:
+            raise InputError("too-large", f"{path} is larger than {SIZE_MAX >> 20} MiB")
+        return content.decode("utf-8")
+    except (OSError, UnicodeDecodeError) as fault:
+        raise InputError("unreadable", f"{path}: {fault}") from fault
+
+
 def load_objects(path: Path, text: str) -> Iterator[Wire]:
     """Yield the Kubernetes objects of a file. Raises: InputError."""
     import yaml  # noqa: PLC0415  (loaded when there is a file to read)
 
+    from dra_driver.documents.yaml_values import TooDeepError, load_yaml  # noqa: PLC0415  (likewise)
+
     try:
-        documents = list(yaml.safe_load_all(text))
+        documents = list(load_yaml(text))
+    except TooDeepError as fault:
+        raise _fault(path, 1, "the objects are nested too deeply") from fault
     except yaml.YAMLError as fault:
         mark = getattr(fault, "problem_mark", None)
         raise _fault(path, mark.line + 1 if mark else 1, str(getattr(fault, "problem", fault))) from fault
     for number, document in enumerate(documents, 1):
-        if not isinstance(document, dict) or not (document.get("metadata") or {}).get("name"):
+        if not _is_named(document):
             raise _fault(path, 1, f"document {number} is not a Kubernetes object with a name")
         if workloads.is_workload(document) or document.get("kind") == quotas_room.KIND:
             yield document
@@ -100,6 +117,11 @@ def load_objects(path: Path, text: str) -> Iterator[Wire]:
             what = f"{document.get('apiVersion')} {document.get('kind')}"
             raise _fault(path, 1, f"document {number}: {what} is not served here") from None
         yield document
+
+
+def _is_named(document: object) -> TypeGuard[Wire]:
+    metadata = document.get("metadata") if isinstance(document, dict) else None
+    return isinstance(metadata, dict) and isinstance(metadata.get("name"), str) and bool(metadata["name"])
 
 
 def _sentences(path: Path, text: str) -> Iterator[Sentence]:

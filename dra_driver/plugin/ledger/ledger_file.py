@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from dra_driver.model.errors import LedgerError, Retry
+from dra_driver.model.errors import LedgerError, PrepareError, Retry
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.ledger.connections import BUSY, CORRUPT, NO_ROOM, fault
 from dra_driver.plugin.ledger.database import BUSY_PAUSES, Database
@@ -132,7 +132,7 @@ class LedgerFile:
             if version // 1000 > MAJOR:
                 raise cause
             if version == 0:
-                fill(copy, tuple(self._recover()))
+                fill(copy, self._recovered())
             elif version % 1000 < MINOR:
                 grow(copy)
         except (LedgerError, sqlite3.Error) as exc:
@@ -180,10 +180,18 @@ class LedgerFile:
 
     def _begin(self, database: Database) -> None:
         """Make the tables, with records of what is on the node already."""
-        records = tuple(self._recover())
+        records = self._recovered()
         database.write(lambda connection: fill(connection, records))
         if records:
             log.error("ledger rebuilt from CDI files", extra=fields(file=str(self.path), count=len(records)))
+
+    def _recovered(self) -> tuple[Record, ...]:
+        """Return records of what is on the node already. Raises: LedgerError("ledger.cannot-open")."""
+        try:
+            return tuple(self._recover())
+        except PrepareError as error:
+            text = f"ledger {self.path} can't be begun: {error}"
+            raise LedgerError("cannot-open", text, hint=error.hint, retry=Retry.LATER) from error
 
 
 def _check_integrity(database: Database) -> None:

@@ -43,12 +43,13 @@ PROFILE: Wire = yaml.safe_load((ROOT / "dra_driver/hardware/simulated/profiles/d
 FOLDERS = ("cdi", "registry", "plugins", "pod-resources", "tls", "examples", "examples/node")
 
 
-_EXAMPLE = """# expect: claim one holds 1
-apiVersion: resource.k8s.io/v1
-kind: ResourceClaim
-metadata: {name: one}
-spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: gpu.nvidia.com}}]}}
-"""
+EXAMPLE: Wire = {
+    "apiVersion": "resource.k8s.io/v1",
+    "kind": "ResourceClaim",
+    "metadata": {"name": "one"},
+    "spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}]}},
+}
+EXPECTED = "# expect: claim one holds 1\n"
 
 
 class Workplace:
@@ -78,7 +79,7 @@ class Workplace:
             self.write(f"tls/{name}", file.read_bytes())
         self.write("ca.crt", self._ca.read_bytes())
         self.write("token", "x")
-        self.write("examples/one.yaml", _EXAMPLE)
+        self.write("examples/one.yaml", EXPECTED + yaml.safe_dump(EXAMPLE))
         self.write("examples/node/profile.yaml", yaml.safe_dump(PROFILE))
         self.write("examples/node/rules.yaml", yaml.safe_dump(SHARING))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import random
 import socket
@@ -15,7 +14,16 @@ import click
 from dra_driver.cli import main
 from dra_driver.model.flags import FLAGS
 from dra_driver.mps.main import _FLAGS as MPS_FLAGS
-from tests.cli.support.hostile.node_files import DEVICE_PLUGIN, GEOMETRIES, KUBECONFIG, PROFILE, SHARING, Workplace
+from tests.cli.support.hostile.node_files import (
+    DEVICE_PLUGIN,
+    EXAMPLE,
+    EXPECTED,
+    GEOMETRIES,
+    KUBECONFIG,
+    PROFILE,
+    SHARING,
+    Workplace,
+)
 from tests.cli.support.hostile.spoiling import places, spoiled, yaml_of
 from tests.cli.support.hostile.texts import TEXTS, VALUES
 
@@ -35,7 +43,7 @@ _WIRES: dict[str, tuple[tuple[str, Any], ...]] = {
               ("geometries.yaml", GEOMETRIES), ("profile.yaml", PROFILE)),
     "mps": (("profile.yaml", PROFILE),),
     "webhook": (("kubeconfig", KUBECONFIG),),
-    "demo": (("profile.yaml", PROFILE), ("examples/node/rules.yaml", SHARING)),
+    "demo": (("profile.yaml", PROFILE), ("examples/node/rules.yaml", SHARING), ("examples/one.yaml", EXAMPLE)),
 }  # fmt: skip
 _USERS: tuple[dict[str, Any], ...] = (
     {"tokenFile": "token"}, {"tokenFile": "fifo"}, {"tokenFile": "/dev/zero"}, {"tokenFile": "folder"},
@@ -116,6 +124,6 @@ def _replaced(place: Workplace, name: str, file: Path) -> Callable[[], None]:
 def _written(place: Workplace, name: str, wire: Any) -> Callable[[], None]:
     def prepare() -> None:
         place.renew()
-        place.write(name, copy.copy(yaml_of(wire)))
+        place.write(name, (EXPECTED if name == "examples/one.yaml" else "") + yaml_of(wire))
 
     return prepare
