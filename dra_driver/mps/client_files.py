@@ -2,7 +2,8 @@
 
 In: folders that a hostile client can write (pipe, shm), and files that may have grown or changed. Out: a few bytes of a
 regular file of our own user; folders emptied, however deep; files removed that no process uses any more. Never: a
-symbolic link followed, a wait for a FIFO or device, a whole file in memory.
+symbolic link followed, a wait for a FIFO or device, a whole file in memory, work without an end: a client may make
+files faster than they can be removed here, so emptying and sweeping stop after a time.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import fcntl
 import os
 import signal
 import stat
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,6 +21,8 @@ _OPEN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | _OPEN
 _SET_SIGNAL = 10  # F_SETSIG: the signal for a broken lease; the default signal would end this process
 _TRASH = ".removed-"
+_EMPTY_S = 1.0  # for all of a tmpfs: 16384 files take 0.2 s, and as many nested folders as long
+_SWEEP_S = 10.0  # 16384 files take 0.6 s on an idle node
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
@@ -43,82 +47,86 @@ def tail(path: Path, most_bytes: int) -> bytes:
         os.close(fd)
 
 
-def empty(folder: Path) -> None:
+def empty(folder: Path, seconds: float = _EMPTY_S) -> bool:
     """Remove everything in a folder; do nothing if the folder is missing. Raises: OSError.
 
-    Nested folders are moved up before they are searched, so that no depth leads to recursion.
+    Nested folders are moved up before they are searched, so that no depth leads to recursion. Return whether the folder
+    was seen empty within `seconds`: it is not while clients write into it without a pause.
     """
     try:
         fd = os.open(folder, _FOLDER)
     except FileNotFoundError:
-        return
+        return True
     try:
-        _empty(fd)
+        return _empty(fd, time.monotonic() + seconds)
     finally:
         os.close(fd)
 
 
-def sweep(folder: Path) -> int:
+def sweep(folder: Path, seconds: float = _SWEEP_S) -> int:
     """Remove the files below a folder that no process has open or mapped; return how many. Raises: OSError.
 
-    Sockets and FIFOs stay, because they hold no data. So does a folder in which nothing was removed.
+    Sockets and FIFOs stay, because they hold no data. So does a folder in which nothing was removed, and what is not
+    reached within `seconds`.
     """
     fd = os.open(folder, _FOLDER)
     try:
-        return _sweep(fd, DEPTH)
+        return _sweep(fd, DEPTH, time.monotonic() + seconds)
     finally:
         os.close(fd)
 
 
-def _empty(fd: int) -> None:
-    count = 0
+def _empty(fd: int, until: float) -> bool:
     while names := os.listdir(fd):
         for name in names:
+            if time.monotonic() >= until:
+                return False
             with suppress(FileNotFoundError, NotADirectoryError):  # it vanished or changed; the next round handles it
-                count = _remove(fd, name, count)
+                _remove(fd, name)
+    return True
 
 
-def _remove(fd: int, name: str, count: int) -> int:
-    """Remove one entry; folders in it are moved up and renamed to numbers. Return the next free number."""
+def _remove(fd: int, name: str) -> None:
+    """Remove one entry; move the folders in it up, under names that no client can know before."""
     if not stat.S_ISDIR(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode):
         os.unlink(name, dir_fd=fd)
-        return count
+        return
     inner = os.open(name, _FOLDER, dir_fd=fd)
     try:
         for below in os.listdir(inner):  # noqa: PTH208
             try:
                 os.unlink(below, dir_fd=inner)
             except IsADirectoryError:
-                count += 1
-                os.rename(below, f"{_TRASH}{os.getpid()}-{count}", src_dir_fd=inner, dst_dir_fd=fd)
+                os.rename(below, f"{_TRASH}{os.urandom(8).hex()}", src_dir_fd=inner, dst_dir_fd=fd)
     finally:
         os.close(inner)
     with suppress(OSError):  # a client wrote into it meanwhile; the next round handles it
         os.rmdir(name, dir_fd=fd)
-    return count
 
 
-def _sweep(fd: int, depth: int) -> int:
+def _sweep(fd: int, depth: int, until: float) -> int:
     removed = 0
     for name in os.listdir(fd):
+        if time.monotonic() >= until:
+            break
         with suppress(OSError):  # it is gone, or it can't be found out whether it is in use
             kind = stat.S_IFMT(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode)
             if kind == stat.S_IFDIR:
-                removed += _sweep_folder(fd, name, depth)
+                removed += _sweep_folder(fd, name, depth, until)
             elif kind == stat.S_IFLNK or (kind == stat.S_IFREG and not _is_used(fd, name)):
                 os.unlink(name, dir_fd=fd)
                 removed += 1
     return removed
 
 
-def _sweep_folder(fd: int, name: str, depth: int) -> int:
+def _sweep_folder(fd: int, name: str, depth: int, until: float) -> int:
     inner = os.open(name, _FOLDER, dir_fd=fd)
     try:
         if depth == 0:
-            _empty(inner)
+            _empty(inner, until)
             removed = 1
         else:
-            removed = _sweep(inner, depth - 1)
+            removed = _sweep(inner, depth - 1, until)
     finally:
         os.close(inner)
     if removed:

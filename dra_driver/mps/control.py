@@ -24,6 +24,9 @@ _LEAST_S = 0.05  # for one run of the program if the deadline has already passed
 _MIB, _GIB = 1 << 20, 1 << 30
 # The daemon has one device, with index 0. Limits by UUID are known to be ignored (NVIDIA/k8s-device-plugin#572).
 _DEVICE = 0
+_SERVERS_MAX = 64  # a daemon has one server, or one for each user whose clients still run
+_LIST_MAX = 1024  # characters
+_PID = re.compile(r"[0-9]{1,10}")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([MG])i?B?\b", re.IGNORECASE)
 _COMPLAINT = re.compile(r"error|fail|invalid|unrecogni[sz]ed|unknown|cannot|not supported|denied|refus", re.IGNORECASE)
@@ -93,7 +96,12 @@ class Control:
 
     def servers(self) -> list[int]:
         """Return the pids of the running servers, as the daemon lists them. Raises: SharingError."""
-        return [int(word) for word in self.ask("get_server_list").split() if word.isdecimal()]
+        said = self.ask("get_server_list")
+        found = [int(word) for word in said.split() if _PID.fullmatch(word)]
+        if len(found) > _SERVERS_MAX or len(said) > _LIST_MAX:
+            text = f"the MPS control daemon answers get_server_list with {said[:80]!r}, which no daemon says"
+            raise SharingError("mps-refused", text, retry=Retry.LATER)
+        return found
 
     def server_status(self, pid: int) -> str:
         """Return the state of one server, as the daemon reports it. Raises: SharingError."""

@@ -51,6 +51,8 @@ def start(
     state = _wanted(before, device, settings, around, process)
     try:
         at.make(shm_mib=around.shm_mib if state.is_mounted else None)
+        if state.was_ready:
+            at.sweep_shm()  # new clients must not find the files of earlier ones
         try:
             state = _make_ready(at, state, before, around, deadline)
         except SharingError:
@@ -63,8 +65,6 @@ def start(
         if not state.was_ready:
             _undo(at, around)
         raise
-    if process is not None:
-        at.sweep_shm()  # new clients must not find the files of earlier ones
     state = replace(state, was_ready=True)
     at.write(state)
     return state

@@ -137,14 +137,16 @@ class Folder:
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             with os.fdopen(fd, "wb") as file:
                 file.write(json.dumps(_state_wire(state)).encode())
-            temporary.replace(
-                target
-            )  # without fsync: a kill leaves the old record or the new one, and a power failure ends the daemon too
+            # without fsync: a kill leaves the old record or the new one, and a power failure ends the daemon too
+            temporary.replace(target)
         except OSError as exc:
             raise NodeError("folder", f"{target} can't be written: {exc.strerror}", retry=Retry.LATER) from exc
 
     def clear_pipe(self) -> None:
-        """Remove what an earlier daemon and its clients left in the pipe folder. Raises: NodeError("node.folder")."""
+        """Remove what an earlier daemon and its clients left in the pipe folder. Raises: NodeError("node.folder").
+
+        Clients that go on writing there keep the folder from being empty; the daemon may begin all the same.
+        """
         try:
             client_files.empty(self.pipe)
         except OSError as exc:

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from dra_driver.mps.processes import Origin
 from tests.support.fake_mps import FakeClient
 from tests.support.mps.parts import (
     SETTINGS,
+    Rig,
     Supervisor,
     cgroup_of,
     cgroup_tree,
@@ -325,3 +326,97 @@ def test_a_gate_that_closes_ends_what_waits_behind_it(folder: Path):
         assert identity.is_alive()
     assert processes.wait_gone([identity], 10) == []
     assert (at.log / "output.log").read_text() == ""
+
+
+BUSY = """
+import os, sys, time
+os.chdir(sys.argv[1])
+ends = time.monotonic() + 60
+open("begun", "w").close()
+names = [f"{os.getpid()}-{number}" for number in range(20)]
+while time.monotonic() < ends:
+    for name in names:
+        try:
+            os.close(os.open(name, os.O_CREAT | os.O_WRONLY))
+        except OSError:
+            pass
+"""
+
+
+@contextmanager
+def busy_writers(folder: Path, count: int = 2) -> Iterator[None]:
+    """Run clients that make files in a folder again and again, faster than anyone can remove them."""
+    (folder / "begun").unlink(missing_ok=True)
+    running = [subprocess.Popen([sys.executable, "-S", "-c", BUSY, str(folder)]) for _ in range(count)]
+    try:
+        until((folder / "begun").exists)
+        yield
+    finally:
+        for one in running:
+            one.kill()
+            one.wait()
+
+
+def test_a_folder_that_clients_fill_without_a_pause_is_given_up_in_time(folder: Path):
+    (folder / "pipe").mkdir()
+    with busy_writers(folder / "pipe", 4):
+        client_files.empty(folder / "pipe", 0.3)
+        client_files.sweep(folder / "pipe", 0.3)
+    assert client_files.empty(folder / "pipe", 60.0)
+
+
+def test_clients_that_never_stop_writing_hold_up_neither_a_new_daemon_nor_its_end(kept: Supervisor):
+    kept.client.start(device(), SETTINGS, deadline_s=10)
+    at = folder_of(kept)
+    with busy_writers(at / "pipe", 1), busy_writers(at / "shm", 1):
+        os.kill(kept.daemon(), signal.SIGKILL)
+        until(lambda: at_rest(kept), timeout_s=60)
+        kept.client.tidy(device(), deadline_s=60)
+        kept.client.stop(device(), deadline_s=60)
+        assert not at.exists()
+
+
+def at_rest(kept: Supervisor) -> bool:
+    """Return whether no command is at work on the device: the next one is heard at once."""
+    with suppress(DriverError):
+        kept.client.start(device(), SETTINGS, deadline_s=5)
+        return True
+    return False
+
+
+def test_names_that_a_client_took_first_stand_in_the_way_of_no_removal(folder: Path):
+    (folder / "a/b/c").mkdir(parents=True)
+    for number in range(9):
+        (folder / f".removed-{os.getpid()}-{number}/taken").mkdir(parents=True)
+    assert client_files.empty(folder, 60.0)
+    assert list(folder.iterdir()) == []
+
+
+def test_what_was_left_is_gone_though_the_daemon_ended_before_the_next_pod_came(folder: Path):
+    rig = Rig(folder, delays_s=(600.0,))
+    rig.keeper.begin()
+    try:
+        at = rig.start()
+        (at.shm / "secret").write_text("of the pod before")
+        pid = rig.pid()
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: processes.identify(pid) is None)
+        rig.start()
+        assert not (at.shm / "secret").exists()
+    finally:
+        rig.keeper.close()
+
+
+@pytest.mark.parametrize("listed", ["9" * 5000, " ".join(map(str, range(3000)))])
+def test_a_list_of_servers_that_no_daemon_has_is_refused(folder: Path, listed: str):
+    rig = Rig(folder)
+    rig.keeper.begin()
+    try:
+        rig.start()
+        assert rig.fake
+        rig.fake.break_(f"get_server_list answer {listed}")
+        with pytest.raises(DriverError, match="get_server_list") as refused:
+            rig.start(settings=replace(SETTINGS, active_thread_percentage=60))
+        assert refused.value.code == "sharing.mps-refused"
+    finally:
+        rig.keeper.close()

@@ -30,7 +30,10 @@ class FakeMps:
         self.program.chmod(0o755)
 
     def break_(self, *faults: str) -> None:
-        """Have faults from now on: "start hang", "get_server_list refuse Some words", "quit slow 0.5", "ps crash"."""
+        """Have faults from now on: "start hang", "get_server_list refuse Some words", "quit slow 0.5", "ps crash".
+
+        "ps answer 1 2" is no fault of the daemon's own: it answers so.
+        """
         new = self.root / "faults.new"
         new.write_text("".join(f"{fault}\n" for fault in faults))
         new.replace(self.root / "faults")

@@ -18,18 +18,27 @@ class Faulty(control.Daemon):
     def before(self, command):
         self.meet(command.partition(" ")[0])
 
+    def do(self, line):
+        said = super().do(line)
+        for where, what, *rest in self.faults():
+            if (where, what) == (line.partition(" ")[0], "answer"):
+                return " ".join(rest)
+        return said
+
     def serve(self):
         self.meet("serve")
         super().serve()
 
-    def meet(self, point):
+    def faults(self):
         try:
             with open("FAULTS") as file:  # noqa: PTH123 - it starts often: pathlib costs more than all else
-                faults = [line.strip().split(" ", 2) for line in file]
+                return [line.strip().split(" ", 2) for line in file]
         except OSError:
-            return
-        for where, what, *rest in faults:
-            if where == point:
+            return []
+
+    def meet(self, point):
+        for where, what, *rest in self.faults():
+            if where == point and what != "answer":
                 self.suffer(point, what, " ".join(rest))
 
     def suffer(self, point, what, rest):
