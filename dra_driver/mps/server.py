@@ -19,7 +19,8 @@ from typing import Any
 from dra_driver import __version__
 from dra_driver.model.errors import DriverError, NodeError, Retry, SharingError
 from dra_driver.mps import wire
-from dra_driver.mps.keeping.keeper import DaemonReport, Daemons
+from dra_driver.mps.keeping.keeper import Daemons
+from dra_driver.mps.keeping.reports import DaemonReport
 from dra_driver.mps.wire import MpsCommand
 from dra_driver.telemetry.logs import fields
 

@@ -35,7 +35,7 @@ FILES = tuple(
     str(ROOM / f"{name}.py")
     for name in (
         "birth", "control", "daemon", "folder", "kinship", "launch", "mounts",
-        "keeping/entries", "keeping/keeper", "keeping/process_ends",
+        "keeping/entries", "keeping/keeper", "keeping/process_ends", "keeping/watch",
     )
 )  # fmt: skip
 assert all(map(os.path.exists, FILES)), "a file of which no line would be tried"
