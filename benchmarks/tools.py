@@ -1,6 +1,7 @@
 """The offline tools on 10,000 nodes: whole processes, wall time and peak memory.
 
-The nodes come from a simulated fleet, and from a file of equal ResourceSlices in JSON as kubectl writes it (200 MB).
+The nodes come from a simulated fleet, and from equal ResourceSlices in JSON (200 MB) and in YAML (90 MB) as kubectl
+writes them, in a file and on standard input.
 A live cluster of as many nodes: `python -m benchmarks.live_cluster`.
 """
 
@@ -14,7 +15,9 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+import yaml
 
 from benchmarks.figures import Report
 from dra_driver.views.worlds.simulated_nodes import add_profiles
@@ -40,9 +43,14 @@ def run(report: Report) -> None:
         many = ["simulate", "-f", str(claims), "--fleet", f"{PROFILE}={PODS}"]
         _measure(report, f"simulate {PODS:,} claims of 2 GPUs on {PODS:,} nodes", many, budget=False)
         write_slices(slices)
-        for label, arguments in _commands(claim, ["-f", str(slices)]):
-            size = slices.stat().st_size >> 20
-            _measure(report, f"{label}, the same from {size} MiB of JSON", arguments, budget=True)
+        write_yaml(slices.with_suffix(".yaml"))
+        for source in (slices, slices.with_suffix(".yaml")):
+            about = f"{source.stat().st_size >> 20} MiB of {'JSON' if source == slices else 'YAML'}"
+            for label, arguments in _commands(claim, ["-f", str(source)]):
+                _measure(report, f"{label}, the same from {about}", arguments, budget=True)
+            with source.open("rb") as file:
+                label, arguments = f"slices, {about} on standard input", ["slices", "-f", "-"]
+                _measure(report, label, arguments, budget=True, stdin=file)
 
 
 def _commands(claim: Path, source: list[str]) -> Iterator[tuple[str, list[str]]]:
@@ -68,9 +76,34 @@ def write_slices(path: Path) -> None:
         file.write('],\n    "kind": "List"\n}\n')
 
 
-def _measure(report: Report, label: str, arguments: list[str], *, budget: bool) -> None:
+def write_yaml(path: Path) -> None:
+    """Write the same slices in YAML, one after the other. One is dumped; the others differ in their names and UUIDs."""
+    world = World()
+    add_profiles(world, [f"{PROFILE}={NODES}"])
+    with path.open("w") as file:
+        file.write("apiVersion: v1\nitems:\n")
+        text, first = "", ""
+        for wire in world.of("ResourceSlice"):
+            devices, node = list(wire["spec"]["devices"]), wire["spec"]["nodeName"]
+            if not text:
+                plain = json.loads(json.dumps([{**wire, "spec": {**wire["spec"], "devices": devices}}]))
+                text, first, own = yaml.dump(plain, Dumper=yaml.CSafeDumper), node, list(_uuids(devices))
+            made = text.replace(first, node)
+            for old, new in zip(own, _uuids(devices), strict=True):
+                made = made.replace(old, new)
+            file.write(made)
+        file.write('kind: List\nmetadata:\n  resourceVersion: ""\n')
+
+
+def _uuids(devices: list[Any]) -> Iterator[str]:
+    for device in devices:
+        yield next(value["string"] for name, value in device["attributes"].items() if name.endswith("uuid"))
+
+
+def _measure(report: Report, label: str, arguments: list[str], *, budget: bool, stdin: BinaryIO | None = None) -> None:
     began = time.perf_counter()
-    process = subprocess.Popen([sys.executable, "-m", "dra_driver", *arguments], stdout=subprocess.DEVNULL)
+    command = [sys.executable, "-m", "dra_driver", *arguments]
+    process = subprocess.Popen(command, stdin=stdin, stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
     took = time.perf_counter() - began
     process.returncode = os.waitstatus_to_exitcode(status)

@@ -1,8 +1,9 @@
-"""Patterns of JSON: the text of one object, in which the texts at some places may differ.
+"""Patterns of text: the text of one object, in which the texts at some places may differ.
 
 In: the text of an object that was parsed, and which places may be open. Out: whether another text is the same but for
 what stands at the open places, and what stands there. Such a text needs no parsing: its value is that of the first one
-with these texts put in. It is exact, because only plain texts (without escapes) at places of values are ever open.
+with these texts put in. It is exact, because only plain texts (without escapes) at places of values are ever open. Here
+is what is open in JSON; for YAML see `yaml_text`.
 
 Source: RFC 8259, section 7 (what a string without escapes may hold).
 """
@@ -15,6 +16,10 @@ from typing import Any
 
 Step = str | int
 Path = tuple[Step, ...]
+Place = tuple[Path, int, int, re.Pattern[str]]
+"""A place of a text: where it leads, where the text there begins and ends, and what may stand there instead."""
+Opener = Callable[[str, Callable[[Path], bool]], "OpenText | None"]
+"""What takes the text of an object apart: `open_json`, or the same for another format."""
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+')
 _PLAIN = re.compile(r'[^"\\\x00-\x1f]*')
@@ -23,22 +28,23 @@ _PLAIN = re.compile(r'[^"\\\x00-\x1f]*')
 class OpenText:
     """The text of an object, taken apart at the places that may be open.
 
-    `paths` are these places, `values` what stands there, and `pieces` what stands around them, quotes included: one
-    more than there are places.
+    `paths` are these places, `values` what stands there, `plain` what may stand there instead, and `pieces` what stands
+    around them, quotes included: one more than there are places.
     """
 
-    __slots__ = ("paths", "pieces", "values")
+    __slots__ = ("paths", "pieces", "plain", "values")
 
-    def __init__(self, text: str, may_be_open: Callable[[Path], bool]) -> None:
+    def __init__(self, text: str, places: Iterable[Place]) -> None:
         self.paths: list[Path] = []
         self.values: list[str] = []
+        self.plain: list[re.Pattern[str]] = []
         pieces, begin = [], 0
-        for path, start, end in _texts(text):
-            if may_be_open(path):
-                self.paths.append(path)
-                self.values.append(text[start:end])
-                pieces.append(text[begin:start])
-                begin = end
+        for path, start, end, plain in places:
+            self.paths.append(path)
+            self.values.append(text[start:end])
+            self.plain.append(plain)
+            pieces.append(text[begin:start])
+            begin = end
         self.pieces = (*pieces, text[begin:])
 
     def is_true_to(self, value: Any) -> bool:
@@ -48,14 +54,25 @@ class OpenText:
         )
 
 
-class JsonPattern:
+def open_json(text: str, may_be_open: Callable[[Path], bool]) -> OpenText | None:
+    """Return the text of a JSON object, open where it may be; None where a null in it may mean that a field is not set.
+
+    `may_be_open` is asked about the place of each text.
+    """
+    if "null" in text:
+        return None
+    return OpenText(text, ((path, start, end, _PLAIN) for path, start, end in _texts(text) if may_be_open(path)))
+
+
+class TextPattern:
     """The text of an object that is open at some of its places (`holes`, numbers of places)."""
 
-    __slots__ = ("_pieces", "paths")
+    __slots__ = ("_pieces", "_plain", "paths")
 
     def __init__(self, base: OpenText, holes: Iterable[int]) -> None:
         numbers = sorted(holes)
         self.paths = tuple(base.paths[number] for number in numbers)
+        self._plain = tuple(base.plain[number].match for number in numbers)
         pieces, begin = [], 0
         for number in (*numbers, len(base.paths)):
             closed = zip(base.pieces[begin:number], base.values[begin:number], strict=True)
@@ -70,14 +87,12 @@ class JsonPattern:
         if not text.startswith(first, place):
             return None
         place += len(first)
-        plain = _PLAIN.match
-        for piece in rest:
+        for piece, plain in zip(rest, self._plain, strict=True):
             found = plain(text, place)
-            end = found.end() if found else place
-            if not text.startswith(piece, end):
+            if found is None or not text.startswith(piece, found.end()):
                 return None
-            values.append(text[place:end])
-            place = end + len(piece)
+            values.append(found[0])
+            place = found.end() + len(piece)
         return values, place
 
 

@@ -10,6 +10,8 @@ import codecs
 import json
 from typing import Any, BinaryIO, Protocol
 
+from dra_driver.documents.json_pattern import Opener, open_json
+
 _CHUNK = 1 << 20  # bytes
 _SPACE = " \t\n\r"
 _DECODER = json.JSONDecoder()
@@ -24,8 +26,8 @@ class Entries(Protocol):
         The text may end before the entry does.
         """
 
-    def parsed(self, text: str, value: Any) -> Any:
-        """Return what to keep of an entry that was parsed from a text."""
+    def parsed(self, text: str, value: Any, opened: Opener) -> Any:
+        """Return what to keep of an entry that was parsed from a text; `opened` takes such a text apart."""
 
 
 class _Text:
@@ -80,7 +82,7 @@ class _Text:
             return value
         value, text = self._parse()
         self._longest = min(max(self._longest, 2 * len(text)), _CHUNK)
-        return entries.parsed(text, value)
+        return entries.parsed(text, value, open_json)
 
     def value(self) -> Any:
         """Read a value. Raises: ValueError, RecursionError."""

@@ -136,7 +136,7 @@ def in_order(out: str) -> object:
 def test_commands_say_the_same_of_slices_in_json_and_in_yaml(
     profiles: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """YAML is read as a whole: nothing in it is recognised by its text."""
+    """YAML with anchors is read as a whole: nothing in it is recognised by its text."""
     spec = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": 2}}]}}
     claim = {"kind": "ResourceClaim", "metadata": {"name": "one", "namespace": "default"}, "spec": spec}
     (tmp_path / "claim.yaml").write_text(yaml.safe_dump(claim))
@@ -149,7 +149,7 @@ def test_commands_say_the_same_of_slices_in_json_and_in_yaml(
     (tmp_path / "yaml").mkdir()
     as_json, as_yaml = tmp_path / "json" / "slices", tmp_path / "yaml" / "slices"
     as_json.write_bytes(text_of(items, 2))
-    as_yaml.write_text(yaml.safe_dump({"kind": "List", "items": items}, sort_keys=False))
+    as_yaml.write_text("kind: &list List\n" + yaml.safe_dump({"items": items, "metadata": {}}, sort_keys=False))
     for one, another in zip(
         commands(tmp_path / "claim.yaml", as_json), commands(tmp_path / "claim.yaml", as_yaml), strict=True
     ):

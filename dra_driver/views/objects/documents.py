@@ -1,7 +1,7 @@
 """Kubernetes objects from files and standard input, as people and kubectl write them.
 
 In: paths ("-" is standard input). Out: objects as plain dicts, each with where it was found; Lists are expanded. What
-many ResourceSlices have in common is kept in memory once, and in JSON it is read once. Never: executes YAML tags.
+many ResourceSlices have in common is kept in memory once, and it is read once. Never: executes YAML tags.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import yaml
 
 from dra_driver.documents.json_stream import load_json
+from dra_driver.documents.kept_stream import kept_stream
+from dra_driver.documents.yaml_stream import load_yaml_stream
 from dra_driver.documents.yaml_values import NESTING_MAX, Each, TooDeepError, load_yaml
 from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire
@@ -88,31 +90,56 @@ def _without_collection() -> Iterator[None]:
 
 
 def _load_file(origin: str, entries: EqualSlices) -> list[Any]:
-    """Read the documents of a file: a JSON object is read piece by piece, anything else as one text."""
-    if origin != STDIN:
+    """Read the documents of a file piece by piece: a JSON object, or YAML as kubectl writes it. Else as one text."""
+    if origin == STDIN:
         try:
-            with Path(origin).open("rb") as file:
-                status = os.fstat(file.fileno())
-                if stat.S_ISREG(status.st_mode) and status.st_size <= STREAM_MAX:
-                    return [load_json(file, entries)]
-        except RecursionError as fault:
-            raise _nested(origin) from fault
-        except (OSError, ValueError):
-            pass  # no such file, or not a single JSON object: reading it as text below reports what is wrong
+            with kept_stream(sys.stdin.buffer, STREAM_MAX + 1) as kept:
+                found = _streamed(kept, origin, entries)
+                kept.seek(0)
+                return load_text(_text_of(kept, origin), origin, entries.share) if found is None else found
+        except OSError as fault:
+            raise InputError("unreadable", f"{shown(origin)} can't be read: {fault.strerror}") from fault
+    try:
+        with Path(origin).open("rb") as file:
+            status = os.fstat(file.fileno())
+            if stat.S_ISREG(status.st_mode) and status.st_size <= STREAM_MAX:
+                found = _streamed(file, origin, entries)
+                if found is not None:
+                    return found
+    except (OSError, ValueError):
+        pass  # there is no such file: reading it as text below reports what is wrong
     return load_text(read_text(origin), origin, entries.share)
+
+
+def _streamed(file: BinaryIO, origin: str, entries: EqualSlices) -> list[Any] | None:
+    """Return the documents of a file that can be read piece by piece; None for any other. Raises: InputError."""
+    try:
+        return [load_json(file, entries)]
+    except RecursionError as fault:
+        raise _nested(origin) from fault
+    except ValueError:
+        file.seek(0)
+    try:
+        return load_yaml_stream(file, entries)
+    except (ValueError, TooDeepError, yaml.YAMLError):
+        return None
 
 
 def read_text(path: str) -> str:
     """Read a file, or standard input. Raises: InputError."""
     try:
         if path == STDIN:
-            raw = sys.stdin.buffer.read(SIZE_MAX + 1)
-        else:
-            with Path(path).open("rb") as file:
-                raw = file.read(SIZE_MAX + 1)
+            return _text_of(sys.stdin.buffer, path)
+        with Path(path).open("rb") as file:
+            return _text_of(file, path)
     except (OSError, ValueError) as fault:
         reason = fault.strerror if isinstance(fault, OSError) else str(fault)
         raise InputError("unreadable", f"{shown(path)} can't be read: {reason}") from fault
+
+
+def _text_of(file: BinaryIO, path: str) -> str:
+    """Return the text of an open file. Raises: InputError, OSError."""
+    raw = file.read(SIZE_MAX + 1)
     if len(raw) > SIZE_MAX:
         raise InputError("too-large", f"{shown(path)} is larger than {SIZE_MAX >> 20} MiB")
     try:

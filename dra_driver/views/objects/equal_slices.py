@@ -1,4 +1,4 @@
-"""Equal slices: ResourceSlices whose JSON equals that of an earlier one, except for names and some attributes.
+"""Equal slices: ResourceSlices whose text equals that of an earlier one, except for names and some attributes.
 
 In: the entries of a list while it is read. Out: for a slice like an earlier one, without parsing it, the same object
 with its own names, whose devices are a `Replica`; for any other entry nothing. Ten thousand nodes of one kind have a
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dra_driver.allocation.pools.replicas import Replica, Shape
-from dra_driver.documents.json_pattern import JsonPattern, OpenText, Path, put_in
+from dra_driver.documents.json_pattern import Opener, OpenText, Path, TextPattern, put_in
 from dra_driver.documents.shared_values import SharedValues
 from dra_driver.model.wire import DeviceWire, Wire
 from dra_driver.views.progress import ProgressLine
@@ -64,7 +64,7 @@ class _SliceKind:
         return self._slice([other.values[number] for number in sorted(holes)])
 
     def _renew(self) -> None:
-        self._pattern = JsonPattern(self.base, self._holes)
+        self._pattern = TextPattern(self.base, self._holes)
         paths = self._pattern.paths
         self._head = [(path, number) for number, path in enumerate(paths) if path[:2] != _DEVICES]
         inner = [number for number, path in enumerate(paths) if path[:2] == _DEVICES]
@@ -117,15 +117,13 @@ class EqualSlices:
                 return found
         return None
 
-    def parsed(self, text: str, value: Any) -> Any:
-        """Return what to keep of an entry that was parsed from a text."""
+    def parsed(self, text: str, value: Any, opened: Opener) -> Any:
+        """Return what to keep of an entry that was parsed from a text; `opened` takes such a text apart."""
         self.share(value)
         if self._tries > _FIRST_TRIES and self._tries > self._matches:
             return value  # the slices have little in common, so looking for equal ones costs more than it saves
-        if not _is_plain(value) or "null" in text:
-            return value
-        own = OpenText(text, _may_be_open)
-        if not own.is_true_to(value):
+        own = opened(text, _may_be_open) if _is_plain(value) else None
+        if own is None or not own.is_true_to(value):
             return value
         kinds = self._by_text.setdefault(own.pieces, [])
         for kind in kinds:

@@ -1,0 +1,31 @@
+"""A stream that can be read only once, such as standard input, kept so that it can be read again.
+
+In: the stream. Out: an open file with the same bytes: in memory while they are few, else a temporary file without a
+name, which goes when it is closed.
+"""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from contextlib import suppress
+from typing import BinaryIO
+
+MEMORY_MAX = 8 << 20  # bytes
+
+
+def kept_stream(stream: BinaryIO, most: int) -> BinaryIO:
+    """Return an open file with what a stream holds, at most `most` bytes of it. Raises: OSError.
+
+    Where no temporary file can be made, everything is kept in memory.
+    """
+    kept: BinaryIO = io.BytesIO()
+    size = 0
+    while chunk := stream.read(min(MEMORY_MAX, most - size)):
+        if not size and len(chunk) == MEMORY_MAX:
+            with suppress(OSError):
+                kept = tempfile.TemporaryFile()  # noqa: SIM115 - whoever asked for it closes it
+        kept.write(chunk)
+        size += len(chunk)
+    kept.seek(0)
+    return kept

@@ -1,0 +1,140 @@
+"""A big List or a row of documents in YAML, as kubectl writes them, without its text in memory.
+
+In: an open file. Out: its documents, exactly as `load_yaml` reads them. The text is cut at the entries of a List, or
+at the lines `---`, and an entry that is like an earlier one is recognised by its text; each other one is parsed by
+itself. That is the same as parsing the whole: an entry that is complete when it stands alone leaves nothing open for
+the next one, what refers to another entry fails when it stands alone, and the text around the entries is parsed with
+one entry in their place. Whatever can't be cut so is refused, for `load_yaml` to read.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from typing import Any, BinaryIO
+
+from dra_driver.documents.json_stream import Entries
+from dra_driver.documents.yaml_text import open_yaml
+from dra_driver.documents.yaml_values import load_yaml
+
+_CHUNK = 1 << 20  # bytes
+_HEAD_MAX = 4096  # characters before the first entry
+_TAIL_MAX = 65_536  # characters after the last one
+_HEAD = re.compile(r"(?:[^\n]*\n){0,50}?items:[ ]*\n(?P<indent> *)- ")
+_MARK = "---\n"
+_STAND_IN = 0
+
+
+class _Text:
+    """The part of the text that is in memory, and the place in it."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._decode = codecs.getincrementaldecoder("utf-8-sig")()
+        self.text, self.place, self.is_whole = "", 0, False
+        self._longest = 0
+
+    def more(self) -> None:
+        """Read on: as much again as there is, at least a chunk."""
+        raw = self._file.read(max(_CHUNK, len(self.text) - self.place))
+        self.is_whole = not raw
+        self.text = self.text[self.place :] + self._decode.decode(raw, final=self.is_whole)
+        self.place = 0
+
+    def begins(self, mark: str, ahead: int = 0) -> bool:
+        """Return whether a mark stands at the place, or so many characters ahead of it."""
+        while len(self.text) - self.place < ahead + len(mark) and not self.is_whole:
+            self.more()
+        return self.text.startswith(mark, self.place + ahead)
+
+    def known(self, entries: Entries, mark: str) -> Any:
+        """Return the entry at the place and go past it, if it is recognised and the next mark follows; else None."""
+        if len(self.text) - self.place < self._longest and not self.is_whole:
+            self.more()  # what is only half here can't be recognised
+        found = entries.take(self.text, self.place)
+        if found is None:
+            return None
+        length = found[1] - self.place
+        if not self.begins(mark, length):
+            return None
+        self.place += length
+        return found[0]
+
+    def until(self, end: re.Pattern[str]) -> str:
+        """Return the text up to the next end, and go past it; all of it where there is none."""
+        ahead = 1
+        while not (found := end.search(self.text, self.place + ahead)) and not self.is_whole:
+            ahead = max(1, len(self.text) - self.place - _HEAD_MAX)
+            self.more()
+        until = found.end() if found else len(self.text)
+        text, self.place = self.text[self.place : until], until
+        self._longest = min(max(self._longest, 2 * len(text)), _CHUNK)
+        return text
+
+    def rest(self) -> str:
+        """Return the rest of the text. Raises: ValueError if it is long."""
+        while not self.is_whole and len(self.text) - self.place <= _TAIL_MAX:
+            self.more()
+        if len(self.text) - self.place > _TAIL_MAX:
+            raise ValueError("more than a few lines after the list")
+        return self.text[self.place :]
+
+
+def load_yaml_stream(file: BinaryIO, entries: Entries) -> list[Any]:
+    """Read the documents of a file; `entries` reads those of a List, or the documents themselves.
+
+    Raises: ValueError for what can't be read piece by piece, yaml.YAMLError, TooDeepError. None of them says that the
+    file is wrong.
+    """
+    text = _Text(file)
+    text.more()
+    head = _HEAD.match(text.text, 0, _HEAD_MAX)
+    return [_list(text, head, entries)] if head else _documents(text, entries)
+
+
+def _list(text: _Text, head: re.Match[str], entries: Entries) -> Any:
+    """Read a List whose first entry begins where `head` ends."""
+    indent = head["indent"]
+    before, mark = text.text[: head.start("indent")], f"{indent}- "
+    end = re.compile(rf"\n(?= {{0,{len(indent)}}}[^ \n\r#])")
+    text.place = head.start("indent")
+    items: list[Any] = []
+    while text.begins(mark):
+        if (found := text.known(entries, mark)) is None:
+            found = _entry(text.until(end), entries)
+        items.append(found)
+    around = list(load_yaml(f"{before}{mark}{_STAND_IN}\n{text.rest()}"))
+    if len(around) != 1 or not isinstance(around[0], dict) or around[0].get("items") != [_STAND_IN]:
+        raise ValueError("not a List")
+    return {**around[0], "items": items}
+
+
+def _entry(text: str, entries: Entries) -> Any:
+    found = list(load_yaml(text))
+    if len(found) != 1 or not isinstance(found[0], list) or len(found[0]) != 1:
+        raise ValueError("not one entry")
+    return entries.parsed(text, found[0][0], open_yaml)
+
+
+def _documents(text: _Text, entries: Entries) -> list[Any]:
+    """Read documents that begin with a line `---`; the first may begin without."""
+    end = re.compile(r"\n(?=---\n)")
+    found: list[Any] = []
+    if not text.begins(_MARK):
+        found += list(load_yaml(text.until(end)))
+        if len(found) > 1:
+            raise ValueError("documents that do not begin with a line ---")
+    while text.begins(_MARK):
+        if (one := text.known(entries, _MARK)) is None:
+            one = _document(text.until(end), entries)
+        found.append(one)
+    if text.rest():
+        raise ValueError("no line --- where a document ends")
+    return found
+
+
+def _document(text: str, entries: Entries) -> Any:
+    found = list(load_yaml(text))
+    if len(found) != 1:
+        raise ValueError("not one document")
+    return entries.parsed(text, found[0], open_yaml)
