@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 SMALL_BYTES = 16 * 1024
 MOST_LARGE_BYTES = 8 << 20  # of all large bodies together
 _MOST_JUDGED = 8  # at a time, for each path
+_FREE = nullcontext()
 
 
 class NoRoomError(Exception):
@@ -29,12 +30,18 @@ class Room:
         self._judged = {path: threading.BoundedSemaphore(_MOST_JUDGED) for path in paths}
         self._large = {path: threading.BoundedSemaphore(1) for path in paths}
 
-    @contextmanager
-    def for_body(self, length: int, seconds: float) -> Iterator[None]:
-        """Hold room for a body while it is read and judged. Raises: NoRoomError."""
+    def for_body(self, length: int, seconds: float) -> AbstractContextManager[None]:
+        """Return a context that holds room for a body while it is read and judged. Entering raises: NoRoomError."""
+        return _FREE if length <= SMALL_BYTES else self._for_large_body(length, seconds)
+
+    def for_judging(self, path: str, length: int, seconds: float) -> AbstractContextManager[None]:
+        """Return a context that waits until a review of this path may be decoded. Entering raises: NoRoomError."""
         if length <= SMALL_BYTES:
-            yield
-            return
+            return _Held(self._judged[path], seconds)
+        return self._for_large_judging(path, seconds)
+
+    @contextmanager
+    def _for_large_body(self, length: int, seconds: float) -> Iterator[None]:
         with self._changed:
             if not self._changed.wait_for(lambda: self._left >= length, seconds):
                 raise NoRoomError
@@ -47,21 +54,22 @@ class Room:
                 self._changed.notify_all()
 
     @contextmanager
-    def for_judging(self, path: str, length: int, seconds: float) -> Iterator[None]:
-        """Wait until a review of this path may be decoded and judged. Raises: NoRoomError."""
-        if length > SMALL_BYTES:
-            with _held(self._large[path], seconds), _held(self._judged[path], seconds):
-                yield
-        else:
-            with _held(self._judged[path], seconds):
-                yield
+    def _for_large_judging(self, path: str, seconds: float) -> Iterator[None]:
+        with _Held(self._large[path], seconds), _Held(self._judged[path], seconds):
+            yield
 
 
-@contextmanager
-def _held(one: threading.BoundedSemaphore, seconds: float) -> Iterator[None]:
-    if not one.acquire(timeout=seconds):
-        raise NoRoomError
-    try:
-        yield
-    finally:
-        one.release()
+class _Held:
+    """One of a semaphore's places; a class, because each review passes here and a generator costs ten times as much."""
+
+    __slots__ = ("_one", "_seconds")
+
+    def __init__(self, one: threading.BoundedSemaphore, seconds: float) -> None:
+        self._one, self._seconds = one, seconds
+
+    def __enter__(self) -> None:
+        if not self._one.acquire(timeout=self._seconds):
+            raise NoRoomError
+
+    def __exit__(self, *_: object) -> None:
+        self._one.release()

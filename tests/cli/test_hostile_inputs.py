@@ -55,6 +55,13 @@ def test_an_object_with_a_wrong_field_is_told_which(tmp_path, capsys):
     assert "ResourceSlice s: spec.devices[1].name is not a text but int [input.object]" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", [["simulate", "-f"], ["claims", "-f"], ["explain", "pod", "a", "-f"]])
+def test_a_pod_without_a_spec_is_told(tmp_path, capsys, command):
+    (tmp_path / "pod.yaml").write_text("apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: null\n")
+    assert run([*command, str(tmp_path / "pod.yaml")]) == ExitCode.BAD_INPUT
+    assert "Pod a: spec is missing" in capsys.readouterr().err
+
+
 def test_a_version_that_is_a_list_and_a_class_without_an_expression_are_told(tmp_path, capsys):
     one, other = json.loads(json.dumps(OBJECTS[0])), json.loads(json.dumps(OBJECTS[5]))
     one["spec"]["devices"][0]["attributes"]["v"]["version"] = [[]]

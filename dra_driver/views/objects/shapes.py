@@ -169,7 +169,7 @@ _OBJECTS: dict[str, Record] = {
         spec=_record(selectors=_CLASS_SELECTORS, config=Many(Record()), extendedResourceName=_TEXT),
     ),
     "Node": _record("metadata", metadata=_META, spec=_NODE, status=_record(allocatable=Named(_QUANTITY))),
-    "Pod": _record("metadata", metadata=_UNNAMED_META, spec=_POD, status=_POD_STATUS),
+    "Pod": _record("metadata spec", metadata=_UNNAMED_META, spec=_POD, status=_POD_STATUS),
 }
 _GOOD_MAX = 65_536
 
