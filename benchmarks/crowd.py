@@ -187,7 +187,7 @@ def main() -> None:
         for wire in command.get("create", ()):
             server.create(wire)
         told = {
-            "counts": {client: dict(counts) for client, counts in server.counts.items()},
+            "counts": {client: dict(counts) for client, counts in list(server.counts.items())},
             "bytes": dict(server.read_bytes),
             "devices": {one["spec"]["nodeName"]: len(one["spec"].get("devices") or ()) for one in server.items(SLICES)},
         }
