@@ -24,5 +24,6 @@ class DaemonReport:
 
 def report_of(state: DaemonRecord, entry: DaemonEntry) -> DaemonReport:
     """Return the report on the daemon of an entry, whose record is `state`."""
-    is_ready = state.was_ready and not entry.error and state.process is not None and state.process.is_alive()
+    is_served = state.is_wanted and state.was_ready and not entry.error  # one that is being ended takes no client
+    is_ready = is_served and state.process is not None and state.process.is_alive()
     return DaemonReport(state, entry.at, is_ready, entry.restarts, entry.error)

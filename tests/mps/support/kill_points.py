@@ -114,8 +114,11 @@ def check_alone(folder: Path, what: str) -> None:
         reports = rig.keeper.reports()
         return all(one.is_ready for one in reports) and len(list(rig.root.iterdir())) == len(reports)
 
+    def is_alone() -> bool:  # a command of the killed supervisor is killed with it, but takes a moment to go
+        return len(processes_below(rig.root)) == len(rig.keeper.reports())
+
     until(is_settled, timeout_s=20)
-    expect(len(processes_below(rig.root)), len(rig.keeper.reports()))
+    until(is_alone, timeout_s=20)
     if what == "change":
         expect(len(rig.keeper.reports()), 1)
     rig.keeper.stop(device(), time.monotonic() + 10)
@@ -138,7 +141,9 @@ def kill_all(what: str, stride: int, offset: int) -> tuple[int, list[str]]:
             status, error = in_child(partial(call, folder, what, line))
             if error:
                 wrong.append(f"{what}, line {line}: {error}")
+                print(f"\n{wrong[-1]}", file=sys.stderr, flush=True)
             if not os.WIFSIGNALED(status) and not (folder / "hit").exists():
+                print(f"\n{what}: {kills} kills, {len(wrong)} wrong", file=sys.stderr, flush=True)
                 return kills, wrong
             kills += 1
             print(".", end="", file=sys.stderr, flush=True)
@@ -147,6 +152,7 @@ def kill_all(what: str, stride: int, offset: int) -> tuple[int, list[str]]:
                 _, error = in_child(partial(check, folder, what))
                 if error:
                     wrong.append(f"{what}, killed at line {line}, {check.__name__}: {error}")
+                    print(f"\n{wrong[-1]}", file=sys.stderr, flush=True)
         line += stride
 
 
