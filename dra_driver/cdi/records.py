@@ -9,20 +9,31 @@ which containerd 1.7 refuses.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from dra_driver.model.wire import CdiWire
 
 PREFIX = "DRA_DRIVER_"
+_DEVICES = re.compile(r'"devices":\s*')
 
 
 def split(content: bytes) -> tuple[bytes, bytes]:
-    """Return the bytes of a document without records, and those of its devices' records, empty where it has none."""
+    """Return the bytes of a document without records, and those of its devices' records, empty where it has none.
+
+    Only the devices of the document (from `cdi.spec.render`) are read: what all containers share may be 60 KiB.
+    """
     if PREFIX.encode() not in content:
         return content, b""
-    document, records = json.loads(content), {}
-    for device in document.get("devices") or ():
+    text = content.decode()
+    place = _DEVICES.search(text)  # only a version and a kind come before them, which can't hold this text
+    if place is None:
+        return content, b""
+    start = place.end()
+    devices, end = json.JSONDecoder().raw_decode(text, start)
+    records = {}
+    for device in devices:
         edits = device.get("containerEdits") or {}
         env = list(edits.get("env") or ())
         if found := [entry for entry in env if entry.startswith(PREFIX)]:
@@ -30,11 +41,13 @@ def split(content: bytes) -> tuple[bytes, bytes]:
             edits["env"] = [entry for entry in env if not entry.startswith(PREFIX)]
             if not edits["env"]:
                 del edits["env"]
-    return (_bytes(document), _bytes(records)) if records else (content, b"")
+    if not records:
+        return content, b""
+    return f"{text[:start]}{_text(devices)}{text[end:]}".encode(), f"{_text(records)}\n".encode()
 
 
-def _bytes(value: object) -> bytes:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
+def _text(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
 def join(document: CdiWire, records: object) -> CdiWire:

@@ -91,6 +91,27 @@ def test_every_mount_arrives_read_only_and_nothing_else_does(podman, roots, gpu)
     assert all({"ro", "nosuid", "nodev"} <= set(options) for options in ours.values())
 
 
+def test_a_user_other_than_root_reads_the_libraries_and_may_open_the_nodes(podman, roots, gpu):
+    common, _ = common_edits(roots, VERSION)
+    ids = prepare(podman, {"gpu-0000-65-00-0": device_edits(roots, gpu, None)}, common)
+    nodes = "for node in /dev/nvidia0 /dev/nvidiactl /dev/nvidia-uvm; do test -r $node -a -w $node && echo $node; done"
+    done = podman.run(ids, f"id -u; {nodes}; cat /usr/lib64/libcuda.so.1", user="1000:1000")
+    assert lines(done) == sorted(
+        ["1000", "/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm", f"/usr/lib/x86_64-linux-gnu/libcuda.so.{VERSION}"]
+    )
+
+
+def test_a_driver_of_red_hats_layout_arrives_in_an_image_of_that_layout(tmp_path, dev, proc, gpu):
+    mount = tmp_path / "driver"
+    roots = FakeDriverRoot(mount, "rhel", host=str(mount)).roots(dev=dev, proc=proc, sys=tmp_path)
+    podman = Podman(tmp_path / "podman", links={"/lib64": "usr/lib64", "/lib": "usr/lib"})
+    common, _ = common_edits(roots, VERSION)
+    ids = prepare(podman, {"gpu": device_edits(roots, gpu, None)}, common)
+    names = [f"/lib64/{name}" for name in ("libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1")]
+    done = podman.run(ids, "cat " + " ".join(names), user="1000:1000")
+    assert lines(done) == sorted(f"/usr/lib64/{stem}.so.{VERSION}" for stem in ("libcuda", "libcuda", "libnvidia-ml"))
+
+
 def test_a_partition_arrives_with_capability_nodes_that_the_host_has_not(podman, roots, proc, gpu, partition):
     add_capability(proc, 0, "gi3/access", 30)
     add_capability(proc, 0, "gi3/ci0/access", 31)

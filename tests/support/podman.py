@@ -38,16 +38,20 @@ def why_not() -> str:
 
 @dataclass
 class Podman:
-    """One podman with storage, image and CDI folder below `folder`; `files` go into the image, by container path."""
+    """One podman with storage, image and CDI folder below `folder`.
+
+    `files` go into the image, by container path, and `links` with their targets.
+    """
 
     folder: Path
     files: Mapping[str, Path] = field(default_factory=dict)
+    links: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if reason := why_not():
             pytest.skip(reason)
         self.cdi.mkdir(parents=True)
-        done = self._podman("import", "-", IMAGE, stdin=_root_file_system(self.files))
+        done = self._podman("import", "-", IMAGE, stdin=_root_file_system(self.files, self.links))
         assert done.returncode == 0, done.stderr
 
     @property
@@ -55,10 +59,11 @@ class Podman:
         """Return the CDI folder."""
         return self.folder / "cdi"
 
-    def run(self, device_ids: list[str], script: str) -> subprocess.CompletedProcess[str]:
-        """Run a shell script in a container with CDI devices."""
+    def run(self, device_ids: list[str], script: str, user: str = "0:0") -> subprocess.CompletedProcess[str]:
+        """Run a shell script in a container with CDI devices, as a user and group by number."""
         devices = [word for device_id in device_ids for word in ("--device", device_id)]
-        return self._podman("run", "--rm", "--network", "none", *_LIMITS, *devices, IMAGE, "sh", "-c", script)
+        how = ("--rm", "--network", "none", "--user", user, *_LIMITS, *devices)
+        return self._podman("run", *how, IMAGE, "sh", "-c", script)
 
     def _podman(self, *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:
         storage = ("--root", f"{self.folder}/store", "--runroot", "/run/podman", "--storage-driver", "vfs")
@@ -71,14 +76,14 @@ class Podman:
         return subprocess.CompletedProcess(command, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
-def _root_file_system(files: Mapping[str, Path]) -> bytes:
-    """Return a tar with a static busybox, links for the programs that tests use, and more files."""
+def _root_file_system(files: Mapping[str, Path], links: Mapping[str, str]) -> bytes:
+    """Return a tar with a static busybox, links for the programs that tests use, and more files and links."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         tar.add(shutil.which("busybox") or "busybox", "bin/busybox")
-        for name in _APPLETS:
-            link = tarfile.TarInfo(f"bin/{name}")
-            link.type, link.linkname = tarfile.SYMTYPE, "busybox"
+        for path, target in {**{f"bin/{name}": "busybox" for name in _APPLETS}, **links}.items():
+            link = tarfile.TarInfo(path.lstrip("/"))
+            link.type, link.linkname = tarfile.SYMTYPE, target
             tar.addfile(link)
         for name in ("dev", "proc", "sys", "tmp", "etc", "usr"):
             folder = tarfile.TarInfo(name)

@@ -1,0 +1,46 @@
+"""Notes of calls: counted and logged by one thread, in order, none lost at the end."""
+
+import logging
+import threading
+
+import pytest
+
+from dra_driver.plugin.kubelet.call_notes import CallNote, CallNotes
+from tests.support.waiting import until
+
+
+def note(number: int, *, code: str = "ok", err: str = "") -> CallNote:
+    return CallNote("prepare", f"ns/claim-{number}", f"u{number}", 0.0123, 1, code, err)
+
+
+def test_notes_of_many_threads_are_all_counted_and_logged_in_order(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "dra_driver")
+    counted: list[tuple[str, float, str]] = []
+    notes = CallNotes(lambda *values: counted.append(values))
+    notes.start()
+    for burst in (range(40), range(40, 80)):  # the second one comes after the thread has fallen asleep again
+        callers = [threading.Thread(target=notes.add, args=(note(number),)) for number in burst]
+        for caller in callers:
+            caller.start()
+        until(lambda: len(counted) == burst.stop, what="all notes of the burst")  # noqa: B023 - called at once
+    notes.stop()
+    assert counted == [("prepare", 0.0123, "ok")] * 80
+    assert len([record for record in caplog.records if record.getMessage() == "claim answered"]) == 80
+
+
+def test_what_is_left_is_written_at_the_end_and_a_refusal_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    counted: list[tuple[str, float, str]] = []
+    notes = CallNotes(lambda *values: counted.append(values))
+    notes.add(note(1, code="claim.not-found", err="claim ns/claim-1 does not exist"))
+    notes.stop()
+    assert counted == [("prepare", 0.0123, "claim.not-found")]
+    (record,) = caplog.records
+    assert (record.levelname, record.getMessage()) == ("WARNING", "claim refused")
+    assert record.dra_fields == {  # type: ignore[attr-defined]
+        "rpc": "prepare",
+        "code": "claim.not-found",
+        "err": "claim ns/claim-1 does not exist",
+        "claim": "ns/claim-1",
+        "claim_uid": "u1",
+        "took_ms": 12.3,
+    }
