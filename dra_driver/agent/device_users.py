@@ -117,9 +117,13 @@ class DeviceUsers:
         use = ClaimUse(name, self._devices_of(wire), tuple(_pods_of(wire)), begun)
         if not use.devices or not use.pods or name_of(wire) != name:
             return
+        uid, now = uid_of(wire), self._clock()
         with self._mutex:
-            known = self._uses.pop(uid_of(wire), use)
-            self._uses[uid_of(wire)] = replace(use, begun=known.begun)
+            for other, one in self._uses.items():
+                if one.name == name and other != uid and one.ended is None:
+                    self._uses[other] = replace(one, ended=now)  # another claim has its name now
+            known = self._uses.pop(uid, use)
+            self._uses[uid] = replace(use, begun=known.begun)
             while len(self._uses) > CLAIMS_MOST:
                 del self._uses[next(iter(self._uses))]
 

@@ -20,7 +20,7 @@ from dra_driver.hardware.facts import Facts
 from dra_driver.hardware.port import HealthReporter
 from dra_driver.health.cordons import CordonFile
 from dra_driver.health.eviction_budget import EvictionBudget, Slots
-from dra_driver.health.fault import Subject
+from dra_driver.health.fault import FaultKey, Subject
 from dra_driver.health.forgetting import ForgetFile
 from dra_driver.health.monitor import HealthMonitor
 from dra_driver.health.policy import HealthPolicy, HeldBack, Verdict
@@ -73,6 +73,7 @@ class NodeHealth:
             application_error=self._tell_of_application,
         )
         self._is_running = self._is_starting = False
+        self._began = 0.0
         self._refreshing = threading.Lock()  # ensures that the later of two results is the newer one
         self._told: frozenset[tuple[Subject, str]] = frozenset()
         self._latest: Mapping[str, tuple[Verdict, ...]] = {}
@@ -83,10 +84,10 @@ class NodeHealth:
 
         What is known from before is reported before this returns.
         """
-        self._is_running = self._is_starting = True  # faults on disk were reported by the instance that wrote them
+        self._is_running = self._is_starting = True
+        self._began = time.time()
         self._monitor.start()
         self.refresh()
-        self._is_starting = False
 
     def stop(self) -> None:
         """Stop watching."""
@@ -167,11 +168,15 @@ class NodeHealth:
                 slot = (one.fault.subject, one.fault.sentence)
                 before = blocking[slot].devices if slot in blocking else frozenset()
                 blocking[slot] = DeviceNews(before | {name}, FAULT_REASON, one.fault.sentence, one.since)
+        standing = frozenset((one.subject, one.sentence) for one in self._monitor.now.faults)
+        if self._is_starting:  # faults on disk were reported by the instance that wrote them
+            self._is_starting, self._told = False, standing
         for (subject, sentence), news in blocking.items():
-            if (subject, sentence) not in self._told and not self._is_starting:
+            is_old = news.message.startswith(FaultKey.CORDONED) and news.since < self._began
+            if (subject, sentence) not in self._told and not is_old:
                 self._events.tell_node(FAULT_REASON, f"GPU {subject.gpu}: {sentence}")
                 self._events.tell_users(news)
-        self._told = frozenset(blocking)
+        self._told = frozenset(blocking) | (self._told & standing)
         if self.held_back().get(HeldBack.NODE):
             self._events.tell_node(HELD_BACK_REASON, "more than half of this node's GPUs are sick: their pods stay")
 

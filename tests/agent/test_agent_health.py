@@ -10,7 +10,7 @@ import urllib.request
 import pytest
 import yaml
 
-from dra_driver.embedded.api.kinds import SLICES
+from dra_driver.embedded.api.kinds import EVENTS, SLICES
 from dra_driver.hardware.simulated.profile import FOLDER
 from dra_driver.model.names import NVIDIA_DRIVER
 from tests.support.agent_process import stage
@@ -134,6 +134,8 @@ def test_an_event_becomes_a_lasting_taint_by_one_write_and_an_application_s_erro
         until(lambda: "role gained" in machine.here.log(), "the role")
     assert taints(machine.here) == found
     assert versions(machine.here) == stored
+    told = [one["reason"] for one in machine.here.api.items(EVENTS) if one["reason"] == "DeviceFault"]
+    assert told == ["DeviceFault"], "told again after a restart"
 
 
 def test_a_kernel_message_is_believed_while_the_library_hangs_and_a_lost_gpu_stays_published(machine):

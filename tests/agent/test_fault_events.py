@@ -102,6 +102,17 @@ def test_a_pod_that_its_gpu_has_ended_is_told_although_its_claim_is_gone(ward):
     assert ward.told() == [("anna", FAULT_REASON)]
 
 
+def test_pods_of_an_earlier_claim_of_the_same_name_are_not_blamed(ward):
+    ward.prepare("one", "anna")
+    ward.ledger.held.clear()
+    ward.server.request("DELETE", CLAIMS.path("default", "one"))
+    ward.prepare("one", "berta")
+    ward.users.claim_ended()
+    ward.at += 60
+    ward.fault()
+    assert ward.told() == [("berta", FAULT_REASON)]
+
+
 def test_pods_that_ended_long_before_or_came_after_are_not_blamed(ward):
     ward.prepare("one", "anna")
     ward.unprepare("one")
