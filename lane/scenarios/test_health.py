@@ -7,14 +7,14 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lane.agent import ACCOUNT, NAMESPACE, Agent
-from lane.cluster import REPOSITORY
+from lane.cluster import REPOSITORY, Cluster
 from lane.sandbox import until
 from lane.stage import PATIENCE, Stage
 from lane.ward import ILL, KEY, WELL, Ward, await_health, events_of, health_of, version
@@ -169,18 +169,42 @@ evictions: {devices: 1, period: 1h}
 TOLERATED = 25
 
 
+@pytest.fixture
+def eviction_lease(cluster: Cluster) -> Iterator[None]:
+    """An empty Lease that agents may take, as the chart makes it."""
+    name, api = "dra-driver-eviction-0", cluster.api
+    meta = {"name": name, "namespace": NAMESPACE}
+    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": meta}
+    may = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "update"]}
+    account = {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": NAMESPACE}
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}
+    binding = {**role, "kind": "RoleBinding", "roleRef": reference, "subjects": [account]}
+    lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": meta}
+    rbac = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}"
+    leases = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
+    made = [
+        (f"{rbac}/roles", {**role, "rules": [{**may, "resourceNames": [name]}]}),
+        (f"{rbac}/rolebindings", binding),
+        (leases, lease),
+    ]
+    for path, wire in made:
+        api.call("POST", path, wire)
+    yield
+    for path, _ in made:
+        api.call("DELETE", f"{path}/{name}")
+
+
 def test_pods_of_a_sick_gpu_are_deleted_after_their_toleration_and_within_the_budget(
-    start_agent: Callable[..., Agent], stage: Stage, tmp_path: Path
+    start_agent: Callable[..., Agent], stage: Stage, tmp_path: Path, eviction_lease: None
 ) -> None:
     if not stage.cluster.keeps_gated:
         pytest.skip("the server drops taints without the gate")
     policy = tmp_path / "health.yaml"
     policy.write_text(EVICTING)
-    make_lease(stage, "dra-driver-eviction-0")
     ward = Ward(start_agent, tmp_path, "--health-policy", str(policy), "--lease-namespace", NAMESPACE)
     for place, name in ((SICK, "first"), (FREE, "second")):
         spec = ward.one(place)
-        spec["requests"][0]["exactly"]["tolerations"] = [
+        spec["devices"]["requests"][0]["exactly"]["tolerations"] = [
             {"key": KEY, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": TOLERATED},
             {"key": KEY, "operator": "Exists", "effect": "NoSchedule"},
         ]
@@ -202,26 +226,3 @@ def test_pods_of_a_sick_gpu_are_deleted_after_their_toleration_and_within_the_bu
 
 def is_ending(found: dict[str, Any] | None) -> bool:
     return found is None or "deletionTimestamp" in found["metadata"]
-
-
-def make_lease(stage: Stage, name: str) -> None:
-    """Make an empty Lease that agents may take, as the chart does."""
-    meta = {"name": name, "namespace": NAMESPACE}
-    api = stage.cluster.api
-    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": meta}
-    rules = [
-        {
-            "apiGroups": ["coordination.k8s.io"],
-            "resources": ["leases"],
-            "resourceNames": [name],
-            "verbs": ["get", "update"],
-        }
-    ]
-    account = {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": NAMESPACE}
-    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}
-    binding = {**role, "kind": "RoleBinding", "roleRef": reference, "subjects": [account]}
-    lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": meta}
-    root = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}"
-    leases = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
-    for path, wire in ((f"{root}/roles", {**role, "rules": rules}), (f"{root}/rolebindings", binding), (leases, lease)):
-        api.call("POST", path, wire)
