@@ -1,7 +1,7 @@
 """Opaque configs of `resource.nvidia.com/v1beta1`: parameters come in, a `DeviceConfig` goes out.
 
 Decoding is strict: an unknown field, a wrong type or a value out of range is a fault with the field's path, and all
-faults are reported together. A config that is well-formed but not implemented is refused with "not supported yet": a
+faults are reported together. A config that is well-formed but not implemented is refused as "not supported": a
 setting is never silently ignored. Node and admission share one judgement, `validate`. The fields are defined in
 `schema`, which is imported only when there is a config to read.
 Source: NVIDIA's DRA driver, API group resource.nvidia.com/v1beta1.
@@ -80,7 +80,7 @@ def read_config(parameters: Any, path: str, faults: list[ConfigFault]) -> Device
         faults.extend(found)
         return None
     elif version == API_VERSION:
-        faults.append(ConfigFault(f"{path}.kind", f"{kind} is not supported yet", is_unsupported=True))
+        faults.append(ConfigFault(f"{path}.kind", f"{kind} is not supported by this driver", is_unsupported=True))
     if version != API_VERSION:
         faults.append(ConfigFault(f"{path}.apiVersion", schema.must_be((API_VERSION,), version)))
     return None

@@ -13,8 +13,11 @@ from typing import Any
 
 import click
 
+from dra_driver.cli.output import console, say, write_document
 from dra_driver.model.errors import DriverError, ExitCode, InputError
 from dra_driver.model.sharing import Tenants
+from dra_driver.model.wire import Wire
+from dra_driver.views.envelope import DocumentKind, OutputDocument
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,27 @@ class ConfigKind:
     keys: tuple[str, ...]
     used_by: str
     read: Callable[[Path, Tenants], list[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedFile:
+    """One file that was read: its kind if it has one, what it says in lines for people, or what is wrong with it."""
+
+    path: Path
+    kind: ConfigKind | None
+    lines: tuple[str, ...] = ()
+    fault: DriverError | None = None
+
+    def document(self) -> Wire:
+        """Return the file for programs; `usedBy` is the flag that such files are given with."""
+        fault = self.fault
+        return {
+            "file": str(self.path),
+            "usedBy": self.kind.used_by if self.kind else None,
+            "version": self.kind.version if self.kind else None,
+            "notes": list(self.lines),
+            "fault": {"code": fault.code, "message": fault.message, "remedy": fault.hint} if fault else None,
+        }
 
 
 def _read_sharing(path: Path, tenants: Tenants) -> list[str]:
@@ -67,12 +91,13 @@ KINDS = (
     show_default=True,
     help="as the agents will have it: with `namespace`, rules with MPS must name their namespaces",
 )
-def command(files: tuple[Path, ...], mps_tenants: str) -> int:
+@click.option("--output", "-o", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
+def command(files: tuple[Path, ...], mps_tenants: str, output: str) -> int:
     """Check files for the agents before they are rolled out: sharing, MIG geometry.
 
     \b
     dra-driver check-config examples/sharing/node/rules.yaml
-    dra-driver check-config sharing.yaml mig-configs.yaml
+    dra-driver check-config sharing.yaml mig-configs.yaml -o json
 
     Each file is read by the code that the agent reads it with, and every fault is listed with its place. What a GPU
     can be cut into is judged on the node; what becomes of a machine is shown by
@@ -80,24 +105,34 @@ def command(files: tuple[Path, ...], mps_tenants: str) -> int:
 
     Exit status 3: a file has faults, or is of no known kind.
     """  # noqa: D301
-    faults = [fault for path in files if (fault := _check(path, Tenants(mps_tenants)))]
-    return faults[0].exit_code if faults else ExitCode.OK
+    found = [_checked(path, Tenants(mps_tenants)) for path in files]
+    if output == "table":
+        for one in found:
+            _show(one)
+    else:
+        write_document(OutputDocument(DocumentKind.CONFIG_CHECK, {"files": [one.document() for one in found]}), output)
+    return next((one.fault.exit_code for one in found if one.fault is not None), ExitCode.OK)
 
 
-def _check(path: Path, tenants: Tenants) -> DriverError | None:
-    """Check one file and print what it is; return the fault, if there is one."""
+def _checked(path: Path, tenants: Tenants) -> CheckedFile:
+    kind = None
     try:
         kind = kind_of(path)
-        lines = kind.read(path, tenants)
+        return CheckedFile(path, kind, tuple(kind.read(path, tenants)))
     except DriverError as fault:
-        click.echo(f"dra-driver: {fault.message} [{fault.code}]", err=True)
-        if fault.hint:
-            click.echo(f"  {fault.hint}", err=True)
-        return fault
-    click.echo(f"{path}: {kind.title} (version {kind.version}, {kind.used_by}), no faults")
-    for line in lines:
-        click.echo(f"  {line}")
-    return None
+        return CheckedFile(path, kind, fault=fault)
+
+
+def _show(one: CheckedFile) -> None:
+    if one.fault is not None:
+        click.echo(f"dra-driver: {one.fault.message} [{one.fault.code}]", err=True)
+        if one.fault.hint:
+            click.echo(f"  {one.fault.hint}", err=True)
+    elif one.kind is not None:
+        out = console()
+        say(out, f"{one.path}: {one.kind.title} (version {one.kind.version}, {one.kind.used_by}), no faults")
+        for line in one.lines:
+            say(out, line, indent=2)
 
 
 def kind_of(path: Path) -> ConfigKind:
@@ -108,13 +143,19 @@ def kind_of(path: Path) -> ConfigKind:
     content = document if isinstance(document, Mapping) else {}
     version = content.get("version")
     for kind in KINDS:
-        if content.keys() & set(kind.keys) and version in (kind.version, None):
+        if _is_mostly(content, kind) and version in (kind.version, None):
             return kind
     for kind in KINDS:  # the reader then says what is wrong with the version, or what is missing
-        if content.keys() & set(kind.keys) or version == kind.version != "v1":
+        if _is_mostly(content, kind) or version == kind.version != "v1":
             return kind
     known = "; ".join(f"{kind.title} (version: {kind.version}, {kind.keys[0]}: ...)" for kind in KINDS)
     raise InputError("config-kind", f"{path} is no file that an agent reads", hint=f"known: {known}")
+
+
+def _is_mostly(content: Mapping[str, Any], kind: ConfigKind) -> bool:
+    """Return whether a file is likely of a kind: not one that merely shares a name with it, as a chart does."""
+    own = content.keys() & set(kind.keys)
+    return bool(own) and (content.get("version") == kind.version or 2 * len(own) >= len(content.keys() - {"version"}))
 
 
 def _count(number: int, one: str, many: str) -> str:

@@ -6,15 +6,18 @@ reads: its questions to the API server about feature gates are dry runs.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from dra_driver.cli.inputs.access import access_of, context_option
 from dra_driver.cli.inputs.hardware import chosen, hardware_options
 from dra_driver.cli.output import console, say, write_document
 from dra_driver.model.errors import DriverError, ExitCode, InputError
+from dra_driver.views.access import FORBIDDEN, OWN_VIEW, VIEWER
 from dra_driver.views.envelope import DocumentKind, OutputDocument
 
 if TYPE_CHECKING:
@@ -34,23 +37,26 @@ _STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
     default=None,
     help="The cluster (default: kubectl's kubeconfig, else the pod's own account).",
 )
+@context_option
+@click.option("-n", "--namespace", metavar="NAME", default="", help="Claims and pods of this namespace only.")
+@click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="Of all namespaces, which is the default.")
 @click.option("--host-root", metavar="DIR", default="/", show_default=True, help="Where the host's / is mounted.")
 @click.option(
     "--only", type=click.Choice(["node", "cluster"]), default=None, help="Check only the node or only the cluster."
 )
 @click.option("--bundle", metavar="FILE", default=None, help="Also write a redacted support bundle (tar.gz).")
 @click.option("--output", "-o", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
-def command(
-    kubeconfig: str | None, host_root: str, only: str | None, bundle: str | None, output: str, **given: str | None
-) -> int:
+def command(host_root: str, only: str | None, bundle: str | None, output: str, **given: Any) -> int:
     """Report what is wrong, how it is known, and how to fix it.
 
     \b
     dra-driver doctor                       this node and the cluster, as far as either can be seen
     dra-driver doctor --only cluster        from a laptop, with your kubeconfig
+    dra-driver doctor -n team-a             your claims and pods, with rights in one namespace
     dra-driver doctor --bundle b.tar.gz     and everything that a report needs, redacted
 
-    Nothing is changed. What could not be checked is listed; run it as root on a node to check everything.
+    Nothing is changed. What could not be checked is listed; run it as root on a node to check everything. There is no
+    -l: what is looked at has no labels in common.
 
     Exit status 1: there are errors or warnings; 3: --kubeconfig is not a kubeconfig; 5: nothing could be checked, or
     not the cluster that --kubeconfig names.
@@ -58,10 +64,10 @@ def command(
     from dra_driver.doctor.bundle import write_bundle
     from dra_driver.doctor.examination import examine
 
-    selected = chosen(given)
+    selected, kubeconfig = chosen(given), given["kubeconfig"]
     unseen: list[Unseen] = []
     node = _look_at_node(selected, Path(host_root), unseen, is_asked=only == "node") if only != "cluster" else None
-    cluster = _look_at_cluster(selected.driver, kubeconfig, unseen) if only != "node" else None
+    cluster = _look_at_cluster(selected.driver, given, unseen) if only != "node" else None
     report = examine(cluster, node, datetime.now(UTC), tuple(unseen))
     if bundle:
         write_bundle(Path(bundle), report, cluster, node)
@@ -89,21 +95,19 @@ def _look_at_node(selected: Chosen, host: Path, unseen: list[Unseen], *, is_aske
     return read_node(selected.node, selected.driver, selected.hardware, selected.roots, folders)
 
 
-def _look_at_cluster(driver: str, kubeconfig: str | None, unseen: list[Unseen]) -> ClusterEvidence | None:
-    from dra_driver.cli.inputs.kubeconfig import default_kubeconfig
+def _look_at_cluster(driver: str, given: Mapping[str, Any], unseen: list[Unseen]) -> ClusterEvidence | None:
     from dra_driver.doctor.cluster_evidence import read_cluster
     from dra_driver.doctor.finding import Unseen
-    from dra_driver.kube.api import KubeApi
-    from dra_driver.kube.credentials import load
 
+    access = access_of(given)
     try:
-        api = KubeApi(load(kubeconfig or default_kubeconfig()))
+        api = access.connect()
         try:
-            return read_cluster(api, driver)
+            return read_cluster(api, driver, access.namespace, home=access.home)
         finally:
             api.close()
     except DriverError as error:
-        if kubeconfig and isinstance(error, InputError):
+        if (given["kubeconfig"] or given["context"]) and isinstance(error, InputError):
             raise
         unseen.append(Unseen("cluster", f"{error} [{error.code}]"))
         return None
@@ -115,8 +119,8 @@ def _show(report: DoctorReport, bundle: str | None) -> None:
         _show_finding(out, finding)
     if report.unseen:
         say(out, "could not be looked at:", style="bold")
-        for one in report.unseen:
-            say(out, f"{one.what}: {one.why}", indent=2)
+        for what, why in _together(report.unseen):
+            say(out, f"{what}: {why}", indent=2)
     counts = {"error": 0, "warning": 0, "note": 0}
     for finding in report.findings:
         counts[str(finding.severity)] += 1
@@ -124,6 +128,15 @@ def _show(report: DoctorReport, bundle: str | None) -> None:
     say(out, f"looked at {', '.join(report.looked_at) or 'nothing'}: {listed}")
     if bundle:
         say(out, f"support bundle: {bundle} (look through it before you share it)")
+
+
+def _together(unseen: Sequence[Unseen]) -> list[tuple[str, str]]:
+    """Return what could not be looked at and why; what the account may not read stands together."""
+    refused = [one.what for one in unseen if FORBIDDEN in one.why]
+    roles = f"bind ClusterRole {VIEWER} for slices, classes and nodes, {OWN_VIEW} for claims and pods"
+    why = f"this account may not read them ({roles})"
+    others = [(one.what, one.why) for one in unseen if FORBIDDEN not in one.why]
+    return [(", ".join(refused), why), *others] if refused else others
 
 
 def _show_finding(out: object, finding: Finding) -> None:

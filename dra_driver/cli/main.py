@@ -30,9 +30,11 @@ COMMANDS: dict[str, CommandEntry] = {
     "slices": CommandEntry("fleet.slices", "The fleet as a tree: node, GPU, partition, claim, pod.", _LOOK),
     "claims": CommandEntry("fleet.claims", "Claims as a tree, with their devices and pods.", _LOOK),
     "devices": CommandEntry("fleet.devices", "What this node would publish, and what is wrong with it.", _LOOK),
-    "explain": CommandEntry("simulate.explain", "Why a claim or pod fits or does not, node by node.", _WHY),
-    "simulate": CommandEntry("simulate.command", "What the scheduler would do with claims, without a cluster.", _WHY),
-    "cel": CommandEntry("cel.group", "Selectors offline: test, explain, lint, repl, check.", _WHY),
+    "explain": CommandEntry("simulate.explain", "Why claims and pods fit or do not, node by node.", _WHY),
+    "simulate": CommandEntry(
+        "simulate.command", "What the scheduler would do, on files or on the cluster as it is.", _WHY
+    ),
+    "cel": CommandEntry("cel.group", "CEL selectors offline: test, explain, lint, repl, batch.", _WHY),
     "doctor": CommandEntry(
         "doctor", "What is wrong on this node or in the cluster, the evidence, how to fix it.", _WHY
     ),

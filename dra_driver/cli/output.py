@@ -69,11 +69,13 @@ def print_trimmed(out: Any, drawn: Any) -> None:
         raise BrokenPipeError from None  # without a number: click ends with 1 where there is one
 
 
-def say(out: Any, text: str, *, indent: int = 0, style: str = "") -> None:
-    """Print a text whose continuation lines are indented like its first."""
+def say(out: Any, text: str, *, indent: int = 0, style: str = "", bold: str = "") -> None:
+    """Print a text whose continuation lines are indented like its first; it begins with what is `bold`."""
     from rich.text import Text
 
-    for line in Text(text, style=style).wrap(out, max(20, out.width - indent), overflow="fold"):
+    for line in Text.assemble((bold, "bold"), text, style=style).wrap(
+        out, max(20, out.width - indent), overflow="fold"
+    ):
         line.rstrip()
         out.print(Text(" " * indent).append_text(line), soft_wrap=True)
 

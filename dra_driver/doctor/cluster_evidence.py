@@ -34,6 +34,7 @@ KINDS: dict[str, str] = {
     "bindings": paths.POLICY_BINDINGS,
     "daemonsets": paths.DAEMON_SETS,
 }
+_OF_PEOPLE = frozenset({"claims", "pods", "events", "templates"})  # what a namespace has of its users
 _SELECTED = {"events": "reason=FailedPrepareDynamicResources"}
 # What an agent's ServiceAccount must be allowed to do: (group, resource, verb). Source: deploy/manifests/rbac.yaml.
 RIGHTS = (
@@ -69,18 +70,27 @@ class ClusterEvidence:
         return all(kind in self.objects for kind in kinds)
 
 
-def read_cluster(api: KubeApi, driver: str) -> ClusterEvidence:
-    """Read the cluster. Raises: ApiError if the server can't be reached or does not accept our credentials (401)."""
+def read_cluster(api: KubeApi, driver: str, namespace: str = "", *, home: str = "") -> ClusterEvidence:
+    """Read the cluster, of claims and pods only those of a namespace if one is given.
+
+    Where those of all namespaces may not be read, those of `home` are. Raises: ApiError if the server can't be reached
+    or does not accept our credentials (401).
+    """
     version = api.server_version()
     objects: dict[str, list[Wire]] = {}
     unseen: list[Unseen] = []
     for kind, path in KINDS.items():
-        try:
-            objects[kind] = list(pages.objects(api, path, field_selector=_SELECTED.get(kind, "")))
-        except ApiError as error:
-            if error.status in {0, 401}:
-                raise
-            unseen.append(Unseen(kind, _why(error)))
+        places = [namespace or "", *([home] if home and not namespace else [])] if kind in _OF_PEOPLE else [""]
+        for place in places:
+            try:
+                where = paths.within(path, place) if place else path
+                objects[kind] = list(pages.objects(api, where, field_selector=_SELECTED.get(kind, "")))
+                break
+            except ApiError as error:
+                if error.status in {0, 401}:
+                    raise
+                what = f"{kind} of namespace {place}" if place else f"{kind} of all namespaces" * (len(places) > 1)
+                unseen.append(Unseen(what or kind, _why(error)))
     _look_again(api, objects)
     kept, unasked = _ask_gates(api, driver, version.minor, objects.get("nodes", []))
     rights, unchecked = _ask_rights(api, objects.get("daemonsets", []))

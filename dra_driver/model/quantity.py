@@ -21,6 +21,7 @@ _NANO = -9
 _INT64_MAX = 2**63 - 1
 _FAST_DIGITS = 18  # this many decimal digits always fit an int64
 _INTERNED = 64  # texts up to this length are parsed once and shared
+_MIB, _MOST_SPOKEN = 1 << 20, 1 << 60
 _MOST_DIGITS = 4096  # numbers with exponents above this are compared but never written out
 
 _DECIMAL_SUFFIXES = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
@@ -112,6 +113,18 @@ class Quantity:
             return base
         power = 0.0 if self.scale < -323 else float("inf") if self.scale > 308 else float(f"1e{self.scale}")
         return base * power if base else 0.0
+
+    @property
+    def spoken(self) -> str:
+        """Return the quantity for people: an amount of memory in GiB, with the text that a selector has beside it.
+
+        >>> Quantity.parse("81559Mi").spoken, Quantity.parse("16Mi").spoken, Quantity.parse("132").spoken
+        ('79.6 GiB (81559Mi)', '0.016 GiB (16Mi)', '132')
+        """
+        if self.format is not Format.BINARY_SI or self.scale < 0 or not _MIB <= abs(self.unscaled) < _MOST_SPOKEN:
+            return str(self)
+        gib = self.as_float() / 2**30
+        return f"{gib:.1f} GiB ({self})" if abs(gib) >= 1 else f"{gib:.2g} GiB ({self})"
 
     @property
     def sign(self) -> int:

@@ -17,7 +17,7 @@ from dra_driver.selectors.kubernetes_engine import KubernetesSelector
 from dra_driver.selectors.library.rendering import kind_of, render
 from dra_driver.selectors.syntax.nodes import Call, Comprehension, Ident, Literal, Node, Select, chain_terms, children
 from dra_driver.selectors.values.patience import ask
-from dra_driver.selectors.values.values import CelAbort, CelError
+from dra_driver.selectors.values.values import CelAbort, CelError, CelQuantity
 
 _NEGATED = {"_==_": "!=", "_!=_": "==", "_<_": ">=", "_<=_": ">", "_>_": "<=", "_>=_": "<"}
 _METHODS = {"isGreaterThan": "<=", "isLessThan": ">="}
@@ -252,7 +252,11 @@ def _described(subject: Node, relation: str, wanted: Node, trace: dict[Node, Any
     name = _name(subject)
     if name is None or subject not in trace or wanted not in trace:
         return None
-    return f"{name}: {render(trace[subject])} {relation} {render(trace[wanted])}"
+    return f"{name}: {_spoken(trace[subject])} {relation} {_spoken(trace[wanted])}"
+
+
+def _spoken(value: Any) -> str:
+    return value.number.spoken if type(value) is CelQuantity else render(value)
 
 
 def _name(node: Node) -> str | None:

@@ -35,13 +35,13 @@ class Unseen:
     is_partial: bool = False
 
     @property
-    def sentence(self) -> str:
-        """Return a sentence on what could not be read, and which role permits it."""
+    def where(self) -> str:
+        """Return where it could not be read, and which role permits it."""
         if self.is_partial:
-            return f"{self.kind}s of other namespaces than {self.scope} (bind ClusterRole {OWN_VIEW} for all of them)"
+            return f" of other namespaces than {self.scope} (bind ClusterRole {OWN_VIEW} for all of them)"
         if self.scope:
-            return f"{self.kind}s of namespace {self.scope} (bind ClusterRole {OWN_VIEW} there)"
-        return f"{self.kind}s (bind ClusterRole {VIEWER})"
+            return f" of namespace {self.scope} (bind ClusterRole {OWN_VIEW} there)"
+        return f" (bind ClusterRole {VIEWER})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +96,25 @@ class ClusterAccess:
             raise
 
 
-def unseen_sentence(unseen: Sequence[Unseen]) -> str:
-    """Return one sentence on what could not be read; "" if everything could."""
-    return f"could not be seen: {'; '.join(one.sentence for one in unseen)}" if unseen else ""
+def unseen_sentences(unseen: Sequence[Unseen]) -> list[str]:
+    """Return what could not be seen, one sentence for all kinds that one role permits to read in one place."""
+    found: dict[str, list[str]] = {}
+    for one in unseen:
+        found.setdefault(one.where, []).append(kinds_word(one.kind))
+    return [f"could not be seen: {_listed(kinds)}{where}" for where, kinds in found.items()]
+
+
+def _listed(words: Sequence[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def kinds_word(kind: str) -> str:
+    """Return a kind in the plural.
+
+    >>> kinds_word("DeviceClass"), kinds_word("Pod")
+    ('DeviceClasses', 'Pods')
+    """
+    return f"{kind}es" if kind.endswith("s") else f"{kind}s"
 
 
 def unseen_document(unseen: Sequence[Unseen]) -> list[Wire]:

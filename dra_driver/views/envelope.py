@@ -23,6 +23,7 @@ class DocumentKind(StrEnum):
 
     NODE_OFFER = "NodeOffer"
     NODE_HEALTH = "NodeHealth"
+    CONFIG_CHECK = "ConfigCheck"
     DOCTOR_REPORT = "DoctorReport"
     SLICE_TREE = "SliceTree"
     CLAIM_TREE = "ClaimTree"
@@ -34,6 +35,9 @@ class DocumentKind(StrEnum):
     SELECTOR_MATCHES = "SelectorMatches"
     SELECTOR_EXPLANATIONS = "SelectorExplanations"
     SELECTOR_FINDINGS = "SelectorFindings"
+    SELECTOR_VERDICT = "SelectorVerdict"  # the answer to one line of a batch, as the next one
+    ALLOCATION_VERDICT = "AllocationVerdict"
+    BATCH_FAULT = "BatchFault"  # the answer to a line that can't be read
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,11 @@ class OutputDocument:
     def wire(self) -> Wire:
         """Return what is written."""
         return {"apiVersion": API_VERSION, "kind": str(self.kind), **self.content}
+
+
+def batch_fault(name: Any, line: int, error: str) -> OutputDocument:
+    """Return the answer to a line of a batch that can't be read; `name` is the line's id, None where it has none."""
+    return OutputDocument(DocumentKind.BATCH_FAULT, {"id": name, "line": line, "error": error})
 
 
 def plain(value: Any) -> Any:

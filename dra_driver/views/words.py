@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
 
 
@@ -13,6 +13,15 @@ def plural(count: int, noun: str) -> str:
     ('1 device', '2 matches')
     """
     return f"{number(count)} {noun}{'' if count == 1 else 'es' if noun.endswith(('ch', 's')) else 's'}"
+
+
+def counted(counts: Iterable[tuple[str, int]]) -> str:
+    """Return how many there are of each name.
+
+    >>> counted([("1g.10gb", 7), ("7g.80gb", 1)]).encode("ascii", "replace").decode()
+    '7?1g.10gb, 1?7g.80gb'
+    """
+    return ", ".join(f"{count:,}\u00d7{name}" for name, count in counts)
 
 
 def number(value: int) -> str:
@@ -31,6 +40,17 @@ def folded(names: Sequence[str]) -> str:
     ('a, b', 'a and 3 nodes like a')
     """
     return ", ".join(names) if len(names) <= 3 else f"{names[0]} and {len(names) - 1:,} nodes like {names[0]}"
+
+
+def folded_words(names: Sequence[str], more: str) -> str:
+    """Return names joined by commas, of many only the first three and how many `more` there are.
+
+    >>> folded_words(["a", "b"], "pods"), folded_words(["a", "b", "c", "d", "e"], "more pods")
+    ('a, b', 'a, b, c and 2 more pods')
+    """
+    if len(names) <= 4:
+        return ", ".join(names)
+    return f"{', '.join(names[:3])} and {len(names) - 3:,} {more}"
 
 
 def nearest(name: str, known: Collection[str]) -> str:

@@ -44,7 +44,7 @@ def gpus(count: int, **attributes: Any) -> list[Any]:
 def test_a_fit_names_its_devices() -> None:
     found = explained([pool("node-1", gpus(2))], [claim(request())])
     assert found.ok
-    assert found.sentence == "fits on 1 of 1 nodes; node-1: fits: gpu-0 for gpu"
+    assert found.sentence == "fits on node-1: gpu-0 for gpu"
 
 
 def test_the_funnel_counts_what_each_stage_loses() -> None:
@@ -60,7 +60,7 @@ def test_the_funnel_counts_what_each_stage_loses() -> None:
     assert (one.devices, one.fits, one.wants) == (4, 1, 2)
     lost = {stage.name: [loss.device for loss in stage.lost] for stage in one.stages if stage.lost}
     assert lost == {"request selectors": ["old"], "taints": ["sick"], "in use": ["held"]}
-    assert "request gpu wants 2, 1 of 4 can be had" in found.nodes[0].sentence
+    assert "request gpu wants 2, 1 of 4 devices can be had" in found.nodes[0].sentence
     assert "default/job" in found.nodes[0].sentence
 
 
@@ -68,7 +68,7 @@ def test_a_near_miss_says_what_is_lacking() -> None:
     wanted = f'device.capacity["{DRIVER}"].memory.compareTo(quantity("80Gi")) >= 0'
     devices = [gpu("gpu-0", memory="79Gi")]
     found = explained([pool("node-1", devices)], [claim(request(selectors=[wanted]))])
-    assert "memory: 79Gi < 80Gi" in found.sentence
+    assert "memory: 79.0 GiB (79Gi) < 80.0 GiB (80Gi)" in found.sentence
 
 
 def test_all_devices_held_by_others_names_the_holders() -> None:

@@ -62,8 +62,8 @@ def test_a_lost_device_evicts_its_holder_and_comes_back() -> None:
     here.happen(arrive("one"))
     moment = here.happen(TimelineEvent("lose", "a/gpu-0"))
     assert moment.evicted == ("one",)
-    assert moment.usage.units == 3
-    assert here.happen(TimelineEvent("restore", "a/gpu-0")).usage.units == 4
+    assert moment.usage.devices == 3
+    assert here.happen(TimelineEvent("restore", "a/gpu-0")).usage.devices == 4
 
 
 def test_another_geometry_evicts_who_held_what_is_gone() -> None:
@@ -92,13 +92,13 @@ def test_an_event_about_nothing_is_refused(event: TimelineEvent) -> None:
 def test_part_of_a_partitioned_gpu_is_part_of_a_unit() -> None:
     slices: list[Any] = partitioned("a", 2, 4)
     usage = usage_of(slices, [allocated(("a", "gpu-0-1"))])
-    assert (usage.units, usage.used, usage.share) == (2, 0.25, 0.125)
+    assert (usage.devices, usage.held, usage.share) == (2, 0.25, 0.125)
 
 
 def test_what_is_free_on_many_nodes_is_scattered() -> None:
     slices = [pool(name, [gpu("gpu-0"), gpu("gpu-1")]) for name in ("a", "b")]
-    assert usage_of(slices, []).scattered == 0.5
-    assert usage_of(slices[:1], []).scattered == 0
+    assert usage_of(slices, []).free_elsewhere == 0.5
+    assert usage_of(slices[:1], []).free_elsewhere == 0
 
 
 def test_an_impossible_wish_says_so() -> None:
@@ -114,10 +114,10 @@ def test_jobs_that_share_a_claim_get_its_device_together() -> None:
     jobs = tuple(Job(name, (shared,), {"metadata": {"name": name}}) for name in ("one", "two", "three"))
     moment = here.happen(TimelineEvent("arrive", "all", jobs=jobs))
     assert {(one.node, one.devices) for one in moment.placed} == {("a", ("gpu-0",))}
-    assert moment.usage.used == 1
+    assert moment.usage.held == 1
     here.happen(TimelineEvent("leave", "one"))
-    assert here.happen(TimelineEvent("leave", "two")).usage.used == 1  # somebody still has it
-    assert here.happen(TimelineEvent("leave", "three")).usage.used == 0
+    assert here.happen(TimelineEvent("leave", "two")).usage.held == 1  # somebody still has it
+    assert here.happen(TimelineEvent("leave", "three")).usage.held == 0
 
 
 def test_a_drain_moves_all_who_share_a_claim_to_one_other_device() -> None:
@@ -127,7 +127,7 @@ def test_a_drain_moves_all_who_share_a_claim_to_one_other_device() -> None:
     moment = here.happen(TimelineEvent("drain", "a"))
     assert moment.evicted == ("one", "two")
     assert places(here) == {"one": "b", "two": "b"}
-    assert moment.usage.used == 1
+    assert moment.usage.held == 1
 
 
 def test_a_drain_leaves_the_pods_of_a_daemonset() -> None:

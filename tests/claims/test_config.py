@@ -111,7 +111,7 @@ def test_pydantic_is_imported_with_the_first_config_only() -> None:
 def test_kinds_of_other_features_are_refused_as_not_supported_yet(kind: str) -> None:
     code, message = faults(parameters(kind, iommu={}))
     assert code == "claim.config-not-supported"
-    assert f"parameters.kind: {kind} is not supported yet" in message
+    assert f"parameters.kind: {kind} is not supported by this driver" in message
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def test_explain_says_what_fits_and_exits_with_it(claims, capsys):
     assert run(["explain", "claim", "small", "-f", claims, "--fleet", "dgx-h100=2"]) == ExitCode.OK
     assert "fits on 2 of 2 nodes" in capsys.readouterr().out
     assert run(["explain", "claim", "big", "-f", claims, "--fleet", "dgx-h100"]) == ExitCode.NO_MATCH
-    assert "request gpu wants 9, 8 of 8 can be had" in capsys.readouterr().out
+    assert "request gpu wants 9, 8 of 8 devices can be had" in capsys.readouterr().out
 
 
 def test_explain_of_something_unknown_is_bad_input(claims, capsys):
@@ -52,7 +52,7 @@ def test_simulate_plays_the_example_and_what_if(capsys):
     scenario = str(ROOT / "examples" / "scenarios" / "queue.yaml")
     assert run(["simulate", scenario, "-o", "json"]) == ExitCode.NO_MATCH
     moments = json.loads(capsys.readouterr().out)["moments"]
-    assert moments[0]["label"] == "arrive train (3)"
+    assert moments[0]["event"] == {"kind": "arrive", "target": None, "jobs": ["train-1", "train-2", "train-3"]}
     assert moments[-1]["waiting"]
     assert run(["simulate", scenario, "--add-nodes", "dgx-h100=2", "-o", "json"]) == ExitCode.OK
 
@@ -77,8 +77,10 @@ def test_batch_answers_each_line_also_beside_a_wrong_one(tmp_path, capsys):
     path.write_text(json.dumps(good) + "\nnonsense\n")
     assert run(["simulate", "--batch", str(path)]) == ExitCode.BAD_INPUT
     first, second = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert first.pop("kind") == "AllocationVerdict"
+    assert first.pop("apiVersion") == second["apiVersion"] == "cli.dra-driver/v1"
     assert first == {"id": "a", "nodes": {"n": {"ok": True, "results": [], "category": "none", "error": None}}}
-    assert second["error"].startswith("line 2")
+    assert (second["kind"], second["line"]) == ("BatchFault", 2)
 
 
 def test_slices_and_claims_draw_trees_of_a_profile_and_files(claims, capsys):

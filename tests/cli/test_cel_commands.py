@@ -131,7 +131,7 @@ def test_an_explanation_has_every_part_and_the_deciding_one(capsys):
 def test_the_nearest_miss_is_a_sentence(capsys):
     memory = 'device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("80Gi")) >= 0'
     _, text = said(capsys, "explain", "-e", GUARD, "-e", memory, "--fleet", "dgx-h100")
-    assert "8 of 8 devices match but for memory: 81559Mi < 80Gi" in text
+    assert "8 of 8 devices match but for memory: 79.6 GiB (81559Mi) < 80.0 GiB (80Gi)" in text
 
 
 def test_unknown_names_are_answered_with_close_ones(capsys):
@@ -214,7 +214,7 @@ def test_the_batch_answers_line_by_line(tmp_path, capsys):
         json.dumps({**good, "id": "z", "driver": "other"}).encode(),
     ]
     path.write_bytes(b"\n".join(lines))
-    status, text = said(capsys, "check", "--batch", str(path))
+    status, text = said(capsys, "batch", str(path))
     answers = [json.loads(line) for line in text.splitlines()]
     assert status == ExitCode.BAD_INPUT
     assert len(answers) == len(lines) - 2
@@ -227,7 +227,7 @@ def test_the_batch_answers_line_by_line(tmp_path, capsys):
 def test_recorded_first_lines_are_answered_the_same_from_a_pipe(monkeypatch, capsys):
     line = b'{"id": 1, "expression": "true"}\n'
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(line * 3)))
-    status, text = said(capsys, "check", "--batch", "-")
+    status, text = said(capsys, "batch", "-")
     assert status == ExitCode.OK
     assert len(text.splitlines()) == 3
 

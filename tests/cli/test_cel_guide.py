@@ -48,7 +48,7 @@ def test_a_command_of_the_page_prints_what_is_shown(line, shown, tmp_path):
 
 def test_the_page_has_commands_of_every_kind():
     assert len(BLOCKS) >= 8
-    assert {line.split("cel ")[1].split()[0] for line, _ in BLOCKS} == {"test", "explain", "lint", "repl", "check"}
+    assert {line.split("cel ")[1].split()[0] for line, _ in BLOCKS} == {"test", "explain", "lint", "repl", "batch"}
 
 
 @pytest.mark.parametrize("rule", RULES)

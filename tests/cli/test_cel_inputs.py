@@ -244,7 +244,7 @@ def test_nesting_up_to_the_bound_is_read():
         (["test", "-e", "true", "--kubeconfig", "/nowhere"], ExitCode.BAD_INPUT, "/nowhere"),
         (["test", "-e", "true", "/nowhere"], ExitCode.BAD_INPUT, "/nowhere"),
         (["explain", "-e", "true", "--fleet", "l40s", "--device", "gpu-0000-38-00-1"], ExitCode.USAGE, "did you mean"),
-        (["check", "--batch", "/nowhere"], ExitCode.BAD_INPUT, "/nowhere"),
+        (["batch", "/nowhere"], ExitCode.BAD_INPUT, "/nowhere"),
     ],
 )
 def test_a_wrong_command_line_is_explained(argv, status, said, capsys):

@@ -80,3 +80,9 @@ def test_tenants_that_are_kept_apart_need_named_namespaces(check):
     assert check(text)[0] == ExitCode.OK
     status, _, err = check(text, "--mps-tenants", "namespace")
     assert (status, "names the namespaces it serves" in err) == (ExitCode.BAD_INPUT, True)
+
+
+def test_a_charts_values_are_no_sharing_configuration(capsys):
+    values = Path(__file__).parents[2] / "deploy/helm/values.yaml"
+    assert run(["check-config", str(values)]) == ExitCode.BAD_INPUT
+    assert "is no file that an agent reads" in capsys.readouterr().err

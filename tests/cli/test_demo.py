@@ -55,8 +55,9 @@ def test_the_demo_meets_every_expectation_leaves_nothing_and_prints_what_the_rea
     assert [name for name in names if name not in done.stdout] == []
     assert f"{len(names)} of {len(names)} examples came out as their files say." in done.stdout
     assert done.stdout.count("after unprepare nothing is left") == len(names)
+    assert [line for line in done.stdout.splitlines() if line != line.rstrip()] == [], "trailing blanks"
     assert "published: 164 devices in 8 ResourceSlices" in done.stdout
-    assert done.stdout.count("-mig-… (25 placements)") == 6 + 1  # one GPU of the node of the sharing examples
+    assert done.stdout.count("25 placements  ") == 6 + 1  # one GPU of the node of the sharing examples
     assert re.search(r"why: first that fits \(172 devices here, 6 of class gpu\.nvidia\.com\)", done.stdout)
     assert "env   NVIDIA_VISIBLE_DEVICES=void" in done.stdout
     assert "node  /dev/nvidia0 c 1:3 rw" in done.stdout

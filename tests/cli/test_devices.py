@@ -131,7 +131,8 @@ def test_a_narrow_terminal_wraps_text_and_drops_no_number(monkeypatch, capsys):
     text = capsys.readouterr().out
     assert "79.2 GiB (81152Mi)" in text
     assert "9.8 GiB (9984Mi)" in text
-    assert "more" in text
+    assert "25 placements" in text
+    assert "7\u00d71g.10gb (9984Mi)" in text, "the amount that goes into a selector"
     assert all(len(line) <= 80 for line in text.splitlines())
     assert all(line == line.rstrip() for line in text.splitlines()), "no trailing blanks"
 
@@ -159,13 +160,17 @@ def document(capsys, *words):
     return json.loads(capsys.readouterr().out)
 
 
+def as_they_stand(found):
+    return {one["pciAddress"]: one["reason"] for one in found["mig"]["asTheyStand"]}
+
+
 def test_without_a_server_to_ask_both_offers_are_shown_and_told_apart(capsys):
     found = document(capsys)
     assert (len(found["devices"]), len(found["devicesWithoutCounters"])) == (164, 14)
     assert len(found["sharedCounters"]) == 6
     assert found["mig"]["onDemand"]
     assert found["mig"]["countersKept"] is None
-    assert "an administrator has cut it" in found["mig"]["notOnDemand"]["0000:d1:00.0"]
+    assert "an administrator has cut it" in as_they_stand(found)["0000:d1:00.0"]
     main.run(["devices", "--hardware", "simulated:demo-h100"])
     text = capsys.readouterr().out
     assert "This is published if the API server keeps shared counters (no API server was asked" in text
@@ -175,7 +180,7 @@ def test_without_a_server_to_ask_both_offers_are_shown_and_told_apart(capsys):
 def test_the_setting_in_force_is_shown(capsys, monkeypatch):
     found = document(capsys, "--mig", "static")
     assert (len(found["devices"]), found["sharedCounters"], found["mig"]["onDemand"]) == (14, [], False)
-    assert found["mig"]["notOnDemand"]["0000:1b:00.0"] == "whole: --mig=static"
+    assert as_they_stand(found)["0000:1b:00.0"] == "whole: --mig=static"
     monkeypatch.setenv("MIG", "static")
     assert len(document(capsys)["devices"]) == 14
     assert len(document(capsys, "--mig", "dynamic")["devices"]) == 164
@@ -192,7 +197,7 @@ def test_a_server_is_asked_and_nothing_is_stored(version, kept, count, capsys, t
         assert api.items(SLICES) == []
         main.run(["devices", "--hardware", "simulated:demo-h100", "--kubeconfig", str(tmp_path / "kubeconfig")])
     assert (found["mig"]["countersKept"], len(found["devices"]), bool(found["sharedCounters"])) == (kept, count, kept)
-    assert f"v{version}" in found["mig"]["server"]
+    assert f"v{version}" in found["mig"]["how"]
     assert f"{'keeps' if kept else 'drops'} shared counters" in capsys.readouterr().out
 
 
@@ -203,7 +208,7 @@ def test_a_server_that_does_not_answer_is_no_fault(capsys, tmp_path):
         api.write_kubeconfig(tmp_path / "kubeconfig")
     found = document(capsys, "--kubeconfig", str(tmp_path / "kubeconfig"))
     assert found["mig"]["countersKept"] is None
-    assert "did not answer" in found["mig"]["server"]
+    assert "did not answer" in found["mig"]["how"]
     assert len(found["devices"]) == 164
 
 
@@ -219,7 +224,7 @@ def test_partitions_of_an_agent_that_runs_here_are_no_administrators(capsys, tmp
     assert main.run(["devices", *words]) == ExitCode.OK
     found = json.loads(capsys.readouterr().out)
     assert found["gpus"][0]["partitions"] != []
-    assert (len(found["devices"]), found["mig"]["notOnDemand"]) == (52, {})
+    assert (len(found["devices"]), found["mig"]["asTheyStand"]) == (52, [])
 
 
 def test_what_is_shared_is_shown_with_what_other_servers_get(tmp_path, capsys):
@@ -234,9 +239,9 @@ def test_what_is_shared_is_shown_with_what_other_servers_get(tmp_path, capsys):
     assert main.run(given) == ExitCode.OK
     table = capsys.readouterr().out
     for line in (
-        "gpu-0000-1b-00-0: 4 replicas of 19.9 GiB; strategy TimeSlicing, enforcement none; without",
+        "gpu-0000-1b-00-0: 4 replicas of 19.9 GiB (20389Mi); strategy TimeSlicing, enforcement none; without",
         "without DRAConsumableCapacity: 4 replicas gpu-0000-1b-00-0-share-0",
-        "gpu-0000-43-00-0: shares of 1.0 GiB to 79.0 GiB in steps of 1.0 GiB, 10.0 GiB if none is asked for; strategy",
+        "gpu-0000-43-00-0: shares of 1.0 GiB (1Gi) to 79.0 GiB (79Gi) in steps of 1.0 GiB (1Gi), 10.0 GiB (10Gi)",
         "strategy MPS, enforcement cooperative; without DRAConsumableCapacity: the whole device",
         "gpu-0000-52-00-0: shares of 1 to 100 % in steps of 1, 25 % if none is asked for; strategy none",
     ):

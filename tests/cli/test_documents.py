@@ -12,7 +12,7 @@ import yaml
 from dra_driver.cli.main import run
 from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.views.envelope import DocumentKind
-from dra_driver.views.schemas import schema_of, text_of
+from dra_driver.views.schemas.documents import schema_of, text_of
 
 ROOT = Path(__file__).resolve().parents[2]
 CLAIM = str(ROOT / "examples/resourceclaims/01-one-gpu.yaml")
@@ -20,6 +20,7 @@ FLEET = ("--fleet", "demo-h100")
 CEL = ("-e", "device.driver == 'gpu.nvidia.com'", *FLEET)
 COMMANDS = {
     DocumentKind.NODE_OFFER: ["devices", "--hardware", "simulated:demo-h100", "--node-name", "n1"],
+    DocumentKind.CONFIG_CHECK: ["check-config", str(ROOT / "examples/sharing/node/rules.yaml"), CLAIM],
     DocumentKind.DOCTOR_REPORT: ["doctor", "--only", "cluster"],
     DocumentKind.SLICE_TREE: ["slices", *FLEET],
     DocumentKind.CLAIM_TREE: ["claims", "-f", CLAIM],
@@ -49,6 +50,27 @@ def test_what_a_command_writes_is_what_its_schema_says(kind, form, tmp_path, mon
     document = json.loads(out) if form == "json" else yaml.safe_load(out)
     jsonschema.validate(document, schema_of(kind))
     assert "&id" not in out, "no anchors"
+
+
+NODE = {"metadata": {"name": "n"}}
+BATCHES = [
+    (DocumentKind.SELECTOR_VERDICT, ["cel", "batch"], {"id": 1, "expression": "device.driver == 'x'", "devices": [{}]}),
+    (DocumentKind.SELECTOR_VERDICT, ["cel", "batch"], {"id": "b", "expression": "device.driver == 2"}),
+    (DocumentKind.SELECTOR_VERDICT, ["cel", "check", "--batch"], {"id": None, "expression": "true"}),
+    (DocumentKind.ALLOCATION_VERDICT, ["simulate", "--batch"], {"id": 1, "input": {"nodes": [NODE]}}),
+    (DocumentKind.BATCH_FAULT, ["cel", "batch"], {"id": 3, "expression": 4}),
+    (DocumentKind.BATCH_FAULT, ["simulate", "--batch"], {"id": 3}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "words", "line"), BATCHES)
+def test_every_answer_of_a_batch_has_the_envelope(kind, words, line, tmp_path, capsys):
+    path = tmp_path / "batch.jsonl"
+    path.write_text(json.dumps(line) + "\n")
+    run([*words, str(path)])
+    document = json.loads(capsys.readouterr().out)
+    jsonschema.validate(document, schema_of(kind))
+    assert document["id"] == line["id"]
 
 
 def test_one_explanation_and_a_claim_are_what_their_schemas_say(tmp_path, capsys):

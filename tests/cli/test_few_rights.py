@@ -99,7 +99,7 @@ def test_slices_say_whose_claims_they_do_not_know(cluster, capsys):
     assert status == ExitCode.ENVIRONMENT
     assert "mine" in out
     assert "theirs" not in out
-    assert "ResourceClaims of other namespaces than team-a (bind ClusterRole view for all of them)" in err
+    assert "ResourceClaims and Pods of other namespaces than team-a (bind ClusterRole view for all of them)" in err
 
 
 def test_nothing_is_judged_without_slices_or_classes(cluster, capsys):
@@ -110,7 +110,7 @@ def test_nothing_is_judged_without_slices_or_classes(cluster, capsys):
     assert status == ExitCode.ENVIRONMENT
     assert "it is not known whether claim team-a/waiting fits" in out
     assert "ResourceSlices and DeviceClasses may not be read (bind ClusterRole dra-driver-viewer)" in out
-    assert "Nodes (bind ClusterRole dra-driver-viewer)" in err
+    assert "Nodes, ResourceSlices and DeviceClasses (bind ClusterRole dra-driver-viewer)" in err
     status, out, _ = answer(capsys, "explain", "claim", "mine", *explain[3:])
     assert (status, "holds a" in out) == (ExitCode.OK, True)
 
@@ -120,7 +120,7 @@ def test_a_fit_is_not_known_where_others_may_hold_the_device(cluster, capsys):
     refuse(api, "claims")
     explain = ("explain", "claim", "waiting", "--kubeconfig", kubeconfig, "-n", "team-a")
     status, out, err = answer(capsys, *explain)
-    assert "fits on 1 of 1 node" in out
+    assert "fits on n1: " in out
     assert status == ExitCode.ENVIRONMENT
     assert "other namespaces than team-a" in err
     claim(api, "team-a", "second", "b")
@@ -148,3 +148,80 @@ def test_one_kind_is_explained_by_labels_and_in_all_namespaces(cluster, capsys):
     assert "team-a/mine" in out
     assert "waiting" not in out
     assert run(["explain", "claim", "mine", "-A", *to]) == ExitCode.USAGE
+
+
+def test_claims_in_use_are_those_that_may_be_read_and_the_others_are_named(cluster, capsys):
+    api, kubeconfig = cluster
+    use = ("in-use", "--driver-name", "gpu.example.com", "--kubeconfig", kubeconfig)
+    _, out, _ = answer(capsys, *use)
+    assert "team-a/mine" in out
+    assert "team-b/theirs" in out
+    status, out, _ = answer(capsys, *use, "-n", "team-b", "-l", "app=theirs")
+    assert status == ExitCode.NO_MATCH
+    assert "team-a/mine" not in out
+    refuse(api, "claims")
+    status, out, err = answer(capsys, *use, "--context", "a")
+    assert status == ExitCode.NO_MATCH
+    assert "team-a/mine" in out
+    assert "ResourceClaims of other namespaces than team-a" in err
+    status, out, _ = answer(capsys, *use, "-n", "default")
+    assert status == ExitCode.OK
+    status, out, _ = answer(capsys, *use[:2], "other.example.com", *use[3:])
+    assert status == ExitCode.ENVIRONMENT, "others may hold its devices"
+    assert "No claim that may be read holds a device" in out
+
+
+def test_doctor_looks_at_the_namespace_that_may_be_read(cluster, capsys):
+    api, kubeconfig = cluster
+    doctor = ("doctor", "--only", "cluster", "--driver-name", "gpu.example.com", "--kubeconfig", kubeconfig)
+    for one in api.items(SLICES):  # their devices are published no more
+        api.request("DELETE", f"{SLICES.path()}/{one['metadata']['name']}")
+    _, out, _ = answer(capsys, *doctor)
+    assert "team-b/theirs" in out
+    _, out, _ = answer(capsys, *doctor, "-n", "team-a")
+    assert "team-a/mine" in out
+    assert "team-b/theirs" not in out
+    assert run([*doctor, "-n", "team-a", "-A"]) == ExitCode.USAGE
+    refuse(api, "claims", "pods", "templates")
+    _, out, _ = answer(capsys, *doctor, "--context", "a")
+    assert "team-a/mine" in out
+    assert "claims of all namespaces" in out, "what could not be seen"
+
+
+def test_a_context_is_enough_for_selectors_and_a_namespace_for_a_migration(cluster, capsys, tmp_path, monkeypatch):
+    api, kubeconfig = cluster
+    monkeypatch.setenv("KUBECONFIG", kubeconfig)
+    status, out, _ = answer(capsys, "cel", "test", "-e", "device.driver == 'gpu.example.com'", "--context", "a")
+    assert (status, "2 match, of 2 devices" in out) == (ExitCode.OK, True)
+    refuse(api, "templates")
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}}
+    limits = {"resources": {"limits": {"nvidia.com/gpu": 1}}}
+    pod["spec"] = {"containers": [{"name": "main", "image": "x", **limits}]}
+    path = tmp_path / "pod.yaml"
+    path.write_text(yaml.safe_dump(pod))
+    _, out, err = answer(capsys, "migrate", str(path), "--context", "a")
+    assert "ResourceClaimTemplate" in out
+    assert "ResourceClaimTemplates of other namespaces than team-a" in err
+    _, _, err = answer(capsys, "migrate", str(path), "--cluster", "-n", "team-a")
+    assert "other namespaces" not in err
+
+
+def test_nothing_seen_is_never_called_nothing_there(cluster, capsys):
+    api, kubeconfig = cluster
+    refuse(api, *EVERYWHERE)
+    for method in ("GET", "POST"):
+        api.troubles.fail_next(403, count=1000, method=method, contains="/namespaces/")
+    to = ("--kubeconfig", kubeconfig)
+    for words, said in (
+        (("slices",), "What there is is not known"),
+        (("claims",), "Which claims there are is not known"),
+        (("explain", "pods"), "nothing to explain"),
+        (("simulate",), "what would happen is not known"),
+        (("in-use",), "No claim that may be read"),
+    ):
+        status, out, err = answer(capsys, *words, *to)
+        assert (status, said in out + err) == (ExitCode.ENVIRONMENT, True), words
+        assert "DeviceClasss" not in err
+        assert "0 nodes" not in out
+    status, out, _ = answer(capsys, "doctor", "--only", "cluster", *to)
+    assert out.count("this account may not read them") == 1, "one line for all that is refused"

@@ -46,7 +46,9 @@ def test_explain_says_what_to_write_in_a_claim(tmp_path, capsys):
 def test_a_test_without_a_match_names_the_nearest_value(capsys):
     text = 'device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("80Gi")) >= 0'
     assert run(["cel", "test", "-e", text, "--fleet", "dgx-h100"]) == ExitCode.NO_MATCH
-    assert "nearest miss: 8 of 8 devices match but for memory: 81559Mi < 80Gi" in capsys.readouterr().out
+    assert "nearest miss: 8 of 8 devices match but for memory: 79.6 GiB (81559Mi) < 80.0 GiB (80Gi)" in " ".join(
+        capsys.readouterr().out.split()
+    )
 
 
 def test_nodes_of_two_profiles_with_one_name_are_told_apart(capsys):
@@ -69,3 +71,10 @@ def test_cel_knows_partitions_on_demand(capsys, mig, partitions):
     options = ["--fleet", "demo-h100", "--kubernetes", "1.36", "--mig", mig, "-o", "json"]
     assert run(["cel", "test", "-e", text, *options]) == ExitCode.OK
     assert json.loads(capsys.readouterr().out)["queries"][0]["counts"]["match"] == partitions
+
+
+@pytest.mark.parametrize("written", ["memory > 40Gi", 'memory > "40Gi"', "memory > quantity(40Gi)"])
+def test_an_amount_that_is_compared_as_a_number_gets_the_remedy(written, capsys):
+    run(["cel", "test", "-e", f'device.capacity["gpu.nvidia.com"].{written}', "--fleet", "dgx-h100"])
+    better = 'device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("40Gi")) > 0'
+    assert better in capsys.readouterr().out

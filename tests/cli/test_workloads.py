@@ -59,7 +59,8 @@ def test_explain_of_a_deployment_and_of_a_whole_file(play):
     assert [one["ok"] for one in found["explanations"]] == [True] * 8 + [False]
     code, found, _ = play(TEMPLATE, CLAIM, DEPLOYMENT.replace("9", "2"), args=("explain",))
     assert code == ExitCode.OK
-    assert [one["subject"] for one in found["explanations"]] == ["pod web-0", "pod web-1", "claim default/shared"]
+    subjects = [(one["subject"]["kind"], one["subject"]["name"]) for one in found["explanations"]]
+    assert subjects == [("pod", "web-0"), ("pod", "web-1"), ("claim", "shared")]
 
 
 @pytest.mark.parametrize("args", [("simulate",), ("explain",)])
@@ -76,7 +77,7 @@ def test_two_pods_that_share_a_claim_get_one_gpu(play):
     code, [moment], _ = play(CLAIM, pod.format("one"), pod.format("two"))
     assert code == ExitCode.OK
     assert len({tuple(one["devices"]) for one in moment["placed"]}) == 1
-    assert moment["usage"]["used"] == 1
+    assert moment["usage"]["held"] == 1
 
 
 def test_a_missing_template_is_named_with_the_nearest_one(play):

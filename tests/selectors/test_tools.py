@@ -150,8 +150,8 @@ def test_a_device_that_can_not_be_converted_has_no_tree():
 @pytest.mark.parametrize(
     ("clause", "reason"),
     [
-        (f'{C}.memory.compareTo(quantity("80Gi")) >= 0', "memory: 79Gi < 80Gi"),
-        (f'{C}.memory.isGreaterThan(quantity("80Gi"))', "memory: 79Gi <= 80Gi"),
+        (f'{C}.memory.compareTo(quantity("80Gi")) >= 0', "memory: 79.0 GiB (79Gi) < 80.0 GiB (80Gi)"),
+        (f'{C}.memory.isGreaterThan(quantity("80Gi"))', "memory: 79.0 GiB (79Gi) <= 80.0 GiB (80Gi)"),
         (f'{A}.model == "H100"', 'model: "A100" != "H100"'),
         (f'{A}.model in ["H100", "H200"]', 'model: "A100" not in ["H100", "H200"]'),
         (f"has({A}.numa)", "numa: missing"),

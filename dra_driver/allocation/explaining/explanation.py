@@ -155,7 +155,7 @@ def _why(outcome: NodeOutcome, funnels: Sequence[Funnel], pools: Sequence[Pool])
         return f"{outcome.error}; this ends the pod's scheduling on every node"
     short = [one for one in funnels if one.is_short and not _has_other_choice(one, funnels)]
     if short:
-        return "; ".join(_shortage(one) for one in short[:3])
+        return "; ".join(_shortages(short)[:3])
     bad = next((note for note in _pool_notes(pools)), "")
     if outcome.category is Category.INVALID_POOL and bad:
         return bad
@@ -170,13 +170,31 @@ def _has_other_choice(one: Funnel, funnels: Sequence[Funnel]) -> bool:
     return any(o.claim == one.claim and o.request.partition("/")[0] == request and not o.is_short for o in funnels)
 
 
+def _shortages(short: Sequence[Funnel]) -> list[str]:
+    """Return what requests lack, in one sentence for those that lack the same."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for one in short:
+        wanted = "all matching devices" if one.wants is None else f"{one.wants}"
+        alike.setdefault((wanted, _shortage(one)), []).append(one.request)
+    return [
+        f"request {names[0]} wants {wanted}, {what}"
+        if len(names) == 1
+        else f"requests {', '.join(names)} want {wanted} each, {what}"
+        for (wanted, what), names in alike.items()
+    ]
+
+
 def _shortage(one: Funnel) -> str:
-    wanted = "all matching devices" if one.wants is None else f"{one.wants}"
     stage = one.bottleneck
     if not one.devices:
-        return f"request {one.request} wants {wanted}, but no device is published here"
-    head = f"request {one.request} wants {wanted}, {one.fits} of {one.devices} can be had"
-    return f"{head}: {_loss(stage)}" if stage is not None else head
+        return "but no device is published here"
+    head = f"{one.fits} of {one.devices} device{'' if one.devices == 1 else 's'} can be had"
+    if stage is None:
+        return head
+    late = [other for other in one.stages if other.lost and other.left < stage.left]
+    worst = max(late, key=lambda other: len(other.lost), default=None)
+    then = f"; of the {stage.left} left, {_loss(worst)}" if worst else ""
+    return f"{head}: {_loss(stage)}{then}"
 
 
 def _loss(stage: Stage) -> str:
@@ -184,9 +202,12 @@ def _loss(stage: Stage) -> str:
     reasons = list(dict.fromkeys(loss.reason for loss in stage.lost))
     if stage.name == "in use":
         holders = sorted({loss.reason.removeprefix("held by ") for loss in stage.lost})
-        return f"{len(stage.lost)} matching devices are held by {', '.join(holders[:4])}"
+        named = ", ".join(holders[:4]) + (f" and {len(holders) - 4} more" if len(holders) > 4 else "")
+        verb = "matching device is" if len(stage.lost) == 1 else "matching devices are"
+        return f"{len(stage.lost)} {verb} held by {named}"
     if len(reasons) == 1:
-        return f"{stage.name}: {reasons[0]} ({len(stage.lost)} devices)"
+        count = len(stage.lost)
+        return f"{stage.name}: {reasons[0]} ({count} device{'' if count == 1 else 's'})"
     first = stage.lost[0]
     return f"{stage.name}: {first.device}: {first.reason} (and {len(stage.lost) - 1} more)"
 
@@ -238,10 +259,13 @@ def _overall(nodes: Sequence[NodeExplanation], errors: Sequence[NodeExplanation]
         word = "is" if _count(errors) == _count([n for n in nodes if not n.skipped]) else "may be"
         return f"scheduling {word} blocked: {errors[0].node}: {errors[0].sentence}"
     if fitting:
-        return f"fits on {_count(fitting)} of {total} nodes; {fitting[0].node}: {fitting[0].sentence}"
+        where = f"{_count(fitting)} of {total} nodes; {fitting[0].node}" if total > 1 else fitting[0].node
+        return f"fits on {where}: {fitting[0].sentence.removeprefix('fits: ')}"
     if not nodes:
         return "there are no nodes to look at"
     best = max(nodes, key=lambda n: (n.outcome is not None, sum(f.fits for f in n.funnels)))
+    if total == 1:
+        return f"does not fit on {best.node}: {best.sentence}"
     return f"fits on none of {total} nodes; nearest is {best.node}: {best.sentence}"
 
 

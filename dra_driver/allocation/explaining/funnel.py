@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from dra_driver.allocation.matching import Step
 from dra_driver.allocation.outcome import AllocatorError
+from dra_driver.allocation.pools.capacity import Amount
 from dra_driver.allocation.pools.devices import DeviceRecord
 from dra_driver.allocation.pools.pools import Pool, reaches_device
 from dra_driver.allocation.pools.taints import blocking_taint, taint_text
@@ -19,6 +20,7 @@ from dra_driver.allocation.requests import Alternative
 from dra_driver.allocation.search.attempt import Attempt
 from dra_driver.allocation.search.candidates import Prepared
 from dra_driver.allocation.search.context import Context
+from dra_driver.model.quantity import Quantity
 from dra_driver.model.wire import Wire
 from dra_driver.selectors.evaluation.device_view import prepare_device
 from dra_driver.selectors.explain import nearest_misses
@@ -28,7 +30,7 @@ STAGES = (
     "class selector",
     "request selectors",
     "node",
-    "switched off",
+    "gate off",
     "taints",
     "in use",
     "counters",
@@ -136,9 +138,9 @@ def _fate(
     if device.slice.is_per_device and not reaches_device(device.wire, prepared.node):
         return "node", "the device is for other nodes"
     if device.wire.get("bindingConditions") and not features.binding_conditions:
-        return "switched off", "it has binding conditions, and DRADeviceBindingConditions is off"
+        return "gate off", "it has binding conditions, and DRADeviceBindingConditions is off"
     if device.wire.get("consumesCounters") and not features.partitionable:
-        return "switched off", "it consumes counters, and DRAPartitionableDevices is off"
+        return "gate off", "it consumes counters, and DRAPartitionableDevices is off"
     if features.taints:
         taint = blocking_taint(
             device.wire.get("taints") or (), alternative.tolerations, only_harmful=context.rules.only_harmful_taints
@@ -163,7 +165,8 @@ def _counter_reason(attempt: Attempt, device: DeviceRecord) -> str:
     for (name, counter), amount in takes:
         available = account.available.get((name, counter))
         if available is not None and amount > available:
-            return f"{counter} of {name}: needs {amount}, {max(available, 0)} left"
+            needed, left = _spoken(counter, amount), _spoken(counter, max(available, 0))
+            return f"{counter} of {name}: needs {needed}, {left} left"
     return "allocated devices already overdraw a counter of this pool" if account.is_overdrawn else ""
 
 
@@ -181,8 +184,15 @@ def _capacity_reason(context: Context, attempt: Attempt, alternative: Alternativ
         if needs[capacity.name].amount > free:
             holders = ", ".join(dict.fromkeys(context.held.shares.get(device.id, ())))
             by = f" (held by {holders})" if holders else ""
-            return f"{capacity.name}: takes {needs[capacity.name].quantity}, {free} of {capacity.total_text} left{by}"
+            amounts = [_spoken(capacity.name, one) for one in (needs[capacity.name].amount, free, capacity.total)]
+            return f"{capacity.name}: takes {amounts[0]}, {amounts[1]} of {amounts[2]} left{by}"
     return "its capacity is taken"
+
+
+def _spoken(name: str, amount: Amount) -> str:
+    """Return an amount of a counter or capacity for people; memory in the unit that it has everywhere."""
+    is_memory = name.rpartition("/")[2].startswith("memory") and amount == int(amount)
+    return Quantity.of(int(amount), binary=True).spoken if is_memory else str(amount)
 
 
 def _constraint_losses(

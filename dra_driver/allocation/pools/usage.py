@@ -1,4 +1,4 @@
-"""Usage: how much of a cluster's devices is held, and how scattered the rest is.
+"""Usage: how much of a cluster's devices is held, and how much of the rest lies apart.
 
 In: slices and allocated claims as wire dicts. Out: `Usage`. A unit is a device that uses no counters, or a counter set
 (which the partitions of one GPU share), measured by the mean over its counters: half a GPU held is half a unit.
@@ -17,16 +17,19 @@ from dra_driver.model.wire import ClaimWire, SliceWire, Wire
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """`used` of `units` units are held; `scattered` is the part of the free units outside the freest node."""
+    """`held` of all `devices` are held; `free_elsewhere` is the part of the free ones outside the freest node.
 
-    units: int
-    used: float
-    scattered: float
+    A GPU that is cut or shared counts as one device, of which a part may be held.
+    """
+
+    devices: int
+    held: float
+    free_elsewhere: float
 
     @property
     def share(self) -> float:
-        """The part of the units that is used, from 0 to 1."""
-        return self.used / self.units if self.units else 0.0
+        """The part of the devices that is held, from 0 to 1."""
+        return self.held / self.devices if self.devices else 0.0
 
 
 def usage_of(slices: Sequence[SliceWire], allocated: Sequence[ClaimWire]) -> Usage:
@@ -44,8 +47,8 @@ def usage_of(slices: Sequence[SliceWire], allocated: Sequence[ClaimWire]) -> Usa
             used += part
             free[node] = free.get(node, Fraction(0)) + count - part
     total = sum(free.values(), Fraction(0))
-    scattered = 1 - max(free.values()) / total if total else Fraction(0)
-    return Usage(units, float(used), float(scattered))
+    elsewhere = 1 - max(free.values()) / total if total else Fraction(0)
+    return Usage(units, float(used), float(elsewhere))
 
 
 def _free_parts(records: Sequence[SliceRecord]) -> Iterator[tuple[str, int, Fraction]]:

@@ -41,6 +41,11 @@ class TimelineEvent:
     jobs: tuple[Job, ...] = ()
     slices: tuple[SliceWire, ...] = ()
 
+    @property
+    def sentence(self) -> str:
+        """What happens, for people."""
+        return self.label or f"{self.kind} {self.target}"
+
 
 _MIRROR = "kubernetes.io/config.mirror"  # the annotation of a static pod's picture in the API server
 KINDS = ("arrive", "leave", "drain", "undrain", "lose", "restore", "replace")
@@ -67,7 +72,7 @@ class WaitingJob:
 class Moment:
     """The effect of one event. `evicted` are the jobs that lost their node or a device."""
 
-    label: str
+    event: TimelineEvent
     placed: tuple[PlacedJob, ...]
     waiting: tuple[WaitingJob, ...]
     evicted: tuple[str, ...]
@@ -108,9 +113,8 @@ class Timeline:
                 placed.append(found)
         self.queue = queue
         waiting = tuple(WaitingJob(job.name, self._why(job)) for job in self.queue)
-        label = event.label or f"{event.kind} {event.target}"
         usage = usage_of(self.slices, self.allocated())
-        return Moment(label, tuple(placed), waiting, tuple(evicted), usage)
+        return Moment(event, tuple(placed), waiting, tuple(evicted), usage)
 
     def _apply(self, event: TimelineEvent) -> list[str]:
         match event.kind:

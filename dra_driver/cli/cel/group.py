@@ -12,11 +12,12 @@ from dra_driver.cli.lazy import CommandEntry, LazyGroup
 _COMMANDS = {
     "test": CommandEntry("cel.match", "Which devices match, node by node."),
     "explain": CommandEntry(
-        "cel.explain", "Why devices match or not: every part's value, the deciding part, the nearest miss."
+        "cel.explain", "Why a selector matches devices or not: every part's value, the deciding part, the nearest miss."
     ),
     "lint": CommandEntry("cel.lint", "What compiles but causes trouble, and how to write it better."),
     "repl": CommandEntry("cel.repl", "Try expressions interactively, with completion from the devices at hand."),
-    "check": CommandEntry("cel.check", "Check many expressions from a JSON Lines file, for programs."),
+    "batch": CommandEntry("cel.batch", "Judge many expressions, one a line, for programs."),
+    "check": CommandEntry("cel.check", "The former name of batch.", heading=""),
 }
 
 

@@ -72,7 +72,7 @@ def _write(found: list[Linted]) -> frozenset[Place]:
             by_file.setdefault(document.origin, []).append(one)
     for origin, rows in by_file.items():
         exchanges = [
-            Exchange(one.compiled.written.document.number, one.path, one.better)
+            Exchange(one.compiled.written.document.number, one.compiled.written.steps, one.better)
             for one in rows
             if one.compiled.written.document is not None and one.better is not None
         ]

@@ -52,6 +52,8 @@ def command(engine_name: str, output: str, *, by_device: bool, **options: Any) -
     Of more than 24 nodes, those that are alike are shown together: in -o json the first of them is in `node`, the
     names of the others in `like`.
 
+    Devices and classes have no namespace, so there is no -n or -A; selectors come from files, so there is no -l.
+
     Without a source of devices, standard input is read if something is piped in; otherwise this node's hardware is.
 
     \b

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import click
 
 import dra_driver
-from dra_driver.cli.output import console
+from dra_driver.cli.output import console, say
 from dra_driver.model.errors import ExitCode, InputError
 from dra_driver.model.wire import Wire
 
@@ -81,7 +81,7 @@ def command(examples: Path | None, profile: str, mig: str) -> int:
     for group in _groups(folders):
         files = [example for folder in group for example in load_examples(folder)]
         node = _node(group[0], profile, mig)
-        out.print(f"[bold]dra-driver {dra_driver.__version__} demo[/]: {node.profile.about}")
+        say(out, f": {node.profile.about}", bold=f"dra-driver {dra_driver.__version__} demo")
         status: int | None = None
         try:
             good += _run(out, node, files)

@@ -10,67 +10,27 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from rich.text import Text
-
-from dra_driver.cli.output import Column, say, show_table
+from dra_driver.cli.device_table import show_devices
+from dra_driver.cli.output import say
 from dra_driver.embedded.examples.report import ClaimReport, ExampleReport
 from dra_driver.embedded.kubelet.container_view import ContainerView
 from dra_driver.embedded.scheduling.placement import Choice
-from dra_driver.model.wire import DeviceWire, SliceWire
+from dra_driver.model.wire import SliceWire
+from dra_driver.views.words import plural
 
 
 def show_published(out: Any, slices: Sequence[SliceWire]) -> None:
     """Show the devices of the agent's slices as a table; the possible partitions of a GPU share one row."""
     devices = [device for one in slices for device in one["spec"].get("devices") or []]
     pool = slices[0]["spec"]["pool"]["name"]
-    title = f"published: {len(devices)} devices in {len(slices)} ResourceSlice{'s' * (len(slices) != 1)}, pool {pool}"
-    rows: list[list[str]] = []
-    for _, group in groupby(sorted(devices, key=_gpu_of), key=_gpu_of):
-        found = list(group)
-        makeable = [one for one in found if one.get("consumesCounters") and _cell(one, "profile")]
-        rows += [[_cell(device, name) for _, name in _COLUMNS] for device in found if device not in makeable]
-        rows += [_folded(makeable)] if makeable else []
-    show_table(out, title, [column for column, _ in _COLUMNS], rows)
-
-
-def _gpu_of(device: DeviceWire) -> str:
-    return str(device["name"]).partition("-mig-")[0]
-
-
-def _folded(devices: Sequence[DeviceWire]) -> list[str]:
-    """Return one row for all possible partitions of a GPU."""
-    row = [_cell(devices[0], name) for _, name in _COLUMNS]
-    profiles = list(dict.fromkeys(_cell(device, "profile") for device in devices))
-    row[0] = f"{_gpu_of(devices[0])}-mig-… ({len(devices)} placements)"
-    row[3], row[4] = f"{len(profiles)} profiles", ""
-    return row
-
-
-_COLUMNS: tuple[tuple[Column, str], ...] = (
-    (Column("device"), ""),
-    (Column("type"), "type"),
-    (Column("product"), "productName"),
-    (Column("profile"), "profile"),
-    (Column("memory", is_number=True), "memory"),
-    (Column("compute"), "cudaComputeCapability"),
-    (Column("NUMA", is_number=True), "numaNode"),
-    (Column("PCIe root"), "resource.kubernetes.io/pcieRoot"),
-)
-
-
-def _cell(device: DeviceWire, name: str) -> str:
-    if not name:
-        return str(device["name"])
-    if name in (device.get("capacity") or {}):
-        return str(device["capacity"][name]["value"])
-    found = (device.get("attributes") or {}).get(name)
-    return str(next(iter(found.values()))) if found else ""
+    title = f"published: {plural(len(devices), 'device')} in {plural(len(slices), 'ResourceSlice')}, pool {pool}"
+    show_devices(out, title, sorted(devices, key=lambda one: str(one["name"])))
 
 
 def show_example(out: Any, report: ExampleReport, *, with_document: bool = False) -> None:
     """Show an example while its pods run; `with_document` also prints the CDI files."""
     out.print()
-    out.print(Text.assemble((report.example.path.name, "bold"), "  ", report.example.intent))
+    say(out, f"  {report.example.intent}", bold=report.example.path.name)
     for claim in report.claims:
         _show_claim(out, claim)
     for path in report.files:

@@ -56,8 +56,11 @@ def command(**given: Any) -> int:
     )
 
 
-def _show(out: Any, _world: World, branches: list[Branch]) -> None:
+def _show(out: Any, world: World, branches: list[Branch]) -> None:
     """Print the claims, then how many there are."""
+    if not branches and any(one.kind == "ResourceClaim" for one in world.unseen):
+        say(out, "Which claims there are is not known, because none may be read.")
+        return
     waiting = sum(not branch.facts["allocated"] for branch in branches)
     devices = sum(child.kind == "device" for branch in branches for child in branch.children)
     show_tree(out, "ResourceClaims", branches)

@@ -6,19 +6,21 @@ It only reads: nothing is published or changed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
+from dra_driver.cli.device_table import show_devices
+from dra_driver.cli.inputs.access import access_of
 from dra_driver.cli.inputs.exit_code import exit_code_option
 from dra_driver.cli.inputs.hardware import chosen, hardware_options
-from dra_driver.cli.output import Column, console, say, show_table, write_document
+from dra_driver.cli.output import console, say, write_document
 from dra_driver.inventory.device import Device, ShareMode
-from dra_driver.inventory.wire import quantity_text
+from dra_driver.inventory.wire import device_wire, quantity_text
 from dra_driver.model.errors import ExitCode
 from dra_driver.model.names import pool_name
 from dra_driver.views.fleet.device_facts import memory_text
+from dra_driver.views.node.fault_rows import fault_place
 from dra_driver.views.words import plural
 
 if TYPE_CHECKING:
@@ -35,11 +37,12 @@ if TYPE_CHECKING:
     default=None,
     help="the cluster whose API server is asked whether it keeps shared counters [default: the pod's own]",
 )
+@click.option("--context", metavar="NAME", default="", help="a context of the kubeconfig")
 @click.option(
     "--output", "-o", type=click.Choice(["table", "wide", "json", "yaml"]), default="table", show_default=True
 )
 @exit_code_option
-def command(output: str, kubeconfig: str | None, *, fails: bool, **given: str | None) -> int:
+def command(output: str, kubeconfig: str | None, context: str, *, fails: bool, **given: str | None) -> int:
     """Show what this node would publish.
 
     \b
@@ -51,19 +54,20 @@ def command(output: str, kubeconfig: str | None, *, fails: bool, **given: str | 
 
     \b
     Each GPU and MIG partition as the scheduler sees it, and what is shared (--sharing-config), then:
-      as they stand   GPUs whose partitions are not made on demand, and why
-      shared     how each shared device is divided, and what servers get that don't keep shares
-      problems   what could not be read (it is left out, never guessed)
-      left out   what containers will not get on this node, and why
-      faults     what the agent of this node has found, and cordons, each with the time since when
+      partitions as they stand   GPUs that are not cut when a claim needs it, and why
+      shared                     how each shared device is divided, and what servers get that don't keep shares
+      problems                   what could not be read (it is left out, never guessed)
+      left out of containers     what they will not get on this node, and why
+      faults                     what the agent of this node has found, and cordons, each with the time since when
 
-    Partitions that are made on demand are counted; -o wide lists them, with UUIDs and NVLink domains.
+    Partitions that are made when a claim needs them are counted as placements; -o wide lists each of them, with UUIDs
+    and NVLink domains. There is no -n, -A or -l: a node's hardware has no namespace and no labels.
 
     Exit status 1: nothing to publish, and --exit-code was given; 5: the hardware is there but does not answer.
     """  # noqa: D301
     from dra_driver.views.node.report import report_document, report_of
 
-    report = report_of(chosen(given), kubeconfig)
+    report = report_of(chosen(given), access_of({"kubeconfig": kubeconfig, "context": context}))
     if output in {"table", "wide"}:
         _show(report, is_wide=output == "wide")
     else:
@@ -78,7 +82,7 @@ def _show(report: NodeReport, *, is_wide: bool) -> None:
     out, inventory = console(), offer.inventory
     if offer.devices:
         title = f"pool {pool_name(selected.node, selected.driver)}"
-        show_table(out, title, _WIDE if is_wide else _COLUMNS, _rows(offer.devices, is_wide=is_wide))
+        show_devices(out, title, list(map(device_wire, offer.devices)), is_wide=is_wide)
     else:
         say(out, f"Nothing to publish on {selected.node}.")
     driver = f"driver {facts.driver_version}" if facts.driver_version else "driver version unknown"
@@ -91,11 +95,11 @@ def _show(report: NodeReport, *, is_wide: bool) -> None:
     if inventory.waiting_for:
         say(out, f"waiting for: {inventory.waiting_for}", style="yellow")
     for title, lines in (
-        ("partitions as they stand, not on demand", _exceptions(offer)),
+        ("partitions as they stand", _exceptions(offer)),
         ("shared", [share_line(d, inventory.offering.instead.get(d.name, ())) for d in offer.devices if d.share]),
         ("problems", [f"{p.subject}: {p.message} [{p.code}]" for p in inventory.problems]),
         ("left out of containers", list(report.left_out)),
-        ("faults", [f"{one['device']}: {one['fault']} since {one['since']}: {one['text']}" for one in report.faults]),
+        ("faults", [f"{fault_place(o)}: {o['fault']} since {o['since']}: {o['message']}" for o in report.faults]),
     ):
         if lines:
             say(out, f"{title}:", style="bold")
@@ -111,28 +115,6 @@ def _exceptions(offer: NodeOffer) -> list[str]:
     return [f"{', '.join(addresses)}: {how}" for how, addresses in reasons.items()]
 
 
-def _rows(devices: Sequence[Device], *, is_wide: bool) -> Iterator[tuple[str, ...]]:
-    """Yield a row for each device; partitions on demand of one GPU and profile stand in one row."""
-    counts: dict[tuple[str, str], int] = {}
-    for device in devices:
-        if device.cut is not None:
-            counts[device.gpu.pci_address, device.cut.profile.name] = (
-                counts.get((device.gpu.pci_address, device.cut.profile.name), 0) + 1
-            )
-    for device in devices:
-        count = counts.pop((device.gpu.pci_address, device.cut.profile.name), 0) if device.cut and not is_wide else 1
-        if count == 1:
-            yield _cut(device_row(device), is_wide=is_wide)
-        elif count > 1:
-            name, kind, product, *rest = device_row(device)
-            yield _cut((f"{name} and {count - 1} more", kind, product, *rest), is_wide=is_wide)
-
-
-def _cut(row: tuple[str, ...], *, is_wide: bool) -> tuple[str, ...]:
-    """Return the cells that are shown; the others are for -o wide."""
-    return row if is_wide else row[: len(_COLUMNS)]
-
-
 def _show_counting(out: object, offer: NodeOffer, *, is_wide: bool) -> None:
     """Print under which condition these devices are published, and what is published otherwise."""
     if not offer.is_on_demand:
@@ -144,31 +126,7 @@ def _show_counting(out: object, offer: NodeOffer, *, is_wide: bool) -> None:
     plain = offer.inventory.offering.plain
     say(out, f"This is published if the API server keeps shared counters ({offer.server}).")
     title = f"if it drops them (gate DRAPartitionableDevices off): {plural(len(plain), 'device')}"
-    show_table(out, title, _WIDE if is_wide else _COLUMNS, _rows(plain, is_wide=is_wide))
-
-
-_COLUMNS = (
-    *(Column("device"), Column("type"), Column("product"), Column("memory", is_number=True)),
-    Column("NUMA", is_number=True),
-)
-_WIDE = (*_COLUMNS, Column("compute"), Column("NVLink domain"), Column("UUID"))
-
-
-def device_row(device: Device) -> tuple[str, ...]:
-    """Return one device as the cells of a table row."""
-    gpu, partition = device.gpu, device.partition
-    part = partition.profile if partition else device.cut.profile.name if device.cut else ""
-    product = gpu.product_name or "?"
-    return (
-        device.name,
-        str(device.type),
-        f"{product} {part}".rstrip(),
-        _memory(device.capacity.get("memory")),
-        "-" if gpu.numa_node is None else str(gpu.numa_node),
-        gpu.compute_capability or "-",
-        gpu.nvlink_domain or "-",
-        partition.uuid if partition else "-" if part else gpu.uuid,
-    )
+    show_devices(out, title, list(map(device_wire, plain)), is_wide=is_wide)
 
 
 def share_line(device: Device, instead: tuple[Device, ...]) -> str:
@@ -179,10 +137,10 @@ def share_line(device: Device, instead: tuple[Device, ...]) -> str:
     counted = policy.get(share.mode.value)
     if counted is None:
         text = f"{device.attributes['replicas']} replicas"
-        text += f" of {_gib(policy['memory'].default)}" if "memory" in policy else ""
+        text += f" of {_memory(policy['memory'].default)}" if "memory" in policy else ""
     elif share.mode is ShareMode.MEMORY:
-        most = f"{_gib(counted.minimum)} to {_gib(counted.maximum)}"
-        text = f"shares of {most} in steps of {_gib(counted.step)}, {_gib(counted.default)} if none is asked for"
+        most = f"{_memory(counted.minimum)} to {_memory(counted.maximum)}"
+        text = f"shares of {most} in steps of {_memory(counted.step)}, {_memory(counted.default)} if none is asked for"
     else:
         most = f"{counted.minimum} to {counted.maximum} %"
         text = f"shares of {most} in steps of {counted.step}, {counted.default} % if none is asked for"
@@ -194,7 +152,3 @@ def share_line(device: Device, instead: tuple[Device, ...]) -> str:
 
 def _memory(value: int | None) -> str:
     return "-" if value is None else memory_text(quantity_text("memory", value))
-
-
-def _gib(value: int | None) -> str:
-    return "-" if value is None else f"{value / 2**30:.1f} GiB"

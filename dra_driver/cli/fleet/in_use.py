@@ -6,13 +6,21 @@ runs it before an uninstall: without the driver a pod can't be unprepared, and s
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+from typing import Any
+
 import click
 
+from dra_driver.cli.inputs.access import access_of, access_options
 from dra_driver.cli.output import write_document
 from dra_driver.model.errors import ExitCode
 from dra_driver.model.names import NVIDIA_DRIVER, check_driver_name
+from dra_driver.model.wire import Wire
+from dra_driver.views.access import unseen_sentences
 from dra_driver.views.fleet.cluster import Cluster
 from dra_driver.views.fleet.holders import holder_line, holders, holders_document
+from dra_driver.views.labels import label_selector
 from dra_driver.views.words import plural
 
 
@@ -24,28 +32,38 @@ from dra_driver.views.words import plural
     show_default=True,
     help="the driver whose devices are meant [env DRIVER_NAME]",
 )
-@click.option(
-    "--kubeconfig",
-    envvar="KUBECONFIG",
-    metavar="FILE",
-    default=None,
-    help="the cluster (default: the pod's ServiceAccount) [env KUBECONFIG]",
-)
+@access_options
 @click.option("--output", "-o", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
-def command(driver_name: str, kubeconfig: str | None, output: str) -> int:
-    """List the claims that hold devices of this driver.
+def command(driver_name: str, output: str, **given: Any) -> int:
+    """List the claims that hold devices of this driver, in all namespaces unless -n names one.
 
-    Exit status 1: there are some; 5: the API server was not reached.
-    """
-    found = holders(Cluster(kubeconfig).claims(), check_driver_name(driver_name))
-    if output != "table":
-        write_document(holders_document(found, driver_name), output)
-        return ExitCode.NO_MATCH if found else ExitCode.OK
+    \b
+    dra-driver in-use                    in the current cluster
+    dra-driver in-use -n team-a -o json
+
+    Exit status 1: there are some; 5: the API server was not reached, or not all claims may be read.
+    """  # noqa: D301
+    has_labels = label_selector(given["labels"])
+    cluster = Cluster(access_of(given))
+    try:
+        claims = [one for one in cluster.claims() if has_labels(one)]
+    finally:
+        cluster.close()
+    found, unseen = holders(claims, check_driver_name(driver_name)), cluster.access.unseen
+    if output == "table":
+        _show(found, driver_name, is_all=not unseen)
+    else:
+        write_document(holders_document(found, driver_name, unseen), output)
+    for one in unseen_sentences(unseen):
+        print(f"dra-driver: {one}", file=sys.stderr)
+    return ExitCode.NO_MATCH if found else ExitCode.ENVIRONMENT if unseen else ExitCode.OK
+
+
+def _show(found: Sequence[Wire], driver_name: str, *, is_all: bool) -> None:
     for one in found:
         click.echo(holder_line(one))
-    if not found:
-        click.echo(f"No claim holds a device of {driver_name}.")
-        return ExitCode.OK
-    verb = "holds" if len(found) == 1 else "hold"
-    click.echo(f"{plural(len(found), 'claim')} {verb} devices of {driver_name}: end their pods first.")
-    return ExitCode.NO_MATCH
+    if found:
+        verb = "holds" if len(found) == 1 else "hold"
+        click.echo(f"{plural(len(found), 'claim')} {verb} devices of {driver_name}: end their pods first.")
+    else:
+        click.echo(f"No claim{'' if is_all else ' that may be read'} holds a device of {driver_name}.")

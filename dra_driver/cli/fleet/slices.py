@@ -15,7 +15,7 @@ from dra_driver.cli.fleet.tree import draw, seen_pods, show_tree, tree_options
 from dra_driver.cli.output import Column, say, show_table
 from dra_driver.model.errors import InputError
 from dra_driver.views.envelope import DocumentKind
-from dra_driver.views.words import folded, nearest, plural
+from dra_driver.views.words import counted, folded, nearest, plural
 
 if TYPE_CHECKING:
     from dra_driver.model.wire import Wire
@@ -102,6 +102,9 @@ def _show(out: Any, world: World, branches: list[Branch], *, by: str, is_wide: b
     from dra_driver.views.fleet.summary import class_rows, compact, folded_tree, namespace_rows, node_rows, totals
 
     rows = node_rows(branches)
+    if world.is_unseen("ResourceSlice") and not rows:
+        say(out, "What there is is not known, because no ResourceSlice may be read.")
+        return
     if by == "node":
         show_table(out, "", _NODE_COLUMNS, map(_node_cells, rows if is_wide else compact(rows)))
     else:
@@ -118,16 +121,18 @@ def _show(out: Any, world: World, branches: list[Branch], *, by: str, is_wide: b
             say(out, "--node NAME shows one node, -o wide all of them", style="dim")
     parts = f" (or {_parts(total)})" if total.partitions else ""
     gpus = f"{plural(nodes, 'node')}, {plural(total.gpus, 'GPU')}: {total.whole_free:,} free as a whole{parts}"
-    say(out, f"{gpus}; {plural(total.held, 'device')} held, {plural(total.sick, 'GPU')} sick")
+    others = f"; {plural(total.others, 'device')} of other kinds" if total.others else ""
+    say(out, f"{gpus}; {plural(total.held, 'device')} held, {plural(total.sick, 'GPU')} sick{others}")
 
 
 def _parts(row: NodeRow) -> str:
-    return ", ".join(f"{count:,}\u00d7{profile}" for profile, count in row.partitions)
+    return counted(row.partitions)
 
 
 _NODE_COLUMNS = (
     Column("node"),
     Column("GPUs", is_number=True),
+    Column("product"),
     Column("whole free", is_number=True),
     Column("partitions free"),
     Column("held", is_number=True),
@@ -136,9 +141,10 @@ _NODE_COLUMNS = (
 
 
 def _node_cells(row: NodeRow) -> tuple[str, ...]:
-    parts = f"up to {row.most_partitions}" if row.is_compact else _parts(row) or "-"
+    parts = f"up to {row.most_partitions}" if row.is_compact else _parts(row).replace(", ", " ") or "-"
     name = folded([row.node, *row.like])
-    return name, str(row.gpus), str(row.whole_free), parts, str(row.held), str(row.sick)
+    product = row.products[0][0] if len(row.products) == 1 else counted(row.products) or "-"
+    return name, str(row.gpus), product, str(row.whole_free), parts, str(row.held), str(row.sick)
 
 
 def _holder_columns(by: str) -> tuple[Column, ...]:
@@ -159,6 +165,8 @@ def _row_document(row: NodeRow) -> Wire:
         "node": row.node,
         "like": list(row.like),
         "gpus": row.gpus,
+        "products": dict(row.products),
+        "otherDevices": row.others,
         "wholeFree": row.whole_free,
         "partitionsFree": dict(row.partitions),
         "held": row.held,

@@ -14,8 +14,9 @@ from dra_driver.cli.output import Column, console, show_table, write_document
 from dra_driver.health.forgetting import ForgetFile
 from dra_driver.model.errors import ExitCode, InputError
 from dra_driver.model.names import gpu_name
+from dra_driver.model.wire import Wire
 from dra_driver.views.envelope import DocumentKind, OutputDocument
-from dra_driver.views.node.fault_rows import fault_rows
+from dra_driver.views.node.fault_rows import fault_place, fault_rows
 
 
 @click.group(name="health")
@@ -38,14 +39,14 @@ def show(output: str, **where: str) -> int:
     if output != "table":
         write_document(OutputDocument(DocumentKind.NODE_HEALTH, {"faults": rows or []}), output)
     elif rows:
-        columns = [Column(name) for name in ("device", "fault", "value", "since", "text")]
-        show_table(console(), "", columns, [[row[column.title] for column in columns] for row in rows])
+        columns = [Column(name) for name in ("device", "fault", "value", "since", "what it means")]
+        show_table(console(), "", columns, map(_cells, rows))
     else:
         click.echo("No fault, no cordon." if rows is not None else "The agent has recorded nothing yet.")
     return ExitCode.NO_MATCH if rows else ExitCode.OK
 
 
-@command.command(name="forget")
+@command.command(name="forget", short_help="Forget a GPU that was taken out for good.")
 @click.argument("device")
 @folder_options
 def forget(device: str, **where: str) -> int:
@@ -64,3 +65,8 @@ def forget(device: str, **where: str) -> int:
     ForgetFile(folder).ask(gpu.pci_address)
     click.echo(f"The agent will forget {name}.")
     return ExitCode.OK
+
+
+def _cells(row: Wire) -> list[str]:
+    """Return a fault or cordon as the cells of a table."""
+    return [fault_place(row), row["fault"], row["value"] or "", row["since"], row["message"]]

@@ -20,17 +20,18 @@ kubeconfig_option = click.option(
 context_option = click.option("--context", metavar="NAME", default="", help="A context of the kubeconfig.")
 
 
+namespace_option = click.option(
+    "-n", "--namespace", metavar="NAME", default="", help="The namespace [default: the kubeconfig's]."
+)
+everywhere_option = click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="All namespaces.")
+labels_option = click.option(
+    "-l", "--selector", "labels", metavar="LABELS", default="", help="Labels, as in kubectl get -l."
+)
+
+
 def access_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add --kubeconfig, --context, -n, -A and -l."""
-    for decorate in (
-        click.option("-l", "--selector", "labels", metavar="LABELS", default="", help="Labels, as in kubectl get -l."),
-        click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="All namespaces."),
-        click.option(
-            "-n", "--namespace", metavar="NAME", default="", help="The namespace [default: the kubeconfig's]."
-        ),
-        context_option,
-        kubeconfig_option,
-    ):
+    for decorate in (labels_option, everywhere_option, namespace_option, context_option, kubeconfig_option):
         function = decorate(function)
     return function
 

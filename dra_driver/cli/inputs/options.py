@@ -12,8 +12,8 @@ from typing import Any
 
 import click
 
+from dra_driver.cli.inputs.access import access_of
 from dra_driver.cli.inputs.gates import read_gates
-from dra_driver.cli.inputs.kubeconfig import default_kubeconfig
 from dra_driver.cli.inputs.mig_option import mig_option
 from dra_driver.cli.inputs.progress import Progress
 from dra_driver.cli.inputs.stdin import stdin_has_something
@@ -60,6 +60,7 @@ _OPTIONS = (
         help="a simulated node: the name of a shipped profile or a file; N of them; repeatable",
     ),
     click.option("--kubeconfig", metavar="FILE", default=None, help="devices and classes of this cluster"),
+    click.option("--context", metavar="NAME", default="", help="the same, with a context of the kubeconfig"),
     click.option("--cluster", is_flag=True, help="the same, with kubectl's kubeconfig, or the ServiceAccount in a pod"),
     click.option(
         "--hardware", metavar="CHOICE", default=None, help="devices of this node: auto, nvidia, simulated:PROFILE"
@@ -136,7 +137,7 @@ def _documents(given: dict[str, Any], *, uses_stdin: bool) -> list[Document]:
     if paths.count(STDIN) > 1:
         raise UsageError("stdin", "- (standard input) can be given once")
     documents = read_documents(paths, Progress)
-    names_devices = given["profiles"] or given["kubeconfig"] or given["cluster"] or given["hardware"]
+    names_devices = any(given[name] for name in ("profiles", "kubeconfig", "context", "cluster", "hardware"))
     has_devices = names_devices or STDIN in paths or any(one.kind == SLICE for one in documents)
     if uses_stdin and not has_devices and stdin_has_something():
         documents += read_documents([STDIN])
@@ -159,9 +160,9 @@ def _refuse_strangers(documents: list[Document]) -> None:
 
 
 def _cluster(given: dict[str, Any]) -> Cluster | None:
-    if given["kubeconfig"]:
-        return Cluster(given["kubeconfig"], Progress)
-    return Cluster(default_kubeconfig(), Progress) if given["cluster"] else None
+    if not (given["kubeconfig"] or given["context"] or given["cluster"]):
+        return None
+    return Cluster(access_of(given), Progress)
 
 
 def _fleet(

@@ -13,7 +13,7 @@ from typing import Any
 from dra_driver.cli.inputs.access import access_of
 from dra_driver.cli.inputs.gates import given_gates
 from dra_driver.cli.inputs.progress import Progress
-from dra_driver.views.access import unseen_sentence
+from dra_driver.views.access import unseen_sentences
 from dra_driver.views.worlds.reading import EVERYTHING, Wanted, world_of_cluster, world_of_files
 from dra_driver.views.worlds.rules import DEFAULT_VERSION, AppliedRules, settle_rules
 from dra_driver.views.worlds.simulated_nodes import add_profiles
@@ -31,9 +31,9 @@ def read_world(files: Sequence[str], given: Mapping[str, Any], wanted: Wanted = 
 
 
 def say_unseen(world: World) -> None:
-    """Print what could not be seen of a cluster to standard error, one line for each kind."""
-    for one in world.unseen:
-        print(f"dra-driver: {unseen_sentence([one])}", file=sys.stderr)
+    """Print what could not be seen of a cluster to standard error, one line for each role that is lacking."""
+    for one in unseen_sentences(world.unseen):
+        print(f"dra-driver: {one}", file=sys.stderr)
 
 
 def rule(world: World, given: Mapping[str, Any], profiles: Sequence[str]) -> AppliedRules:

@@ -20,6 +20,7 @@ from dra_driver.cli.inputs.stdin import stdin_has_something
 from dra_driver.cli.output import write_document
 from dra_driver.model.errors import ExitCode, InputError, UsageError
 from dra_driver.model.kubernetes import VERSIONS
+from dra_driver.views.access import unseen_sentences
 from dra_driver.views.objects.documents import STDIN, Document, read_documents, shown
 
 if TYPE_CHECKING:
@@ -48,7 +49,11 @@ if TYPE_CHECKING:
 @click.option(
     "--kubeconfig", metavar="FILE", default=None, help="Try them on this cluster, whose templates keep their names."
 )
+@click.option("--context", metavar="NAME", default="", help="The same, with a context of the kubeconfig.")
 @click.option("--cluster", is_flag=True, help="The same, with kubectl's kubeconfig.")
+@click.option(
+    "-n", "--namespace", metavar="NAME", default="", help="Read the cluster's templates of this namespace alone."
+)
 @click.option(
     "--shared",
     multiple=True,
@@ -89,6 +94,7 @@ def command(
     """  # noqa: D301
     from dra_driver.cli.migrate.files import read_sources, write_sources
     from dra_driver.migrate import migrate
+    from dra_driver.views.migration.sources import refuse_faults
 
     paths = _paths(files, in_place=in_place, diff=diff)
     known = _shared(shared)
@@ -96,6 +102,7 @@ def command(
     try:
         names = _names(cluster)
         sources = read_sources(paths)
+        refuse_faults(sources)
         done = migrate(sources, known=known, templates=names)
         checks = _checks(done, given, cluster)
     finally:
@@ -143,12 +150,12 @@ def _shared(resources: tuple[str, ...]) -> Known:
 
 
 def _cluster(given: dict[str, Any]) -> Cluster | None:
-    if not given["kubeconfig"] and not given["cluster"]:
+    if not (given["kubeconfig"] or given["context"] or given["cluster"]):
         return None
-    from dra_driver.cli.inputs.kubeconfig import default_kubeconfig
+    from dra_driver.cli.inputs.access import access_of
     from dra_driver.views.fleet.cluster import Cluster
 
-    return Cluster(given["kubeconfig"] or default_kubeconfig(), Progress)
+    return Cluster(access_of(given), Progress)
 
 
 def _names(cluster: Cluster | None) -> TemplateNames:
@@ -159,6 +166,8 @@ def _names(cluster: Cluster | None) -> TemplateNames:
     for wire in cluster.templates() if cluster else ():
         metadata = wire["metadata"]
         names.add(metadata["name"], metadata.get("namespace", ""), (wire.get("spec") or {}).get("spec") or {})
+    for one in unseen_sentences(cluster.access.unseen) if cluster else ():
+        print(f"dra-driver: {one}", file=sys.stderr)
     return names
 
 

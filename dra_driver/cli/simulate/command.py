@@ -19,7 +19,8 @@ from dra_driver.cli.output import Column, console, say, show_table, write_docume
 from dra_driver.model.errors import DriverError, ExitCode, InputError
 from dra_driver.model.kubernetes import VERSIONS
 from dra_driver.model.wire import Wire
-from dra_driver.views.words import plural
+from dra_driver.views.envelope import DocumentKind, OutputDocument, batch_fault
+from dra_driver.views.words import folded_words, plural
 
 if TYPE_CHECKING:
     from dra_driver.allocation.simulation.moves import Rearrangement
@@ -50,6 +51,7 @@ LINE_MAX = 64 << 20  # in characters
 @click.option("--defrag", "defragments", is_flag=True, help="Which running pods to move so that waiting ones fit.")
 @kubeconfig_option
 @context_option
+@click.option("-n", "--namespace", metavar="NAME", default="", help="What is read where not all namespaces may be.")
 @click.option("--kubernetes", metavar="VERSION", default=None, help="Whose rules apply.")
 @click.option("--gate", "gates", multiple=True, metavar="NAME=BOOL", help="A feature gate that differs.")
 @mig_option
@@ -65,12 +67,16 @@ def command(scenario: str | None, batch: str | None, output: str, *, defragments
     dra-driver simulate --fleet dgx-h100=2 -f pods.yaml --drain dgx-h100-1
     dra-driver simulate --add-nodes dgx-h100=4          the current cluster, with four more nodes
     dra-driver simulate examples/scenarios/fragmented.yaml --defrag
-    dra-driver simulate --batch problems.jsonl          (- is standard input)
+    dra-driver simulate --batch problems.jsonl          many problems, for programs (- is standard input)
 
-    Pods are placed in their order of arrival on the first node that fits. A batch line is
-      {"id": …, "kubernetes": "1.35", "input": {features, nodes, classes, slices, allocated, claims}}
-    and is answered by
-      {"id": …, "nodes": {name: {"ok", "results", "category", "error"}}}
+    Pods are placed in their order of arrival on the first node that fits. Those of all namespaces compete for devices,
+    so there is no -A or -l.
+
+    \b
+    A line of --batch: {"id", "kubernetes": "1.35", "input": {features, nodes, classes, slices, allocated, claims}}
+    Its answer:        {"apiVersion", "kind": "AllocationVerdict", "id",
+                        "nodes": {NAME: {"ok", "results", "category", "error"}}}
+    Not readable:      {"apiVersion", "kind": "BatchFault", "id", "line", "error"}
 
     Pods that already run stay where they are; a drain sends them back to the queue (except those of DaemonSets), as if
     their controllers had created them again. Deployments, Jobs, PyTorchJobs and everything else with a pod template
@@ -90,9 +96,13 @@ def command(scenario: str | None, batch: str | None, output: str, *, defragments
     from dra_driver.cli.inputs.worlds import say_unseen
     from dra_driver.views.worlds.play import moments_document
     from dra_driver.views.worlds.rules import headline
+    from dra_driver.views.worlds.unknown import not_known
 
     play = _play(scenario, given)
     world = play.world
+    if why := not_known(world):
+        print(f"dra-driver: what would happen is not known: {why}", file=sys.stderr)
+        return ExitCode.ENVIRONMENT
     timeline = play.beginning()
     moments = list(play.moments(timeline, given["drained"], Progress))
     proposed = dict(moves_for_waiting(timeline)) if defragments else {}
@@ -148,17 +158,21 @@ def _show(moment: Moment) -> None:
     out = console()
     usage = moment.usage
     used = (
-        f"{round(usage.used, 1):g} of {plural(usage.units, 'device')} held ({usage.share:.0%}),"
-        f" {usage.scattered:.0%} of what is free lies outside the freest node"
+        f"{round(usage.held, 1):g} of {plural(usage.devices, 'device')} held ({usage.share:.0%}),"
+        f" {usage.free_elsewhere:.0%} of what is free lies outside the freest node"
     )
-    say(out, f"{moment.label}: {used}", style="bold")
-    for name in moment.evicted:
-        say(out, f"evicted: {name}", indent=2, style="yellow")
+    say(out, f"{moment.event.sentence}: {used}", style="bold")
+    if moment.evicted:
+        say(out, f"evicted: {', '.join(moment.evicted)}", indent=2, style="yellow")
     if moment.placed:
         rows = [[one.job, one.node, ", ".join(one.devices)] for one in moment.placed]
         show_table(out, "", [Column("placed"), Column("node"), Column("devices")], rows)
+    reasons: dict[str, list[str]] = {}
     for one in moment.waiting:
-        say(out, f"waits: {one.job}: {one.reason}", indent=2, style="red")
+        reasons.setdefault(one.reason, []).append(one.job)
+    for reason, jobs in reasons.items():
+        verb = "waits" if len(jobs) == 1 else "wait"
+        say(out, f"{folded_words(jobs, 'more')} {verb}: {reason}", indent=2, style="red")
 
 
 def _show_moves(job: str, found: Rearrangement | None) -> None:
@@ -199,7 +213,7 @@ def _answers(stream: IO[Any]) -> Iterator[Wire]:
         line: Wire = {}
         try:
             line = json.loads(text)
-            yield simulate_batch_line(line)
+            yield OutputDocument(DocumentKind.ALLOCATION_VERDICT, simulate_batch_line(line)).wire()
         except _FAULTS_OF_LINES as fault:
             found = line.get("id") if isinstance(line, dict) else None
-            yield {"id": found, "error": f"line {number}: {type(fault).__name__}: {str(fault)[:_MOST_SAID]}"}
+            yield batch_fault(found, number, f"{type(fault).__name__}: {str(fault)[:_MOST_SAID]}").wire()

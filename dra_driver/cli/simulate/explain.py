@@ -135,6 +135,8 @@ def _last_event(access: ClusterAccess | None) -> Callable[[str, str], str]:
 def show_all(judged: Sequence[Explained], headline: str) -> None:
     """Print everything that was explained, one after the other."""
     out = console()
+    if not judged:
+        say(out, "there is nothing to explain: no pod and no claim was found")
     for place, (subject, explanation) in enumerate(judged):
         if place:
             out.print()
@@ -155,10 +157,13 @@ def _show(out: Any, explanation: AllocationExplanation) -> None:
     alike: dict[Any, list[NodeExplanation]] = {}
     for node in sorted(explanation.nodes, key=lambda node: (node.ok, bool(node.skipped))):
         alike.setdefault((node.sentence, node.notes), []).append(node)
+    if len(alike) == 1 and explanation.ok and not explanation.nodes[0].notes:
+        return  # all nodes, with what was said already
     for nodes in list(alike.values())[:MOST_NODES]:
         names = [name for node in nodes for name in (node.node, *node.like)]
         out.print()
-        say(out, f"{folded(names)}: {nodes[0].sentence}", style="bold")
+        is_said = len(alike) == 1 and nodes[0].sentence.removeprefix("fits: ") in explanation.sentence
+        say(out, f"{folded(names)}{':' if is_said else f': {nodes[0].sentence}'}", style="bold")
         for note in nodes[0].notes:
             say(out, note, indent=2, style="yellow")
         if not nodes[0].ok:
@@ -168,15 +173,18 @@ def _show(out: Any, explanation: AllocationExplanation) -> None:
 
 
 def _show_funnels(out: Any, node: NodeExplanation) -> None:
+    """Show each funnel once, with all the requests whose devices go the same way."""
+    alike: dict[Any, list[Funnel]] = {}
     for one in node.funnels:
-        wants = "all" if one.wants is None else str(one.wants)
-        say(out, f"claim {one.claim}, request {one.request}, wants {wants}", indent=2)
-        show_table(
-            out,
-            "",
-            [Column("stage"), Column("left", is_number=True), Column("lost", is_number=True), Column("why")],
-            _rows(one),
-        )
+        alike.setdefault((one.claim, one.wants, *map(tuple, _rows(one))), []).append(one)
+    columns = [Column("stage"), Column("left", is_number=True), Column("lost", is_number=True), Column("why")]
+    for funnels in alike.values():
+        first = funnels[0]
+        wants = "all" if first.wants is None else str(first.wants)
+        names = ", ".join(one.request for one in funnels)
+        asked = f"request {names}, wants {wants}" if len(funnels) == 1 else f"requests {names}, each wants {wants}"
+        say(out, f"claim {first.claim}, {asked}", indent=2)
+        show_table(out, "", columns, _rows(first))
 
 
 def _rows(one: Funnel) -> list[list[str]]:

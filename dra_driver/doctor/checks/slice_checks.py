@@ -35,7 +35,7 @@ def check_presence(cluster: ClusterEvidence) -> Iterator[Finding]:
     wanted = [one["metadata"]["name"] for one in cluster.of("nodes") if has_gpus(one) and not allocatable_gpus(one)]
     if not ours:
         yield Finding(
-            "slices-none", cluster.driver, f"publishes no slice in {len(cluster.of('nodes'))} nodes",
+            "slices-none", cluster.driver, "publishes no slice on any node",
             "GET resourceslices", "is the agent installed, and does it run on the GPU nodes? (docs/install.md)",
         )  # fmt: skip
     published = {one["spec"].get("nodeName") for one in ours}

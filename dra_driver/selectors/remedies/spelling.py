@@ -38,6 +38,7 @@ _NOT_IN = re.compile(
 )
 _NOT = re.compile(r"(?<![\w.`])(?:not|NOT|Not)(?![\w`])\s*")
 _LIKE = re.compile(r"(?<!\s)\s++(?:like|LIKE|contains|CONTAINS|=~|~=?)\s++(?P<text>\x00++)")
+_AMOUNT = re.compile(r"(?<![\w.\x00])[0-9]++(?:\.[0-9]++)?+[KMGTPE]i(?![\w\x00])")
 _AND_OR = re.compile(r"&&|\|\||(?<=\s)(?:and|or)\b", re.IGNORECASE)
 _OPEN = {"(": ")", "[": "]", "{": "}"}
 
@@ -50,6 +51,13 @@ def spelling_mistakes(text: str) -> Iterator[Mistake]:
     for pattern, better, message in _OPERATORS:
         if found := list(pattern.finditer(masked)):
             yield Mistake(_RULE, message, "", _with(text, [(one.start(), one.end(), better) for one in found]))
+    if found := list(_AMOUNT.finditer(masked)):
+        edits = [
+            (one.start(), one.end(), f'"{one[0]}"' if masked[: one.start()].endswith("quantity(") else _amount(one[0]))
+            for one in found
+        ]
+        message = f"{found[0][0]} is no number: an amount is written {_amount(found[0][0])}"
+        yield Mistake(_RULE, message, "", _with(text, edits))
     yield from _negations(text, masked)
     if found := list(_LIKE.finditer(masked)):
         edits = [
@@ -59,6 +67,10 @@ def spelling_mistakes(text: str) -> Iterator[Mistake]:
             _RULE, "a text is searched with .contains(…), or by a pattern with .matches(…)", "", _with(text, edits)
         )
     yield from _unclosed(text, masked)
+
+
+def _amount(written: str) -> str:
+    return f'quantity("{written}")'
 
 
 def _masked(text: str) -> str:

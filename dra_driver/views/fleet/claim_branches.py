@@ -52,13 +52,15 @@ def picture_of_claims(
     branches = []
     for claim in sorted(claims, key=claim_name):
         branch = claim_branch(claim, known)
+        held = []
         for result in _results(claim):
             key = (result["driver"], result["pool"], result["device"])
             is_known = slices is None or key in published
             flags = tainted.get(key, ()) if is_known else (Flag("not-published", "not published any more"),)
             text = f"for {result['request']}{_consumed(result)}"
             facts = {"driver": key[0], "pool": key[1], "device": key[2], **_result_facts(result)}
-            branch.children.insert(0, Branch("device", "/".join(key), text, flags=flags, facts=facts))
+            held.append(Branch("device", f"{place_name(*key[:2])}/{key[2]}", text, flags=flags, facts=facts))
+        branch.children = [*held, *branch.children]
         branches.append(branch)
     return branches
 
@@ -73,6 +75,11 @@ def _taint_flags(slices: Sequence[SliceWire]) -> dict[DeviceId, tuple[Flag, ...]
         for device in one["spec"].get("devices") or ()
         if device.get("taints")
     }
+
+
+def place_name(driver: str, pool: str) -> str:
+    """Return the name of a pool with its driver, which many pools have in their names already."""
+    return pool if driver in pool.split("/") else f"{driver}/{pool}"
 
 
 def _results(claim: ClaimWire) -> Sequence[Wire]:

@@ -1,15 +1,15 @@
 """The live cluster as an input: its slices, classes and claims, read with the user's kubeconfig or a ServiceAccount.
 
-In: the path of a kubeconfig. Out: wire objects. It only reads.
+In: a person's access. Out: wire objects. It only reads.
 """
 
 from __future__ import annotations
 
 from dra_driver.kube.answers import NOT_FOUND
-from dra_driver.kube.api import KubeApi
 from dra_driver.kube.paths import CLAIMS, CLASSES, SLICES, TEMPLATES, named, within
 from dra_driver.model.errors import ApiError
 from dra_driver.model.wire import Wire
+from dra_driver.views.access import ClusterAccess
 from dra_driver.views.fleet.devices import Fleet, fleet_of_slices
 from dra_driver.views.progress import NoProgress, ProgressLines
 
@@ -19,12 +19,11 @@ _SECONDS = 30.0
 class Cluster:
     """A connection to one API server."""
 
-    def __init__(self, kubeconfig: str | None, lines: ProgressLines = NoProgress) -> None:
-        """Load the credentials. `lines` shows the progress of long lists. Raises: ApiError."""
-        from dra_driver.kube.credentials import load
-
-        self.name = kubeconfig or "in-cluster"
-        self._api = KubeApi(load(kubeconfig))
+    def __init__(self, access: ClusterAccess, lines: ProgressLines = NoProgress) -> None:
+        """Load the credentials. `lines` shows the progress of long lists. Raises: InputError, NodeError."""
+        self.name = access.kubeconfig or "in-cluster"
+        self.access = access
+        self._api = access.connect()
         self._lines = lines
 
     def fleet(self) -> Fleet:
@@ -37,12 +36,16 @@ class Cluster:
         return [{"kind": "DeviceClass", **wire} for wire in self._list(CLASSES)]
 
     def claims(self) -> list[Wire]:
-        """Read all ResourceClaims of all namespaces. Raises: ApiError."""
-        return self._list(CLAIMS)
+        """Read the ResourceClaims that are asked for; `access.unseen` has what may not be read. Raises: ApiError."""
+        return self._read("ResourceClaim", CLAIMS)
 
     def templates(self) -> list[Wire]:
-        """Read all ResourceClaimTemplates of all namespaces. Raises: ApiError."""
-        return self._list(TEMPLATES)
+        """Read the ResourceClaimTemplates that are asked for and may be read. Raises: ApiError."""
+        return self._read("ResourceClaimTemplate", TEMPLATES)
+
+    def _read(self, kind: str, path: str) -> list[Wire]:
+        """Read a kind of the one namespace that is asked for, else of all."""
+        return self.access.read(self._api, kind, path, self._lines, at_home=bool(self.access.namespace))
 
     def find(self, kind: str, namespace: str, name: str) -> Wire | None:
         """Return one object of the kind whose objects are listed at a path; None if there is none. Raises: ApiError."""

@@ -7,9 +7,8 @@ domain.
 from __future__ import annotations
 
 from dra_driver.allocation.pools.capacity import parse
+from dra_driver.model.quantity import Quantity
 from dra_driver.model.wire import Wire
-
-_GIB = 2**30
 
 
 def string_of(wire: Wire, name: str) -> str | None:
@@ -18,6 +17,15 @@ def string_of(wire: Wire, name: str) -> str | None:
         if key.rpartition("/")[2] == name and isinstance(value, dict) and isinstance(value.get("string"), str):
             return str(value["string"])
     return None
+
+
+def attribute_of(wire: Wire, name: str) -> str:
+    """Return an attribute of any type as text, lists joined by commas; "-" if the device has none of this name."""
+    for key, value in (wire.get("attributes") or {}).items():
+        if key.rpartition("/")[2] == name and isinstance(value, dict):
+            found = next(iter(value.values()), "-")
+            return ", ".join(map(str, found)) if isinstance(found, list) else str(found)
+    return "-"
 
 
 def profile_of(wire: Wire) -> str:
@@ -39,4 +47,4 @@ def memory_text(quantity: str) -> str:
     >>> memory_text("81559Mi")
     '79.6 GiB (81559Mi)'
     """
-    return f"{float(parse(quantity).value) / _GIB:.1f} GiB ({quantity})"
+    return Quantity.of(int(parse(quantity).value), binary=True).spoken

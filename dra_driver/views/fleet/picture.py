@@ -6,6 +6,7 @@ shared, and flags for what deserves a reader's attention. It is pure, and decide
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 
@@ -18,12 +19,12 @@ from dra_driver.allocation.pools.taints import taint_text
 from dra_driver.model.wire import ClaimWire, SliceWire, Wire
 from dra_driver.selectors.readset import Read
 from dra_driver.views.fleet.branch import Branch, Flag
-from dra_driver.views.fleet.claim_branches import Holding, Pods, claim_branch, holdings
+from dra_driver.views.fleet.claim_branches import Holding, Pods, claim_branch, holdings, place_name
 from dra_driver.views.fleet.device_facts import memory_of, memory_text, profile_of, string_of
 from dra_driver.views.words import plural
 
 Left = dict[tuple[str, str], Amount]  # what is left of each counter of a counter set
-_PART = "-mig-"
+_PART = re.compile(r"-mig-|-share-")  # what stands behind a GPU's name in that of a partition or replica
 _SEVERAL = "(several nodes)"
 _PRODUCT = ("productName", "model", "profile", "type")
 _DRAWN = tuple(Read("attributes", None, name) for name in _PRODUCT)
@@ -56,7 +57,8 @@ def _silent_nodes(published: Collection[PoolId], held: Mapping[DeviceId, list[Ho
     branches = []
     for pool in dict.fromkeys(key[:2] for key in held if key[:2] not in published):
         gone = Flag("pool-gone", "gone as a whole: its agent publishes nothing")
-        child = Branch("pool", "/".join(pool), flags=(gone,), facts={"driver": pool[0], "pool": pool[1]})
+        facts = {"driver": pool[0], "pool": pool[1], "generation": None}
+        child = Branch("pool", place_name(*pool), flags=(gone,), facts=facts)
         child.children = list(_ghosts(pool, set(), held, pods))
         branches.append(Branch("node", _node_of(pool, held, pods), children=[child]))
     return branches
@@ -110,7 +112,7 @@ def _pool(records: Sequence[SliceRecord], held: Mapping[DeviceId, list[Holding]]
         flags.append(Flag("stale", f"{stale} of older generations"))
     driver, pool = current[0].pool_id
     facts = {"driver": driver, "pool": pool, "generation": newest}
-    branch = Branch("pool", f"{driver}/{pool}", f"generation {newest}", flags=tuple(flags), facts=facts)
+    branch = Branch("pool", place_name(driver, pool), f"generation {newest}", flags=tuple(flags), facts=facts)
     sets = {one["name"]: one for record in current for one in record.sets}
     used: dict[tuple[str, str], Amount] = {}
     members: dict[str, list[DeviceRecord]] = {name: [] for name in sets}
@@ -125,22 +127,27 @@ def _pool(records: Sequence[SliceRecord], held: Mapping[DeviceId, list[Holding]]
                 used[counter] = used.get(counter, 0) + amount
     for name, one in sets.items():
         left = _left(one, used)
-        group = Branch("set", name, *_counters(one, used))
+        group = Branch("set", _gpu_of(members[name], name), *_counters(one, used))
         group.children = [_device(device, held, pods, left) for device in members[name]]
-        group.facts = {"freePartitions": _partitions_left(members[name], held, left)}
+        group.facts = {"counterSet": name, "freePartitions": _partitions_left(members[name], held, left)}
         branch.children.append(group)
     branch.children += _by_gpu([_device(device, held, pods) for device in alone])
     branch.children += list(_ghosts(current[0].pool_id, names, held, pods))
     return branch
 
 
+def _gpu_of(devices: Sequence[DeviceRecord], counter_set: str) -> str:
+    """Return the GPU that a counter set belongs to, by the devices that draw from it; the set's own name for none."""
+    return _PART.split(devices[0].id[2], maxsplit=1)[0] if devices else counter_set
+
+
 def _by_gpu(devices: Sequence[Branch]) -> list[Branch]:
-    """Group the static partitions of one GPU; a GPU's partitions are named after it."""
+    """Group the standing partitions and the replicas of one GPU; they are named after it."""
     found: list[Branch] = []
     gpus: dict[str, Branch] = {}
     for device in devices:
-        gpu, is_part, _ = device.name.partition(_PART)
-        if not is_part:
+        gpu, *part = _PART.split(device.name, maxsplit=1)
+        if not part:
             found.append(device)
             continue
         if gpu not in gpus:
@@ -149,8 +156,8 @@ def _by_gpu(devices: Sequence[Branch]) -> list[Branch]:
         gpus[gpu].children.append(device)
     for one in gpus.values():
         one.fill = sum(bool(part.children) for part in one.children) / len(one.children)
-        free = [str(part.facts["profile"]) for part in one.children if part.facts["state"] == "free"]
-        one.facts = {"freePartitions": dict(Counter(free))}
+        free = [str(part.facts["profile"] or "replica") for part in one.children if part.facts["state"] == "free"]
+        one.facts = {"counterSet": None, "freePartitions": dict(Counter(free))}
     return found
 
 
@@ -160,8 +167,10 @@ def _counters(one: Wire, used: Mapping[tuple[str, str], Amount]) -> tuple[str, f
         limit, taken = counter_value(counter), used.get((one["name"], name), 0)
         if limit:
             shares.append(float(taken / limit))
-        if name in {"memory", "multiprocessors"}:
-            words.append(f"{name} {float(taken / limit) if limit else 0:.0%} of {counter.get('value', 0)}")
+        if taken and name in {"memory", "multiprocessors"}:
+            total = str(counter.get("value", 0))
+            total = memory_text(total) if name == "memory" else total
+            words.append(f"{float(taken / limit) if limit else 0:.0%} of {total} {name} held")
     return ", ".join(words), sum(shares) / len(shares) if shares else 0.0
 
 
@@ -237,6 +246,7 @@ def _ghosts(pool: PoolId, names: set[str], held: Mapping[DeviceId, list[Holding]
     for key, holders in held.items():
         if key[:2] == pool and key[2] not in names:
             flags = (Flag("not-published", "held, but not published"),)
-            branch = Branch("device", key[2], flags=flags, facts={"state": "held"})
+            unknown = dict.fromkeys(("type", "product", "profile", "memory"))
+            branch = Branch("device", key[2], flags=flags, facts={**unknown, "state": "held", "taints": []})
             branch.children = [claim_branch(one.claim, pods, one.result) for one in holders]
             yield branch

@@ -9,10 +9,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from dra_driver.inventory.device import DeviceType
 from dra_driver.model.wire import ClaimWire, Wire
 from dra_driver.views.fleet.branch import Branch, has_flags
+from dra_driver.views.words import plural
 
-MOST_ROWS = 24  # up to so many rows list the partitions of each profile
+MOST_ROWS = 8  # with the partitions of each profile
+_GPU_TYPES = frozenset(map(str, DeviceType))
 _SICK = frozenset({"taint", "incomplete", "pool-gone", "not-published"})
 
 
@@ -20,6 +23,7 @@ _SICK = frozenset({"taint", "incomplete", "pool-gone", "not-published"})
 class NodeRow:
     """The figures of one node, which each of the nodes in `like` has too.
 
+    `products` counts the GPUs of each product, `others` the devices that are no GPUs, such as network cards.
     `partitions` has the free ones by profile: how many of this profile could be made if no other were.
     """
 
@@ -29,8 +33,9 @@ class NodeRow:
     partitions: tuple[tuple[str, int], ...] = ()
     held: int = 0
     sick: int = 0
+    products: tuple[tuple[str, int], ...] = ()
+    others: int = 0
     like: tuple[str, ...] = ()
-
     is_compact: bool = False
 
     @property
@@ -75,24 +80,41 @@ def _together(rows: Iterable[tuple[NodeRow, Sequence[str]]]) -> list[NodeRow]:
 
 
 def _node_row(node: Branch) -> NodeRow:
-    gpus = [gpu for pool in node.children for gpu in _gpus(pool)]
+    """Return the figures of a node. Of a pool that is gone or incomplete nothing is free: no claim gets any of it."""
+    below = [(one, pool) for pool in node.children for one in pool.children]
+    gpus = [(one, _is_broken(pool)) for one, pool in below if _is_gpu(one, str(pool.facts.get("driver", "")))]
+    sound = [one for one, is_broken in gpus if not is_broken]
     parts: Counter[str] = Counter()
-    for gpu in gpus:
+    for gpu in sound:
         parts.update(gpu.facts.get("freePartitions") or {})
-    whole = [next((one for one in _devices(gpu) if not one.facts.get("profile")), None) for gpu in gpus]
-    broken = sum(any(flag.code in _SICK for flag in pool.flags) for pool in node.children)
     return NodeRow(
         node.name,
         len(gpus),
-        sum(one is not None and one.facts.get("state") == "free" for one in whole),
+        sum(any(_is_whole(one) and one.facts.get("state") == "free" for one in _devices(gpu)) for gpu in sound),
         tuple(sorted(parts.items())),
-        sum(one.facts.get("state") == "held" for gpu in gpus for one in _devices(gpu)),
-        sum(any(flag.code in _SICK for one in _devices(gpu) for flag in one.flags) for gpu in gpus) + broken,
+        sum(one.facts.get("state") == "held" for gpu, _ in below for one in _devices(gpu)),
+        len(gpus) - sum(not any(map(_is_broken, _devices(gpu))) for gpu in sound),
+        tuple(sorted(Counter(filter(None, (_product(gpu) for gpu, _ in gpus))).items())),
+        len(below) - len(gpus),
     )
 
 
-def _gpus(pool: Branch) -> Iterator[Branch]:
-    yield from pool.children
+def _is_broken(branch: Branch) -> bool:
+    return any(flag.code in _SICK for flag in branch.flags)
+
+
+def _is_gpu(branch: Branch, driver: str) -> bool:
+    """Return whether devices are those of a GPU: by their type, or their driver's name, such as gpu.example.com."""
+    types = {one.facts.get("type") for one in _devices(branch)}
+    return bool(types & _GPU_TYPES) or driver.partition(".")[0] == "gpu"
+
+
+def _is_whole(device: Branch) -> bool:
+    return not device.facts.get("profile") and not str(device.facts.get("type") or "").endswith("-share")
+
+
+def _product(gpu: Branch) -> str:
+    return next((str(one.facts["product"]) for one in _devices(gpu) if one.facts.get("product")), "")
 
 
 def _devices(gpu: Branch) -> Sequence[Branch]:
@@ -102,9 +124,11 @@ def _devices(gpu: Branch) -> Sequence[Branch]:
 def totals(rows: Sequence[NodeRow]) -> NodeRow:
     """Return the sum over all nodes; its `node` is ""."""
     parts: Counter[str] = Counter()
+    products: Counter[str] = Counter()
     for row in rows:
-        for profile, count in row.partitions:
-            parts[profile] += count * row.count
+        for found, pairs in ((parts, row.partitions), (products, row.products)):
+            for name, count in pairs:
+                found[name] += count * row.count
     return NodeRow(
         "",
         sum(row.gpus * row.count for row in rows),
@@ -112,6 +136,8 @@ def totals(rows: Sequence[NodeRow]) -> NodeRow:
         tuple(sorted(parts.items())),
         sum(row.held * row.count for row in rows),
         sum(row.sick * row.count for row in rows),
+        tuple(sorted(products.items())),
+        sum(row.others * row.count for row in rows),
     )
 
 
@@ -170,8 +196,9 @@ def _folded(branch: Branch) -> Branch:
         return replace(branch, children=list(_equal_ones([_folded(one) for one in branch.children])))
     if branch.kind == "set":
         kept = [one for one in branch.children if one.children or has_flags([one])]
-        free = sum(one.facts.get("state") == "free" for one in branch.children)
-        words = f"{free} placement{'' if free == 1 else 's'} free"
+        free = [one for one in branch.children if one.facts.get("state") == "free"]
+        parts = plural(sum(not _is_whole(one) for one in free), "placement")
+        words = f"free: whole, or {parts}" if any(map(_is_whole, free)) else f"{parts} free"
         text = f"{words}, {branch.text}" if branch.text and branch.text != "partitions" else words
         return replace(branch, children=kept, text=text)
     return replace(branch, children=[_folded(one) for one in branch.children])

@@ -24,17 +24,36 @@ def fault_rows(folder: Path, now: float) -> list[Wire] | None:
     return [*map(_fault_row, recorded.faults), *map(_cordon_row, recorded.cordons)]
 
 
+def fault_place(row: Wire) -> str:
+    """Return the device of a row, and the partition if it is about one, for people."""
+    part = row["partition"]
+    return f"{row['device']} (profile {part['profileId']}, slice {part['start']})" if part else str(row["device"])
+
+
 def _fault_row(fault: Fault) -> Wire:
-    subject = gpu_name(fault.subject.gpu)
+    partition = None
     if fault.subject.partition:
         profile, start = fault.subject.partition
-        subject += f" (profile {profile}, slice {start})"
-    since = time_text(fault.since)
-    return {"device": subject, "fault": str(fault.key), "value": fault.value, "since": since, "text": fault.sentence}
+        partition = {"profileId": profile, "start": start}
+    return {
+        "device": gpu_name(fault.subject.gpu),
+        "partition": partition,
+        "fault": str(fault.key),
+        "value": fault.value,
+        "since": time_text(fault.since),
+        "message": fault.sentence,
+    }
 
 
 def _cordon_row(one: Cordon) -> Wire:
-    return {"device": one.device, "fault": "cordoned", "value": "", "since": time_text(one.since), "text": one.reason}
+    return {
+        "device": one.device,
+        "partition": None,
+        "fault": "cordoned",
+        "value": None,
+        "since": time_text(one.since),
+        "message": one.reason,
+    }
 
 
 def time_text(at: float) -> str:

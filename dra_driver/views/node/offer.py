@@ -19,6 +19,7 @@ from dra_driver.inventory.mig.words import ON_DEMAND, how_offered
 from dra_driver.inventory.offering import Inventory
 from dra_driver.inventory.sharing.rules import SharingRules
 from dra_driver.model.errors import DriverError
+from dra_driver.views.access import ClusterAccess
 from dra_driver.views.node.settings import Chosen
 
 SHARED = "whole, and shared"
@@ -49,7 +50,7 @@ class NodeOffer:
         return bool(self.inventory.offering.counter_sets)
 
 
-def offer_of(selected: Chosen, facts: Facts, kubeconfig: str | None, rules: SharingRules) -> NodeOffer:
+def offer_of(selected: Chosen, facts: Facts, access: ClusterAccess, rules: SharingRules) -> NodeOffer:
     """Work out what the agent would publish for this hardware."""
     policy = MigPolicy(selected.is_mig_dynamic, selected.has_all_profiles, _ownership(selected))
     inventory = build_inventory(facts, policy, rules)
@@ -57,7 +58,7 @@ def offer_of(selected: Chosen, facts: Facts, kubeconfig: str | None, rules: Shar
     cuttable = [gpu for gpu in facts.gpus if gpu.mig_profiles or gpu.mig_enabled]
     said = {gpu.pci_address: SHARED if gpu.pci_address in shared else how_offered(gpu, policy) for gpu in cuttable}
     exceptions = {address: how for address, how in said.items() if how != ON_DEMAND}
-    is_counting, server = _ask(selected, inventory, kubeconfig) if inventory.offering.counter_sets else (None, "")
+    is_counting, server = _ask(selected, inventory, access) if inventory.offering.counter_sets else (None, "")
     return NodeOffer(inventory, is_counting, server, exceptions)
 
 
@@ -85,21 +86,19 @@ def _ownership(selected: Chosen) -> Ownership:
         ledger.close()
 
 
-def _ask(selected: Chosen, inventory: Inventory, kubeconfig: str | None) -> tuple[bool | None, str]:
+def _ask(selected: Chosen, inventory: Inventory, access: ClusterAccess) -> tuple[bool | None, str]:
     """Ask a server whether it keeps shared counters. Return the answer, and which server was asked or why none was."""
-    if not kubeconfig and not os.environ.get("KUBERNETES_SERVICE_HOST"):
+    if not access.kubeconfig and not os.environ.get("KUBERNETES_SERVICE_HOST"):
         return None, "no API server was asked: --kubeconfig names none"
     from dra_driver.controller.content import content_of
     from dra_driver.controller.layout import SliceSpec
     from dra_driver.controller.probe import keeps_counters
     from dra_driver.controller.writer import SliceWriter
-    from dra_driver.kube import credentials
-    from dra_driver.kube.api import KubeApi
     from dra_driver.model.names import pool_name
 
     empty = SliceSpec(selected.driver, selected.node, pool_name(selected.node, selected.driver))
     try:
-        api = KubeApi(credentials.load(kubeconfig))
+        api = access.connect()
         try:
             version = api.server_version()
             content = content_of(inventory.offering, server_minor=version.minor)

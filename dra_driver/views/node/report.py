@@ -17,6 +17,7 @@ from dra_driver.model.names import pool_name
 from dra_driver.model.wire import Wire
 from dra_driver.plugin.kubelet.same_name_drivers import SameNameDrivers
 from dra_driver.plugin.neighbours.device_plugin import live_sockets
+from dra_driver.views.access import ClusterAccess
 from dra_driver.views.envelope import DocumentKind, OutputDocument
 from dra_driver.views.node.fault_rows import fault_rows
 from dra_driver.views.node.offer import NodeOffer, offer_of
@@ -39,7 +40,7 @@ class NodeReport:
     faults: tuple[Wire, ...] = ()
 
 
-def report_of(selected: Chosen, kubeconfig: str | None) -> NodeReport:
+def report_of(selected: Chosen, access: ClusterAccess) -> NodeReport:
     """Read the hardware, and ask the API server what it would keep; the hardware is closed afterwards.
 
     Raises: InputError for a wrong file of sharing rules, HardwareError.
@@ -47,7 +48,7 @@ def report_of(selected: Chosen, kubeconfig: str | None) -> NodeReport:
     rules = selected.rules()
     try:
         facts = selected.hardware.discover()
-        offer = offer_of(selected, facts, kubeconfig, rules)
+        offer = offer_of(selected, facts, access, rules)
         left_out = selected.hardware.edit_problems()
     finally:
         selected.hardware.close()
@@ -72,8 +73,8 @@ def report_document(report: NodeReport) -> OutputDocument:
         "mig": {
             "onDemand": offer.is_on_demand,
             "countersKept": offer.is_counting,
-            "server": offer.server or None,
-            "notOnDemand": dict(offer.exceptions),
+            "how": offer.server or None,
+            "asTheyStand": [{"pciAddress": address, "reason": reason} for address, reason in offer.exceptions.items()],
         },
         "sharedCounters": [counter_set_wire(*item) for item in counter_sets.items()],
         "devices": [device_wire(device) for device in offer.devices],

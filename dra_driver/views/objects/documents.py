@@ -29,6 +29,7 @@ from dra_driver.views.objects.equal_slices import EqualSlices
 from dra_driver.views.progress import NoProgress, ProgressLines
 
 STDIN = "-"
+KEPT_MAX = 4 << 20  # in bytes, of a text that is kept to find lines in it
 SIZE_MAX = 256 << 20  # in bytes, for text
 STREAM_MAX = 1 << 30  # in bytes, for a JSON object, only part of which is held as text
 _SHOWN_MAX = 4096  # in characters of a path; anything longer can't be a file
@@ -39,12 +40,16 @@ Step = str | int
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One object. `path` leads to it inside document number `number` of the file (for the entries of a List)."""
+    """One object. `path` leads to it inside document number `number` of the file (for the entries of a List).
+
+    `text` is all that was read, where it can't be read once more to find a line; else "".
+    """
 
     origin: str
     number: int
     path: tuple[Step, ...]
     wire: Wire
+    text: str = ""
 
     @property
     def kind(self) -> str:
@@ -71,9 +76,10 @@ def read_documents(paths: Sequence[str], lines: ProgressLines = NoProgress) -> l
         for path in paths:
             for origin in files_of(path):
                 with _without_collection():
-                    for number, loaded in enumerate(_load_file(origin, entries)):
+                    values, text = _load_file(origin, entries)
+                    for number, loaded in enumerate(values):
                         if loaded is not None:  # None is an empty document, as in a file that begins or ends with ---
-                            found.extend(_objects(loaded, origin, number, ()))
+                            found.extend(_objects(loaded, origin, number, (), text))
     finally:
         line.close()
     return found
@@ -89,14 +95,20 @@ def _without_collection() -> Iterator[None]:
         gc.enable()
 
 
-def _load_file(origin: str, entries: EqualSlices) -> list[Any]:
-    """Read the documents of a file piece by piece: a JSON object, or YAML as kubectl writes it. Else as one text."""
+def _load_file(origin: str, entries: EqualSlices) -> tuple[list[Any], str]:
+    """Read the documents of a file piece by piece: a JSON object, or YAML as kubectl writes it. Else as one text.
+
+    Standard input can't be read again, so its text is returned too, if it is short enough to look for a line in it.
+    """
     if origin == STDIN:
         try:
             with kept_stream(sys.stdin.buffer, STREAM_MAX + 1) as kept:
                 found = _streamed(kept, origin, entries)
+                is_short = kept.seek(0, os.SEEK_END) <= KEPT_MAX
                 kept.seek(0)
-                return load_text(_text_of(kept, origin), origin, entries.share) if found is None else found
+                text = _text_of(kept, origin) if found is None or is_short else ""
+                values = load_text(text, origin, entries.share) if found is None else found
+                return values, text if is_short else ""
         except OSError as fault:
             raise InputError("unreadable", f"{shown(origin)} can't be read: {fault.strerror}") from fault
     try:
@@ -105,10 +117,10 @@ def _load_file(origin: str, entries: EqualSlices) -> list[Any]:
             if stat.S_ISREG(status.st_mode) and status.st_size <= STREAM_MAX:
                 found = _streamed(file, origin, entries)
                 if found is not None:
-                    return found
+                    return found, ""
     except (OSError, ValueError):
         pass  # there is no such file: reading it as text below reports what is wrong
-    return load_text(read_text(origin), origin, entries.share)
+    return load_text(read_text(origin), origin, entries.share), ""
 
 
 def _streamed(file: BinaryIO, origin: str, entries: EqualSlices) -> list[Any] | None:
@@ -153,7 +165,7 @@ def parse_documents(text: str, origin: str) -> Iterator[Document]:
     for number, loaded in enumerate(load_text(text, origin)):
         if loaded is None:
             continue  # an empty document, as in a file that begins or ends with ---
-        yield from _objects(loaded, origin, number, ())
+        yield from _objects(loaded, origin, number, (), text)
 
 
 def shown(path: str) -> str:
@@ -177,7 +189,7 @@ def files_of(path: str) -> list[str]:
     return found
 
 
-def _objects(loaded: Any, origin: str, number: int, path: tuple[Step, ...]) -> Iterator[Document]:
+def _objects(loaded: Any, origin: str, number: int, path: tuple[Step, ...], text: str) -> Iterator[Document]:
     if len(path) > 2 * _LISTS_MAX:
         raise InputError("not-an-object", f"{shown(origin)}: document {number + 1} holds lists in lists")
     if isinstance(loaded, list):
@@ -195,7 +207,7 @@ def _objects(loaded: Any, origin: str, number: int, path: tuple[Step, ...]) -> I
             raise InputError(
                 "not-an-object", f"{shown(origin)}: document {number + 1} has no kind: it is not a Kubernetes object"
             )
-        yield Document(origin, number, path, loaded)
+        yield Document(origin, number, path, loaded, text)
         return
     else:
         what = type(loaded).__name__
@@ -203,7 +215,7 @@ def _objects(loaded: Any, origin: str, number: int, path: tuple[Step, ...]) -> I
             "not-an-object", f"{shown(origin)}: document {number + 1} is not a Kubernetes object but {what}"
         )
     for position, entry in enumerate(entries):
-        yield from _objects(entry, origin, number, (*path, position))
+        yield from _objects(entry, origin, number, (*path, position), text)
 
 
 def load_text(text: str, origin: str, each: Each | None = None) -> list[Any]:

@@ -34,9 +34,13 @@ class FieldFault:
     known: tuple[str, ...] = ()
 
 
-def has_fields(kind: str) -> bool:
-    """Return whether the fields of a kind are known."""
-    return kind in _KINDS and kind in _table()
+def has_fields(kind: str, api_version: object) -> bool:
+    """Return whether the fields of a kind are known: not those of another group's kind of this name.
+
+    Volcano has a Job of its own, and Knative a Service; the groups of the kinds here have no dot in their names.
+    """
+    group = str(api_version or "").rpartition("/")[0]
+    return kind in _KINDS and "." not in group and kind in _table()
 
 
 def field_faults(kind: str, wire: Any) -> Iterator[FieldFault]:

@@ -36,7 +36,7 @@ Step = str | int
 
 def refuse_unknown(document: Document, wire: Any) -> None:
     """Refuse a field that is not in the API, or of another type. Raises: InputError("input.object")."""
-    if has_fields(document.kind):
+    if has_fields(document.kind, document.wire.get("apiVersion")):
         for fault in field_faults(document.kind, wire):
             raise _fault(document, fault)
     shape = _SHAPES.get(document.kind)
@@ -108,10 +108,8 @@ def _at(document: Document, path: tuple[Step, ...]) -> str:
 
 
 def _mark(document: Document, path: tuple[Step, ...]) -> yaml.Mark | None:
-    if document.origin == STDIN:
-        return None
     try:
-        text = read_text(document.origin)
+        text = document.text or ("" if document.origin == STDIN else read_text(document.origin))
         if len(text) > _MOST_BYTES:
             return None
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -119,12 +117,22 @@ def _mark(document: Document, path: tuple[Step, ...]) -> yaml.Mark | None:
     except (InputError, yaml.YAMLError, IndexError, RecursionError):
         return None
     mark = node.start_mark
-    for step in path:
-        found = _child(node, step)
+    while path:
+        found, taken = _next(node, path)
         if found is None:
             break
         mark, node = found
+        path = path[taken:]
     return mark
+
+
+def _next(node: Any, path: tuple[Step, ...]) -> tuple[tuple[yaml.Mark, Any] | None, int]:
+    """Return the field or entry that a path goes on with, and its number of steps: a key may have dots in it."""
+    for taken in range(1, len(path) + 1):
+        step = path[0] if taken == 1 else ".".join(map(str, path[:taken]))
+        if found := _child(node, step):
+            return found, taken
+    return None, 0
 
 
 def _child(node: Any, step: Step) -> tuple[yaml.Mark, Any] | None:

@@ -48,9 +48,11 @@ def compiled_document(one: Compiled, judged: Judged, given: Given) -> Wire:
     error, selector = one.error, one.selector
     return {
         "source": one.written.label,
+        "file": one.written.document.origin if one.written.document else None,
+        "path": list(one.written.steps),
         "expression": one.written.expression,
         "compileError": error.text if error else None,
-        "kind": str(error.kind) if error else None,
+        "errorKind": str(error.kind) if error else None,
         "type": selector.output_type if selector else None,
         "maxCost": selector.max_cost if selector else None,
         "admissible": selector.admissible if selector else False,

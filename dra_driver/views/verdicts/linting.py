@@ -30,16 +30,14 @@ class Linted:
     better: str | None
 
     @property
-    def path(self) -> tuple[str | int, ...]:
-        """The path of the expression in its document."""
-        written = self.compiled.written
-        return (*(written.document.path if written.document else ()), *written.path)
-
-    @property
     def place(self) -> Place:
         """Where the selector was found."""
         document = self.compiled.written.document
-        return (document.origin, document.number, self.path) if document else ("", 0, (self.compiled.written.label,))
+        return (
+            (document.origin, document.number, self.compiled.written.steps)
+            if document
+            else ("", 0, (self.compiled.written.label,))
+        )
 
 
 def linted(judged: list[Judged], given: Given, disabled: frozenset[str]) -> Iterator[Linted]:

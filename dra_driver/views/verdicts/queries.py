@@ -44,6 +44,11 @@ class Written:
     path: tuple[Step, ...] = ()
     in_class: bool = False
 
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The path of the expression in its file's document."""
+        return (*(self.document.path if self.document else ()), *self.path)
+
 
 @dataclass(frozen=True, slots=True)
 class Query:

@@ -30,6 +30,8 @@ def exit_code(judged: Sequence[Explained], world: World) -> ExitCode:
         for subject, explanation in judged
     ):
         return ExitCode.ENVIRONMENT
+    if not judged and world.unseen:
+        return ExitCode.ENVIRONMENT  # there may be some that are not seen
     is_well = all(subject.ok if explanation is None else explanation.ok for subject, explanation in judged)
     return ExitCode.OK if is_well else ExitCode.NO_MATCH
 
@@ -45,7 +47,7 @@ def explanations_document(judged: Sequence[Explained], rules: AppliedRules, *, i
 def _document(subject: Subject, explanation: AllocationExplanation | None, rules: AppliedRules) -> Wire:
     """Return the document of all kinds of nodes; the first of them have all their devices."""
     gates = {name: {"on": on, "how": rules.how[name]} for name, on in sorted(rules.gates.items())}
-    head: Wire = {"subject": subject.name, "notes": list(subject.notes), "gates": gates}
+    head: Wire = {"subject": _subject(subject), "notes": list(subject.notes), "gates": gates}
     if explanation is None:
         ended: Wire = {"ok": subject.ok, "sentence": subject.settled, "nodes": [], "aborts": False}
         return {**ended, "kubernetes": rules.kubernetes, "exact": True, **head}
@@ -59,6 +61,16 @@ def _document(subject: Subject, explanation: AllocationExplanation | None, rules
         "exact": explanation.exact,
         **head,
     }
+
+
+def _subject(subject: Subject) -> Wire:
+    """Write down what was asked about: its kind in lower case, its namespace, its name."""
+    kind, _, name = subject.name.partition(" ")
+    if subject.pod is not None:
+        metadata = subject.pod["metadata"]
+        return {"kind": "pod", "namespace": metadata.get("namespace") or "default", "name": metadata["name"]}
+    namespace, _, own = name.rpartition("/")
+    return {"kind": kind, "namespace": namespace or None, "name": own}
 
 
 def _node(node: NodeExplanation, *, with_funnels: bool) -> Wire:

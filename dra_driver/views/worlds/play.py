@@ -66,6 +66,17 @@ def moments_document(moments: Sequence[Moment], rearrangements: Sequence[Rearran
 
 def _document(moment: Moment) -> Wire:
     """Return the document of a moment. Shares are rounded, because they are results of divisions."""
-    usage = moment.usage
-    counted = {"units": usage.units, "used": round(usage.used, 3), "scattered": round(usage.scattered, 3)}
-    return {**plain(moment), "usage": counted}
+    event, usage = moment.event, moment.usage
+    jobs = [job.name for job in event.jobs]
+    return {
+        "event": {"kind": event.kind, "target": None if jobs else event.target, "jobs": jobs},
+        "message": event.sentence,
+        "placed": plain(moment.placed),
+        "waiting": plain(moment.waiting),
+        "evicted": list(moment.evicted),
+        "usage": {
+            "devices": usage.devices,
+            "held": round(usage.held, 3),
+            "freeElsewhere": round(usage.free_elsewhere, 3),
+        },
+    }

@@ -81,7 +81,7 @@ def offer_under(kubernetes: str, gates: Mapping[str, bool], mig: str) -> FleetOf
         return FleetOffer(False, minor, f"partitions as they stand (--mig {mig})")
     if PARTITIONS in gates_on(kubernetes, gates):
         return FleetOffer(True, minor, "partitions on demand (--mig dynamic)")
-    return FleetOffer(False, minor, f"partitions as they stand: {PARTITIONS} is off")
+    return FleetOffer(False, minor, f"partitions as they stand, because {PARTITIONS} is off")
 
 
 def _kept_by(slices: Sequence[SliceWire]) -> set[str]:

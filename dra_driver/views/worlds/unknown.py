@@ -5,7 +5,7 @@ In: a world with what could not be read. Out: why nothing can be judged, or whet
 
 from __future__ import annotations
 
-from dra_driver.views.access import VIEWER
+from dra_driver.views.access import VIEWER, kinds_word
 from dra_driver.views.worlds.world import World
 
 _NEEDED = ("ResourceSlice", "DeviceClass")  # without these, nothing can be judged
@@ -14,7 +14,7 @@ _TAKERS = frozenset({"ResourceClaim", "Pod", "ResourceClaimTemplate"})  # those 
 
 def not_known(world: World) -> str:
     """Return why nothing can be judged; "" if it can."""
-    missing = [f"{kind}s" if not kind.endswith("s") else f"{kind}es" for kind in _NEEDED if world.is_unseen(kind)]
+    missing = [kinds_word(kind) for kind in _NEEDED if world.is_unseen(kind)]
     return f"{' and '.join(missing)} may not be read (bind ClusterRole {VIEWER})" if missing else ""
 
 

@@ -72,7 +72,7 @@ def object_cases(folder: Path, rng: random.Random) -> Iterator[list[str]]:
         ["cel", "test", str(file), "--fleet", "l40s=30", "-o", "json"],
         ["cel", "lint", str(file), "--fleet", "l40s"],
         ["cel", "explain", str(file), "--fleet", "l40s"],
-        ["cel", "check", str(file)],
+        ["cel", "batch", str(file)],
         ["migrate", str(file)],
         ["migrate", str(file), "--fleet", "l40s", "--diff"],
     ]

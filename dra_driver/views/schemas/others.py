@@ -1,0 +1,67 @@
+"""The schemas of migrated files, faults of a node, and findings of the doctor.
+
+In: nothing. Out: schemas of records, for `documents`.
+"""
+
+from __future__ import annotations
+
+from dra_driver.views.schemas.parts import (
+    COUNT,
+    FLAG,
+    MAYBE_COUNT,
+    MAYBE_TEXT,
+    TEXT,
+    TEXTS,
+    list_of,
+    maybe,
+    one_of,
+    record,
+)
+
+_ROW = {"code": TEXT, "subject": TEXT, "path": TEXT, "what": TEXT}
+MIGRATED = record(
+    {"diff": TEXT},
+    file=TEXT,
+    changed=FLAG,
+    changes=list_of(record(**_ROW, why=TEXT)),
+    losses=list_of(record(**_ROW, remedy=TEXT)),
+    templates=TEXTS,
+    text=TEXT,
+)
+CHECK = record(
+    template=TEXT,
+    request=TEXT,
+    wanted=COUNT,
+    selectors=TEXTS,
+    devices=MAYBE_COUNT,
+    nodes=COUNT,
+    nodesWithEnough=COUNT,
+    aborts=COUNT,
+    problem=TEXT,
+    message=TEXT,
+)
+FAULT = record(
+    device=TEXT,
+    partition=maybe(record(profileId=COUNT, start=COUNT)),
+    fault=TEXT,
+    value=MAYBE_TEXT,
+    since={"type": "string", "format": "date-time"},
+    message=TEXT,
+)
+FINDING = record(
+    id=TEXT,
+    subject=TEXT,
+    message=TEXT,
+    how=TEXT,
+    remedy=TEXT,
+    severity=one_of("error", "warning", "note"),
+    title=TEXT,
+    page=TEXT,
+)
+CHECKED_FILE = record(
+    file=TEXT,
+    usedBy=MAYBE_TEXT,
+    version=MAYBE_TEXT,
+    notes=TEXTS,
+    fault=maybe(record(code=TEXT, message=TEXT, remedy=TEXT)),
+)
