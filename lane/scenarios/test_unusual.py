@@ -143,6 +143,29 @@ def test_an_agent_under_a_name_that_the_policy_does_not_know_says_that_it_is_ref
     assert other.sockets() == []
 
 
+def test_a_second_agent_with_the_nodes_name_and_other_folders_stands_back_and_names_the_first(
+    agent: Agent, stage: Stage
+) -> None:
+    names, elsewhere = set(agent.devices()), stage.node.base / "e"
+    places = {"--kubelet-plugins-directory-path": "p", "--kubelet-registrar-directory-path": "r", "--cdi-root": "c"}
+    flags = [word for flag, name in places.items() for word in (flag, str(elsewhere / name))]
+    other = Agent(stage.cluster, stage.node, hardware="simulated:dgx-h100", flags=flags)
+    try:
+        with pytest.raises(NotInTime, match=f"folder {agent.data}"):
+            other.start(30)
+        assert "api.another-agent" in other.daemon.tail(200)
+        until("the first agent's devices", lambda: set(agent.devices()) == names, 30)
+        until("the first agent is ready", lambda: agent.ask("/readyz").startswith("ok"), 30)
+        stage.create(
+            template(stage.namespace, "one-gpu", ONE_GPU),
+            pod(stage.namespace, "user", container("main", "gpu"), templates={"gpu": "one-gpu"}),
+        )
+        stage.check("user")
+    finally:
+        other.stop()
+    assert set(agent.devices()) == names
+
+
 def test_a_claim_deleted_while_its_pod_is_pending_takes_nothing(agent: Agent, stage: Stage) -> None:
     too_much = devices(request("gpus", count=20))
     stage.create(
