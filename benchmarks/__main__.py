@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from benchmarks import agent, allocation, scale, selectors, tools, webhook
+from benchmarks import agent, allocation, metering, scale, selectors, tools, webhook
 from benchmarks.figures import Report
 
 SUITES = {
     "agent": agent.run,
+    "metering": metering.run,
     "scale": scale.run,
     "selectors": selectors.run,
     "allocation": allocation.run,

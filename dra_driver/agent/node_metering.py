@@ -26,6 +26,7 @@ def make_meter(
     style = LabelStyle(node.options.node, node.identity.driver, wanted.hostname_label, selection.labels)
     settings = MeterSettings(
         style,
+        pool=node.identity.pool,
         beat_s=wanted.interval_s,
         with_profiling=wanted.with_profiling,
         has_common_names=wanted.has_common_names,

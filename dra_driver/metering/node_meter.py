@@ -17,12 +17,15 @@ from pathlib import Path
 from dra_driver.hardware.metered import MeterPlan, MeterReport
 from dra_driver.hardware.port import Metered
 from dra_driver.inventory.offering import Inventory
+from dra_driver.metering.billing import Billing
+from dra_driver.metering.claim_tally import ClaimTallies
 from dra_driver.metering.holders import Holder, Subject, holders_of
+from dra_driver.metering.measured import Intervals
 from dra_driver.metering.own_series import Ages, claim_lines, xid_lines
 from dra_driver.metering.selection import DEFAULT, Selection
 from dra_driver.metering.series import Scene, lines_of
 from dra_driver.metering.subjects import LabelStyle, gpus_of
-from dra_driver.model.errors import DriverError, NodeError
+from dra_driver.model.errors import DriverError, LedgerError, NodeError
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.ledger.record import Record
 from dra_driver.plugin.node_claims.claim_results import ClaimName
@@ -40,6 +43,7 @@ class MeterSettings:
     """How a node is metered. Without `has_common_names` only this driver's own series are published."""
 
     style: LabelStyle
+    pool: str = ""
     beat_s: float = 10.0
     with_profiling: bool = False
     has_common_names: bool = True
@@ -70,12 +74,17 @@ class NodeMeter:
         self._users: Mapping[ClaimName, tuple[ClaimUser, ...]] = {}
         self._shared: frozenset[str] = frozenset()
         self._is_kubelet_silent = False
+        ledger.keeps_spans = True
+        self._intervals = Intervals(settings.beat_s, settings.proc)
+        self._billing, self._tallies = Billing(ledger.spans, settings.pool), ClaimTallies()
+        self._is_billing = False
         self._page: tuple[bytes, Ages | None] = (b"", None)
 
     def start(self) -> None:
         """Begin: this instance got the node's role."""
         plan = MeterPlan(self._settings.beat_s, self._settings.with_profiling, self._loop.wake, lambda: self._shared)
         self._hardware.begin_metering(plan)
+        self._is_billing = False
         self._loop.start()
 
     def stop(self) -> None:
@@ -83,6 +92,11 @@ class NodeMeter:
         self._loop.stop(1.0)
         self._hardware.end_metering()
         self._page = (b"", None)
+        if self._is_billing:
+            try:
+                self._billing.save(self._clock())
+            except LedgerError as error:
+                log.warning("usage is not saved", extra=fields(code=error.code, err=str(error)))
 
     def claims_changed(self) -> None:
         """Hear that a claim was prepared or unprepared."""
@@ -107,6 +121,7 @@ class NodeMeter:
         self._read_claims()
         holders = holders_of(self._records, inventory, self._users)
         self._shared = frozenset(gpu for (gpu, _), found in holders.items() if len(found) > 1)
+        self._bill(inventory, report, holders)
         scene = self._scene(inventory, report, holders)
         self._page = (self._text(scene), Ages(scene))
         return self._settings.beat_s
@@ -124,7 +139,23 @@ class NodeMeter:
 
     def _text(self, scene: Scene) -> bytes:
         lines = list(lines_of(self._settings.selection.names, scene)) if self._settings.has_common_names else []
-        return _joined([*lines, *claim_lines(scene), *xid_lines(scene)])
+        return _joined([*lines, *claim_lines(scene), *xid_lines(scene), *self._billing.lines(), *self._tallies.lines()])
+
+    def _bill(self, inventory: Inventory, report: MeterReport, holders: Mapping[Subject, tuple[Holder, ...]]) -> None:
+        """Add up the hours; while the ledger can't be used they stay as they are, and are added up later."""
+        if inventory.waiting_for:
+            return
+        now = self._clock()
+        try:
+            if not self._is_billing:
+                self._billing.begin(now)
+                self._is_billing = True
+            readings = tuple(self._intervals.of(report.readings, holders))
+            spans = self._billing.turn(inventory, readings, now)
+        except LedgerError as error:
+            log.warning("usage is not added up", extra=fields(code=error.code, err=str(error)))
+            return
+        self._tallies.turn(spans, readings, now, self._billing.allocated_of)
 
     def _read_claims(self) -> None:
         """Read which claims there are and which pods have them; keep what is known where that can't be read."""

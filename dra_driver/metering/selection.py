@@ -51,7 +51,7 @@ def read_selection(path: Path) -> Selection:
     for name, kind, meaning in _rows(path, text):
         if kind == _LABEL and name in LABELS:
             labels[name] = None
-        elif name in BY_NAME and kind in list(SampleKind):
+        elif name in BY_NAME and kind in (SampleKind.GAUGE, SampleKind.COUNTER):
             names[name] = replace(BY_NAME[name], head=FamilyHead(name, SampleKind(kind), meaning))
         else:
             unknown[name] = None
@@ -64,7 +64,7 @@ def _rows(path: Path, text: str) -> Iterator[tuple[str, str, str]]:
         if not line.strip(", ") or line.startswith("#"):
             continue
         fields = [field.strip() for field in next(csv.reader([line], skipinitialspace=True))]
-        if len(fields) < 3 or fields[1] not in (*SampleKind, _LABEL, "histogram", "summary"):
+        if len(fields) < 3 or fields[1] not in (*SampleKind, _LABEL, "summary"):
             raise InputError(
                 "counters",
                 f"{path}, line {number}: expected a field, a type and a meaning, got {line[:100]!r}",

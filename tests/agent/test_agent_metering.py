@@ -4,6 +4,7 @@ import json
 import signal
 import socket
 import urllib.request
+from urllib.error import URLError
 
 import pytest
 
@@ -46,8 +47,11 @@ class Scraped:
         return agent
 
     def scrape(self, name):
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as answer:
-            return [one for one in samples(answer.read()) if one.name == name]
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as answer:
+                return [one for one in samples(answer.read()) if one.name == name]
+        except URLError:  # an agent that was just started
+            return []
 
     def until(self, condition, what):
         until(condition, timeout_s=25, what=what)
@@ -90,8 +94,8 @@ def claims_of(found):
     return [(one.labels.get("dra_claim_name"), one.labels.get("pod"), one.labels.get("container")) for one in found]
 
 
-def test_a_gpu_s_series_follow_its_claim_and_pod_and_a_restarted_pod_gets_its_own_labels(node):
-    node.start()
+def test_a_gpu_s_series_follow_its_claim_and_pod_and_its_hours_outlive_the_agent(node):
+    agent = node.start()
     node.until(lambda: node.scrape("DCGM_FI_DEV_GPU_TEMP"), "a temperature")
     assert claims_of(node.scrape("DCGM_FI_DEV_GPU_TEMP")) == [(None, None, None)]
     assert not node.scrape("DCGM_FI_PROF_GR_ENGINE_ACTIVE")  # only --telemetry=full reads the profiling counters
@@ -105,6 +109,17 @@ def test_a_gpu_s_series_follow_its_claim_and_pod_and_a_restarted_pod_gets_its_ow
     node.until(lambda: claims_of(node.scrape("DCGM_FI_DEV_GPU_TEMP")) == [(None, None, None)], "the claim gone")
     again = node.run("one", "train", GPUS[0])
     node.until(lambda: node.scrape("DCGM_FI_DEV_GPU_TEMP")[0].labels.get("pod_uid") == again["metadata"]["uid"], "anew")
+
+    (ended,) = (
+        one for one in node.scrape("dra_claim_allocated_seconds_total") if one.labels["pod"] == "one" and one.value
+    )
+    before = node.scrape("dra_allocated_seconds_total")[0]
+    assert (before.labels["namespace"], before.labels["device_class"]) == ("team", "gpu.nvidia.com")
+    assert before.value >= ended.value
+    node.here.end(agent, signal.SIGKILL)
+    node.start()
+    node.until(lambda: node.scrape("dra_allocated_seconds_total"), "the hours")
+    assert node.scrape("dra_allocated_seconds_total")[0].value > before.value
 
 
 def test_full_telemetry_profiles_and_a_hardware_that_hangs_makes_readings_old_but_no_scrape_fail(node):

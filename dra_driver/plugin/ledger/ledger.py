@@ -18,6 +18,7 @@ from dra_driver.claims.allocated import AllocatedClaim
 from dra_driver.model.errors import LedgerError
 from dra_driver.model.records import json_text
 from dra_driver.model.wire import Wire
+from dra_driver.plugin.ledger import spans
 from dra_driver.plugin.ledger.access import LedgerAccess
 from dra_driver.plugin.ledger.conflicts import Conflict, replica_bounds, rivals_of, rivals_query, wanted_of
 from dra_driver.plugin.ledger.connections import NO_ROOM
@@ -51,6 +52,8 @@ class Ledger(LedgerAccess):
         super().__init__(Path(path), boot_id=boot_id, recover=recover, has_file=has_file, reads_only=reads_only)
         self.effects = DeviceEffects(self._read, self._write)
         self.kept_back = KeptBackDevices(self._read, self._write)
+        self.spans = spans.ClaimSpans(self._read, self._write)
+        self.keeps_spans = False  # whether from when until when claims are prepared is recorded
         self.open()
 
     # Reading
@@ -151,6 +154,8 @@ class Ledger(LedgerAccess):
             rivals += kept_rivals(connection.execute(*kept_query(record.boot_id)), claim.uid, wanted)
             if not rivals:
                 insert(connection, record, wanted)
+                if self.keeps_spans:
+                    spans.begin(connection, record)
             return rivals
 
         return self._write(job, is_synced=is_synced)

@@ -10,16 +10,17 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Collection, Iterable
 
-from dra_driver.plugin.ledger import device_effects, kept_back
+from dra_driver.plugin.ledger import device_effects, kept_back, spans
 from dra_driver.plugin.ledger.conflicts import wanted_of
 from dra_driver.plugin.ledger.record import ClaimState, Record, record_of_row, row_of_record
 from dra_driver.plugin.ledger.recorded_steps import RecordedSharing
 
-MAJOR, MINOR = 1, 3
+MAJOR, MINOR = 1, 4
 GROWN = (  # since ledger version 1.1
     "CREATE TABLE IF NOT EXISTS mig_modes (gpu TEXT PRIMARY KEY, boot_id TEXT NOT NULL) WITHOUT ROWID",
     *device_effects.SCHEMA,
     *kept_back.SCHEMA,
+    *spans.SCHEMA,
 )
 SCHEMA = (
     """CREATE TABLE claims (
@@ -76,6 +77,7 @@ def remove(connection: sqlite3.Connection, record: Record, pods: Collection[str]
     """
     if record.state != ClaimState.PREPARING and record.boot_id in {"", boot_id}:
         kept_back.keep_back(connection, record, pods, boot_id)
+    spans.end(connection, record)
     delete(connection, record.uid)
 
 

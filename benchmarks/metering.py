@@ -1,0 +1,151 @@
+"""Metering: what it costs the agent in memory and time, and how long a scrape takes, also while the hardware hangs."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+import urllib.request
+import uuid
+from pathlib import Path
+
+from benchmarks.figures import Report, percentiles
+from benchmarks.world import NODE, World, world
+from dra_driver.embedded.kubelet.plugin_calls import ClaimRef
+from dra_driver.hardware.metered import Quantity
+from dra_driver.model.names import NVIDIA_DRIVER, pool_name
+
+IDLE_SECONDS = 30.0
+SCRAPES = 100
+SERIES_MOST = 2000
+_OF_INSTANCE = (
+    Quantity.MEMORY_USED_BYTES,
+    Quantity.MEMORY_FREE_BYTES,
+    Quantity.GRAPHICS_RATIO,
+    Quantity.SM_RATIO,
+    Quantity.TENSOR_RATIO,
+    Quantity.DRAM_RATIO,
+)
+_RULES = "version: rules/v1\nrules: [{match: {types: [mig]}, replicas: 4, sharing: {strategy: TimeSlicing}}]\n"
+
+
+def run(report: Report) -> None:
+    """Measure all of it."""
+    _off(report)
+    _whole_gpus(report)
+    _crowd(report)
+
+
+def _off(report: Report) -> None:
+    with world() as here:
+        _start(here, _profile(here.folder, parts=0), "--telemetry=off")
+        here.wait_for_slices()
+        time.sleep(3.0)
+        report.add("memory with health, telemetry off", here.rss_mib(), "MiB", budget=52)
+
+
+def _whole_gpus(report: Report) -> None:
+    with world() as here:
+        port = _start(here, _profile(here.folder, parts=0), "--telemetry=full")
+        here.wait_for_slices()
+        _await_age(port)
+        plugin = here.plugin()
+        for name in _devices(here):
+            claim = here.allocated_claim(name)
+            meta = claim["metadata"]
+            plugin.prepare([ClaimRef(meta["namespace"], meta["name"], meta["uid"])])
+        cpu, started = here.cpu_seconds(), time.monotonic()
+        time.sleep(IDLE_SECONDS)
+        share = (here.cpu_seconds() - cpu) / (time.monotonic() - started) * 100
+        report.add("idle agent with health and telemetry, 8 GPUs in use", share, "% of a core", budget=0.5)
+        report.add("memory with health and telemetry, 8 GPUs in use", here.rss_mib(), "MiB", budget=60)
+        report.add("series of 8 GPUs in use", _scrape(port)[1], "series", budget=SERIES_MOST)
+
+
+def _crowd(report: Report) -> None:
+    """Measure 8 GPUs with 7 partitions each, and 4 tenants on each partition."""
+    with world("1.36") as here:
+        path = _profile(here.folder, parts=7)
+        (here.folder / "sharing.yaml").write_text(_RULES)
+        sharing = f"--sharing-config={here.folder}/sharing.yaml"
+        port = _start(here, path, "--telemetry=full", "--mig=static", sharing)
+        here.wait_for_slices(56)
+        _await_age(port)
+        plugin = here.plugin()
+        for name in _devices(here):
+            for _ in range(4):
+                claim = _share(here, name)
+                meta = claim["metadata"]
+                plugin.prepare([ClaimRef(meta["namespace"], meta["name"], meta["uid"])])
+        time.sleep(3.0)
+        seconds = [_scrape(port)[0] for _ in range(SCRAPES)]
+        _, _, p99 = percentiles(seconds)
+        report.add("scrape with 8 x 7 partitions x 4 tenants p99", p99, "ms", budget=50)
+        report.add("series of 224 tenants", _scrape(port)[1], "series", budget=SERIES_MOST)
+        report.add("memory with 224 tenants", here.rss_mib(), "MiB", budget=72)
+        document = json.loads(path.read_text())
+        document["gpuDefaults"]["health"] = {"hangs": True}
+        (here.folder / "new").write_text(json.dumps(document))
+        (here.folder / "new").replace(path)
+        time.sleep(3.0)
+        _, _, p99 = percentiles([_scrape(port)[0] for _ in range(SCRAPES)])
+        report.add("the same while the hardware hangs p99", p99, "ms", budget=50)
+
+
+def _profile(folder: Path, *, parts: int) -> Path:
+    values = dict.fromkeys(Quantity, 1)
+    mig = {"mig": [{"profile": "1g.10gb", "start": start} for start in range(parts)]} if parts else {}
+    processes = [{"pid": 1, "gi": gi, "memoryBytes": 1 << 30} for gi in range(1, parts + 1)]
+    instance = dict.fromkeys(_OF_INSTANCE, 1)
+    metering = {**values, "instance": instance, "processes": processes}
+    document = {
+        "about": "8 GPUs that measure everything", "nodeName": NODE, "driverVersion": "580.126.20",
+        "gpuDefaults": {"model": "h100-sxm5-80gb", "metering": metering, **mig},
+        "gpus": [{"pci": f"0000:{index + 1:02x}:00.0"} for index in range(8)],
+    }  # fmt: skip
+    path = folder / "profile.yaml"
+    path.write_text(json.dumps(document))
+    return path
+
+
+def _start(here: World, profile: Path, *flags: str) -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = int(free.getsockname()[1])
+    here.start_agent(f"simulated:{profile}", f"--metrics-address=127.0.0.1:{port}", *flags)
+    return port
+
+
+def _devices(here: World) -> list[str]:
+    return [device["name"] for one in here.slices() for device in one["spec"]["devices"]]
+
+
+def _share(here: World, device: str) -> dict:
+    """Return a claim that was allocated one share of a device."""
+    claim = here.allocated_claim(device)
+    result = {"request": "gpu", "driver": NVIDIA_DRIVER, "pool": pool_name(NODE, NVIDIA_DRIVER), "device": device}
+    result |= {"shareID": str(uuid.uuid4()), "consumedCapacity": {"shares": "1"}}
+    claim["status"] = {"allocation": {"devices": {"results": [result]}}}
+    path = f"/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/{claim['metadata']['name']}/status"
+    return here.api.request("PUT", path, body=claim)
+
+
+def _scrape(port: int) -> tuple[float, int]:
+    """Return the seconds that a scrape took, and the number of its samples."""
+    started = time.perf_counter()
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        text = answer.read()
+    seconds = time.perf_counter() - started
+    time.sleep(0.06)  # the same page is rendered at most 20 times a second
+    return seconds, sum(not line.startswith(b"#") for line in text.splitlines())
+
+
+def _await_age(port: int) -> None:
+    deadline = time.monotonic() + 30
+    while True:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            if b"dra_telemetry_age_seconds{" in answer.read():
+                return
+        if time.monotonic() > deadline:
+            raise RuntimeError("nothing was measured")
+        time.sleep(0.1)

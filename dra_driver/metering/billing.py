@@ -1,0 +1,162 @@
+"""Billing: device-hours that were allocated, busy and unclaimed, which never vanish and survive restarts.
+
+In: the ledger's spans, what was measured, the inventory. Out: totals by namespace, class, model and profile, and for
+each model the time of GPUs that no claim had. Allocated time is the length of the spans, to the moment: claims shorter
+than a beat count in full. Time in which no agent ran is allocated where a claim lasted, and otherwise not counted.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+from dra_driver.inventory.offering import Inventory
+from dra_driver.metering.charges import Charge, UsageKey, charges_of
+from dra_driver.metering.measured import HolderReading
+from dra_driver.metering.subjects import gpus_of
+from dra_driver.plugin.ledger.spans import ClaimSpans, Span, UsageTotal
+from dra_driver.telemetry.exposition import FamilyHead, SampleKind, labels_text, sample_line
+
+ALLOCATED = FamilyHead("dra_allocated_seconds_total", SampleKind.COUNTER, "Device-seconds that claims had devices.")
+BUSY = FamilyHead("dra_busy_seconds_total", SampleKind.COUNTER, "Device-seconds in which devices of claims were busy.")
+MEASURED = FamilyHead(
+    "dra_measured_seconds_total",
+    SampleKind.COUNTER,
+    "Device-seconds of claims in which it was measured how busy they are.",
+)
+UNCLAIMED = FamilyHead("dra_unclaimed_seconds_total", SampleKind.COUNTER, "GPU-seconds that no claim had.")
+SAVE_SECONDS = 60.0
+LONGEST_GAP_SECONDS = 300.0  # between two turns; a longer one means that the node slept
+_OF_CLAIMS, _UNCLAIMED = "claims", "unclaimed"
+NONE = UsageTotal()
+
+
+class Billing:
+    """The totals of one node. For one thread."""
+
+    def __init__(self, spans: ClaimSpans, pool: str) -> None:
+        self._spans, self._pool = spans, pool
+        self._charges: dict[int, tuple[Charge, ...]] = {}
+        self._saved: dict[tuple[str, ...], UsageTotal] = {}
+        self._pending: dict[tuple[str, ...], UsageTotal] = {}
+        self._shown: dict[tuple[str, ...], UsageTotal] = {}
+        self._turned_at: float | None = None
+        self._saved_at = float("-inf")
+
+    def begin(self, now: float) -> None:
+        """Take up the totals that were saved, and claims that were prepared unseen. Raises: LedgerError."""
+        self._spans.catch_up(now)
+        self._saved, self._pending, self._turned_at, self._saved_at = self._spans.totals(), {}, None, now
+
+    def turn(self, inventory: Inventory, readings: Iterable[HolderReading], now: float) -> tuple[Span, ...]:
+        """Add up what happened since the last turn, and return the spans. Raises: LedgerError."""
+        spans = self._spans.every()
+        for span in spans:
+            known = self._charges.get(span.number, ())
+            if not known or not all(charge.is_known for charge in known):
+                self._charges[span.number] = tuple(charges_of(span.namespace, span.allocation, inventory))
+        self._add_readings(spans, readings)
+        self._add_unclaimed(inventory, spans, now)
+        self._settle([span for span in spans if span.ended is not None], now)
+        self._show([span for span in spans if span.ended is None], now)
+        numbers = {span.number for span in spans}
+        self._charges = {number: found for number, found in self._charges.items() if number in numbers}
+        return spans
+
+    def save(self, now: float) -> None:
+        """Save what is pending. Raises: LedgerError."""
+        self._settle((), now, is_forced=True)
+
+    def lines(self) -> Iterator[str]:
+        """Yield the totals."""
+        of_claims = {UsageKey(*key[1:]): total for key, total in sorted(self._shown.items()) if key[0] == _OF_CLAIMS}
+        measured = {key: total for key, total in of_claims.items() if total.measured}
+        for head, rows in (
+            (ALLOCATED, {key: total.allocated for key, total in of_claims.items()}),
+            (BUSY, {key: total.busy for key, total in measured.items()}),
+            (MEASURED, {key: total.measured for key, total in measured.items()}),
+        ):
+            if rows:
+                yield from head.lines()
+                yield from (
+                    sample_line(head.name, labels_text(zip(UsageKey._fields, k, strict=True)), v)
+                    for k, v in rows.items()
+                )
+        free = {key[1]: total.allocated for key, total in sorted(self._shown.items()) if key[0] == _UNCLAIMED}
+        if free:
+            yield from UNCLAIMED.lines()
+        for model, seconds in free.items():
+            labels = labels_text((("dra_pool_name", self._pool), ("model", model)))
+            yield sample_line(UNCLAIMED.name, labels, round(seconds, 3))
+
+    def allocated_of(self, span: Span, now: float) -> float:
+        """Return the device-seconds of a claim so far."""
+        return sum(seconds for _, seconds in self._allocated(span, now))
+
+    def _add_readings(self, spans: tuple[Span, ...], readings: Iterable[HolderReading]) -> None:
+        by_uid = {span.uid: span for span in spans if span.ended is None}
+        for one in readings:
+            span = by_uid.get(one.holder.uid)
+            if span is None or one.busy_ratio is None:
+                continue
+            for charge in self._charges[span.number]:
+                if _is_of(charge, one):
+                    busy = min(charge.weight, one.busy_ratio) * one.seconds
+                    self._add((_OF_CLAIMS, *charge.key), UsageTotal(0.0, busy, charge.weight * one.seconds))
+                    break
+
+    def _add_unclaimed(self, inventory: Inventory, spans: tuple[Span, ...], now: float) -> None:
+        before, self._turned_at = self._turned_at, now
+        if before is None or not 0 < now - before <= LONGEST_GAP_SECONDS:
+            return
+        free: dict[str, float] = defaultdict(float)
+        for gpu in gpus_of(inventory):
+            free[gpu.product_name or ""] += now - before
+        for span in spans:
+            overlap = min(now, span.ended or now) - max(before, span.began)
+            for charge in self._charges[span.number] if overlap > 0 else ():
+                free[charge.key.model] -= overlap * charge.gpu_part
+        for model, seconds in free.items():
+            self._add((_UNCLAIMED, model), UsageTotal(allocated=max(0.0, seconds)))
+
+    def _settle(self, ended: Iterable[Span], now: float, *, is_forced: bool = False) -> None:
+        more = dict(self._pending)
+        numbers = []
+        for span in ended:
+            numbers.append(span.number)
+            for key, seconds in self._allocated(span, now):
+                more[key] = more.get(key, NONE).plus(UsageTotal(allocated=seconds))
+        if not numbers and not (more and (is_forced or now - self._saved_at >= SAVE_SECONDS)):
+            return
+        self._spans.add(more, numbers)
+        for key, total in more.items():
+            self._saved[key] = self._saved.get(key, NONE).plus(total)
+        self._pending, self._saved_at = {}, now
+
+    def _show(self, lasting: Iterable[Span], now: float) -> None:
+        shown = dict(self._saved)
+        for key, total in self._pending.items():
+            shown[key] = shown.get(key, NONE).plus(total)
+        for span in lasting:
+            for key, seconds in self._allocated(span, now):
+                shown[key] = shown.get(key, NONE).plus(UsageTotal(allocated=seconds))
+        self._shown = {key: _never_less(total, self._shown.get(key, NONE)) for key, total in shown.items()}
+
+    def _allocated(self, span: Span, now: float) -> Iterator[tuple[tuple[str, ...], float]]:
+        seconds = max(0.0, (span.ended or now) - span.began)
+        for charge in self._charges.get(span.number, ()):
+            yield (_OF_CLAIMS, *charge.key), charge.weight * seconds
+
+    def _add(self, key: tuple[str, ...], more: UsageTotal) -> None:
+        self._pending[key] = self._pending.get(key, NONE).plus(more)
+
+
+def _is_of(charge: Charge, reading: HolderReading) -> bool:
+    return charge.device == reading.holder.device and charge.share_id == reading.holder.share_id
+
+
+def _never_less(total: UsageTotal, before: UsageTotal) -> UsageTotal:
+    """Return a total whose parts are not below those that were shown: a clock was set back, or a share was resized."""
+    return UsageTotal(
+        max(total.allocated, before.allocated), max(total.busy, before.busy), max(total.measured, before.measured)
+    )

@@ -1,0 +1,103 @@
+"""Charges: what each device of a claim counts as, in the currency of hours of devices and of GPUs.
+
+In: an allocation as the ledger records it, the inventory. Out: for each device its key, its weight (1 for a device that
+a claim has to itself, its part of the device for a share) and its part of a GPU. The weights of all shares of a device
+come to at most 1, so hours of shares add up to the hours of their device. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from dra_driver.hardware.facts import GpuFacts
+from dra_driver.inventory.device import Device
+from dra_driver.inventory.offering import Inventory
+from dra_driver.model.quantity import Quantity, QuantityError
+from dra_driver.model.wire import Wire
+
+WHOLE = "gpu"  # the profile of a device that is no partition
+
+
+class UsageKey(NamedTuple):
+    """Under what hours are added up."""
+
+    namespace: str
+    device_class: str
+    model: str
+    profile: str
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """What one device of a claim counts as. A device that is not here now is not known, and counts as a whole one."""
+
+    key: UsageKey
+    device: str
+    share_id: str
+    weight: float = 1.0
+    gpu_part: float = 1.0
+    is_known: bool = False
+
+
+def charges_of(namespace: str, allocation: Wire, inventory: Inventory) -> Iterator[Charge]:
+    """Yield the charge of each device that a claim has; access for administration counts as nothing."""
+    for row in allocation.get("devices") or ():
+        if row.get("adminAccess"):
+            continue
+        name, share_id = str(row["device"]), str(row.get("shareID") or "")
+        device = inventory.find(name, share_id)
+        device_class = str(row.get("deviceClass") or "")
+        if device is None:
+            yield Charge(UsageKey(namespace, device_class, "", ""), name, share_id)
+            continue
+        weight = _weight(device, row.get("consumedCapacity") or {}, inventory)
+        key = UsageKey(namespace, device_class, device.gpu.product_name or "", _profile(device))
+        yield Charge(key, name, share_id, weight, weight * _gpu_part(device), is_known=True)
+
+
+def _profile(device: Device) -> str:
+    profile = WHOLE
+    if device.partition is not None:
+        profile = device.partition.profile
+    elif device.cut is not None:
+        profile = device.cut.profile.name
+    return f"{profile}-share" if device.share is not None else profile
+
+
+def _weight(device: Device, consumed: Mapping[str, Any], inventory: Inventory) -> float:
+    """Return which part of its device a share is: by the capacity of which it takes the largest part."""
+    if device.share is None:
+        return 1.0
+    if device.share.index is not None:
+        siblings = {
+            one.name for one in inventory.by_name.values() if one.share and one.share.parent == device.share.parent
+        }
+        return 1.0 / max(1, len(siblings - {device.share.parent}))
+    parts = [_part(amount, device.capacity.get(name.rpartition("/")[2], 0)) for name, amount in consumed.items()]
+    return min(1.0, max(parts, default=1.0)) or 1.0
+
+
+def _part(amount: Any, capacity: int) -> float:
+    try:
+        return float(Quantity.parse(str(amount)).value) / capacity if capacity else 0.0
+    except QuantityError:
+        return 0.0
+
+
+def _gpu_part(device: Device) -> float:
+    """Return which part of its GPU a device is: the larger of its parts of memory slices and compute slices."""
+    if device.cut is not None:
+        return _of_slices(device.gpu, device.cut.profile.gi_profile_id, device.cut.profile.memory_bytes)
+    if device.partition is not None:
+        return _of_slices(device.gpu, device.partition.gi_profile_id, device.partition.memory_bytes)
+    return 1.0
+
+
+def _of_slices(gpu: GpuFacts, profile_id: int, memory_bytes: int) -> float:
+    profile = next((one for one in gpu.mig_profiles if one.gi_profile_id == profile_id), None)
+    if profile is None:
+        return min(1.0, memory_bytes / gpu.memory_bytes) if gpu.memory_bytes else 1.0
+    memory = profile.size / max(one.size for one in gpu.mig_profiles)
+    return max(memory, profile.slices / max(one.slices for one in gpu.mig_profiles))

@@ -1,0 +1,129 @@
+"""Spans, in the ledger: from when until when each claim was prepared, and what of that was added up.
+
+In: claims that come and go, in the transactions that record them. Out: spans for whoever meters the node, and totals
+that outlive the agent. A span that has ended stays until it has been added to the totals, in one transaction with that,
+so no second is lost or counted twice whenever the agent is killed. Times are seconds since 1970. Nothing is recorded
+unless the ledger is told to keep spans.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from dra_driver.model.records import json_text
+from dra_driver.model.wire import Wire
+from dra_driver.plugin.ledger.device_effects import LedgerQuery, Write
+from dra_driver.plugin.ledger.record import ClaimState, Record
+
+SCHEMA = (  # since ledger version 1.4
+    """CREATE TABLE IF NOT EXISTS spans (
+        id INTEGER PRIMARY KEY, claim_uid TEXT NOT NULL, namespace TEXT NOT NULL, name TEXT NOT NULL,
+        allocation TEXT NOT NULL, began REAL NOT NULL, ended REAL)""",
+    "CREATE INDEX IF NOT EXISTS spans_of_claim ON spans (claim_uid)",
+    """CREATE TABLE IF NOT EXISTS usage_totals (
+        key TEXT PRIMARY KEY, allocated REAL NOT NULL, busy REAL NOT NULL, measured REAL NOT NULL) WITHOUT ROWID""",
+)
+MOST_SPANS = 20_000  # beyond which the oldest that have ended are dropped, should nobody add them up
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A claim while it is or was prepared; `ended` is None while it is."""
+
+    number: int
+    uid: str
+    namespace: str
+    name: str
+    allocation: Wire
+    began: float
+    ended: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class UsageTotal:
+    """What was added up under one key, in seconds: allocated, busy, and for how much of it the use was measured."""
+
+    allocated: float = 0.0
+    busy: float = 0.0
+    measured: float = 0.0
+
+    def plus(self, other: UsageTotal) -> UsageTotal:
+        """Return the sum of both."""
+        return UsageTotal(self.allocated + other.allocated, self.busy + other.busy, self.measured + other.measured)
+
+
+class ClaimSpans:
+    """The spans and totals of one ledger."""
+
+    def __init__(self, read: LedgerQuery, write: Write) -> None:
+        self._read, self._write = read, write
+
+    def every(self) -> tuple[Span, ...]:
+        """Return the spans that last, and those that have ended and were not added up. Raises: LedgerError."""
+        return tuple(map(_span, self._read("SELECT * FROM spans ORDER BY id")))
+
+    def totals(self) -> dict[tuple[str, ...], UsageTotal]:
+        """Return the totals by key. Raises: LedgerError."""
+        rows = self._read("SELECT * FROM usage_totals")
+        return {tuple(json.loads(r["key"])): UsageTotal(r["allocated"], r["busy"], r["measured"]) for r in rows}
+
+    def catch_up(self, now: float) -> None:
+        """Begin a span for each claim without one: it was prepared while nobody kept spans. Raises: LedgerError."""
+        missing = (
+            "SELECT 1 FROM claims WHERE state <> ? AND uid NOT IN (SELECT claim_uid FROM spans WHERE ended IS NULL)"
+        )
+        if self._read(f"{missing} LIMIT 1", (str(ClaimState.PREPARING),)):
+            sql = (
+                "INSERT INTO spans (claim_uid, namespace, name, allocation, began) SELECT uid, namespace, name, "
+                "allocation, ? FROM claims WHERE uid NOT IN (SELECT claim_uid FROM spans WHERE ended IS NULL)"
+            )
+            self._write(lambda connection: connection.execute(sql, (now,)), is_synced=False)
+
+    def add(self, more: Mapping[tuple[str, ...], UsageTotal], settled: Collection[int]) -> None:
+        """Add to the totals, and remove the spans that are in them now. Raises: LedgerError."""
+        sql = (
+            "INSERT INTO usage_totals (key, allocated, busy, measured) VALUES (?, ?, ?, ?) ON CONFLICT (key) DO UPDATE "
+            "SET allocated = allocated + excluded.allocated, busy = busy + excluded.busy, "
+            "measured = measured + excluded.measured"
+        )
+        rows = [(json_text(list(key)), one.allocated, one.busy, one.measured) for key, one in more.items()]
+
+        def job(connection: sqlite3.Connection) -> None:
+            connection.executemany(sql, rows)
+            connection.executemany("DELETE FROM spans WHERE id = ?", [(number,) for number in settled])
+
+        self._write(job, is_synced=False)
+
+
+def begin(connection: sqlite3.Connection, record: Record) -> None:
+    """Begin the span of a claim, unless it has one that lasts."""
+    connection.execute(
+        "INSERT INTO spans (claim_uid, namespace, name, allocation, began) SELECT ?, ?, ?, ?, ? "
+        "WHERE NOT EXISTS (SELECT 1 FROM spans WHERE claim_uid = ? AND ended IS NULL)",
+        (record.uid, record.namespace, record.name, json_text(record.allocation), time.time(), record.uid),
+    )
+
+
+def end(connection: sqlite3.Connection, record: Record) -> None:
+    """End the span of a claim; that of one that was never prepared is no span at all."""
+    if record.state == ClaimState.PREPARING:
+        connection.execute("DELETE FROM spans WHERE claim_uid = ? AND ended IS NULL", (record.uid,))
+        return
+    done = connection.execute(
+        "UPDATE spans SET ended = max(began, ?) WHERE claim_uid = ? AND ended IS NULL", (time.time(), record.uid)
+    )
+    if done.rowcount:
+        connection.execute(
+            "DELETE FROM spans WHERE ended IS NOT NULL AND id <= (SELECT max(id) FROM spans) - ?", (MOST_SPANS,)
+        )
+
+
+def _span(row: sqlite3.Row) -> Span:
+    return Span(
+        row["id"], row["claim_uid"], row["namespace"], row["name"], json.loads(row["allocation"]), row["began"],
+        row["ended"],
+    )  # fmt: skip
