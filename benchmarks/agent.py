@@ -23,7 +23,7 @@ def run(report: Report, *, many: int = MANY) -> None:
     """Measure everything about the agent."""
     _starts(report)
     with world() as here:
-        here.start_agent("simulated:dgx-h100", "--metrics-address", "127.0.0.1:0")
+        here.start_agent("simulated:dgx-h100", "--metrics-address", "127.0.0.1:0", "--telemetry", "off")
         here.wait_for_slices()
         plugin = here.plugin()
         names = [d["name"] for s in here.slices() for d in s["spec"]["devices"]]

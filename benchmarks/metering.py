@@ -13,7 +13,6 @@ from benchmarks.figures import Report, percentiles
 from benchmarks.world import NODE, World, world
 from dra_driver.embedded.kubelet.plugin_calls import ClaimRef
 from dra_driver.hardware.metered import Quantity
-from dra_driver.model.names import NVIDIA_DRIVER, pool_name
 
 IDLE_SECONDS = 30.0
 SCRAPES = 100
@@ -74,7 +73,7 @@ def _crowd(report: Report) -> None:
         plugin = here.plugin()
         for name in _devices(here):
             for _ in range(4):
-                claim = _share(here, name)
+                claim = here.allocated_claim(name, shareID=str(uuid.uuid4()), consumedCapacity={"shares": "1"})
                 meta = claim["metadata"]
                 plugin.prepare([ClaimRef(meta["namespace"], meta["name"], meta["uid"])])
         time.sleep(3.0)
@@ -118,16 +117,6 @@ def _start(here: World, profile: Path, *flags: str) -> int:
 
 def _devices(here: World) -> list[str]:
     return [device["name"] for one in here.slices() for device in one["spec"]["devices"]]
-
-
-def _share(here: World, device: str) -> dict:
-    """Return a claim that was allocated one share of a device."""
-    claim = here.allocated_claim(device)
-    result = {"request": "gpu", "driver": NVIDIA_DRIVER, "pool": pool_name(NODE, NVIDIA_DRIVER), "device": device}
-    result |= {"shareID": str(uuid.uuid4()), "consumedCapacity": {"shares": "1"}}
-    claim["status"] = {"allocation": {"devices": {"results": [result]}}}
-    path = f"/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/{claim['metadata']['name']}/status"
-    return here.api.request("PUT", path, body=claim)
 
 
 def _scrape(port: int) -> tuple[float, int]:

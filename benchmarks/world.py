@@ -79,8 +79,8 @@ class World:
         registrar.notify()
         return Plugin(info.driver, info.endpoint, "v1.DRAPlugin", sockets[0])
 
-    def allocated_claim(self, device: str) -> Wire:
-        """Create a claim that is allocated to one device."""
+    def allocated_claim(self, device: str, **share: Any) -> Wire:
+        """Create a claim that is allocated to one device, or to the share of it that the fields describe."""
         name = f"claim-{uuid.uuid4().hex[:8]}"
         request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "allocationMode": "ExactCount"}}
         request["exactly"]["count"] = 1
@@ -95,6 +95,7 @@ class World:
             },
         )
         result = {"request": "gpu", "driver": NVIDIA_DRIVER, "pool": pool_name(NODE, NVIDIA_DRIVER), "device": device}
+        result |= share
         claim["status"] = {"allocation": {"devices": {"results": [result]}}}
         return self.api.request("PUT", f"{RESOURCES}/namespaces/default/resourceclaims/{name}/status", body=claim)
 

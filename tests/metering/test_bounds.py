@@ -1,0 +1,47 @@
+"""How many series there are at most, which docs/telemetry.md states."""
+
+import json
+
+from dra_driver.hardware.metered import ProcessUse, Quantity
+from dra_driver.hardware.simulated.hardware import facts_of
+from dra_driver.hardware.simulated.profile import load_profile
+from dra_driver.metering.own_series import claim_lines
+from dra_driver.metering.selection import DEFAULT
+from dra_driver.metering.series import lines_of
+from tests.support.metering_scenes import Made, holder, samples
+
+OF_INSTANCE = (
+    Quantity.MEMORY_FREE_BYTES, Quantity.MEMORY_USED_BYTES, Quantity.MEMORY_RESERVED_BYTES, Quantity.GRAPHICS_RATIO,
+    Quantity.SM_RATIO, Quantity.TENSOR_RATIO, Quantity.DRAM_RATIO,
+)  # fmt: skip
+
+
+def node(folder, *, parts):
+    mig = {"mig": [{"profile": "1g.10gb", "start": start} for start in range(parts)]} if parts else {}
+    gpus = [{"pci": f"0000:0{index + 1}:00.0"} for index in range(8)]
+    document = {"about": "8 GPUs", "gpuDefaults": {"model": "h100-sxm5-80gb", **mig}, "gpus": gpus}
+    (folder / "p.yaml").write_text(json.dumps(document))
+    return Made(facts_of(load_profile(folder / "p.yaml"), "node-1").gpus)
+
+
+def count(made):
+    return len(samples([*lines_of(DEFAULT.names, made.scene()), *claim_lines(made.scene())]))
+
+
+def test_eight_gpus_in_use_have_at_most_300_series(tmp_path):
+    made = node(tmp_path, parts=0)
+    for index, gpu in enumerate(made.gpus):
+        made.read(index, dict.fromkeys(Quantity, 1.0))
+        made.holders[gpu.pci_address, None] = (holder(f"claim-{index}"),)
+    assert 200 < count(made) <= 300
+
+
+def test_four_tenants_on_each_of_56_partitions_have_at_most_1500_series(tmp_path):
+    made = node(tmp_path, parts=7)
+    for index, gpu in enumerate(made.gpus):
+        made.read(index, dict.fromkeys(Quantity, 1.0))
+        for partition in gpu.partitions:
+            made.read(index, dict.fromkeys(OF_INSTANCE, 1.0), partition.gi_id, (ProcessUse(1, 1),))
+            tenants = (holder(f"claim-{index}-{partition.gi_id}-{number}", share=str(number)) for number in range(4))
+            made.holders[gpu.pci_address, partition.gi_id] = tuple(tenants)
+    assert 800 < count(made) <= 1500
