@@ -41,15 +41,19 @@ class Billing:
         self._pending: dict[tuple[str, ...], UsageTotal] = {}
         self._shown: dict[tuple[str, ...], UsageTotal] = {}
         self._turned_at: float | None = None
-        self._saved_at = float("-inf")
+        self._saved_at = self._caught_up_at = float("-inf")
 
     def begin(self, now: float) -> None:
         """Take up the totals that were saved, and claims that were prepared unseen. Raises: LedgerError."""
         self._spans.catch_up(now)
         self._saved, self._pending, self._turned_at, self._saved_at = self._spans.totals(), {}, None, now
+        self._caught_up_at = now
 
     def turn(self, inventory: Inventory, readings: Iterable[HolderReading], now: float) -> tuple[Span, ...]:
         """Add up what happened since the last turn, and return the spans. Raises: LedgerError."""
+        if now - self._caught_up_at >= SAVE_SECONDS:
+            self._spans.catch_up(now)
+            self._caught_up_at = now
         spans = self._spans.every()
         for span in spans:
             known = self._charges.get(span.number, ())

@@ -13,6 +13,7 @@ from dra_driver.metering.billing import Billing
 from dra_driver.metering.claim_tally import ClaimTallies
 from dra_driver.metering.measured import HolderReading
 from dra_driver.plugin.ledger.ledger import Ledger
+from dra_driver.plugin.ledger.ledger_rows import delete
 from dra_driver.plugin.ledger.record import ClaimState, Record
 from tests.support.metering_scenes import gpus, holder, samples
 
@@ -158,6 +159,16 @@ def test_claims_that_were_prepared_while_nobody_kept_spans_count_from_the_start_
     node.start()
     node.turn(seconds=60)
     assert node.total("dra_allocated_seconds_total") == 60
+
+
+def test_a_claim_that_an_older_agent_unprepared_costs_no_more_than_until_that_is_seen(node):
+    record = node.prepare()
+    node.turn(seconds=30)
+    node.ledger._write(lambda connection: delete(connection, record.uid))
+    for _ in range(10):
+        node.turn(seconds=60)
+    assert node.total("dra_allocated_seconds_total") == 90
+    assert node.ledger.spans.every() == ()
 
 
 def test_a_clock_that_is_set_back_takes_nothing_away(node):

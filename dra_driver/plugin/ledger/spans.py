@@ -27,6 +27,15 @@ SCHEMA = (  # since ledger version 1.4
     """CREATE TABLE IF NOT EXISTS usage_totals (
         key TEXT PRIMARY KEY, allocated REAL NOT NULL, busy REAL NOT NULL, measured REAL NOT NULL) WITHOUT ROWID""",
 )
+_UNSEEN = "SELECT 1 FROM claims WHERE uid NOT IN (SELECT claim_uid FROM spans WHERE ended IS NULL) LIMIT 1"
+_BEGIN_UNSEEN = (
+    "INSERT INTO spans (claim_uid, namespace, name, allocation, began) SELECT uid, namespace, name, allocation, ? "
+    "FROM claims WHERE uid NOT IN (SELECT claim_uid FROM spans WHERE ended IS NULL)"
+)
+_GONE = "SELECT 1 FROM spans WHERE ended IS NULL AND claim_uid NOT IN (SELECT uid FROM main.claims) LIMIT 1"
+_END_GONE = (
+    "UPDATE spans SET ended = max(began, ?) WHERE ended IS NULL AND claim_uid NOT IN (SELECT uid FROM main.claims)"
+)
 MOST_SPANS = 20_000  # beyond which the oldest that have ended are dropped, should nobody add them up
 
 
@@ -72,16 +81,13 @@ class ClaimSpans:
         return {tuple(json.loads(r["key"])): UsageTotal(r["allocated"], r["busy"], r["measured"]) for r in rows}
 
     def catch_up(self, now: float) -> None:
-        """Begin a span for each claim without one: it was prepared while nobody kept spans. Raises: LedgerError."""
-        missing = (
-            "SELECT 1 FROM claims WHERE state <> ? AND uid NOT IN (SELECT claim_uid FROM spans WHERE ended IS NULL)"
-        )
-        if self._read(f"{missing} LIMIT 1", (str(ClaimState.PREPARING),)):
-            sql = (
-                "INSERT INTO spans (claim_uid, namespace, name, allocation, began) SELECT uid, namespace, name, "
-                "allocation, ? FROM claims WHERE uid NOT IN (SELECT claim_uid FROM spans WHERE ended IS NULL)"
-            )
-            self._write(lambda connection: connection.execute(sql, (now,)), is_synced=False)
+        """Begin a span for each claim without one, and end those of claims that are gone. Raises: LedgerError.
+
+        An agent that keeps no spans has prepared or unprepared them.
+        """
+        for question, answer in ((_UNSEEN, _BEGIN_UNSEEN), (_GONE, _END_GONE)):
+            if self._read(question):
+                self._execute(answer, now)
 
     def add(self, more: Mapping[tuple[str, ...], UsageTotal], settled: Collection[int]) -> None:
         """Add to the totals, and remove the spans that are in them now. Raises: LedgerError."""
@@ -97,6 +103,9 @@ class ClaimSpans:
             connection.executemany("DELETE FROM spans WHERE id = ?", [(number,) for number in settled])
 
         self._write(job, is_synced=False)
+
+    def _execute(self, sql: str, now: float) -> None:
+        self._write(lambda connection: connection.execute(sql, (now,)), is_synced=False)
 
 
 def begin(connection: sqlite3.Connection, record: Record) -> None:
