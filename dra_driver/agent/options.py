@@ -110,6 +110,8 @@ def _namespace(text: str) -> str:
 def options_of(values: Mapping[str, str]) -> Options:
     """Return the options for the values of the flags. Raises: UsageError."""
     check_pool_name(check_node_name(values["node_name"]), check_driver_name(values["driver_name"]))
+    if values["hardware"] == "amd" and values["sharing_config"]:
+        raise UsageError("hardware", "--sharing-config: AMD's GPUs are not shared", hint="leave it out (docs/amd.md)")
     plugins = Path(values["device_plugins_directory_path"])
     return Options(
         node=check_node_name(values["node_name"]),

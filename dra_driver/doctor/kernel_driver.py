@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from dra_driver.hardware import pci
 from dra_driver.hardware.nvidia import library, sysfs
 from dra_driver.hardware.port import Roots
 
@@ -36,7 +37,7 @@ class KernelDriver:
 def read_kernel_driver(roots: Roots, host: Path) -> KernelDriver:
     """Read the state of this node. `host` is the root of the host's file system."""
     file = next(iter([*library.below_mount(roots), *library.in_library_path()]), None)
-    release = sysfs.read_text(Path(roots.proc, "sys/kernel/osrelease")) or os.uname().release
+    release = pci.read_text(Path(roots.proc, "sys/kernel/osrelease")) or os.uname().release
     return KernelDriver(
         bound={one.address: one.driver for one in sysfs.read_pci_functions(roots)},
         module_version=sysfs.read_driver_version(roots),

@@ -1,4 +1,4 @@
-"""Which vendor implements the port on this node: `--hardware auto|nvidia|simulated:PROFILE-OR-FILE`.
+"""Which vendor implements the port on this node: `--hardware auto|nvidia|amd|simulated:PROFILE-OR-FILE`.
 
 A vendor's folder is imported only when it is chosen.
 """
@@ -31,7 +31,7 @@ def _absolute(path: str) -> str:
 
 
 def choose(choice: str, roots: Roots, *, node_name: str, state_dir: Path | None = None) -> Hardware:
-    """Return the vendor named by `--hardware`; "auto" means the real hardware of this node.
+    """Return the vendor named by `--hardware`; "auto" means NVIDIA's on this node.
 
     `state_dir` is where simulated hardware stores what changes while it runs; None keeps that in memory.
 
@@ -50,12 +50,16 @@ def choose(choice: str, roots: Roots, *, node_name: str, state_dir: Path | None 
             )
 
         return SimulatedHardware(profile, roots, node_name=node_name, state_dir=state_dir)
+    if choice == "amd":
+        from dra_driver.hardware.amd import AmdHardware  # noqa: PLC0415
+
+        return AmdHardware(roots)
     if choice in {"auto", "nvidia"}:
         from dra_driver.hardware.nvidia import NvidiaHardware  # noqa: PLC0415
 
         return NvidiaHardware(roots)
     raise UsageError(
         "hardware",
-        f"--hardware={choice!r} is not one of auto, nvidia, simulated:PROFILE-OR-FILE",
+        f"--hardware={choice!r} is not one of auto, nvidia, amd, simulated:PROFILE-OR-FILE",
         hint="for a node without GPUs try --hardware simulated:dgx-h100",
     )

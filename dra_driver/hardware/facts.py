@@ -102,6 +102,10 @@ class GpuFacts:
     # GPU instances beside `partitions` that can't be used: GPU instance profile id and first memory slice of each.
     unusable: tuple[tuple[int, int], ...] = ()
     is_lost: bool = False  # it was seen in this boot, and these are its last facts
+    # Where the hardware itself divides a GPU: which part of the GPU at the address this device is ("cpx-3"; "" if it is
+    # not divided). All parts together are a device, too ("cpx-all"): `parts` is how many they are.
+    part: str = ""
+    parts: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,34 @@ from dra_driver.model import limits
 
 STANDARD = "resource.kubernetes.io/"
 
+# What Kubernetes names: the words that devices of all vendors have in common.
+STANDARD_ATTRIBUTES: tuple[Published, ...] = (
+    Published(
+        STANDARD + "pciBusID",
+        ValueKind.STRING,
+        "PCI address of the GPU, in the form `dddd:bb:dd.f`.",
+        ALL,
+        lambda f: f.gpu.pci_address,
+        owner=Owner.KUBERNETES,
+    ),
+    Published(
+        STANDARD + "pcieRoot",
+        ValueKind.STRING,
+        "PCIe root complex above the GPU, such as `pci0000:64`; equal for devices below the same root.",
+        ALL,
+        lambda f: f.gpu.pcie_root,
+        owner=Owner.KUBERNETES,
+    ),
+    Published(
+        STANDARD + "numaNode",
+        ValueKind.INT,
+        "NUMA node of the GPU; absent where the kernel reports none.",
+        ALL,
+        lambda f: f.gpu.numa_node,
+        owner=Owner.KUBERNETES,
+    ),
+)
+
 ATTRIBUTES: tuple[Published, ...] = (
     Published(
         "type",
@@ -93,30 +121,7 @@ ATTRIBUTES: tuple[Published, ...] = (
         ALL,
         lambda f: f.gpu.addressing_mode,
     ),
-    Published(
-        STANDARD + "pciBusID",
-        ValueKind.STRING,
-        "PCI address of the GPU, in the form `dddd:bb:dd.f`.",
-        ALL,
-        lambda f: f.gpu.pci_address,
-        owner=Owner.KUBERNETES,
-    ),
-    Published(
-        STANDARD + "pcieRoot",
-        ValueKind.STRING,
-        "PCIe root complex above the GPU, such as `pci0000:64`; equal for devices below the same root.",
-        ALL,
-        lambda f: f.gpu.pcie_root,
-        owner=Owner.KUBERNETES,
-    ),
-    Published(
-        STANDARD + "numaNode",
-        ValueKind.INT,
-        "NUMA node of the GPU; absent where the kernel reports none.",
-        ALL,
-        lambda f: f.gpu.numa_node,
-        owner=Owner.KUBERNETES,
-    ),
+    *STANDARD_ATTRIBUTES,
     Published(
         "sharedBy",
         ValueKind.STRING,

@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from dra_driver.hardware.facts import Facts, GpuFacts, PartitionFacts, Problem
-from dra_driver.inventory.attributes import ROWS
+from dra_driver.inventory import parts
 from dra_driver.inventory.device import AttributeValue, Cut, Device, Share
 from dra_driver.inventory.mig import partitions
 from dra_driver.inventory.mig.partitions import STATIC, MigPolicy
@@ -25,6 +25,7 @@ from dra_driver.inventory.offering import Inventory, Offering
 from dra_driver.inventory.published import MEMORY_SLICE, Fact, Found, ValueKind
 from dra_driver.inventory.sharing.offers import SharingOffers
 from dra_driver.inventory.sharing.rules import NOTHING_SHARED, SharingRules
+from dra_driver.inventory.vendors import Rows, rows_of
 from dra_driver.model import limits, names
 from dra_driver.model.semver import Semver, SemverError
 
@@ -38,7 +39,8 @@ def build_inventory(facts: Facts, policy: MigPolicy = STATIC, sharing: SharingRu
     Never raises for facts that can't be published: those become problems. The same arguments yield the same inventory.
     """
     collected = _Collected(facts, policy, sharing)
-    counter_sets = {}
+    counter_sets = parts.counter_sets_of(facts.gpus)
+    divided = frozenset(counter_sets)
     for gpu in facts.gpus:
         cuts = collected.cuts_on_demand(gpu)
         if cuts:
@@ -46,9 +48,10 @@ def build_inventory(facts: Facts, policy: MigPolicy = STATIC, sharing: SharingRu
             collected.add_cuts(gpu, cuts)
         else:
             collected.add_standing(gpu, collected.devices)
-        collected.add_standing(gpu, collected.plain)
+        if not gpu.parts:  # the whole of a divided GPU overlaps its parts
+            collected.add_standing(gpu, collected.plain)
     offering = Offering(
-        devices=_by_name(collected.devices),
+        devices=tuple(parts.counted(device, divided) for device in _by_name(collected.devices)),
         counter_sets=counter_sets,
         plain=_by_name(collected.plain) if counter_sets else (),
         instead=dict(sorted(collected.instead.items())),
@@ -114,7 +117,7 @@ class _Collected:
             self.hidden.update({one.name: one for one in offer.hidden})
 
     def _as_it_stands(self, gpu: GpuFacts) -> Iterator[Device]:
-        owner, whole_name = self._policy.ownership, names.gpu_name(gpu.pci_address)
+        owner, whole_name = self._policy.ownership, parts.device_name(gpu)
         held = self._held[gpu]
         is_administrators = gpu.mig_enabled and gpu.pci_address not in owner.modes
         is_cut = bool(gpu.partitions or gpu.unusable or held) or is_administrators
@@ -140,12 +143,15 @@ class _Collected:
 
     def _make(self, name: str, gpu: GpuFacts, partition: PartitionFacts | None, *, has_slices: bool = True) -> Device:
         found = Found(gpu, partition, self._facts.driver_version, self._facts.cuda_driver_version)
-        return _device(name, found, self.problems, has_slices=has_slices)
+        return self._describe(name, found, has_slices=has_slices)
 
     def _make_share(self, name: str, of: Device, share: Share, replicas: int | None) -> Device:
         versions = self._facts.driver_version, self._facts.cuda_driver_version
         found = Found(of.gpu, of.partition, *versions, share, replicas)
-        return replace(_device(name, found, self.problems, has_slices=False), share=share, cut=of.cut)
+        return replace(self._describe(name, found, has_slices=False), share=share, cut=of.cut)
+
+    def _describe(self, name: str, found: Found, *, has_slices: bool) -> Device:
+        return _device(rows_of(self._facts.vendor), name, found, self.problems, has_slices=has_slices)
 
     def _add(self, devices: dict[str, Device], device: Device) -> None:
         if not names.is_dns_label(device.name):
@@ -167,10 +173,10 @@ def _held_cuts(gpu: GpuFacts, policy: MigPolicy) -> dict[str, Cut]:
     return {name: cut for name, cut in cuts.items() if name in policy.ownership.held}
 
 
-def _device(name: str, found: Found, problems: list[Problem], *, has_slices: bool) -> Device:
+def _device(rows: Rows, name: str, found: Found, problems: list[Problem], *, has_slices: bool) -> Device:
     attributes: dict[str, AttributeValue] = {}
     capacity: dict[str, int] = {}
-    for row in ROWS[found.type]:
+    for row in rows[found.type]:
         value = row.read(found)
         if value is None:
             continue

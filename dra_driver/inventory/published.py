@@ -38,6 +38,7 @@ class Owner(enum.StrEnum):
 
     KUBERNETES = "Kubernetes"
     NVIDIA = "NVIDIA"
+    AMD = "AMD"
     OURS = "ours"
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from dra_driver.model.errors import UsageError
-from dra_driver.model.names import NVIDIA_DRIVER
+from dra_driver.model.names import AMD_DRIVER, NVIDIA_DRIVER
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,12 @@ class Flag:
 FLAGS: tuple[Flag, ...] = (
     Flag("--node-name", "", "name of this node (the pod's spec.nodeName)", "NODE", is_hardware=True),
     Flag("--kubeconfig", "", "kubeconfig file (default: the pod's own ServiceAccount)", "FILE"),
-    Flag("--driver-name", NVIDIA_DRIVER, "DRA driver name, used in slices, sockets and claims", "NAME"),
+    Flag(
+        "--driver-name",
+        NVIDIA_DRIVER,
+        f"DRA driver name, used in slices, sockets and claims; {AMD_DRIVER} with --hardware=amd",
+        "NAME",
+    ),
     Flag("--cdi-root", "/var/run/cdi", "folder for CDI files, watched by the container runtime", "DIR"),
     Flag(
         "--kubelet-registrar-directory-path",
@@ -191,7 +196,7 @@ FLAGS: tuple[Flag, ...] = (
         "NoExecute",
         "NAMESPACE",
     ),
-    Flag("--hardware", "auto", "auto, nvidia, or simulated:PROFILE-OR-FILE", "CHOICE", is_hardware=True),
+    Flag("--hardware", "auto", "auto (NVIDIA), nvidia, amd, or simulated:PROFILE-OR-FILE", "CHOICE", is_hardware=True),
 )
 
 
@@ -202,15 +207,22 @@ def resolve(
 
     Raises: UsageError("usage.bad-choice", "usage.flags"), naming the flag or the twin that is wrong.
     """
-    values = {}
-    for flag in flags:
+    values: dict[str, str] = {}
+    for flag in sorted(flags, key=lambda flag: flag.name == "--driver-name"):  # its default depends on another's value
         value, source = given.get(flag.field), flag.name
         if value is None:
             twin = environment.get(flag.twin, "")
-            value, source = (twin, flag.twin) if twin else (flag.default, flag.name)
+            value, source = (twin, flag.twin) if twin else (_default(flag, values), flag.name)
         if flag.choices and value not in flag.choices:
             raise UsageError("bad-choice", f"{source}={value!r} is not one of {', '.join(flag.choices)}")
         if flag.default and not value:  # an empty path would mean the folder that the process happens to be in
             raise UsageError("flags", f"{source} is empty", hint=f"leave it out to use the default {flag.default}")
         values[flag.field] = value
     return values
+
+
+def _default(flag: Flag, values: Mapping[str, str]) -> str:
+    """Return the value of a flag that is not given, where the flags in `values` are read already."""
+    if flag.name == "--driver-name" and values.get("hardware") == "amd":
+        return AMD_DRIVER
+    return flag.default

@@ -120,7 +120,7 @@ def test_the_manifests_are_what_the_chart_renders(helm: str) -> None:
         "agent.colour=red",
         "agent.mig.mode=often",
         "mps.enabled=perhaps",
-        "agent.hardware=amd",
+        "agent.hardware=gaudi",
         "image.digest=sha256:12",
         "agent.metricsPort=70000",
         "driverName=Not_A_Name",
@@ -379,11 +379,40 @@ def test_classes_that_teach_are_installed_on_request_only(helm: str) -> None:
     def names(*values: str) -> set[str]:
         return {c["metadata"]["name"] for c in objects(render(helm, *values)) if c["kind"] == "DeviceClass"}
 
-    shipped = {path.name.removesuffix(".yaml") for path in (ROOT / "deviceclasses").glob("*.yaml")}
+    shipped = {path.name.removesuffix(".yaml") for path in (ROOT / "deviceclasses").glob("*.nvidia.com.yaml")}
     teaching = {"gpu-hopper.nvidia.com", "gpu-at-least-40gi.nvidia.com"}
     assert names() == shipped - teaching
     assert names("deviceClasses.examples=true") == shipped
     assert teaching & names("deviceClasses.create=false", "deviceClasses.examples=true") == set()
+
+
+AMD = ("agent.hardware=amd", "driverName=gpu.amd.com")
+
+
+def test_a_release_for_amd_has_amds_class_driver_and_policy_and_nothing_of_nvidias_classes(helm: str) -> None:
+    rendered = objects(render(helm, *AMD, "deviceClasses.extendedResources.enabled=true", release="amd"))
+    (shown,) = [content for content in rendered if content["kind"] == "DeviceClass"]
+    assert (shown["metadata"]["name"], shown["spec"]["extendedResourceName"]) == ("gpu.amd.com", "amd.com/gpu")
+    (agent,) = [content for content in rendered if content["kind"] == "DaemonSet"]
+    (container,) = agent["spec"]["template"]["spec"]["containers"]
+    environment = {one["name"]: one.get("value") for one in container["env"]}
+    assert (environment["HARDWARE"], environment["DRIVER_NAME"]) == ("amd", "gpu.amd.com")
+    policies = [content for content in rendered if content["kind"] == "ValidatingAdmissionPolicy"]
+    assert any('spec.driver == "gpu.amd.com"' in yaml.safe_dump(policy, width=1000) for policy in policies)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ("agent.hardware=amd",),
+        (*AMD, "agent.mig.geometry=all-balanced"),
+        (*AMD, "sharing.configMap=rules"),
+    ],
+)
+def test_a_release_for_amd_with_settings_of_nvidia_is_refused(helm: str, values: tuple[str, ...]) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        render(helm, *values)
+    assert "docs/amd.md" in caught.value.stderr
 
 
 def test_the_chart_and_the_package_have_one_version() -> None:

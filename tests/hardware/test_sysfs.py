@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from dra_driver.hardware import pci
 from dra_driver.hardware.nvidia import sysfs
 from tests.hardware.conftest import needs_root
 from tests.support.fake_node import FakeNode
@@ -30,13 +31,13 @@ def test_functions_stand_in_address_order_with_their_drivers(node: FakeNode) -> 
 def test_a_numa_node_is_a_number_or_nothing(node: FakeNode, written: str, read: int | None) -> None:
     node.add_gpu("0000:17:00.0")
     (node.folder / "sys/bus/pci/devices/0000:17:00.0/numa_node").write_text(written + "\n")
-    assert sysfs.read_numa_node(node.roots, "0000:17:00.0") == read
+    assert pci.read_numa_node(node.roots, "0000:17:00.0") == read
 
 
 def test_the_root_complex_is_the_first_on_the_device_s_path(node: FakeNode) -> None:
     node.add_gpu("0000:19:00.0", root="pci0000:16")
-    assert sysfs.read_pcie_root(node.roots, "0000:19:00.0") == "pci0000:16"
-    assert sysfs.read_pcie_root(node.roots, "0000:20:00.0") is None
+    assert pci.read_pcie_root(node.roots, "0000:19:00.0") == "pci0000:16"
+    assert pci.read_pcie_root(node.roots, "0000:20:00.0") is None
 
 
 @pytest.mark.parametrize(

@@ -86,8 +86,9 @@ def _show(report: NodeReport, *, is_wide: bool) -> None:
     else:
         say(out, f"Nothing to publish on {selected.node}.")
     driver = f"driver {facts.driver_version}" if facts.driver_version else "driver version unknown"
-    in_mig_mode = sum(gpu.mig_enabled for gpu in facts.gpus)
-    gpus = f"{plural(len(facts.gpus), f'{facts.vendor} GPU')} ({in_mig_mode} in MIG mode)"
+    gpus = plural(len({gpu.pci_address for gpu in facts.gpus}), f"{facts.vendor} GPU")
+    if any(gpu.mig_capable for gpu in facts.gpus):
+        gpus += f" ({sum(gpu.mig_enabled for gpu in facts.gpus)} in MIG mode)"
     say(out, f"{plural(len(offer.devices), 'device')} from {gpus}, {driver}")
     _show_counting(out, offer, is_wide=is_wide)
     if report.withheld:

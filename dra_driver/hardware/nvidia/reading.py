@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from dra_driver.hardware import pci
 from dra_driver.hardware.facts import GpuFacts, MigProfile, Problem
 from dra_driver.hardware.nvidia import names, sysfs
 from dra_driver.hardware.nvidia.links import LinkReading, read_fabric, read_links
@@ -151,8 +152,8 @@ class _GpuReader:
             ),
             compute_capability="{}.{}.0".format(*capability) if capability else None,
             addressing_mode=optional("addressing mode", lambda: names.ADDRESSING_MODES.get(nvml.addressing_mode(gpu))),
-            numa_node=sysfs.read_numa_node(self._roots, address),
-            pcie_root=sysfs.read_pcie_root(self._roots, address),
+            numa_node=pci.read_numa_node(self._roots, address),
+            pcie_root=pci.read_pcie_root(self._roots, address),
             mig_capable=capable,
             mig_enabled=enabled,
             ecc_enabled=optional("ECC mode", lambda: nvml.ecc_enabled(gpu)),
@@ -165,7 +166,7 @@ class _GpuReader:
             unusable=cut.unusable,
             mig_profiles=self._mig_profiles(gpu, uuid, memory_bytes, expected=enabled or toggles) if capable else (),
             mig_toggles_without_reset=toggles,
-            pci_id=sysfs.read_pci_id(self._roots, address),
+            pci_id=pci.read_pci_id(self._roots, address),
             limits_memory=not enabled and self._limits_memory(gpu),
         )
 

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from dra_driver.hardware.pci import entries_of, read_driver, read_hex, read_text
 from dra_driver.hardware.port import Roots
 from dra_driver.model.names import normal_pci_address
 
 NVIDIA_VENDOR = 0x10DE
 GPU_CLASSES = (0x0300, 0x0302)  # VGA controller, 3D controller
-_PIECE_BYTES, _MOST_BYTES = 4096, 1 << 20
-_PCIE_ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 _VERSION = re.compile(r"\s(\d+\.\d+(?:\.\d+)*)\s")
 _MINOR = re.compile(r"^Device Minor:\s*(\d+)", re.MULTILINE)
 
@@ -38,41 +36,6 @@ def own_cgroup(roots: Roots) -> str:
     lines = (read_text(Path(roots.proc) / "self/cgroup") or "").splitlines()
     below = next((line.removeprefix("0::") for line in lines if line.startswith("0::/")), "/")
     return f"{roots.sys}/fs/cgroup{below}".rstrip("/")
-
-
-def read_text(path: str | os.PathLike[str]) -> str | None:
-    """Return a small file's text, stripped, or None when it can't be read."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        return _read_all(fd).decode("utf-8", "replace").strip()
-    except OSError:
-        return None
-    finally:
-        os.close(fd)
-
-
-def _read_all(fd: int) -> bytes:
-    content = b""
-    while (piece := os.read(fd, _PIECE_BYTES)) and len(content) < _MOST_BYTES:
-        content += piece  # the kernel may give a part of a file before its end
-    return content
-
-
-def _read_hex(path: Path) -> int:
-    try:
-        return int(read_text(path) or "0", 16)
-    except ValueError:
-        return 0
-
-
-def _entries(folder: Path) -> Iterator[str]:
-    try:
-        yield from sorted(os.listdir(folder))  # noqa: PTH208 - names only, and this runs every two seconds
-    except OSError:
-        return
 
 
 def read_pci_functions(roots: Roots) -> tuple[PciFunction, ...]:
@@ -100,54 +63,12 @@ def _read_gpu_address(path: str, inode: int) -> str | None:  # noqa: ARG001 - a 
     The result is cached, because servers have hundreds of functions and each needs to be read only once.
     """
     function = Path(path)
-    if _read_hex(function / "vendor") != NVIDIA_VENDOR or _read_hex(function / "class") >> 8 not in GPU_CLASSES:
+    if read_hex(function / "vendor") != NVIDIA_VENDOR or read_hex(function / "class") >> 8 not in GPU_CLASSES:
         return None
     try:
         return normal_pci_address(function.name)
     except ValueError:
         return None
-
-
-def read_driver(path: str) -> str | None:
-    """Return the kernel driver that is bound to the PCI function of a folder, or None."""
-    try:
-        return os.readlink(f"{path}/driver").rpartition("/")[2]  # noqa: PTH115
-    except OSError:
-        return None
-
-
-def function_folder(roots: Roots, address: str) -> Path:
-    """Return the folder of a PCI function below sysfs, whether it exists or not."""
-    domain, _, rest = address.partition(":")
-    return Path(roots.sys, "bus/pci/devices", f"{int(domain, 16):04x}:{rest}")
-
-
-def read_numa_node(roots: Roots, address: str) -> int | None:
-    """Return the NUMA node of a PCI function, or None where the kernel reports none (-1)."""
-    text = read_text(function_folder(roots, address) / "numa_node")
-    try:
-        node = int(text or "-1")
-    except ValueError:
-        return None
-    return node if node >= 0 else None
-
-
-def read_pci_id(roots: Roots, address: str) -> int | None:
-    """Return a PCI function's device and vendor id in one number (0x233010DE), or None where sysfs lacks them."""
-    folder = function_folder(roots, address)
-    device, vendor = _read_hex(folder / "device"), _read_hex(folder / "vendor")
-    return device << 16 | vendor if device and vendor else None
-
-
-def read_pcie_root(roots: Roots, address: str) -> str | None:
-    """Return the PCIe root complex above a function, in the form `pci0000:64`.
-
-    Source: the standard attribute resource.kubernetes.io/pcieRoot: first such part of the sysfs device's real path.
-    """
-    folder = function_folder(roots, address)
-    if not folder.is_symlink():
-        return None
-    return next((part for part in folder.resolve().parts if _PCIE_ROOT.fullmatch(part)), None)
 
 
 def read_driver_version(roots: Roots) -> str | None:
@@ -168,13 +89,13 @@ def read_minor(roots: Roots, address: str) -> int | None:
 
 def read_driven_gpus(roots: Roots) -> tuple[str, ...]:
     """Return the PCI addresses that the loaded kernel driver drives."""
-    return tuple(_entries(Path(roots.proc, "driver/nvidia/gpus")))
+    return tuple(entries_of(Path(roots.proc, "driver/nvidia/gpus")))
 
 
 def read_nodes(roots: Roots) -> tuple[tuple[str, int], ...]:
     """Return NVIDIA's nodes below the dev root with their device numbers (major and minor in one)."""
-    names = [name for name in _entries(Path(roots.dev)) if name.startswith("nvidia")]
-    names += [f"nvidia-caps/{name}" for name in _entries(Path(roots.dev, "nvidia-caps"))]
+    names = [name for name in entries_of(Path(roots.dev)) if name.startswith("nvidia")]
+    names += [f"nvidia-caps/{name}" for name in entries_of(Path(roots.dev, "nvidia-caps"))]
     nodes = []
     for name in names:
         try:

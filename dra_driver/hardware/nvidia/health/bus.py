@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from dra_driver.hardware import pci
 from dra_driver.hardware.evidence import BusState
-from dra_driver.hardware.nvidia import sysfs
 from dra_driver.hardware.port import Roots
 
 _DRIVER = "nvidia"
@@ -17,12 +17,12 @@ _DRIVER = "nvidia"
 
 def bus_state(roots: Roots, address: str) -> BusState:
     """Return what the bus shows of a GPU. Where no bus is visible at all, everything counts as there."""
-    folder = sysfs.function_folder(roots, address)
+    folder = pci.function_folder(roots, address)
     if not folder.parent.is_dir() or not any(folder.parent.iterdir()):
         return BusState.HERE
     if not folder.exists():
         return BusState.GONE
-    if sysfs.read_driver(str(folder)) != _DRIVER:
+    if pci.read_driver(str(folder)) != _DRIVER:
         return BusState.ELSEWHERE
     return BusState.DEAD if _reads_ones(folder / "config") else BusState.HERE
 

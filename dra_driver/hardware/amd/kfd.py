@@ -1,0 +1,117 @@
+"""The KFD topology: what the compute driver says of each GPU and of each partition.
+
+In: roots. Out: `KfdNode`s in the order of their numbers. A partition that the topology lacks can't be used, whatever
+render nodes exist for it.
+
+Source: Linux drivers/gpu/drm/amd/amdkfd/kfd_topology.c (the files' format is one `name value` a line).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from dra_driver.hardware.pci import entries_of, read_text
+from dra_driver.hardware.port import Roots
+
+_NODES = "class/kfd/kfd/topology/nodes"
+_PROCESSORS_OWN_MEMORY = ("1", "2")  # heap types: frame buffer, visible to the host or not
+
+
+@dataclass(frozen=True, slots=True)
+class KfdNode:
+    """One GPU, or one partition of a GPU, in the topology.
+
+    `part` is the partition's index within its GPU, 0 for a whole one. `memory_bytes` is the size of the memory bank: on
+    an APU what the GPU may use of the host's memory. `unique_id` and `hive` are in hexadecimal, None where they are 0.
+    """
+
+    number: int
+    address: str  # of the GPU, function 0
+    part: int
+    render_minor: int
+    simd_count: int
+    simd_per_cu: int
+    device_id: int
+    target: str | None  # "gfx942"
+    unique_id: str | None
+    hive: str | None
+    processor_cores: int  # more than 0 for an APU of older kernels, which is one node with its processor
+    memory_bytes: int | None
+
+    @property
+    def compute_units(self) -> int | None:
+        """Return the number of compute units, or None where the topology does not say it."""
+        return self.simd_count // self.simd_per_cu if self.simd_per_cu > 0 else None
+
+
+def is_there(roots: Roots) -> bool:
+    """Return whether the kernel offers its compute driver."""
+    return Path(roots.sys, "class/kfd").exists()
+
+
+def read_nodes(roots: Roots) -> tuple[KfdNode, ...]:
+    """Return the GPUs and partitions of the topology. The nodes of processors are left out."""
+    folder = Path(roots.sys, _NODES)
+    numbers = sorted(int(name) for name in entries_of(folder) if name.isascii() and name.isdigit())
+    return tuple(_read_nodes(folder, numbers))
+
+
+def _read_nodes(folder: Path, numbers: list[int]) -> Iterator[KfdNode]:
+    for number in numbers:
+        values = _properties(folder / str(number) / "properties")
+        if values.get("simd_count", 0) > 0:
+            yield _node(folder / str(number), number, values)
+
+
+def _node(folder: Path, number: int, values: Mapping[str, int]) -> KfdNode:
+    location = values.get("location_id", 0)
+    domain, bus, device = values.get("domain", 0), location >> 8 & 0xFF, location >> 3 & 0x1F
+    return KfdNode(
+        number=number,
+        address=f"{domain:04x}:{bus:02x}:{device:02x}.0",
+        part=location & 7,
+        render_minor=values.get("drm_render_minor") or -1,
+        simd_count=values["simd_count"],
+        simd_per_cu=values.get("simd_per_cu", 0),
+        device_id=values.get("device_id", 0),
+        target=target_name(values.get("gfx_target_version", 0)),
+        unique_id=_hexadecimal(values.get("unique_id", 0)),
+        hive=_hexadecimal(values.get("hive_id", 0)),
+        processor_cores=values.get("cpu_cores_count", 0),
+        memory_bytes=_bank_bytes(folder) or values.get("local_mem_size") or None,
+    )
+
+
+def _bank_bytes(folder: Path) -> int:
+    banks = (read_text(folder / "mem_banks" / name / "properties") for name in entries_of(folder / "mem_banks"))
+    read = [dict(_pairs(text or "")) for text in banks]
+    return sum(int(one.get("size_in_bytes", "0")) for one in read if one.get("heap_type") in _PROCESSORS_OWN_MEMORY)
+
+
+def _properties(path: Path) -> Mapping[str, int]:
+    return {name: int(value) for name, value in _pairs(read_text(path) or "")}
+
+
+def _pairs(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the names and numbers of a properties file; a line of another form is passed over."""
+    for line in text.splitlines():
+        name, _, value = line.strip().partition(" ")
+        if value.isascii() and value.isdigit() and len(value) <= 20:  # the kernel prints unsigned 64-bit numbers
+            yield name, value
+
+
+def _hexadecimal(number: int) -> str | None:
+    return f"{number:016x}" if number else None
+
+
+def target_name(version: int) -> str | None:
+    """Return the name by which compilers know an architecture, or None for 0.
+
+    Source: Linux kfd_device.c: major, minor and stepping in decimal pairs; compilers write the stepping in hexadecimal.
+
+    >>> target_name(90402), target_name(90010), target_name(110500), target_name(0)
+    ('gfx942', 'gfx90a', 'gfx1150', None)
+    """
+    return f"gfx{version // 10000}{version // 100 % 100}{version % 100:x}" if version else None

@@ -1,0 +1,67 @@
+"""How much memory a GPU or a partition has.
+
+A GPU of its own memory: what the topology says, else the driver's total, else what the `dmem` cgroup can hand out. A
+GPU that uses the host's memory (an APU): what the topology lets programs allocate; the part that the firmware set aside
+is smaller and says nothing about what fits. A partition: what the topology says of it, which under NPS1 is its share in
+accounting of memory that all partitions reach.
+
+Source: Linux Documentation/gpu/amdgpu, Documentation/admin-guide/cgroup-v2 (dmem.capacity), kfd_topology.c.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from dra_driver.hardware.amd.functions import AmdFunction
+from dra_driver.hardware.amd.kfd import KfdNode
+from dra_driver.hardware.pci import read_text
+from dra_driver.hardware.port import Roots
+
+_ALWAYS_INTEGRATED = frozenset({0x74A0})  # MI300A: its memory is the processors'
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFiles:
+    """Sizes in bytes: the memory set aside for the GPU, what it may use of the host's, and what dmem says."""
+
+    vram: int | None = None
+    host: int | None = None
+    dmem: int | None = None
+
+    @classmethod
+    def read(cls, address: str, function: AmdFunction | None, roots: Roots) -> MemoryFiles:
+        """Return what the files say of the GPU at an address."""
+        if function is None:
+            return cls()
+        vram, host = (_number(function.folder / f"mem_info_{name}_total") for name in ("vram", "gtt"))
+        return cls(vram, host, _dmem(roots, address))
+
+
+def is_integrated(node: KfdNode | None, files: MemoryFiles) -> bool | None:
+    """Return whether a GPU uses the host's memory, or None where nothing tells."""
+    if node is None:
+        return None
+    if node.processor_cores or node.device_id in _ALWAYS_INTEGRATED:
+        return True
+    if node.memory_bytes is None or files.vram is None or files.host is None:
+        return None
+    return node.memory_bytes == files.host != files.vram
+
+
+def memory_of_whole(node: KfdNode | None, files: MemoryFiles) -> int | None:
+    """Return the memory of a GPU that is one device, in bytes."""
+    return (node.memory_bytes if node else None) or files.vram or files.dmem
+
+
+def _number(path: Path) -> int | None:
+    text = read_text(path) or ""
+    return int(text) or None if text.isascii() and text.isdigit() and len(text) <= 20 else None
+
+
+def _dmem(roots: Roots, address: str) -> int | None:
+    """Return what the memory controller of the root cgroup can hand out of the GPU's own memory."""
+    text = read_text(Path(roots.sys, "fs/cgroup/dmem.capacity")) or ""
+    found = re.search(rf"^drm/{re.escape(address)}/vram\d* (\d{{1,20}})$", text, re.MULTILINE)
+    return int(found[1]) if found else None

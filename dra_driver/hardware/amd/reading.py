@@ -1,0 +1,199 @@
+"""One discovery: the functions on the bus and the nodes of the topology, joined to GPUs and partitions.
+
+In: roots. Out: `AmdGpu`s in the order of their names, and problems. A GPU that is partitioned is offered as the
+partitions that the topology knows and, where the kernel says how it is partitioned, as a whole beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from dra_driver.hardware import pci
+from dra_driver.hardware.amd.facts import AmdGpu
+from dra_driver.hardware.amd.functions import (
+    AMD_VENDOR,
+    AmdFunction,
+    DrmNodes,
+    read_functions,
+    read_partition_cards,
+)
+from dra_driver.hardware.amd.kfd import KfdNode, read_nodes
+from dra_driver.hardware.amd.memory import MemoryFiles, is_integrated, memory_of_whole
+from dra_driver.hardware.amd.modes import Modes, ModeUnknownError, read_modes
+from dra_driver.hardware.amd.product_names import product_name
+from dra_driver.hardware.facts import Problem
+from dra_driver.hardware.port import Roots
+
+_UNKNOWN_MODE = "xcp"  # partitions of a GPU that does not say its mode: accelerator complex partition, as the kernel's
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What was seen of one GPU: its function where the tree has one, and its nodes of the topology, one per part."""
+
+    address: str
+    function: AmdFunction | None
+    nodes: tuple[KfdNode, ...]
+
+
+@dataclass(slots=True)
+class AmdReading:
+    """The result of one discovery, while it is made."""
+
+    gpus: list[AmdGpu] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+    def report(self, code: str, address: str, message: str) -> None:
+        """Add a problem of one GPU."""
+        self.problems.append(Problem(f"hardware.{code}", address, message))
+
+
+def read_gpus(roots: Roots, driver_version: str | None) -> AmdReading:
+    """Return every GPU and partition that may be offered. One that can't be told apart or read is a problem instead."""
+    reading = AmdReading()
+    cards = read_partition_cards(roots)
+    for seen in _join(roots, reading):
+        _add(seen, roots, cards, reading)
+    reading.gpus = [replace(gpu, driver_version=driver_version) for gpu in reading.gpus]
+    reading.gpus.sort(key=lambda gpu: (gpu.pci_address, gpu.part))
+    return reading
+
+
+def _join(roots: Roots, reading: AmdReading) -> Iterator[_Seen]:
+    left = {node.number: node for node in read_nodes(roots)}
+    for function in read_functions(roots):
+        minor = function.drm.render_minor
+        own = [node for node in left.values() if node.address == function.address or node.render_minor == minor]
+        for node in own:
+            del left[node.number]
+        yield _Seen(function.address, function, _distinct(function.address, own, reading))
+    for address in sorted({node.address for node in left.values()}):
+        alone = [node for node in left.values() if node.address == address]
+        yield _Seen(address, None, _distinct(address, alone, reading))
+
+
+def _distinct(address: str, nodes: Sequence[KfdNode], reading: AmdReading) -> tuple[KfdNode, ...]:
+    """Return one node for each part, the first; another that claims to be the same part is a problem."""
+    parts: dict[int, KfdNode] = {}
+    for node in nodes:
+        first = parts.setdefault(node.part, node)
+        if first is not node:
+            text = "nodes {} and {} of the topology are at the same place; the second is left out"
+            reading.report("identity-shared", address, text.format(first.number, node.number))
+    return tuple(parts[part] for part in sorted(parts))
+
+
+def _add(seen: _Seen, roots: Roots, cards: dict[int, str], reading: AmdReading) -> None:
+    try:
+        modes = read_modes(seen.function.folder) if seen.function else Modes()
+    except ModeUnknownError as error:
+        reading.report("partition-mode-unknown", seen.address, f"{error}: nothing of this GPU is offered")
+        return
+    is_whole = len(seen.nodes) <= 1 if modes.is_whole is None else modes.is_whole
+    whole = _whole(seen, modes, roots)
+    if is_whole and len(seen.nodes) > 1:
+        reading.report("partitions-changing", seen.address, "the topology has partitions, and the mode is SPX")
+    elif is_whole:
+        _check(whole, reading)
+        reading.gpus.append(whole)
+    elif not seen.nodes:
+        text = f"the GPU is in mode {modes.compute} and the topology has none of its partitions"
+        reading.report("partitions-changing", seen.address, text)
+    else:
+        parts = [_part(node, whole, cards) for node in seen.nodes]
+        for part in parts:
+            _check(part, reading)
+        reading.gpus += parts
+        if modes.compute is not None:
+            reading.gpus.append(_undivided(whole, parts))
+
+
+def _whole(seen: _Seen, modes: Modes, roots: Roots) -> AmdGpu:
+    """Return the facts of a GPU that is one device."""
+    function, node = seen.function, seen.nodes[0] if seen.nodes else None
+    drm = function.drm if function else DrmNodes()
+    minor = drm.render_minor if drm.render_minor is not None else (node.render_minor if node else -1)
+    files = MemoryFiles.read(seen.address, function, roots)
+    device_id = (function.device_id if function else None) or (node.device_id if node else None) or None
+    unique_id = (node.unique_id if node else None) or _unique_id(function)
+    return AmdGpu(
+        uuid=unique_id or seen.address,
+        pci_address=seen.address,
+        minor=minor,
+        memory_bytes=memory_of_whole(node, files),
+        product_name=_product_name(function, device_id),
+        numa_node=pci.read_numa(function.folder) if function else None,
+        pcie_root=pci.pcie_root_above(function.folder) if function else None,
+        pci_id=device_id << 16 | AMD_VENDOR if device_id else None,
+        vbios_version=(pci.read_text(function.folder / "vbios_version") or None) if function else None,
+        unique_id=unique_id,
+        device_id=device_id,
+        architecture_target=node.target if node else None,
+        compute_units=node.compute_units if node else None,
+        simd_units=node.simd_count if node else None,
+        compute_mode=modes.compute,
+        memory_mode=modes.memory,
+        hive=node.hive if node else None,
+        is_integrated=is_integrated(node, files),
+        render_minors=(minor,) if minor >= 0 else (),
+        cards=(drm.card,) if drm.card else (),
+    )
+
+
+def _part(node: KfdNode, whole: AmdGpu, cards: dict[int, str]) -> AmdGpu:
+    """Return the facts of one partition: what it shares with its GPU, and its own node's numbers."""
+    is_first = bool(whole.render_minors) and node.render_minor == whole.render_minors[0]
+    card = cards.get(node.render_minor) or (whole.cards[0] if is_first and whole.cards else None)
+    mode = (whole.compute_mode or _UNKNOWN_MODE).lower()
+    return replace(
+        whole,
+        uuid=f"{whole.uuid}-{mode}-{node.part}",
+        part=f"{mode}-{node.part}",
+        minor=node.render_minor,
+        memory_bytes=node.memory_bytes,
+        architecture_target=node.target,
+        compute_units=node.compute_units,
+        simd_units=node.simd_count,
+        render_minors=(node.render_minor,) if node.render_minor >= 0 else (),
+        cards=(card,) if card else (),
+    )
+
+
+def _undivided(whole: AmdGpu, parts: Sequence[AmdGpu]) -> AmdGpu:
+    """Return a partitioned GPU as one device: everything that its partitions have, all their nodes."""
+    memory = [part.memory_bytes for part in parts]
+    return replace(
+        whole,
+        part=f"{(whole.compute_mode or _UNKNOWN_MODE).lower()}-all",
+        parts=len(parts),
+        memory_bytes=None if None in memory else sum(one or 0 for one in memory),
+        compute_units=sum(part.compute_units or 0 for part in parts) or None,
+        simd_units=sum(part.simd_units or 0 for part in parts) or None,
+        render_minors=tuple(minor for part in parts for minor in part.render_minors),
+        cards=tuple(dict.fromkeys(card for part in parts for card in part.cards)),
+    )
+
+
+def _check(gpu: AmdGpu, reading: AmdReading) -> None:
+    """Report what a device lacks that somebody will miss."""
+    subject = f"{gpu.pci_address} {gpu.part}".strip()
+    if not gpu.render_minors:
+        reading.report("node-missing", gpu.pci_address, f"{subject} has no render node: claims of it wait for one")
+    if gpu.memory_bytes is None:
+        text = f"no file says how much memory {subject} has: selectors by memory need has() to pass over it"
+        reading.report("fact-unreadable", gpu.pci_address, text)
+
+
+def _unique_id(function: AmdFunction | None) -> str | None:
+    text = (pci.read_text(function.folder / "unique_id") or "").lower() if function else ""
+    try:
+        return f"{int(text, 16):016x}" if text and int(text, 16) and len(text) <= 18 else None
+    except ValueError:
+        return None
+
+
+def _product_name(function: AmdFunction | None, device_id: int | None) -> str | None:
+    """Return the name that the board gives itself, else the one that is known for its number."""
+    given = pci.read_text(function.folder / "product_name") if function else None
+    return given or product_name(device_id, function.revision if function else None)

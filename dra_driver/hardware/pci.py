@@ -1,0 +1,105 @@
+"""PCI functions and small files of sysfs, whoever made the device.
+
+In: roots and PCI addresses. Out: plain values. Nothing here raises for a missing file: None, 0 or nothing is returned.
+Every file is read to a bound, because a tree may be mounted from anywhere.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from dra_driver.hardware.port import Roots
+
+_PIECE_BYTES, _MOST_BYTES = 4096, 1 << 20
+_PCIE_ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
+
+
+def read_text(path: str | os.PathLike[str]) -> str | None:
+    """Return a small file's text, stripped, or None when it can't be read."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        return _read_all(fd).decode("utf-8", "replace").strip()
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+
+
+def _read_all(fd: int) -> bytes:
+    content = b""
+    while (piece := os.read(fd, _PIECE_BYTES)) and len(content) < _MOST_BYTES:
+        content += piece  # the kernel may give a part of a file before its end
+    return content
+
+
+def read_hex(path: Path) -> int:
+    """Return the number in a file that holds one in hexadecimal, or 0."""
+    try:
+        return int(read_text(path) or "0", 16)
+    except ValueError:
+        return 0
+
+
+def entries_of(folder: Path) -> Iterator[str]:
+    """Yield the names in a folder in their order; none where it can't be read."""
+    try:
+        yield from sorted(os.listdir(folder))  # noqa: PTH208 - names only, and this runs every two seconds
+    except OSError:
+        return
+
+
+def read_driver(path: str) -> str | None:
+    """Return the kernel driver that is bound to the PCI function of a folder, or None."""
+    try:
+        return os.readlink(f"{path}/driver").rpartition("/")[2]  # noqa: PTH115
+    except OSError:
+        return None
+
+
+def function_folder(roots: Roots, address: str) -> Path:
+    """Return the folder of a PCI function below sysfs, whether it exists or not."""
+    domain, _, rest = address.partition(":")
+    return Path(roots.sys, "bus/pci/devices", f"{int(domain, 16):04x}:{rest}")
+
+
+def read_numa_node(roots: Roots, address: str) -> int | None:
+    """Return the NUMA node of a PCI function, or None where the kernel reports none (-1)."""
+    return read_numa(function_folder(roots, address))
+
+
+def read_numa(folder: Path) -> int | None:
+    """Return the NUMA node of the PCI function of a folder, or None where the kernel reports none (-1)."""
+    text = read_text(folder / "numa_node")
+    try:
+        node = int(text or "-1")
+    except ValueError:
+        return None
+    return node if node >= 0 else None
+
+
+def read_pci_id(roots: Roots, address: str) -> int | None:
+    """Return a PCI function's device and vendor id in one number (0x233010DE), or None where sysfs lacks them."""
+    folder = function_folder(roots, address)
+    device, vendor = read_hex(folder / "device"), read_hex(folder / "vendor")
+    return device << 16 | vendor if device and vendor else None
+
+
+def read_pcie_root(roots: Roots, address: str) -> str | None:
+    """Return the PCIe root complex above a function, in the form `pci0000:64`.
+
+    Source: the standard attribute resource.kubernetes.io/pcieRoot: first such part of the sysfs device's real path.
+    """
+    return pcie_root_above(function_folder(roots, address))
+
+
+def pcie_root_above(folder: Path) -> str | None:
+    """Return the PCIe root complex above the PCI function that a folder is a link to, or None where it is no link."""
+    if not folder.is_symlink():
+        return None
+    return next((part for part in folder.resolve().parts if _PCIE_ROOT.fullmatch(part)), None)

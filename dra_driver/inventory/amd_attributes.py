@@ -1,0 +1,144 @@
+"""The table of attributes and capacities of AMD's devices, in the domain of their driver.
+
+The names, kinds and values of AMD's own driver come first and unchanged, so that classes and claims written for it work
+as they are; then those of Kubernetes and our own. A fact that is not known is left out: 0 is never published for it.
+
+Source: attributes of ROCm/k8s-gpu-dra-driver v1.0 (type, deviceID, productName, driverVersion, driverVersionFull,
+partitionProfile; memory, computeUnits, simdUnits).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from dra_driver.hardware.amd.facts import AmdGpu
+from dra_driver.inventory import values
+from dra_driver.inventory.attributes import STANDARD_ATTRIBUTES
+from dra_driver.inventory.device import DeviceType
+from dra_driver.inventory.published import MEMORY, Fact, Found, Owner, Published, ValueKind
+
+_ALL = (DeviceType.GPU,)
+
+
+def _of(read: Callable[[AmdGpu], Fact]) -> Callable[[Found], Fact]:
+    """Return a reader of one fact of an AMD GPU."""
+
+    def read_found(found: Found) -> Fact:
+        return read(found.gpu) if isinstance(found.gpu, AmdGpu) else None
+
+    return read_found
+
+
+def _product(gpu: AmdGpu) -> str | None:
+    """Return the product's name as AMD's driver writes it: underscores for blanks, no brackets."""
+    words = re.sub(r"[()\[\]{}]", "", gpu.product_name or "").split()
+    return "_".join(words) or None
+
+
+def _profile(gpu: AmdGpu) -> str | None:
+    """Return the modes as AMD's driver writes them, or None where the GPU can't be partitioned."""
+    return "_".join(mode.lower() for mode in (gpu.compute_mode, gpu.memory_mode) if mode) or None
+
+
+def _row(name: str, kind: ValueKind, meaning: str, read: Callable[[AmdGpu], Fact], owner: Owner) -> Published:
+    return Published(name, kind, meaning, _ALL, _of(read), owner=owner, since="0.2.0")
+
+
+AMD_ROWS: tuple[Published, ...] = (
+    _row(
+        "type",
+        ValueKind.STRING,
+        "What the device is: `amdgpu` for a whole GPU (one that is divided, too), `amdgpu-partition` for a partition.",
+        lambda gpu: "amdgpu-partition" if gpu.part and not gpu.parts else "amdgpu",
+        Owner.AMD,
+    ),
+    _row(
+        "productName",
+        ValueKind.STRING,
+        "Product name with underscores, such as `AMD_Instinct_MI300X`; absent where neither the board nor our table of "
+        "PCI numbers gives one.",
+        _product,
+        Owner.AMD,
+    ),
+    _row(
+        "deviceID",
+        ValueKind.STRING,
+        "PCI device id, such as `0x74a1`.",
+        lambda gpu: None if gpu.device_id is None else f"0x{gpu.device_id:04x}",
+        Owner.AMD,
+    ),
+    Published(
+        "driverVersion",
+        ValueKind.VERSION,
+        "Version of the kernel driver, its first three numbers; absent for drivers that come with the kernel.",
+        _ALL,
+        lambda found: found.driver_version,
+        owner=Owner.AMD,
+        since="0.2.0",
+    ),
+    _row(
+        "driverVersionFull",
+        ValueKind.STRING,
+        "Version of the kernel driver as it spells it, such as `6.19.14.31400000`.",
+        lambda gpu: gpu.driver_version,
+        Owner.AMD,
+    ),
+    _row(
+        "partitionProfile",
+        ValueKind.STRING,
+        "Compute and memory mode of the GPU, such as `cpx_nps4`; absent on GPUs that can't be partitioned.",
+        _profile,
+        Owner.AMD,
+    ),
+    *STANDARD_ATTRIBUTES,
+    _row(
+        "architecture",
+        ValueKind.STRING,
+        "Architecture by the name that compilers know, such as `gfx942`.",
+        lambda gpu: gpu.architecture_target,
+        Owner.OURS,
+    ),
+    _row(
+        "uniqueID",
+        ValueKind.STRING,
+        "The hardware's own id in hexadecimal, equal for all partitions of a GPU; absent where there is none.",
+        lambda gpu: gpu.unique_id,
+        Owner.OURS,
+    ),
+    _row(
+        "fabricDomain",
+        ValueKind.STRING,
+        "GPUs with the same value reach each other over XGMI (the id of their hive). Absent without such links.",
+        lambda gpu: gpu.hive,
+        Owner.OURS,
+    ),
+    _row(
+        "integrated",
+        ValueKind.BOOL,
+        "Whether the GPU uses the host's memory (an APU); absent where that is not certain.",
+        lambda gpu: gpu.is_integrated,
+        Owner.OURS,
+    ),
+    _row(
+        "partitionIndex",
+        ValueKind.INT,
+        "Number of the partition within its GPU, from 0; absent on whole GPUs.",
+        lambda gpu: int(gpu.part.rpartition("-")[2]) if gpu.part and not gpu.parts else None,
+        Owner.OURS,
+    ),
+    _row("vbiosVersion", ValueKind.STRING, "Version of the video BIOS.", lambda gpu: gpu.vbios_version, Owner.OURS),
+    Published(
+        MEMORY,
+        ValueKind.QUANTITY,
+        "Memory. On an APU what programs may allocate of the host's memory; under NPS1 a partition's share "
+        "in accounting. Absent where no file says it.",
+        _ALL,
+        values.memory,
+        unit="bytes",
+        owner=Owner.AMD,
+        since="0.2.0",
+    ),
+    _row("computeUnits", ValueKind.QUANTITY, "Compute units.", lambda gpu: gpu.compute_units, Owner.AMD),
+    _row("simdUnits", ValueKind.QUANTITY, "SIMD units.", lambda gpu: gpu.simd_units, Owner.AMD),
+)

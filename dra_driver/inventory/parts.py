@@ -1,0 +1,40 @@
+"""Parts into which the hardware itself divides a GPU now, and the whole GPU beside them.
+
+A divided GPU and its parts exclude each other by counters: the whole takes all parts. Its name comes after those of its
+parts, so that a claim for any device is not given all of them. A scheduler that does not count is offered the parts
+alone. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from dra_driver.hardware.facts import GpuFacts
+from dra_driver.inventory.device import Device
+from dra_driver.inventory.mig.partitions import counter_set_name
+from dra_driver.model import names
+
+PARTS = "parts"
+
+
+def device_name(gpu: GpuFacts) -> str:
+    """Return the name of a GPU as it stands, of a part of one, or of all its parts.
+
+    >>> device_name(GpuFacts("GPU-1", "0000:05:00.0", 0, None, part="cpx-3"))
+    'gpu-0000-05-00-0-cpx-3'
+    """
+    whole = names.gpu_name(gpu.pci_address)
+    return f"{whole}-{gpu.part}" if gpu.part else whole
+
+
+def counter_sets_of(gpus: Collection[GpuFacts]) -> dict[str, Mapping[str, int]]:
+    """Return the counters of the GPUs that are offered whole beside their parts."""
+    return {counter_set_name(gpu): {PARTS: gpu.parts} for gpu in gpus if gpu.parts}
+
+
+def counted(device: Device, counter_sets: Collection[str]) -> Device:
+    """Return a device with what it takes of its GPU's parts, if it is one that takes any."""
+    name = counter_set_name(device.gpu)
+    taken = device.gpu.parts or (1 if device.gpu.part else 0)
+    return replace(device, counter_set=name, counters={PARTS: taken}) if taken and name in counter_sets else device

@@ -1,0 +1,121 @@
+"""The real agent process over AMD's GPUs: a tree of sysfs with real device nodes, an embedded cluster."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dra_driver.embedded.api.kinds import SLICES
+from dra_driver.embedded.kubelet.plugin_calls import ClaimRef
+from dra_driver.model.names import AMD_DRIVER, pool_name
+from tests.support.agent_process import NODE, Stage, stage
+from tests.support.amd_tree import AmdCard, AmdTree
+from tests.support.fake_node import can_make_nodes
+from tests.support.waiting import until
+
+CARD = AmdCard("0000:05:00.0")
+DPX = replace(CARD, modes=("DPX", "NPS1"), partitions=(128, 129))
+OTHER = AmdCard("0000:06:00.0", number=8, render_minor=136)
+
+
+class Machine:
+    """A node with AMD's GPUs, and the agent that looks at it."""
+
+    def __init__(self, here: Stage, folder: Path) -> None:
+        self.here, self.tree = here, AmdTree(folder)
+
+    def start(self) -> None:
+        roots = self.tree.roots
+        flags = f"--sysfs-root={roots.sys}", f"--proc-root={roots.proc}", f"--dev-root={roots.dev}"
+        self.here.start("amd", *flags)
+
+    def devices(self) -> dict[str, dict[str, Any]]:
+        slices = [one for one in self.here.api.items(SLICES) if one["spec"]["driver"] == AMD_DRIVER]
+        return {device["name"]: device for one in slices for device in one["spec"].get("devices", ())}
+
+    def claim(self, *devices: str) -> ClaimRef:
+        requests = [{"name": f"gpu-{n}", "exactly": {"deviceClassName": AMD_DRIVER}} for n, _ in enumerate(devices)]
+        wire = self.here.api.create(
+            {
+                "apiVersion": "resource.k8s.io/v1",
+                "kind": "ResourceClaim",
+                "metadata": {"generateName": "claim-", "namespace": "default"},
+                "spec": {"devices": {"requests": requests}},
+            }
+        )
+        pool = pool_name(NODE, AMD_DRIVER)
+        results = [
+            {"request": f"gpu-{n}", "driver": AMD_DRIVER, "pool": pool, "device": device}
+            for n, device in enumerate(devices)
+        ]
+        wire["status"] = {"allocation": {"devices": {"results": results}}}
+        name = wire["metadata"]["name"]
+        path = f"/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/{name}/status"
+        self.here.api.request("PUT", path, body=wire)
+        return ClaimRef("default", name, wire["metadata"]["uid"])
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    if not can_make_nodes(tmp_path):
+        pytest.skip("making device nodes needs root")
+    with stage("1.36") as here:  # it keeps counters
+        yield Machine(here, tmp_path / "node")
+
+
+def test_gpus_are_published_under_amds_names_and_a_claim_gets_their_nodes(machine: Machine) -> None:
+    machine.tree.write(CARD, OTHER)
+    machine.start()
+    until(lambda: len(machine.devices()) == 2, what="two GPUs")
+    device = machine.devices()["gpu-0000-05-00-0"]
+    assert device["attributes"]["type"] == {"string": "amdgpu"}
+    assert device["attributes"]["partitionProfile"] == {"string": "spx_nps1"}
+    assert device["attributes"]["driverVersion"] == {"version": "6.16.13"}
+    assert device["capacity"]["memory"] == {"value": "192Gi"}
+    plugin = machine.here.kubelet.wait_registered(AMD_DRIVER)
+    claim = machine.claim("gpu-0000-06-00-0")
+    ((prepared,),) = plugin.prepare([claim]).values()
+    assert prepared.cdi_ids == (f"k8s.gpu.amd.com/claim={claim.uid}-gpu-0000-06-00-0",)
+    (file,) = machine.here.kubelet.cdi_dir.glob("*.json")
+    document = json.loads(file.read_text())
+    common = [node["path"] for node in document["containerEdits"]["deviceNodes"]]
+    own = [node["path"] for one in document["devices"] for node in one["containerEdits"]["deviceNodes"]]
+    assert (common, own) == (["/dev/kfd"], ["/dev/dri/card8", "/dev/dri/renderD136"])
+    assert "env" not in document["containerEdits"]
+    assert plugin.unprepare([claim]) == {claim.uid: ""}
+    assert not list(machine.here.kubelet.cdi_dir.iterdir())
+
+
+def test_partitions_and_the_whole_gpu_exclude_each_other_by_counters(machine: Machine) -> None:
+    machine.tree.write(DPX, OTHER)
+    machine.start()
+    until(lambda: len(machine.devices()) == 4, what="a GPU, its two partitions, and another GPU")
+    taken = {
+        name: device["consumesCounters"][0]["counters"]["parts"]["value"]
+        for name, device in machine.devices().items()
+        if "consumesCounters" in device
+    }
+    assert taken == {"gpu-0000-05-00-0-dpx-all": "2", "gpu-0000-05-00-0-dpx-0": "1", "gpu-0000-05-00-0-dpx-1": "1"}
+    sets = [one for item in machine.here.api.items(SLICES) for one in item["spec"].get("sharedCounters", ())]
+    assert [one["counters"] for one in sets] == [{"parts": {"value": "2"}}]
+
+
+def test_a_mode_that_is_switched_under_the_agent_changes_the_devices_and_refuses_the_old_ones(machine: Machine) -> None:
+    machine.tree.write(CARD, OTHER)
+    machine.start()
+    until(lambda: len(machine.devices()) == 2, what="two GPUs")
+    plugin = machine.here.kubelet.wait_registered(AMD_DRIVER)
+    machine.tree.write(DPX, OTHER)
+    until(lambda: "gpu-0000-05-00-0-dpx-1" in machine.devices(), what="the partitions", timeout_s=10)
+    claim = machine.claim("gpu-0000-05-00-0-dpx-1")
+    ((prepared,),) = plugin.prepare([claim]).values()
+    assert prepared.device == "gpu-0000-05-00-0-dpx-1"
+    machine.tree.write(CARD, OTHER)
+    until(lambda: len(machine.devices()) == 2, what="two GPUs again", timeout_s=10)
+    late = machine.claim("gpu-0000-05-00-0-dpx-0")
+    (answer,) = plugin.prepare([late]).values()
+    assert "gpu-0000-05-00-0-dpx-0" in answer
+    assert plugin.unprepare([claim]) == {claim.uid: ""}

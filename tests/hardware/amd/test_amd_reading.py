@@ -1,0 +1,197 @@
+"""AMD's GPUs and partitions, read from trees as kernels lay them out."""
+
+from pathlib import Path
+
+import pytest
+
+from dra_driver.hardware.amd import AmdHardware
+from dra_driver.hardware.amd.facts import AmdGpu
+from dra_driver.hardware.facts import Facts
+from tests.support.amd_tree import KFD, AmdCard, AmdTree
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> AmdTree:
+    return AmdTree(tmp_path)
+
+
+def read(tree: AmdTree) -> Facts:
+    return AmdHardware(tree.roots).discover()
+
+
+def gpus(tree: AmdTree) -> list[AmdGpu]:
+    return [gpu for gpu in read(tree).gpus if isinstance(gpu, AmdGpu)]
+
+
+def codes(tree: AmdTree) -> list[str]:
+    return [problem.code for problem in read(tree).problems]
+
+
+def test_a_node_without_amds_gpus_has_none_and_no_problem(tree: AmdTree) -> None:
+    hardware = AmdHardware(tree.roots)
+    assert not hardware.is_present()
+    assert hardware.discover() == Facts("amd")
+
+
+def test_a_whole_gpu_has_its_facts_from_the_bus_and_the_topology(tree: AmdTree) -> None:
+    (gpu,) = gpus(tree.write(AmdCard("0000:05:00.0", hive=0x12, files={"product_name": "AMD Instinct MI300X OAM"})))
+    assert (gpu.pci_address, gpu.part, gpu.parts, gpu.minor) == ("0000:05:00.0", "", 0, 128)
+    assert (gpu.product_name, gpu.memory_bytes, gpu.compute_units) == ("AMD Instinct MI300X OAM", 192 << 30, 304)
+    assert (gpu.numa_node, gpu.pcie_root, gpu.hive) == (0, "pci0000:00", "0000000000000012")
+    assert (gpu.unique_id, gpu.architecture_target, gpu.driver_version) == ("93bb3629c01aea1c", "gfx942", "6.16.13")
+    assert gpu.is_integrated is False
+    assert codes(tree) == []
+
+
+@pytest.mark.parametrize("spelling", ["amdgpu_xcp.{}", "amdgpu_xcp_{}"])
+def test_partitions_have_the_cards_of_both_spellings_of_their_devices(tree: AmdTree, spelling: str) -> None:
+    tree.xcp = spelling
+    tree.write(AmdCard("0000:05:00.0", modes=("DPX", "NPS1"), partitions=(128, 129)))
+    parts = [gpu for gpu in gpus(tree) if not gpu.parts]
+    assert [(gpu.part, gpu.render_minors, gpu.cards) for gpu in parts] == [
+        ("dpx-0", (128,), ("card0",)),
+        ("dpx-1", (129,), ("card1",)),
+    ]
+
+
+def test_a_partitioned_gpu_is_offered_whole_beside_its_partitions_with_all_their_nodes(tree: AmdTree) -> None:
+    tree.write(AmdCard("0000:05:00.0", modes=("QPX", "NPS4"), partitions=(128, 129, 130, 131)))
+    *parts, whole = gpus(tree)
+    assert (whole.part, whole.parts, whole.render_minors) == ("qpx-all", 4, (128, 129, 130, 131))
+    assert whole.memory_bytes == sum(part.memory_bytes or 0 for part in parts) == 192 << 30
+    assert [part.part for part in parts] == ["qpx-0", "qpx-1", "qpx-2", "qpx-3"]
+    assert {part.unique_id for part in parts} == {whole.unique_id}
+    assert len({part.uuid for part in (whole, *parts)}) == 5
+
+
+def test_partitions_that_the_topology_lacks_are_not_offered_whatever_render_nodes_exist(tree: AmdTree) -> None:
+    card = AmdCard("0000:05:00.0", partitions=(128, 129, 130))
+    tree.write(card)
+    for number in (2, 3):  # mode SPX: the nodes exist, and are nothing to compute on
+        (tree.folder / "sys" / KFD / str(number) / "properties").unlink()
+    assert [gpu.part for gpu in gpus(tree)] == [""]
+
+
+def test_an_unreadable_or_unknown_mode_offers_nothing_of_that_gpu_and_all_of_the_others(tree: AmdTree) -> None:
+    tree.write(AmdCard("0000:05:00.0"), AmdCard("0000:06:00.0", number=8, render_minor=136))
+    mode = tree.function(tree.cards[0]) / "current_compute_partition"
+    mode.write_text("XPX\n")
+    assert [gpu.pci_address for gpu in gpus(tree)] == ["0000:06:00.0"]
+    assert codes(tree) == ["hardware.partition-mode-unknown"]
+    mode.unlink()
+    mode.mkdir()  # it is there, and can't be read
+    assert [gpu.pci_address for gpu in gpus(tree)] == ["0000:06:00.0"]
+    assert codes(tree) == ["hardware.partition-mode-unknown"]
+    mode.rmdir()  # absent: the part can't be partitioned
+    assert [gpu.pci_address for gpu in gpus(tree)] == ["0000:05:00.0", "0000:06:00.0"]
+
+
+def test_a_gpu_in_the_middle_of_a_switch_is_not_offered(tree: AmdTree) -> None:
+    tree.write(AmdCard("0000:05:00.0", modes=("SPX", "NPS1"), partitions=(128, 129)))
+    assert gpus(tree) == []
+    assert codes(tree) == ["hardware.partitions-changing"]
+    tree.write(AmdCard("0000:05:00.0", modes=("CPX", "NPS1"), is_topology_there=False))
+    assert gpus(tree) == []
+    assert "hardware.partitions-changing" in codes(tree)
+
+
+def test_gpus_at_the_same_bus_of_different_domains_are_different(tree: AmdTree) -> None:
+    tree.write(*(AmdCard(f"000{n}:02:00.0", number=8 * n, render_minor=128 + 8 * n, unique_id=n + 1) for n in range(4)))
+    assert [(gpu.pci_address, gpu.minor) for gpu in gpus(tree)] == [(f"000{n}:02:00.0", 128 + 8 * n) for n in range(4)]
+
+
+def test_a_missing_render_node_is_a_problem_and_no_number_is_made_up(tree: AmdTree) -> None:
+    tree.write(AmdCard("0000:05:00.0", is_topology_there=False))
+    (tree.function(tree.cards[0]) / "drm/renderD128").rmdir()
+    (gpu,) = gpus(tree)
+    assert (gpu.minor, gpu.render_minors, gpu.cards) == (-1, (), ("card0",))
+    assert "hardware.node-missing" in codes(tree)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ((16441004032, 512 << 20, 16441004032), (16441004032, True)),  # an APU: the topology says what the host lends
+        ((17163091968, 17163091968, 8 << 30), (17163091968, False)),
+        ((0, 17163091968, 8 << 30), (17163091968, None)),
+    ],
+)
+def test_the_memory_of_an_apu_is_what_programs_may_allocate(
+    tree: AmdTree, sizes: tuple[int, int, int], expected: tuple[int, bool | None]
+) -> None:
+    bank, vram, host = sizes
+    card = AmdCard("0000:c1:00.0", modes=None, memory_bytes=vram, host_bytes=host, bank_bytes=bank)
+    (gpu,) = gpus(tree.write(card))
+    assert (gpu.memory_bytes, gpu.is_integrated) == expected
+
+
+def test_memory_comes_from_the_dmem_controller_where_no_other_file_says_it(tree: AmdTree) -> None:
+    tree.write(AmdCard("0000:03:00.0", modes=None, is_topology_there=False, files={"mem_info_vram_total": ""}))
+    assert gpus(tree)[0].memory_bytes is None
+    assert "hardware.fact-unreadable" in codes(tree)
+    (tree.folder / "sys/fs/cgroup").mkdir(parents=True)
+    lines = "drm/0000:03:00.0/vram0 8514437120\ndrm/0000:03:00.0/stolen 67108864\n"
+    (tree.folder / "sys/fs/cgroup/dmem.capacity").write_text(lines)
+    assert gpus(tree)[0].memory_bytes == 8514437120
+
+
+@pytest.mark.parametrize(
+    ("text", "version", "full"),
+    [
+        (None, None, None),
+        ("", None, None),
+        ("6.16.13", "6.16.13", "6.16.13"),
+        ("6.19.14.31400000", "6.19.14", "6.19.14.31400000"),
+    ],
+)
+def test_versions_of_the_driver_are_taken_as_they_occur(
+    tree: AmdTree, text: str | None, version: str | None, full: str | None
+) -> None:
+    facts = read(tree.write(AmdCard("0000:05:00.0"), version=text))
+    assert facts.driver_version == version
+    assert [gpu.driver_version for gpu in facts.gpus if isinstance(gpu, AmdGpu)] == [full]
+
+
+@pytest.mark.parametrize("text", ["", "0", "0000000000000000", "none", "1" * 40])
+def test_a_unique_id_that_is_none_is_left_out(tree: AmdTree, text: str) -> None:
+    (gpu,) = gpus(tree.write(AmdCard("0000:c1:00.0", unique_id=0, files={"unique_id": text})))
+    assert gpu.unique_id is None
+    assert gpu.uuid == "0000:c1:00.0"
+
+
+def test_a_gpu_of_another_driver_is_named_and_other_vendors_are_passed_over(tree: AmdTree) -> None:
+    tree.write(AmdCard("0000:05:00.0"), AmdCard("0000:06:00.0", number=8, render_minor=136, is_topology_there=False))
+    for path in (tree.folder / "sys/bus/pci/drivers/amdgpu/0000:06:00.0", tree.function(tree.cards[1]) / "driver"):
+        path.unlink()
+    vfio = tree.folder / "sys/bus/pci/drivers/vfio-pci"
+    vfio.mkdir()
+    (tree.function(tree.cards[1]) / "driver").symlink_to(vfio)
+    facts = read(tree)
+    assert [gpu.pci_address for gpu in facts.gpus] == ["0000:05:00.0"]
+    assert [(p.code, p.subject) for p in facts.problems if p.code == "hardware.gpu-not-driven"] == [
+        ("hardware.gpu-not-driven", "0000:06:00.0")
+    ]
+
+
+def test_the_fingerprint_changes_with_a_mode_a_node_and_the_topology(tree: AmdTree) -> None:
+    card = AmdCard("0000:05:00.0")
+    hardware = AmdHardware(tree.write(card).roots)
+    seen = [hardware.fingerprint()]
+    assert hardware.fingerprint() == seen[0]
+    (tree.function(card) / "current_compute_partition").write_text("CPX\n")
+    seen.append(hardware.fingerprint())
+    (tree.folder / "dev/dri/renderD128").unlink()
+    seen.append(hardware.fingerprint())
+    (tree.folder / "sys" / KFD / "9").mkdir()
+    seen.append(hardware.fingerprint())
+    assert len(set(seen)) == 4
+
+
+def test_hostile_files_of_the_topology_end_in_facts_left_out(tree: AmdTree) -> None:
+    tree.write(AmdCard("0000:05:00.0"))
+    node = tree.folder / "sys" / KFD
+    (node / "1/properties").write_text("simd_count 99999999999999999999999999\nunique_id -1\nsimd_per_cu 0\n\0\n")
+    (node / "x").mkdir()
+    (node / "٣").mkdir()
+    (gpu,) = gpus(tree)
+    assert (gpu.compute_units, gpu.pci_address) == (None, "0000:05:00.0")
