@@ -11,7 +11,6 @@ import logging
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
@@ -26,6 +25,7 @@ from dra_driver.model.errors import DriverError, ExitCode, UsageError
 from dra_driver.model.flags import FLAGS, resolve
 from dra_driver.telemetry import logs
 from dra_driver.telemetry.logs import fields
+from dra_driver.telemetry.stop_request import StopRequest
 
 if TYPE_CHECKING:
     from dra_driver.agent.status import StatusPage
@@ -99,10 +99,10 @@ def _parse(argv: Sequence[str]) -> dict[str, str]:
 
 
 class Signals:
-    """The operator's signals: the request to stop, as an event for the main thread, and the two about the library."""
+    """The operator's signals: the request to stop, which the main thread waits for, and the two about the library."""
 
     def __init__(self) -> None:
-        self.stop = threading.Event()
+        self.stop = StopRequest()
         self.end_at_once = False  # true as long as nothing has begun that would have to be ended in order
         self._on_let_go: Callable[[], None] = lambda: None
         self._on_resume: Callable[[], None] = lambda: None

@@ -27,6 +27,7 @@ from dra_driver.model.taints import DeviceTaints
 from dra_driver.plugin.instances.folder_use import FolderUse
 from dra_driver.plugin.kubelet.call_notes import Answered
 from dra_driver.telemetry.logs import fields
+from dra_driver.telemetry.stop_request import StopRequest
 
 if TYPE_CHECKING:
     from dra_driver.agent.status import StatusPage
@@ -68,7 +69,7 @@ class NodeAgent:
         else:
             self._serve()
 
-    def wait(self, stop: threading.Event) -> bool:
+    def wait(self, stop: StopRequest) -> bool:
         """Wait until asked to stop or until this process can't go on; return whether it has to be restarted."""
         while not stop.wait(POLL_SECONDS):
             if self._must_restart.is_set():

@@ -6,7 +6,6 @@ import ctypes
 import logging
 import signal
 import sys
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from dra_driver.kube.credentials import load
 from dra_driver.model.errors import ApiError
 from dra_driver.model.kubernetes import nearest_version
 from dra_driver.telemetry.logs import fields
+from dra_driver.telemetry.stop_request import StopRequest
 from dra_driver.webhook.callers import Callers
 from dra_driver.webhook.fleet import PublishedFleet
 from dra_driver.webhook.fleet_watch import FleetWatch
@@ -99,7 +99,7 @@ class Webhook:
 
 def serve(settings: Settings) -> None:
     """Serve until SIGTERM. Raises: DriverError."""
-    stop = threading.Event()
+    stop = StopRequest()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     settle()
