@@ -1,22 +1,23 @@
 """Neighbours: other software that hands out this node's GPUs or holds them, and what may be offered beside it.
 
 While a device plugin or another driver of our name serves the same GPUs, nothing is offered. Devices that claims hold
-under names which this driver does not publish are left out. `changed` reports changes; `look` checks once a minute for
-what ended without a report.
+under names which this driver does not publish are left out. A listener hears of changes; `look` checks once a minute
+for what ended without a report.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from dra_driver.agent.node_events import NodeEvents
+from dra_driver.agent.listener import Listener
 from dra_driver.agent.options import Options
 from dra_driver.cdi.store import CdiStore
 from dra_driver.hardware.facts import Problem
 from dra_driver.inventory.device import Device
 from dra_driver.inventory.offering import Inventory
 from dra_driver.kube.api import KubeApi
+from dra_driver.kube.events import NodeEvents
 from dra_driver.model.errors import DriverError
 from dra_driver.plugin.kubelet.same_name_drivers import SameNameDrivers
 from dra_driver.plugin.ledger.ledger import Ledger
@@ -32,10 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class Neighbours:
-    """The other software on one node.
-
-    `changed` is called when the offer may change, and `alone` when no other driver of our name is left.
-    """
+    """The other software on one node. The listener hears when the offer may change, and when this driver is alone."""
 
     def __init__(
         self,
@@ -48,11 +46,10 @@ class Neighbours:
         claims: NodeClaims,
         boot_id: str,
         events: NodeEvents,
-        changed: Callable[[], None],
-        alone: Callable[[], None],
+        listener: Listener,
     ) -> None:
         self._options, self._ledger, self._store, self._events = options, ledger, store, events
-        self._boot_id, self._changed, self._alone = boot_id, changed, alone
+        self._boot_id, self._listener = boot_id, listener
         self._renamed: Mapping[str, frozenset[str]] = {}  # devices held under another version's names
         node, driver, folder = options.node, options.driver, options.device_plugins_dir
         self._device_plugin = None
@@ -64,7 +61,7 @@ class Neighbours:
         )
         self._claims = claims
         self._foreign = ForeignClaims(
-            claims, options.cdi_root, node=node, driver=driver, is_ours=self._is_in_ledger, changed=changed
+            claims, options.cdi_root, node=node, driver=driver, ledger=ledger, changed=listener.neighbours_changed
         )
 
     @property
@@ -107,7 +104,7 @@ class Neighbours:
         except DriverError as error:
             log.warning("cannot read the claims in the ledger", extra=fields(code=error.code, err=str(error)))
         if self._renamed:
-            self._changed()
+            self._listener.neighbours_changed()
 
     def claim_ended(self) -> None:
         """Check soon whether an unprepared claim held a device under a foreign name, so that it is offered again."""
@@ -143,24 +140,18 @@ class Neighbours:
         foreign = (*self._foreign.problems(), *self._claims.problems())
         return (*plugin, *self._namesakes.problems(), *foreign, *renamed_problems(self._renamed))
 
-    def _is_in_ledger(self, uid: str) -> bool:
-        try:
-            return self._ledger.get(uid) is not None
-        except DriverError:
-            return False  # the devices that its file lists are then withheld
-
     def _device_plugin_changed(self) -> None:
-        self._changed()
+        self._listener.neighbours_changed()
         if self._device_plugin and self._device_plugin.reason:
             self._tell("DevicePluginServesGPUs", self._device_plugin.reason)
 
     def _namesake_changed(self) -> None:
         self._foreign.look_again()
-        self._changed()
+        self._listener.neighbours_changed()
         if self._namesakes.reason:
             self._tell("AnotherDriverRegistered", self._namesakes.reason)
         else:
-            self._alone()
+            self._listener.became_alone()
 
     def _tell(self, reason: str, why: str) -> None:
         self._events.send(reason, f"{self._options.driver} publishes no device: {why}", "Warning")

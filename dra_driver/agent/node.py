@@ -25,12 +25,12 @@ from dra_driver.hardware.port import Hardware
 from dra_driver.model.errors import DriverError
 from dra_driver.model.taints import DeviceTaints
 from dra_driver.plugin.instances.folder_use import FolderUse
-from dra_driver.plugin.kubelet.call_notes import Answered
 from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.stop_request import StopRequest
 
 if TYPE_CHECKING:
     from dra_driver.agent.status import StatusPage
+    from dra_driver.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class NodeAgent:
         self._node = open_node(options, hardware)
         self._parts = join_parts(self._node, self)
         self._condition = NodeCondition(self._node, self._parts)
-        self._page, self._count = self._open_page(options.metrics_address)
+        self._page, self._metrics = self._open_page(options.metrics_address)
         self._must_restart = threading.Event()
         self._has_looked = False
 
@@ -146,7 +146,8 @@ class NodeAgent:
 
     def answered(self, rpc: str, seconds: float, code: str) -> None:
         """Count a call, and after an Unprepare decide again what to offer."""
-        self._count(rpc, seconds, code)
+        if self._metrics is not None:
+            self._metrics.claim_answered(rpc, seconds, code)
         if self._parts.meter is not None:
             self._parts.meter.claims_changed()
         if rpc != "unprepare":
@@ -207,18 +208,23 @@ class NodeAgent:
         if not parts.publisher.wait_published(VERDICT_SECONDS):
             parts.reaper.look_now()
             return 0
-        return parts.declared_mig.stand_aside() if self._is_on_demand() else parts.declared_mig.apply()
+        if self._is_on_demand():
+            return parts.declared_mig.stand_aside()
+        count = parts.declared_mig.apply()
+        if count:
+            parts.scanner.look_now()
+        return count
 
-    def _open_page(self, address: str) -> tuple[StatusPage | None, Answered]:
-        """Return the status page and its counter of calls; without an address, neither is made. Raises: DriverError."""
+    def _open_page(self, address: str) -> tuple[StatusPage | None, Metrics | None]:
+        """Return the status page and the metrics on it; without an address neither is made. Raises: DriverError."""
         if not address:
-            return None, lambda *_: None
+            return None, None
         from dra_driver.agent.status import StatusPage  # noqa: PLC0415 - only where metrics are wanted
         from dra_driver.telemetry.metrics import Metrics  # noqa: PLC0415 - only where metrics are wanted
 
         meter = self._parts.meter
         metrics = Metrics(self._condition.snapshot, more=meter.render if meter is not None else bytes)
-        return StatusPage(address, metrics=metrics.render, readiness=self._condition.unready), metrics.claim_answered
+        return StatusPage(address, metrics=metrics.render, readiness=self._condition.unready), metrics
 
     def _is_ledger_empty(self) -> bool:
         try:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from dra_driver.agent.device_users import DeviceUsers
 from dra_driver.agent.fault_events import FAULT_REASON, HELD_BACK_REASON, DeviceNews, FaultEvents
+from dra_driver.agent.listener import Listener
 from dra_driver.hardware.evidence import XidReport
 from dra_driver.hardware.facts import Facts
 from dra_driver.hardware.port import HealthReporter
@@ -28,8 +29,7 @@ from dra_driver.health.spreading import DevicePlace, is_within, taints_of, verdi
 from dra_driver.health.store import HealthStore
 from dra_driver.health.xid_table import row_of
 from dra_driver.inventory.device import Device
-from dra_driver.inventory.offering import Inventory
-from dra_driver.model.taints import DeviceTaints
+from dra_driver.inventory.offering import CurrentInventory
 from dra_driver.plugin.kubelet.health_stream import DeviceReport, DeviceState, HealthStream
 
 STALE_SECONDS = 30.0  # if the monitor has completed no turn for so long, its knowledge is no longer used
@@ -53,15 +53,15 @@ class NodeHealth:
         node: str,
         pool: str,
         boot_id: str,
-        inventory: Callable[[], Inventory],
-        taint: Callable[[DeviceTaints], None],
+        inventory: CurrentInventory,
+        listener: Listener,
         events: FaultEvents,
         users: DeviceUsers,
     ) -> None:
         self._policy = policy
         self._budget = self._budget_of(slots, node, HealthStore(folder)) if slots else None
         self._domain, self._pool, self._inventory = domain, pool, inventory
-        self._taint, self._events, self._users = taint, events, users
+        self._listener, self._events, self._users = listener, events, users
         self._monitor = HealthMonitor(
             reporter,
             HealthStore(folder),
@@ -113,7 +113,7 @@ class NodeHealth:
             return
         with self._refreshing:
             verdicts = self._latest = self._verdicts()
-            self._taint(taints_of(verdicts, self._domain))
+            self._listener.health_changed(taints_of(verdicts, self._domain))
             self.stream.changed()
             self._tell_faults(verdicts)
 
@@ -123,7 +123,7 @@ class NodeHealth:
             return ()
         is_stale = time.time() - self._monitor.turned_at > STALE_SECONDS
         verdicts = {} if is_stale else self._verdicts()
-        names = dict.fromkeys(device.name for device in self._inventory().offering.every())
+        names = dict.fromkeys(device.name for device in self._inventory.current.offering.every())
         if is_stale:
             text = "the health monitor does not answer"
             return tuple(DeviceReport(self._pool, name, DeviceState.UNKNOWN, text) for name in names)
@@ -159,7 +159,7 @@ class NodeHealth:
         return EvictionBudget(slots, node=node, store=store, changed=self.refresh, alert=alert)
 
     def _places(self) -> Mapping[str, DevicePlace]:
-        return {device.name: _place(device) for device in self._inventory().offering.every()}
+        return {device.name: _place(device) for device in self._inventory.current.offering.every()}
 
     def _tell_faults(self, verdicts: Mapping[str, tuple[Verdict, ...]]) -> None:
         blocking: dict[tuple[Subject, str], DeviceNews] = {}

@@ -33,10 +33,6 @@ class NodeInventory:
         self._findings: Findings | None = None
         self.current: Inventory = FIRST_LOOK
 
-    def read(self) -> Inventory:
-        """Return the newest inventory."""
-        return self.current
-
     def take(self, findings: Findings) -> Inventory:
         """Build the inventory from new findings, and return the previous one."""
         before, self._findings = self.current, findings

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
 
 from dra_driver.agent.opened_node import Node
 from dra_driver.agent.options import TelemetryOptions
 from dra_driver.hardware.port import Metered
-from dra_driver.inventory.offering import Inventory
+from dra_driver.inventory.offering import CurrentInventory
 from dra_driver.metering.node_meter import MeterSettings, NodeMeter
 from dra_driver.metering.selection import DEFAULT, Selection, read_selection
 from dra_driver.metering.subjects import LabelStyle
@@ -18,9 +17,7 @@ from dra_driver.telemetry.logs import fields
 log = logging.getLogger(__name__)
 
 
-def make_meter(
-    node: Node, hardware: Metered, wanted: TelemetryOptions, inventory: Callable[[], Inventory]
-) -> NodeMeter:
+def make_meter(node: Node, hardware: Metered, wanted: TelemetryOptions, inventory: CurrentInventory) -> NodeMeter:
     """Return the meter of a node. Raises: InputError for a counters file that can't be used."""
     selection = _selection(wanted.counters)
     style = LabelStyle(node.options.node, node.identity.driver, wanted.hostname_label, selection.labels)

@@ -16,13 +16,13 @@ from collections.abc import Hashable
 from dataclasses import replace
 
 from dra_driver.agent.neighbours import Neighbours
-from dra_driver.agent.node_events import NodeEvents
 from dra_driver.agent.node_inventory import FIRST_LOOK, Findings, NodeInventory
 from dra_driver.agent.sharing_rules import CurrentSharingRules
 from dra_driver.hardware.facts import Facts, GpuFacts
 from dra_driver.inventory.mig.partitions import MigPolicy, Ownership
 from dra_driver.inventory.mig.words import how_offered
 from dra_driver.inventory.offering import ALL_KEPT, NOTHING, KeptFields, Offering
+from dra_driver.kube.events import NodeEvents
 from dra_driver.model.errors import ApiError, DriverError, LedgerError, NodeError, Retry
 from dra_driver.model.names import gpu_name, partition_name, replicated_name
 from dra_driver.model.taints import DeviceTaints

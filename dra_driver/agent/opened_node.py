@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from dra_driver.agent.node_events import NodeEvents
 from dra_driver.agent.options import Options
 from dra_driver.cdi.store import CdiStore
 from dra_driver.hardware.port import Hardware
 from dra_driver.kube import credentials
 from dra_driver.kube.api import KubeApi
+from dra_driver.kube.events import NodeEvents
 from dra_driver.kube.paths import CLAIMS
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.locks import NodeLocks

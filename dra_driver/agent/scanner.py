@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import Protocol
 
+from dra_driver.agent.listener import Listener
 from dra_driver.agent.node_inventory import Findings, NodeInventory
-from dra_driver.hardware.facts import Facts, GpuFacts
-from dra_driver.hardware.own_change import facts_after
+from dra_driver.hardware.facts import Facts
+from dra_driver.hardware.own_change import OwnChanges, facts_after
 from dra_driver.hardware.port import Fingerprint, Hardware, Partitionable
 from dra_driver.inventory.offering import Inventory
 from dra_driver.model.errors import DriverError
@@ -43,10 +44,9 @@ class Judge(Protocol):
 
 
 class Scanner:
-    """Keeps `inventory` up to date, and calls `on_change` with each new one and after each change that the probe saw.
+    """Keeps `inventory` up to date. The listener hears of each new one, and of each change that the probe saw.
 
-    `on_driver_change` is called once, when the loaded driver is no longer the one whose library this process has
-    open.
+    It hears once when the loaded driver is no longer the one whose library this process has open.
     """
 
     def __init__(
@@ -55,20 +55,19 @@ class Scanner:
         inventory: NodeInventory,
         judge: Judge,
         *,
-        on_change: Callable[[], None],
-        on_driver_change: Callable[[], None],
+        own_changes: OwnChanges,
+        listener: Listener,
         probe_s: float = PROBE_SECONDS,
         full_s: float = FULL_SECONDS,
     ) -> None:
         self._hardware, self._inventory, self._judge = hardware, inventory, judge
-        self._on_change, self._on_driver_change = on_change, on_driver_change
+        self._own_changes, self._listener = own_changes, listener
         self._probe_s, self._full_s = probe_s, full_s
         self._is_paused = False
         self._is_let_go = False
         self._fingerprint: tuple[Hashable, Hashable] = (None, None)
         self._scanned_at = float("-inf")
         self._asks, self._answered = 0, 0  # a request made during a look gets its own look
-        self._own: set[str] = set()  # PCI addresses of GPUs that this agent changed since the last turn
         self._loop = Loop("scanner", self._turn, failure="hardware scan failed", fault_s=probe_s)
         self._facts: Facts | None = None  # the facts of the last discovery
         self._limits_memory: dict[str, bool] = {}  # by PCI address, as read while MIG mode was off
@@ -76,7 +75,7 @@ class Scanner:
         self.scan_seconds = 0.0
 
     def start(self) -> None:
-        """Start the thread; `on_change` is called as soon as the first inventory is known."""
+        """Start the thread; the listener hears as soon as the first inventory is known."""
         self._loop.start()
 
     def stop(self, timeout_s: float = 1.0) -> None:
@@ -87,10 +86,6 @@ class Scanner:
         """Make a full discovery now rather than at the next probe."""
         self._asks += 1
         self._loop.wake()
-
-    def changed_here(self, gpu: GpuFacts) -> None:
-        """Record that this agent changed a GPU's MIG mode or partitions; the next probe will see that."""
-        self._own.add(gpu.pci_address)
 
     def let_go(self) -> None:
         """Release the vendor's library until `resume`, so that the driver can be unloaded."""
@@ -108,7 +103,7 @@ class Scanner:
         except DriverError as error:
             if error.code == DRIVER_CHANGED:
                 log.warning("the loaded driver changed", extra=fields(err=str(error)))
-                self._on_driver_change()
+                self._listener.driver_changed()
                 return None
             log.warning("hardware scan failed", extra=fields(code=error.code, err=str(error)))
         return self._probe_s
@@ -121,8 +116,7 @@ class Scanner:
                 log.info("vendor's library released")
             return
         self._is_let_go = False
-        asked, own = self._asks, frozenset(self._own)
-        self._own -= own
+        asked, own = self._asks, self._own_changes.take()
         fingerprint = (self._hardware.fingerprint(), self._judge.fingerprint())
         now = time.monotonic()
         is_due = asked != self._answered or now - self._scanned_at >= self._full_s
@@ -169,9 +163,9 @@ class Scanner:
         before = self._inventory.take(findings)
         if self._inventory.current != before:
             self._log(what, before, self._inventory.current)
-            self._on_change()
+            self._listener.inventory_changed()
         elif is_seen:  # device nodes may have changed although no device did
-            self._on_change()
+            self._listener.inventory_changed()
 
     def _log(self, what: str, before: Inventory, inventory: Inventory) -> None:
         known = set(before.problems)

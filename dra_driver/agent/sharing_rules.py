@@ -20,6 +20,7 @@ from dra_driver.kube.ports import NodeApi
 from dra_driver.model.errors import ApiError, InputError
 from dra_driver.model.sharing import Tenants
 from dra_driver.model.stamp import stamp_of
+from dra_driver.plugin.node_claims.allocations import AllocatedDevices
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -39,7 +40,7 @@ class CurrentSharingRules:
         node: str,
         *,
         api: NodeApi,
-        allocated: Callable[[], frozenset[tuple[str, bool]]],
+        allocated: AllocatedDevices,
         clock: Callable[[], float] = time.monotonic,
         tenants: Tenants = Tenants.ANY,
     ) -> None:
@@ -79,7 +80,7 @@ class CurrentSharingRules:
         Raises: DriverError while these devices can't be determined.
         """
         if self._must_ask:
-            self._held = self._allocated()
+            self._held = self._allocated.forms()
             self._must_ask, self._held_until = False, self._clock() + SETTLE_SECONDS
         known = {name for name, _ in ownership.forms}
         self._held = frozenset(one for one in self._held if one[0] not in known)

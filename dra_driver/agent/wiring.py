@@ -4,7 +4,7 @@
                                  └──► preparer ◄── plugin server ◄── kubelet
 
 A part knows what is upstream of it, and asks it. Changes reach what is downstream through a `listener`, which is
-the agent itself: no part holds a reference to anything downstream.
+the agent itself: no part holds a reference to anything downstream, and none is given a function of another part.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from dra_driver.agent.scanner import Scanner
 from dra_driver.agent.sharing_rules import CurrentSharingRules
 from dra_driver.controller.publisher import Publisher
 from dra_driver.controller.rivals import AgentMark
+from dra_driver.hardware.own_change import OwnChanges
 from dra_driver.hardware.port import HealthReporter, Metered
 from dra_driver.mps.client import MpsClient, socket_path
 from dra_driver.plugin.composition import ClaimSurroundings, ClaimWork, NodeFolders, compose
 from dra_driver.plugin.instances.folder_use import folder_id
 from dra_driver.plugin.instances.roles import NodeRole
-from dra_driver.plugin.kubelet.call_notes import Answered
 from dra_driver.plugin.kubelet.same_name_drivers import STARTED
 from dra_driver.plugin.kubelet.server import PluginServer
 from dra_driver.plugin.mig.abandoned_partitions import AbandonedPartitions
@@ -75,16 +75,16 @@ def join_parts(node: Node, listener: Listener) -> Parts:
     options, inventory = node.options, NodeInventory()
     allocated = AllocatedDevices(node.claims, node.identity)
     sharing = CurrentSharingRules(
-        options.sharing_config, options.node, api=node.api, allocated=allocated.forms, tenants=options.mps_tenants
+        options.sharing_config, options.node, api=node.api, allocated=allocated, tenants=options.mps_tenants
     )
     neighbours = _neighbours(node, listener)
     offer = _offer(node, inventory, allocated, sharing, neighbours)
     users = DeviceUsers(node.api, node.identity, node.ledger)
     health = _health(node, inventory, listener, users)
     judge = CompletingJudge(offer, health) if health else offer
-    changed, driver_changed = listener.inventory_changed, listener.driver_changed
-    scanner = Scanner(node.hardware, inventory, judge, on_change=changed, on_driver_change=driver_changed)
-    work = _claim_work(node, inventory, scanner, users if health else node.api)
+    own_changes = OwnChanges()
+    scanner = Scanner(node.hardware, inventory, judge, own_changes=own_changes, listener=listener)
+    work = _claim_work(node, inventory, own_changes, users if health else node.api)
     return Parts(
         inventory,
         neighbours,
@@ -93,11 +93,11 @@ def join_parts(node: Node, listener: Listener) -> Parts:
         scanner,
         Publisher(node.api, node=options.node, driver=options.driver, offers=offer, mark=_mark_of(options.data_dir)),
         work.repair,
-        _server(node, work.preparer, listener.answered, health),
-        _declared_mig(node, offer, scanner),
+        _server(node, work.preparer, listener, health),
+        _declared_mig(node, offer),
         _abandoned_partitions(node, neighbours),
-        Reaper(work.repair, node.store, driver=options.driver, tidy=listener.tidy, is_here=node.claims.is_here),
-        NodeRole(options.data_dir / "role.lock", gained=listener.role_gained, lost=listener.role_lost),
+        Reaper(work.repair, node.store, driver=options.driver, chores=[listener], claims=node.claims),
+        NodeRole(options.data_dir / "role.lock", listener),
         health,
         _meter(node, inventory),
     )
@@ -132,12 +132,11 @@ def _neighbours(node: Node, listener: Listener) -> Neighbours:
         claims=node.claims,
         boot_id=node.identity.boot_id,
         events=node.events,
-        changed=listener.neighbours_changed,
-        alone=listener.became_alone,
+        listener=listener,
     )
 
 
-def _claim_work(node: Node, inventory: NodeInventory, scanner: Scanner, api: ClaimApi) -> ClaimWork:
+def _claim_work(node: Node, inventory: NodeInventory, own_changes: OwnChanges, api: ClaimApi) -> ClaimWork:
     options = node.options
     return compose(
         ClaimSurroundings(
@@ -147,10 +146,10 @@ def _claim_work(node: Node, inventory: NodeInventory, scanner: Scanner, api: Cla
             store=node.store,
             locks=node.locks,
             hardware=node.hardware,
-            inventory=inventory.read,
-            gone=GoneClaims(node.identity, node.api, node.ledger, node.hardware, inventory.read, find=node.claims.find),
+            inventory=inventory,
+            gone=GoneClaims(node.identity, node.api, node.ledger, node.hardware, inventory, claims=node.claims),
             folders=NodeFolders(options.kubelet_dir / "pods", cgroups=Path(options.roots.sys) / "fs/cgroup"),
-            gpu_changed=scanner.changed_here,
+            own_changes=own_changes,
             supervisor=MpsClient(socket_path(options.data_dir)),
         )
     )
@@ -173,8 +172,8 @@ def _health(node: Node, inventory: NodeInventory, listener: Listener, users: Dev
         node=options.node,
         pool=node.identity.pool,
         boot_id=node.identity.boot_id,
-        inventory=inventory.read,
-        taint=listener.health_changed,
+        inventory=inventory,
+        listener=listener,
         events=FaultEvents(node.api, users, node=options.node, driver=options.driver),
         users=users,
     )
@@ -186,7 +185,7 @@ def _meter(node: Node, inventory: NodeInventory) -> NodeMeter | None:
         return None
     from dra_driver.agent.node_metering import make_meter  # noqa: PLC0415 - only where the GPUs are metered
 
-    return make_meter(node, node.hardware, node.options.telemetry, inventory.read)
+    return make_meter(node, node.hardware, node.options.telemetry, inventory)
 
 
 def _eviction_slots(node: Node, policy: HealthPolicy) -> LeaseSlots:
@@ -197,7 +196,7 @@ def _eviction_slots(node: Node, policy: HealthPolicy) -> LeaseSlots:
     return LeaseSlots(node.api, namespace=node.options.lease_namespace, names=names, period_s=limit.period_s)
 
 
-def _server(node: Node, preparer: Preparer, answered: Answered, health: NodeHealth | None) -> PluginServer:
+def _server(node: Node, preparer: Preparer, listener: Listener, health: NodeHealth | None) -> PluginServer:
     options = node.options
     return PluginServer(
         driver=options.driver,
@@ -205,21 +204,20 @@ def _server(node: Node, preparer: Preparer, answered: Answered, health: NodeHeal
         plugins_dir=options.plugins_dir,
         pod_uid=options.pod_uid,
         preparer=preparer,
-        answered=answered,
+        listener=listener,
         health=health.stream if health else None,
     )
 
 
-def _declared_mig(node: Node, offer: NodeOffer, scanner: Scanner) -> DeclaredMig:
+def _declared_mig(node: Node, offer: NodeOffer) -> DeclaredMig:
     options = node.options
     return DeclaredMig(
         GeometrySource(options.mig_geometry, options.node, api=node.api, kubelet=node.claims, file=options.mig_config),
         hardware=node.hardware,
         ledger=node.ledger,
         locks=node.locks,
-        allocated=offer.used,
-        changed=scanner.look_now,
-        tell=node.events.send,
+        offered=offer,
+        events=node.events,
     )
 
 
@@ -231,8 +229,8 @@ def _abandoned_partitions(node: Node, neighbours: Neighbours) -> AbandonedPartit
         ledger=node.ledger,
         locks=node.locks,
         boot_id=node.identity.boot_id,
-        may_hold=neighbours.may_hold,
-        tell=node.events.send,
+        claims=neighbours,
+        events=node.events,
     )
 
 

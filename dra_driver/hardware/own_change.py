@@ -1,4 +1,4 @@
-"""Own change: a node's facts after this driver changed the partitions of some GPUs, without a discovery.
+"""Own changes: which GPUs this driver changed, and the facts after that, without a discovery.
 
 In: the facts as last discovered, and the GPUs that were changed. Out: the facts as a discovery would find them now, or
 None where only a discovery can tell. Only what a change of MIG mode or partitions changes is read.
@@ -14,6 +14,26 @@ from dra_driver.hardware.mixing import MIXED, mixing_problems
 from dra_driver.hardware.port import Partitionable
 
 READ_SECONDS = 5.0
+
+
+class OwnChanges:
+    """The GPUs whose MIG mode or partitions this agent changed since that was last looked at, by PCI address.
+
+    Who changes a GPU adds it before and after; who looks at the hardware takes them all. Any thread may do either.
+    """
+
+    def __init__(self) -> None:
+        self._addresses: set[str] = set()
+
+    def add(self, gpu: GpuFacts) -> None:
+        """Record that a GPU is about to be changed, or was."""
+        self._addresses.add(gpu.pci_address)
+
+    def take(self) -> frozenset[str]:
+        """Return the PCI addresses of the changed GPUs, and forget them. One that is added meanwhile is kept."""
+        taken = frozenset(self._addresses)
+        self._addresses -= taken
+        return taken
 
 
 def facts_after(

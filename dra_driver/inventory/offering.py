@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
+from typing import Protocol
 
 from dra_driver.hardware.facts import Problem
 from dra_driver.inventory.device import Device
@@ -124,3 +125,11 @@ class Inventory:
         for device in (*self.offering.every(), *self.hidden):
             found.setdefault(device.name, []).append(device)
         return {name: tuple(forms) for name, forms in found.items()}
+
+
+class CurrentInventory(Protocol):
+    """What holds the newest inventory of a node; any thread may read it."""
+
+    @property
+    def current(self) -> Inventory:
+        """Return the newest inventory."""

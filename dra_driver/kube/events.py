@@ -106,6 +106,17 @@ class Told:
             return True
 
 
+class NodeEvents:
+    """Sends events about one node. A failure never reaches the caller."""
+
+    def __init__(self, api: KubeApi, *, node: str, driver: str) -> None:
+        self._api, self._node, self._driver = api, node, driver
+
+    def send(self, reason: str, message: str, kind: Literal["Normal", "Warning"] = "Normal") -> None:
+        """Send an event, unless the same one was sent recently."""
+        send_event(self._api, node_event(self._node, self._driver, kind, reason, message))
+
+
 _told: WeakKeyDictionary[KubeApi, Told] = WeakKeyDictionary()
 _told_lock = threading.Lock()
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from dra_driver.hardware.metered import MeterPlan, MeterReport
 from dra_driver.hardware.port import Metered
-from dra_driver.inventory.offering import Inventory
+from dra_driver.inventory.offering import CurrentInventory, Inventory
 from dra_driver.metering.billing import Billing
 from dra_driver.metering.claim_tally import ClaimTallies
 from dra_driver.metering.holders import Holder, Subject, holders_of
@@ -62,7 +62,7 @@ class NodeMeter:
         kubelet: PodResources,
         *,
         settings: MeterSettings,
-        inventory: Callable[[], Inventory],
+        inventory: CurrentInventory,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._hardware, self._ledger, self._kubelet = hardware, ledger, kubelet
@@ -117,7 +117,7 @@ class NodeMeter:
                 return waits_s
             self._changed_at = None
         report = self._hardware.meter_report()
-        inventory = self._inventory()
+        inventory = self._inventory.current
         self._read_claims()
         holders = holders_of(self._records, inventory, self._users)
         self._shared = frozenset(gpu for (gpu, _), found in holders.items() if len(found) > 1)

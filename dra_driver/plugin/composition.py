@@ -8,14 +8,13 @@ reaper ──► Repair ──────────────► undo
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from dra_driver.cdi.store import CdiStore
-from dra_driver.hardware.facts import GpuFacts
+from dra_driver.hardware.own_change import OwnChanges
 from dra_driver.hardware.port import Hardware
-from dra_driver.inventory.offering import Inventory
+from dra_driver.inventory.offering import CurrentInventory
 from dra_driver.mps.settings import MpsSupervisor
 from dra_driver.plugin.effects.cdi_file import CdiFiles, DriverCdiNames
 from dra_driver.plugin.effects.late_pods import LatePods
@@ -71,10 +70,10 @@ class ClaimSurroundings:
         store: the folder of CDI files.
         locks: the locks of claims, devices and GPUs, which two agents share.
         hardware: the vendor's port. Its optional parts decide which steps can be carried out.
-        inventory: returns the devices that are known now.
+        inventory: holds the devices that are known now.
         gone: judges whether a claim that holds devices was deleted for good.
         folders: where pods, processes and cgroups are seen.
-        gpu_changed: called with a GPU before and after each change of its MIG mode or partitions.
+        own_changes: a GPU is added to it before and after each change of its MIG mode or partitions.
         supervisor: keeps the MPS daemons; if it is None, claims that ask for MPS are refused.
     """
 
@@ -84,10 +83,10 @@ class ClaimSurroundings:
     store: CdiStore
     locks: NodeLocks
     hardware: Hardware
-    inventory: Callable[[], Inventory]
+    inventory: CurrentInventory
     gone: GoneClaims
     folders: NodeFolders = NodeFolders()
-    gpu_changed: Callable[[GpuFacts], None] = lambda _: None
+    own_changes: OwnChanges = field(default_factory=OwnChanges)
     supervisor: MpsSupervisor | None = None
 
 
@@ -127,7 +126,7 @@ def compose(here: ClaimSurroundings) -> ClaimWork:
 def _performers(here: ClaimSurroundings) -> _Performers:
     hardware, ledger, locks, boot_id = here.hardware, here.ledger, here.locks, here.node.boot_id
     pods = PodCgroups(here.folders.cgroups)
-    modes = MigModes(hardware, locks, ledger, boot_id, changed=here.gpu_changed)
+    modes = MigModes(hardware, locks, ledger, boot_id, own_changes=here.own_changes)
     sharing = SharingHolders(SharingEffects(hardware, here.supervisor), ledger, locks, boot_id)
     limiter = MemoryLimiter(hardware, ledger, locks, pods)
     partitioner = Partitioner(hardware, modes, boot_id)
@@ -138,10 +137,10 @@ def _performers(here: ClaimSurroundings) -> _Performers:
 def _undoing(here: ClaimSurroundings, performers: _Performers) -> _Undoing:
     ledger, folders = here.ledger, here.folders
     pause = InterruptiblePause(ledger.version)
-    guard = Guard(ledger, here.node.boot_id, folders.pods, freed=pause.wake, proc=folders.proc)
+    guard = Guard(ledger, here.node.boot_id, folders.pods, waiting=pause, proc=folders.proc)
     names = DriverCdiNames(here.node.driver)
     undo = ClaimUndo(
-        ledger, here.locks, performers.effects, here.store, names, guard=guard, gone=here.gone, freed=pause.wake
+        ledger, here.locks, performers.effects, here.store, names, guard=guard, gone=here.gone, waiting=pause
     )
     return _Undoing(pause, guard, undo)
 

@@ -1,12 +1,14 @@
 """Changes that the agent made itself are known without a discovery, and nothing else is overlooked."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from dra_driver.agent.node_inventory import Findings, NodeInventory
 from dra_driver.agent.scanner import Scanner
 from dra_driver.hardware.facts import Problem
+from dra_driver.hardware.own_change import OwnChanges
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.simulated import SimulatedHardware
 from dra_driver.inventory.mig.partitions import MigPolicy
@@ -34,13 +36,13 @@ class Bench:
     def __init__(self, folder) -> None:
         self.hardware = SimulatedHardware("dgx-h100", Roots(), node_name="n", state_dir=folder)
         self.inventory = NodeInventory()
-        self.told = []
+        self.told, self.own_changes = [], OwnChanges()
         self.scanner = Scanner(
             self.hardware,
             self.inventory,
             OnDemand(),
-            on_change=lambda: self.told.append(self.inventory.current),
-            on_driver_change=lambda: None,
+            own_changes=self.own_changes,
+            listener=SimpleNamespace(inventory_changed=lambda: self.told.append(self.inventory.current)),
         )
         self.turn()
 
@@ -53,20 +55,20 @@ class Bench:
     def make(self, index: int = 0, start: int = 0, *, is_own: bool = True):
         gpu = self.gpu(index)
         if is_own:
-            self.scanner.changed_here(gpu)
+            self.own_changes.add(gpu)
         self.hardware.set_mig_mode(gpu, True, 5)
         profile = next(p for p in gpu.mig_profiles if p.name == "1g.10gb")
         made = self.hardware.create_partition(gpu, profile, start, 5)
         if is_own:
-            self.scanner.changed_here(gpu)
+            self.own_changes.add(gpu)
         return made
 
     def destroy(self, made, index: int = 0) -> None:
         gpu = self.gpu(index)
-        self.scanner.changed_here(gpu)
+        self.own_changes.add(gpu)
         self.hardware.destroy_partition(gpu, made.uuid, 5)
         self.hardware.set_mig_mode(gpu, False, 5)
-        self.scanner.changed_here(gpu)
+        self.own_changes.add(gpu)
 
     def known(self):
         return [d.partition.uuid for d in self.inventory.current.devices if d.partition]

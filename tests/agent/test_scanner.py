@@ -3,10 +3,12 @@
 import threading
 import time
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 from dra_driver.agent.node_inventory import Findings, NodeInventory
 from dra_driver.agent.scanner import Scanner
 from dra_driver.hardware.facts import Facts, GpuFacts
+from dra_driver.hardware.own_change import OwnChanges
 from dra_driver.model.errors import HardwareError
 from tests.support.waiting import until
 
@@ -60,8 +62,8 @@ def scanning(hardware, **options):
         hardware,
         inventory,
         AsTheyStand(),
-        on_change=lambda: told.append(inventory.current),
-        on_driver_change=changed.set,
+        own_changes=OwnChanges(),
+        listener=SimpleNamespace(inventory_changed=lambda: told.append(inventory.current), driver_changed=changed.set),
         **({"probe_s": 0.01, "full_s": 60.0} | options),
     )
     scanner.newest = inventory

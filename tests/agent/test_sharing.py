@@ -41,9 +41,9 @@ class World:
 
     def sharing(self, text=FOUR):
         self.write(text)
-        return CurrentSharingRules(self.path, "node", api=self.node, allocated=self.look, clock=lambda: self.now)
+        return CurrentSharingRules(self.path, "node", api=self.node, allocated=self, clock=lambda: self.now)
 
-    def look(self):
+    def forms(self):
         self.looks += 1
         if self.refusal:
             raise self.refusal
@@ -56,7 +56,7 @@ def world(tmp_path):
 
 
 def test_without_a_file_nothing_is_shared_and_nobody_is_asked(world):
-    sharing = CurrentSharingRules(None, "node", api=world.node, allocated=world.look)
+    sharing = CurrentSharingRules(None, "node", api=world.node, allocated=world)
     assert sharing.look() is NOTHING_SHARED
     assert sharing.with_allocated(Ownership()) == Ownership()
     assert (sharing.fingerprint(), world.looks, world.node.asked) == (None, 0, 0)

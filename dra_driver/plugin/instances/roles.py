@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from dra_driver.model.errors import DriverError, NodeError
 from dra_driver.telemetry.logs import fields
@@ -20,14 +21,21 @@ log = logging.getLogger(__name__)
 POLL_SECONDS = 0.2  # how often to try while the other instance has the role
 
 
+class RoleListener(Protocol):
+    """What hears, in the role's own thread, that this instance has the role or no longer has it."""
+
+    def role_gained(self) -> None:
+        """Begin what only the instance with the role does. Raises: DriverError."""
+
+    def role_lost(self) -> None:
+        """End it; the other instance takes over once this returns. Raises: DriverError."""
+
+
 class NodeRole:
-    """The role that belongs to whoever holds the lock file `path`.
+    """The role that belongs to whoever holds the lock file `path`."""
 
-    `gained` and `lost` run in the role's own thread.
-    """
-
-    def __init__(self, path: str | os.PathLike[str], *, gained: Callable[[], None], lost: Callable[[], None]) -> None:
-        self._path, self._gained, self._lost = Path(path), gained, lost
+    def __init__(self, path: str | os.PathLike[str], listener: RoleListener) -> None:
+        self._path, self._listener = Path(path), listener
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self.is_held = False
@@ -38,7 +46,7 @@ class NodeRole:
         self._thread.start()
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """Release the role: `lost` runs first, and then the other instance may take the role."""
+        """Release the role: the listener hears of it first, and then the other instance may take the role."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(timeout_s)
@@ -50,9 +58,9 @@ class NodeRole:
                     return
             self.is_held = True
             log.info("role gained", extra=fields(role=self._path.name, pid=os.getpid()))
-            self._call(self._gained)
+            self._call(self._listener.role_gained)
             self._stop.wait()
-            self._call(self._lost)
+            self._call(self._listener.role_lost)
             self.is_held = False
             log.info("role given up", extra=fields(role=self._path.name))
         finally:

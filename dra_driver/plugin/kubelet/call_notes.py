@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.loop import Loop
@@ -20,7 +20,12 @@ log = logging.getLogger(__name__)
 
 LAG_SECONDS = 0.1
 
-Answered = Callable[[str, float, str], None]  # rpc, seconds, "ok" or the error's code
+
+class AnswerListener(Protocol):
+    """What hears of the kubelet's calls after they were answered, in one thread."""
+
+    def answered(self, rpc: str, seconds: float, code: str) -> None:
+        """Hear that a call was answered for one claim after some seconds; the code is an error's, or "ok"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +42,10 @@ class CallNote:
 
 
 class CallNotes:
-    """Counts each note with `answered`, and logs it. Any thread may add notes."""
+    """Tells the listener of each note, and logs it. Any thread may add notes."""
 
-    def __init__(self, answered: Answered) -> None:
-        self._answered = answered
+    def __init__(self, listener: AnswerListener | None) -> None:
+        self._listener = listener
         self._notes: deque[CallNote] = deque()
         self._is_awake = self._has_lagged = False
         self._loop = Loop("call-notes", self._turn, failure="calls not logged")
@@ -72,7 +77,8 @@ class CallNotes:
     def _write(self) -> None:
         while self._notes:
             note = self._notes.popleft()
-            self._answered(note.rpc, note.took_s, note.code)
+            if self._listener is not None:
+                self._listener.answered(note.rpc, note.took_s, note.code)
             record = {"claim": note.claim, "claim_uid": note.uid, "took_ms": round(note.took_s * 1000, 1)}
             if note.err:
                 log.warning("claim refused", extra=fields(rpc=note.rpc, code=note.code, err=note.err, **record))

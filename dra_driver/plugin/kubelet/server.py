@@ -16,7 +16,7 @@ from typing import Any
 import grpc
 
 from dra_driver.model.stamp import Stamp
-from dra_driver.plugin.kubelet.call_notes import Answered, CallNotes
+from dra_driver.plugin.kubelet.call_notes import AnswerListener, CallNotes
 from dra_driver.plugin.kubelet.claim_calls import PrepareCall, UnprepareCall
 from dra_driver.plugin.kubelet.health_stream import HEALTH_VERSIONS, HealthStream
 from dra_driver.plugin.kubelet.methods import VERSIONS, dra_methods
@@ -49,10 +49,10 @@ class PluginServer:
         plugins_dir: Path,
         pod_uid: str,
         preparer: Preparer,
-        answered: Answered = lambda *_: None,
+        listener: AnswerListener | None = None,
         health: HealthStream | None = None,
     ) -> None:
-        self._driver, self._preparer, self._notes = driver, preparer, CallNotes(answered)
+        self._driver, self._preparer, self._notes = driver, preparer, CallNotes(listener)
         self._health = health
         self.paths = choose_paths(driver, registrar_dir, plugins_dir / driver, pod_uid)
         self._registration = Registration(

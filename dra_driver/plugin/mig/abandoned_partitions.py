@@ -17,12 +17,14 @@ a partition that is made later in the same place may get the same UUID.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 from dra_driver.hardware.facts import Facts, GpuFacts, PartitionFacts
 from dra_driver.hardware.port import Hardware, Partitionable, ProcessLister
+from dra_driver.kube.events import NodeEvents
 from dra_driver.model.errors import DriverError
 from dra_driver.model.names import gpu_name, partition_name
 from dra_driver.plugin.deadline import Deadline
@@ -44,12 +46,15 @@ SET_ASIDE = ".ended"
 DESTROYED = "AbandonedMigPartitionDestroyed"
 
 
-class AbandonedPartitions:
-    """The partitions that another driver left in `folder`'s checkpoint.
+class OtherClaims(Protocol):
+    """The claims of other drivers on this node."""
 
-    `may_hold` returns whether a claim, by UID, may still hold its devices; `tell` sends an event (reason, message) to
-    the node.
-    """
+    def may_hold(self, uid: str) -> bool:
+        """Return whether a claim may still hold its devices."""
+
+
+class AbandonedPartitions:
+    """The partitions that another driver left in `folder`'s checkpoint. The node gets an event about each destroyed."""
 
     def __init__(
         self,
@@ -60,12 +65,12 @@ class AbandonedPartitions:
         ledger: Ledger,
         locks: NodeLocks,
         boot_id: str,
-        may_hold: Callable[[str], bool],
-        tell: Callable[[str, str], None] = lambda *_: None,
+        claims: OtherClaims,
+        events: NodeEvents,
     ) -> None:
         self._file, self._driver, self._boot_id = folder / FILE, driver, boot_id
         self._hardware, self._ledger, self._locks = hardware, ledger, locks
-        self._may_hold, self._tell = may_hold, tell
+        self._claims, self._events = claims, events
         self._owners = PartitionOwners(hardware, ledger, locks, boot_id)
         self._told: set[str] = set()  # what was logged already
 
@@ -76,7 +81,7 @@ class AbandonedPartitions:
         logged and tried again by the next call.
         """
         claims = read_checkpoint(self._file, driver=self._driver, boot_id=self._boot_id)
-        ended = [claim for claim in claims if not self._may_hold(claim.uid)]
+        ended = [claim for claim in claims if not self._claims.may_hold(claim.uid)]
         if not any(claim.partitions for claim in ended):
             return 0
         port, facts = self._hardware, self._hardware.discover()
@@ -114,7 +119,7 @@ class AbandonedPartitions:
                 "partition of another driver's ended claim destroyed",
                 extra=fields(device=what, claim=claim.name, claim_uid=claim.uid),
             )
-            self._tell(DESTROYED, f"{what}: made by another driver for claim {claim.name}, which has ended")
+            self._events.send(DESTROYED, f"{what}: made by another driver for claim {claim.name}, which has ended")
         return bool(what)
 
     # The methods below run under the GPU's lock

@@ -8,11 +8,12 @@ word. The partitions made here belong to no claim, so they are published as they
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from typing import Protocol
 
 from dra_driver.hardware.facts import GpuFacts, Problem
 from dra_driver.hardware.port import Hardware, Partitionable
 from dra_driver.inventory.mig.geometry import Wanted, wanted_of
+from dra_driver.kube.events import NodeEvents
 from dra_driver.model.errors import DriverError
 from dra_driver.model.names import gpu_name
 from dra_driver.plugin.deadline import Deadline
@@ -28,12 +29,15 @@ APPLIED, NOT_APPLIED = "MigGeometryApplied", "MigGeometryNotApplied"
 _CODE = "inventory.geometry"
 
 
-class DeclaredMig:
-    """Applies one declaration on one node.
+class OfferedDevices(Protocol):
+    """What this node offers."""
 
-    `allocated` returns the names of this pool's devices in any claim's allocation; `tell` sends an event (reason,
-    message) to the node.
-    """
+    def used(self) -> frozenset[str]:
+        """Return the names of the devices that claims were given. Raises: DriverError."""
+
+
+class DeclaredMig:
+    """Applies one declaration on one node, and sends the node an event about what it did or could not do."""
 
     def __init__(
         self,
@@ -42,13 +46,12 @@ class DeclaredMig:
         hardware: Hardware,
         ledger: Ledger,
         locks: NodeLocks,
-        allocated: Callable[[], frozenset[str]],
-        changed: Callable[[], None],
-        tell: Callable[[str, str], None] = lambda *_: None,
+        offered: OfferedDevices,
+        events: NodeEvents,
     ) -> None:
         self._source = source
         self._hardware, self._ledger, self._locks = hardware, ledger, locks
-        self._allocated, self._changed, self._tell = allocated, changed, tell
+        self._offered, self._events = offered, events
         self.problems: tuple[Problem, ...] = ()
         self._is_aside = False
         self._used: frozenset[str] | None = None  # devices that claims hold, listed at most once per run of `apply`
@@ -98,11 +101,10 @@ class DeclaredMig:
                 "GPU not partitioned as declared", extra=fields(device=problem.subject, problem=problem.message)
             )
         if news:
-            self._tell(NOT_APPLIED, "; ".join(f"{p.subject}: {p.message}" for p in news))
+            self._events.send(NOT_APPLIED, "; ".join(f"{p.subject}: {p.message}" for p in news))
         if count:
             log.info("GPUs partitioned as declared", extra=fields(profile=name, count=count))
-            self._tell(APPLIED, f"geometry {name} applied to {count} GPU{'s' * (count > 1)}")
-            self._changed()
+            self._events.send(APPLIED, f"geometry {name} applied to {count} GPU{'s' * (count > 1)}")
 
     def _apply(self, port: Partitionable, gpu: GpuFacts, wanted: Wanted | str | None) -> tuple[str, bool]:
         """Bring one GPU to its geometry. Return what is wrong ("" for nothing), and whether anything was changed."""
@@ -117,7 +119,7 @@ class DeclaredMig:
             if not surplus and not missing and gpu.mig_enabled == wanted.is_enabled:
                 return "", False
             if self._used is None:
-                self._used = self._allocated()
+                self._used = self._offered.used()
             if any(_is_of(gpu, name) for name in self._ledger.held() | self._used):
                 return "waiting until no claim uses the GPU", False
             for partition in surplus:

@@ -8,12 +8,13 @@ switched off between a call's check and its partition. Each GPU has its own lock
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
 from dra_driver.claims.plan import MigModeStep
 from dra_driver.hardware.facts import GpuFacts
+from dra_driver.hardware.own_change import OwnChanges
 from dra_driver.hardware.port import Hardware, Partitionable
 from dra_driver.model.errors import HardwareError, Retry
 from dra_driver.model.names import gpu_name
@@ -31,7 +32,7 @@ log = logging.getLogger(__name__)
 class MigModes(StepPerformer[MigModeStep, RecordedMode]):
     """The MIG mode of one node's GPUs.
 
-    `changed` is called with a GPU before and after each change of its MIG mode or partitions.
+    A GPU is added to `own_changes` before and after each change of its MIG mode or partitions.
     """
 
     kind = MigModeStep.kind
@@ -43,10 +44,10 @@ class MigModes(StepPerformer[MigModeStep, RecordedMode]):
         ledger: Ledger,
         boot_id: str,
         *,
-        changed: Callable[[GpuFacts], None] = lambda _: None,
+        own_changes: OwnChanges,
     ) -> None:
         self._locks, self._ledger, self._boot_id = locks, ledger, boot_id
-        self.changed = changed
+        self.own_changes = own_changes
         self._partitionable = hardware if isinstance(hardware, Partitionable) else None
 
     def intent(self, step: MigModeStep) -> RecordedMode:
@@ -133,7 +134,7 @@ class MigModes(StepPerformer[MigModeStep, RecordedMode]):
                 self._ledger.set_mode(gpu.pci_address, None)
 
     def _switch(self, gpu: GpuFacts, deadline: Deadline, *, enabled: bool) -> None:
-        self.changed(gpu)
+        self.own_changes.add(gpu)
         self.port(gpu).set_mig_mode(gpu, enabled, deadline.remaining())
         log.info("MIG mode switched", extra=fields(device=gpu.pci_address, status="on" if enabled else "off"))
-        self.changed(gpu)
+        self.own_changes.add(gpu)

@@ -105,9 +105,9 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
         with self._modes.hold(gpu, deadline):
             left, port = deadline.remaining(), self._modes.port(gpu)
             found = None if recorded.uuid else self._at(gpu, place)
-            self._modes.changed(gpu)
+            self._modes.own_changes.add(gpu)
             port.destroy_partition(gpu, found.uuid if found else recorded.uuid or "", left, placement=place)
-            self._modes.changed(gpu)
+            self._modes.own_changes.add(gpu)
             self._modes.switch_off_if_unused(gpu, undoing.uid, deadline)
 
     def _stand_or_make(
@@ -121,14 +121,14 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
             intent = self._intended(recorded)
             if intent != recorded:
                 run.note(intent)
-            self._modes.changed(step.gpu)
+            self._modes.own_changes.add(step.gpu)
             try:
                 made = self._create(step, run.deadline)
             except HardwareError as error:  # wait, with the lock free, for room that is being released
                 if error.code not in _NO_ROOM or patience.remaining() <= _POLL_SECONDS:
                     raise
                 return None
-            self._modes.changed(step.gpu)
+            self._modes.own_changes.add(step.gpu)
         log.info("partition made", extra=fields(device=step.device, status=made.uuid))
         return MadePartition(step.gpu, made, replace(intent, uuid=made.uuid))
 

@@ -24,6 +24,7 @@ from dra_driver.hardware.facts import Problem
 from dra_driver.inventory.device import Device
 from dra_driver.model.errors import DriverError
 from dra_driver.model.wire import ClaimWire
+from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.neighbours.leftovers import read_leftovers
 from dra_driver.plugin.node_claims.claim_results import name_of, results, uid_of
 from dra_driver.telemetry.logs import fields
@@ -53,10 +54,7 @@ class UnknownClaims(Protocol):
 
 
 class ForeignClaims:
-    """Keeps what is held under foreign names; `changed` is called after the first answer and whenever that changes.
-
-    `is_ours` returns whether the claim with a UID is in the ledger.
-    """
+    """Keeps what is held under foreign names; `changed` is called after the first answer and whenever that changes."""
 
     def __init__(
         self,
@@ -65,12 +63,12 @@ class ForeignClaims:
         *,
         node: str,
         driver: str,
-        is_ours: Callable[[str], bool],
+        ledger: Ledger,
         changed: Callable[[], None],
         look_s: float = LOOK_SECONDS,
     ) -> None:
         self._claims, self._cdi_root, self._node, self._driver = claims, cdi_root, node, driver
-        self._is_ours, self._changed, self._look_s = is_ours, changed, look_s
+        self._ledger, self._changed, self._look_s = ledger, changed, look_s
         self._loop = Loop("foreign-claims", self._turn, failure="check for foreign claims failed", fault_s=look_s)
         self._looks, self._reasons = 0, 0  # answers since the last reason to look; number of reasons
         self._soon: list[float] = []  # pauses before the next checks
@@ -138,6 +136,13 @@ class ForeignClaims:
     def _leftovers(self) -> Mapping[str, tuple[str, ...]]:
         left = read_leftovers(self._cdi_root, self._driver)
         return {uid: devices for uid, devices in left.items() if not self._is_ours(uid)}
+
+    def _is_ours(self, uid: str) -> bool:
+        """Return whether a claim is in the ledger."""
+        try:
+            return self._ledger.get(uid) is not None
+        except DriverError:
+            return False  # then the devices in its file are withheld
 
     def _take(self, found: Mapping[str, str]) -> None:
         is_first, self._looks = not self._looks, self._looks + 1

@@ -14,9 +14,9 @@ from typing import Any, Protocol
 
 from dra_driver.claims.allocated import decode_claim
 from dra_driver.hardware.port import Hardware, ProcessLister
-from dra_driver.inventory.offering import Inventory
+from dra_driver.inventory.offering import CurrentInventory
 from dra_driver.kube.answers import NOT_FOUND
-from dra_driver.model.errors import ApiError, ClaimError, HardwareError, NodeError, Retry
+from dra_driver.model.errors import ApiError, ClaimError, HardwareError, NodeError
 from dra_driver.model.wire import ClaimWire
 from dra_driver.plugin.ledger.kept_back import boot_seconds
 from dra_driver.plugin.ledger.ledger import Ledger
@@ -37,13 +37,11 @@ class ClaimApi(Protocol):
         """Read one claim. Raises: ApiError."""
 
 
-Find = Callable[[str], ClaimWire | None]
-"""Returns the claim with a UID, None when no pod of this node has it. Raises: DriverError when that is unknown."""
+class ClaimsOfPods(Protocol):
+    """The claims that this node's pods have."""
 
-
-def nobody_tells(uid: str) -> ClaimWire | None:
-    """Raise NodeError, where nothing can be asked whether a claim still exists."""
-    raise NodeError("claims-unknown", f"cannot determine whether claim {uid} still exists", retry=Retry.LATER)
+    def find(self, uid: str) -> ClaimWire | None:
+        """Return the claim with a UID; None when no pod has it. Raises: DriverError when that is unknown."""
 
 
 class GoneClaims:
@@ -55,12 +53,12 @@ class GoneClaims:
         api: ClaimApi,
         ledger: Ledger,
         hardware: Hardware,
-        inventory: Callable[[], Inventory],
+        inventory: CurrentInventory,
         *,
-        find: Find = nobody_tells,
+        claims: ClaimsOfPods,
         now: Callable[[], float] = boot_seconds,
     ) -> None:
-        self._node, self._api, self._ledger, self._find = node, api, ledger, find
+        self._node, self._api, self._ledger, self._claims = node, api, ledger, claims
         self._missing: dict[str, float] = {}  # claims that the ledger does not know: since when no pod has them
         self._hardware, self._inventory, self._now = hardware, inventory, now
 
@@ -92,7 +90,7 @@ class GoneClaims:
 
         A kubelet that has just started does not know its pods yet. Raises: DriverError when it can't be determined.
         """
-        if self._find(uid) is not None:
+        if self._claims.find(uid) is not None:
             self._missing.pop(uid, None)
             return True
         if self._now() - self._missing.setdefault(uid, self._now()) < GONE_SECONDS:
@@ -116,7 +114,7 @@ class GoneClaims:
 
         Return False when no pod has it.
         """
-        found = self._find(record.uid)
+        found = self._claims.find(record.uid)
         if found is None:
             return False
         try:
@@ -141,7 +139,7 @@ class GoneClaims:
         """Return whether certainly no process is on any device that the claim owns."""
         if not isinstance(self._hardware, ProcessLister):
             return False
-        by_name = self._inventory().by_name
+        by_name = self._inventory.current.by_name
         for name in record.owned_names():
             device = by_name.get(name)
             if device is None:

@@ -8,7 +8,6 @@ the next start. A claim's devices stay held until everything is undone.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 from dra_driver.cdi.store import CdiStore
 from dra_driver.plugin.deadline import Deadline
@@ -21,6 +20,7 @@ from dra_driver.plugin.locks import NodeLocks, claim_lock, device_lock
 from dra_driver.plugin.neighbours.leftovers import remove_leftover
 from dra_driver.plugin.node_claims.gone_claims import GoneClaims
 from dra_driver.plugin.prepare.guard import Guard
+from dra_driver.plugin.prepare.waiting import InterruptiblePause
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ EVICT_SECONDS = 2.0  # short, because no call should be at work on a deleted cla
 
 
 class ClaimUndo:
-    """Undoes recorded claims of one node. `freed` is called whenever devices may be free."""
+    """Undoes recorded claims of one node, and wakes the calls that wait for their devices."""
 
     def __init__(
         self,
@@ -42,11 +42,11 @@ class ClaimUndo:
         *,
         guard: Guard,
         gone: GoneClaims,
-        freed: Callable[[], None],
+        waiting: InterruptiblePause,
     ) -> None:
         self._ledger, self._locks, self._effects = ledger, locks, effects
         self._store, self._names = store, names
-        self._guard, self._gone, self._freed = guard, gone, freed
+        self._guard, self._gone, self._waiting = guard, gone, waiting
 
     def unprepare(self, uid: str, deadline: Deadline) -> None:
         """Undo a claim. If the ledger does not know it, remove what another driver left for it. Idempotent.
@@ -104,4 +104,4 @@ class ClaimUndo:
         self._ledger.forget(record, pods)
         if pods:
             self._guard.watch()
-        self._freed()
+        self._waiting.wake()

@@ -13,7 +13,6 @@ Source: Kubernetes kubelet, DRA manager's reconcile loop.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
 
 from dra_driver.model.errors import DriverError
@@ -21,6 +20,7 @@ from dra_driver.plugin.ledger.kept_back import KeptBack
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.ledger.record import Record
 from dra_driver.plugin.prepare.running_pods import PROC, pods_with_folders, pods_with_processes
+from dra_driver.plugin.prepare.waiting import InterruptiblePause
 from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.loop import Loop
 
@@ -33,13 +33,13 @@ FAULT_SECONDS = 2.0  # pause after a check that failed: a full disk may make the
 class Guard:
     """Checks in a thread, which runs from the call of `watch` for as long as something is kept back.
 
-    `freed` is called after each release.
+    The calls that wait for a device are woken after each release.
     """
 
     def __init__(
-        self, ledger: Ledger, boot_id: str, pods: Path, *, freed: Callable[[], None], proc: Path = PROC
+        self, ledger: Ledger, boot_id: str, pods: Path, *, waiting: InterruptiblePause, proc: Path = PROC
     ) -> None:
-        self._ledger, self._boot_id, self._pods, self._freed, self._proc = ledger, boot_id, pods, freed, proc
+        self._ledger, self._boot_id, self._pods, self._waiting, self._proc = ledger, boot_id, pods, waiting, proc
         failure = "check of devices that are kept back failed"
         self._loop = Loop("guard", self._turn, failure=failure, fault_s=FAULT_SECONDS)
         self._told: set[str] = set()  # claims whose pods were reported as still running
@@ -77,7 +77,7 @@ class Guard:
             living = frozenset()
         if over := [each for each in kept if self._is_over(each, living)]:
             self._ledger.kept_back.forget(over)
-            self._freed()
+            self._waiting.wake()
         return len(over) < len(kept)
 
     def _is_over(self, kept: KeptBack, living: frozenset[str]) -> bool:

@@ -6,13 +6,13 @@ not answer, for a driver that is not loaded yet, and for a GPU that appears late
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from dra_driver.claims.allocated import AllocatedClaim, decode_claim
 from dra_driver.claims.plan import CdiNames, PreparePlan, devices_of, is_made, plan_prepare
 from dra_driver.hardware.port import Hardware, Partitionable
 from dra_driver.inventory.device import Device
-from dra_driver.inventory.offering import Inventory
+from dra_driver.inventory.offering import CurrentInventory
 from dra_driver.kube.answers import NOT_FOUND
 from dra_driver.model.edits import Edits
 from dra_driver.model.errors import GPU_LOST, ApiError, ClaimError, DriverError, HardwareError, Retry
@@ -38,7 +38,7 @@ class Planner:
         *,
         api: ClaimApi,
         hardware: Hardware,
-        inventory: Callable[[], Inventory],
+        inventory: CurrentInventory,
         waiting: InterruptiblePause,
         ledger: Ledger,
     ) -> None:
@@ -88,7 +88,7 @@ class Planner:
                 f"but this node's pool is {self._node.pool}",
                 hint="another driver's slices were used; delete the pod and this claim so that another is allocated",
             )
-        return devices_of(claim, self._inventory())
+        return devices_of(claim, self._inventory.current)
 
     def _plan(self, claim: AllocatedClaim, devices: Mapping[str, Device]) -> PreparePlan:
         edits = {name: self._edits(claim, device) for name, device in devices.items() if not is_made(claim, device)}

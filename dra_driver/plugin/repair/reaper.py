@@ -2,8 +2,8 @@
 
 It removes orphaned CDI files of this driver, half-done claims of an agent that died, claims that were deleted for good
 (`gone_claims` has the rule), MIG mode that was switched on for partitions that no longer exist, and sharing that no
-claim holds. It never removes what someone else made. `tidy` stands for the other regular duties of the instance with
-the role.
+claim holds. It never removes what someone else made. `chores` are the other regular duties of the instance with the
+role.
 
 The API server is asked about a few claims at a time. It is not asked while the kubelet reports that a pod has the
 claim; it is asked soon after the kubelet no longer does, and otherwise every quarter of an hour.
@@ -15,6 +15,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
 
 from dra_driver.cdi import ids
 from dra_driver.cdi.store import CdiStore
@@ -31,6 +32,20 @@ ASKED_AT_ONCE = 3  # how many claims are asked about in one run
 EXISTS_SECONDS = 900.0  # pause before asking again about a claim that existed
 
 
+class Chore(Protocol):
+    """What the instance with the role does besides, once a minute."""
+
+    def tidy(self) -> int:
+        """Keep right what has to be; return the number of things changed. Raises: DriverError."""
+
+
+class ClaimsHere(Protocol):
+    """The claims of this node's pods, as the kubelet reports them."""
+
+    def is_here(self, record: Record) -> bool:
+        """Return whether the kubelet reports that a pod has the claim; False where it does not answer."""
+
+
 class Reaper:
     """Looks for leftovers at the start and once a minute."""
 
@@ -41,12 +56,12 @@ class Reaper:
         *,
         driver: str,
         interval_s: float = INTERVAL_SECONDS,
-        tidy: Callable[[], int] = lambda: 0,
-        is_here: Callable[[Record], bool] = lambda _: False,
+        chores: Iterable[Chore] = (),
+        claims: ClaimsHere | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._repair, self._store, self._driver, self._interval_s = repair, store, driver, interval_s
-        self._tidy, self._is_here, self._clock = tidy, is_here, clock
+        self._chores, self._claims, self._clock = tuple(chores), claims, clock
         self._due: dict[str, float] = {}  # when to ask about each claim again, by UID
         self._loop = Loop("reaper", self._turn, failure="reaper failed", fault_s=interval_s)
 
@@ -64,7 +79,7 @@ class Reaper:
             return 0
         count = self._repair.run() + self._reap_files() + self._reap_claims()
         self._repair.settle_modes()
-        return count + self._repair.settle_sharing() + self._tidy()
+        return count + self._repair.settle_sharing() + sum(chore.tidy() for chore in self._chores)
 
     def look_now(self) -> None:
         """Run again soon, because something changed."""
@@ -105,7 +120,7 @@ class Reaper:
 
     def _to_ask(self, records: Iterable[Record]) -> Iterator[Record]:
         """Return an iterator over the claims to ask about now: those already missing, then the longest overdue."""
-        absent = [record for record in records if not self._is_here(record)]
+        absent = [record for record in records if self._claims is None or not self._claims.is_here(record)]
         self._due = {r.uid: self._due.get(r.uid, float("-inf")) for r in absent}
         now = self._clock()
         # A claim without a name is looked up through this node's kubelet, which costs the API server nothing.

@@ -7,11 +7,11 @@ corrected is logged and tried again in the next run.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from contextlib import suppress
 
 from dra_driver.cdi.store import CdiStore
-from dra_driver.inventory.offering import Inventory
+from dra_driver.inventory.offering import CurrentInventory
 from dra_driver.model.errors import DriverError, PrepareError
 from dra_driver.plugin.deadline import BUDGET_SECONDS, Deadline
 from dra_driver.plugin.effects.cdi_file import DriverCdiNames
@@ -52,7 +52,7 @@ class Repair:
         sharing: SharingHolders,
         guard: Guard,
         late_pods: LatePods,
-        inventory: Callable[[], Inventory],
+        inventory: CurrentInventory,
     ) -> None:
         self._boot_id, self._names, self._store, self._locks = boot_id, names, store, locks
         self.ledger, self._effects, self._undo, self._gone = ledger, effects, undo, gone
@@ -120,7 +120,9 @@ class Repair:
     def settle_modes(self) -> None:
         """Switch MIG mode off where it is on only because of partitions of this driver that are all gone."""
         ours: Collection[str] = self.ledger.modes(self._boot_id)
-        for gpu in {d.gpu.pci_address: d.gpu for d in self._inventory().devices if d.gpu.pci_address in ours}.values():
+        for gpu in {
+            d.gpu.pci_address: d.gpu for d in self._inventory.current.devices if d.gpu.pci_address in ours
+        }.values():
             try:
                 self._modes.settle(gpu, Deadline.after(UNDO_SECONDS))
             except DriverError as error:

@@ -3,14 +3,16 @@
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 from dra_driver.plugin.instances.roles import NodeRole
 from tests.plugin.support.kubelet import eventually
 
 HOLD = """
 import sys, threading
+from types import SimpleNamespace
 from dra_driver.plugin.instances.roles import NodeRole
-NodeRole(sys.argv[1], gained=lambda: print("gained", flush=True), lost=lambda: None).start()
+NodeRole(sys.argv[1], SimpleNamespace(role_gained=lambda: print("gained", flush=True))).start()
 threading.Event().wait()
 """
 
@@ -18,7 +20,13 @@ threading.Event().wait()
 class Watcher:
     def __init__(self, path: Path) -> None:
         self.said: list[str] = []
-        self.role = NodeRole(path, gained=lambda: self.said.append("gained"), lost=lambda: self.said.append("lost"))
+        self.role = NodeRole(path, self)
+
+    def role_gained(self) -> None:
+        self.said.append("gained")
+
+    def role_lost(self) -> None:
+        self.said.append("lost")
 
 
 def test_the_role_changes_hands_when_its_holder_lets_go(tmp_path: Path) -> None:
@@ -63,7 +71,7 @@ def test_a_role_that_fails_to_start_is_still_given_up(tmp_path: Path) -> None:
     def fail() -> None:
         raise RuntimeError("no API")
 
-    role = NodeRole(tmp_path / "role.lock", gained=fail, lost=fail)
+    role = NodeRole(tmp_path / "role.lock", SimpleNamespace(role_gained=fail, role_lost=fail))
     role.start()
     eventually(lambda: role.is_held)
     role.stop()

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import grpc
 import pytest
@@ -34,7 +35,7 @@ class Served:
             plugins_dir=self.rig.root / "plugins",
             pod_uid=pod_uid,
             preparer=self.rig.preparer,
-            answered=lambda *values: self.answered.append(values),
+            listener=SimpleNamespace(answered=lambda *values: self.answered.append(values)),
         )
         server.start()
         self.servers.append(server)

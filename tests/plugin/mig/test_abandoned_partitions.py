@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -49,8 +49,8 @@ class Left:
             ledger=rig.ledger,
             locks=rig.locks,
             boot_id=rig.boot_id,
-            may_hold=self.alive.__contains__,
-            tell=lambda _, message: self.told.append(message),
+            claims=SimpleNamespace(may_hold=self.alive.__contains__),
+            events=SimpleNamespace(send=lambda _, message: self.told.append(message)),
         )
         count, more = 0, 1
         while more:

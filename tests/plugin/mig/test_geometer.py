@@ -1,5 +1,7 @@
 """Declared geometry: applied where nobody is, again and again without effect, and reported."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from dra_driver.inventory.mig.geometry import wanted_of
@@ -27,15 +29,12 @@ class Labels:
 @pytest.fixture
 def rig(tmp_path):
     rig = MigRig(tmp_path)
-    rig.labels, rig.allocated, rig.changes, rig.told = Labels(), frozenset(), 0, []
+    rig.labels, rig.allocated, rig.told = Labels(), frozenset(), []
     yield rig
     rig.close()
 
 
 def geometer(rig, declared, config=None) -> DeclaredMig:
-    def changed():
-        rig.changes += 1
-
     return DeclaredMig(
         GeometrySource(
             read_rules(declared, has_file=config is not None), "n1", api=rig.labels, kubelet=rig.labels, file=config
@@ -43,9 +42,8 @@ def geometer(rig, declared, config=None) -> DeclaredMig:
         hardware=rig.hardware,
         ledger=rig.ledger,
         locks=rig.locks,
-        allocated=lambda: rig.allocated,
-        changed=changed,
-        tell=lambda reason, message: rig.told.append((reason, message)),
+        offered=SimpleNamespace(used=lambda: rig.allocated),
+        events=SimpleNamespace(send=lambda reason, message: rig.told.append((reason, message))),
     )
 
 
@@ -53,7 +51,7 @@ def test_a_geometry_is_applied_once_and_told(rig):
     it = geometer(rig, "all-1g.10gb")
     assert it.apply() == 2
     assert rig.cuts() == [(i, "1g.10gb", start) for i in (0, 1) for start in range(7)]
-    assert (it.apply(), rig.changes, it.problems) == (0, 1, ())
+    assert (it.apply(), it.problems) == (0, ())
 
 
 def test_the_balanced_geometry_is_the_mig_managers(rig):

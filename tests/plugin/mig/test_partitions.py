@@ -331,7 +331,7 @@ def test_room_that_comes_a_moment_late_is_waited_for_within_the_call(rig, monkey
 
 def test_each_change_of_mode_or_partitions_is_announced_before_and_after_it(rig, monkeypatch):
     seen = []
-    monkeypatch.setattr(rig.repair._modes, "changed", lambda gpu: seen.append((rig.modes()[0], rig.cuts())))
+    monkeypatch.setattr(rig.repair._modes.own_changes, "add", lambda gpu: seen.append((rig.modes()[0], rig.cuts())))
     made = [(0, "1g.10gb", 3)]
     rig.now_prepare("u1", small(3))
     assert [state for state in ((False, []), (True, []), (True, made)) if state not in seen] == []

@@ -22,8 +22,16 @@ class Node:
             rig.allocate(f"u{index}", f"gpu-{index}")
             rig.prepare(f"u{index}")
         self.reaper = Reaper(
-            rig.repair, rig.store, driver=DRIVER, is_here=lambda r: r.uid in self.here, clock=rig.clock
+            rig.repair,
+            rig.store,
+            driver=DRIVER,
+            claims=self,
+            clock=rig.clock,
         )
+
+    def is_here(self, record) -> bool:
+        """Answer as the kubelet would of the claims in `here`."""
+        return record.uid in self.here
 
     def asked(self) -> int:
         """Look once; return how many claims the API server was asked about."""

@@ -151,6 +151,11 @@ class Rig:
         self.ledgers: list[Ledger] = []
         self.restart()
 
+    @property
+    def current(self) -> Inventory:
+        """The newest inventory, as the agent's parts read it."""
+        return self.inventory
+
     def restart(self) -> Preparer:
         self.store = CdiStore(self.cdi)
         self.ledger = Ledger(
@@ -170,14 +175,14 @@ class Rig:
                 store=self.store,
                 locks=self.locks,
                 hardware=self.hardware,
-                inventory=lambda: self.inventory,
+                inventory=self,
                 gone=GoneClaims(
                     node,
                     self.api,
                     self.ledger,
                     self.hardware,
-                    lambda: self.inventory,
-                    find=self.api.find,
+                    self,
+                    claims=self.api,
                     now=self.clock,
                 ),
                 folders=NodeFolders(self.root / "pods", self.root / "proc", self.root / "cgroup"),
