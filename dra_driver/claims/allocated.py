@@ -6,7 +6,7 @@ Source: Kubernetes API resource/v1, AllocationResult; KEP-4381 (structured param
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from dra_driver.model.records import Key, RecordForm
 from dra_driver.model.wire import ClaimWire, Wire
 
 _FROM_CLASS = "FromClass"
+_DEVICES, _PODS = "devices", "pods"  # keys of a record
 _PRECEDENCE = {_FROM_CLASS: 0, "FromClaim": 1}
 
 
@@ -42,6 +43,15 @@ class AllocatedDevice:
     def base_request(self) -> str:
         """The request's name without the chosen alternative, which the kubelet compares with the pod."""
         return self.request.partition("/")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class HeldPart:
+    """The part of a recorded device that decides who owns it: the device or a share of it, and for which use."""
+
+    device: str
+    share_id: str | None = None
+    is_admin: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +141,22 @@ def claim_of_record(uid: str, namespace: str, name: str, record: Mapping[str, An
     return _CLAIM.read(record, uid=uid, namespace=namespace, name=name)
 
 
+def owned_of_record(record: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Return the devices that a recorded claim owns, each with its share id, "" for a device that is not a share."""
+    held = (_HELD.read(device) for device in record.get(_DEVICES) or ())
+    return tuple((device.device, device.share_id or "") for device in held if not device.is_admin)
+
+
+def pods_of_record(record: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the UIDs of the pods for which a recorded claim was reserved."""
+    return tuple(map(str, record.get(_PODS) or ()))
+
+
+def record_with_pods(record: Wire, pods: Iterable[str]) -> Wire:
+    """Return a record of a claim that is reserved for these pods too, after those that it has."""
+    return {**record, _PODS: list(dict.fromkeys((*pods_of_record(record), *pods)))}
+
+
 def pods_of(claim_wire: ClaimWire) -> tuple[str, ...]:
     """Return the UIDs of the pods for which a claim is reserved; the shape of the claim must have been checked."""
     consumers = (claim_wire.get("status") or {}).get("reservedFor") or ()
@@ -200,13 +226,17 @@ def _configs(records: Sequence[Wire]) -> tuple[ConfigEntry, ...]:
 
 
 # A device is recorded as the API server has it in the allocation's results.
+_SHARE_ID = Key("shareID", read=lambda share_id: share_id or None, left_out=None)
+_IS_ADMIN = Key("adminAccess", read=bool, left_out=False)
 _DEVICE = RecordForm(
     AllocatedDevice,
-    share_id=Key("shareID", read=lambda share_id: share_id or None, left_out=None),
-    is_admin=Key("adminAccess", read=bool, left_out=False),
+    share_id=_SHARE_ID,
+    is_admin=_IS_ADMIN,
     consumed=Key("consumedCapacity", write=dict, read=_consumed, left_out=()),
     device_class=Key("deviceClass", left_out=""),
 )
+# What decides who holds a device; nothing else of a record has to be readable for that.
+_HELD = RecordForm(HeldPart, share_id=_SHARE_ID, is_admin=_IS_ADMIN)
 _CONFIG = RecordForm(
     ConfigEntry,
     config=Key("parameters", DeviceConfig.record, decode_config),
@@ -216,8 +246,8 @@ _CONFIG = RecordForm(
 _CLAIM = RecordForm(
     AllocatedClaim,
     without=("uid", "namespace", "name"),
-    devices=Key("devices", lambda devices: list(map(_DEVICE.write, devices)), _devices),
+    devices=Key(_DEVICES, lambda devices: list(map(_DEVICE.write, devices)), _devices),
     configs=Key("configs", lambda configs: list(map(_CONFIG.write, configs)), _configs),
-    pods=Key("pods", list, lambda pods: tuple(pods or ()), left_out=()),
+    pods=Key(_PODS, list, lambda pods: tuple(pods or ()), left_out=()),
     pod_names=Key("podNames", dict, lambda names: tuple(sorted((names or {}).items())), left_out=()),
 )

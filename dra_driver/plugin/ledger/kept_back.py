@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from dra_driver.model.names import replicated_name
+from dra_driver.model.records import Key, RecordForm
 from dra_driver.plugin.ledger.conflicts import Conflict
 from dra_driver.plugin.ledger.device_effects import LedgerQuery, Write
 from dra_driver.plugin.ledger.record import ClaimState, Record
@@ -89,19 +90,9 @@ def keep_back(connection: sqlite3.Connection, record: Record, pods: Collection[s
     for kept in map(_kept_back_of_row, before.fetchall()):
         devices.update(kept.devices)
         pods = {*pods, *kept.pods}
-    connection.execute(
-        "INSERT OR REPLACE INTO kept_back (claim_uid, namespace, name, devices, pods, until, boot_id) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?)",
-        (
-            record.uid,
-            record.namespace,
-            record.name,
-            json.dumps(sorted(devices)),
-            json.dumps(sorted(pods)),
-            boot_seconds() + BOUND_SECONDS,
-            boot_id,
-        ),
-    )
+    until = boot_seconds() + BOUND_SECONDS
+    kept_back = KeptBack(record.uid, record.namespace, record.name, tuple(devices), tuple(pods), until, boot_id)
+    connection.execute(_INSERT, _ROW.write(kept_back))
 
 
 def kept_rivals(rows: Iterable[sqlite3.Row], uid: str, wanted: Iterable[tuple[str, str]]) -> tuple[Conflict, ...]:
@@ -119,13 +110,25 @@ def kept_query(boot_id: str) -> tuple[str, tuple[str, ...]]:
     return _OF_BOOT, (boot_id,)
 
 
+def _names_text(names: Collection[str]) -> str:
+    return json.dumps(sorted(names))
+
+
+def _names_of_text(text: str) -> tuple[str, ...]:
+    return tuple(json.loads(text))
+
+
+_ROW = RecordForm(
+    KeptBack,
+    uid=Key("claim_uid"),
+    devices=Key("devices", _names_text, _names_of_text),
+    pods=Key("pods", _names_text, _names_of_text),
+)
+_INSERT = (
+    "INSERT OR REPLACE INTO kept_back (claim_uid, namespace, name, devices, pods, until, boot_id) "
+    "VALUES (:claim_uid, :namespace, :name, :devices, :pods, :until, :boot_id)"
+)
+
+
 def _kept_back_of_row(row: sqlite3.Row) -> KeptBack:
-    return KeptBack(
-        row["claim_uid"],
-        row["namespace"],
-        row["name"],
-        tuple(json.loads(row["devices"])),
-        tuple(json.loads(row["pods"])),
-        row["until"],
-        row["boot_id"],
-    )
+    return _ROW.read(dict(row))

@@ -13,7 +13,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from dra_driver.claims.allocated import AllocatedClaim, AllocatedDevice, claim_of_record
+from dra_driver.claims.allocated import (
+    AllocatedClaim,
+    AllocatedDevice,
+    claim_of_record,
+    owned_of_record,
+    pods_of_record,
+    record_with_pods,
+)
 from dra_driver.claims.plan import PreparePlan
 from dra_driver.model.errors import DriverError, LedgerError
 from dra_driver.model.names import replicated_name
@@ -59,11 +66,11 @@ class Record:
     @property
     def pods(self) -> tuple[str, ...]:
         """Return the UIDs of the pods for which the claim was reserved."""
-        return tuple(map(str, self.allocation.get("pods") or ()))
+        return pods_of_record(self.allocation)
 
     def with_pods(self, pods: Iterable[str]) -> Wire:
         """Return the allocation with these pods after those that it has."""
-        return {**self.allocation, "pods": list(dict.fromkeys((*self.pods, *pods)))}
+        return record_with_pods(self.allocation, pods)
 
     def steps_of(self, kind: type[S]) -> tuple[S, ...]:
         """Return the recorded steps of a type."""
@@ -71,8 +78,7 @@ class Record:
 
     def owned(self) -> tuple[tuple[str, str], ...]:
         """Return the devices that the claim owns, each with its share id, "" for a device that is not a share."""
-        devices = self.allocation.get("devices") or ()
-        return tuple((d["device"], d.get("shareID") or "") for d in devices if not d.get("adminAccess"))
+        return owned_of_record(self.allocation)
 
     def owned_names(self) -> tuple[str, ...]:
         """Return the names of the devices that the claim owns."""
