@@ -95,6 +95,9 @@ def test_a_sentence_that_is_wrong_is_refused_with_its_line(tmp_path, text, why):
     assert why in caught.value.message
 
 
+_CLAIM = "kind: ResourceClaim\napiVersion: resource.k8s.io/v1\nmetadata: {name: c}\n"
+
+
 @pytest.mark.parametrize(
     ("body", "why"),
     [
@@ -107,6 +110,8 @@ def test_a_sentence_that_is_wrong_is_refused_with_its_line(tmp_path, text, why):
         ("kind: Pod\napiVersion: v1\nmetadata: [name]", "document 1 is not a Kubernetes object"),
         ("kind: Pod\napiVersion: v1\nmetadata: {name: p}\nspec: 1", "does not have the shape of its kind"),
         ("kind: Pod\napiVersion: v1\nmetadata: {name: p}\nspec: {resourceClaims: [1]}", "the shape of its kind"),
+        (f"{_CLAIM}spec: {{devices: x}}", "does not have the shape of its kind"),
+        (f"{_CLAIM}spec: {{devices: {{requests: abc}}}}", "does not have the shape of its kind"),
         ("#" * (1 << 20), "larger than 1 MiB"),
     ],
 )

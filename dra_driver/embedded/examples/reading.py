@@ -68,6 +68,9 @@ def load_example(path: Path) -> Example:
     try:
         objects = tuple(workloads.expand(wire for wire in found if wire not in quotas))
         known = _names(objects)
+        for wire in objects:
+            if wire["kind"] == CLAIMS.kind:
+                quotas_room.devices_by_class(wire)  # as the API server's quotas will
     except (AttributeError, LookupError, TypeError, ValueError) as fault:
         raise _fault(path, 1, f"an object does not have the shape of its kind: {fault}") from fault
     expects = tuple(_sentences(path, text))
@@ -120,7 +123,9 @@ def load_objects(path: Path, text: str) -> Iterator[Wire]:
 
 
 def _is_named(document: object) -> TypeGuard[Wire]:
-    metadata = document.get("metadata") if isinstance(document, dict) else None
+    if not isinstance(document, dict) or not all(isinstance(document.get(key), str) for key in ("apiVersion", "kind")):
+        return False
+    metadata = document.get("metadata")
     return isinstance(metadata, dict) and isinstance(metadata.get("name"), str) and bool(metadata["name"])
 
 
