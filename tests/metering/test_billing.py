@@ -161,6 +161,17 @@ def test_claims_that_were_prepared_while_nobody_kept_spans_count_from_the_start_
     assert node.total("dra_allocated_seconds_total") == 60
 
 
+def test_a_claim_of_a_lost_ledger_counts_from_when_its_name_is_known(node):
+    node.ledger.keeps_spans = False
+    record = node.prepare(namespace="", state=ClaimState.RECOVERED)
+    node.turn(seconds=60)
+    assert node.ledger.spans.every() == ()
+    claim = AllocatedClaim(record.uid, "team", record.uid, ())
+    node.ledger.complete(replace(record, namespace="team", state=ClaimState.PREPARED), claim)
+    node.turn(seconds=60)
+    assert [span.namespace for span in node.ledger.spans.every()] == ["team"]
+
+
 def test_a_claim_that_an_older_agent_unprepared_costs_no_more_than_until_that_is_seen(node):
     record = node.prepare()
     node.turn(seconds=30)

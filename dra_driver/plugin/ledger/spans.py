@@ -27,10 +27,12 @@ SCHEMA = (  # since ledger version 1.4
     """CREATE TABLE IF NOT EXISTS usage_totals (
         key TEXT PRIMARY KEY, allocated REAL NOT NULL, busy REAL NOT NULL, measured REAL NOT NULL) WITHOUT ROWID""",
 )
-_UNSEEN = "SELECT 1 FROM claims WHERE uid NOT IN (SELECT claim_uid FROM spans WHERE ended IS NULL) LIMIT 1"
+# A claim whose name was lost with the ledger has none to be counted under until the API has said it.
+_WITHOUT = "FROM claims WHERE state <> 'recovered' AND uid NOT IN (SELECT claim_uid FROM spans WHERE ended IS NULL)"
+_UNSEEN = f"SELECT 1 {_WITHOUT} LIMIT 1"
 _BEGIN_UNSEEN = (
-    "INSERT INTO spans (claim_uid, namespace, name, allocation, began) SELECT uid, namespace, name, allocation, ? "
-    "FROM claims WHERE uid NOT IN (SELECT claim_uid FROM spans WHERE ended IS NULL)"
+    "INSERT INTO spans (claim_uid, namespace, name, allocation, began) "
+    f"SELECT uid, namespace, name, allocation, ? {_WITHOUT}"
 )
 _GONE = "SELECT 1 FROM spans WHERE ended IS NULL AND claim_uid NOT IN (SELECT uid FROM main.claims) LIMIT 1"
 _END_GONE = (
