@@ -2,36 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-import jsonschema
 import pytest
 import yaml
 
-from dra_driver.cli.main import run
 from dra_driver.doctor import cluster_evidence
-from dra_driver.model.errors import ExitCode
-from dra_driver.model.flags import FLAGS
-from dra_driver.selectors import compile_selector
 from dra_driver.views import access
 from dra_driver.views.worlds import world
-from lane import binaries
+from tests.deploy.support.chart import CHART, ROOT, objects, render
 
-ROOT = Path(__file__).resolve().parents[2]
-CHART = ROOT / "deploy" / "helm"
 GOLDEN = Path(__file__).parent / "golden"
 
-OURS = ["sharing.config.version=rules/v1", "sharing.config.rules[0].replicas=4"]
-PLUGINS = [
-    "sharing.config.version=v1",
-    "sharing.config.sharing.mps.resources[0].name=nvidia.com/gpu",
-    "sharing.config.sharing.mps.resources[0].replicas=4",
-]
 
 CASES = {
     "defaults": [],
@@ -74,24 +59,6 @@ CASES = {
 }
 
 
-@pytest.fixture(scope="module")
-def helm() -> str:
-    found = shutil.which("helm") or (str(binaries.HELM.path / "helm") if binaries.HELM.built() else "")
-    if not found:
-        pytest.skip("helm is neither on PATH nor built (make cluster-binaries)")
-    return found
-
-
-def render(helm: str, *values: str, release: str = "dra-driver", namespace: str = "dra-driver") -> str:
-    sets = [word for value in values for word in ("--set", value)]
-    command = [helm, "template", release, str(CHART), "-n", namespace, "--kube-version", "1.35.0", *sets]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
-
-
-def objects(text: str) -> list[dict]:
-    return [content for content in yaml.safe_load_all(text) if content]
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_the_rendering_is_the_recorded_one(helm: str, case: str) -> None:
     """Record anew: delete the file and run the test twice."""
@@ -112,85 +79,6 @@ def test_the_manifests_are_what_the_chart_renders(helm: str) -> None:
     command = [sys.executable, str(ROOT / "deploy/manifests/generate.py"), "--check", "--helm", helm]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        "agent.colour=red",
-        "agent.mig.mode=often",
-        "mps.enabled=perhaps",
-        "agent.hardware=gaudi",
-        "image.digest=sha256:12",
-        "agent.metricsPort=70000",
-        "driverName=Not_A_Name",
-        "deviceClasses.extendedResources.migProfiles={big}",
-        "agent.kubeletDir=relative",
-        "webhook.failurePolicy=Perhaps",
-        "webhook.callers.networks={everywhere}",
-        "agent.kubeletDir=/var/lib: x",
-        "driverManager.label=two words",
-        "agent.mig=null",
-        "mps.tenants=nobody",
-        "mps.namespaces={Team A}",
-        "agent.resources.limits.memory=lots",
-        "agent.resources.limit=1Gi",
-        "agent.tolerations[0].operator=Sometimes",
-        "agent.tolerations[0].keys=nvidia.com/gpu",
-        "agent.affinity.nodeAfinity=y",
-        "agent.extraEnv[0].valeu=x",
-        "agent.extraVolumeMounts[0].mountpath=/x",
-        "webhook.certManager.issuerRef.nam=x",
-        "webhook.resources.requests.cpu=true",
-        "deviceClasses.examples=some",
-        "sharing.config.rule=4",
-        "sharing.config.version=rules/v2",
-    ],
-)
-def test_a_value_that_makes_no_sense_is_refused_by_name(helm: str, wrong: str) -> None:
-    command = [helm, "template", "x", str(CHART), "--set", wrong]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode != 0
-    assert "schema" in done.stderr or "values" in done.stderr
-    name = wrong.partition("=")[0].split(".")[-1]
-    assert name in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [
-        (["agent.runtimeClassName=nvidia", "mps.enabled=true"], "no MPS daemon can be kept"),
-        (
-            ["agent.runtimeClassName=nvidia", *OURS, "sharing.config.rules[0].sharing.strategy=MPS"],
-            "no MPS daemon can be kept",
-        ),
-        (["agent.runtimeClassName=nvidia", "agent.mig.mode=dynamic"], "no GPU can be cut on demand"),
-        (["agent.runtimeClassName=nvidia", "agent.mig.geometry=all-balanced"], "no GPU can be cut"),
-        ([*OURS, "sharing.configMap=mine"], "leave one empty"),
-        (["metrics.serviceMonitor.enabled=true", "metrics.service=false"], "finds agents by the Service"),
-        (["metrics.serviceMonitor.enabled=true", "agent.metricsPort=0"], "finds agents by the Service"),
-        (["deviceClasses.extendedResources.enabled=true", "deviceClasses.create=false"], "makes none"),
-        (["mps.tenants=namespace", "sharing.configMap=mine"], "Name the namespaces in mps.namespaces"),
-        (["mps.tenants=namespace", *PLUGINS], "cannot name namespaces"),
-        (["mps.tenants=namespace", *OURS, "sharing.config.rules[0].sharing.strategy=MPS"], "names no namespaces"),
-        (
-            [
-                "mps.tenants=namespace",
-                *OURS,
-                "sharing.config.rules[0].acrossNamespaces=true",
-                "sharing.config.rules[0].namespaces={a}",
-            ],
-            "choose one",
-        ),
-        ([*OURS, "sharing.config.rules[0].namespaces={a}"], "need mps.tenants=namespace"),
-        (["deviceClasses.extendedResources.migProfiles={1g.10gb}"], "enabled=true"),
-    ],
-)
-def test_values_that_do_not_go_together_are_refused_with_what_to_do(helm: str, values: list[str], said: str) -> None:
-    with pytest.raises(subprocess.CalledProcessError) as refused:
-        render(helm, *values)
-    assert said in refused.value.stderr
-    assert all(".".join(value.split("=")[0].split(".")[:2]) in refused.value.stderr for value in values)
 
 
 @pytest.mark.parametrize(
@@ -221,41 +109,6 @@ def test_claims_are_listed_by_nobody_unless_that_is_asked_for(helm: str) -> None
         assert env.get("TAKEOVER_LIST_CLAIMS") == ("true" if values else None)
 
 
-def test_values_of_a_release_before_this_one_still_render(helm: str) -> None:
-    """`helm upgrade --reuse-values` brings the defaults of the chart before."""
-    agent = next(o for o in objects(render(helm, "takeover=null", "rollout=null")) if o["kind"] == "DaemonSet")
-    assert agent["spec"]["updateStrategy"]["rollingUpdate"] == {"maxSurge": "1%", "maxUnavailable": 0}
-
-
-def test_a_label_or_node_label_that_the_chart_sets_itself_is_not_written_twice(helm: str) -> None:
-    name, os = r"app\.kubernetes\.io/name=mine", r"kubernetes\.io/os=linux"
-    values = [f"agent.podLabels.{name}", "agent.podLabels.team=a", f"agent.nodeSelector.{os}", "mps.enabled=true"]
-    text = render(helm, *values, f"mps.nodeSelector.{os}", "mps.nodeSelector.fast=x", "driverManager.enabled=true")
-    agent, mps = (content for content in objects(text) if content["kind"] == "DaemonSet")
-    manager = {"kubernetes.io/os": "linux", "nvidia.com/gpu.deploy.dra-driver": "true"}
-    assert agent["spec"]["template"]["spec"]["nodeSelector"] == manager
-    assert mps["spec"]["template"]["spec"]["nodeSelector"] == manager | {"fast": "x"}
-    labels = agent["spec"]["template"]["metadata"]["labels"]
-    assert labels.items() >= (agent["spec"]["selector"]["matchLabels"] | {"team": "a"}).items()
-    for name in ("kubernetes.io/os", "app.kubernetes.io/name"):
-        assert not re.search(rf"^( +){re.escape(name)}: .*\n(\1\S.*\n)*\1{re.escape(name)}:", text, re.MULTILINE)
-
-
-def test_every_setting_of_the_daemonset_is_one_of_the_agents(helm: str) -> None:
-    known = {flag.twin: flag for flag in FLAGS}
-    runtime = {"NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"}
-    for case in CASES.values():
-        for content in objects(render(helm, *case)):
-            if content["kind"] == "DaemonSet":
-                (container,) = content["spec"]["template"]["spec"]["containers"]
-                if container["args"] != ["agent"]:
-                    continue
-                given = {entry["name"]: entry.get("value", "") for entry in container["env"]}
-                assert given.keys() - runtime <= known.keys()
-                for name in given.keys() - runtime:
-                    assert not known[name].choices or given[name] in known[name].choices
-
-
 def test_only_the_agent_without_a_runtime_class_and_the_supervisor_of_mps_are_privileged(helm: str) -> None:
     for case, values in CASES.items():
         for content in objects(render(helm, *values)):
@@ -269,66 +122,9 @@ def test_only_the_agent_without_a_runtime_class_and_the_supervisor_of_mps_are_pr
                 assert context.get("runAsNonRoot", False) is not is_root
 
 
-@pytest.mark.parametrize(
-    ("values", "is_there"),
-    [
-        ([], False),
-        (["mps.enabled=true"], True),
-        ([*OURS, "sharing.config.rules[0].sharing.strategy=MPS"], True),
-        ([*OURS, "sharing.config.rules[0].sharing.strategy=TimeSlicing"], False),
-        (PLUGINS, True),
-        (["mps.enabled=false", *OURS, "sharing.config.rules[0].sharing.strategy=MPS"], False),
-    ],
-)
-def test_the_supervisor_of_mps_comes_where_mps_is_configured(helm: str, values: list[str], is_there: bool) -> None:
-    found = [c for c in objects(render(helm, *values)) if c["metadata"]["name"] == "dra-driver-mps"]
-    assert bool(found) is is_there
-    for content in found:
-        assert content["spec"]["updateStrategy"] == {"type": "OnDelete"}
-        assert content["spec"]["template"]["spec"]["hostPID"] is True
-
-
 def test_everything_of_a_release_carries_its_labels(helm: str) -> None:
     for content in objects(render(helm, *CASES["everything"], release="mine")):
         assert content["metadata"]["labels"]["app.kubernetes.io/instance"] == "mine", content["kind"]
-
-
-# Without helm: the files as they lie.
-
-
-def test_the_default_values_pass_the_schema() -> None:
-    schema = json.loads((CHART / "values.schema.json").read_text())
-    jsonschema.Draft7Validator.check_schema(schema)
-    jsonschema.Draft7Validator(schema).validate(yaml.safe_load((CHART / "values.yaml").read_text()))
-
-
-def test_every_value_is_in_the_schema_and_the_other_way_round() -> None:
-    def paths(tree: dict, prefix: str = "") -> set[str]:
-        inner = (paths(value, f"{prefix}{key}.") for key, value in tree.items() if isinstance(value, dict) and value)
-        return set().union(*inner, {f"{prefix}{key}" for key in tree})
-
-    def described(schema: dict, prefix: str = "") -> set[str]:
-        known = schema.get("properties", {})
-        return set().union(*(described(s, f"{prefix}{k}.") for k, s in known.items()), {prefix + k for k in known})
-
-    values = yaml.safe_load((CHART / "values.yaml").read_text())
-    free = {"agent.resources.", "mps.resources.", "webhook.resources."}
-    written = {path for path in paths(values) if not any(path.startswith(start) for start in free)}
-    schema = {path for path in described(json.loads((CHART / "values.schema.json").read_text())) if "[]" not in path}
-    assert written == {path for path in schema if not path.startswith(("global", "imagePullSecrets."))}
-
-
-def test_every_value_is_described_and_in_the_table_of_the_page() -> None:
-    def bare(schema: dict, prefix: str = "") -> list[str]:
-        known = schema.get("properties", {})
-        inner = [name for key, value in known.items() for name in bare(value, f"{prefix}{key}.")]
-        return [*(prefix + key for key, value in known.items() if not value.get("description")), *inner]
-
-    schema = json.loads((CHART / "values.schema.json").read_text())
-    assert [name for name in bare(schema) if not name.startswith("imagePullSecrets")] == []
-    command = [sys.executable, str(ROOT / "deploy" / "values_table.py"), "--check"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 def test_whoever_may_view_the_cluster_may_read_all_that_the_tools_read() -> None:
@@ -426,158 +222,6 @@ def test_the_notes_name_files_that_exist() -> None:
     text = (CHART / "templates" / "NOTES.txt").read_text() + (CHART / "values.yaml").read_text()
     for name in re.findall(r"(?:docs|examples)/[\w/.-]+\w", text):
         assert (ROOT / name).exists(), name
-
-
-# Fields that the chart uses, with their types. Source: cert-manager, API cert-manager.io/v1 (Certificate, Issuer).
-_ISSUER_REF = {"name": str, "kind": str, "group": str}
-_CERTIFICATE = {
-    "secretName": str,
-    "issuerRef": dict,
-    "dnsNames": list,
-    "usages": list,
-    "isCA": bool,
-    "commonName": str,
-    "duration": str,
-    "privateKey": dict,
-}
-_USAGES = {"digital signature", "server auth", "cert sign"}
-
-
-def certificates(text: str) -> dict[tuple[str, str], dict]:
-    """Return what is for cert-manager, by kind and name; each checked as its definition would."""
-    found = {}
-    for one in objects(text):
-        if one["apiVersion"] == "cert-manager.io/v1":
-            spec, name = one["spec"], one["metadata"]["name"]
-            assert one["metadata"]["namespace"] == "dra-driver"
-            assert len(name) <= 253
-            if one["kind"] == "Certificate":
-                assert {"secretName", "issuerRef"} <= spec.keys() <= _CERTIFICATE.keys()
-                assert all(isinstance(value, _CERTIFICATE[key]) for key, value in spec.items())
-                assert {"name"} <= spec["issuerRef"].keys() <= _ISSUER_REF.keys()
-                assert set(spec["usages"]) <= _USAGES
-                assert len(spec.get("commonName", "")) <= 64
-                assert spec.get("dnsNames") or spec.get("commonName")
-            else:
-                assert one["kind"] == "Issuer"
-                assert spec == {"selfSigned": {}} or spec.keys() == {"ca"}
-            found[one["kind"], name] = spec
-    return found
-
-
-def test_cert_manager_gets_a_certificate_that_a_lasting_authority_signs(helm: str) -> None:
-    text = render(helm, "webhook.enabled=true", "webhook.certManager.enabled=true")
-    found, name = certificates(text), "dra-driver-webhook"
-    leaf, root = found["Certificate", name], found["Certificate", f"{name}-root"]
-    assert leaf["dnsNames"] == [f"{name}.dra-driver.svc", f"{name}.dra-driver.svc.cluster.local"]
-    assert found["Issuer", leaf["issuerRef"]["name"]] == {"ca": {"secretName": root["secretName"]}}
-    assert (root["isCA"], found["Issuer", root["issuerRef"]["name"]]) == (True, {"selfSigned": {}})
-    by_kind = {one["kind"]: one for one in objects(text)}
-    annotations = by_kind["ValidatingWebhookConfiguration"]["metadata"]["annotations"]
-    assert annotations == {"cert-manager.io/inject-ca-from": f"dra-driver/{name}"}
-    pod = by_kind["Deployment"]["spec"]["template"]["spec"]
-    [volume] = pod["volumes"]
-    assert volume["secret"]["secretName"] == leaf["secretName"]
-    [container] = pod["containers"]
-    [mount] = container["volumeMounts"]
-    assert {"name": "TLS_DIR", "value": mount["mountPath"]} in container["env"]
-    # It asks for no right to write anything, and brings no Secret of its own.
-    assert "Secret" not in by_kind
-    (role,) = (one for one in objects(text) if one["kind"] == "ClusterRole" and one["metadata"]["name"] == name)
-    assert [rule["verbs"] for rule in role["rules"]] == [["list", "watch"]]
-
-
-def test_an_issuer_of_ones_own_is_all_that_a_certificate_needs(helm: str) -> None:
-    options = ["webhook.enabled=true", "webhook.certManager.enabled=true"]
-    options += ["webhook.certManager.issuerRef.name=corporate", "webhook.certManager.issuerRef.kind=ClusterIssuer"]
-    found = certificates(render(helm, *options))
-    assert found.keys() == {("Certificate", "dra-driver-webhook")}
-    [spec] = found.values()
-    assert spec["issuerRef"] == {"name": "corporate", "kind": "ClusterIssuer"}
-
-
-def test_each_namespace_has_classes_that_lead_to_its_own_shares_and_no_other_class_does(helm: str) -> None:
-    def device(kind: str, **attributes: str) -> dict:
-        mine = {"type": {"string": kind}, "sharingStrategy": {"string": "MPS"}, "sharedBy": {"string": "memory"}}
-        mine |= {name: {"string": value} for name, value in attributes.items()}
-        return {"name": "d", "attributes": mine}
-
-    classes = {c["metadata"]["name"]: c for c in objects(render(helm, *CASES["tenants"])) if c["kind"] == "DeviceClass"}
-    owned = {name for name in classes if name.endswith("-share-mps.nvidia.com") and name.count(".") == 3}
-    assert {name.partition(".")[0] for name in owned} == {"team-a", "team-b", "team-c"}
-    leads_to = {
-        (kind, tenant): {
-            name for name, content in classes.items() if selects(content, device(kind, **tenant_of(tenant)))
-        }
-        for kind in ("gpu-share", "mig-share")
-        for tenant in ("", "team-a", "team-d")
-    }
-    assert leads_to["gpu-share", "team-a"] == {"team-a.gpu-share-mps.nvidia.com"}
-    assert leads_to["mig-share", "team-a"] == {"team-a.mig-share-mps.nvidia.com"}
-    assert leads_to["gpu-share", "team-d"] == leads_to["mig-share", "team-d"] == set()
-    assert leads_to["gpu-share", ""] >= {"gpu-share.nvidia.com", "gpu-share-mps.nvidia.com"}
-    assert not owned & leads_to["gpu-share", ""]
-
-
-def tenant_of(namespace: str) -> dict[str, str]:
-    return {"tenant": namespace} if namespace else {}
-
-
-def selects(device_class: dict, device: dict) -> bool:
-    expressions = [s["cel"]["expression"] for s in device_class["spec"]["selectors"]]
-    return all(compile_selector(text).matches(device, "gpu.nvidia.com") for text in expressions)
-
-
-SHARING = {
-    "nothing": ({}, True),
-    "replicas": ({"version": "rules/v1", "rules": [{"replicas": 4}]}, True),
-    "no rules": ({"version": "rules/v1", "rules": []}, True),
-    "memory": ({"version": "rules/v1", "rules": [{"memory": {"default": "10Gi", "max": 40 << 30}}]}, True),
-    "compute": ({"version": "rules/v1", "rules": [{"compute": {"default": 25, "min": 5, "step": 5}}]}, True),
-    "exclusive": ({"version": "rules/v1", "rules": [{"match": {"nodes": ["a-*"]}, "exclusive": True}]}, True),
-    "labels": ({"version": "rules/v1", "rules": [{"match": {"nodeLabels": {"pool": "a"}}, "replicas": 2}]}, True),
-    "plugin": ({"version": "v1", "sharing": {"mps": {"resources": [{"name": "nvidia.com/gpu", "replicas": 2}]}}}, True),
-    "plugin's other parts": ({"version": "v1", "flags": {"migStrategy": "single"}, "resources": {"gpus": []}}, True),
-    "no version": ({"rules": [{"replicas": 4}]}, False),
-    "misspelt": ({"version": "rules/v1", "rules": [{"replica": 4}]}, False),
-    "too many": ({"version": "rules/v1", "rules": [{"replicas": 129}]}, False),
-    "too few": ({"version": "rules/v1", "rules": [{"replicas": 1}]}, False),
-    "a text": ({"version": "rules/v1", "rules": [{"replicas": "4"}]}, False),
-    "strategy": ({"version": "rules/v1", "rules": [{"replicas": 4, "sharing": {"strategy": "Turns"}}]}, False),
-    "no default": ({"version": "rules/v1", "rules": [{"memory": {"min": "1Gi"}}]}, False),
-    "percent": ({"version": "rules/v1", "rules": [{"compute": {"default": 101}}]}, False),
-    "label": ({"version": "rules/v1", "rules": [{"match": {"nodeLabels": {"pool": 1}}, "replicas": 2}]}, False),
-    "type": ({"version": "rules/v1", "rules": [{"match": {"types": ["vgpu"]}, "replicas": 2}]}, False),
-    "soft": ({"version": "rules/v1", "rules": [{"replicas": 2, "enforcement": "soft"}]}, False),
-    "plugin without replicas": (
-        {"version": "v1", "sharing": {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu"}]}}},
-        False,
-    ),
-    "plugin's misspelt": ({"version": "v1", "sharing": {"timeSlice": {}}}, False),
-}
-
-
-@pytest.mark.parametrize("case", SHARING)
-def test_the_schema_judges_a_sharing_configuration_as_the_agent_does(case: str, tmp_path: Path) -> None:
-    content, is_good = SHARING[case]
-    schema = json.loads((CHART / "values.schema.json").read_text())
-    found = list(jsonschema.Draft7Validator(schema | {"required": []}).iter_errors({"sharing": {"config": content}}))
-    assert (not found) is is_good, found
-    if content:
-        file = tmp_path / "sharing.yaml"
-        file.write_text(yaml.safe_dump(content))
-        assert (run(["check-config", str(file)]) == ExitCode.OK) is is_good
-
-
-def test_the_schema_accepts_what_the_page_and_the_examples_show() -> None:
-    page = (ROOT / "docs/sharing.md").read_text()
-    shown = [text for text in re.findall(r"```yaml\n(.+?)```", page, re.DOTALL) if text.startswith("version: ")]
-    shown.append((ROOT / "examples/sharing/node/rules.yaml").read_text())
-    assert len(shown) > 1
-    schema = json.loads((CHART / "values.schema.json").read_text())
-    for text in shown:
-        values = {"sharing": {"config": yaml.safe_load(text)}}
-        jsonschema.Draft7Validator(schema | {"required": []}).validate(values)
 
 
 def test_the_role_for_people_reads_what_belongs_to_no_namespace_and_changes_nothing() -> None:

@@ -1,0 +1,207 @@
+"""The chart's values: which are refused, and how the schema, the page and the agent agree on them."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+
+import jsonschema
+import pytest
+import yaml
+
+from dra_driver.model.flags import FLAGS
+from tests.deploy.support.chart import CHART, PLUGINS, ROOT, objects, render
+
+OURS = ["sharing.config.version=rules/v1", "sharing.config.rules[0].replicas=4"]
+
+
+CASES = {
+    "defaults": [],
+    "runtime-class": ["agent.runtimeClassName=nvidia", "seamlessUpgrade=false", "agent.metricsPort=0"],
+    "everything": [
+        "namespace.create=true",
+        "deviceClasses.extendedResources.enabled=true",
+        "deviceClasses.extendedResources.migProfiles={1g.10gb,1g.10gb+me}",
+        "metrics.serviceMonitor.enabled=true",
+        "networkPolicy.enabled=true",
+        "driverManager.enabled=true",
+        "agent.driverRoot=/run/nvidia/driver",
+        "agent.publishBesideDevicePlugin=true",
+        "agent.mig.mode=static",
+        "agent.mig.geometry=gpu-*:all-balanced;label",
+        "agent.mig.configMap=mig-configs",
+        "sharing.config.version=rules/v1",
+        "sharing.config.rules[0].replicas=4",
+        "sharing.config.rules[0].sharing.strategy=MPS",
+        "driverName=gpu.example.com",
+    ],
+    "tenants": [
+        "mps.tenants=namespace",
+        "mps.namespaces={team-b,team-c}",
+        "mps.otherClasses={our-shares.example.com}",
+        "sharing.config.version=rules/v1",
+        "sharing.config.rules[0].replicas=4",
+        "sharing.config.rules[0].sharing.strategy=MPS",
+        "sharing.config.rules[0].namespaces={team-a,team-b}",
+    ],
+    "webhook": [
+        "webhook.enabled=true",
+        "webhook.failurePolicy=Fail",
+        "webhook.callers.configMap=api-servers",
+        "webhook.callers.names={kube-apiserver-1,kube-apiserver-2}",
+        "webhook.callers.networks={10.0.0.0/28,fd00::/64}",
+        "networkPolicy.enabled=true",
+        "configPolicy.enabled=true",
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "agent.colour=red",
+        "agent.mig.mode=often",
+        "mps.enabled=perhaps",
+        "agent.hardware=gaudi",
+        "image.digest=sha256:12",
+        "agent.metricsPort=70000",
+        "driverName=Not_A_Name",
+        "deviceClasses.extendedResources.migProfiles={big}",
+        "agent.kubeletDir=relative",
+        "webhook.failurePolicy=Perhaps",
+        "webhook.callers.networks={everywhere}",
+        "agent.kubeletDir=/var/lib: x",
+        "driverManager.label=two words",
+        "agent.mig=null",
+        "mps.tenants=nobody",
+        "mps.namespaces={Team A}",
+        "agent.resources.limits.memory=lots",
+        "agent.resources.limit=1Gi",
+        "agent.tolerations[0].operator=Sometimes",
+        "agent.tolerations[0].keys=nvidia.com/gpu",
+        "agent.affinity.nodeAfinity=y",
+        "agent.extraEnv[0].valeu=x",
+        "agent.extraVolumeMounts[0].mountpath=/x",
+        "webhook.certManager.issuerRef.nam=x",
+        "webhook.resources.requests.cpu=true",
+        "deviceClasses.examples=some",
+        "sharing.config.rule=4",
+        "sharing.config.version=rules/v2",
+    ],
+)
+def test_a_value_that_makes_no_sense_is_refused_by_name(helm: str, wrong: str) -> None:
+    command = [helm, "template", "x", str(CHART), "--set", wrong]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "schema" in done.stderr or "values" in done.stderr
+    name = wrong.partition("=")[0].split(".")[-1]
+    assert name in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (["agent.runtimeClassName=nvidia", "mps.enabled=true"], "no MPS daemon can be kept"),
+        (
+            ["agent.runtimeClassName=nvidia", *OURS, "sharing.config.rules[0].sharing.strategy=MPS"],
+            "no MPS daemon can be kept",
+        ),
+        (["agent.runtimeClassName=nvidia", "agent.mig.mode=dynamic"], "no GPU can be cut on demand"),
+        (["agent.runtimeClassName=nvidia", "agent.mig.geometry=all-balanced"], "no GPU can be cut"),
+        ([*OURS, "sharing.configMap=mine"], "leave one empty"),
+        (["metrics.serviceMonitor.enabled=true", "metrics.service=false"], "finds agents by the Service"),
+        (["metrics.serviceMonitor.enabled=true", "agent.metricsPort=0"], "finds agents by the Service"),
+        (["deviceClasses.extendedResources.enabled=true", "deviceClasses.create=false"], "makes none"),
+        (["mps.tenants=namespace", "sharing.configMap=mine"], "Name the namespaces in mps.namespaces"),
+        (["mps.tenants=namespace", *PLUGINS], "cannot name namespaces"),
+        (["mps.tenants=namespace", *OURS, "sharing.config.rules[0].sharing.strategy=MPS"], "names no namespaces"),
+        (
+            [
+                "mps.tenants=namespace",
+                *OURS,
+                "sharing.config.rules[0].acrossNamespaces=true",
+                "sharing.config.rules[0].namespaces={a}",
+            ],
+            "choose one",
+        ),
+        ([*OURS, "sharing.config.rules[0].namespaces={a}"], "need mps.tenants=namespace"),
+        (["deviceClasses.extendedResources.migProfiles={1g.10gb}"], "enabled=true"),
+    ],
+)
+def test_values_that_do_not_go_together_are_refused_with_what_to_do(helm: str, values: list[str], said: str) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        render(helm, *values)
+    assert said in refused.value.stderr
+    assert all(".".join(value.split("=")[0].split(".")[:2]) in refused.value.stderr for value in values)
+
+
+def test_values_of_a_release_before_this_one_still_render(helm: str) -> None:
+    """`helm upgrade --reuse-values` brings the defaults of the chart before."""
+    agent = next(o for o in objects(render(helm, "takeover=null", "rollout=null")) if o["kind"] == "DaemonSet")
+    assert agent["spec"]["updateStrategy"]["rollingUpdate"] == {"maxSurge": "1%", "maxUnavailable": 0}
+
+
+def test_a_label_or_node_label_that_the_chart_sets_itself_is_not_written_twice(helm: str) -> None:
+    name, os = r"app\.kubernetes\.io/name=mine", r"kubernetes\.io/os=linux"
+    values = [f"agent.podLabels.{name}", "agent.podLabels.team=a", f"agent.nodeSelector.{os}", "mps.enabled=true"]
+    text = render(helm, *values, f"mps.nodeSelector.{os}", "mps.nodeSelector.fast=x", "driverManager.enabled=true")
+    agent, mps = (content for content in objects(text) if content["kind"] == "DaemonSet")
+    manager = {"kubernetes.io/os": "linux", "nvidia.com/gpu.deploy.dra-driver": "true"}
+    assert agent["spec"]["template"]["spec"]["nodeSelector"] == manager
+    assert mps["spec"]["template"]["spec"]["nodeSelector"] == manager | {"fast": "x"}
+    labels = agent["spec"]["template"]["metadata"]["labels"]
+    assert labels.items() >= (agent["spec"]["selector"]["matchLabels"] | {"team": "a"}).items()
+    for name in ("kubernetes.io/os", "app.kubernetes.io/name"):
+        assert not re.search(rf"^( +){re.escape(name)}: .*\n(\1\S.*\n)*\1{re.escape(name)}:", text, re.MULTILINE)
+
+
+def test_every_setting_of_the_daemonset_is_one_of_the_agents(helm: str) -> None:
+    known = {flag.twin: flag for flag in FLAGS}
+    runtime = {"NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"}
+    for case in CASES.values():
+        for content in objects(render(helm, *case)):
+            if content["kind"] == "DaemonSet":
+                (container,) = content["spec"]["template"]["spec"]["containers"]
+                if container["args"] != ["agent"]:
+                    continue
+                given = {entry["name"]: entry.get("value", "") for entry in container["env"]}
+                assert given.keys() - runtime <= known.keys()
+                for name in given.keys() - runtime:
+                    assert not known[name].choices or given[name] in known[name].choices
+
+
+def test_the_default_values_pass_the_schema() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    jsonschema.Draft7Validator.check_schema(schema)
+    jsonschema.Draft7Validator(schema).validate(yaml.safe_load((CHART / "values.yaml").read_text()))
+
+
+def test_every_value_is_in_the_schema_and_the_other_way_round() -> None:
+    def paths(tree: dict, prefix: str = "") -> set[str]:
+        inner = (paths(value, f"{prefix}{key}.") for key, value in tree.items() if isinstance(value, dict) and value)
+        return set().union(*inner, {f"{prefix}{key}" for key in tree})
+
+    def described(schema: dict, prefix: str = "") -> set[str]:
+        known = schema.get("properties", {})
+        return set().union(*(described(s, f"{prefix}{k}.") for k, s in known.items()), {prefix + k for k in known})
+
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    free = {"agent.resources.", "mps.resources.", "webhook.resources."}
+    written = {path for path in paths(values) if not any(path.startswith(start) for start in free)}
+    schema = {path for path in described(json.loads((CHART / "values.schema.json").read_text())) if "[]" not in path}
+    assert written == {path for path in schema if not path.startswith(("global", "imagePullSecrets."))}
+
+
+def test_every_value_is_described_and_in_the_table_of_the_page() -> None:
+    def bare(schema: dict, prefix: str = "") -> list[str]:
+        known = schema.get("properties", {})
+        inner = [name for key, value in known.items() for name in bare(value, f"{prefix}{key}.")]
+        return [*(prefix + key for key, value in known.items() if not value.get("description")), *inner]
+
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    assert [name for name in bare(schema) if not name.startswith("imagePullSecrets")] == []
+    command = [sys.executable, str(ROOT / "deploy" / "values_table.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
