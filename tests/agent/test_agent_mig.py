@@ -10,15 +10,9 @@ import pytest
 from dra_driver.model.names import NVIDIA_DRIVER
 from tests.agent.test_agent_nvidia import Machine, names, until
 from tests.support.agent_process import stage
+from tests.support.fake_nvml import MIG_STEPS
 
 pytestmark = pytest.mark.gcc
-STEPS = (
-    "nvmlDeviceSetMigMode",
-    "nvmlDeviceCreateGpuInstanceWithPlacement",
-    "nvmlGpuInstanceCreateComputeInstance",
-    "nvmlComputeInstanceDestroy",
-    "nvmlGpuInstanceDestroy",
-)
 
 
 class MigMachine(Machine):
@@ -181,7 +175,7 @@ def test_a_gpu_with_a_mig_device_that_cannot_be_read_is_not_cut(machine):
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("function", STEPS)
+@pytest.mark.parametrize("function", MIG_STEPS)
 def test_an_agent_killed_in_the_library_leaves_no_trace_in_the_end(machine, function, when):
     machine.gpus[0].crash(function, when)
     machine.write()

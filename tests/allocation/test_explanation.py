@@ -4,20 +4,7 @@ from typing import Any
 
 from dra_driver.allocation import Allocator, Features
 from dra_driver.allocation.explaining.explanation import AllocationExplanation, explain
-from tests.allocation.support.allocation_worlds import (
-    ALL_FEATURES,
-    DRIVER,
-    WITH_SHARES,
-    allocated,
-    attribute,
-    claim,
-    device_class,
-    gpu,
-    node,
-    partitioned,
-    pool,
-    request,
-)
+from tests.allocation.support import allocation_worlds as wire
 
 
 def explained(
@@ -26,36 +13,38 @@ def explained(
     *,
     held: list[Any] | None = None,
     names: tuple[str, ...] = ("node-1",),
-    features: dict[str, bool] = ALL_FEATURES,
+    features: dict[str, bool] = wire.ALL_FEATURES,
     pod: Any = None,
     newer: bool = False,
 ) -> AllocationExplanation:
-    state: Any = {"slices": slices, "classes": [device_class()], "allocated": held or []}
+    state: Any = {"slices": slices, "classes": [wire.device_class()], "allocated": held or []}
     on = Features.from_names(features)
     later = Allocator(**state, kubernetes="1.36", features=on) if newer else None
     allocator = Allocator(**state, kubernetes="1.35", features=on)
-    return explain(allocator, claims, [node(name) for name in names], pod=pod, newer=later)
+    return explain(allocator, claims, [wire.node(name) for name in names], pod=pod, newer=later)
 
 
 def gpus(count: int, **attributes: Any) -> list[Any]:
-    return [gpu(f"gpu-{index}", **attributes) for index in range(count)]
+    return [wire.gpu(f"gpu-{index}", **attributes) for index in range(count)]
 
 
 def test_a_fit_names_its_devices() -> None:
-    found = explained([pool("node-1", gpus(2))], [claim(request())])
+    found = explained([wire.pool("node-1", gpus(2))], [wire.claim(wire.request())])
     assert found.ok
     assert found.sentence == "fits on node-1: gpu-0 for gpu"
 
 
 def test_the_funnel_counts_what_each_stage_loses() -> None:
     devices = [
-        gpu("old", model="a100"),
-        {**gpu("sick", model="h100"), "taints": [{"key": "sick", "effect": "NoSchedule"}]},
-        gpu("held", model="h100"),
-        gpu("free", model="h100"),
+        wire.gpu("old", model="a100"),
+        {**wire.gpu("sick", model="h100"), "taints": [{"key": "sick", "effect": "NoSchedule"}]},
+        wire.gpu("held", model="h100"),
+        wire.gpu("free", model="h100"),
     ]
-    wanted = request(count=2, selectors=[f'{attribute("model")} == "h100"'])
-    found = explained([pool("node-1", devices)], [claim(wanted)], held=[allocated(("node-1", "held"), name="job")])
+    wanted = wire.request(count=2, selectors=[f'{wire.attribute("model")} == "h100"'])
+    found = explained(
+        [wire.pool("node-1", devices)], [wire.claim(wanted)], held=[wire.allocated(("node-1", "held"), name="job")]
+    )
     [one] = found.nodes[0].funnels
     assert (one.devices, one.fits, one.wants) == (4, 1, 2)
     lost = {stage.name: [loss.device for loss in stage.lost] for stage in one.stages if stage.lost}
@@ -65,39 +54,41 @@ def test_the_funnel_counts_what_each_stage_loses() -> None:
 
 
 def test_a_near_miss_says_what_is_lacking() -> None:
-    wanted = f'device.capacity["{DRIVER}"].memory.compareTo(quantity("80Gi")) >= 0'
-    devices = [gpu("gpu-0", memory="79Gi")]
-    found = explained([pool("node-1", devices)], [claim(request(selectors=[wanted]))])
+    wanted = f'device.capacity["{wire.DRIVER}"].memory.compareTo(quantity("80Gi")) >= 0'
+    devices = [wire.gpu("gpu-0", memory="79Gi")]
+    found = explained([wire.pool("node-1", devices)], [wire.claim(wire.request(selectors=[wanted]))])
     assert "memory: 79.0 GiB (79Gi) < 80.0 GiB (80Gi)" in found.sentence
 
 
 def test_all_devices_held_by_others_names_the_holders() -> None:
-    held = [allocated(("node-1", "gpu-0"), name="a"), allocated(("node-1", "gpu-1"), name="b")]
-    found = explained([pool("node-1", gpus(2))], [claim(request())], held=held)
+    held = [wire.allocated(("node-1", "gpu-0"), name="a"), wire.allocated(("node-1", "gpu-1"), name="b")]
+    found = explained([wire.pool("node-1", gpus(2))], [wire.claim(wire.request())], held=held)
     assert "2 matching devices are held by default/a, default/b" in found.sentence
 
 
 def test_an_incomplete_pool_is_named_with_its_slices() -> None:
-    found = explained([pool("node-1", gpus(2), count=4)], [claim(request())])
-    assert found.nodes[0].notes[0] == f"pool {DRIVER}/node-1 is incomplete: 1 of 4 slices"
+    found = explained([wire.pool("node-1", gpus(2), count=4)], [wire.claim(wire.request())])
+    assert found.nodes[0].notes[0] == f"pool {wire.DRIVER}/node-1 is incomplete: 1 of 4 slices"
 
 
 def test_a_selector_that_fails_blocks_scheduling_and_names_the_device() -> None:
-    found = explained([pool("node-1", gpus(1))], [claim(request(selectors=[f'{attribute("nothing")} == "x"']))])
+    found = explained(
+        [wire.pool("node-1", gpus(1))], [wire.claim(wire.request(selectors=[f'{wire.attribute("nothing")} == "x"']))]
+    )
     assert found.aborts
     assert found.sentence.startswith("scheduling is blocked: node-1: selector error on device gpu-0")
 
 
 def test_a_failing_selector_may_block_where_another_node_comes_first() -> None:
-    slices = [pool("node-1", gpus(1)), pool("node-2", gpus(1, nothing="x"))]
-    wanted = claim(request(selectors=[f'{attribute("nothing")} == "x"']))
+    slices = [wire.pool("node-1", gpus(1)), wire.pool("node-2", gpus(1, nothing="x"))]
+    wanted = wire.claim(wire.request(selectors=[f'{wire.attribute("nothing")} == "x"']))
     found = explained(slices, [wanted], names=("node-1", "node-2"))
     assert found.sentence.startswith("scheduling may be blocked")
 
 
 def test_a_failing_selector_does_not_matter_on_a_node_that_the_pod_avoids() -> None:
-    slices = [pool("node-1", gpus(1)), pool("node-2", gpus(1, nothing="x"))]
-    wanted = claim(request(selectors=[f'{attribute("nothing")} == "x"']))
+    slices = [wire.pool("node-1", gpus(1)), wire.pool("node-2", gpus(1, nothing="x"))]
+    wanted = wire.claim(wire.request(selectors=[f'{wire.attribute("nothing")} == "x"']))
     pod = {"spec": {"nodeName": "node-2"}}
     found = explained(slices, [wanted], names=("node-1", "node-2"), pod=pod)
     assert found.ok
@@ -105,39 +96,39 @@ def test_a_failing_selector_does_not_matter_on_a_node_that_the_pod_avoids() -> N
 
 
 def test_a_fault_of_one_version_is_told() -> None:
-    devices = partitioned("node-1", 1, 2)
+    devices = wire.partitioned("node-1", 1, 2)
     devices[1]["spec"]["devices"][0]["taints"] = [{"key": "sick", "effect": "NoSchedule"}]
-    found = explained(devices, [claim(request())], newer=True)
+    found = explained(devices, [wire.claim(wire.request())], newer=True)
     assert not found.ok
     assert "Kubernetes 1.35 refuses this; 1.36 allocates gpu-0-0 for gpu" in found.nodes[0].notes
 
 
 def test_counters_that_are_gone_are_a_stage() -> None:
     found = explained(
-        partitioned("node-1", 1, 2),
-        [claim(request(selectors=[f'{attribute("kind")} == "whole"']))],
-        held=[allocated(("node-1", "gpu-0-1"))],
+        wire.partitioned("node-1", 1, 2),
+        [wire.claim(wire.request(selectors=[f'{wire.attribute("kind")} == "whole"']))],
+        held=[wire.allocated(("node-1", "gpu-0-1"))],
     )
     stages = {stage.name: stage.lost for stage in found.nodes[0].funnels[0].stages if stage.lost}
     assert stages["counters"][0].reason == "slot-1 of gpu-0: needs 1, 0 left"
 
 
 def test_capacity_that_is_asked_but_absent_is_a_stage() -> None:
-    wanted = claim(request(capacity={"requests": {"bandwidth": "1Gi"}}))
-    found = explained([pool("node-1", gpus(1))], [wanted], features=WITH_SHARES)
+    wanted = wire.claim(wire.request(capacity={"requests": {"bandwidth": "1Gi"}}))
+    found = explained([wire.pool("node-1", gpus(1))], [wanted], features=wire.WITH_SHARES)
     assert "it has no capacity bandwidth" in found.sentence
 
 
 def test_devices_that_cannot_agree_are_lost_to_the_constraint() -> None:
-    devices = [gpu("gpu-0", root="a"), gpu("gpu-1", root="b"), gpu("gpu-2", root="b")]
-    wanted = claim(request(count=3), constraints=[{"matchAttribute": f"{DRIVER}/root"}])
-    found = explained([pool("node-1", devices)], [wanted])
-    assert f"2 devices have its {DRIVER}/root, but 3 are needed" in {
+    devices = [wire.gpu("gpu-0", root="a"), wire.gpu("gpu-1", root="b"), wire.gpu("gpu-2", root="b")]
+    wanted = wire.claim(wire.request(count=3), constraints=[{"matchAttribute": f"{wire.DRIVER}/root"}])
+    found = explained([wire.pool("node-1", devices)], [wanted])
+    assert f"2 devices have its {wire.DRIVER}/root, but 3 are needed" in {
         loss.reason for stage in found.nodes[0].funnels[0].stages for loss in stage.lost
     }
 
 
 def test_a_search_that_the_scheduler_would_not_finish_is_told() -> None:
-    wanted = claim(request(count=13, selectors=[f'{attribute("kind")} == "part"']))
-    found = explained(partitioned("node-1", 6, 2), [wanted])
+    wanted = wire.claim(wire.request(count=13, selectors=[f'{wire.attribute("kind")} == "part"']))
+    found = explained(wire.partitioned("node-1", 6, 2), [wanted])
     assert any("the scheduler would give up after 10 s" in note for note in found.nodes[0].notes)

@@ -6,28 +6,20 @@ from typing import Any
 
 from dra_driver.allocation.simulation.moves import Rearrangement, moves_for_waiting
 from dra_driver.allocation.simulation.timeline import Job, Timeline, TimelineEvent
-from tests.allocation.support.allocation_worlds import (
-    allocated,
-    attribute,
-    claim,
-    device_class,
-    gpu,
-    node,
-    partitioned,
-    pool,
-    request,
-)
+from tests.allocation.support import allocation_worlds as wire
 
-PART, WHOLE = f'{attribute("kind")} == "part"', f'{attribute("kind")} == "whole"'
+PART, WHOLE = f'{wire.attribute("kind")} == "part"', f'{wire.attribute("kind")} == "whole"'
 
 
 def job(name: str, selector: str, count: int = 1, pod: dict[str, Any] | None = None, shared: str = "") -> Job:
-    return Job(name, (claim(request(count=count, selectors=[selector]), name=shared or name),), pod)
+    return Job(name, (wire.claim(wire.request(count=count, selectors=[selector]), name=shared or name),), pod)
 
 
 def cluster(*nodes: str, gpus: int = 2, parts: int = 2) -> Timeline:
-    slices = [one for name in nodes for one in partitioned(name, gpus, parts)]
-    return Timeline(nodes=[node(name) for name in nodes], slices=slices, classes=[device_class()], kubernetes="1.36")
+    slices = [one for name in nodes for one in wire.partitioned(name, gpus, parts)]
+    return Timeline(
+        nodes=[wire.node(name) for name in nodes], slices=slices, classes=[wire.device_class()], kubernetes="1.36"
+    )
 
 
 def play(here: Timeline, *arrivals: Job, leave: tuple[str, ...] = ()) -> dict[str, Rearrangement | None]:
@@ -91,14 +83,16 @@ def test_a_job_that_may_not_go_elsewhere_stays() -> None:
 
 def test_jobs_that_share_a_claim_and_claims_of_others_stay() -> None:
     here = cluster("a")
-    here.held = [allocated(("a", "gpu-1-0"))]
+    here.held = [wire.allocated(("a", "gpu-1-0"))]
     sharing = [job("one", PART, shared="common"), job("two", PART, shared="common")]
     assert play(here, *sharing, job("big", WHOLE)) == {"big": None}
 
 
 def test_a_whole_gpu_that_is_in_the_way_of_two_on_one_node_moves_to_another_node() -> None:
-    slices = [pool(name, [gpu(f"gpu-{index}", kind="whole") for index in range(2)]) for name in ("a", "b")]
-    here = Timeline(nodes=[node("a"), node("b")], slices=slices, classes=[device_class()], kubernetes="1.36")
+    slices = [wire.pool(name, [wire.gpu(f"gpu-{index}", kind="whole") for index in range(2)]) for name in ("a", "b")]
+    here = Timeline(
+        nodes=[wire.node("a"), wire.node("b")], slices=slices, classes=[wire.device_class()], kubernetes="1.36"
+    )
     jobs = [job(name, WHOLE) for name in ("one", "two", "three")]
     found = play(here, *jobs, job("pair", WHOLE, 2), leave=("one",))["pair"]
     assert found is not None

@@ -17,20 +17,7 @@ from dra_driver.allocation.pools.replicas import Replica, Shape
 from dra_driver.allocation.pools.usage import usage_of
 from dra_driver.allocation.simulation.placing import Placer
 from dra_driver.views.fleet.picture import picture_of_slices
-from tests.allocation.support.allocation_worlds import (
-    ALL_FEATURES,
-    DRIVER,
-    WITH_SHARES,
-    allocated,
-    attribute,
-    claim,
-    device_class,
-    gpu,
-    node,
-    partitioned,
-    pool,
-    request,
-)
+from tests.allocation.support import allocation_worlds as wire
 
 Wire = dict[str, Any]
 unhurried = settings(deadline=None, max_examples=150)
@@ -41,8 +28,10 @@ VERSIONS = st.sampled_from(["1.34", "1.35", "1.36", "1.37"])
 def whole_gpus(name: str, kind: int) -> list[Wire]:
     """Return the slices of a node of one of a few kinds; identifiers differ from node to node."""
     if kind == 0:
-        return partitioned(name, 2, 2)
-    devices = [gpu(f"gpu-{n}", kind="whole", index=n % 2, uuid=f"{name}/{n}", domain=f"{name}/d") for n in range(3)]
+        return wire.partitioned(name, 2, 2)
+    devices = [
+        wire.gpu(f"gpu-{n}", kind="whole", index=n % 2, uuid=f"{name}/{n}", domain=f"{name}/d") for n in range(3)
+    ]
     if kind == 2:
         devices[1]["taints"] = [{"key": "sick", "effect": "NoSchedule"}]
     if kind == 3:
@@ -50,25 +39,25 @@ def whole_gpus(name: str, kind: int) -> list[Wire]:
             one["allowMultipleAllocations"] = True
             one["capacity"] = {"memory": {"value": "80Gi", "requestPolicy": {"default": "30Gi"}}}
     if kind == 4:
-        return [pool(name, devices, count=2)]  # incomplete
-    return [pool(name, devices)]
+        return [wire.pool(name, devices, count=2)]  # incomplete
+    return [wire.pool(name, devices)]
 
 
 @st.composite
 def shared_pools(draw: st.DrawFn) -> list[Wire]:
     """Return pools that several nodes reach: by labels, all of them, or device by device."""
-    devices = [gpu(f"net-{n}", kind="part", index=n, uuid=f"net/{n}", domain="nd-1-x/d") for n in range(2)]
+    devices = [wire.gpu(f"net-{n}", kind="part", index=n, uuid=f"net/{n}", domain="nd-1-x/d") for n in range(2)]
     found = []
     if draw(st.booleans()):
-        found.append(pool(draw(st.sampled_from(["fabric", "nd-3-x-more", "zz"])), devices, allNodes=True))
+        found.append(wire.pool(draw(st.sampled_from(["fabric", "nd-3-x-more", "zz"])), devices, allNodes=True))
     if draw(st.booleans()):
         term = {"matchExpressions": [{"key": "rack", "operator": "In", "values": ["a"]}]}
-        found.append(pool("racks", devices, nodeSelector={"nodeSelectorTerms": [term]}))
+        found.append(wire.pool("racks", devices, nodeSelector={"nodeSelectorTerms": [term]}))
     if draw(st.booleans()):
         apart = [{**one, "nodeName": draw(st.sampled_from(NODES))} for one in devices]
-        found.append(pool("apart", apart, perDeviceNodeSelection=True))
+        found.append(wire.pool("apart", apart, perDeviceNodeSelection=True))
     if draw(st.booleans()):
-        stranger = pool(draw(st.sampled_from(NODES)), devices, nodeName=draw(st.sampled_from(NODES)))
+        stranger = wire.pool(draw(st.sampled_from(NODES)), devices, nodeName=draw(st.sampled_from(NODES)))
         found.append({**stranger, "metadata": {"name": "stranger"}})
     return found
 
@@ -80,7 +69,7 @@ def worlds(draw: st.DrawFn) -> Wire:
     slices += draw(shared_pools())
     devices = [(s["spec"]["pool"]["name"], d["name"]) for s in slices for d in s["spec"].get("devices", ())]
     held = draw(st.lists(st.sampled_from(devices), unique=True, max_size=4))
-    nodes = [node(name, rack=draw(st.sampled_from("aab"))) for name in NODES]
+    nodes = [wire.node(name, rack=draw(st.sampled_from("aab"))) for name in NODES]
     for one in nodes:
         if draw(st.integers(0, 6)) == 0:
             one["spec"] = {"unschedulable": True}
@@ -89,10 +78,10 @@ def worlds(draw: st.DrawFn) -> Wire:
         "slices": slices,
         "nodes": nodes,
         "pod": pod,
-        "allocated": [allocated(one, name=f"holder-{n % 2}") for n, one in enumerate(held)],
+        "allocated": [wire.allocated(one, name=f"holder-{n % 2}") for n, one in enumerate(held)],
         "claims": draw(claims()),
         "kubernetes": draw(VERSIONS),
-        "features": draw(st.sampled_from([WITH_SHARES, ALL_FEATURES, {}])),
+        "features": draw(st.sampled_from([wire.WITH_SHARES, wire.ALL_FEATURES, {}])),
     }
 
 
@@ -100,19 +89,24 @@ def worlds(draw: st.DrawFn) -> Wire:
 def claims(draw: st.DrawFn) -> list[Wire]:
     requests = []
     for number in range(draw(st.integers(1, 2))):
-        texts = ["true", f"{attribute('kind')} == 'whole'", f"{attribute('uuid')} != 'nd-2-x/0'", "device.x == 1"]
+        texts = [
+            "true",
+            f"{wire.attribute('kind')} == 'whole'",
+            f"{wire.attribute('uuid')} != 'nd-2-x/0'",
+            "device.x == 1",
+        ]
         texts.append("device.attributes.all(d, device.attributes[d].size() > 1)")
         selectors = [draw(st.sampled_from(texts))]
-        requests.append(request(f"r{number}", count=draw(st.sampled_from([1, 2, 3, None])), selectors=selectors))
+        requests.append(wire.request(f"r{number}", count=draw(st.sampled_from([1, 2, 3, None])), selectors=selectors))
     compared = draw(st.sampled_from(["", "", "index", "domain", "uuid"]))
-    constraints = [{"matchAttribute": f"{DRIVER}/{compared}"}] if compared else []
-    return [claim(*requests, constraints=constraints)]
+    constraints = [{"matchAttribute": f"{wire.DRIVER}/{compared}"}] if compared else []
+    return [wire.claim(*requests, constraints=constraints)]
 
 
 def allocator_of(world: Wire, kubernetes: str = "") -> Allocator:
     return Allocator(
         slices=world["slices"],
-        classes=[device_class()],
+        classes=[wire.device_class()],
         allocated=world["allocated"],
         kubernetes=kubernetes or world["kubernetes"],
         features=Features.from_names(world["features"]),
@@ -148,12 +142,12 @@ def test_what_is_said_of_nodes_that_are_alike_is_what_each_is_told_by_itself(wor
     assert [one.node for one in together.nodes] == [n for n in NODES if n in {one.node for one in together.nodes}]
 
 
-def shares_apart(wire: Wire) -> Wire:
+def shares_apart(verdict: Wire) -> Wire:
     """Take out the identifiers of shares, which are made of the device's whole name."""
-    for result in (wire["outcome"] or {}).get("results") or ():
+    for result in (verdict["outcome"] or {}).get("results") or ():
         for one in result["devices"].get("results") or ():
             one.pop("shareID", None)
-    return json.loads(json.dumps(wire))
+    return json.loads(json.dumps(verdict))
 
 
 @unhurried
@@ -189,10 +183,10 @@ def first_fit(world: Wire, asked: Wire) -> Any:
 
 
 def test_equal_nodes_are_judged_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    nodes = [node(f"n-{n}") for n in range(100)]
+    nodes = [wire.node(f"n-{n}") for n in range(100)]
     world = {
         "slices": [one for n in nodes for one in whole_gpus(n["metadata"]["name"], 1)],
-        "allocated": [allocated(("n-7", "gpu-0"))],
+        "allocated": [wire.allocated(("n-7", "gpu-0"))],
         "kubernetes": "1.35",
         "features": {},
     }
@@ -201,7 +195,7 @@ def test_equal_nodes_are_judged_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     whole = PodAllocator.allocate
     monkeypatch.setattr(PodAllocator, "allocate", lambda self, node: judged.append(node) or whole(self, node))
-    asked = claim(request(selectors=[f"{attribute('kind')} == 'whole'"]))
+    asked = wire.claim(wire.request(selectors=[f"{wire.attribute('kind')} == 'whole'"]))
     found = explain(allocator_of(world), [asked], nodes, folds=True)
     assert [(one.node, one.count) for one in found.nodes] == [("n-0", 99), ("n-7", 1)]
     assert len(judged) == 2
@@ -212,17 +206,19 @@ def made(name: str) -> list[Wire]:
 
 
 def pool_of(name: str, devices: Any) -> Wire:
-    return {**pool(name, []), "spec": {**pool(name, [])["spec"], "devices": devices}}
+    return {**wire.pool(name, []), "spec": {**wire.pool(name, [])["spec"], "devices": devices}}
 
 
-@pytest.mark.parametrize("text", ["true", f"{attribute('uuid')} == 'n-30/1'", f"{attribute('domain')} < 'n-2'"])
-@pytest.mark.parametrize("constraints", [(), ({"matchAttribute": f"{DRIVER}/domain"},)])
+@pytest.mark.parametrize(
+    "text", ["true", f"{wire.attribute('uuid')} == 'n-30/1'", f"{wire.attribute('domain')} < 'n-2'"]
+)
+@pytest.mark.parametrize("constraints", [(), ({"matchAttribute": f"{wire.DRIVER}/domain"},)])
 def test_replicas_are_judged_like_the_devices_they_stand_for(text: str, constraints: Any) -> None:
-    shape = Shape(DRIVER, made("n-0"), {"uuid", "domain"}, made)
-    nodes = [node(f"n-{n}") for n in range(40)]
-    base = {"allocated": [allocated(("n-3", "gpu-0"))], "kubernetes": "1.35", "features": {}}
-    fabric = pool("fabric", [gpu("net", kind="part", index=0, uuid="x", domain="n-5/d")], allNodes=True)
-    asked = claim(request(count=2, selectors=[text]), constraints=constraints)
+    shape = Shape(wire.DRIVER, made("n-0"), {"uuid", "domain"}, made)
+    nodes = [wire.node(f"n-{n}") for n in range(40)]
+    base = {"allocated": [wire.allocated(("n-3", "gpu-0"))], "kubernetes": "1.35", "features": {}}
+    fabric = wire.pool("fabric", [wire.gpu("net", kind="part", index=0, uuid="x", domain="n-5/d")], allNodes=True)
+    asked = wire.claim(wire.request(count=2, selectors=[text]), constraints=constraints)
     for more in ([], [fabric]):
         found = [
             explain(
@@ -237,8 +233,8 @@ def test_replicas_are_judged_like_the_devices_they_stand_for(text: str, constrai
 
 
 def test_usage_and_picture_of_replicas_are_those_of_the_devices_they_stand_for() -> None:
-    shape = Shape(DRIVER, made("n-0"), {"uuid", "domain"}, made)
-    held = [allocated(("n-3", "gpu-0"))]
+    shape = Shape(wire.DRIVER, made("n-0"), {"uuid", "domain"}, made)
+    held = [wire.allocated(("n-3", "gpu-0"))]
     one = [pool_of(f"n-{n}", Replica(shape, f"n-{n}")) for n in range(40)]
     other = [pool_of(f"n-{n}", made(f"n-{n}")) for n in range(40)]
     assert usage_of(one, held) == usage_of(other, held)

@@ -11,20 +11,7 @@ from hypothesis import strategies as st
 
 from dra_driver.allocation import Allocator, Features, NodeOutcome
 from dra_driver.allocation.search import search as search_room
-from tests.allocation.support.allocation_worlds import (
-    ALL_FEATURES,
-    DRIVER,
-    WITH_SHARES,
-    allocated,
-    attribute,
-    claim,
-    device_class,
-    gpu,
-    node,
-    partitioned,
-    pool,
-    request,
-)
+from tests.allocation.support import allocation_worlds as wire
 
 Wire = dict[str, Any]
 unhurried = settings(deadline=None, max_examples=60)  # the machine may be busy
@@ -34,13 +21,13 @@ VERSIONS = st.sampled_from(["1.34", "1.35", "1.36", "1.37"])
 @st.composite
 def node_slices(draw: st.DrawFn, name: str) -> list[Wire]:
     if draw(st.booleans()):
-        return partitioned(name, draw(st.integers(1, 3)), draw(st.integers(1, 3)))
+        return wire.partitioned(name, draw(st.integers(1, 3)), draw(st.integers(1, 3)))
     count = draw(st.integers(0, 5))
-    return [pool(name, [_whole(draw, index) for index in range(count)])]
+    return [wire.pool(name, [_whole(draw, index) for index in range(count)])]
 
 
 def _whole(draw: st.DrawFn, index: int) -> Wire:
-    made = gpu(f"gpu-{index}", kind=draw(st.sampled_from(["whole", "part"])), index=index % 2)
+    made = wire.gpu(f"gpu-{index}", kind=draw(st.sampled_from(["whole", "part"])), index=index % 2)
     if draw(st.integers(0, 4)) == 0:
         made["taints"] = [{"key": "sick", "effect": "NoSchedule"}]
     if draw(st.integers(0, 3)) == 0:
@@ -56,13 +43,13 @@ def claims(draw: st.DrawFn) -> list[Wire]:
         requests = []
         for index in range(draw(st.integers(1, 3))):
             chosen = draw(st.sampled_from(["whole", "part", None]))
-            selectors = [f'{attribute("kind")} == "{chosen}"'] if chosen else []
+            selectors = [f'{wire.attribute("kind")} == "{chosen}"'] if chosen else []
             count = draw(st.sampled_from([1, 1, 2, 3, None]))
-            requests.append(request(f"r{index}", count=count, selectors=selectors))
+            requests.append(wire.request(f"r{index}", count=count, selectors=selectors))
         constraints = []
         if draw(st.booleans()):
-            constraints.append({"matchAttribute": f"{DRIVER}/index"})
-        made.append(claim(*requests, name=f"claim-{number}", constraints=constraints))
+            constraints.append({"matchAttribute": f"{wire.DRIVER}/index"})
+        made.append(wire.claim(*requests, name=f"claim-{number}", constraints=constraints))
     return made
 
 
@@ -76,17 +63,17 @@ def worlds(draw: st.DrawFn) -> Wire:
     return {
         "names": names,
         "slices": slices,
-        "allocated": [allocated(*held)] if held else [],
+        "allocated": [wire.allocated(*held)] if held else [],
         "claims": draw(claims()),
         "kubernetes": draw(VERSIONS),
-        "features": WITH_SHARES if shared else ALL_FEATURES,
+        "features": wire.WITH_SHARES if shared else wire.ALL_FEATURES,
     }
 
 
 def allocator_for(world: Wire, names: list[str]) -> Allocator:
     return Allocator(
         slices=[one for name in names for one in world["slices"][name]],
-        classes=[device_class()],
+        classes=[wire.device_class()],
         allocated=world["allocated"],
         kubernetes=world["kubernetes"],
         features=Features.from_names(world["features"]),
@@ -96,7 +83,7 @@ def allocator_for(world: Wire, names: list[str]) -> Allocator:
 def outcomes(world: Wire, names: list[str] | None = None) -> dict[str, NodeOutcome]:
     names = names if names is not None else world["names"]
     pod = allocator_for(world, names).for_claims(world["claims"])
-    return {name: pod.allocate(node(name)) for name in names}
+    return {name: pod.allocate(wire.node(name)) for name in names}
 
 
 def placed(world: Wire, outcome: NodeOutcome) -> list[tuple[Wire, Wire]]:

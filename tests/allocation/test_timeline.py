@@ -8,26 +8,18 @@ from dra_driver.allocation.pools.node_selector import only_node
 from dra_driver.allocation.pools.usage import usage_of
 from dra_driver.allocation.simulation.timeline import Job, Timeline, TimelineEvent
 from dra_driver.model.errors import InputError
-from tests.allocation.support.allocation_worlds import (
-    allocated,
-    attribute,
-    claim,
-    device_class,
-    gpu,
-    node,
-    partitioned,
-    pool,
-    request,
-)
+from tests.allocation.support import allocation_worlds as wire
 
 
 def two_nodes() -> Timeline:
-    slices = [pool(name, [gpu(f"gpu-{index}") for index in range(2)]) for name in ("a", "b")]
-    return Timeline(nodes=[node("a"), node("b")], slices=slices, classes=[device_class()], kubernetes="1.36")
+    slices = [wire.pool(name, [wire.gpu(f"gpu-{index}") for index in range(2)]) for name in ("a", "b")]
+    return Timeline(
+        nodes=[wire.node("a"), wire.node("b")], slices=slices, classes=[wire.device_class()], kubernetes="1.36"
+    )
 
 
 def arrive(name: str, count: int = 1) -> TimelineEvent:
-    return TimelineEvent("arrive", name, jobs=(Job(name, (claim(request(count=count), name=name),)),))
+    return TimelineEvent("arrive", name, jobs=(Job(name, (wire.claim(wire.request(count=count), name=name),)),))
 
 
 def places(timeline: Timeline) -> dict[str, str]:
@@ -69,9 +61,9 @@ def test_a_lost_device_evicts_its_holder_and_comes_back() -> None:
 def test_another_geometry_evicts_who_held_what_is_gone() -> None:
     here = two_nodes()
     here.happen(arrive("one"))
-    moment = here.happen(TimelineEvent("replace", "a", slices=tuple(partitioned("a", 1, 2))))
+    moment = here.happen(TimelineEvent("replace", "a", slices=tuple(wire.partitioned("a", 1, 2))))
     assert moment.evicted == ()  # gpu-0 is still there
-    moment = here.happen(TimelineEvent("replace", "a", slices=(pool("a", [gpu("other")]),)))
+    moment = here.happen(TimelineEvent("replace", "a", slices=(wire.pool("a", [wire.gpu("other")]),)))
     assert moment.evicted == ("one",)
 
 
@@ -90,27 +82,27 @@ def test_an_event_about_nothing_is_refused(event: TimelineEvent) -> None:
 
 
 def test_part_of_a_partitioned_gpu_is_part_of_a_unit() -> None:
-    slices: list[Any] = partitioned("a", 2, 4)
-    usage = usage_of(slices, [allocated(("a", "gpu-0-1"))])
+    slices: list[Any] = wire.partitioned("a", 2, 4)
+    usage = usage_of(slices, [wire.allocated(("a", "gpu-0-1"))])
     assert (usage.devices, usage.held, usage.share) == (2, 0.25, 0.125)
 
 
 def test_what_is_free_on_many_nodes_is_scattered() -> None:
-    slices = [pool(name, [gpu("gpu-0"), gpu("gpu-1")]) for name in ("a", "b")]
+    slices = [wire.pool(name, [wire.gpu("gpu-0"), wire.gpu("gpu-1")]) for name in ("a", "b")]
     assert usage_of(slices, []).free_elsewhere == 0.5
     assert usage_of(slices[:1], []).free_elsewhere == 0
 
 
 def test_an_impossible_wish_says_so() -> None:
     here = two_nodes()
-    wish = claim(request(selectors=[f"{attribute('index')} == 7"]), name="odd")
+    wish = wire.claim(wire.request(selectors=[f"{wire.attribute('index')} == 7"]), name="odd")
     moment = here.happen(TimelineEvent("arrive", "odd", jobs=(Job("odd", (wish,)),)))
     assert moment.waiting[0].reason.startswith("scheduling is blocked")
 
 
 def test_jobs_that_share_a_claim_get_its_device_together() -> None:
     here = two_nodes()
-    shared = claim(request(), name="shared")
+    shared = wire.claim(wire.request(), name="shared")
     jobs = tuple(Job(name, (shared,), {"metadata": {"name": name}}) for name in ("one", "two", "three"))
     moment = here.happen(TimelineEvent("arrive", "all", jobs=jobs))
     assert {(one.node, one.devices) for one in moment.placed} == {("a", ("gpu-0",))}
@@ -122,7 +114,7 @@ def test_jobs_that_share_a_claim_get_its_device_together() -> None:
 
 def test_a_drain_moves_all_who_share_a_claim_to_one_other_device() -> None:
     here = two_nodes()
-    shared = claim(request(), name="shared")
+    shared = wire.claim(wire.request(), name="shared")
     here.happen(TimelineEvent("arrive", "all", jobs=(Job("one", (shared,)), Job("two", (shared,)))))
     moment = here.happen(TimelineEvent("drain", "a"))
     assert moment.evicted == ("one", "two")
@@ -134,14 +126,14 @@ def test_a_drain_leaves_the_pods_of_a_daemonset() -> None:
     here = two_nodes()
     owners = [{"kind": "DaemonSet", "name": "monitor", "controller": True}]
     pod = {"metadata": {"name": "monitor-1", "ownerReferences": owners}}
-    here.happen(TimelineEvent("arrive", "it", jobs=(Job("monitor-1", (claim(request(), name="m"),), pod),)))
+    here.happen(TimelineEvent("arrive", "it", jobs=(Job("monitor-1", (wire.claim(wire.request(), name="m"),), pod),)))
     assert here.happen(TimelineEvent("drain", "a")).evicted == ()
 
 
 def test_a_pod_goes_where_its_allocated_claim_is() -> None:
     here = two_nodes()
-    holding = allocated(("b", "gpu-1"), name="shared")
+    holding = wire.allocated(("b", "gpu-1"), name="shared")
     holding["status"]["allocation"]["nodeSelector"] = only_node("b")
     here.held = [holding]
-    here.happen(TimelineEvent("arrive", "one", jobs=(Job("one", (claim(request(), name="shared"),), {}),)))
+    here.happen(TimelineEvent("arrive", "one", jobs=(Job("one", (wire.claim(wire.request(), name="shared"),), {}),)))
     assert places(here) == {"one": "b"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts
 from dra_driver.hardware.nvidia.edits import edits, hooks
 from tests.support.driver_root import can_make_nodes, fake_dev, fake_proc
+from tests.support.facts import PARTITION
 
 
 @pytest.fixture(autouse=True)
@@ -46,22 +48,7 @@ def gpu() -> GpuFacts:
 @pytest.fixture
 def partition() -> PartitionFacts:
     """Return a MIG partition of it."""
-    return PartitionFacts(
-        uuid="MIG-1",
-        profile="1g.10gb",
-        gi_profile_id=19,
-        gi_id=3,
-        ci_id=0,
-        start=0,
-        size=1,
-        memory_bytes=1 << 33,
-        multiprocessors=16,
-        copy_engines=1,
-        decoders=1,
-        encoders=0,
-        jpeg_engines=1,
-        ofa_engines=0,
-    )
+    return replace(PARTITION, uuid="MIG-1", gi_id=3, start=0, memory_bytes=1 << 33)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from dra_driver.inventory.build import build_inventory
 from dra_driver.inventory.mig.partitions import MigPolicy
 from dra_driver.inventory.offering import Offering
 from dra_driver.kube.paths import SLICES
-from tests.controller.support.cluster import Cluster, SetOffers
+from tests.controller.support.cluster import Cluster, SetOffers, refuse_dry_runs
 from tests.support.facts import FULL_GPU, facts
 from tests.support.waiting import until
 
@@ -151,17 +151,8 @@ def test_a_newer_server_version_is_asked_again(make_cluster):
 
 
 def test_a_server_of_1_34_that_refuses_the_question_is_taken_not_to_count(make_cluster, watched, monkeypatch):
-    from dra_driver.embedded.api_rules.refusals import bad_request
-
     cluster = make_cluster(version="1.34", gates={GATE: True})
-    create = Registry.create
-
-    def no_dry_run(self, kind, namespace, wire, *, is_dry=False):
-        if is_dry:
-            raise bad_request("a webhook does not support dry run")
-        return create(self, kind, namespace, wire, is_dry=is_dry)
-
-    monkeypatch.setattr(Registry, "create", no_dry_run)
+    refuse_dry_runs(monkeypatch)
     publish(cluster)
     assert cluster.device_names() == ["gpu-0000-01-00-0", "gpu-0000-02-00-0"]
     assert cluster.server.request("GET", SLICES)["items"]

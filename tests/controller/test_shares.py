@@ -8,7 +8,7 @@ from dra_driver.embedded.api.registry import Registry
 from dra_driver.inventory.build import build_inventory
 from dra_driver.inventory.device import ShareMode
 from dra_driver.inventory.sharing.rules import Portion, SharingRule, SharingRules
-from tests.controller.support.cluster import Cluster
+from tests.controller.support.cluster import Cluster, refuse_dry_runs
 from tests.controller.test_counters import cuttable
 from tests.support.facts import facts
 from tests.support.waiting import until
@@ -84,17 +84,8 @@ def test_of_two_servers_that_differ_the_one_that_drops_wins(make_cluster, monkey
 
 
 def test_a_server_that_refuses_the_question_gets_replicas(make_cluster, monkeypatch):
-    from dra_driver.embedded.api_rules.refusals import bad_request
-
     cluster = make_cluster(version="1.36")
-    create = Registry.create
-
-    def no_dry_run(self, kind, namespace, wire, *, is_dry=False):
-        if is_dry:
-            raise bad_request("a webhook does not support dry run")
-        return create(self, kind, namespace, wire, is_dry=is_dry)
-
-    monkeypatch.setattr(Registry, "create", no_dry_run)
+    refuse_dry_runs(monkeypatch)
     assert not publish(cluster).status().keeps.shares
     assert cluster.device_names() == REPLICAS
 

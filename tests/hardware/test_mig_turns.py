@@ -16,7 +16,7 @@ from dra_driver.hardware.nvidia import NvidiaHardware
 from dra_driver.model.errors import HardwareError, Retry
 from tests.hardware.conftest import Machine, eventually
 from tests.hardware.support.mig_bench import PCI, Bench, refusal
-from tests.support.fake_nvml import Code, h100, hgx_h100
+from tests.support.fake_nvml import MIG_STEPS, Code, h100, hgx_h100
 
 KILLED = """
 import json, sys
@@ -30,15 +30,6 @@ made = hardware.create_partition(gpu, profile, 2, 10)
 hardware.destroy_partition(gpu, made.uuid, 10, placement=(14, 2))
 hardware.set_mig_mode(gpu, False, 10)
 """
-
-
-STEPS = (
-    "nvmlDeviceSetMigMode",
-    "nvmlDeviceCreateGpuInstanceWithPlacement",
-    "nvmlGpuInstanceCreateComputeInstance",
-    "nvmlComputeInstanceDestroy",
-    "nvmlGpuInstanceDestroy",
-)
 
 
 steps = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6), st.booleans()), max_size=12)
@@ -152,7 +143,7 @@ def test_a_gpu_that_was_exchanged_is_not_cut_in_its_place(machine: Machine) -> N
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("function", STEPS)
+@pytest.mark.parametrize("function", MIG_STEPS)
 def test_a_kill_at_any_step_can_be_undone_and_can_be_completed(machine: Machine, function: str, when: str) -> None:
     gpu = h100(PCI, 0)
     gpu.crash(function, when)

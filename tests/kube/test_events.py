@@ -2,23 +2,8 @@
 
 import threading
 
-import pytest
-
-from dra_driver.embedded.api.server import EmbeddedApi
-from dra_driver.kube import credentials, events
-from dra_driver.kube.api import KubeApi
+from dra_driver.kube import events
 from dra_driver.kube.events import MOST, Told, node_event, send_event
-
-
-@pytest.fixture
-def embedded():
-    with EmbeddedApi() as server:
-        yield server
-
-
-@pytest.fixture
-def api(embedded, tmp_path):
-    return KubeApi(credentials.load(str(embedded.write_kubeconfig(tmp_path / "config"))))
 
 
 def fault(reason: str, node: str = "n1", message: str = "because") -> dict:

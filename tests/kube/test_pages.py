@@ -4,8 +4,6 @@ import json
 
 import pytest
 
-from dra_driver.embedded.api.server import EmbeddedApi
-from dra_driver.kube import credentials
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.kubeconfig import Credentials
 from dra_driver.kube.pages import Listing, objects, pages
@@ -13,17 +11,6 @@ from dra_driver.kube.paths import SLICES
 from dra_driver.kube.tokens import StaticToken
 from dra_driver.model.errors import ApiError
 from tests.kube.support.http_script import ScriptedServer
-
-
-@pytest.fixture
-def embedded():
-    with EmbeddedApi() as server:
-        yield server
-
-
-@pytest.fixture
-def api(embedded, tmp_path):
-    return KubeApi(credentials.load(str(embedded.write_kubeconfig(tmp_path / "config"))))
 
 
 def create(embedded, *names: str) -> None:

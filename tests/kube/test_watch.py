@@ -7,7 +7,6 @@ import time
 
 import pytest
 
-from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.kube import credentials
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.backoff import Backoff
@@ -59,17 +58,6 @@ def follow():
     yield start
     for follower in followers:
         follower.stop()
-
-
-@pytest.fixture
-def embedded():
-    with EmbeddedApi() as server:
-        yield server
-
-
-@pytest.fixture
-def api(embedded, tmp_path):
-    return KubeApi(credentials.load(str(embedded.write_kubeconfig(tmp_path / "config"))))
 
 
 def slice_wire(name: str, node: str = "n1") -> dict:

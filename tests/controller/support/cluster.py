@@ -6,8 +6,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
+
 from dra_driver.controller.publisher import Publisher
+from dra_driver.embedded.api.registry import Registry
 from dra_driver.embedded.api.server import EmbeddedApi
+from dra_driver.embedded.api_rules.refusals import bad_request
 from dra_driver.inventory.device import Device
 from dra_driver.inventory.offering import KeptFields, Offering
 from dra_driver.kube import credentials
@@ -110,3 +114,15 @@ class Cluster:
 def settled(seconds: float = 0.3) -> None:
     """Allow a publisher time to do what it should not do."""
     time.sleep(seconds)
+
+
+def refuse_dry_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the API server refuse every dry run, as one does with a webhook that supports none."""
+    create = Registry.create
+
+    def no_dry_run(self, kind, namespace, wire, *, is_dry=False):
+        if is_dry:
+            raise bad_request("a webhook does not support dry run")
+        return create(self, kind, namespace, wire, is_dry=is_dry)
+
+    monkeypatch.setattr(Registry, "create", no_dry_run)

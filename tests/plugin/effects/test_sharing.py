@@ -1,37 +1,15 @@
 """Sharing within Prepare and Unprepare: the first claim makes the effect, the last undoes it, and all agree."""
 
 import json
-from pathlib import Path
 
 import pytest
 
 from dra_driver.model.errors import ClaimError, HardwareError, PrepareError, SharingError
-from dra_driver.model.sharing import ComputeMode, Interval, MpsSettings, TimeSlicingSettings
+from dra_driver.model.sharing import ComputeMode, Interval
 from tests.support.plugin.mig_parts import OTHER, WHOLE, small
 from tests.support.plugin.sharing_parts import BOTH_MODES, SharingRig, mps, replica, time_slicing
 
 EXCLUSIVE = ("EXCLUSIVE_PROCESS", "DEFAULT")
-
-
-@pytest.fixture
-def rig(tmp_path: Path):
-    yield from made(tmp_path, None)
-
-
-@pytest.fixture
-def sliced(tmp_path: Path):
-    yield from made(tmp_path, TimeSlicingSettings(Interval.LONG))
-
-
-@pytest.fixture
-def served(tmp_path: Path):
-    yield from made(tmp_path, MpsSettings(50, 40 << 30, multi_user=True))
-
-
-def made(root: Path, how):
-    rig = SharingRig(root, how)
-    yield rig
-    rig.close()
 
 
 # Time slices

@@ -22,27 +22,6 @@ from tests.support.plugin.sharing_parts import BOTH_MODES, SharingRig, mps, repl
 EXCLUSIVE = ("EXCLUSIVE_PROCESS", "DEFAULT")
 
 
-@pytest.fixture
-def rig(tmp_path: Path):
-    yield from made(tmp_path, None)
-
-
-@pytest.fixture
-def sliced(tmp_path: Path):
-    yield from made(tmp_path, TimeSlicingSettings(Interval.LONG))
-
-
-@pytest.fixture
-def served(tmp_path: Path):
-    yield from made(tmp_path, MpsSettings(50, 40 << 30, multi_user=True))
-
-
-def made(root: Path, how):
-    rig = SharingRig(root, how)
-    yield rig
-    rig.close()
-
-
 # Agreement
 
 

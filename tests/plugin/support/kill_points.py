@@ -7,11 +7,10 @@ A program of its own (test_kill starts it), since it forks. Prints one JSON obje
 what was found wrong.
 """
 
-import sys
 from pathlib import Path
 
 from dra_driver.plugin.ledger.record import UNFINISHED
-from tests.support.plugin.killing import Trace, expect, print_report
+from tests.support.plugin.killing import Trace, expect, print_report, traced_call
 from tests.support.plugin.parts import Rig
 
 CALLS = ("prepare", "unprepare", "repeat", "reallocate")
@@ -37,12 +36,7 @@ def call(root: Path, what: str, trace: Trace) -> None:
     rig = rig_at(root)
     if what == "reallocate":
         rig.allocate("u1", "gpu-1")
-    sys.settrace(trace)
-    if what == "unprepare":
-        rig.unprepare("u1")
-    else:
-        rig.prepare("u1")
-    sys.settrace(None)
+    traced_call(rig, "u1", trace, is_unprepare=what == "unprepare")
 
 
 def check(root: Path, what: str) -> None:

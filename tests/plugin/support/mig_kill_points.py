@@ -5,10 +5,9 @@
 An administrator's partition on the same GPU, and a claim of ours beside it, must outlive every kill.
 """
 
-import sys
 from pathlib import Path
 
-from tests.support.plugin.killing import Trace, expect, print_report
+from tests.support.plugin.killing import Trace, expect, print_report, traced_call
 from tests.support.plugin.mig_parts import OTHER, MigRig, small
 
 CALLS = ("prepare", "unprepare", "repeat", "reallocate", "whole")
@@ -28,12 +27,7 @@ def set_up(root: Path, what: str) -> None:
 def call(root: Path, what: str, trace: Trace) -> None:
     rig = MigRig(root)
     rig.allocate("u1", *{"reallocate": MOVED, "whole": [OTHER]}.get(what, MINE))
-    sys.settrace(trace)
-    if what == "unprepare":
-        rig.unprepare("u1")
-    else:
-        rig.prepare("u1")
-    sys.settrace(None)
+    traced_call(rig, "u1", trace, is_unprepare=what == "unprepare")
 
 
 def check(root: Path, what: str) -> None:

@@ -8,12 +8,11 @@ there, who must keep its daemon and its time slice through every kill; `leaving`
 same pod, and of a second one.
 """
 
-import sys
 from pathlib import Path
 
 from dra_driver.model.sharing import MpsSettings
 from dra_driver.plugin.repair.reaper import Reaper
-from tests.support.plugin.killing import Trace, expect, print_report
+from tests.support.plugin.killing import Trace, expect, print_report, traced_call
 from tests.support.plugin.mig_parts import OTHER, WHOLE
 from tests.support.plugin.parts import DRIVER
 from tests.support.plugin.sharing_parts import SharingRig, replica, time_slicing
@@ -46,12 +45,7 @@ def set_up(root: Path, what: str) -> None:
 
 def call(root: Path, what: str, trace: Trace) -> None:
     rig = rig_at(root)
-    sys.settrace(trace)
-    if what in ("leaving", "last"):
-        rig.unprepare("u1")
-    else:
-        rig.prepare("u1")
-    sys.settrace(None)
+    traced_call(rig, "u1", trace, is_unprepare=what in ("leaving", "last"))
 
 
 def check(root: Path, what: str) -> None:

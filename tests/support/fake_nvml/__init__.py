@@ -12,9 +12,10 @@ does so and writes what the test changes, with nothing lost in between.
 
 from tests.support.fake_nvml.library import build, environment
 from tests.support.fake_nvml.machines import a100_40, gb200, h100, hgx_h100, l40s, nvl72_tray, t4
-from tests.support.fake_nvml.state import Code, Gpu, Profile, State
+from tests.support.fake_nvml.state import MIG_STEPS, Code, Gpu, Profile, State
 
 __all__ = [
+    "MIG_STEPS",
     "Code",
     "Gpu",
     "Profile",

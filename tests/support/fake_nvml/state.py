@@ -29,6 +29,15 @@ XID_EVENT, RECOVERY_EVENT, LOST_EVENT = 0x8, 0x8000, 0x4000
 SUPPORTED_EVENTS = 0x1FF | 0xC000 | 0x400
 FIELDS = {"recovery_action": 230, "remap_pending": 144, "remap_failed": 145, "slowdown_margin": 194, "pcie_replays": 94}
 
+# The calls that change something while a partition is made and destroyed, in this order.
+MIG_STEPS = (
+    "nvmlDeviceSetMigMode",
+    "nvmlDeviceCreateGpuInstanceWithPlacement",
+    "nvmlGpuInstanceCreateComputeInstance",
+    "nvmlComputeInstanceDestroy",
+    "nvmlGpuInstanceDestroy",
+)
+
 # Where instances of a profile may begin on a GPU of eight memory slices, by NVML_GPU_INSTANCE_PROFILE_*.
 STARTS = {0: tuple(range(7)), 7: tuple(range(7)), 9: (0, 2, 4, 6), 1: (0, 2, 4), 2: (0, 4), 3: (0,), 4: (0,)}
 

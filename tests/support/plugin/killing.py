@@ -45,8 +45,8 @@ class Place(NamedTuple):
     nth: int
 
 
-def in_child(work: Callable[[], Any]) -> tuple[int, str]:
-    """Run `work` in a fork. Return the wait status, and the error that it ended with."""
+def in_child(work: Callable[[], Any], killed_after_s: float | None = None) -> tuple[int, str]:
+    """Run `work` in a fork, and kill it after that time, if one is given. Return the wait status, and its error."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -57,9 +57,22 @@ def in_child(work: Callable[[], Any]) -> tuple[int, str]:
             os.write(write, f"{type(error).__name__}: {error}"[:4000].encode())
         os._exit(0)
     os.close(write)
+    if killed_after_s is not None:
+        time.sleep(killed_after_s)
+        os.kill(pid, signal.SIGKILL)
     with os.fdopen(read) as pipe:
         error = pipe.read()
     return os.waitpid(pid, 0)[1], error
+
+
+def traced_call(rig: Any, uid: str, trace: Trace, *, is_unprepare: bool) -> None:
+    """Prepare or unprepare the claim, and trace nothing but that call."""
+    sys.settrace(trace)
+    if is_unprepare:
+        rig.unprepare(uid)
+    else:
+        rig.prepare(uid)
+    sys.settrace(None)
 
 
 def _before_lines(act: Callable[[Place], None]) -> Trace:
