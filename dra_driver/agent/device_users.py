@@ -103,8 +103,7 @@ class DeviceUsers:
         except LedgerError:
             return
         for record in records:
-            names = {str(one.get("device")) for one in record.allocation.get("devices") or ()}
-            if not record.name or not names.intersection(devices):
+            if not record.name or not record.device_names().intersection(devices):
                 continue
             try:
                 wire = self._api.get_claim(record.namespace, record.name, timeout_s=GET_SECONDS)

@@ -178,7 +178,7 @@ class NodeOffer:
 
     def _in_use(self) -> frozenset[str]:
         """Return the devices that claims hold or were given. Raises: DriverError."""
-        return self._owners.of_ledger().held | self._given.names()
+        return self._owners.held() | self._given.names()
 
     def _tell_not_on_demand(self) -> None:
         if not self._is_told:

@@ -6,7 +6,7 @@ Source: Kubernetes API resource/v1, AllocationResult; KEP-4381 (structured param
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -143,8 +143,12 @@ def claim_of_record(uid: str, namespace: str, name: str, record: Mapping[str, An
 
 def owned_of_record(record: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     """Return the devices that a recorded claim owns, each with its share id, "" for a device that is not a share."""
-    held = (_HELD.read(device) for device in record.get(_DEVICES) or ())
-    return tuple((device.device, device.share_id or "") for device in held if not device.is_admin)
+    return tuple((part.device, part.share_id or "") for part in _parts_of(record) if not part.is_admin)
+
+
+def names_of_record(record: Mapping[str, Any]) -> frozenset[str]:
+    """Return the names of the devices of a recorded claim, those that it has for administration among them."""
+    return frozenset(part.device for part in _parts_of(record))
 
 
 def pods_of_record(record: Mapping[str, Any]) -> tuple[str, ...]:
@@ -215,6 +219,10 @@ def _decode_configs(entries: Any, driver: str, full_name: str) -> tuple[ConfigEn
             decoded.append((rank, ConfigEntry(config, tuple(entry.get("requests") or ()), source == _FROM_CLASS)))
     refuse(faults, full_name)
     return tuple(entry for _, entry in sorted(decoded, key=lambda ranked: ranked[0]))
+
+
+def _parts_of(record: Mapping[str, Any]) -> Iterator[HeldPart]:
+    return map(_HELD.read, record.get(_DEVICES) or ())
 
 
 def _devices(records: Sequence[Wire]) -> tuple[AllocatedDevice, ...]:

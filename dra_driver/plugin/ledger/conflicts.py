@@ -25,6 +25,25 @@ class Conflict:
     pods: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """What a claim in a namespace holds: a device, a share of one by its id, or a part of a GPU ("gpu/part")."""
+
+    device: str
+    share_id: str
+    namespace: str
+
+    @property
+    def is_part(self) -> bool:
+        """Return whether this is a part of a GPU, which another device that the claim owns takes up."""
+        return "/" in self.device
+
+    @property
+    def shared_device(self) -> str | None:
+        """The device of which this is a share or a replica; None for a device that the claim has to itself."""
+        return self.device if self.share_id else replicated_name(self.device)
+
+
 def wanted_of(claim: AllocatedClaim, occupied: Sequence[str]) -> tuple[tuple[str, str], ...]:
     """Return what a claim is to hold: devices with their share ids, and parts of GPUs."""
     return (*((d.device, d.share_id or "") for d in owned(claim)), *((name, "") for name in occupied))

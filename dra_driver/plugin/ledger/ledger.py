@@ -20,7 +20,7 @@ from dra_driver.model.records import json_text
 from dra_driver.model.wire import Wire
 from dra_driver.plugin.ledger import spans
 from dra_driver.plugin.ledger.access import LedgerAccess
-from dra_driver.plugin.ledger.conflicts import Conflict, replica_bounds, rivals_of, rivals_query, wanted_of
+from dra_driver.plugin.ledger.conflicts import Conflict, Hold, replica_bounds, rivals_of, rivals_query, wanted_of
 from dra_driver.plugin.ledger.connections import NO_ROOM
 from dra_driver.plugin.ledger.device_effects import DeviceEffects
 from dra_driver.plugin.ledger.kept_back import KeptBackDevices, kept_query, kept_rivals
@@ -107,8 +107,13 @@ class Ledger(LedgerAccess):
         rivals = rivals_of(self._read(*rivals_query(claim.uid, wanted)), wanted)
         return rivals + kept_rivals(self._read(*kept_query(boot_id)), claim.uid, wanted)
 
+    def holds(self) -> tuple[Hold, ...]:
+        """Return what claims hold, devices and parts of GPUs; reads no claim's JSON. Raises: LedgerError."""
+        sql = "SELECT holds.device, holds.share_id, claims.namespace FROM holds JOIN claims ON claims.uid = claim_uid"
+        return tuple(Hold(row["device"], row["share_id"], row["namespace"]) for row in self._read(sql))
+
     def held(self) -> frozenset[str]:
-        """Return the name of every device that a claim holds. Raises: LedgerError."""
+        """Return the name of every device, and of every part of a GPU, that a claim holds. Raises: LedgerError."""
         sql = "SELECT DISTINCT device FROM holds JOIN claims ON claims.uid = holds.claim_uid"
         return frozenset(row["device"] for row in self._read(sql))
 

@@ -17,6 +17,7 @@ from dra_driver.claims.allocated import (
     AllocatedClaim,
     AllocatedDevice,
     claim_of_record,
+    names_of_record,
     owned_of_record,
     pods_of_record,
     record_with_pods,
@@ -75,6 +76,10 @@ class Record:
     def steps_of(self, kind: type[S]) -> tuple[S, ...]:
         """Return the recorded steps of a type."""
         return tuple(step for step in self.steps if isinstance(step, kind))
+
+    def device_names(self) -> frozenset[str]:
+        """Return the names of all devices of the claim, those that it has for administration among them."""
+        return names_of_record(self.allocation)
 
     def owned(self) -> tuple[tuple[str, str], ...]:
         """Return the devices that the claim owns, each with its share id, "" for a device that is not a share."""

@@ -8,16 +8,16 @@ another look is needed, because nothing else may report when that work ends.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from dra_driver.hardware.facts import Facts, GpuFacts
 from dra_driver.hardware.port import Hardware, Partitionable
 from dra_driver.inventory.mig.partitions import Ownership, Place
 from dra_driver.model.errors import DriverError
-from dra_driver.model.names import replicated_name
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.ledger.ledger import Ledger
+from dra_driver.plugin.ledger.record import Record
 from dra_driver.plugin.ledger.recorded_steps import RecordedPartition
 from dra_driver.plugin.locks import NodeLocks, gpu_lock
 
@@ -48,34 +48,25 @@ class PartitionOwners:
         return fresh, ownership
 
     def of_ledger(self) -> Ownership:
-        """Return the ownership as the ledger knows it. Raises: LedgerError."""
-        uuids, places, recorded = set(), set(), set()
-        forms: set[tuple[str, bool]] = set()
-        tenants: set[tuple[str, str]] = set()
-        for record in self._ledger.records():
-            owned = record.owned()
-            forms.update((device, bool(share_id)) for device, share_id in owned)
-            tenants.update((name, record.namespace) for name in _shared(owned))
-            for step in record.steps_of(RecordedPartition):
-                if not step.is_ours(self._boot_id):
-                    continue
-                if step.place:
-                    recorded.add(step.place)
-                if step.uuid:
-                    uuids.add(step.uuid)
-                elif step.place:
-                    places.add(step.place)
-        held = frozenset(name for name in self._ledger.held() if "/" not in name)
-        modes = self._ledger.modes(self._boot_id)
+        """Return the ownership as the ledger knows it; only claims with partitions are read. Raises: LedgerError."""
+        holds = [hold for hold in self._ledger.holds() if not hold.is_part]
+        steps = [step for record in self._ledger.with_step(RecordedPartition) for step in self._ours(record)]
         return Ownership(
-            uuids=frozenset(uuids),
-            places=frozenset(places),
-            held=held,
-            modes=modes,
-            forms=frozenset(forms),
-            recorded=frozenset(recorded),
-            tenants=frozenset(tenants),
+            uuids=frozenset(step.uuid for step in steps if step.uuid),
+            places=frozenset(step.place for step in steps if step.place and not step.uuid),
+            held=frozenset(hold.device for hold in holds),
+            modes=self._ledger.modes(self._boot_id),
+            forms=frozenset((hold.device, bool(hold.share_id)) for hold in holds),
+            recorded=frozenset(step.place for step in steps if step.place),
+            tenants=frozenset((hold.shared_device, hold.namespace) for hold in holds if hold.shared_device),
         )
+
+    def held(self) -> frozenset[str]:
+        """Return the names of the devices that claims hold. Raises: LedgerError."""
+        return frozenset(name for name in self._ledger.held() if "/" not in name)
+
+    def _ours(self, record: Record) -> Iterator[RecordedPartition]:
+        return (step for step in record.steps_of(RecordedPartition) if step.is_ours(self._boot_id))
 
     def _judged(self, gpu: GpuFacts, known: Ownership) -> tuple[GpuFacts, Ownership]:
         """Judge one GPU again under its lock, so that no call is at work on it."""
@@ -90,11 +81,3 @@ class PartitionOwners:
             ours = frozenset(p.uuid for p in gpu.partitions) - self._foreign
             recorded = frozenset((gpu.pci_address, *place) for place in gpu.unusable) - self._foreign_places
             return gpu, replace(known, uuids=known.uuids | ours, recorded=known.recorded | recorded)
-
-
-def _shared(owned: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Yield the names of the devices of which a claim has shares."""
-    for device, share_id in owned:
-        parent = device if share_id else replicated_name(device)
-        if parent:
-            yield parent

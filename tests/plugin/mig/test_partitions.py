@@ -1,6 +1,7 @@
 """Claims of MIG partitions: made, shared, undone, never an administrator's."""
 
 import re
+import sqlite3
 import threading
 import time
 
@@ -420,3 +421,14 @@ def test_nodes_that_come_a_moment_after_their_partition_are_waited_for(rig, monk
     assert rig.now_prepare("u1", small(3))
     rig.unprepare("u1")
     rig.assert_untouched()
+
+
+def test_owners_are_found_without_reading_the_claims_of_whole_gpus(rig):
+    rig.now_prepare("u1", small(3))
+    rig.now_prepare("u2", OTHER)
+    with sqlite3.connect(rig.ledger.path) as connection:
+        connection.execute("UPDATE claims SET allocation = 'no JSON' WHERE uid = 'u2'")
+    owners = rig.owners.of_ledger()
+    assert owners.uuids == {rig.partitions()[0].uuid}
+    assert owners.held == rig.owners.held() == {small(3), OTHER}
+    assert owners.forms == {(small(3), False), (OTHER, False)}
