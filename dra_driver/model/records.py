@@ -23,31 +23,42 @@ _NO_DEFAULT: Any = object()
 class Key:
     """How one field is recorded: its `name` in the object, and how its value is written and read.
 
-    With `left_out`, the key is missing where the field has that value.
+    With `left_out`, the key is missing where the field has that value. With `missing`, the key is always written, and
+    an object without it stands for that value.
     """
 
     name: str
     write: Callable[[Any], Any] | None = None
     read: Callable[[Any], Any] | None = None
     left_out: Any = _NO_DEFAULT
+    missing: Any = _NO_DEFAULT
 
 
 class RecordForm(Generic[T]):
-    """The form in which values of one dataclass are recorded. `without` names fields that are not recorded."""
+    """The form in which values of one dataclass are recorded, as objects with these `keys`.
+
+    `without` names fields that are not recorded.
+    """
 
     def __init__(self, kind: type[T], *, without: tuple[str, ...] = (), **keys: Key) -> None:
-        names = (field.name for field in fields(kind) if field.init and field.name not in without)  # type: ignore[arg-type]
+        names = [field.name for field in fields(kind) if field.init and field.name not in without]  # type: ignore[arg-type]
+        form = [(name, keys.get(name) or Key(name)) for name in names]
         self._kind = kind
-        self._keys = tuple((name, keys.get(name) or Key(name)) for name in names)
-        self._known = frozenset(key.name for _, key in self._keys)
+        self.keys = frozenset(key.name for _, key in form)
+        # Taken apart here, because every call of the kubelet reads and writes records.
+        self._written = tuple((name, key.name, key.write, key.left_out) for name, key in form)
+        self._read = tuple(
+            (name, key.name, key.read, key.missing if key.left_out is _NO_DEFAULT else key.left_out)
+            for name, key in form
+        )
 
     def write(self, value: T) -> Wire:
         """Return the value as a JSON object."""
         record: Wire = {}
-        for name, key in self._keys:
+        for name, key, write, left_out in self._written:
             found = getattr(value, name)
-            if key.left_out is _NO_DEFAULT or found != key.left_out:
-                record[key.name] = found if key.write is None else key.write(found)
+            if left_out is _NO_DEFAULT or found != left_out:
+                record[key] = found if write is None else write(found)
         return record
 
     def read(self, record: Mapping[str, Any], **more: Any) -> T:
@@ -55,17 +66,19 @@ class RecordForm(Generic[T]):
 
         Raises: KeyError, TypeError, ValueError for an object that `write` can't have written.
         """
-        for name, key in self._keys:
-            if key.left_out is not _NO_DEFAULT and key.name not in record:
-                more[name] = key.left_out
+        for name, key, read, default in self._read:
+            if key in record:
+                found = record[key]
+                more[name] = found if read is None else read(found)
+            elif default is _NO_DEFAULT:
+                raise KeyError(key)
             else:
-                found = record[key.name]
-                more[name] = found if key.read is None else key.read(found)
+                more[name] = default
         return self._kind(**more)
 
     def unknown(self, record: Mapping[str, Any]) -> Wire:
         """Return what the object has beyond the keys of this form."""
-        return {key: value for key, value in record.items() if key not in self._known}
+        return {key: value for key, value in record.items() if key not in self.keys}
 
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), sort_keys=True)  # made once: every call writes records

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +21,11 @@ from typing import Any
 
 from dra_driver.model.errors import DriverError, NodeError, Retry, SharingError
 from dra_driver.model.limits import SOCKET_PATH_BYTES
+from dra_driver.model.records import Key, RecordForm
 from dra_driver.model.sharing import MpsSettings, SharedDevice
 from dra_driver.mps import client_files, mounts, wire
 from dra_driver.mps.mounts import Size
-from dra_driver.mps.processes import Origin, ProcessIdentity
+from dra_driver.mps.processes import Inode, Origin, ProcessIdentity
 
 _STATE = "state.json"
 _STATE_VERSION = 1
@@ -168,39 +170,52 @@ def found(root: Path) -> list[Folder]:
 
 
 def _state_wire(state: DaemonRecord) -> dict[str, Any]:
-    process, origin = state.process, state.origin
     return {
         "version": _STATE_VERSION,
-        "device": wire.device_wire(state.device),
-        "settings": wire.settings_wire(state.settings),
-        "bootID": state.boot_id,
-        "isWanted": state.is_wanted,
-        "wasReady": state.was_ready,
-        "isMounted": state.is_mounted,
-        "pid": process.pid if process else None,
-        "startTicks": process.start_ticks if process else None,
-        "pidNamespace": origin.namespace if origin else None,
-        "executable": list(origin.executable) if origin else None,
-        "former": [[one.pid, one.start_ticks] for one in state.former],
+        **_RECORD.write(state),
+        **(_PROCESS.write(state.process) if state.process else dict.fromkeys(_PROCESS.keys)),
+        **(_ORIGIN.write(state.origin) if state.origin else dict.fromkeys(_ORIGIN.keys)),
     }
 
 
 def _state_of(value: dict[str, Any]) -> DaemonRecord | None:
     if value["version"] != _STATE_VERSION:
         return None
-    pid, ticks = value["pid"], value["startTicks"]
-    executable = value.get("executable")
-    return DaemonRecord(
-        device=wire.device_of(value["device"]),
-        settings=wire.settings_of(value["settings"]),
-        boot_id=str(value["bootID"]),
-        is_wanted=value["isWanted"] is True,
-        was_ready=value["wasReady"] is True,
-        is_mounted=value.get("isMounted") is True,
-        process=ProcessIdentity(int(pid), int(ticks)) if pid is not None else None,
-        origin=Origin(int(value["pidNamespace"]), (int(executable[0]), int(executable[1]))) if executable else None,
-        former=tuple(ProcessIdentity(int(pid), int(ticks)) for pid, ticks in value.get("former", ())),
-    )
+    process = _PROCESS.read(value) if value["pid"] is not None else None
+    origin = _ORIGIN.read(value) if value.get("executable") else None
+    return _RECORD.read(value, process=process, origin=origin)
+
+
+def _former(processes: Iterable[ProcessIdentity]) -> list[list[int]]:
+    return [[one.pid, one.start_ticks] for one in processes]
+
+
+def _former_of(value: Iterable[tuple[int, int]]) -> tuple[ProcessIdentity, ...]:
+    return tuple(ProcessIdentity(int(pid), int(ticks)) for pid, ticks in value)
+
+
+def _is_true(value: Any) -> bool:
+    return value is True
+
+
+def _inode(value: tuple[int, int]) -> Inode:
+    device, number = value
+    return int(device), int(number)
+
+
+_PROCESS = RecordForm(ProcessIdentity, pid=Key("pid", read=int), start_ticks=Key("startTicks", read=int))
+_ORIGIN = RecordForm(Origin, namespace=Key("pidNamespace", read=int), executable=Key("executable", list, _inode))
+_RECORD = RecordForm(
+    DaemonRecord,
+    without=("process", "origin"),  # which are beside the rest, as their fields
+    device=Key("device", wire.device_wire, wire.device_of),
+    settings=Key("settings", wire.settings_wire, wire.settings_of),
+    boot_id=Key("bootID", read=str),
+    is_wanted=Key("isWanted", read=_is_true),
+    was_ready=Key("wasReady", read=_is_true),
+    is_mounted=Key("isMounted", read=_is_true, missing=False),
+    former=Key("former", _former, _former_of, missing=()),
+)
 
 
 def _missing_is_fine(_call: object, _path: str, reason: Any) -> None:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from dra_driver.model.errors import DriverError, Retry, SharingError
+from dra_driver.model.records import Key, RecordForm
 from dra_driver.model.sharing import MpsSettings, SharedDevice
 
 VERSION = 1
@@ -87,57 +88,22 @@ def request_of(line: bytes) -> MpsCommand:
 
 def device_wire(device: SharedDevice) -> dict[str, Any]:
     """Return the wire form of a device."""
-    return {
-        "name": device.name,
-        "gpuUUID": device.gpu_uuid,
-        "minor": device.minor,
-        "pciAddress": device.pci_address,
-        "migUUID": device.mig_uuid,
-    }
+    return _DEVICE.write(device)
 
 
 def device_of(value: Any) -> SharedDevice:
     """Read a device. Raises: SharingError("sharing.mps-bad-request")."""
-    fields = _object("device", value, frozenset({"name", "gpuUUID", "minor", "pciAddress", "migUUID"}))
-    mig = fields["migUUID"]
-    return SharedDevice(
-        name=_text(fields, "name", _NAME),
-        gpu_uuid=_text(fields, "gpuUUID", _UUID),
-        minor=_whole(fields["minor"], "minor", 1 << 20),
-        pci_address=_text(fields, "pciAddress", _PCI),
-        mig_uuid=None if mig is None else _text(fields, "migUUID", _UUID),
-    )
+    return _DEVICE.read(_object("device", value, _DEVICE.keys))
 
 
 def settings_wire(settings: MpsSettings) -> dict[str, Any]:
     """Return the wire form of settings."""
-    return {
-        "activeThreadPercentage": settings.active_thread_percentage,
-        "pinnedMemoryLimit": settings.pinned_memory_limit,
-        "perDeviceLimits": dict(settings.per_device_limits),
-        "multiUser": settings.multi_user,
-        "acrossNamespaces": settings.across_namespaces,
-    }
+    return _SETTINGS.write(settings)
 
 
 def settings_of(value: Any) -> MpsSettings:
     """Read settings. Raises: SharingError("sharing.mps-bad-request")."""
-    names = ("activeThreadPercentage", "pinnedMemoryLimit", "perDeviceLimits", "multiUser", "acrossNamespaces")
-    fields = _object("settings", value, frozenset(names))
-    percentage, memory = fields["activeThreadPercentage"], fields["pinnedMemoryLimit"]
-    limits = fields["perDeviceLimits"]
-    if not isinstance(limits, dict) or len(limits) > _LIMITS_MAX:
-        raise _bad("perDeviceLimits is not an object of bytes by device")
-    for name in ("multiUser", "acrossNamespaces"):
-        if not isinstance(fields[name], bool):
-            raise _bad(f"{name} is neither true nor false")
-    return MpsSettings(
-        active_thread_percentage=None if percentage is None else _whole(percentage, "activeThreadPercentage", 100),
-        pinned_memory_limit=None if memory is None else _whole(memory, "pinnedMemoryLimit", _MEMORY_MAX),
-        per_device_limits={key: _whole(limit, f"perDeviceLimits.{key}", _MEMORY_MAX) for key, limit in limits.items()},
-        multi_user=fields["multiUser"],
-        across_namespaces=fields["acrossNamespaces"],
-    )
+    return _SETTINGS.read(_object("settings", value, _SETTINGS.keys))
 
 
 def error_wire(error: DriverError) -> dict[str, Any]:
@@ -184,17 +150,41 @@ def _check_fields(what: str, value: Mapping[str, Any], names: frozenset[str]) ->
         raise _bad(f"{what} with {_short(unknown)}, which this supervisor does not know")
 
 
-def _text(fields: Mapping[str, Any], name: str, pattern: re.Pattern[str]) -> str:
-    value = fields[name]
-    if not isinstance(value, str) or not pattern.fullmatch(value):
-        raise _bad(f"{name} {_short(value)} has the wrong form")
-    return value
+def _text(name: str, pattern: re.Pattern[str]) -> Callable[[Any], str]:
+    def read(value: Any) -> str:
+        if not isinstance(value, str) or not pattern.fullmatch(value):
+            raise _bad(f"{name} {_short(value)} has the wrong form")
+        return value
+
+    return read
 
 
-def _whole(value: Any, name: str, most: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
-        raise _bad(f"{name} {_short(value)} is not a whole number from 0 to {most}")
-    return value
+def _whole(name: str, most: int) -> Callable[[Any], int]:
+    def read(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+            raise _bad(f"{name} {_short(value)} is not a whole number from 0 to {most}")
+        return value
+
+    return read
+
+
+def _flag(name: str) -> Callable[[Any], bool]:
+    def read(value: Any) -> bool:
+        if not isinstance(value, bool):
+            raise _bad(f"{name} is neither true nor false")
+        return value
+
+    return read
+
+
+def _maybe(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else read(value)
+
+
+def _limits(value: Any) -> dict[str, int]:
+    if not isinstance(value, dict) or len(value) > _LIMITS_MAX:
+        raise _bad("perDeviceLimits is not an object of bytes by device")
+    return {device: _whole(f"perDeviceLimits.{device}", _MEMORY_MAX)(limit) for device, limit in value.items()}
 
 
 def _number(fields: Mapping[str, Any], name: str, most: float) -> float:
@@ -202,3 +192,21 @@ def _number(fields: Mapping[str, Any], name: str, most: float) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= most:
         raise _bad(f"{name} {_short(value)} is not a number of seconds up to {most:g}")
     return float(value)
+
+
+_DEVICE = RecordForm(
+    SharedDevice,
+    name=Key("name", read=_text("name", _NAME)),
+    gpu_uuid=Key("gpuUUID", read=_text("gpuUUID", _UUID)),
+    minor=Key("minor", read=_whole("minor", 1 << 20)),
+    pci_address=Key("pciAddress", read=_text("pciAddress", _PCI)),
+    mig_uuid=Key("migUUID", read=_maybe(_text("migUUID", _UUID))),
+)
+_SETTINGS = RecordForm(
+    MpsSettings,
+    active_thread_percentage=Key("activeThreadPercentage", read=_maybe(_whole("activeThreadPercentage", 100))),
+    pinned_memory_limit=Key("pinnedMemoryLimit", read=_maybe(_whole("pinnedMemoryLimit", _MEMORY_MAX))),
+    per_device_limits=Key("perDeviceLimits", dict, _limits),
+    multi_user=Key("multiUser", read=_flag("multiUser")),
+    across_namespaces=Key("acrossNamespaces", read=_flag("acrossNamespaces")),
+)

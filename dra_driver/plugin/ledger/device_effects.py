@@ -10,12 +10,14 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
 from dra_driver.model.errors import LedgerError
-from dra_driver.model.sharing import SHARED_DEVICE, strategy_of
-from dra_driver.plugin.ledger.effect_records import EFFECT, DeviceEffect, Progress
+from dra_driver.model.records import Key, RecordForm
+from dra_driver.model.sharing import SHARED_DEVICE, record_of_settings, settings_of_record, strategy_of
+from dra_driver.model.wire import Wire
+from dra_driver.plugin.ledger.effect_records import DeviceEffect, Progress
 
 T = TypeVar("T")
 
@@ -26,7 +28,6 @@ SCHEMA = (  # since ledger version 1.2
     """CREATE TABLE IF NOT EXISTS effect_holds (
         device TEXT NOT NULL, claim_uid TEXT NOT NULL, PRIMARY KEY (device, claim_uid)) WITHOUT ROWID""",
 )
-_COLUMNS = {"identity": "device", "settings": "settings", "found": "found"}  # column: its key in an effect's record
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +123,9 @@ class DeviceEffects:
 
 def insert_effect(connection: sqlite3.Connection, effect: DeviceEffect) -> None:
     """Write an effect, replacing whatever was recorded for the device."""
-    record = EFFECT.write(effect)
-    texts = (json.dumps(record[key], sort_keys=True) for key in _COLUMNS.values())
-    connection.execute(
-        "INSERT OR REPLACE INTO device_effects (device, kind, identity, settings, found, state, boot_id) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?)",
-        (effect.device.name, str(strategy_of(effect.settings)), *texts, str(effect.progress), effect.boot_id),
-    )
+    row = {"device": effect.device.name, "kind": str(strategy_of(effect.settings)), **_ROW.write(effect)}
+    columns, marks = ", ".join(row), ", ".join(f":{column}" for column in row)
+    connection.execute(f"INSERT OR REPLACE INTO device_effects ({columns}) VALUES ({marks})", row)  # noqa: S608
 
 
 def insert_hold(connection: sqlite3.Connection, device: str, uid: str) -> None:
@@ -145,11 +142,30 @@ def insert_recovered(connection: sqlite3.Connection, uid: str, effects: Iterable
 
 def _effect_of_row(row: sqlite3.Row) -> DeviceEffect:
     try:
-        parts = {key: json.loads(row[column]) for column, key in _COLUMNS.items()}
-        return replace(EFFECT.read({**parts, "bootId": row["boot_id"]}), progress=row["state"])
+        return _ROW.read(dict(row))
     except (KeyError, TypeError, ValueError) as exc:
         raise LedgerError(
             "record",
             f"ledger: the effect on {row['device']} can't be read: {exc}",
             hint="a newer agent may have made it",
         ) from exc
+
+
+def _object(text: str) -> Wire:
+    found: Wire = json.loads(text)
+    return found
+
+
+def _text(record: Any) -> str:
+    return json.dumps(record, sort_keys=True)
+
+
+_ROW = RecordForm(
+    DeviceEffect,
+    device=Key("identity", lambda one: _text(SHARED_DEVICE.write(one)), lambda text: SHARED_DEVICE.read(_object(text))),
+    settings=Key(
+        "settings", lambda one: _text(record_of_settings(one)), lambda text: settings_of_record(_object(text))
+    ),
+    found=Key("found", _text, json.loads),
+    progress=Key("state", str),
+)

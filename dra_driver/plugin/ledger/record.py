@@ -11,7 +11,7 @@ import json
 import sqlite3
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from dra_driver.claims.allocated import (
     AllocatedClaim,
@@ -25,7 +25,7 @@ from dra_driver.claims.allocated import (
 from dra_driver.claims.plan import PreparePlan
 from dra_driver.model.errors import DriverError, LedgerError
 from dra_driver.model.names import replicated_name
-from dra_driver.model.records import json_text
+from dra_driver.model.records import Key, RecordForm, json_text
 from dra_driver.model.wire import Wire
 from dra_driver.plugin.ledger.recorded_steps import RecordedStep
 from dra_driver.plugin.ledger.step_records import records_of_steps, steps_of_records
@@ -115,40 +115,16 @@ def record_of_plan(plan: PreparePlan, boot_id: str, steps: Iterable[RecordedStep
 
 
 def record_of_row(row: sqlite3.Row) -> Record:
-    """Return the record in a row. Raises: LedgerError("ledger.record")."""
+    """Return the record in a row; columns that it lacks have their defaults. Raises: LedgerError("ledger.record")."""
     try:
-        allocation, steps = json.loads(row["allocation"]), steps_of_records(json.loads(row["steps"]))
-    except (ValueError, IndexError) as exc:
+        return _ROW.read(dict(row))
+    except (ValueError, KeyError) as exc:
         raise LedgerError("record", f"ledger: the row of claim {row['uid']} can't be read: {exc}") from exc
-    known = row.keys()
-
-    def optional(column: str, default: Any) -> Any:
-        return row[column] if column in known else default
-
-    return Record(
-        uid=row["uid"],
-        namespace=optional("namespace", ""),
-        name=optional("name", ""),
-        state=optional("state", ClaimState.PREPARED),
-        boot_id=optional("boot_id", ""),
-        allocation=allocation,
-        steps=steps,
-        gone_since=optional("gone_since", None),
-        gone_boot=optional("gone_boot", ""),
-    )
 
 
-def row_of_record(record: Record) -> dict[str, Any]:
-    """Return the columns of a record."""
-    return {
-        "uid": record.uid,
-        "namespace": record.namespace,
-        "name": record.name,
-        "state": str(record.state),
-        "boot_id": record.boot_id,
-        "allocation": json_text(record.allocation),
-        "steps": steps_text(record.steps),
-    }
+def row_of_record(record: Record) -> Wire:
+    """Return the columns of a record; since when its claim is gone has its default until it is known."""
+    return _ROW.write(record)
 
 
 def steps_text(steps: Iterable[RecordedStep]) -> str:
@@ -156,6 +132,23 @@ def steps_text(steps: Iterable[RecordedStep]) -> str:
     return json_text(records_of_steps(steps))
 
 
+def _steps_of_text(text: str) -> tuple[RecordedStep, ...]:
+    return steps_of_records(json.loads(text))
+
+
 def owned(claim: AllocatedClaim) -> tuple[AllocatedDevice, ...]:
     """Return the devices that the claim owns; admin access never means ownership."""
     return tuple(device for device in claim.devices if not device.is_admin)
+
+
+_ROW = RecordForm(
+    Record,
+    namespace=Key("namespace", missing=""),
+    name=Key("name", missing=""),
+    state=Key("state", write=str, missing=str(ClaimState.PREPARED)),
+    boot_id=Key("boot_id", missing=""),
+    allocation=Key("allocation", json_text, json.loads),
+    steps=Key("steps", steps_text, _steps_of_text),
+    gone_since=Key("gone_since", left_out=None),
+    gone_boot=Key("gone_boot", left_out=""),
+)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from dra_driver.model.records import json_text
+from dra_driver.model.records import Key, RecordForm, json_text
 from dra_driver.model.wire import Wire
 from dra_driver.plugin.ledger.device_effects import LedgerQuery, Write
 from dra_driver.plugin.ledger.record import ClaimState, Record
@@ -80,7 +80,7 @@ class ClaimSpans:
     def totals(self) -> dict[tuple[str, ...], UsageTotal]:
         """Return the totals by key. Raises: LedgerError."""
         rows = self._read("SELECT * FROM usage_totals")
-        return {tuple(json.loads(r["key"])): UsageTotal(r["allocated"], r["busy"], r["measured"]) for r in rows}
+        return {tuple(json.loads(row["key"])): _TOTAL.read(dict(row)) for row in rows}
 
     def catch_up(self, now: float) -> None:
         """Begin a span for each claim without one, and end those of claims that are gone. Raises: LedgerError.
@@ -133,8 +133,9 @@ def end(connection: sqlite3.Connection, record: Record) -> None:
         )
 
 
+_SPAN = RecordForm(Span, number=Key("id"), uid=Key("claim_uid"), allocation=Key("allocation", json_text, json.loads))
+_TOTAL = RecordForm(UsageTotal)
+
+
 def _span(row: sqlite3.Row) -> Span:
-    return Span(
-        row["id"], row["claim_uid"], row["namespace"], row["name"], json.loads(row["allocation"]), row["began"],
-        row["ended"],
-    )  # fmt: skip
+    return _SPAN.read(dict(row))
