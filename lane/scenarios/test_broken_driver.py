@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from lane import broken_driver
 from lane.agent import Agent
+from lane.drivers import broken_driver
 from lane.sandbox import NotInTime
 from lane.stage import Stage
 from lane.workload import container, devices, pod, request, template

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from lane import richer_driver
 from lane.agent import Agent
+from lane.drivers import richer_driver
+from lane.drivers.richer_driver import BLOCKED, NOTED, TAINT
 from lane.hardware import KINDS, machine
-from lane.richer_driver import BLOCKED, NOTED, TAINT
 from lane.sandbox import until
 from lane.stage import Stage
 from lane.workload import claim, container, devices, pod, request, template

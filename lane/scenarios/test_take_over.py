@@ -12,10 +12,11 @@ from dra_driver.hardware.port import Roots
 from dra_driver.hardware.simulated import SimulatedHardware
 from dra_driver.inventory.build import build_inventory
 from dra_driver.inventory.device import Device
-from lane import other_version, workload
+from lane import workload
 from lane.agent import ACCOUNT, DRIVER, NAMESPACE, Agent
 from lane.cluster import Cluster
-from lane.other_driver import OtherDriver
+from lane.drivers import other_version
+from lane.drivers.other_driver import OtherDriver
 from lane.sandbox import until
 from lane.stage import Stage
 

@@ -17,7 +17,7 @@ from dra_driver.embedded.kubelet.plugin_calls import ClaimRef, Plugin, Registrar
 from dra_driver.model.names import NVIDIA_DRIVER
 from dra_driver.plugin._proto.k8s.dra.v1 import api_pb2 as v1
 from dra_driver.plugin.kubelet.methods import VERSIONS
-from tests.agent.test_agent_partitions import claim
+from tests.agent.mig.test_agent_partitions import claim
 from tests.plugin.prepare.test_faults import fill, mount
 from tests.support.agent_process import Stage, stage
 from tests.support.waiting import until

@@ -13,7 +13,7 @@ import yaml
 from dra_driver.doctor import cluster_evidence
 from dra_driver.views import access
 from dra_driver.views.worlds import world
-from tests.deploy.support.chart import CASES, CHART, ROOT, objects, render
+from tests.support.chart import CASES, CHART, ROOT, objects, render
 
 GOLDEN = Path(__file__).parent / "golden"
 

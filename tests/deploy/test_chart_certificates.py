@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.deploy.support.chart import objects, render
+from tests.support.chart import objects, render
 
 # Fields that the chart uses, with their types. Source: cert-manager, API cert-manager.io/v1 (Certificate, Issuer).
 _ISSUER_REF = {"name": str, "kind": str, "group": str}

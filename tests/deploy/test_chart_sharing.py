@@ -13,7 +13,7 @@ import yaml
 from dra_driver.cli.main import run
 from dra_driver.model.errors import ExitCode
 from dra_driver.selectors import compile_selector
-from tests.deploy.support.chart import CASES, CHART, OURS, PLUGINS, ROOT, objects, render
+from tests.support.chart import CASES, CHART, OURS, PLUGINS, ROOT, objects, render
 
 
 @pytest.mark.parametrize(

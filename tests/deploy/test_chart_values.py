@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from dra_driver.model.flags import FLAGS
-from tests.deploy.support.chart import CASES, CHART, OURS, PLUGINS, ROOT, objects, render
+from tests.support.chart import CASES, CHART, OURS, PLUGINS, ROOT, objects, render
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.deploy.support.chart import objects, render
+from tests.support.chart import objects, render
 
 # As rendered by release 0.1.1, the last one without health: verbs of the agent's ClusterRole, folders of its host.
 VERBS_BEFORE = {

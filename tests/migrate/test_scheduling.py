@@ -1,6 +1,6 @@
 """Migrated shapes on stand-ins: the embedded API takes their templates, our allocator finds devices for their claims.
 
-The same on a real Kubernetes, pods included: lane/scenarios/test_migrate.py.
+The same on a real Kubernetes, pods included: lane/scenarios/allocation/test_migrate.py.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from dra_driver.views.worlds.rules import settle_rules
 from dra_driver.views.worlds.simulated_nodes import add_profiles
 from dra_driver.views.worlds.world import World
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SCENARIO = "examples/scenarios/fragmented.yaml"
 PARTS = {"one": "gpu-0000-1b-00-0-mig-3g40gb-9-4", "two": "gpu-0000-43-00-0-mig-3g40gb-9-0"}
 PROFILE = 'device.attributes["gpu.nvidia.com"].profile == "3g.40gb"'

@@ -10,7 +10,7 @@ import pytest
 from dra_driver.cli.main import run
 from dra_driver.model.errors import ExitCode
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 CLAIM = """
 apiVersion: resource.k8s.io/v1
 kind: ResourceClaim

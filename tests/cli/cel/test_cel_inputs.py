@@ -20,7 +20,7 @@ from dra_driver.views.fleet.devices import fleet_of_slices
 from dra_driver.views.objects.classes import shipped_classes
 from dra_driver.views.objects.documents import NESTING_MAX, parse_documents
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DRIVER = "gpu.nvidia.com"
 MINE = f'device.driver == "{DRIVER}"'
 
@@ -129,7 +129,7 @@ def test_a_class_comes_from_the_files_before_the_shipped_ones(tmp_path, capsys):
 
 
 def test_the_shipped_classes_are_those_of_the_chart():
-    folder = Path(__file__).parents[2] / "deviceclasses"
+    folder = Path(__file__).parents[3] / "deviceclasses"
     assert {one.name for one in shipped_classes()} == {path.stem for path in folder.glob("*.yaml")}
 
 

@@ -12,14 +12,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lane import binaries, device_plugin, workload
+from lane import binaries, workload
 from lane.api import Refused
 from lane.chart import CHART, NAMESPACE, Chart
 from lane.cluster import REPOSITORY, Cluster
+from lane.drivers import device_plugin
 from lane.nvml_machine import NvmlMachine
 from lane.sandbox import until
 from lane.stage import Stage
-from tests.deploy.test_chart import CASES
+from tests.support.chart import CASES
 from tests.support.mps.parts import processes_below
 
 POPULATION = {"whole": 5, "part": 8, "shared": 7}

@@ -21,7 +21,7 @@ from dra_driver.views.schemas.documents import schema_of
 from lane.agent import Agent
 from lane.cluster import REPOSITORY, Cluster
 from lane.node import Node
-from lane.scenarios.test_few_rights import NOT_KNOWN, kubeconfig_of
+from lane.scenarios.install.test_few_rights import NOT_KNOWN, kubeconfig_of
 from lane.stage import Stage
 from lane.workload import container, devices, pod, request, template
 

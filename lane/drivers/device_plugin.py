@@ -1,6 +1,6 @@
 """A device plugin as vendors ship them: it registers with the kubelet and serves ListAndWatch, over real gRPC.
 
-    python -m lane.device_plugin nvidia.com/gpu 4 [FOLDER]
+    python -m lane.drivers.device_plugin nvidia.com/gpu 4 [FOLDER]
 
 In: a resource, a number of devices, the kubelet's folder of device plugins. Out: devices in the node's allocatable, for
 as long as this process lives. Messages are encoded by hand, as three fields need no generated code.

@@ -10,7 +10,7 @@ import pytest
 
 from lane.agent import Agent
 from lane.cluster import Cluster
-from lane.older_version import NoHistoryError, OlderVersion, take_out
+from lane.drivers.older_version import NoHistoryError, OlderVersion, take_out
 from lane.sandbox import until
 from lane.stage import Stage
 from lane.workload import container, devices, pod, request, template

@@ -8,7 +8,7 @@ from dra_driver.embedded.examples.reading import load_example, load_objects
 from dra_driver.embedded.node import EmbeddedNode
 from tests.support.waiting import until
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 GPU = "gpu-0000-43-00-0"
 REPLICAS = "version: rules/v1\nrules: [{match: {types: [gpu]}, replicas: 3, sharing: {strategy: TimeSlicing}}]\n"
 WHOLE = "version: rules/v1\nrules: [{exclusive: true}]\n"

@@ -24,7 +24,7 @@ from dra_driver.selectors.completion import Completions
 from dra_driver.selectors.evaluation.device_view import prepare_device
 from dra_driver.views.verdicts.rewrite import Exchange, exchanged
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 A = 'device.attributes["gpu.nvidia.com"]'
 GUARD = 'device.driver == "gpu.nvidia.com"'
 DEMO = ["--fleet", "demo-h100"]
