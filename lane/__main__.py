@@ -1,4 +1,4 @@
-"""The cluster lane by hand: `python -m lane binaries|floor|obstacle|up|down`."""
+"""The cluster lane by hand: `python -m lane binaries|floor|prometheus|obstacle|up|down`."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ def main() -> int:
     for name, text in (
         ("binaries", "build the components that are missing"),
         ("floor", "build the Go plugin that the benchmarks measure the driver beside"),
+        ("prometheus", "build Prometheus and promtool, which judge rules and dashboards"),
         ("obstacle", "say why no cluster can run on this machine, if so"),
         ("up", "start a cluster that stays, and print its KUBECONFIG"),
         ("down", "take down the clusters of `up` and of killed test runs, or those named"),
@@ -47,7 +48,12 @@ def _binaries(options: argparse.Namespace) -> int:
 
 
 def _floor(_: argparse.Namespace) -> int:
-    binaries.build_floor()
+    binaries.build_one(binaries.FLOOR)
+    return 0
+
+
+def _prometheus(_: argparse.Namespace) -> int:
+    binaries.build_one(binaries.PROMETHEUS)
     return 0
 
 

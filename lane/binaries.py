@@ -130,6 +130,7 @@ FLOOR = Part(  # our own minimal driver, with which the benchmarks compare this 
     "floor", "k8s.io/dynamic-resource-allocation", ("floor",), target=".", root=Path(__file__).parent
 )
 HELM = Part("helm", "helm.sh/helm/v3", ("helm",), ("helm.sh/helm/v3/internal/version.version=v{version}",))
+PROMETHEUS = Part("prometheus", "github.com/prometheus/prometheus", ("prometheus", "promtool"))
 
 
 def cache() -> Path:
@@ -262,12 +263,23 @@ def go() -> Path:
     return own
 
 
-def build_floor() -> None:
-    """Build the Go plugin with which the benchmarks compare the driver."""
-    if not FLOOR.built():
+def prometheus() -> dict[str, Path]:
+    """Return the paths of `prometheus` and `promtool`, which only the lane of rules and dashboards needs.
+
+    Raises: BinariesMissing when they are not built.
+    """
+    if not PROMETHEUS.built():
+        raise BinariesMissing(f"prometheus {PROMETHEUS.version} is not built: run `make prometheus-binaries`")
+    return {name: PROMETHEUS.path / name for name in PROMETHEUS.binaries}
+
+
+def build_one(part: Part) -> None:
+    """Build a component that no cluster needs, if it is not built. Raises: BinariesMissing, BuildFailed."""
+    if not part.built():
         with _alone():
-            if not FLOOR.built():
-                _build(FLOOR, go())
+            if not part.built():
+                _build(part, go())
+    _say(f"{part.folder} {part.version}: ready in {part.path}")
 
 
 def _reaches(program: Path) -> bool:

@@ -29,6 +29,7 @@ from dra_driver.telemetry.stop_request import StopRequest
 
 if TYPE_CHECKING:
     from dra_driver.agent.status import StatusPage
+    from dra_driver.kube.api import KubeApi
 
 log = logging.getLogger(__name__)
 
@@ -134,7 +135,7 @@ def _run(options: Options, hardware: Hardware) -> int:
 
         from dra_driver.agent.node import NodeAgent
 
-        if options.metrics_address:
+        if options.status.is_served:
             import dra_driver.telemetry.metrics  # noqa: F401
 
     _share_heaps()
@@ -189,14 +190,19 @@ def _idle_page(options: Options, hardware: Hardware) -> StatusPage | None:
 
     Raises: DriverError.
     """
-    if not options.metrics_address:
+    if not options.status.is_served:
         return None
     with lean_imports():
         from dra_driver.agent.status import StatusPage
         from dra_driver.telemetry.metrics import Metrics, Snapshot
 
+    def open_api() -> KubeApi:
+        from dra_driver.kube import api, credentials
+
+        return api.KubeApi(credentials.load(options.kubeconfig))
+
     idle = Snapshot(version=__version__, vendor=hardware.vendor)
-    page = StatusPage(options.metrics_address, metrics=Metrics(lambda: idle).render, readiness=tuple)
+    page = StatusPage(options.status, metrics=Metrics(lambda: idle).render, readiness=tuple, api=open_api)
     page.start()
     return page
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from dra_driver.agent.condition import NodeCondition, count_claims
 from dra_driver.agent.opened_node import open_node
 from dra_driver.agent.options import Options
+from dra_driver.agent.status_options import StatusOptions
 from dra_driver.agent.wiring import join_parts
 from dra_driver.hardware.port import Hardware
 from dra_driver.model.errors import DriverError
@@ -50,7 +51,7 @@ class NodeAgent:
         self._node = open_node(options, hardware)
         self._parts = join_parts(self._node, self)
         self._condition = NodeCondition(self._node, self._parts)
-        self._page, self._metrics = self._open_page(options.metrics_address)
+        self._page, self._metrics = self._open_page(options.status)
         self._must_restart = threading.Event()
         self._has_looked = False
 
@@ -215,16 +216,17 @@ class NodeAgent:
             parts.scanner.look_now()
         return count
 
-    def _open_page(self, address: str) -> tuple[StatusPage | None, Metrics | None]:
+    def _open_page(self, wanted: StatusOptions) -> tuple[StatusPage | None, Metrics | None]:
         """Return the status page and the metrics on it; without an address neither is made. Raises: DriverError."""
-        if not address:
+        if not wanted.is_served:
             return None, None
-        from dra_driver.agent.status import StatusPage  # noqa: PLC0415 - only where metrics are wanted
-        from dra_driver.telemetry.metrics import Metrics  # noqa: PLC0415 - only where metrics are wanted
+        from dra_driver.agent.status import StatusPage  # noqa: PLC0415 - only where a page is wanted
+        from dra_driver.telemetry.metrics import Metrics  # noqa: PLC0415 - only where a page is wanted
 
         meter = self._parts.meter
         metrics = Metrics(self._condition.snapshot, more=meter.render if meter is not None else bytes)
-        return StatusPage(address, metrics=metrics.render, readiness=self._condition.unready), metrics
+        readiness, api = self._condition.unready, self._node.api
+        return StatusPage(wanted, metrics=metrics.render, readiness=readiness, api=lambda: api), metrics
 
     def _is_ledger_empty(self) -> bool:
         try:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from dra_driver.agent.status_options import StatusOptions, parse_address
 from dra_driver.hardware.choose import roots_of
 from dra_driver.hardware.port import Roots
 from dra_driver.inventory.mig.geometry_rules import GeometryRule, read_rules
@@ -43,7 +44,7 @@ class Options:
     plugins_dir: Path
     device_plugins_dir: Path | None
     pod_uid: str
-    metrics_address: str
+    status: StatusOptions
     hardware: str
     roots: Roots
     is_mig_dynamic: bool
@@ -74,13 +75,20 @@ class Options:
         return self.kubelet_dir / "pod-resources/kubelet.sock"
 
 
-def _address(text: str) -> str:
-    """Return the address of the status page, checked unless it is empty. Raises: UsageError("usage.address")."""
-    if text:
-        from dra_driver.agent.status import parse_address  # noqa: PLC0415 - only where metrics are wanted
-
-        parse_address(text)
-    return text
+def _status(values: Mapping[str, str]) -> StatusOptions:
+    """Return where metrics and probes are served, checked. Raises: UsageError."""
+    for flag in ("--metrics-address", "--probe-address"):
+        if address := values[flag[2:].replace("-", "_")]:
+            parse_address(address, flag)
+    is_reviewed, folder = values["metrics_readers"] == "authorized", values["metrics_certificate"]
+    if is_reviewed and not folder:
+        raise UsageError(
+            "metrics-readers",
+            "--metrics-readers=authorized without --metrics-certificate: tokens would be sent in the clear",
+            hint="give the folder of a certificate (docs/telemetry.md)",
+        )
+    certificate = Path(folder).absolute() if folder else None
+    return StatusOptions(values["metrics_address"], values["probe_address"], certificate, is_reviewed)
 
 
 def _telemetry(values: Mapping[str, str]) -> TelemetryOptions | None:
@@ -122,7 +130,7 @@ def options_of(values: Mapping[str, str]) -> Options:
         plugins_dir=Path(values["kubelet_plugins_directory_path"]).absolute(),
         device_plugins_dir=plugins if values["device_plugin"] == "yield" else None,
         pod_uid=check_pod_uid(values["pod_uid"]),
-        metrics_address=_address(values["metrics_address"]),
+        status=_status(values),
         hardware=values["hardware"],
         roots=roots_of(values),
         is_mig_dynamic=values["mig"] == "dynamic",

@@ -1,47 +1,98 @@
-"""Status page: /metrics for Prometheus, /healthz and /readyz for the kubelet's probes."""
+"""Status pages: /metrics for Prometheus, /healthz and /readyz for the kubelet's probes, on one port or on two."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from dra_driver.model.errors import NodeError, UsageError
+from dra_driver.agent.status_options import StatusOptions, parse_address
+from dra_driver.kube.readers import ReviewApi
+from dra_driver.model.errors import NodeError
 from dra_driver.telemetry.logs import fields
-from dra_driver.telemetry.port import Port
+from dra_driver.telemetry.port import Gate, Port, Securing
 from dra_driver.telemetry.probes import QUICK_PAGES, probe_pages
+from dra_driver.telemetry.rendering import Page
+from dra_driver.telemetry.visits import Answer
 
 log = logging.getLogger(__name__)
-
-
-def parse_address(text: str) -> tuple[str, int]:
-    """Return the host and port in `HOST:PORT`, `:PORT` or `[v6]:PORT`. Raises: UsageError("usage.address")."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        raise UsageError("address", f"--metrics-address={text!r} is not HOST:PORT", hint="for example 127.0.0.1:9400")
-    return host.strip("[]"), int(port)
 
 
 class StatusPage:
     """Serves what the two callables return at the moment of the request.
 
-    `readiness` returns the reasons why the agent is not ready; an empty tuple means ready.
+    `readiness` returns the reasons why the agent is not ready; an empty tuple means ready. `api` opens the client with
+    which readers of metrics are reviewed, once that is needed. Probes with an address of their own leave the port of
+    the metrics, and are neither encrypted nor reviewed: the kubelet has no token, and they show no figures.
     """
 
-    def __init__(self, address: str, *, metrics: Callable[[], bytes], readiness: Callable[[], tuple[str, ...]]) -> None:
-        host, port = parse_address(address)
-        pages = probe_pages(metrics=metrics, readiness=readiness)
-        try:
-            self._server = Port((host, port), pages, quick=QUICK_PAGES)
-        except OSError as error:
-            raise NodeError("metrics-address", f"cannot listen on --metrics-address={address}: {error}") from error
-        self.port = self._server.number
-        self._address = f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+    def __init__(
+        self,
+        options: StatusOptions,
+        *,
+        metrics: Callable[[], bytes],
+        readiness: Callable[[], tuple[str, ...]],
+        api: Callable[[], ReviewApi],
+    ) -> None:
+        pages = dict(probe_pages(metrics=metrics, readiness=readiness))
+        self._ports: list[Port] = []
+        self.port = self.probe_port = 0
+        if options.probe_address:
+            ready = {"/readyz": pages.pop("/readyz")}
+            self._ports.append(_listening("--probe-address", options.probe_address, ready, QUICK_PAGES))
+            self.probe_port = self._ports[0].number
+        if options.metrics_address:
+            quick = {} if options.probe_address else QUICK_PAGES
+            one = _listening(
+                "--metrics-address",
+                options.metrics_address,
+                pages,
+                quick,
+                securing=_securing(options),
+                gate=_gate(options, api),
+            )
+            self._ports.append(one)
+            self.port = one.number
 
     def start(self) -> None:
         """Begin answering."""
-        self._server.start()
-        log.info("status page open", extra=fields(address=self._address))
+        for one in self._ports:
+            one.start()
+        for one in self._ports:
+            log.info("status page open", extra=fields(address=one.address))
 
     def stop(self) -> None:
-        """Stop answering and free the port."""
-        self._server.stop()
+        """Stop answering and free the ports."""
+        for one in self._ports:
+            one.stop()
+
+
+def _listening(
+    flag: str,
+    address: str,
+    pages: Mapping[str, Page],
+    quick: Mapping[str, Answer],
+    *,
+    securing: Securing | None = None,
+    gate: Gate | None = None,
+) -> Port:
+    """Return a port that is bound. Raises: UsageError; NodeError("node.metrics-address")."""
+    try:
+        return Port(parse_address(address, flag), pages, quick=quick, securing=securing, gate=gate)
+    except OSError as error:
+        raise NodeError("metrics-address", f"cannot listen on {flag}={address}: {error}") from error
+
+
+def _securing(options: StatusOptions) -> Securing | None:
+    if options.certificate is None:
+        return None
+    from dra_driver.telemetry.encryption import MountedCertificate  # noqa: PLC0415 - only where it is wanted
+
+    return MountedCertificate(options.certificate)
+
+
+def _gate(options: StatusOptions, api: Callable[[], ReviewApi]) -> Gate | None:
+    if not options.has_known_readers:
+        return None
+    from dra_driver.agent.metrics_readers import MetricsReaders  # noqa: PLC0415 - only where it is wanted
+
+    return MetricsReaders(api)

@@ -21,6 +21,7 @@ LEASES = "/apis/coordination.k8s.io/v1/leases"
 DAEMON_SETS = "/apis/apps/v1/daemonsets"
 
 ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S105 - a path
 POLICIES = f"{_ADMISSION}/validatingadmissionpolicies"
 POLICY_BINDINGS = f"{_ADMISSION}/validatingadmissionpolicybindings"
 WEBHOOKS = f"{_ADMISSION}/validatingwebhookconfigurations"

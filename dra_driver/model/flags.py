@@ -75,7 +75,26 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         "--pod-uid", "", "UID of the agent's pod; gives it sockets of its own, so that two versions can overlap", "UID"
     ),
-    Flag("--metrics-address", "", "HOST:PORT for /metrics, /healthz and /readyz; empty: not served", "ADDRESS"),
+    Flag(
+        "--metrics-address",
+        "",
+        "HOST:PORT for /metrics, and for /healthz and /readyz without --probe-address; empty: not served",
+        "ADDRESS",
+    ),
+    Flag("--probe-address", "", "HOST:PORT for /healthz and /readyz alone; empty: at --metrics-address", "ADDRESS"),
+    Flag(
+        "--metrics-certificate",
+        "",
+        "folder with tls.crt and tls.key to serve --metrics-address by HTTPS; empty: HTTP",
+        "DIR",
+    ),
+    Flag(
+        "--metrics-readers",
+        "any",
+        "who may scrape: any, or authorized (whose token may get /metrics, as the API server says)",
+        "CHOICE",
+        choices=("any", "authorized"),
+    ),
     Flag("--log-format", "text", "format of the log: text or json", "FORMAT", choices=("text", "json")),
     Flag("--sysfs-root", "/sys", "path to use instead of /sys", "DIR", is_hardware=True),
     Flag("--proc-root", "/proc", "path to use instead of /proc", "DIR", is_hardware=True),

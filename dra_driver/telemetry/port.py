@@ -16,19 +16,34 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
+from dra_driver.telemetry.rendering import MOST_VISITS, Page, Renderer
 from dra_driver.telemetry.visits import Answer, Visit
 
 log = logging.getLogger(__name__)
 
-MOST_VISITS = 256
 VISIT_SECONDS = 5.0  # for the whole request, and again for the answer
 _BACKLOG = 4096  # the kernel reduces it to its own limit; a client that does not fit in retries only after a second
 _ACCEPTED_AT_ONCE = 32  # before the open connections are served again
 _FAULT_SECONDS = 0.05  # to wait after a connection could not be accepted, because a resource ran out
-_RENDER_SECONDS = 0.05  # the least time between two renderings of the same page
 
-Page = Callable[[], Answer]
+
+class Securing(Protocol):
+    """What turns an accepted connection into an encrypted one."""
+
+    def secure(self, sock: socket.socket) -> socket.socket:
+        """Return a socket that encrypts and never blocks. Raises: OSError if that is not possible now."""
+
+
+class Gate(Protocol):
+    """What decides, in its own time, who may see the pages that are made when they are asked for."""
+
+    def ask(self, token: str, decided: Callable[[Answer | None], None]) -> None:
+        """Call `decided` later, from any thread, with None for a reader who may, and with the refusal otherwise."""
+
+    def stop(self) -> None:
+        """Decide nothing more."""
 
 
 class Port:
@@ -42,12 +57,16 @@ class Port:
         quick: Mapping[str, Answer],
         most_visits: int = MOST_VISITS,
         visit_s: float = VISIT_SECONDS,
+        securing: Securing | None = None,
+        gate: Gate | None = None,
     ) -> None:
         self._quick, self._most, self._visit_s = quick, most_visits, visit_s
+        self._securing, self._gate = securing, gate
         self._listener = _listen(address)
         self.number = int(self._listener.getsockname()[1])
+        self.address = f"[{address[0]}]:{self.number}" if ":" in address[0] else f"{address[0]}:{self.number}"
         self._bell, self._ear = socket.socketpair()
-        self._renderers = {path: _Renderer(page, self._rendered) for path, page in pages.items()}
+        self._renderers = {path: Renderer(page, self._rendered) for path, page in pages.items()}
         self._done: deque[tuple[Visit, Answer]] = deque()
         self._visits: dict[Visit, None] = {}  # the oldest first
         self._selector = selectors.DefaultSelector()
@@ -66,6 +85,8 @@ class Port:
     def stop(self) -> None:
         """Stop answering and free the port."""
         self._is_stopping = True
+        if self._gate is not None:
+            self._gate.stop()
         for renderer in self._renderers.values():
             renderer.stop()
         self._ring()
@@ -113,6 +134,11 @@ class Port:
                 time.sleep(_FAULT_SECONDS)
                 return
             sock.setblocking(False)
+            try:
+                sock = self._securing.secure(sock) if self._securing is not None else sock
+            except OSError:
+                sock.close()
+                continue
             if len(self._visits) >= self._most:
                 self._end_oldest()
             visit = Visit(sock, time.monotonic() + self._visit_s)
@@ -140,10 +166,24 @@ class Port:
             self._answer(visit, self._quick[asked])
         elif asked in self._renderers:
             self._selector.unregister(visit.sock)
-            self._renderers[asked].ask(visit)
+            self._show(visit, self._renderers[asked])
         else:
             known = ", ".join([*self._renderers, *self._quick])
             self._answer(visit, Answer(404, f"try {known}\n".encode()))
+
+    def _show(self, visit: Visit, page: Renderer) -> None:
+        """Have a page made for a visit, as soon as it is known that its client may see it."""
+        if self._gate is None:
+            page.ask(visit)
+            return
+
+        def decided(refusal: Answer | None) -> None:
+            if refusal is None:
+                page.ask(visit)
+            else:
+                self._rendered([visit], refusal)
+
+        self._gate.ask(visit.token(), decided)
 
     def _answer(self, visit: Visit, answer: Answer) -> None:
         visit.until = time.monotonic() + self._visit_s
@@ -187,50 +227,6 @@ class Port:
     def _ring(self) -> None:
         with contextlib.suppress(OSError):
             self._bell.send(b"!")
-
-
-class _Renderer:
-    """Renders one page for all who wait for it; a request that comes during a rendering waits for the next."""
-
-    def __init__(self, page: Page, done: Callable[[list[Visit], Answer], None]) -> None:
-        self._page, self._done = page, done
-        self._changed = threading.Condition()
-        self._waiting: list[Visit] = []
-        self._is_stopping = False
-        self._thread = threading.Thread(target=self._run, name="status-page", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread, which does nothing until a page is requested."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End the thread without waiting for a rendering in progress."""
-        with self._changed:
-            self._is_stopping = True
-            self._changed.notify_all()
-
-    def ask(self, visit: Visit) -> None:
-        """Request the page for this visit."""
-        with self._changed:
-            self._waiting.append(visit)
-            del self._waiting[:-MOST_VISITS]
-            self._changed.notify_all()
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._is_stopping)
-                if self._is_stopping:
-                    return
-                visits, self._waiting = self._waiting, []
-            try:
-                answer = self._page()
-            except Exception:
-                log.exception("status page failed")
-                answer = Answer(500, b"internal error\n")
-            self._done(visits, answer)
-            with self._changed:
-                self._changed.wait_for(lambda: self._is_stopping, _RENDER_SECONDS)
 
 
 def _listen(address: tuple[str, int]) -> socket.socket:

@@ -51,6 +51,15 @@ class Visit:
         self.is_asked = True
         return _path(bytes(self._head))
 
+    def token(self) -> str:
+        """Return the bearer token that the request came with; "" if it has none."""
+        for line in bytes(self._head).split(b"\n")[1:]:
+            name, _, value = line.partition(b":")
+            if name.strip().lower() == b"authorization":
+                scheme, _, token = value.strip().partition(b" ")
+                return token.strip().decode("latin-1") if scheme.lower() == b"bearer" else ""
+        return ""
+
     def answer(self, answer: Answer) -> bool:
         """Start to send an answer. Return whether all of it is sent. Raises: OSError."""
         phrase = HTTPStatus(answer.status).phrase

@@ -38,7 +38,7 @@ def test_absolute_folders_stay_as_they_are_written():
 
 
 def test_an_address_that_is_none_is_a_usage_error_before_anything_starts():
-    assert options(metrics_address=":9400").metrics_address == ":9400"
+    assert options(metrics_address=":9400").status.metrics_address == ":9400"
     with pytest.raises(UsageError, match="HOST:PORT"):
         options(metrics_address="9400")
 

@@ -7,7 +7,8 @@ import urllib.request
 
 import pytest
 
-from dra_driver.agent.status import StatusPage, parse_address
+from dra_driver.agent.status import StatusPage
+from dra_driver.agent.status_options import StatusOptions, parse_address
 from dra_driver.model.errors import NodeError, UsageError
 from dra_driver.telemetry.metrics import Metrics, Snapshot
 
@@ -21,6 +22,10 @@ def get(port, path, host="127.0.0.1"):
             return error.code, error.read().decode()
 
 
+def open_page(address="", *, metrics=bytes, readiness=tuple, **options):
+    return StatusPage(StatusOptions(address, **options), metrics=metrics, readiness=readiness, api=lambda: None)
+
+
 @pytest.fixture
 def reasons():
     return []
@@ -31,7 +36,7 @@ def page(reasons):
     metrics = Metrics(lambda: Snapshot(version="9.9.9", vendor="nvidia", devices={"gpu": 8}, prepared_claims=3))
     metrics.claim_answered("prepare", 0.002, "ok")
     metrics.claim_answered("prepare", 0.1, "claim.device-in-use")
-    page = StatusPage("127.0.0.1:0", metrics=metrics.render, readiness=lambda: tuple(reasons))
+    page = open_page("127.0.0.1:0", metrics=metrics.render, readiness=lambda: tuple(reasons))
     page.start()
     yield page
     page.stop()
@@ -62,7 +67,7 @@ def test_a_stopped_page_frees_its_port_at_once(page):
     started = time.monotonic()
     page.stop()
     assert time.monotonic() - started < 0.4
-    again = StatusPage(f"127.0.0.1:{page.port}", metrics=lambda: b"", readiness=tuple)
+    again = open_page(f"127.0.0.1:{page.port}")
     again.start()
     assert get(page.port, "/readyz") == (200, "ok\n")
     again.stop()
@@ -76,7 +81,27 @@ def test_a_wrong_address_is_a_usage_error(text):
 
 def test_a_taken_port_is_said_plainly(page):
     with pytest.raises(NodeError, match=str(page.port)):
-        StatusPage(f"127.0.0.1:{page.port}", metrics=lambda: b"", readiness=tuple)
+        open_page(f"127.0.0.1:{page.port}")
+
+
+def test_probes_on_a_port_of_their_own_leave_the_one_of_the_metrics():
+    page = open_page("127.0.0.1:0", probe_address="127.0.0.1:0", metrics=lambda: b"figures\n")
+    page.start()
+    try:
+        assert get(page.port, "/metrics") == (200, "figures\n")
+        assert [get(page.probe_port, path)[0] for path in ("/healthz", "/readyz", "/metrics")] == [200, 200, 404]
+        assert [get(page.port, path)[0] for path in ("/healthz", "/readyz")] == [404, 404]
+    finally:
+        page.stop()
+
+
+def test_probes_are_served_where_no_metrics_are():
+    page = open_page(probe_address="127.0.0.1:0")
+    page.start()
+    try:
+        assert get(page.probe_port, "/healthz") == (200, "ok\n")
+    finally:
+        page.stop()
 
 
 def has_ipv6():
@@ -93,7 +118,7 @@ def has_ipv6():
     ("address", "hosts"), [("[::1]:0", ["[::1]"]), (":0", ["127.0.0.1", "[::1]"]), ("[::]:0", ["[::1]"])]
 )
 def test_the_page_is_found_by_whichever_ip_version_the_cluster_has(address, hosts):
-    page = StatusPage(address, metrics=lambda: b"", readiness=tuple)
+    page = open_page(address)
     page.start()
     try:
         assert [get(page.port, "/readyz", host) for host in hosts] == [(200, "ok\n")] * len(hosts)

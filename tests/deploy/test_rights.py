@@ -61,6 +61,16 @@ def test_health_brings_no_verb_and_no_mount(helm: str, values: tuple[str, ...]) 
     assert mounts(found) == MOUNTS_BEFORE
 
 
+def test_only_readers_that_are_reviewed_bring_verbs_and_just_those_of_reviews(helm: str) -> None:
+    reviews = {
+        ("authentication.k8s.io", "tokenreviews"): {"create"},
+        ("authorization.k8s.io", "subjectaccessreviews"): {"create"},
+    }
+    tls = "metrics.tls.secret=metrics"
+    assert verbs(objects(render(helm, tls)), "ClusterRole") == VERBS_BEFORE
+    assert verbs(objects(render(helm, tls, "metrics.readers=authorized")), "ClusterRole") == VERBS_BEFORE | reviews
+
+
 def test_evictions_bring_the_leases_of_their_budget_by_name_and_nothing_else(helm: str) -> None:
     found = objects(render(helm, *EVICTING, "health.policy.evictions.devices=2"))
     names = ["dra-driver-eviction-0", "dra-driver-eviction-1"]

@@ -54,6 +54,14 @@ CASES = {
         "networkPolicy.enabled=true",
         "configPolicy.enabled=true",
     ],
+    "known-readers": [
+        "metrics.readers=authorized",
+        "metrics.tls.issuerRef.kind=ClusterIssuer",
+        "metrics.tls.issuerRef.name=internal",
+        "metrics.serviceMonitor.enabled=true",
+        "networkPolicy.enabled=true",
+        r"networkPolicy.metricsFrom[0].namespaceSelector.matchLabels.kubernetes\.io/metadata\.name=monitoring",
+    ],
 }
 
 

@@ -118,3 +118,23 @@ kubernetes.io/os: linux
 {{- define "dra-driver.evictions" -}}
 {{- ((.Values.health.policy | default dict).evictions | default dict).devices | default 5 -}}
 {{- end -}}
+
+{{/* The Secret with the certificate of the metrics; nothing where they are served by HTTP. */}}
+{{- define "dra-driver.metricsSecret" -}}
+{{- $tls := .Values.metrics.tls | default dict -}}
+{{- if $tls.secret -}}
+{{- $tls.secret -}}
+{{- else if $tls.issuerRef -}}
+{{ include "dra-driver.fullname" . }}-metrics-tls
+{{- end -}}
+{{- end -}}
+
+{{/* Whether readers of metrics have to be known to the API server. */}}
+{{- define "dra-driver.reviewsReaders" -}}
+{{- if eq (.Values.metrics.readers | default "any") "authorized" -}}true{{- end -}}
+{{- end -}}
+
+{{/* The name of the port that the kubelet asks for health; nothing where there is none. */}}
+{{- define "dra-driver.healthPort" -}}
+{{- if .Values.agent.healthPort -}}health{{- else if .Values.agent.metricsPort -}}metrics{{- end -}}
+{{- end -}}

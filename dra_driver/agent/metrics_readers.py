@@ -1,0 +1,136 @@
+"""Metrics readers: who may scrape, where that is not everybody.
+
+In: bearer tokens of requests. Out: nothing for a reader who may, otherwise a refusal. The API server decides; its
+verdicts are kept for a minute, and good ones are used for ten while it does not answer, because metrics are wanted most
+when a cluster is ill. Reviews are done by one thread: tokens that were good before come first, and of the others a few
+a second are looked at, so that a stranger neither keeps the API server busy nor locks anybody out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dra_driver.kube.readers import ReviewApi, may_read, owner_of
+from dra_driver.model.errors import ApiError
+from dra_driver.telemetry.logs import fields
+from dra_driver.telemetry.visits import Answer
+
+log = logging.getLogger(__name__)
+
+PATH = "/metrics"
+FRESH_SECONDS = 60.0
+STALE_SECONDS = 600.0
+STRANGERS_SECONDS = 0.2  # from one review of an unknown token to the next
+_MOST_KEPT = 64  # verdicts, and requests that wait for one
+_NO_TOKEN = Answer(401, b"a bearer token is needed\n")
+_UNKNOWN = Answer(401, b"the API server does not know this token\n")
+_FORBIDDEN = Answer(403, b"the owner of this token may not get /metrics (a ClusterRole with nonResourceURLs)\n")
+_UNDECIDED = Answer(503, b"the API server did not say who may read this\n")
+_BUSY = Answer(503, b"too many requests wait for a review\n")
+
+Decided = Callable[[Answer | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    refusal: Answer | None
+    at: float
+
+
+class MetricsReaders:
+    """The gate of /metrics."""
+
+    def __init__(self, api: Callable[[], ReviewApi], *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._open_api, self._clock = api, clock
+        self._api: ReviewApi | None = None
+        self._kept: OrderedDict[bytes, _Verdict] = OrderedDict()
+        self._known: deque[tuple[str, Decided]] = deque()
+        self._strangers: deque[tuple[str, Decided]] = deque()
+        self._changed = threading.Condition()
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self._run, name="metrics-readers", daemon=True)
+        self._thread.start()
+
+    def ask(self, token: str, decided: Decided) -> None:
+        """Decide about a token: at once if the verdict is fresh, else later and in another thread."""
+        if not token:
+            decided(_NO_TOKEN)
+            return
+        late: Decided | None = None
+        with self._changed:
+            kept = self._kept.get(_digest(token))
+            if kept is None or self._clock() - kept.at >= FRESH_SECONDS:
+                waiting = self._known if kept is not None and kept.refusal is None else self._strangers
+                waiting.append((token, decided))
+                late = waiting.popleft()[1] if len(waiting) > _MOST_KEPT else None
+                kept = None
+                self._changed.notify_all()
+        if late is not None:
+            late(_BUSY)
+        if kept is not None:
+            decided(kept.refusal)
+
+    def stop(self) -> None:
+        """End the thread without waiting for a review under way."""
+        with self._changed:
+            self._is_stopping = True
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._known or self._strangers or self._is_stopping)
+                if self._is_stopping:
+                    return
+                is_stranger = not self._known
+                token, decided = (self._strangers if is_stranger else self._known).popleft()
+            try:
+                refusal = self._verdict(token)
+            except Exception:
+                log.exception("review of a reader of metrics failed")
+                refusal = _UNDECIDED
+            decided(refusal)
+            if is_stranger:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._known or self._is_stopping, STRANGERS_SECONDS)
+
+    def _verdict(self, token: str) -> Answer | None:
+        digest, now = _digest(token), self._clock()
+        kept = self._kept.get(digest)
+        if kept is not None and now - kept.at < FRESH_SECONDS:  # somebody else waited for the same token
+            return kept.refusal
+        try:
+            refusal = self._review(token)
+        except ApiError as error:
+            log.warning("reader of metrics not reviewed", extra=fields(code=error.code, err=str(error)))
+            is_usable = kept is not None and kept.refusal is None and now - kept.at < STALE_SECONDS
+            return None if is_usable else _UNDECIDED
+        with self._changed:
+            self._kept[digest] = _Verdict(refusal, now)
+            self._kept.move_to_end(digest)
+            while len(self._kept) > _MOST_KEPT:
+                self._forget_one()
+        return refusal
+
+    def _review(self, token: str) -> Answer | None:
+        if self._api is None:
+            self._api = self._open_api()
+        user = owner_of(token, self._api)
+        if user is None:
+            return _UNKNOWN
+        return None if may_read(user, PATH, self._api) else _FORBIDDEN
+
+    def _forget_one(self) -> None:
+        """Forget the oldest refusal, else the oldest verdict: strangers never drive out readers."""
+        refused = (digest for digest, verdict in self._kept.items() if verdict.refusal is not None)
+        del self._kept[next(refused, next(iter(self._kept)))]
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode()).digest()

@@ -1,0 +1,95 @@
+"""Encryption of the metrics port: TLS with a certificate in a folder, as a Secret is mounted, which others renew.
+
+In: a folder with `tls.crt` and `tls.key`. Out: accepted sockets that encrypt and never block. A new certificate is used
+for new connections within seconds; one that can't be used is logged, and the last good one stays. Without any, no
+connection is accepted: nothing is ever sent in the clear instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dra_driver.model.stamp import Stamp, stamp_of
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 10.0  # between two looks at the files
+
+
+class MountedCertificate:
+    """The certificate in a folder. For one thread."""
+
+    def __init__(self, folder: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._files, self._clock = (folder / "tls.crt", folder / "tls.key"), clock
+        self._context: ssl.SSLContext | None = None
+        self._stamps: tuple[Stamp | None, ...] | None = None
+        self._looked_at = float("-inf")
+
+    def secure(self, sock: socket.socket) -> socket.socket:
+        """Return a socket that encrypts. Raises: OSError if there is no certificate, or the client is gone."""
+        if self._clock() - self._looked_at >= LOOK_SECONDS:
+            self._looked_at = self._clock()
+            self._look()
+        if self._context is None:
+            raise ConnectionAbortedError("no certificate")
+        return self._context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+
+    def _look(self) -> None:
+        stamps = tuple(stamp_of(file) for file in self._files)
+        if stamps == self._stamps and self._context is not None:
+            return
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.sslsocket_class = _Encrypted
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.options |= ssl.OP_NO_RENEGOTIATION  # else a send could have to wait for something to read
+        context.set_alpn_protocols(["http/1.1"])
+        try:
+            context.load_cert_chain(*self._files, password=_none)
+        except (OSError, ValueError) as error:
+            log.warning(
+                "certificate of the metrics port can't be used",
+                extra=fields(file=str(self._files[0]), err=str(error)),
+            )
+            return
+        self._context, self._stamps = context, stamps
+        log.info("certificate of the metrics port in use", extra=fields(file=str(self._files[0])))
+
+
+class _Encrypted(ssl.SSLSocket):
+    """A TLS connection that behaves like a socket that does not block; the handshake is part of the first reading."""
+
+    def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
+        """Return what has come, all of the last record. Raises: BlockingIOError if nothing has; OSError."""
+        try:
+            piece = super().recv(buflen, flags)
+            while more := self.pending():  # no selector would tell of what is decrypted already
+                piece += super().recv(more)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
+            raise BlockingIOError from error
+        return piece
+
+    def send(self, data: Any, flags: int = 0) -> int:
+        """Send a part. Raises: BlockingIOError if nothing can be sent now; OSError."""
+        try:
+            return super().send(data, flags)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
+            raise BlockingIOError from error
+
+    def shutdown(self, how: int) -> None:
+        """Announce to the client that nothing follows, without waiting for its answer. Raises: OSError."""
+        with contextlib.suppress(OSError, ValueError):
+            self.unwrap()
+        super().shutdown(how)
+
+
+def _none() -> str:
+    """Return no password, so that an encrypted key is an error instead of a question on the terminal."""
+    return ""

@@ -1,0 +1,63 @@
+"""Rendering: pages that take time to make, each in a thread of its own, once for all who wait.
+
+In: a page, the visits that wait for it. Out: its answer with these visits. A page is made at most a few times a second.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from dra_driver.telemetry.visits import Answer, Visit
+
+log = logging.getLogger(__name__)
+
+MOST_VISITS = 256
+_RENDER_SECONDS = 0.05  # the least time between two renderings of the same page
+
+Page = Callable[[], Answer]
+
+
+class Renderer:
+    """Renders one page for all who wait for it; a request that comes during a rendering waits for the next."""
+
+    def __init__(self, page: Page, done: Callable[[list[Visit], Answer], None]) -> None:
+        self._page, self._done = page, done
+        self._changed = threading.Condition()
+        self._waiting: list[Visit] = []
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self._run, name="status-page", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread, which does nothing until a page is requested."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread without waiting for a rendering in progress."""
+        with self._changed:
+            self._is_stopping = True
+            self._changed.notify_all()
+
+    def ask(self, visit: Visit) -> None:
+        """Request the page for this visit."""
+        with self._changed:
+            self._waiting.append(visit)
+            del self._waiting[:-MOST_VISITS]
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._is_stopping)
+                if self._is_stopping:
+                    return
+                visits, self._waiting = self._waiting, []
+            try:
+                answer = self._page()
+            except Exception:
+                log.exception("status page failed")
+                answer = Answer(500, b"internal error\n")
+            self._done(visits, answer)
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_stopping, _RENDER_SECONDS)

@@ -1,0 +1,145 @@
+"""Who may scrape: the real port and gate; the API server is a stand-in that keeps tokens and rights."""
+
+import http.client
+import threading
+
+import pytest
+
+from dra_driver.agent.metrics_readers import FRESH_SECONDS, STALE_SECONDS, STRANGERS_SECONDS, MetricsReaders
+from dra_driver.kube.paths import ACCESS_REVIEWS, TOKEN_REVIEWS
+from dra_driver.model.errors import ApiError
+from dra_driver.telemetry.port import Port
+from dra_driver.telemetry.visits import Answer
+
+
+class Server:
+    """Answers reviews; `asked` are the paths that were posted to."""
+
+    def __init__(self):
+        self.users = {"good": "prometheus", "other": "somebody"}
+        self.may = {"prometheus"}
+        self.asked, self.reviewed = [], []
+        self.is_down = False
+        self.released = threading.Event()
+        self.released.set()
+
+    def request(self, method, path, *, body=None):
+        self.released.wait(20)
+        self.asked.append(path)
+        if self.is_down:
+            raise ApiError("unreachable", "nobody answers")
+        spec = body["spec"]
+        if path == TOKEN_REVIEWS:
+            self.reviewed.append(spec["token"])
+            user = self.users.get(spec["token"])
+            if user is None:
+                return {"status": {"authenticated": False}}
+            return {"status": {"authenticated": True, "user": {"username": user, "uid": "u", "groups": ["g"]}}}
+        assert path == ACCESS_REVIEWS
+        assert spec["nonResourceAttributes"] == {"path": "/metrics", "verb": "get"}
+        assert spec["groups"] == ["g"]
+        return {"status": {"allowed": spec["user"] in self.may}}
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def server():
+    return Server()
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def port(server, clock):
+    gate = MetricsReaders(lambda: server, clock=clock)
+    one = Port(("127.0.0.1", 0), {"/metrics": lambda: Answer(200, b"x 1\n")}, quick={}, gate=gate)
+    one.start()
+    yield one
+    one.stop()
+
+
+def scrape(port, authorization=None):
+    connection = http.client.HTTPConnection("127.0.0.1", port.number, timeout=20)
+    headers = {"authorization": authorization} if authorization is not None else {}
+    connection.request("GET", "/metrics", headers=headers)
+    answer = connection.getresponse()
+    body = answer.read()
+    connection.close()
+    return answer.status, body
+
+
+def test_a_reader_with_the_right_sees_the_page_and_nobody_else_does(port):
+    assert scrape(port, "Bearer good") == (200, b"x 1\n")
+    assert scrape(port, "bearer   good")[0] == 200
+    assert scrape(port, "Bearer other")[0] == 403
+    assert scrape(port, "Bearer wrong")[0] == 401
+    for nothing in (None, "", "Bearer", "Bearer ", "Basic Zzo=", "good"):
+        assert scrape(port, nothing)[0] == 401, nothing
+
+
+def test_a_verdict_is_kept_for_a_minute_and_no_longer(port, server, clock):
+    for _ in range(5):
+        assert scrape(port, "Bearer good")[0] == 200
+    assert len(server.asked) == 2
+    server.may.clear()
+    clock.now += FRESH_SECONDS - 1
+    assert scrape(port, "Bearer good")[0] == 200
+    clock.now += 1
+    assert scrape(port, "Bearer good")[0] == 403
+
+
+def test_a_known_reader_may_go_on_for_ten_minutes_while_the_api_server_is_away(port, server, clock):
+    assert scrape(port, "Bearer good")[0] == 200
+    server.is_down = True
+    clock.now += FRESH_SECONDS
+    assert scrape(port, "Bearer good")[0] == 200
+    assert scrape(port, "Bearer other")[0] == 503
+    clock.now += STALE_SECONDS
+    assert scrape(port, "Bearer good")[0] == 503
+    server.is_down = False
+    assert scrape(port, "Bearer good")[0] == 200
+
+
+def test_a_known_reader_does_not_wait_behind_strangers(server, clock):
+    gate, answers, done = MetricsReaders(lambda: server, clock=clock), [], threading.Event()
+    first = threading.Event()
+    gate.ask("good", lambda _: first.set())
+    assert first.wait(20)
+    clock.now += FRESH_SECONDS
+    server.released.clear()
+    for number in range(200):
+        gate.ask(f"stranger-{number}", lambda refusal: answers.append(refusal.status))
+    gate.ask("good", lambda _: done.set())
+    assert 200 - len(answers) <= 70  # of strangers who wait there are only so many; the oldest were told so
+    assert set(answers) == {503}
+    server.released.set()
+    assert done.wait(20)
+    assert server.reviewed.index("good", 1) <= 2  # after the one that was under way
+    gate.stop()
+
+
+def test_strangers_cost_the_api_server_few_reviews_and_the_reader_nothing(port, server, clock):
+    assert scrape(port, "Bearer good")[0] == 200
+    for number in range(10):
+        scrape(port, f"Bearer stranger-{number}")
+    assert STRANGERS_SECONDS >= 0.2  # from one to the next
+    assert len(server.asked) == 12
+    assert scrape(port, "Bearer good")[0] == 200
+    assert len(server.asked) == 12
+
+
+@pytest.mark.parametrize("answer", [{}, {"status": 1}, {"status": {"authenticated": True}},
+                                    {"status": {"authenticated": True, "user": {"username": ""}}},
+                                    {"status": {"authenticated": "yes", "user": {"username": "x"}}}])  # fmt: skip
+def test_an_answer_that_is_no_review_lets_nobody_in(port, server, answer):
+    server.request = lambda *_, **__: answer
+    assert scrape(port, "Bearer good")[0] in {401, 503}
