@@ -15,13 +15,13 @@ from dra_driver.hardware.facts import Facts
 
 if TYPE_CHECKING:
     from dra_driver.agent.node_health import NodeHealth
-    from dra_driver.agent.scanner import Judge
+    from dra_driver.agent.scanner import OfferJudge
 
 
 class CompletingJudge:
     """Another judge's judgements, with the lost GPUs added."""
 
-    def __init__(self, judge: Judge, health: NodeHealth) -> None:
+    def __init__(self, judge: OfferJudge, health: NodeHealth) -> None:
         self._judge, self._health = judge, health
 
     @property

@@ -10,7 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from dra_driver import __version__
-from dra_driver.agent.opened_node import Node
+from dra_driver.agent.opened_node import OpenedNode
 from dra_driver.agent.wiring import Parts
 from dra_driver.inventory.offering import KeptFields
 from dra_driver.model.errors import DriverError
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class NodeCondition:
     """The condition of one agent. The agent sets `is_serving` while it serves the kubelet."""
 
-    def __init__(self, node: Node, parts: Parts) -> None:
+    def __init__(self, node: OpenedNode, parts: Parts) -> None:
         self._node, self._parts = node, parts
         self.is_serving = False
 

@@ -14,11 +14,11 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 
 from dra_driver.kube.events import PodId
+from dra_driver.kube.ports import ClaimApi
 from dra_driver.model.errors import ApiError, LedgerError
 from dra_driver.model.wire import ClaimWire
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.node_claims.claim_results import ClaimName, name_of, results, uid_of
-from dra_driver.plugin.node_claims.gone_claims import ClaimApi
 from dra_driver.plugin.node_identity import NodeIdentity
 from dra_driver.telemetry.logs import fields
 

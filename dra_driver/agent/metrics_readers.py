@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from dra_driver.kube.readers import ReviewApi, may_read, owner_of
 from dra_driver.model.errors import ApiError
 from dra_driver.telemetry.logs import fields
-from dra_driver.telemetry.visits import Answer
+from dra_driver.telemetry.visits import PageAnswer
 
 log = logging.getLogger(__name__)
 
@@ -28,18 +28,18 @@ FRESH_SECONDS = 60.0
 STALE_SECONDS = 600.0
 STRANGERS_SECONDS = 0.2  # from one review of an unknown token to the next
 _MOST_KEPT = 64  # verdicts, and requests that wait for one
-_NO_TOKEN = Answer(401, b"a bearer token is needed\n")
-_UNKNOWN = Answer(401, b"the API server does not know this token\n")
-_FORBIDDEN = Answer(403, b"the owner of this token may not get /metrics (a ClusterRole with nonResourceURLs)\n")
-_UNDECIDED = Answer(503, b"the API server did not say who may read this\n")
-_BUSY = Answer(503, b"too many requests wait for a review\n")
+_NO_TOKEN = PageAnswer(401, b"a bearer token is needed\n")
+_UNKNOWN = PageAnswer(401, b"the API server does not know this token\n")
+_FORBIDDEN = PageAnswer(403, b"the owner of this token may not get /metrics (a ClusterRole with nonResourceURLs)\n")
+_UNDECIDED = PageAnswer(503, b"the API server did not say who may read this\n")
+_BUSY = PageAnswer(503, b"too many requests wait for a review\n")
 
-Decided = Callable[[Answer | None], None]
+Decided = Callable[[PageAnswer | None], None]
 
 
 @dataclass(frozen=True, slots=True)
 class _Verdict:
-    refusal: Answer | None
+    refusal: PageAnswer | None
     at: float
 
 
@@ -100,7 +100,7 @@ class MetricsReaders:
                 with self._changed:
                     self._changed.wait_for(lambda: self._known or self._is_stopping, STRANGERS_SECONDS)
 
-    def _verdict(self, token: str) -> Answer | None:
+    def _verdict(self, token: str) -> PageAnswer | None:
         digest, now = _digest(token), self._clock()
         kept = self._kept.get(digest)
         if kept is not None and now - kept.at < FRESH_SECONDS:  # somebody else waited for the same token
@@ -118,7 +118,7 @@ class MetricsReaders:
                 self._forget_one()
         return refusal
 
-    def _review(self, token: str) -> Answer | None:
+    def _review(self, token: str) -> PageAnswer | None:
         if self._api is None:
             self._api = self._open_api()
         user = owner_of(token, self._api)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from dra_driver.agent.opened_node import Node
+from dra_driver.agent.opened_node import OpenedNode
 from dra_driver.agent.options import TelemetryOptions
 from dra_driver.hardware.port import Metered
 from dra_driver.inventory.offering import CurrentInventory
@@ -17,7 +17,7 @@ from dra_driver.telemetry.logs import fields
 log = logging.getLogger(__name__)
 
 
-def make_meter(node: Node, hardware: Metered, wanted: TelemetryOptions, inventory: CurrentInventory) -> NodeMeter:
+def make_meter(node: OpenedNode, hardware: Metered, wanted: TelemetryOptions, inventory: CurrentInventory) -> NodeMeter:
     """Return the meter of a node. Raises: InputError for a counters file that can't be used."""
     selection = _selection(wanted.counters)
     style = LabelStyle(node.options.node, node.identity.driver, wanted.hostname_label, selection.labels)

@@ -1,6 +1,6 @@
 """What the agent opens on its node: the API client, the ledger, the CDI folder, the kubelet's list of pods.
 
-In: options and the hardware. Out: a `Node`, which every part of the agent gets.
+In: options and the hardware. Out: a `OpenedNode`, which every part of the agent gets.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dra_driver.plugin.repair.recovery import has_claim_file, recover_from
 
 
 @dataclass(frozen=True)
-class Node:
+class OpenedNode:
     """What every part needs of the node: its identity, its API client, and the records of what was done on it."""
 
     options: Options
@@ -40,7 +40,7 @@ class Node:
     events: NodeEvents
 
 
-def open_node(options: Options, hardware: Hardware) -> Node:
+def open_node(options: Options, hardware: Hardware) -> OpenedNode:
     """Open the files and connections of the agent. Raises: DriverError."""
     api, store = KubeApi(credentials.load(options.kubeconfig)), CdiStore(options.cdi_root)
     identity = this_node(options.node, options.driver, options.roots.proc)
@@ -54,7 +54,7 @@ def open_node(options: Options, hardware: Hardware) -> Node:
     listed = _listed_claims(options, identity, api)
     claims = NodeClaims(identity, options.node, api=api, kubelet=kubelet, ledger=ledger, listed=listed)
     locks, events = NodeLocks(options.data_dir / "locks"), NodeEvents(api, node=options.node, driver=options.driver)
-    return Node(options, hardware, identity, api, ledger, locks, store, kubelet, claims, events)
+    return OpenedNode(options, hardware, identity, api, ledger, locks, store, kubelet, claims, events)
 
 
 def _listed_claims(options: Options, identity: NodeIdentity, api: KubeApi) -> ListedClaims | None:

@@ -29,7 +29,7 @@ FULL_SECONDS = 60.0
 DRIVER_CHANGED = "hardware.driver-changed"
 
 
-class Judge(Protocol):
+class OfferJudge(Protocol):
     """Decides how facts are offered."""
 
     @property
@@ -53,7 +53,7 @@ class Scanner:
         self,
         hardware: Hardware,
         inventory: NodeInventory,
-        judge: Judge,
+        judge: OfferJudge,
         *,
         own_changes: OwnChanges,
         listener: Listener,

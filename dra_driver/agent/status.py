@@ -12,7 +12,7 @@ from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.port import Gate, Port, Securing
 from dra_driver.telemetry.probes import QUICK_PAGES, probe_pages
 from dra_driver.telemetry.rendering import Page
-from dra_driver.telemetry.visits import Answer
+from dra_driver.telemetry.visits import PageAnswer
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ def _listening(
     flag: str,
     address: str,
     pages: Mapping[str, Page],
-    quick: Mapping[str, Answer],
+    quick: Mapping[str, PageAnswer],
     *,
     securing: Securing | None = None,
     gate: Gate | None = None,

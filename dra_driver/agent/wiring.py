@@ -20,13 +20,14 @@ from dra_driver.agent.listener import Listener
 from dra_driver.agent.neighbours import Neighbours
 from dra_driver.agent.node_inventory import NodeInventory
 from dra_driver.agent.offer import NodeOffer
-from dra_driver.agent.opened_node import Node
+from dra_driver.agent.opened_node import OpenedNode
 from dra_driver.agent.scanner import Scanner
 from dra_driver.agent.sharing_rules import CurrentSharingRules
 from dra_driver.controller.publisher import Publisher
 from dra_driver.controller.rivals import AgentMark
 from dra_driver.hardware.own_change import OwnChanges
 from dra_driver.hardware.port import HealthReporter, Metered
+from dra_driver.kube.ports import ClaimApi
 from dra_driver.mps.client import MpsClient, socket_path
 from dra_driver.plugin.composition import ClaimSurroundings, ClaimWork, NodeFolders, compose
 from dra_driver.plugin.instances.folder_use import folder_id
@@ -38,7 +39,7 @@ from dra_driver.plugin.mig.declared_mig import DeclaredMig
 from dra_driver.plugin.mig.geometry_source import GeometrySource
 from dra_driver.plugin.mig.partition_owners import PartitionOwners
 from dra_driver.plugin.node_claims.allocations import AllocatedDevices
-from dra_driver.plugin.node_claims.gone_claims import ClaimApi, GoneClaims
+from dra_driver.plugin.node_claims.gone_claims import GoneClaims
 from dra_driver.plugin.prepare.preparer import Preparer
 from dra_driver.plugin.repair.reaper import Reaper
 from dra_driver.plugin.repair.repair import Repair
@@ -70,7 +71,7 @@ class Parts:
     meter: NodeMeter | None
 
 
-def join_parts(node: Node, listener: Listener) -> Parts:
+def join_parts(node: OpenedNode, listener: Listener) -> Parts:
     """Make the parts, and give each the parts upstream of it. Raises: InputError for invalid sharing rules."""
     options, inventory = node.options, NodeInventory()
     allocated = AllocatedDevices(node.claims, node.identity)
@@ -104,7 +105,7 @@ def join_parts(node: Node, listener: Listener) -> Parts:
 
 
 def _offer(
-    node: Node,
+    node: OpenedNode,
     inventory: NodeInventory,
     allocated: AllocatedDevices,
     sharing: CurrentSharingRules,
@@ -122,7 +123,7 @@ def _offer(
     )
 
 
-def _neighbours(node: Node, listener: Listener) -> Neighbours:
+def _neighbours(node: OpenedNode, listener: Listener) -> Neighbours:
     return Neighbours(
         node.options,
         node.api,
@@ -136,7 +137,7 @@ def _neighbours(node: Node, listener: Listener) -> Neighbours:
     )
 
 
-def _claim_work(node: Node, inventory: NodeInventory, own_changes: OwnChanges, api: ClaimApi) -> ClaimWork:
+def _claim_work(node: OpenedNode, inventory: NodeInventory, own_changes: OwnChanges, api: ClaimApi) -> ClaimWork:
     options = node.options
     return compose(
         ClaimSurroundings(
@@ -155,7 +156,7 @@ def _claim_work(node: Node, inventory: NodeInventory, own_changes: OwnChanges, a
     )
 
 
-def _health(node: Node, inventory: NodeInventory, listener: Listener, users: DeviceUsers) -> NodeHealth | None:
+def _health(node: OpenedNode, inventory: NodeInventory, listener: Listener, users: DeviceUsers) -> NodeHealth | None:
     options = node.options
     if not options.is_health_watched or not isinstance(node.hardware, HealthReporter):
         return None
@@ -179,7 +180,7 @@ def _health(node: Node, inventory: NodeInventory, listener: Listener, users: Dev
     )
 
 
-def _meter(node: Node, inventory: NodeInventory) -> NodeMeter | None:
+def _meter(node: OpenedNode, inventory: NodeInventory) -> NodeMeter | None:
     """Return what meters the node. Raises: InputError for a counters file that can't be used."""
     if node.options.telemetry is None or not isinstance(node.hardware, Metered):
         return None
@@ -188,7 +189,7 @@ def _meter(node: Node, inventory: NodeInventory) -> NodeMeter | None:
     return make_meter(node, node.hardware, node.options.telemetry, inventory)
 
 
-def _eviction_slots(node: Node, policy: HealthPolicy) -> LeaseSlots:
+def _eviction_slots(node: OpenedNode, policy: HealthPolicy) -> LeaseSlots:
     from dra_driver.kube.leases import LeaseSlots  # noqa: PLC0415 - only where a fault may delete pods
 
     limit = policy.evictions
@@ -196,7 +197,7 @@ def _eviction_slots(node: Node, policy: HealthPolicy) -> LeaseSlots:
     return LeaseSlots(node.api, namespace=node.options.lease_namespace, names=names, period_s=limit.period_s)
 
 
-def _server(node: Node, preparer: Preparer, listener: Listener, health: NodeHealth | None) -> PluginServer:
+def _server(node: OpenedNode, preparer: Preparer, listener: Listener, health: NodeHealth | None) -> PluginServer:
     options = node.options
     return PluginServer(
         driver=options.driver,
@@ -209,7 +210,7 @@ def _server(node: Node, preparer: Preparer, listener: Listener, health: NodeHeal
     )
 
 
-def _declared_mig(node: Node, offer: NodeOffer) -> DeclaredMig:
+def _declared_mig(node: OpenedNode, offer: NodeOffer) -> DeclaredMig:
     options = node.options
     return DeclaredMig(
         GeometrySource(options.mig_geometry, options.node, api=node.api, kubelet=node.claims, file=options.mig_config),
@@ -221,7 +222,7 @@ def _declared_mig(node: Node, offer: NodeOffer) -> DeclaredMig:
     )
 
 
-def _abandoned_partitions(node: Node, neighbours: Neighbours) -> AbandonedPartitions:
+def _abandoned_partitions(node: OpenedNode, neighbours: Neighbours) -> AbandonedPartitions:
     return AbandonedPartitions(
         node.options.data_dir,
         driver=node.options.driver,

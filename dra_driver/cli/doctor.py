@@ -84,9 +84,9 @@ def command(host_root: str, only: str | None, bundle: str | None, output: str, *
 
 def _look_at_node(selected: Chosen, host: Path, unseen: list[Unseen], *, is_asked: bool) -> NodeEvidence | None:
     from dra_driver.doctor.finding import Unseen
-    from dra_driver.doctor.node_evidence import NodeFolders, read_node
+    from dra_driver.doctor.node_evidence import EvidenceFolders, read_node
 
-    folders = NodeFolders(
+    folders = EvidenceFolders(
         selected.cdi, selected.registrar, selected.data.parent, selected.device_plugins or Path(), host
     )
     if not (is_asked or folders.is_kubelet_here or selected.hardware.is_present()):

@@ -23,14 +23,14 @@ def console(*, stderr: bool = False) -> Any:
     """Return a rich console for this terminal or pipe."""
     from rich.console import Console
 
-    class Stream(Console):
+    class PipeConsole(Console):
         def on_broken_pipe(self) -> NoReturn:
             """Raise the error, so that `main` handles a reader that went away; rich would exit with status 1."""
             raise BrokenPipeError
 
     is_watched = (sys.stderr if stderr else sys.stdout).isatty()
     width = None if is_watched or "COLUMNS" in os.environ else PIPE_WIDTH
-    return Stream(stderr=stderr, highlight=False, width=width)
+    return PipeConsole(stderr=stderr, highlight=False, width=width)
 
 
 @dataclass(frozen=True, slots=True)

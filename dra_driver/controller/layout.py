@@ -104,7 +104,7 @@ class _Unit:
 
 
 @dataclass(slots=True)
-class _Slot:
+class _OpenSlice:
     """A slice that is being filled."""
 
     devices: list[DeviceWire] = field(default_factory=list)
@@ -134,10 +134,10 @@ class _Slot:
         self.counter_sets += unit.counter_sets
 
 
-def _pack(units: Sequence[_Unit], placement: Sequence[Iterable[str]]) -> list[_Slot]:
+def _pack(units: Sequence[_Unit], placement: Sequence[Iterable[str]]) -> list[_OpenSlice]:
     """Put each unit into its present slice if it fits, otherwise into the first one with room or into a new one."""
     home = {key: index for index, keys in enumerate(placement) for key in keys}
-    slots = [_Slot() for _ in placement]
+    slots = [_OpenSlice() for _ in placement]
     homeless: list[_Unit] = []
     for unit in units:
         index = home.get(unit.key)
@@ -148,7 +148,7 @@ def _pack(units: Sequence[_Unit], placement: Sequence[Iterable[str]]) -> list[_S
     for unit in homeless:
         slot = next((s for s in slots if s.takes(unit)), None)
         if slot is None:
-            slot = _Slot()
+            slot = _OpenSlice()
             slots.append(slot)
             if not slot.takes(unit):
                 raise ApiError(

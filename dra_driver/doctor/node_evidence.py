@@ -31,7 +31,7 @@ _LOOKS, _BETWEEN_LOOKS_SECONDS = 3, 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class NodeFolders:
+class EvidenceFolders:
     """The folders to read. `host` is the root of the host's file system as this process sees it."""
 
     cdi: Path
@@ -62,7 +62,7 @@ class NodeEvidence:
     driver: str
     vendor: str
     kernel: KernelDriver
-    folders: NodeFolders
+    folders: EvidenceFolders
     runtimes: tuple[RuntimeConfig, ...]
     facts: Facts | None
     inventory: Inventory | None
@@ -77,7 +77,7 @@ class NodeEvidence:
     health: NodeFaults | None = None
 
 
-def read_node(node: str, driver: str, hardware: Hardware, roots: Roots, folders: NodeFolders) -> NodeEvidence:
+def read_node(node: str, driver: str, hardware: Hardware, roots: Roots, folders: EvidenceFolders) -> NodeEvidence:
     """Read this node. Something that can't be read is listed in `unseen` and does not raise."""
     unseen: list[Unseen] = []
     facts, inventory, left_out = _look_at_hardware(hardware, unseen)
@@ -142,7 +142,7 @@ def _look_at_runtimes(host: Path, unseen: list[Unseen]) -> tuple[RuntimeConfig, 
 _Prepared = tuple[tuple[LedgerRow, ...] | None, str, frozenset[str] | None]
 
 
-def _look_at_prepared(folders: NodeFolders, driver: str, unseen: list[Unseen]) -> _Prepared:
+def _look_at_prepared(folders: EvidenceFolders, driver: str, unseen: list[Unseen]) -> _Prepared:
     """Read ledger and CDI folder, and again while they differ: a working agent changes one after the other."""
     for _ in range(_LOOKS):
         said: list[Unseen] = []

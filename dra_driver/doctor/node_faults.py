@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dra_driver.health.cordons import Cordon, CordonFile
 from dra_driver.health.fault import Fault
-from dra_driver.health.record import Record
+from dra_driver.health.record import HealthRecord
 from dra_driver.health.record_wire import record_among
 from dra_driver.health.store import FILE_NAME, HealthStore
 from dra_driver.model.errors import InputError
@@ -33,7 +33,7 @@ def read_faults(folder: Path, now: float) -> NodeFaults | None:
     except FileNotFoundError:  # an agent that ended may have removed it, but never the cordons
         return NodeFaults(cordons=cordons) if cordons else None
     try:
-        record = record_among(HealthStore(folder).read()) or Record()
+        record = record_among(HealthStore(folder).read()) or HealthRecord()
     except ValueError as error:
         raise InputError("health-record", f"{folder / FILE_NAME}: {error}") from error
     return NodeFaults(record.faults(now), cordons, max(0.0, now - written))

@@ -30,7 +30,7 @@ class Entries(Protocol):
         """Return what to keep of an entry that was parsed from a text; `opened` takes such a text apart."""
 
 
-class _Text:
+class _JsonText:
     """The part of the text that is in memory, and the place in it."""
 
     def __init__(self, file: BinaryIO, decoder: json.JSONDecoder) -> None:
@@ -111,7 +111,7 @@ def load_json(file: BinaryIO, entries: Entries, decoder: json.JSONDecoder = _DEC
 
     Raises: ValueError (also for what is no object, and for bytes that are not UTF-8), RecursionError.
     """
-    text = _Text(file, decoder)
+    text = _JsonText(file, decoder)
     text.take("{")
     found: dict[str, Any] = {}
     if text.peek() == "}":
@@ -130,7 +130,7 @@ def load_json(file: BinaryIO, entries: Entries, decoder: json.JSONDecoder = _DEC
     return found
 
 
-def _items(text: _Text, entries: Entries) -> list[Any]:
+def _items(text: _JsonText, entries: Entries) -> list[Any]:
     text.take("[")
     found: list[Any] = []
     if text.peek() == "]":

@@ -25,7 +25,7 @@ _MARK = "---\n"
 _STAND_IN = 0
 
 
-class _Text:
+class _YamlText:
     """The part of the text that is in memory, and the place in it."""
 
     def __init__(self, file: BinaryIO) -> None:
@@ -86,13 +86,13 @@ def load_yaml_stream(file: BinaryIO, entries: Entries) -> list[Any]:
     Raises: ValueError for what can't be read piece by piece, yaml.YAMLError, TooDeepError. None of them says that the
     file is wrong.
     """
-    text = _Text(file)
+    text = _YamlText(file)
     text.more()
     head = _HEAD.match(text.text, 0, _HEAD_MAX)
     return [_list(text, head, entries)] if head else _documents(text, entries)
 
 
-def _list(text: _Text, head: re.Match[str], entries: Entries) -> Any:
+def _list(text: _YamlText, head: re.Match[str], entries: Entries) -> Any:
     """Read a List whose first entry begins where `head` ends."""
     indent = head["indent"]
     before, mark = text.text[: head.start("indent")], f"{indent}- "
@@ -116,7 +116,7 @@ def _entry(text: str, entries: Entries) -> Any:
     return entries.parsed(text, found[0][0], open_yaml)
 
 
-def _documents(text: _Text, entries: Entries) -> list[Any]:
+def _documents(text: _YamlText, entries: Entries) -> list[Any]:
     """Read documents that begin with a line `---`; the first may begin without."""
     end = re.compile(r"\n(?=---\n)")
     found: list[Any] = []

@@ -41,7 +41,7 @@ class _Open:
         self.merges: list[dict[Any, Any]] = []
 
 
-class _Builder:
+class _ValueBuilder:
     """Makes the values of one text."""
 
     def __init__(self, each: Each | None) -> None:
@@ -175,7 +175,7 @@ def load_yaml(text: str, each: Each | None = None) -> Iterator[Any]:
     Raises: yaml.YAMLError, TooDeepError.
     """
     parser: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return _Builder(each).documents(yaml.parse(text, Loader=parser))
+    return _ValueBuilder(each).documents(yaml.parse(text, Loader=parser))
 
 
 def _fault(problem: str, event: Any) -> yaml.YAMLError:

@@ -21,7 +21,7 @@ from dra_driver.health.fault import Fault, FaultKey, Subject
 from dra_driver.health.forgetting import ForgetFile
 from dra_driver.health.known_gpus import KnownGpus, read_gpus
 from dra_driver.health.policy import HealthPolicy
-from dra_driver.health.record import Record, subject_of
+from dra_driver.health.record import HealthRecord, subject_of
 from dra_driver.health.record_wire import record_among, record_wire
 from dra_driver.health.signs import Sign
 from dra_driver.health.store import GPUS, RECORD, HealthStore
@@ -84,7 +84,7 @@ class HealthMonitor:
         self._application_error, self._started_at = application_error, clock()
         self._mutex = threading.Lock()  # guards the known GPUs, which the scanner's thread completes
         self._known = KnownGpus(reporter.bus_states)
-        self._record = Record(boot_id)
+        self._record = HealthRecord(boot_id)
         self._tally = XidTally()
         self._loop = Loop("health", self._turn, failure="health monitor failed")
         self._cordons: tuple[Cordon, ...] = ()
@@ -109,7 +109,7 @@ class HealthMonitor:
     def is_needed(self) -> bool:
         """Return whether memory or disk holds something that a newly started agent would not find out again."""
         try:
-            stored = record_among(self._store.read()) or Record(self._boot_id)
+            stored = record_among(self._store.read()) or HealthRecord(self._boot_id)
             is_stored = stored.in_boot(self._boot_id).has_memory
         except (DriverError, ValueError):
             is_stored = True  # a store that can't be read may hold something that is needed

@@ -61,7 +61,7 @@ class GpuState:
 
 
 @dataclass(slots=True)
-class Record:
+class HealthRecord:
     """Everything that is remembered in one boot. For use by a single thread."""
 
     boot: str = ""
@@ -100,12 +100,12 @@ class Record:
         self.tracks = {key: one for key, one in self.tracks.items() if key[0].gpu not in gone}
         self.gpus = {gpu: state for gpu, state in self.gpus.items() if gpu not in gone}
 
-    def in_boot(self, boot: str) -> Record:
+    def in_boot(self, boot: str) -> HealthRecord:
         """Return the record for a boot: this one, or after a reboot a new one with what a reboot does not cure."""
         if boot == self.boot:
             return self
         sticky = {key: track for key, track in self.tracks.items() if key[1] in STICKY}
-        return Record(boot, tracks=sticky)
+        return HealthRecord(boot, tracks=sticky)
 
     @property
     def has_suspicion(self) -> bool:

@@ -1,7 +1,7 @@
 """The record as JSON values, in which form it is kept on disk.
 
-In: a `Record`. Out: plain values, and back again. Values that can't be read back raise ValueError; the reader then
-starts with an empty record.
+In: a `HealthRecord`. Out: plain values, and back again. Values that can't be read back raise ValueError; the reader
+then starts with an empty record.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any
 
 from dra_driver.hardware.evidence import Source
 from dra_driver.health.fault import FaultKey, Subject
-from dra_driver.health.record import GpuState, Record, Sighting
+from dra_driver.health.record import GpuState, HealthRecord, Sighting
 from dra_driver.health.store import RECORD
 from dra_driver.health.track import Track
 
 
-def record_wire(record: Record) -> dict[str, Any]:
+def record_wire(record: HealthRecord) -> dict[str, Any]:
     """Return a record as JSON values."""
     return {
         "boot": record.boot,
@@ -31,7 +31,7 @@ def record_wire(record: Record) -> dict[str, Any]:
     }
 
 
-def read_record(wire: Mapping[str, Any]) -> Record:
+def read_record(wire: Mapping[str, Any]) -> HealthRecord:
     """Return what `record_wire` described. Raises: ValueError for anything else."""
     try:
         tracks = {
@@ -44,12 +44,12 @@ def read_record(wire: Mapping[str, Any]) -> Record:
             for subject, code, first, last, counts in wire["sightings"]
         }
         gpus = {str(gpu): _state(state) for gpu, state in wire["gpus"].items()}
-        return Record(str(wire["boot"]), sightings, tracks, gpus, int(wire["logPosition"]))
+        return HealthRecord(str(wire["boot"]), sightings, tracks, gpus, int(wire["logPosition"]))
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"not a record of health: {error!r}") from error
 
 
-def record_among(documents: Mapping[str, object]) -> Record | None:
+def record_among(documents: Mapping[str, object]) -> HealthRecord | None:
     """Return the record among the documents of the store, or None if there is none. Raises: ValueError."""
     wire = documents.get(RECORD)
     return read_record(wire) if isinstance(wire, dict) else None

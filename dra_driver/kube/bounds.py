@@ -25,7 +25,7 @@ class BrokenError(OSError):
     """The connection ended before the answer did, or what came is not HTTP."""
 
 
-class Bounds:
+class AnswerBounds:
     """What may still be read of one answer."""
 
     def __init__(self, seconds: float) -> None:
@@ -42,7 +42,7 @@ class BoundedReader:
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self.buffer = bytearray()
-        self.bounds = Bounds(0.0)
+        self.bounds = AnswerBounds(0.0)
 
     def fill(self) -> bool:
         """Wait for bytes and add them to the buffer; return False at the end of the stream.

@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dra_driver.kube.bounds import BoundedReader, Bounds, BrokenError
+from dra_driver.kube.bounds import AnswerBounds, BoundedReader, BrokenError
 from dra_driver.kube.http_answer import HttpAnswer
 
 # A dead peer (node gone, connection forgotten by a firewall) is noticed within about a minute, even by a silent watch.
@@ -74,7 +74,7 @@ class Connection:
         TimeoutError, OSError.
         """
         message = _head(method, target, {"Host": self._address.field, **headers}, body)
-        self._reader.bounds = Bounds(seconds)
+        self._reader.bounds = AnswerBounds(seconds)
         self.sock.settimeout(seconds)
         try:
             self.sock.sendall(message + body if body else message)

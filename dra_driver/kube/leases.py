@@ -26,7 +26,7 @@ RACE_SECONDS = 1.0  # until the next try where others took every free slot at th
 
 
 @dataclass(frozen=True, slots=True)
-class _Slot:
+class _LeaseSlot:
     """One Lease: who holds it, and until when, in seconds since 1970. `wire` is None where it does not exist."""
 
     name: str
@@ -80,31 +80,31 @@ class LeaseSlots:
             raise fault
         return RACE_SECONDS if (free and fault is None) or not taken else max(RACE_SECONDS, min(taken) - now)
 
-    def _read(self) -> tuple[list[_Slot], ApiError | None]:
+    def _read(self) -> tuple[list[_LeaseSlot], ApiError | None]:
         """Return the slots that can be read, and the last error."""
-        slots: list[_Slot] = []
+        slots: list[_LeaseSlot] = []
         fault = None
         for name in self._names:
             try:
                 wire = self._api.request("GET", named(self._path, name), timeout_s=REQUEST_SECONDS)
             except ApiError as error:
                 if error.code == NOT_FOUND:
-                    slots.append(_Slot(name, "", 0.0, None))
+                    slots.append(_LeaseSlot(name, "", 0.0, None))
                 else:
                     fault = error
                 continue
             slots.append(self._slot(name, wire))
         return slots, fault
 
-    def _slot(self, name: str, wire: Wire) -> _Slot:
+    def _slot(self, name: str, wire: Wire) -> _LeaseSlot:
         spec = wire.get("spec")
         spec = spec if isinstance(spec, dict) else {}
         holder = spec.get("holderIdentity")
         if not isinstance(holder, str) or not holder:
-            return _Slot(name, "", 0.0, wire)
-        return _Slot(name, holder, _seconds(spec.get("renewTime"), self._clock()) + self._period, wire)
+            return _LeaseSlot(name, "", 0.0, wire)
+        return _LeaseSlot(name, holder, _seconds(spec.get("renewTime"), self._clock()) + self._period, wire)
 
-    def _write(self, slot: _Slot, holder: str, now: float) -> None:
+    def _write(self, slot: _LeaseSlot, holder: str, now: float) -> None:
         at = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         spec = {"holderIdentity": holder, "leaseDurationSeconds": self._period, "acquireTime": at, "renewTime": at}
         if slot.wire is None:

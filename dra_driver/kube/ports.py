@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from dra_driver.model.wire import Wire
+from dra_driver.model.wire import ClaimWire, Wire
 
 
 class NodeApi(Protocol):
@@ -12,3 +12,10 @@ class NodeApi(Protocol):
 
     def get_node(self, name: str) -> Wire:
         """Return a Node. Raises: ApiError."""
+
+
+class ClaimApi(Protocol):
+    """Who reads claims."""
+
+    def get_claim(self, namespace: str, name: str, *, timeout_s: float) -> ClaimWire:
+        """Read one claim. Raises: ApiError."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from dra_driver.inventory.device import Device
 from dra_driver.inventory.offering import Inventory
-from dra_driver.plugin.ledger.record import ClaimState, Record
+from dra_driver.plugin.ledger.record import ClaimRecord, ClaimState
 from dra_driver.plugin.node_claims.claim_results import ClaimName
 from dra_driver.plugin.node_claims.pod_resources import ClaimUser
 
@@ -51,7 +51,7 @@ class Holder:
 
 
 def holders_of(
-    records: Iterable[Record], inventory: Inventory, users: Mapping[ClaimName, tuple[ClaimUser, ...]]
+    records: Iterable[ClaimRecord], inventory: Inventory, users: Mapping[ClaimName, tuple[ClaimUser, ...]]
 ) -> dict[Subject, tuple[Holder, ...]]:
     """Return who holds what, in the order of the claims' names."""
     found: dict[Subject, list[Holder]] = {}
@@ -79,7 +79,7 @@ def subject_of(device: Device | None) -> Subject | None:
     return None if gi_id is None else (device.gpu.pci_address, gi_id)
 
 
-def _of_record(record: Record, users: tuple[ClaimUser, ...]) -> Iterator[Holder]:
+def _of_record(record: ClaimRecord, users: tuple[ClaimUser, ...]) -> Iterator[Holder]:
     names = record.allocation.get("podNames") or {}
     for device in record.allocation.get("devices") or ():
         if device.get("adminAccess"):

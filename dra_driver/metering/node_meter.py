@@ -27,7 +27,7 @@ from dra_driver.metering.series import Scene, lines_of
 from dra_driver.metering.subjects import LabelStyle, gpus_of
 from dra_driver.model.errors import DriverError, LedgerError, NodeError
 from dra_driver.plugin.ledger.ledger import Ledger
-from dra_driver.plugin.ledger.record import Record
+from dra_driver.plugin.ledger.record import ClaimRecord
 from dra_driver.plugin.node_claims.claim_results import ClaimName
 from dra_driver.plugin.node_claims.pod_resources import ClaimUser, PodResources
 from dra_driver.telemetry.logs import fields
@@ -70,7 +70,7 @@ class NodeMeter:
         self._loop = Loop("metering", self._turn, failure="metering failed")
         self._mutex = threading.Lock()
         self._changed_at: float | None = None
-        self._records: tuple[Record, ...] = ()
+        self._records: tuple[ClaimRecord, ...] = ()
         self._users: Mapping[ClaimName, tuple[ClaimUser, ...]] = {}
         self._shared: frozenset[str] = frozenset()
         self._is_kubelet_silent = False

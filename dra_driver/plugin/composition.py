@@ -15,6 +15,7 @@ from dra_driver.cdi.store import CdiStore
 from dra_driver.hardware.own_change import OwnChanges
 from dra_driver.hardware.port import Hardware
 from dra_driver.inventory.offering import CurrentInventory
+from dra_driver.kube.ports import ClaimApi
 from dra_driver.mps.settings import MpsSupervisor
 from dra_driver.plugin.effects.cdi_file import CdiFiles, DriverCdiNames
 from dra_driver.plugin.effects.late_pods import LatePods
@@ -27,7 +28,7 @@ from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.locks import NodeLocks
 from dra_driver.plugin.mig.mig_modes import MigModes
 from dra_driver.plugin.mig.partitioner import Partitioner
-from dra_driver.plugin.node_claims.gone_claims import ClaimApi, GoneClaims
+from dra_driver.plugin.node_claims.gone_claims import GoneClaims
 from dra_driver.plugin.node_identity import NodeIdentity
 from dra_driver.plugin.prepare.claim_undo import ClaimUndo
 from dra_driver.plugin.prepare.device_wait import DeviceWait

@@ -154,7 +154,7 @@ def _carry(name: str) -> Callable[..., Any]:
 def _domains() -> type:
     celtypes = _celtypes()
 
-    class Domains(celtypes.MapType):  # type: ignore[misc, name-defined]
+    class CelpyDomains(celtypes.MapType):  # type: ignore[misc, name-defined]
         """A map that returns an empty map for an unknown domain."""
 
         def __getitem__(self, key: Any) -> Any:
@@ -163,7 +163,7 @@ def _domains() -> type:
             except KeyError:
                 return celtypes.MapType()
 
-    return Domains
+    return CelpyDomains
 
 
 def _device(view: DeviceView) -> Any:

@@ -24,7 +24,7 @@ _METHODS = {"isGreaterThan": "<=", "isLessThan": ">="}
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ExpressionPart:
     """One part of the expression on one device. `value` is None where the part failed or was never reached."""
 
     text: str
@@ -34,7 +34,7 @@ class Part:
     type: str | None
     error: str | None
     decides: bool
-    parts: tuple[Part, ...]
+    parts: tuple[ExpressionPart, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,8 @@ class Explanation:
 
     match: bool | None
     error: str | None
-    tree: Part | None
-    deciding: Part | None
+    tree: ExpressionPart | None
+    deciding: ExpressionPart | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +113,13 @@ class _Tree:
         self._expression = expression
         self._trace = trace
         self._deciding = deciding
-        self.decisive: Part | None = None
+        self.decisive: ExpressionPart | None = None
 
-    def build(self, node: Node) -> Part:
+    def build(self, node: Node) -> ExpressionPart:
         value = self._trace.get(node, _Missing)
         error = value.text if isinstance(value, CelError | CelAbort) else None
         known = value is not _Missing and error is None
-        part = Part(
+        part = ExpressionPart(
             self._expression[node.start : node.end],
             node.start,
             node.end,

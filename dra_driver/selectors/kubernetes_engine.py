@@ -24,7 +24,7 @@ from dra_driver.selectors.readset import ReadSet, read_set
 from dra_driver.selectors.syntax.depth import needs_room, room_for
 from dra_driver.selectors.syntax.nodes import Node, height
 from dra_driver.selectors.syntax.parser import parse
-from dra_driver.selectors.syntax.source import Source, SyntaxFault
+from dra_driver.selectors.syntax.source import ExpressionText, SyntaxFault
 from dra_driver.selectors.values.equality import Work
 from dra_driver.selectors.values.patience import QUICK_COST, ask, held
 from dra_driver.selectors.values.values import CelAbort, CelError
@@ -281,7 +281,7 @@ def _validated(root: Node) -> list[SyntaxFault]:
 
 
 def _refused(expression: str, faults: list[SyntaxFault]) -> SelectorCompileError:
-    report, position = Source(expression).report(faults)
+    report, position = ExpressionText(expression).report(faults)
     grammar = any(fault.message.startswith("Syntax error") for fault in faults)
     kind = CompileErrorKind.SYNTAX if grammar else CompileErrorKind.TYPE
     return SelectorCompileError(kind, f"compilation failed: {report}", position=position)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from dra_driver.telemetry.rendering import MOST_VISITS, Page, Renderer
-from dra_driver.telemetry.visits import Answer, Visit
+from dra_driver.telemetry.visits import PageAnswer, Visit
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class Securing(Protocol):
 class Gate(Protocol):
     """What decides, in its own time, who may see the pages that are made when they are asked for."""
 
-    def ask(self, token: str, decided: Callable[[Answer | None], None]) -> None:
+    def ask(self, token: str, decided: Callable[[PageAnswer | None], None]) -> None:
         """Call `decided` later, from any thread, with None for a reader who may, and with the refusal otherwise."""
 
     def stop(self) -> None:
@@ -54,7 +54,7 @@ class Port:
         address: tuple[str, int],
         pages: Mapping[str, Page],
         *,
-        quick: Mapping[str, Answer],
+        quick: Mapping[str, PageAnswer],
         most_visits: int = MOST_VISITS,
         visit_s: float = VISIT_SECONDS,
         securing: Securing | None = None,
@@ -67,7 +67,7 @@ class Port:
         self.address = f"[{address[0]}]:{self.number}" if ":" in address[0] else f"{address[0]}:{self.number}"
         self._bell, self._ear = socket.socketpair()
         self._renderers = {path: Renderer(page, self._rendered) for path, page in pages.items()}
-        self._done: deque[tuple[Visit, Answer]] = deque()
+        self._done: deque[tuple[Visit, PageAnswer]] = deque()
         self._visits: dict[Visit, None] = {}  # the oldest first
         self._selector = selectors.DefaultSelector()
         self._is_stopping = False
@@ -158,7 +158,7 @@ class Port:
         except OSError:
             self._end(visit)
             return
-        if isinstance(asked, Answer):
+        if isinstance(asked, PageAnswer):
             self._answer(visit, asked)
         elif asked is None:
             return
@@ -169,7 +169,7 @@ class Port:
             self._show(visit, self._renderers[asked])
         else:
             known = ", ".join([*self._renderers, *self._quick])
-            self._answer(visit, Answer(404, f"try {known}\n".encode()))
+            self._answer(visit, PageAnswer(404, f"try {known}\n".encode()))
 
     def _show(self, visit: Visit, page: Renderer) -> None:
         """Have a page made for a visit, as soon as it is known that its client may see it."""
@@ -177,7 +177,7 @@ class Port:
             page.ask(visit)
             return
 
-        def decided(refusal: Answer | None) -> None:
+        def decided(refusal: PageAnswer | None) -> None:
             if refusal is None:
                 page.ask(visit)
             else:
@@ -185,7 +185,7 @@ class Port:
 
         self._gate.ask(visit.token(), decided)
 
-    def _answer(self, visit: Visit, answer: Answer) -> None:
+    def _answer(self, visit: Visit, answer: PageAnswer) -> None:
         visit.until = time.monotonic() + self._visit_s
         try:
             is_sent = visit.answer(answer)
@@ -220,7 +220,7 @@ class Port:
 
     # -- the rendering threads ---------------------------------------------------------------------------------------
 
-    def _rendered(self, visits: list[Visit], answer: Answer) -> None:
+    def _rendered(self, visits: list[Visit], answer: PageAnswer) -> None:
         self._done.extend((visit, answer) for visit in visits)
         self._ring()
 

@@ -1,26 +1,26 @@
 """Probe pages: what /healthz, /readyz and /metrics answer, whichever server they are asked of.
 
-In: the metrics, and the reasons for not being ready. Out: an `Answer` for each path.
+In: the metrics, and the reasons for not being ready. Out: an `PageAnswer` for each path.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from dra_driver.telemetry.visits import Answer
+from dra_driver.telemetry.visits import PageAnswer
 
 # Pages that never wait for anything.
-QUICK_PAGES: Mapping[str, Answer] = {"/healthz": Answer(200, b"ok\n")}
+QUICK_PAGES: Mapping[str, PageAnswer] = {"/healthz": PageAnswer(200, b"ok\n")}
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def probe_pages(
     *, metrics: Callable[[], bytes], readiness: Callable[[], tuple[str, ...]]
-) -> Mapping[str, Callable[[], Answer]]:
+) -> Mapping[str, Callable[[], PageAnswer]]:
     """Return the pages that are made when they are asked for; without reasons from `readiness` all is ready."""
 
-    def ready() -> Answer:
+    def ready() -> PageAnswer:
         reasons = readiness()
-        return Answer(503 if reasons else 200, ("\n".join(reasons) or "ok").encode() + b"\n")
+        return PageAnswer(503 if reasons else 200, ("\n".join(reasons) or "ok").encode() + b"\n")
 
-    return {"/readyz": ready, "/metrics": lambda: Answer(200, metrics(), _METRICS)}
+    return {"/readyz": ready, "/metrics": lambda: PageAnswer(200, metrics(), _METRICS)}

@@ -9,20 +9,20 @@ import logging
 import threading
 from collections.abc import Callable
 
-from dra_driver.telemetry.visits import Answer, Visit
+from dra_driver.telemetry.visits import PageAnswer, Visit
 
 log = logging.getLogger(__name__)
 
 MOST_VISITS = 256
 _RENDER_SECONDS = 0.05  # the least time between two renderings of the same page
 
-Page = Callable[[], Answer]
+Page = Callable[[], PageAnswer]
 
 
 class Renderer:
     """Renders one page for all who wait for it; a request that comes during a rendering waits for the next."""
 
-    def __init__(self, page: Page, done: Callable[[list[Visit], Answer], None]) -> None:
+    def __init__(self, page: Page, done: Callable[[list[Visit], PageAnswer], None]) -> None:
         self._page, self._done = page, done
         self._changed = threading.Condition()
         self._waiting: list[Visit] = []
@@ -57,7 +57,7 @@ class Renderer:
                 answer = self._page()
             except Exception:
                 log.exception("status page failed")
-                answer = Answer(500, b"internal error\n")
+                answer = PageAnswer(500, b"internal error\n")
             self._done(visits, answer)
             with self._changed:
                 self._changed.wait_for(lambda: self._is_stopping, _RENDER_SECONDS)

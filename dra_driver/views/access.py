@@ -1,7 +1,8 @@
 """Access to a live cluster with the rights of the person who runs a command: which cluster, and what may be read.
 
 In: a kubeconfig, a context, a namespace. Out: connections, lists of objects, and what could not be read and why. If a
-list of all namespaces is refused, the list of the one namespace is read instead; what is still refused is `Unseen`.
+list of all namespaces is refused, the list of the one namespace is read instead; what is still refused is
+`UnseenObjects`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _WHOLE_CLUSTER = frozenset({paths.NODES, paths.SLICES, paths.CLASSES})  # kinds 
 
 
 @dataclass(frozen=True, slots=True)
-class Unseen:
+class UnseenObjects:
     """Objects of one kind that could not be read. `scope` is a namespace, or "" for the whole cluster.
 
     If `is_partial`, the objects in the person's own namespace were read, and all others were not.
@@ -52,7 +53,7 @@ class ClusterAccess:
     context: str = ""
     namespace: str = ""
     is_everywhere: bool = False
-    unseen: list[Unseen] = field(default_factory=list)
+    unseen: list[UnseenObjects] = field(default_factory=list)
 
     @property
     def home(self) -> str:
@@ -77,11 +78,11 @@ class ClusterAccess:
             found = self._list(api, kind, path, lines)
             if found is not None or not has_namespaces:
                 if found is None:
-                    self.unseen.append(Unseen(kind, ""))
+                    self.unseen.append(UnseenObjects(kind, ""))
                 return found or []
         found = self._list(api, kind, paths.within(path, self.home), lines)
         if found is None or not at_home:
-            self.unseen.append(Unseen(kind, self.home, is_partial=found is not None))
+            self.unseen.append(UnseenObjects(kind, self.home, is_partial=found is not None))
         return found or []
 
     @staticmethod
@@ -96,7 +97,7 @@ class ClusterAccess:
             raise
 
 
-def unseen_sentences(unseen: Sequence[Unseen]) -> list[str]:
+def unseen_sentences(unseen: Sequence[UnseenObjects]) -> list[str]:
     """Return what could not be seen, one sentence for all kinds that one role permits to read in one place."""
     found: dict[str, list[str]] = {}
     for one in unseen:
@@ -117,6 +118,6 @@ def kinds_word(kind: str) -> str:
     return f"{kind}es" if kind.endswith("s") else f"{kind}s"
 
 
-def unseen_document(unseen: Sequence[Unseen]) -> list[Wire]:
+def unseen_document(unseen: Sequence[UnseenObjects]) -> list[Wire]:
     """Return the document of what could not be read."""
     return [{"kind": one.kind, "namespace": one.scope or None, "partial": one.is_partial} for one in unseen]

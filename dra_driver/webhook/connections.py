@@ -20,7 +20,7 @@ MOST_CONNECTIONS = 512  # three API servers with 150 concurrent changes each; ea
 _SWEEP_SECONDS = 0.25
 
 
-class Connection:
+class ClientConnection:
     """One connection, whose own thread reports what it is doing. The methods may be called only by that thread."""
 
     __slots__ = ("_clock", "_lock", "since", "sock", "until")
@@ -53,13 +53,13 @@ class Connection:
             socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
 
 
-class Connections:
+class ClientConnections:
     """All connections. Any thread may call the methods."""
 
     def __init__(self, most: int = MOST_CONNECTIONS, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._most, self._clock = most, clock
         self._lock = threading.Lock()
-        self._open: set[Connection] = set()
+        self._open: set[ClientConnection] = set()
         self._loop = Loop("connections", self._turn, failure="connections not looked at", fault_s=_SWEEP_SECONDS)
 
     def start(self) -> None:
@@ -73,7 +73,7 @@ class Connections:
             for one in self._open:
                 one.cut()
 
-    def enter(self, sock: socket.socket, seconds: float) -> Connection | None:
+    def enter(self, sock: socket.socket, seconds: float) -> ClientConnection | None:
         """Admit a connection, with the given time for its first step; return None if all others are being worked on."""
         with self._lock:
             if len(self._open) >= self._most:
@@ -82,12 +82,12 @@ class Connections:
                     return None
                 waiting.cut()
                 self._open.discard(waiting)
-            made = Connection(sock, self._lock, self._clock)
+            made = ClientConnection(sock, self._lock, self._clock)
             made.until = made.since + seconds
             self._open.add(made)
             return made
 
-    def leave(self, connection: Connection) -> None:
+    def leave(self, connection: ClientConnection) -> None:
         """Forget a connection that is about to be closed."""
         with self._lock:
             self._open.discard(connection)
@@ -106,5 +106,5 @@ class Connections:
         return _SWEEP_SECONDS
 
 
-def _since(one: Connection) -> float:
+def _since(one: ClientConnection) -> float:
     return one.since

@@ -28,7 +28,7 @@ _Made = tuple[tuple[bytes, int], ...]  # the shapes of a slice with their counts
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class DeviceShape:
     """One device that stands for all `count` published devices of its shape."""
 
     view: DeviceView
@@ -45,7 +45,7 @@ class PublishedFleet:
         self._coming: _Census | None = None  # set while a list is being read; no warning may rest on part of a list
         self._classes: dict[str, tuple[str, ...]] = {}
         self._coming_classes: dict[str, tuple[str, ...]] = {}
-        self._shapes: tuple[Shape, ...] | None = None
+        self._shapes: tuple[DeviceShape, ...] | None = None
         self._known = {"slices": False, "classes": False}
         self.version = 0
 
@@ -54,12 +54,12 @@ class PublishedFleet:
         """Whether slices and classes have both been listed; before that, no warning is possible."""
         return all(self._known.values())
 
-    def shapes(self) -> tuple[Shape, ...]:
+    def shapes(self) -> tuple[DeviceShape, ...]:
         """Return all kept shapes."""
         with self._lock:
             if self._shapes is None:
                 counts = self._census.counts
-                self._shapes = tuple(Shape(view, counts[key]) for key, view in self._census.views.items())
+                self._shapes = tuple(DeviceShape(view, counts[key]) for key, view in self._census.views.items())
             return self._shapes
 
     def is_partly_known(self, driver: str) -> bool:

@@ -19,8 +19,8 @@ from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire
 from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.probes import QUICK_PAGES
-from dra_driver.telemetry.visits import Answer
-from dra_driver.webhook.connections import Connection
+from dra_driver.telemetry.visits import PageAnswer
+from dra_driver.webhook.connections import ClientConnection
 from dra_driver.webhook.decoding import TooManyValuesError, decode
 from dra_driver.webhook.patience import CallerGoneError, Patience, has_left
 from dra_driver.webhook.room import NoRoomError, Room
@@ -45,7 +45,7 @@ class Answering:
 
     judges: Mapping[str, Callable[[Any, Patience], Wire]]
     unread: Mapping[str, Callable[[str], Wire]]
-    pages: Mapping[str, Callable[[], Answer]]
+    pages: Mapping[str, Callable[[], PageAnswer]]
     answered: Callable[[str, str], None]
     refusal: Callable[[Any], str]
     room: Room
@@ -82,7 +82,7 @@ class _Handler(BaseHTTPRequestHandler):
     wbufsize = -1  # headers and body go out in one write
     answering: Answering
 
-    def __init__(self, request: tuple[Any, Connection], client_address: Any, server: Any) -> None:
+    def __init__(self, request: tuple[Any, ClientConnection], client_address: Any, server: Any) -> None:
         sock, self._connection = request
         super().__init__(sock, client_address, server)
 
@@ -134,7 +134,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif page := self.answering.pages.get(path):
             answer = page()
         else:
-            answer = Answer(404, b"try /healthz, /readyz or /metrics\n")
+            answer = PageAnswer(404, b"try /healthz, /readyz or /metrics\n")
         self._answer(answer.status, answer.body, answer.content_type)
 
     def _length(self) -> int | None:

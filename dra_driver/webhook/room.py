@@ -37,7 +37,7 @@ class Room:
     def for_judging(self, path: str, length: int, seconds: float) -> AbstractContextManager[None]:
         """Return a context that waits until a review of this path may be decoded. Entering raises: NoRoomError."""
         if length <= SMALL_BYTES:
-            return _Held(self._judged[path], seconds)
+            return _HeldPlace(self._judged[path], seconds)
         return self._for_large_judging(path, seconds)
 
     @contextmanager
@@ -55,11 +55,11 @@ class Room:
 
     @contextmanager
     def _for_large_judging(self, path: str, seconds: float) -> Iterator[None]:
-        with _Held(self._large[path], seconds), _Held(self._judged[path], seconds):
+        with _HeldPlace(self._large[path], seconds), _HeldPlace(self._judged[path], seconds):
             yield
 
 
-class _Held:
+class _HeldPlace:
     """One of a semaphore's places; a class, because each review passes here and a generator costs ten times as much."""
 
     __slots__ = ("_one", "_seconds")

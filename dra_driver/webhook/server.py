@@ -21,7 +21,7 @@ from dra_driver.model.wire import Wire
 from dra_driver.telemetry.listening import HttpServer
 from dra_driver.telemetry.probes import probe_pages
 from dra_driver.webhook.callers import Callers
-from dra_driver.webhook.connections import Connections
+from dra_driver.webhook.connections import ClientConnections
 from dra_driver.webhook.handler import HANDSHAKE_SECONDS, Answering, handler_of
 from dra_driver.webhook.patience import Patience
 from dra_driver.webhook.room import Room
@@ -54,7 +54,7 @@ class ReviewServer:
         callers.prepare(context)
         pages = probe_pages(metrics=metrics, readiness=readiness)
         answering = Answering(judges, unread or {}, pages, answered, callers.refusal, Room(tuple(judges)))
-        self.connections = Connections()
+        self.connections = ClientConnections()
         try:
             self._server = _Server(address, handler_of(answering), context, self.connections)
         except OSError as error:
@@ -83,7 +83,7 @@ class _Server(HttpServer):
         address: tuple[str, int],
         handler: type[BaseHTTPRequestHandler],
         context: ssl.SSLContext,
-        connections: Connections,
+        connections: ClientConnections,
     ) -> None:
         self._context, self._connections = context, connections
         super().__init__(address, handler)

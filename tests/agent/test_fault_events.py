@@ -11,7 +11,7 @@ from dra_driver.embedded.api.kinds import CLAIMS, EVENTS
 from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.kube import credentials
 from dra_driver.kube.api import KubeApi
-from dra_driver.plugin.ledger.record import ClaimState, Record
+from dra_driver.plugin.ledger.record import ClaimRecord, ClaimState
 from dra_driver.plugin.node_identity import NodeIdentity
 from tests.agent.mig.test_agent_partitions import claim
 from tests.support.waiting import until
@@ -52,7 +52,7 @@ class Ward:
         self.server.request("PUT", f"{path}/status", body={**wire, "status": {**wire["status"], "reservedFor": users}})
         self.users.get_claim("default", name, timeout_s=5)
         devices = {"devices": [{"device": device}]}
-        self.ledger.held.append(Record(ref.uid, "default", name, ClaimState.PREPARED, "boot", devices, ()))
+        self.ledger.held.append(ClaimRecord(ref.uid, "default", name, ClaimState.PREPARED, "boot", devices, ()))
 
     def unprepare(self, name):
         self.ledger.held = [one for one in self.ledger.held if one.name != name]

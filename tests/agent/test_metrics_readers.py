@@ -9,7 +9,7 @@ from dra_driver.agent.metrics_readers import FRESH_SECONDS, STALE_SECONDS, STRAN
 from dra_driver.kube.paths import ACCESS_REVIEWS, TOKEN_REVIEWS
 from dra_driver.model.errors import ApiError
 from dra_driver.telemetry.port import Port
-from dra_driver.telemetry.visits import Answer
+from dra_driver.telemetry.visits import PageAnswer
 
 
 class Server:
@@ -61,7 +61,7 @@ def clock():
 @pytest.fixture
 def port(server, clock):
     gate = MetricsReaders(lambda: server, clock=clock)
-    one = Port(("127.0.0.1", 0), {"/metrics": lambda: Answer(200, b"x 1\n")}, quick={}, gate=gate)
+    one = Port(("127.0.0.1", 0), {"/metrics": lambda: PageAnswer(200, b"x 1\n")}, quick={}, gate=gate)
     one.start()
     yield one
     one.stop()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dra_driver.allocation import Allocator, Features
 from dra_driver.allocation.explaining.explanation import explain
 from dra_driver.allocation.pools.pod_nodes import why_not_on
-from dra_driver.allocation.pools.replicas import Replica, Shape
+from dra_driver.allocation.pools.replicas import Replica, ReplicaShape
 from dra_driver.allocation.pools.usage import usage_of
 from dra_driver.allocation.simulation.placing import Placer
 from dra_driver.views.fleet.picture import picture_of_slices
@@ -214,7 +214,7 @@ def pool_of(name: str, devices: Any) -> Wire:
 )
 @pytest.mark.parametrize("constraints", [(), ({"matchAttribute": f"{wire.DRIVER}/domain"},)])
 def test_replicas_are_judged_like_the_devices_they_stand_for(text: str, constraints: Any) -> None:
-    shape = Shape(wire.DRIVER, made("n-0"), {"uuid", "domain"}, made)
+    shape = ReplicaShape(wire.DRIVER, made("n-0"), {"uuid", "domain"}, made)
     nodes = [wire.node(f"n-{n}") for n in range(40)]
     base = {"allocated": [wire.allocated(("n-3", "gpu-0"))], "kubernetes": "1.35", "features": {}}
     fabric = wire.pool("fabric", [wire.gpu("net", kind="part", index=0, uuid="x", domain="n-5/d")], allNodes=True)
@@ -233,7 +233,7 @@ def test_replicas_are_judged_like_the_devices_they_stand_for(text: str, constrai
 
 
 def test_usage_and_picture_of_replicas_are_those_of_the_devices_they_stand_for() -> None:
-    shape = Shape(wire.DRIVER, made("n-0"), {"uuid", "domain"}, made)
+    shape = ReplicaShape(wire.DRIVER, made("n-0"), {"uuid", "domain"}, made)
     held = [wire.allocated(("n-3", "gpu-0"))]
     one = [pool_of(f"n-{n}", Replica(shape, f"n-{n}")) for n in range(40)]
     other = [pool_of(f"n-{n}", made(f"n-{n}")) for n in range(40)]

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from dra_driver.cli.fleet.tree import page
-from dra_driver.views.fleet.branch import Branch, Flag
+from dra_driver.views.fleet.branch import Branch, BranchFlag
 from dra_driver.views.fleet.claim_branches import picture_of_claims
 from dra_driver.views.fleet.picture import picture_of_slices
 from tests.allocation.support.allocation_worlds import DRIVER, allocated, gpu, partitioned, pool
@@ -97,7 +97,9 @@ def test_unknown_pods_are_no_leak() -> None:
 
 
 def test_the_page_is_one_file_and_escapes_what_it_shows() -> None:
-    text = page([Branch("node", "<b>&", fill=0.5, flags=(Flag("f", "a<b"),), children=[Branch("device", "x")])], "t")
+    text = page(
+        [Branch("node", "<b>&", fill=0.5, flags=(BranchFlag("f", "a<b"),), children=[Branch("device", "x")])], "t"
+    )
     assert "&lt;b&gt;&amp;" in text
     assert "a&lt;b" in text
     assert "http" not in text

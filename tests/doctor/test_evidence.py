@@ -19,7 +19,7 @@ from dra_driver.doctor.cluster_evidence import ClusterEvidence, read_cluster
 from dra_driver.doctor.examination import examine
 from dra_driver.doctor.finding import Unseen
 from dra_driver.doctor.gates import QUESTIONS
-from dra_driver.doctor.node_evidence import NodeFolders, read_node
+from dra_driver.doctor.node_evidence import EvidenceFolders, read_node
 from dra_driver.doctor.runtime_config import read_runtimes
 from dra_driver.embedded.api.kinds import SLICES
 from dra_driver.embedded.api.server import EmbeddedApi
@@ -85,8 +85,8 @@ def test_a_server_without_the_resource_api_is_a_finding(serve):
     assert [one.id for one in examine(without, None, NOW).findings] == ["kubernetes-no-resource-api"]
 
 
-def folders_of(root: Path) -> NodeFolders:
-    return NodeFolders(
+def folders_of(root: Path) -> EvidenceFolders:
+    return EvidenceFolders(
         root / "cdi", root / "plugins_registry", root / "plugins", root / "device-plugins", root / "host"
     )
 

@@ -8,7 +8,7 @@ from dra_driver.doctor.node_faults import read_faults
 from dra_driver.health.cordons import FILE_NAME as CORDONS
 from dra_driver.health.cordons import Cordon, CordonFile
 from dra_driver.health.fault import FaultKey, Subject
-from dra_driver.health.record import Record
+from dra_driver.health.record import HealthRecord
 from dra_driver.health.record_wire import record_wire
 from dra_driver.health.signs import Sign
 from dra_driver.health.store import FILE_NAME, RECORD, HealthStore
@@ -21,7 +21,7 @@ def recorded(folder, record):
 
 
 def test_faults_and_cordons_in_force_are_read_with_how_long_nothing_was_written(tmp_path):
-    record = Record("boot-1")
+    record = HealthRecord("boot-1")
     record.observe(Subject("0000:01:00.0"), Sign(FaultKey.ECC_THRESHOLD, is_bad=True), 900.0)
     recorded(tmp_path, record_wire(record))
     CordonFile(tmp_path).add(Cordon("gpu-0000-01-00-0", "noise", 900.0))
@@ -43,7 +43,7 @@ def test_a_cordon_is_read_where_no_agent_runs(tmp_path):
 
 @pytest.mark.parametrize("spoilt", ["record", "database", "cordons"])
 def test_a_file_that_cannot_be_read_is_an_error_that_names_it(tmp_path, spoilt):
-    recorded(tmp_path, {"boot": 1} if spoilt == "record" else record_wire(Record("boot-1")))
+    recorded(tmp_path, {"boot": 1} if spoilt == "record" else record_wire(HealthRecord("boot-1")))
     if spoilt == "database":
         (tmp_path / FILE_NAME).write_bytes(b"x" * 4096)
     if spoilt == "cordons":

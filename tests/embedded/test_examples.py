@@ -8,7 +8,7 @@ import pytest
 
 from dra_driver.embedded.examples.expectations import unmet
 from dra_driver.embedded.examples.reading import load_example, load_examples
-from dra_driver.embedded.examples.report import ClaimReport, ExampleReport, HeldDevice, PodReport
+from dra_driver.embedded.examples.report import ChosenDevice, ClaimReport, ExampleReport, PodReport
 from dra_driver.embedded.examples.sentences import (
     ClaimAgrees,
     ClaimHolds,
@@ -167,7 +167,7 @@ def report():
     ]
     other = {"name": "h", "attributes": {"type": {"string": "gpu"}, "ok": {"bool": False}}}
     made.claims = [
-        ClaimReport("p/c", "p-c-x", "u", (HeldDevice(CHOICE, GPU), HeldDevice(CHOICE, other))),
+        ClaimReport("p/c", "p-c-x", "u", (ChosenDevice(CHOICE, GPU), ChosenDevice(CHOICE, other))),
         ClaimReport("q/c", "q-c-x", "v", (), "nothing fits"),
     ]
     return made

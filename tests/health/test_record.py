@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from dra_driver.hardware.evidence import BusState, Source
 from dra_driver.health.fault import FaultKey, Subject
-from dra_driver.health.record import Record
+from dra_driver.health.record import HealthRecord
 from dra_driver.health.record_wire import read_record, record_wire
 from dra_driver.health.signs import Sign
 from dra_driver.health.track import Track
@@ -14,7 +14,7 @@ from tests.health.support.parts import BOOT, KNOWN, ONE, TWO, gpu, partition, re
 
 
 def fed(*reports, known=KNOWN):
-    record = Record(BOOT)
+    record = HealthRecord(BOOT)
     for number, one in enumerate(reports):
         record.absorb(one, known, 100.0 + number)
     return record

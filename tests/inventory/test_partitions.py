@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.simulated import SimulatedHardware
 from dra_driver.inventory.build import build_inventory
-from dra_driver.inventory.mig.geometry import Wanted, wanted_of
+from dra_driver.inventory.mig.geometry import WantedGeometry, wanted_of
 from dra_driver.inventory.mig.partitions import (
     MigPolicy,
     Ownership,
@@ -163,7 +163,7 @@ def test_a_cut_consumes_the_slices_of_its_placement_and_the_whole_gpu_all():
 @given(st.sampled_from(["1g.10gb", "1g.20gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb"]), st.integers(1, 8))
 def test_a_geometry_never_overlaps(name, count):
     wanted = wanted_of(GPU, 0, f"{name}={count}", {})
-    cuts = wanted.cuts if isinstance(wanted, Wanted) else None
+    cuts = wanted.cuts if isinstance(wanted, WantedGeometry) else None
     profile = next(p for p in GPU.mig_profiles if p.name == name)
     assert (cuts is not None) == (count <= profile.max_instances)
     every = [index for cut in cuts or () for index in cut.slices]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.kube.bounds import BoundedReader, Bounds, BrokenError
+from dra_driver.kube.bounds import AnswerBounds, BoundedReader, BrokenError
 from dra_driver.kube.http_answer import HttpAnswer
 
 BODIES = st.binary(max_size=300)
@@ -40,7 +40,7 @@ class Pieces:
 
 def reader(*pieces: bytes) -> BoundedReader:
     made = BoundedReader(Pieces(list(pieces)))  # type: ignore[arg-type]
-    made.bounds = Bounds(60.0)
+    made.bounds = AnswerBounds(60.0)
     return made
 
 

@@ -14,7 +14,7 @@ from dra_driver.metering.claim_tally import ClaimTallies
 from dra_driver.metering.measured import HolderReading
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.ledger.ledger_rows import delete
-from dra_driver.plugin.ledger.record import ClaimState, Record
+from dra_driver.plugin.ledger.record import ClaimRecord, ClaimState
 from tests.support.metering_scenes import gpus, holder, samples
 
 GPUS = gpus()
@@ -51,7 +51,7 @@ class Node:
         uid = f"uid-{next(self.numbers)}"
         found = AllocatedDevice("gpu", "node-1/gpu.nvidia.com", device, device_class="gpu.nvidia.com", **more)
         claim = AllocatedClaim(uid, namespace, uid, (found,))
-        record = Record(uid, namespace, uid, state, "boot", claim.record(), ())
+        record = ClaimRecord(uid, namespace, uid, state, "boot", claim.record(), ())
         assert not self.ledger.intend(record, claim)
         return record
 

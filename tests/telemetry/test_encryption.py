@@ -10,7 +10,7 @@ import pytest
 
 from dra_driver.telemetry.encryption import LOOK_SECONDS, MountedCertificate
 from dra_driver.telemetry.port import Port
-from dra_driver.telemetry.visits import Answer
+from dra_driver.telemetry.visits import PageAnswer
 from tests.support.certificates import make_ca, make_leaf
 
 BODY = b"x" * 3_000_000  # more than the buffers of a connection hold
@@ -52,7 +52,7 @@ def clock():
 def port(mounted, clock):
     one = Port(
         ("127.0.0.1", 0),
-        {"/metrics": lambda: Answer(200, BODY)},
+        {"/metrics": lambda: PageAnswer(200, BODY)},
         quick={},
         securing=MountedCertificate(mounted.folder, clock=clock),
     )

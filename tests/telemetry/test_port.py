@@ -8,7 +8,7 @@ import time
 import pytest
 
 from dra_driver.telemetry.port import MOST_VISITS, Port
-from dra_driver.telemetry.visits import Answer
+from dra_driver.telemetry.visits import PageAnswer
 from tests.support.waiting import until
 
 
@@ -17,8 +17,8 @@ def open_port():
     ports = []
 
     def start(**options) -> Port:
-        pages = options.pop("pages", {"/metrics": lambda: Answer(200, b"x" * 100_000)})
-        ports.append(Port(("127.0.0.1", 0), pages, quick={"/healthz": Answer(200, b"ok\n")}, **options))
+        pages = options.pop("pages", {"/metrics": lambda: PageAnswer(200, b"x" * 100_000)})
+        ports.append(Port(("127.0.0.1", 0), pages, quick={"/healthz": PageAnswer(200, b"ok\n")}, **options))
         ports[-1].start()
         return ports[-1]
 
@@ -101,7 +101,7 @@ def test_whoever_asks_a_byte_at_a_time_is_sent_away(open_port):
 
 def test_whoever_does_not_read_the_answer_is_sent_away(open_port):
     large = b"x" * (64 << 20)
-    port = open_port(visit_s=0.3, pages={"/metrics": lambda: Answer(200, large)})
+    port = open_port(visit_s=0.3, pages={"/metrics": lambda: PageAnswer(200, large)})
     with connect(port, b"GET /metrics HTTP/1.1\r\n\r\n"):
         until(lambda: port._visits)
         until(lambda: not port._visits)
@@ -111,11 +111,11 @@ def test_whoever_does_not_read_the_answer_is_sent_away(open_port):
 def test_a_page_that_hangs_holds_up_no_other(open_port):
     released = threading.Event()
 
-    def hang() -> Answer:
+    def hang() -> PageAnswer:
         released.wait(20)
-        return Answer(200, b"")
+        return PageAnswer(200, b"")
 
-    port = open_port(pages={"/metrics": hang, "/readyz": lambda: Answer(200, b"ok\n")})
+    port = open_port(pages={"/metrics": hang, "/readyz": lambda: PageAnswer(200, b"ok\n")})
     stuck = [connect(port, b"GET /metrics HTTP/1.1\r\n\r\n") for _ in range(20)]
     assert status(get(port, "/healthz")) == "200"
     assert status(get(port, "/readyz")) == "200"
@@ -128,9 +128,9 @@ def test_a_page_that_hangs_holds_up_no_other(open_port):
 def test_many_scrapes_at_once_cost_few_renderings(open_port):
     times = []
 
-    def render() -> Answer:
+    def render() -> PageAnswer:
         times.append(1)
-        return Answer(200, b"")
+        return PageAnswer(200, b"")
 
     port = open_port(pages={"/metrics": render})
     scrapes = [connect(port, b"GET /metrics HTTP/1.1\r\n\r\n") for _ in range(200)]

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from dra_driver.webhook.connections import Connections
+from dra_driver.webhook.connections import ClientConnections
 
 
 class Clock:
@@ -39,7 +39,7 @@ def is_cut(pair):
 
 
 def test_a_connection_is_cut_when_its_time_is_over_and_not_while_it_is_worked_on(clock, pairs):
-    connections = Connections(10, clock=clock)
+    connections = ClientConnections(10, clock=clock)
     waiting, working, over = (connections.enter(pair[0], 5.0) for pair in pairs[:3])
     assert waiting is not None
     clock.now = 4.0
@@ -55,7 +55,7 @@ def test_a_connection_is_cut_when_its_time_is_over_and_not_while_it_is_worked_on
 
 
 def test_a_newcomer_takes_the_place_of_who_has_been_waited_for_longest(clock, pairs):
-    connections = Connections(3, clock=clock)
+    connections = ClientConnections(3, clock=clock)
     made = []
     for pair in pairs[:3]:
         made.append(connections.enter(pair[0], 5.0))
@@ -66,7 +66,7 @@ def test_a_newcomer_takes_the_place_of_who_has_been_waited_for_longest(clock, pa
 
 
 def test_nobody_is_let_in_while_all_others_are_worked_on(clock, pairs):
-    connections = Connections(2, clock=clock)
+    connections = ClientConnections(2, clock=clock)
     made = [connections.enter(pair[0], 5.0) for pair in pairs[:2]]
     for one in made:
         one.work()
@@ -76,7 +76,7 @@ def test_nobody_is_let_in_while_all_others_are_worked_on(clock, pairs):
 
 
 def test_a_socket_that_is_closed_already_is_cut_without_an_error(clock, pairs):
-    connections = Connections(2, clock=clock)
+    connections = ClientConnections(2, clock=clock)
     connections.enter(pairs[0][0], 1.0)
     pairs[0][0].close()
     clock.now = 2.0

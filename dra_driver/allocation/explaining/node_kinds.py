@@ -20,7 +20,7 @@ from dra_driver.allocation.outcome import AllocatorError
 from dra_driver.allocation.pools.devices import PoolId, SliceRecord
 from dra_driver.allocation.pools.held import Held
 from dra_driver.allocation.pools.pools import Pool, PoolIndex, reaches_device
-from dra_driver.allocation.pools.replicas import Replica, Shape, but_for_attributes
+from dra_driver.allocation.pools.replicas import Replica, ReplicaShape, but_for_attributes
 from dra_driver.model.wire import DeviceWire, Wire
 from dra_driver.selectors.grouping import key_maker
 from dra_driver.selectors.readset import Read, ReadSet
@@ -99,7 +99,7 @@ class NodeKinds:
             known = self.looks[id(wires)] = self._same.setdefault(look, look)
         return known
 
-    def _varies(self, shape: Shape) -> bool:
+    def _varies(self, shape: ReplicaShape) -> bool:
         known = self._plain.get(id(shape))
         if known is None:
             known = self._plain[id(shape)] = shape.varies_in(self.reads.reads)

@@ -2,7 +2,7 @@
 
 In: the devices of one node, and a function that makes those of another node. Out: a `Replica` for each node, which
 takes the place of the list in `spec.devices` and makes its devices when they are read. What the nodes have in common
-(their `Shape`) is determined once for all of them.
+(their `ReplicaShape`) is determined once for all of them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def facts_of(wires: Sequence[DeviceWire]) -> DeviceListFacts:
     return DeviceListFacts(has_binding, consumes, has_groups, has_duplicates)
 
 
-class Shape:
+class ReplicaShape:
     """The devices of one driver on similar nodes.
 
     Args:
@@ -100,7 +100,7 @@ class Replica(Sequence[DeviceWire]):
 
     __slots__ = ("node", "shape")
 
-    def __init__(self, shape: Shape, node: str) -> None:
+    def __init__(self, shape: ReplicaShape, node: str) -> None:
         self.shape = shape
         self.node = node
 

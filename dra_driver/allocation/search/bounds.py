@@ -19,7 +19,7 @@ from dra_driver.model import limits
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ComponentPart:
     """What an alternative could take of one component: its members, and the least that each takes from a counter."""
 
     component: Component
@@ -27,13 +27,13 @@ class Part:
     least: list[tuple[int, Amount]]
 
 
-class Bounds:
+class SearchBounds:
     """Limits for one search."""
 
     def __init__(self, symmetry: Symmetry, prepared: Prepared) -> None:
         self._symmetry = symmetry
         self._prepared = prepared
-        self._parts: dict[Alternative, list[Part] | None] = {}
+        self._parts: dict[Alternative, list[ComponentPart] | None] = {}
         self._following: dict[tuple[int, int], list[RequestPlan]] = {}
         self._may_meet_limit = self._can_exceed()
 
@@ -86,7 +86,7 @@ class Bounds:
         most = (sum(max(map(count, r.alternatives)) for r in claim.requests) for claim in self._symmetry.plan.claims)
         return any(number > limits.ALLOCATION_RESULTS for number in most)
 
-    def _most(self, alternative: Alternative, part: Part) -> int:
+    def _most(self, alternative: Alternative, part: ComponentPart) -> int:
         """Return the most devices that one component could yield."""
         attempt, devices = self._symmetry.attempt, self._symmetry.devices
         settled = self._settled(alternative)
@@ -120,7 +120,7 @@ class Bounds:
             and one.covers(alternative.request_name, alternative.full_name)
         ]
 
-    def _find_parts(self, alternative: Alternative) -> list[Part] | None:
+    def _find_parts(self, alternative: Alternative) -> list[ComponentPart] | None:
         """Group an alternative's candidates by component; return None where they can't be judged."""
         symmetry = self._symmetry
         candidates = symmetry.candidates[alternative]
@@ -132,7 +132,9 @@ class Bounds:
         for number in candidates:
             component = symmetry.component(number)
             grouped.setdefault(component.members[0], (component, []))[1].append(number)
-        return [Part(component, members, _least(component, members)) for component, members in grouped.values()]
+        return [
+            ComponentPart(component, members, _least(component, members)) for component, members in grouped.values()
+        ]
 
 
 def _least(component: Component, members: list[int]) -> list[tuple[int, Amount]]:

@@ -16,7 +16,7 @@ from enum import Enum
 from dra_driver.allocation.outcome import AllocatorError, Category
 from dra_driver.allocation.requests import Alternative, Plan
 from dra_driver.allocation.search.attempt import Attempt, PlacedDevice
-from dra_driver.allocation.search.bounds import Bounds
+from dra_driver.allocation.search.bounds import SearchBounds
 from dra_driver.allocation.search.candidates import Prepared
 from dra_driver.allocation.search.symmetry import Symmetry
 from dra_driver.model import limits
@@ -69,7 +69,7 @@ class Search:
         self._limits_met = 0
         self.is_cut = False
         self._symmetry: Symmetry | None = None
-        self._bounds: Bounds | None = None
+        self._bounds: SearchBounds | None = None
         self._combinations = attempt.context.rules.combinations
         self._restarts = attempt.context.rules.all_restarts_alternatives
         self._too_many_stops = attempt.context.rules.too_many_stops
@@ -259,7 +259,7 @@ class Search:
         """Return whether a request might still get its missing devices."""
         if self._bounds is None:
             assert self._symmetry is not None  # noqa: S101
-            self._bounds = Bounds(self._symmetry, self.prepared)
+            self._bounds = SearchBounds(self._symmetry, self.prepared)
         return self._bounds.can_fill(alternative, self.prepared.count(alternative) - number)
 
     def _traces(self) -> int:

@@ -29,7 +29,7 @@ class Placer:
         self._places: dict[str, list[int]] = {}
         for place, node in enumerate(nodes):
             self._places.setdefault(node["metadata"]["name"], []).append(place)
-        self._orders: dict[Hashable, _Order] = {}
+        self._orders: dict[Hashable, _NodeOrder] = {}
         self._whys: dict[Hashable, str] = {}
 
     def place(
@@ -74,7 +74,7 @@ class Placer:
                 self._whys[key] = said
         return said
 
-    def _order(self, asked: PodAllocator, pod: Wire, allocated: Sequence[ClaimWire]) -> _Order:
+    def _order(self, asked: PodAllocator, pod: Wire, allocated: Sequence[ClaimWire]) -> _NodeOrder:
         reads, compared = read_by(asked)
         key = (reads, compared, _placement(pod, allocated))
         order = self._orders.get(key)
@@ -82,11 +82,11 @@ class Placer:
             while len(self._orders) >= _MOST_ORDERS:
                 del self._orders[next(iter(self._orders))]
             kinds = NodeKinds(asked, self._owners, names_holders=False)
-            order = self._orders[key] = _Order(kinds, self._nodes, pod, allocated)
+            order = self._orders[key] = _NodeOrder(kinds, self._nodes, pod, allocated)
         return order
 
 
-class _Order:
+class _NodeOrder:
     """The nodes to which a job may go, grouped by kind, in their order within each kind."""
 
     def __init__(self, kinds: NodeKinds, nodes: Sequence[Wire], pod: Wire, allocated: Sequence[ClaimWire]) -> None:

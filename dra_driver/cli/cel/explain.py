@@ -14,7 +14,7 @@ import click
 from dra_driver.cli.cel.report import COLOURS, say_compiled, say_heading
 from dra_driver.cli.inputs.options import gather, input_options, output_option
 from dra_driver.cli.output import console, say, write_document
-from dra_driver.selectors.explain import Part
+from dra_driver.selectors.explain import ExpressionPart
 from dra_driver.views.verdicts.explanations import explanations_document, explanations_of, narrowed
 from dra_driver.views.verdicts.given import Given
 from dra_driver.views.verdicts.judge import ABORT, MATCH, NO_MATCH, Group, Judged, exit_code, judge
@@ -114,7 +114,7 @@ def _show_group(out: Any, judged: Judged, group: Group) -> None:
         say(out, f"{plural(not_asked, 'later selector')} not asked", indent=4, style="dim")
 
 
-def _show_part(out: Any, part: Part, indent: int, *, marks: bool) -> None:
+def _show_part(out: Any, part: ExpressionPart, indent: int, *, marks: bool) -> None:
     """Print a part of the expression with its value, then the parts below it."""
     decides = marks and part.decides
     mark = "* " if decides else "  "

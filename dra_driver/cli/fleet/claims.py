@@ -37,7 +37,7 @@ def command(**given: Any) -> int:
     """  # noqa: D301
     from dra_driver.views.access import unseen_document
     from dra_driver.views.fleet.claim_branches import picture_of_claims
-    from dra_driver.views.worlds.reading import Wanted
+    from dra_driver.views.worlds.reading import WantedObjects
 
     kinds = ("ResourceClaim", "ResourceSlice", "Pod")
 
@@ -50,7 +50,7 @@ def command(**given: Any) -> int:
             None if world.is_unseen("ResourceSlice") else world.of("ResourceSlice"),
             seen_pods(world),
         ),
-        wanted=Wanted(kinds, at_home=not given["everywhere"]),
+        wanted=WantedObjects(kinds, at_home=not given["everywhere"]),
         show=_show,
         more=lambda world, _branches: {"unseen": unseen_document(world.unseen)},
     )

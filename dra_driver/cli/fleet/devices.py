@@ -24,7 +24,7 @@ from dra_driver.views.node.fault_rows import fault_place
 from dra_driver.views.words import plural
 
 if TYPE_CHECKING:
-    from dra_driver.views.node.offer import NodeOffer
+    from dra_driver.views.node.offer import OfferPreview
     from dra_driver.views.node.report import NodeReport
 
 
@@ -108,7 +108,7 @@ def _show(report: NodeReport, *, is_wide: bool) -> None:
                 say(out, line, indent=2)
 
 
-def _exceptions(offer: NodeOffer) -> list[str]:
+def _exceptions(offer: OfferPreview) -> list[str]:
     """Return which GPUs are not cut on demand, those for the same reason in one line."""
     reasons: dict[str, list[str]] = {}
     for address, how in offer.exceptions.items():
@@ -116,7 +116,7 @@ def _exceptions(offer: NodeOffer) -> list[str]:
     return [f"{', '.join(addresses)}: {how}" for how, addresses in reasons.items()]
 
 
-def _show_counting(out: object, offer: NodeOffer, *, is_wide: bool) -> None:
+def _show_counting(out: object, offer: OfferPreview, *, is_wide: bool) -> None:
     """Print under which condition these devices are published, and what is published otherwise."""
     if not offer.is_on_demand:
         return

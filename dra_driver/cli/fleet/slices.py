@@ -56,14 +56,14 @@ def command(by: str, only: tuple[str, ...], **given: Any) -> int:
 
     Exit status 1: there are flags, and --exit-code was given; 5: something of the cluster may not be read.
     """  # noqa: D301
-    from dra_driver.views.worlds.reading import Wanted
+    from dra_driver.views.worlds.reading import WantedObjects
 
     return draw(
         given,
         DocumentKind.SLICE_TREE,
         "ResourceSlices",
         lambda world: _branches(world, given, only),
-        wanted=Wanted(("ResourceSlice", "ResourceClaim", "Pod")),
+        wanted=WantedObjects(("ResourceSlice", "ResourceClaim", "Pod")),
         show=partial(_show, by=by, is_wide=given["output"] == "wide", has_names=bool(only)),
         more=_figures,
     )

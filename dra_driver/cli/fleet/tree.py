@@ -24,7 +24,7 @@ from dra_driver.views.words import folded
 if TYPE_CHECKING:
     from dra_driver.model.wire import Wire
     from dra_driver.views.fleet.branch import Branch
-    from dra_driver.views.worlds.reading import Wanted
+    from dra_driver.views.worlds.reading import WantedObjects
     from dra_driver.views.worlds.world import World
 
 WATCH_SECONDS = 2.0
@@ -67,7 +67,7 @@ def draw(
     title: str,
     picture: Callable[[World], list[Branch]],
     *,
-    wanted: Wanted,
+    wanted: WantedObjects,
     show: Callable[[Any, World, list[Branch]], None],
     more: Callable[[World, list[Branch]], Wire],
 ) -> int:
@@ -120,7 +120,7 @@ def selected(world: World, kind: str, given: Mapping[str, Any]) -> list[Wire]:
     ]
 
 
-def _world(given: dict[str, Any], wanted: Wanted) -> World:
+def _world(given: dict[str, Any], wanted: WantedObjects) -> World:
     """Read the world that the options name; only files and profiles need rules. Raises: InputError, ApiError."""
     from dra_driver.cli.inputs.worlds import read_world, rule
     from dra_driver.views.worlds.rules import headline

@@ -15,7 +15,7 @@ import click
 from dra_driver.cli.inputs.access import access_of
 from dra_driver.cli.inputs.gates import read_gates
 from dra_driver.cli.inputs.mig_option import mig_option
-from dra_driver.cli.inputs.progress import Progress
+from dra_driver.cli.inputs.progress import TerminalProgress
 from dra_driver.cli.inputs.stdin import stdin_has_something
 from dra_driver.model.errors import HardwareError, InputError, NodeError, UsageError
 from dra_driver.model.kubernetes import VERSIONS
@@ -136,7 +136,7 @@ def _documents(given: dict[str, Any], *, uses_stdin: bool) -> list[Document]:
     paths = list(given["files"])
     if paths.count(STDIN) > 1:
         raise UsageError("stdin", "- (standard input) can be given once")
-    documents = read_documents(paths, Progress)
+    documents = read_documents(paths, TerminalProgress)
     names_devices = any(given[name] for name in ("profiles", "kubeconfig", "context", "cluster", "hardware"))
     has_devices = names_devices or STDIN in paths or any(one.kind == SLICE for one in documents)
     if uses_stdin and not has_devices and stdin_has_something():
@@ -162,7 +162,7 @@ def _refuse_strangers(documents: list[Document]) -> None:
 def _cluster(given: dict[str, Any]) -> Cluster | None:
     if not (given["kubeconfig"] or given["context"] or given["cluster"]):
         return None
-    return Cluster(access_of(given), Progress)
+    return Cluster(access_of(given), TerminalProgress)
 
 
 def _fleet(

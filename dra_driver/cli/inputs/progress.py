@@ -13,7 +13,7 @@ _FIRST_SECONDS, _SECONDS = 0.5, 0.2
 _CLEAR = "\r\x1b[K"
 
 
-class Progress:
+class TerminalProgress:
     """The progress line of one long task."""
 
     def __init__(self, noun: str, total: int = 0) -> None:

@@ -12,22 +12,22 @@ from typing import Any
 
 from dra_driver.cli.inputs.access import access_of
 from dra_driver.cli.inputs.gates import given_gates
-from dra_driver.cli.inputs.progress import Progress
+from dra_driver.cli.inputs.progress import TerminalProgress
 from dra_driver.views.access import unseen_sentences
-from dra_driver.views.worlds.reading import EVERYTHING, Wanted, world_of_cluster, world_of_files
+from dra_driver.views.worlds.reading import EVERYTHING, WantedObjects, world_of_cluster, world_of_files
 from dra_driver.views.worlds.rules import DEFAULT_VERSION, AppliedRules, settle_rules
 from dra_driver.views.worlds.simulated_nodes import add_profiles
 from dra_driver.views.worlds.world import World
 
 
-def read_world(files: Sequence[str], given: Mapping[str, Any], wanted: Wanted = EVERYTHING) -> World:
+def read_world(files: Sequence[str], given: Mapping[str, Any], wanted: WantedObjects = EVERYTHING) -> World:
     """Read files, or what is wanted of the cluster where neither files nor profiles are given.
 
     Raises: InputError, ApiError.
     """
     if files or given["profiles"]:
-        return world_of_files(files, Progress)
-    return world_of_cluster(access_of(given), Progress, wanted)
+        return world_of_files(files, TerminalProgress)
+    return world_of_cluster(access_of(given), TerminalProgress, wanted)
 
 
 def say_unseen(world: World) -> None:

@@ -15,7 +15,7 @@ import click
 
 from dra_driver.cli.inputs.mig_option import mig_option
 from dra_driver.cli.inputs.options import DEFAULT_VERSION, output_option
-from dra_driver.cli.inputs.progress import Progress
+from dra_driver.cli.inputs.progress import TerminalProgress
 from dra_driver.cli.inputs.stdin import stdin_has_something
 from dra_driver.cli.output import write_document
 from dra_driver.model.errors import ExitCode, InputError, UsageError
@@ -155,7 +155,7 @@ def _cluster(given: dict[str, Any]) -> Cluster | None:
     from dra_driver.cli.inputs.access import access_of
     from dra_driver.views.fleet.cluster import Cluster
 
-    return Cluster(access_of(given), Progress)
+    return Cluster(access_of(given), TerminalProgress)
 
 
 def _names(cluster: Cluster | None) -> TemplateNames:
@@ -179,7 +179,7 @@ def _checks(done: Sequence[Migrated], given: dict[str, Any], cluster: Cluster | 
     from dra_driver.views.migration.check import checks_of
     from dra_driver.views.objects.classes import Classes
 
-    documents = read_documents(given["slices"], Progress)
+    documents = read_documents(given["slices"], TerminalProgress)
     own = [document for document in documents if document.kind == "DeviceClass"]
     own += [document for one in done for document in _classes_in(one)]
     classes = Classes(own, cluster.classes() if cluster else None)

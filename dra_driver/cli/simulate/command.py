@@ -92,7 +92,7 @@ def command(scenario: str | None, batch: str | None, output: str, *, defragments
     if batch is not None:
         return _batch(batch)
     from dra_driver.allocation.simulation.moves import moves_for_waiting
-    from dra_driver.cli.inputs.progress import Progress
+    from dra_driver.cli.inputs.progress import TerminalProgress
     from dra_driver.cli.inputs.worlds import say_unseen
     from dra_driver.views.worlds.play import moments_document
     from dra_driver.views.worlds.rules import headline
@@ -104,7 +104,7 @@ def command(scenario: str | None, batch: str | None, output: str, *, defragments
         print(f"dra-driver: what would happen is not known: {why}", file=sys.stderr)
         return ExitCode.ENVIRONMENT
     timeline = play.beginning()
-    moments = list(play.moments(timeline, given["drained"], Progress))
+    moments = list(play.moments(timeline, given["drained"], TerminalProgress))
     proposed = dict(moves_for_waiting(timeline)) if defragments else {}
     _say_rules(headline(play.rules, world, play.profiles), is_table=output == "table")
     if output == "table":

@@ -59,7 +59,7 @@ def command(words: tuple[str, ...], output: str, **given: Any) -> int:
     Exit status 1: something fits nowhere or waits; 3: an object is not understood; 4: a selector fails on a device, or
     another error ends the pod's scheduling; 5: it is not known, because something of the cluster may not be read.
     """  # noqa: D301
-    from dra_driver.cli.inputs.progress import Progress
+    from dra_driver.cli.inputs.progress import TerminalProgress
     from dra_driver.cli.inputs.worlds import rule, say_unseen
     from dra_driver.views.worlds.advice import advised
     from dra_driver.views.worlds.explanations import exit_code, explanations_document
@@ -75,7 +75,7 @@ def command(words: tuple[str, ...], output: str, **given: Any) -> int:
     world.complete()
     selected = _selected(given, namespace if access else "")
     subjects = subjects_of(world, asked, namespace, _last_event(access), selected)
-    judge = Judge(world, rules, given["only"], Progress)
+    judge = Judge(world, rules, given["only"], TerminalProgress)
     judged = [advised(world, rules, subject, judge.explain(subject)) for subject in subjects]
     if output == "table":
         note = "" if judge.is_exact else ", derived from its source"

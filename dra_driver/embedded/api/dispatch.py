@@ -15,7 +15,7 @@ from dra_driver.embedded.api.httpd import HttpRequest, Response, Stream
 from dra_driver.embedded.api.kinds import Target, parse_path
 from dra_driver.embedded.api.paging import Paging
 from dra_driver.embedded.api.registry import Registry
-from dra_driver.embedded.api.selection import Selection, select
+from dra_driver.embedded.api.selection import ObjectSelection, select
 from dra_driver.embedded.api.store import Store
 from dra_driver.embedded.api.watching import Watchers, WatchRequest
 from dra_driver.embedded.api_rules.patching import DeviceKey, apply_status, merge_patch
@@ -172,7 +172,7 @@ def _body(request: HttpRequest) -> Wire:
     return decoded
 
 
-def _selection(target: Target, query: Mapping[str, str]) -> Selection:
+def _selection(target: Target, query: Mapping[str, str]) -> ObjectSelection:
     return select(target.kind, target.namespace, query.get("fieldSelector", ""), query.get("labelSelector", ""))
 
 

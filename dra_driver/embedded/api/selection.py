@@ -18,7 +18,7 @@ _TERM = re.compile(r"(?P<key>[A-Za-z0-9_./-]+)\s*(?:(?P<op>==|=|!=)\s*(?P<value>
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class ObjectSelection:
     """The objects of a kind that a request selects."""
 
     namespace: str
@@ -31,11 +31,11 @@ class Selection:
         return all(test(wire) for test in self.tests)
 
 
-def select(kind: ApiKind, namespace: str, fields: str, labels: str) -> Selection:
+def select(kind: ApiKind, namespace: str, fields: str, labels: str) -> ObjectSelection:
     """Parse both selectors. Raises: ApiRefusal 400 for a field that is not selectable or an unknown term."""
     tests = [_field_test(kind, term) for term in _terms(fields)]
     tests += [_label_test(term) for term in _terms(labels)]
-    return Selection(namespace, tuple(tests))
+    return ObjectSelection(namespace, tuple(tests))
 
 
 def _terms(text: str) -> list[str]:

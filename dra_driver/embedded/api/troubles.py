@@ -78,7 +78,7 @@ class RequestLog:
 
 
 @dataclass(slots=True)
-class _Order:
+class _TroubleOrder:
     status: int
     left: int
     method: str
@@ -94,7 +94,7 @@ class Troubles:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._orders: list[_Order] = []
+        self._orders: list[_TroubleOrder] = []
         self.latency_s = 0.0
 
     def fail_next(
@@ -111,7 +111,7 @@ class Troubles:
         With status 0 the connection is closed without an answer.
         """
         with self._lock:
-            self._orders.append(_Order(status, count, method, contains, retry_after_s))
+            self._orders.append(_TroubleOrder(status, count, method, contains, retry_after_s))
 
     def clear(self) -> None:
         """Withdraw every order."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from dra_driver.embedded.api.kinds import ApiKind
-from dra_driver.embedded.api.selection import Selection
+from dra_driver.embedded.api.selection import ObjectSelection
 from dra_driver.embedded.api.store import Event, Store
 from dra_driver.embedded.api_rules.refusals import ApiRefusal, expired
 from dra_driver.model.wire import Wire
@@ -26,7 +26,7 @@ class WatchRequest:
     """What the client asked for. If `start` is None, the current objects come first, as ADDED events."""
 
     kind: ApiKind
-    selection: Selection
+    selection: ObjectSelection
     start: int | None
     wants_bookmarks: bool
     wants_initial_mark: bool
@@ -113,7 +113,7 @@ def _bookmark(kind: ApiKind, revision: int, annotations: Wire | None = None) -> 
     )
 
 
-def _selected(event: Event, selection: Selection) -> bytes:
+def _selected(event: Event, selection: ObjectSelection) -> bytes:
     """Return the event as this watch sees it: an object that leaves the selection appears as deleted."""
     was = event.old is not None and selection.matches(event.old.wire)
     is_now = event.type != "DELETED" and selection.matches(event.new.wire)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 
 from dra_driver.allocation.constraints.constraint import look_up
-from dra_driver.embedded.examples.report import ClaimReport, ExampleReport, HeldDevice, PodReport
+from dra_driver.embedded.examples.report import ChosenDevice, ClaimReport, ExampleReport, PodReport
 from dra_driver.embedded.examples.sentences import (
     ClaimAgrees,
     ClaimHolds,
@@ -79,7 +79,7 @@ def _claim(report: ExampleReport, label: str) -> ClaimReport | None:
     return next((claim for claim in report.claims if claim.label == label), None)
 
 
-def _held(report: ExampleReport, label: str) -> tuple[HeldDevice, ...]:
+def _held(report: ExampleReport, label: str) -> tuple[ChosenDevice, ...]:
     claim = _claim(report, label)
     return claim.held if claim else ()
 

@@ -12,7 +12,7 @@ from dra_driver.model.wire import DeviceWire
 
 
 @dataclass(frozen=True, slots=True)
-class HeldDevice:
+class ChosenDevice:
     """One device of a claim, as it was chosen and as it is published."""
 
     choice: Choice
@@ -26,7 +26,7 @@ class ClaimReport:
     label: str
     name: str
     uid: str
-    held: tuple[HeldDevice, ...] = ()
+    held: tuple[ChosenDevice, ...] = ()
     refusal: str = ""
 
 

@@ -17,7 +17,7 @@ from dra_driver.embedded.api.port import Api
 from dra_driver.embedded.api_rules.quotas import refusal
 from dra_driver.embedded.examples.expectations import unmet
 from dra_driver.embedded.examples.reading import Example
-from dra_driver.embedded.examples.report import ClaimReport, ExampleReport, HeldDevice, PodReport
+from dra_driver.embedded.examples.report import ChosenDevice, ClaimReport, ExampleReport, PodReport
 from dra_driver.embedded.kubelet.kubelet import EmbeddedKubelet
 from dra_driver.embedded.pod_claims import claim_name
 from dra_driver.embedded.scheduling.pods import let_go, make_claims
@@ -89,7 +89,7 @@ class ExampleRunner:
             if any(known.name == placement.claim for known in report.claims):
                 continue  # the claim is another pod's as well, and was reported there
             wire = self._api.request("GET", CLAIMS.path(pod["metadata"]["namespace"], placement.claim))
-            held = tuple(HeldDevice(choice, published[choice.id]) for choice in placement.outcome.choices)
+            held = tuple(ChosenDevice(choice, published[choice.id]) for choice in placement.outcome.choices)
             label, uid = labels[placement.claim], wire["metadata"]["uid"]
             report.claims.append(ClaimReport(label, placement.claim, uid, held, placement.outcome.refusal))
         refusals = [f"{labels[p.claim]}: {p.outcome.refusal}" for p in placements if p.outcome.refusal]

@@ -25,7 +25,7 @@ _BALANCED = {7: (3, 2, 1, 1), 4: (2, 1, 1)}  # compute slices of the GPU -> comp
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedGeometry:
     """The desired state of one GPU: its MIG mode, and its partitions in order of start."""
 
     is_enabled: bool
@@ -37,7 +37,7 @@ def is_geometry(name: str, configurations: Configurations) -> bool:
     return name in configurations or name.startswith(ALL) or listed(name) is not None
 
 
-def wanted_of(gpu: GpuFacts, index: int, name: str, configurations: Configurations) -> Wanted | str | None:
+def wanted_of(gpu: GpuFacts, index: int, name: str, configurations: Configurations) -> WantedGeometry | str | None:
     """Return the desired state of a GPU; `index` is its position among the node's GPUs in PCI order.
 
     Where that state is not possible, the result is a text with the reason; where the configuration does not cover this
@@ -49,9 +49,9 @@ def wanted_of(gpu: GpuFacts, index: int, name: str, configurations: Configuratio
     if not is_geometry(name, configurations):
         return "the name is neither built in nor in the file"
     if name == DISABLED:
-        return Wanted(is_enabled=False)
+        return WantedGeometry(is_enabled=False)
     if name == ENABLED:
-        return Wanted(is_enabled=True)
+        return WantedGeometry(is_enabled=True)
     counted = _counted(gpu, name)
     return _of_counted(gpu, counted) if counted is not None else _no_fit(gpu)
 
@@ -68,17 +68,17 @@ def listed(text: str) -> Counter[str] | None:
     return counted
 
 
-def _of_entry(gpu: GpuFacts, entry: GeometryEntry) -> Wanted | str:
+def _of_entry(gpu: GpuFacts, entry: GeometryEntry) -> WantedGeometry | str:
     if not entry.is_enabled:
-        return Wanted(is_enabled=False)
+        return WantedGeometry(is_enabled=False)
     if parts := [profile for profile in entry.counts if PART_OF_INSTANCE.match(profile)]:
         return f"{', '.join(parts)}: parts of a GPU instance are published where they exist, but are never created"
     return _of_counted(gpu, Counter(entry.counts))
 
 
-def _of_counted(gpu: GpuFacts, counted: Counter[str]) -> Wanted | str:
+def _of_counted(gpu: GpuFacts, counted: Counter[str]) -> WantedGeometry | str:
     cuts = _cuts_for(gpu, +counted)
-    return _no_fit(gpu) if cuts is None else Wanted(is_enabled=True, cuts=cuts)
+    return _no_fit(gpu) if cuts is None else WantedGeometry(is_enabled=True, cuts=cuts)
 
 
 def _no_fit(gpu: GpuFacts) -> str:

@@ -13,15 +13,16 @@ from collections.abc import Iterable
 from dra_driver.claims.allocated import pods_of
 from dra_driver.claims.shape import check_shape
 from dra_driver.kube.answers import NOT_FOUND
+from dra_driver.kube.ports import ClaimApi
 from dra_driver.model.errors import ApiError, DriverError
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.effects.memory_limiter import MemoryLimiter
 from dra_driver.plugin.effects.pod_cgroups import PodCgroups
 from dra_driver.plugin.ledger.ledger import Ledger
-from dra_driver.plugin.ledger.record import UNFINISHED, Record
+from dra_driver.plugin.ledger.record import UNFINISHED, ClaimRecord
 from dra_driver.plugin.ledger.recorded_steps import RecordedLimit, RecordedStep
 from dra_driver.plugin.locks import NodeLocks, claim_lock
-from dra_driver.plugin.node_claims.gone_claims import API_SECONDS, ClaimApi
+from dra_driver.plugin.node_claims.gone_claims import API_SECONDS
 from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.loop import Loop
 
@@ -82,10 +83,10 @@ class LatePods:
         self._known = frozenset()  # the next start asks about all pods
         return None
 
-    def _limited(self) -> tuple[Record, ...]:
+    def _limited(self) -> tuple[ClaimRecord, ...]:
         return self._ledger.with_step(RecordedLimit)
 
-    def _has_followed(self, record: Record, present: frozenset[str]) -> bool:
+    def _has_followed(self, record: ClaimRecord, present: frozenset[str]) -> bool:
         """Limit the new pods of one claim; a failure here does not prevent the others from being limited."""
         try:
             return self._follow(record, present)
@@ -95,7 +96,7 @@ class LatePods:
             )
             return False
 
-    def _follow(self, record: Record, present: frozenset[str]) -> bool:
+    def _follow(self, record: ClaimRecord, present: frozenset[str]) -> bool:
         """Limit the pods that have joined a claim. Return False when the claim has to be asked about again."""
         if record.state in UNFINISHED:
             return False

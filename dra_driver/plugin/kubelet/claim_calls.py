@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ClaimAnswer:
     """What became of one claim: its devices, or an error as its code and as the text of the kubelet's event."""
 
     devices: tuple[PreparedDevice, ...] = ()
@@ -55,7 +55,7 @@ class ClaimCall:
         """Do what the method does for one claim, and return its devices. Raises: DriverError."""
         raise NotImplementedError
 
-    def _message(self, answer: Answer) -> Any:
+    def _message(self, answer: ClaimAnswer) -> Any:
         """Return the answer for one claim as a message."""
         raise NotImplementedError
 
@@ -83,16 +83,16 @@ class ClaimCall:
                 return
             answers[claim.uid] = self._message(self._answer(claim, deadline))
 
-    def _answer(self, claim: Any, deadline: Deadline) -> Answer:
+    def _answer(self, claim: Any, deadline: Deadline) -> ClaimAnswer:
         """Work on one claim."""
         started = time.monotonic()
         try:
-            answer = Answer(self._work(claim, deadline))
+            answer = ClaimAnswer(self._work(claim, deadline))
         except DriverError as error:
-            answer = Answer((), error.code, f"{error} [{error.code}]")
+            answer = ClaimAnswer((), error.code, f"{error} [{error.code}]")
         except Exception as error:
             log.exception("bug: unexpected error", extra=fields(rpc=self.rpc, claim_uid=claim.uid))
-            answer = Answer((), "driver.bug", f"{type(error).__name__}: {error} [driver.bug]")
+            answer = ClaimAnswer((), "driver.bug", f"{type(error).__name__}: {error} [driver.bug]")
         took_s, name = time.monotonic() - started, f"{claim.namespace}/{claim.name}"
         self._notes.add(CallNote(self.rpc, name, claim.uid, took_s, len(answer.devices), answer.code, answer.text))
         return answer
@@ -113,7 +113,7 @@ class PrepareCall(ClaimCall):
     def _work(self, claim: Any, deadline: Deadline) -> tuple[PreparedDevice, ...]:
         return self._preparer.prepare(claim.namespace, claim.name, claim.uid, deadline)
 
-    def _message(self, answer: Answer) -> Any:
+    def _message(self, answer: ClaimAnswer) -> Any:
         with_shares = self._version == "v1.DRAPlugin"
         devices = [_encode(self._messages, device, with_shares=with_shares) for device in answer.devices]
         return self._messages.NodePrepareResourceResponse(devices=devices, error=answer.text)
@@ -133,7 +133,7 @@ class UnprepareCall(ClaimCall):
         self._preparer.unprepare(claim.uid, deadline)
         return ()
 
-    def _message(self, answer: Answer) -> Any:
+    def _message(self, answer: ClaimAnswer) -> Any:
         return self._messages.NodeUnprepareResourceResponse(error=answer.text)
 
 

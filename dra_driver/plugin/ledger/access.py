@@ -19,7 +19,7 @@ from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.ledger.database import BUSY_SECONDS
 from dra_driver.plugin.ledger.ledger_file import LedgerFile
 from dra_driver.plugin.ledger.ledger_rows import records_of, remove, view_without
-from dra_driver.plugin.ledger.record import Record
+from dra_driver.plugin.ledger.record import ClaimRecord
 from dra_driver.plugin.ledger.unprepared import Unprepared
 from dra_driver.telemetry.logs import fields
 
@@ -36,7 +36,7 @@ class LedgerAccess:
         path: Path,
         *,
         boot_id: str,
-        recover: Callable[[], Iterable[Record]],
+        recover: Callable[[], Iterable[ClaimRecord]],
         has_file: Callable[[str], bool],
         reads_only: bool,
     ) -> None:

@@ -13,7 +13,7 @@ from operator import itemgetter
 
 from dra_driver.claims.allocated import AllocatedClaim
 from dra_driver.model.names import replicated_name
-from dra_driver.plugin.ledger.record import Record, owned, record_of_row
+from dra_driver.plugin.ledger.record import ClaimRecord, owned, record_of_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Conflict:
     """Another claim that holds a wanted device, or that held it and whose `pods` may still be running."""
 
     device: str
-    record: Record
+    record: ClaimRecord
     pods: tuple[str, ...] = ()
 
 

@@ -31,7 +31,7 @@ SCHEMA = (  # since ledger version 1.2
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class EffectHolder:
     """A claim that holds an effect."""
 
     uid: str
@@ -80,13 +80,13 @@ class DeviceEffects:
             found.add(SHARED_DEVICE.read(json.loads(row["identity"])).uuid)
         return frozenset(found)
 
-    def holders(self, device: str) -> tuple[Holder, ...]:
+    def holders(self, device: str) -> tuple[EffectHolder, ...]:
         """Return the claims that hold a device's effect."""
         sql = (
             "SELECT claims.uid, claims.namespace, claims.name FROM effect_holds "
             "JOIN claims ON claims.uid = effect_holds.claim_uid WHERE effect_holds.device = ? ORDER BY claims.uid"
         )
-        return tuple(Holder(row["uid"], row["namespace"], row["name"]) for row in self._read(sql, (device,)))
+        return tuple(EffectHolder(row["uid"], row["namespace"], row["name"]) for row in self._read(sql, (device,)))
 
     def begin(self, effect: DeviceEffect, uid: str) -> None:
         """Record what is about to be done, and which claim holds it."""

@@ -18,7 +18,7 @@ from dra_driver.model.names import replicated_name
 from dra_driver.model.records import Key, RecordForm
 from dra_driver.plugin.ledger.conflicts import Conflict
 from dra_driver.plugin.ledger.device_effects import LedgerQuery, Write
-from dra_driver.plugin.ledger.record import ClaimState, Record
+from dra_driver.plugin.ledger.record import ClaimRecord, ClaimState
 
 BOUND_SECONDS = 120.0  # a container that can't be killed must not keep the device for ever
 SCHEMA = (  # since ledger version 1.3
@@ -46,9 +46,9 @@ class KeptBack:
         """Return whether its time has run out, or lies outside what this boot allows."""
         return not 0 < self.until - boot_seconds() <= BOUND_SECONDS
 
-    def record(self) -> Record:
+    def record(self) -> ClaimRecord:
         """Return a record that only names the claim."""
-        return Record(self.uid, self.namespace, self.name, ClaimState.PREPARED, self.boot_id, {}, ())
+        return ClaimRecord(self.uid, self.namespace, self.name, ClaimState.PREPARED, self.boot_id, {}, ())
 
 
 class KeptBackDevices:
@@ -77,7 +77,7 @@ def boot_seconds() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def keep_back(connection: sqlite3.Connection, record: Record, pods: Collection[str], boot_id: str) -> None:
+def keep_back(connection: sqlite3.Connection, record: ClaimRecord, pods: Collection[str], boot_id: str) -> None:
     """Write what a claim holds as kept back, before its holds are removed. Shares and replicas are not kept back."""
     exclusive = record.exclusive_names()
     if not pods or not exclusive:

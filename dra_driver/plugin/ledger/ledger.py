@@ -25,7 +25,7 @@ from dra_driver.plugin.ledger.connections import NO_ROOM
 from dra_driver.plugin.ledger.device_effects import DeviceEffects
 from dra_driver.plugin.ledger.kept_back import KeptBackDevices, kept_query, kept_rivals
 from dra_driver.plugin.ledger.ledger_rows import delete, insert, remove
-from dra_driver.plugin.ledger.record import UNFINISHED, ClaimState, Record, record_of_row, steps_text
+from dra_driver.plugin.ledger.record import UNFINISHED, ClaimRecord, ClaimState, record_of_row, steps_text
 from dra_driver.plugin.ledger.recorded_steps import RecordedStep
 from dra_driver.telemetry.logs import fields
 
@@ -45,7 +45,7 @@ class Ledger(LedgerAccess):
         path: str | Path,
         *,
         boot_id: str = "",
-        recover: Callable[[], Iterable[Record]] = tuple,
+        recover: Callable[[], Iterable[ClaimRecord]] = tuple,
         has_file: Callable[[str], bool] = lambda _: False,
         reads_only: bool = False,
     ) -> None:
@@ -58,21 +58,21 @@ class Ledger(LedgerAccess):
 
     # Reading
 
-    def get(self, uid: str) -> Record | None:
+    def get(self, uid: str) -> ClaimRecord | None:
         """Return one claim, None when the ledger does not know it. Raises: LedgerError."""
         rows = self._read("SELECT * FROM claims WHERE uid = ?", (uid,))
         return record_of_row(rows[0]) if rows else None
 
-    def records(self) -> tuple[Record, ...]:
+    def records(self) -> tuple[ClaimRecord, ...]:
         """Return every claim. For start-up and the reaper, never within a call. Raises: LedgerError."""
         return tuple(record_of_row(row) for row in self._read("SELECT * FROM claims ORDER BY uid"))
 
-    def with_step(self, kind: type[RecordedStep]) -> tuple[Record, ...]:
+    def with_step(self, kind: type[RecordedStep]) -> tuple[ClaimRecord, ...]:
         """Return the claims that recorded a step of a type; reads all rows, and no other claim's JSON."""
         rows = self._read("SELECT * FROM claims WHERE instr(steps, ?) ORDER BY uid", (json_text(kind.kind),))
         return tuple(record for record in map(record_of_row, rows) if record.steps_of(kind))
 
-    def with_step_on(self, kind: type[RecordedStep], device: str) -> tuple[Record, ...]:
+    def with_step_on(self, kind: type[RecordedStep], device: str) -> tuple[ClaimRecord, ...]:
         """Return the claims that hold a device, or a replica of it, and recorded a step of a type; by an index."""
         sql = (
             "SELECT * FROM claims WHERE uid IN "
@@ -144,7 +144,7 @@ class Ledger(LedgerAccess):
     # Writing
 
     def intend(
-        self, record: Record, claim: AllocatedClaim, occupied: Sequence[str] = (), *, is_synced: bool = True
+        self, record: ClaimRecord, claim: AllocatedClaim, occupied: Sequence[str] = (), *, is_synced: bool = True
     ) -> tuple[Conflict, ...]:
         """Record the intent with the claim's holds; if other claims hold a device, return those and write nothing.
 
@@ -216,7 +216,7 @@ class Ledger(LedgerAccess):
         """Record since when the claim has been missing in the API (seconds of boot time), None when it exists."""
         self._execute("UPDATE claims SET gone_since = ?, gone_boot = ? WHERE uid = ?", (since, boot_id, uid))
 
-    def complete(self, record: Record, claim: AllocatedClaim, occupied: Sequence[str] = ()) -> None:
+    def complete(self, record: ClaimRecord, claim: AllocatedClaim, occupied: Sequence[str] = ()) -> None:
         """Replace a recovered record and its holds by what the API says of the claim. Raises: LedgerError."""
 
         def job(connection: sqlite3.Connection) -> None:
@@ -225,7 +225,7 @@ class Ledger(LedgerAccess):
 
         self._write(job)
 
-    def forget(self, record: Record, pods: Collection[str] = ()) -> None:
+    def forget(self, record: ClaimRecord, pods: Collection[str] = ()) -> None:
         """Remove a claim that was undone and release its devices, except those that `pods` may still use.
 
         Where the disk has no room for that, the claim is listed as unprepared, and the next write removes it.

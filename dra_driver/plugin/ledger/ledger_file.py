@@ -23,7 +23,7 @@ from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.ledger.connections import BUSY, CORRUPT, NO_ROOM, fault
 from dra_driver.plugin.ledger.database import BUSY_PAUSES, Database
 from dra_driver.plugin.ledger.ledger_rows import MAJOR, MINOR, fill, grow
-from dra_driver.plugin.ledger.record import Record
+from dra_driver.plugin.ledger.record import ClaimRecord
 from dra_driver.plugin.ledger.snapshot import snapshot_of
 from dra_driver.telemetry.logs import fields
 
@@ -41,7 +41,7 @@ class LedgerFile:
         self,
         path: Path,
         *,
-        recover: Callable[[], Iterable[Record]],
+        recover: Callable[[], Iterable[ClaimRecord]],
         reads_only: bool,
         opened: Callable[[], None],
     ) -> None:
@@ -185,7 +185,7 @@ class LedgerFile:
         if records:
             log.error("ledger rebuilt from CDI files", extra=fields(file=str(self.path), count=len(records)))
 
-    def _recovered(self) -> tuple[Record, ...]:
+    def _recovered(self) -> tuple[ClaimRecord, ...]:
         """Return records of what is on the node already. Raises: LedgerError("ledger.cannot-open")."""
         try:
             return tuple(self._recover())

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 
 from dra_driver.plugin.ledger import device_effects, kept_back, spans
 from dra_driver.plugin.ledger.conflicts import wanted_of
-from dra_driver.plugin.ledger.record import ClaimState, Record, record_of_row, row_of_record
+from dra_driver.plugin.ledger.record import ClaimRecord, ClaimState, record_of_row, row_of_record
 from dra_driver.plugin.ledger.recorded_steps import RecordedSharing
 
 MAJOR, MINOR = 1, 4
@@ -36,7 +36,7 @@ SCHEMA = (
 )
 
 
-def fill(connection: sqlite3.Connection, records: Iterable[Record]) -> None:
+def fill(connection: sqlite3.Connection, records: Iterable[ClaimRecord]) -> None:
     """Make the tables, with rows for claims that are on the node already."""
     for line in SCHEMA:
         connection.execute(line)
@@ -52,7 +52,7 @@ def grow(connection: sqlite3.Connection) -> None:
         connection.execute(line)
 
 
-def insert(connection: sqlite3.Connection, record: Record, holds: tuple[tuple[str, str], ...]) -> None:
+def insert(connection: sqlite3.Connection, record: ClaimRecord, holds: tuple[tuple[str, str], ...]) -> None:
     """Write a claim and what it holds."""
     row = row_of_record(record)
     columns, marks = ", ".join(row), ", ".join(f":{column}" for column in row)
@@ -69,7 +69,7 @@ def delete(connection: sqlite3.Connection, uid: str) -> None:
     connection.execute("DELETE FROM claims WHERE uid = ?", (uid,))
 
 
-def remove(connection: sqlite3.Connection, record: Record, pods: Collection[str], boot_id: str) -> None:
+def remove(connection: sqlite3.Connection, record: ClaimRecord, pods: Collection[str], boot_id: str) -> None:
     """Remove a claim; what its pods may still use in the boot `boot_id` is kept back.
 
     Nothing is kept back for a claim that no pod was ever told of, nor for one of an earlier boot: its pods are gone. A
@@ -81,7 +81,7 @@ def remove(connection: sqlite3.Connection, record: Record, pods: Collection[str]
     delete(connection, record.uid)
 
 
-def records_of(connection: sqlite3.Connection, uids: Iterable[str]) -> tuple[Record, ...]:
+def records_of(connection: sqlite3.Connection, uids: Iterable[str]) -> tuple[ClaimRecord, ...]:
     """Return the records of those claims that have a row."""
     sql = "SELECT * FROM claims WHERE uid = ?"
     return tuple(record_of_row(row) for uid in uids for row in connection.execute(sql, (uid,)).fetchall())

@@ -46,7 +46,7 @@ UNFINISHED = (ClaimState.PREPARING, ClaimState.UNPREPARING)
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class ClaimRecord:
     """One claim. `allocation` is AllocatedClaim.record(); `gone_since` is seconds of boot time in boot `gone_boot`."""
 
     uid: str
@@ -101,9 +101,9 @@ class Record:
             raise LedgerError("record", f"ledger: allocation of claim {self.full_name} can't be read: {exc}") from exc
 
 
-def record_of_plan(plan: PreparePlan, boot_id: str, steps: Iterable[RecordedStep]) -> Record:
+def record_of_plan(plan: PreparePlan, boot_id: str, steps: Iterable[RecordedStep]) -> ClaimRecord:
     """Return the record of the intent to carry out a plan; `steps` are its steps as recorded."""
-    return Record(
+    return ClaimRecord(
         uid=plan.claim.uid,
         namespace=plan.claim.namespace,
         name=plan.claim.name,
@@ -114,7 +114,7 @@ def record_of_plan(plan: PreparePlan, boot_id: str, steps: Iterable[RecordedStep
     )
 
 
-def record_of_row(row: sqlite3.Row) -> Record:
+def record_of_row(row: sqlite3.Row) -> ClaimRecord:
     """Return the record in a row; columns that it lacks have their defaults. Raises: LedgerError("ledger.record")."""
     try:
         return _ROW.read(dict(row))
@@ -122,7 +122,7 @@ def record_of_row(row: sqlite3.Row) -> Record:
         raise LedgerError("record", f"ledger: the row of claim {row['uid']} can't be read: {exc}") from exc
 
 
-def row_of_record(record: Record) -> Wire:
+def row_of_record(record: ClaimRecord) -> Wire:
     """Return the columns of a record; since when its claim is gone has its default until it is known."""
     return _ROW.write(record)
 
@@ -142,7 +142,7 @@ def owned(claim: AllocatedClaim) -> tuple[AllocatedDevice, ...]:
 
 
 _ROW = RecordForm(
-    Record,
+    ClaimRecord,
     namespace=Key("namespace", missing=""),
     name=Key("name", missing=""),
     state=Key("state", write=str, missing=str(ClaimState.PREPARED)),

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from dra_driver.model.records import Key, RecordForm, json_text
 from dra_driver.model.wire import Wire
 from dra_driver.plugin.ledger.device_effects import LedgerQuery, Write
-from dra_driver.plugin.ledger.record import ClaimState, Record
+from dra_driver.plugin.ledger.record import ClaimRecord, ClaimState
 
 SCHEMA = (  # since ledger version 1.4
     """CREATE TABLE IF NOT EXISTS spans (
@@ -110,7 +110,7 @@ class ClaimSpans:
         self._write(lambda connection: connection.execute(sql, (now,)), is_synced=False)
 
 
-def begin(connection: sqlite3.Connection, record: Record) -> None:
+def begin(connection: sqlite3.Connection, record: ClaimRecord) -> None:
     """Begin the span of a claim, unless it has one that lasts."""
     connection.execute(
         "INSERT INTO spans (claim_uid, namespace, name, allocation, began) SELECT ?, ?, ?, ?, ? "
@@ -119,7 +119,7 @@ def begin(connection: sqlite3.Connection, record: Record) -> None:
     )
 
 
-def end(connection: sqlite3.Connection, record: Record) -> None:
+def end(connection: sqlite3.Connection, record: ClaimRecord) -> None:
     """End the span of a claim; that of one that was never prepared is no span at all."""
     if record.state == ClaimState.PREPARING:
         connection.execute("DELETE FROM spans WHERE claim_uid = ? AND ended IS NULL", (record.uid,))

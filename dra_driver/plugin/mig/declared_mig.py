@@ -12,7 +12,7 @@ from typing import Protocol
 
 from dra_driver.hardware.facts import GpuFacts, Problem
 from dra_driver.hardware.port import Hardware, Partitionable
-from dra_driver.inventory.mig.geometry import Wanted, wanted_of
+from dra_driver.inventory.mig.geometry import WantedGeometry, wanted_of
 from dra_driver.kube.events import NodeEvents
 from dra_driver.model.errors import DriverError
 from dra_driver.model.names import gpu_name
@@ -106,9 +106,9 @@ class DeclaredMig:
             log.info("GPUs partitioned as declared", extra=fields(profile=name, count=count))
             self._events.send(APPLIED, f"geometry {name} applied to {count} GPU{'s' * (count > 1)}")
 
-    def _apply(self, port: Partitionable, gpu: GpuFacts, wanted: Wanted | str | None) -> tuple[str, bool]:
+    def _apply(self, port: Partitionable, gpu: GpuFacts, wanted: WantedGeometry | str | None) -> tuple[str, bool]:
         """Bring one GPU to its geometry. Return what is wrong ("" for nothing), and whether anything was changed."""
-        if not isinstance(wanted, Wanted):
+        if not isinstance(wanted, WantedGeometry):
             return wanted or "", False
         cuts = wanted.cuts
         deadline = Deadline.after(GPU_SECONDS)

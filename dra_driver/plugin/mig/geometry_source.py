@@ -27,7 +27,7 @@ MANAGER_LABEL = "nvidia.com/gpu.deploy.mig-manager"  # "true" where the GPU oper
 MANAGER_POD = "nvidia-mig-manager-"  # the prefix of the pods of its DaemonSet
 
 
-class Kubelet(Protocol):
+class PodsOfNode(Protocol):
     """What is asked of the kubelet."""
 
     def here(self) -> PodsHere:
@@ -38,7 +38,7 @@ class GeometrySource:
     """The declared geometry of one node. For use by a single thread."""
 
     def __init__(
-        self, rules: tuple[GeometryRule, ...], node: str, *, api: NodeApi, kubelet: Kubelet, file: Path | None = None
+        self, rules: tuple[GeometryRule, ...], node: str, *, api: NodeApi, kubelet: PodsOfNode, file: Path | None = None
     ) -> None:
         self._rules, self._node, self._api, self._kubelet, self._file = rules, node, api, kubelet, file
         self._stamp: Stamp | None = None

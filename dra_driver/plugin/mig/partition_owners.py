@@ -17,7 +17,7 @@ from dra_driver.inventory.mig.partitions import Ownership, Place
 from dra_driver.model.errors import DriverError
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.ledger.ledger import Ledger
-from dra_driver.plugin.ledger.record import Record
+from dra_driver.plugin.ledger.record import ClaimRecord
 from dra_driver.plugin.ledger.recorded_steps import RecordedPartition
 from dra_driver.plugin.locks import NodeLocks, gpu_lock
 
@@ -65,7 +65,7 @@ class PartitionOwners:
         """Return the names of the devices that claims hold. Raises: LedgerError."""
         return frozenset(name for name in self._ledger.held() if "/" not in name)
 
-    def _ours(self, record: Record) -> Iterator[RecordedPartition]:
+    def _ours(self, record: ClaimRecord) -> Iterator[RecordedPartition]:
         return (step for step in record.steps_of(RecordedPartition) if step.is_ours(self._boot_id))
 
     def _judged(self, gpu: GpuFacts, known: Ownership) -> tuple[GpuFacts, Ownership]:

@@ -35,7 +35,7 @@ SOCKETS = "nvidia*.sock"
 CODE = "node.device-plugin"
 
 
-class Kubelet(Protocol):
+class KubeletDevices(Protocol):
     """What is asked of the kubelet."""
 
     def allocatable(self) -> Mapping[str, int]:
@@ -47,7 +47,7 @@ class DevicePluginWatch:
 
     def __init__(
         self,
-        kubelet: Kubelet,
+        kubelet: KubeletDevices,
         api: NodeApi,
         *,
         node: str,

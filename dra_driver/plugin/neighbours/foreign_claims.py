@@ -26,6 +26,7 @@ from dra_driver.model.errors import DriverError
 from dra_driver.model.wire import ClaimWire
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.neighbours.leftovers import read_leftovers
+from dra_driver.plugin.node_claims.allocations import UnknownClaims
 from dra_driver.plugin.node_claims.claim_results import name_of, results, uid_of
 from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.loop import Loop
@@ -42,15 +43,12 @@ _PLACES = (re.compile(r"\d+[a-z][a-z0-9-]*-(\d+)-(\d+)"), re.compile(r"(\d+)-(\d
 _PASSTHROUGH = "gpu-vfio-"  # this GPU is bound to vfio, so it is none of our devices
 
 
-class UnknownClaims(Protocol):
-    """The claims of this node that the ledger does not know."""
+class ReportedClaims(UnknownClaims, Protocol):
+    """The claims of this node that the ledger does not know, as far as the kubelet reports them."""
 
     @property
     def has_answered(self) -> bool:
         """Return whether the kubelet answered the last request."""
-
-    def unknown(self, *, is_fresh: bool) -> tuple[ClaimWire, ...]:
-        """Return these claims. Raises: DriverError when they can't be determined, now or at all."""
 
 
 class ForeignClaims:
@@ -58,7 +56,7 @@ class ForeignClaims:
 
     def __init__(
         self,
-        claims: UnknownClaims,
+        claims: ReportedClaims,
         cdi_root: Path,
         *,
         node: str,

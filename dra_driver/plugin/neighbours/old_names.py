@@ -18,7 +18,7 @@ from dra_driver.cdi import ids
 from dra_driver.cdi.store import CdiStore
 from dra_driver.hardware.facts import Problem
 from dra_driver.inventory.device import Device
-from dra_driver.plugin.ledger.record import Record
+from dra_driver.plugin.ledger.record import ClaimRecord
 
 CODE = "node.renamed-device"
 _OURS = re.compile(r"gpu-[0-9a-f]{4,8}-[0-9a-f]{2}-[0-9a-f]{2}-[0-9a-f](-.+)?")  # as model/names makes them
@@ -26,7 +26,7 @@ _NODE = re.compile(r"nvidia(\d+)")
 
 
 def held_under_other_names(
-    records: Iterable[Record], devices: Sequence[Device], store: CdiStore, *, driver: str, boot_id: str
+    records: Iterable[ClaimRecord], devices: Sequence[Device], store: CdiStore, *, driver: str, boot_id: str
 ) -> Mapping[str, frozenset[str]]:
     """Return, by "name (claim)", which of our devices each name that we don't publish stands for."""
     known = {device.name for device in devices}

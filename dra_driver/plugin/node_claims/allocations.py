@@ -18,8 +18,8 @@ from dra_driver.plugin.node_identity import NodeIdentity
 class UnknownClaims(Protocol):
     """The claims of this node that the ledger does not know."""
 
-    def unknown(self, *, is_patient: bool = True) -> tuple[ClaimWire, ...]:
-        """Return these claims. Raises: DriverError when they can't be determined."""
+    def unknown(self, *, is_patient: bool = True, is_fresh: bool = True) -> tuple[ClaimWire, ...]:
+        """Return these claims. Raises: DriverError when they can't be determined, now or at all."""
 
 
 class AllocatedDevices:

@@ -16,11 +16,12 @@ from dra_driver.claims.allocated import decode_claim
 from dra_driver.hardware.port import Hardware, ProcessLister
 from dra_driver.inventory.offering import CurrentInventory
 from dra_driver.kube.answers import NOT_FOUND
+from dra_driver.kube.ports import ClaimApi
 from dra_driver.model.errors import ApiError, ClaimError, HardwareError, NodeError
 from dra_driver.model.wire import ClaimWire
 from dra_driver.plugin.ledger.kept_back import boot_seconds
 from dra_driver.plugin.ledger.ledger import Ledger
-from dra_driver.plugin.ledger.record import ClaimState, Record
+from dra_driver.plugin.ledger.record import ClaimRecord, ClaimState
 from dra_driver.plugin.node_identity import NodeIdentity
 from dra_driver.telemetry.logs import fields
 
@@ -28,13 +29,6 @@ log = logging.getLogger(__name__)
 
 GONE_SECONDS = 300.0
 API_SECONDS = 2.0  # for one request, because a kubelet's call may be waiting for the answer
-
-
-class ClaimApi(Protocol):
-    """What the plugin asks of the Kubernetes API."""
-
-    def get_claim(self, namespace: str, name: str, *, timeout_s: float) -> ClaimWire:
-        """Read one claim. Raises: ApiError."""
 
 
 class ClaimsOfPods(Protocol):
@@ -62,7 +56,7 @@ class GoneClaims:
         self._missing: dict[str, float] = {}  # claims that the ledger does not know: since when no pod has them
         self._hardware, self._inventory, self._now = hardware, inventory, now
 
-    def is_abandoned(self, record: Record) -> bool:
+    def is_abandoned(self, record: ClaimRecord) -> bool:
         """Return whether a claim is abandoned, after asking for it and recording in the ledger whether it was found.
 
         When the API server or the kubelet does not answer, everything is left as it was. Raises: LedgerError.
@@ -98,7 +92,7 @@ class GoneClaims:
         del self._missing[uid]
         return False
 
-    def _is_gone(self, record: Record) -> bool:
+    def _is_gone(self, record: ClaimRecord) -> bool:
         if not record.name:
             return not self._complete(record)
         try:
@@ -109,7 +103,7 @@ class GoneClaims:
             raise
         return _uid(wire) not in {record.uid, ""}
 
-    def _complete(self, record: Record) -> bool:
+    def _complete(self, record: ClaimRecord) -> bool:
         """Look for a recovered claim, whose name was lost, among those of this node's pods.
 
         Return False when no pod has it.
@@ -135,7 +129,7 @@ class GoneClaims:
         log.info("recovered claim found in the API", extra=fields(claim=f"{claim.namespace}/{claim.name}"))
         return True
 
-    def _is_idle(self, record: Record) -> bool:
+    def _is_idle(self, record: ClaimRecord) -> bool:
         """Return whether certainly no process is on any device that the claim owns."""
         if not isinstance(self._hardware, ProcessLister):
             return False

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
 
 from dra_driver.kube.answers import NOT_FOUND
 from dra_driver.kube.backoff import Backoff
+from dra_driver.kube.ports import ClaimApi
 from dra_driver.model.errors import ApiError
 from dra_driver.model.wire import ClaimWire
 from dra_driver.plugin.node_claims.claim_results import ClaimName, name_of, results, uid_of
@@ -21,13 +21,6 @@ from dra_driver.plugin.node_claims.claim_results import ClaimName, name_of, resu
 LIST_SECONDS = 300.0  # how long a list is good enough to decide whether a claim is gone
 AT_ONCE = 5  # claims asked about per call of `refreshed`
 GET_SECONDS = 2.0
-
-
-class ClaimApi(Protocol):
-    """What is asked of the API server."""
-
-    def get_claim(self, namespace: str, name: str, *, timeout_s: float) -> ClaimWire:
-        """Read one claim. Raises: ApiError."""
 
 
 class ListedClaims:

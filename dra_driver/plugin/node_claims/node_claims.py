@@ -18,13 +18,13 @@ from typing import Protocol
 
 from dra_driver.hardware.facts import Problem
 from dra_driver.kube.answers import NOT_FOUND
+from dra_driver.kube.ports import ClaimApi, NodeApi
 from dra_driver.model.errors import ApiError, DriverError, LedgerError, NodeError, Retry
 from dra_driver.model.kubernetes import KUBELET_LISTS_CLAIMS_MINOR, minor_of
-from dra_driver.model.wire import ClaimWire, Wire
+from dra_driver.model.wire import ClaimWire
 from dra_driver.plugin.ledger.ledger import Ledger
-from dra_driver.plugin.ledger.record import ClaimState, Record
+from dra_driver.plugin.ledger.record import ClaimRecord, ClaimState
 from dra_driver.plugin.node_claims.claim_results import ClaimName, uid_of
-from dra_driver.plugin.node_claims.gone_claims import ClaimApi
 from dra_driver.plugin.node_claims.listed_claims import LIST_SECONDS, ListedClaims
 from dra_driver.plugin.node_claims.pod_resources import CODE, ClaimHere, HeldDevice, PodsHere, with_devices
 from dra_driver.plugin.node_identity import NodeIdentity
@@ -41,18 +41,15 @@ SILENT = "node.kubelet-silent"
 _FORBIDDEN = 403
 
 
-class Kubelet(Protocol):
+class KubeletPods(Protocol):
     """What is asked of the kubelet."""
 
     def pods(self) -> PodsHere:
         """Return this node's pods and their claims. Raises: NodeError."""
 
 
-class NodeAndClaimApi(ClaimApi, Protocol):
+class NodeAndClaimApi(NodeApi, ClaimApi, Protocol):
     """What is asked of the API server."""
-
-    def get_node(self, name: str) -> Wire:
-        """Read a node. Raises: ApiError."""
 
 
 class NodeClaims:
@@ -64,7 +61,7 @@ class NodeClaims:
         name: str,
         *,
         api: NodeAndClaimApi,
-        kubelet: Kubelet,
+        kubelet: KubeletPods,
         ledger: Ledger,
         listed: ListedClaims | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -141,14 +138,14 @@ class NodeClaims:
                 )
             return found
 
-    def is_here(self, record: Record) -> bool:
+    def is_here(self, record: ClaimRecord) -> bool:
         """Return whether the kubelet reports that a pod of this node has the claim; False when it does not answer."""
         try:
             return (record.namespace, record.name) in self.here().claims
         except NodeError:
             return False
 
-    def examine(self, records: Iterable[Record]) -> None:
+    def examine(self, records: Iterable[ClaimRecord]) -> None:
         """Check whether the kubelet reports claims at all; it should report those that were prepared in this boot."""
         prepared = [r for r in records if r.state == ClaimState.PREPARED and r.boot_id == self._node.boot_id and r.name]
         try:

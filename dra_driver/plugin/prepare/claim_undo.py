@@ -14,7 +14,7 @@ from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.effects.cdi_file import DriverCdiNames
 from dra_driver.plugin.effects.steps import Effects
 from dra_driver.plugin.ledger.ledger import Ledger, as_far_as_there_is_room
-from dra_driver.plugin.ledger.record import UNFINISHED, ClaimState, Record
+from dra_driver.plugin.ledger.record import UNFINISHED, ClaimRecord, ClaimState
 from dra_driver.plugin.ledger.recorded_steps import ends_with_power, is_only_file
 from dra_driver.plugin.locks import NodeLocks, claim_lock, device_lock
 from dra_driver.plugin.neighbours.leftovers import remove_leftover
@@ -85,7 +85,7 @@ class ClaimUndo:
         log.info("half-done claim undone", extra=fields(claim=record.full_name, claim_uid=uid))
         return True
 
-    def undo(self, record: Record, deadline: Deadline) -> None:
+    def undo(self, record: ClaimRecord, deadline: Deadline) -> None:
         """Undo a recorded claim and remove its record. The caller holds the claim's lock. Raises: DriverError.
 
         If the ledger is read-only, the row stays; undoing again does no harm. A claim for which only a file was written

@@ -18,7 +18,7 @@ from pathlib import Path
 from dra_driver.model.errors import DriverError
 from dra_driver.plugin.ledger.kept_back import KeptBack
 from dra_driver.plugin.ledger.ledger import Ledger
-from dra_driver.plugin.ledger.record import Record
+from dra_driver.plugin.ledger.record import ClaimRecord
 from dra_driver.plugin.prepare.running_pods import PROC, pods_with_folders, pods_with_processes
 from dra_driver.plugin.prepare.waiting import InterruptiblePause
 from dra_driver.telemetry.logs import fields
@@ -44,7 +44,7 @@ class Guard:
         self._loop = Loop("guard", self._turn, failure=failure, fault_s=FAULT_SECONDS)
         self._told: set[str] = set()  # claims whose pods were reported as still running
 
-    def pods_left(self, record: Record) -> tuple[str, ...]:
+    def pods_left(self, record: ClaimRecord) -> tuple[str, ...]:
         """Return the pods of a claim that may still use the devices that no other claim shares with it."""
         if not record.exclusive_names():
             return ()

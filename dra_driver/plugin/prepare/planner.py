@@ -14,11 +14,11 @@ from dra_driver.hardware.port import Hardware, Partitionable
 from dra_driver.inventory.device import Device
 from dra_driver.inventory.offering import CurrentInventory
 from dra_driver.kube.answers import NOT_FOUND
+from dra_driver.kube.ports import ClaimApi
 from dra_driver.model.edits import Edits
 from dra_driver.model.errors import GPU_LOST, ApiError, ClaimError, DriverError, HardwareError, Retry
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.ledger.ledger import Ledger
-from dra_driver.plugin.node_claims.gone_claims import ClaimApi
 from dra_driver.plugin.node_identity import NodeIdentity
 from dra_driver.plugin.prepare.waiting import InterruptiblePause
 

@@ -22,7 +22,7 @@ from dra_driver.plugin.effects.sharing.separation import require_separation
 from dra_driver.plugin.effects.steps import Effects
 from dra_driver.plugin.ledger.conflicts import Conflict
 from dra_driver.plugin.ledger.ledger import Ledger
-from dra_driver.plugin.ledger.record import UNFINISHED, ClaimState, Record, record_of_plan
+from dra_driver.plugin.ledger.record import UNFINISHED, ClaimRecord, ClaimState, record_of_plan
 from dra_driver.plugin.ledger.recorded_steps import ends_with_power, is_only_file
 from dra_driver.plugin.locks import NodeLocks, claim_lock, device_lock
 from dra_driver.plugin.prepare.claim_undo import UNDO_SECONDS, ClaimUndo
@@ -110,7 +110,7 @@ class Preparer:
                 require_separation(plan, self._ledger.effects)
                 return self._begin(plan, deadline)
 
-    def _repeat(self, record: Record, plan: PreparePlan, deadline: Deadline) -> bool:
+    def _repeat(self, record: ClaimRecord, plan: PreparePlan, deadline: Deadline) -> bool:
         """Restore a claim that was prepared before; return False if it has to be undone and prepared again."""
         claim = plan.claim
         if record.state in UNFINISHED:
@@ -127,11 +127,11 @@ class Preparer:
             self._update(record, plan, run)
         return True
 
-    def _run(self, record: Record, plan: PreparePlan, deadline: Deadline) -> StepRun:
+    def _run(self, record: ClaimRecord, plan: PreparePlan, deadline: Deadline) -> StepRun:
         """Return a run of the plan's steps, with what is recorded of the claim."""
         return StepRun(record.uid, self._effects.carried_over(plan.steps, record.steps), self._ledger, deadline)
 
-    def _update(self, record: Record, plan: PreparePlan, run: StepRun) -> None:
+    def _update(self, record: ClaimRecord, plan: PreparePlan, run: StepRun) -> None:
         """Record what a repeated call found to differ from the record. Most calls write nothing."""
         self._ledger.hold(record.uid, plan.occupied)
         if run.recorded != record.steps:
@@ -161,7 +161,7 @@ class Preparer:
             self._finish(intent, plan, deadline)
         return rivals
 
-    def _finish(self, intent: Record, plan: PreparePlan, deadline: Deadline) -> None:
+    def _finish(self, intent: ClaimRecord, plan: PreparePlan, deadline: Deadline) -> None:
         """Carry out the steps and commit, unless that is recorded; after an error, undo them."""
         run = StepRun(intent.uid, intent.steps, self._ledger, deadline)
         try:

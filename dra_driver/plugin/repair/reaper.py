@@ -20,7 +20,7 @@ from typing import Protocol
 from dra_driver.cdi import ids
 from dra_driver.cdi.store import CdiStore
 from dra_driver.model.errors import DriverError
-from dra_driver.plugin.ledger.record import Record
+from dra_driver.plugin.ledger.record import ClaimRecord
 from dra_driver.plugin.repair.repair import Repair
 from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.loop import Loop
@@ -42,7 +42,7 @@ class Chore(Protocol):
 class ClaimsHere(Protocol):
     """The claims of this node's pods, as the kubelet reports them."""
 
-    def is_here(self, record: Record) -> bool:
+    def is_here(self, record: ClaimRecord) -> bool:
         """Return whether the kubelet reports that a pod has the claim; False where it does not answer."""
 
 
@@ -118,7 +118,7 @@ class Reaper:
                 log.warning("claim not reaped", extra=fields(claim=record.full_name, code=error.code, err=str(error)))
         return count
 
-    def _to_ask(self, records: Iterable[Record]) -> Iterator[Record]:
+    def _to_ask(self, records: Iterable[ClaimRecord]) -> Iterator[ClaimRecord]:
         """Return an iterator over the claims to ask about now: those already missing, then the longest overdue."""
         absent = [record for record in records if self._claims is None or not self._claims.is_here(record)]
         self._due = {r.uid: self._due.get(r.uid, float("-inf")) for r in absent}

@@ -19,7 +19,7 @@ from dra_driver.cdi import ids
 from dra_driver.cdi.store import CdiStore
 from dra_driver.claims.allocated import AllocatedClaim, AllocatedDevice
 from dra_driver.plugin.effects.file_records import EFFECT_ENV, partitions_of_env, sharing_of_env
-from dra_driver.plugin.ledger.record import ClaimState, Record
+from dra_driver.plugin.ledger.record import ClaimRecord, ClaimState
 from dra_driver.plugin.ledger.recorded_steps import RecordedFile, RecordedPartition, RecordedSharing
 from dra_driver.telemetry.logs import fields
 
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 _SHARE = re.compile(r"(.+)-([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})")
 
 
-def recover_from(store: CdiStore, driver: str) -> Callable[[], tuple[Record, ...]]:
+def recover_from(store: CdiStore, driver: str) -> Callable[[], tuple[ClaimRecord, ...]]:
     """Return the function that a Ledger calls if it has to begin again with an empty database."""
     return lambda: tuple(_records(store, driver))
 
@@ -45,7 +45,7 @@ def made_partitions(store: CdiStore, file: str, uid: str) -> Iterator[RecordedPa
         yield from partitions_of_env(device, _env(entry))
 
 
-def _records(store: CdiStore, driver: str) -> Iterator[Record]:
+def _records(store: CdiStore, driver: str) -> Iterator[ClaimRecord]:
     for file in store.list(ids.vendor(driver)):
         uid = ids.claim_uid_of(driver, file)
         if uid is None:
@@ -53,7 +53,7 @@ def _records(store: CdiStore, driver: str) -> Iterator[Record]:
         claim = AllocatedClaim(uid, "", "", tuple(_devices(store, file, uid)))
         if not claim.devices:
             log.warning("CDI file names no device, so the claim will hold none", extra=fields(file=file, claim_uid=uid))
-        yield Record(
+        yield ClaimRecord(
             uid=uid,
             namespace="",
             name="",

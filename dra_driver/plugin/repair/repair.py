@@ -19,7 +19,7 @@ from dra_driver.plugin.effects.late_pods import LatePods
 from dra_driver.plugin.effects.sharing.holders import SharingHolders
 from dra_driver.plugin.effects.steps import Effects
 from dra_driver.plugin.ledger.ledger import Ledger
-from dra_driver.plugin.ledger.record import ClaimState, Record
+from dra_driver.plugin.ledger.record import ClaimRecord, ClaimState
 from dra_driver.plugin.locks import NodeLocks, claim_lock
 from dra_driver.plugin.mig.mig_modes import MigModes
 from dra_driver.plugin.node_claims.gone_claims import GoneClaims
@@ -139,7 +139,7 @@ class Repair:
         """Rewrite one claim's file, and return whether it had to change. Raises: DriverError."""
         deadline = Deadline.after(BUDGET_SECONDS)
         with self._locks.hold([claim_lock(uid)], deadline):
-            record: Record | None = self.ledger.get(uid)
+            record: ClaimRecord | None = self.ledger.get(uid)
             if record is None or record.state != ClaimState.PREPARED:
                 return False
             plan = self._planner.plan(record.claim())

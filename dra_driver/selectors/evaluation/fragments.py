@@ -17,7 +17,7 @@ from dra_driver.selectors.library.rendering import kind_of, render
 from dra_driver.selectors.syntax.depth import room_for
 from dra_driver.selectors.syntax.nodes import Node, height
 from dra_driver.selectors.syntax.parser import parse
-from dra_driver.selectors.syntax.source import Source
+from dra_driver.selectors.syntax.source import ExpressionText
 from dra_driver.selectors.values.equality import Work
 from dra_driver.selectors.values.values import CelAbort, CelError
 
@@ -74,7 +74,7 @@ def compile_fragment(text: str, declarations: Declarations) -> Fragment:
         if root is not None:
             faults = check(root, declarations) or validate(root)
         if root is None or faults:
-            report, position = Source(text).report(faults)
+            report, position = ExpressionText(text).report(faults)
             grammar = any(fault.message.startswith("Syntax error") for fault in faults)
             kind = CompileErrorKind.SYNTAX if grammar else CompileErrorKind.TYPE
             raise SelectorCompileError(kind, f"compilation failed: {report}", position=position)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from dra_driver.selectors.engine import SelectorRuntimeError
 from dra_driver.selectors.evaluation.device_view import DeviceView
 from dra_driver.selectors.kubernetes_engine import KubernetesEngine, KubernetesSelector
-from dra_driver.selectors.remedies.mistake import Written
+from dra_driver.selectors.remedies.mistake import WrittenExpression
 from dra_driver.selectors.remedies.names import KnownNames
 from dra_driver.selectors.values.patience import ask
 
@@ -73,9 +73,9 @@ class LintSubject:
         """The names of the devices."""
         return KnownNames.of(self.views) if self.known is None else self.known
 
-    def written(self) -> Written:
+    def written(self) -> WrittenExpression:
         """Return the selector with those names, to look for mistakes in."""
-        return Written(self.selector.expression, self.selector.program.root, self.names)
+        return WrittenExpression(self.selector.expression, self.selector.program.root, self.names)
 
     @property
     def total(self) -> int:

@@ -31,7 +31,7 @@ class Mistake:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenExpression:
     """An expression that may have mistakes, as text and as a tree, with the names that devices have."""
 
     expression: str

@@ -37,7 +37,7 @@ class NamePlace:
 
 
 @dataclass(slots=True)
-class _Held:
+class _SeenNames:
     kinds: set[str]
     values: set[Any]
 
@@ -49,7 +49,7 @@ class KnownNames:
     """
 
     def __init__(self) -> None:
-        self._held: dict[NamePlace, _Held] = {}
+        self._held: dict[NamePlace, _SeenNames] = {}
         self.is_of_devices = True
 
     @classmethod
@@ -105,7 +105,7 @@ class KnownNames:
                 yield place
 
     def _add(self, place: NamePlace, kind: str, value: Any = None) -> None:
-        held = self._held.setdefault(place, _Held(set(), set()))
+        held = self._held.setdefault(place, _SeenNames(set(), set()))
         held.kinds.add(kind)
         if kind in {"string", "version", "quantity"} and len(held.values) < _MOST_VALUES:
             held.values.add(value.number if isinstance(value, CelQuantity) else value)
@@ -118,7 +118,7 @@ class KnownNames:
             for row in rows:
                 domain, slash, name = row.name.rpartition("/")
                 place = NamePlace(field, domain if slash else NVIDIA_DRIVER, name)
-                self._held.setdefault(place, _Held(set(), set())).kinds.add(str(row.kind))
+                self._held.setdefault(place, _SeenNames(set(), set())).kinds.add(str(row.kind))
 
 
 def kind_of_value(value: Any) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 
 from dra_driver.model.quantity import Quantity
-from dra_driver.selectors.remedies.mistake import Mistake, Written, place_of, quoted
+from dra_driver.selectors.remedies.mistake import Mistake, WrittenExpression, place_of, quoted
 from dra_driver.selectors.remedies.repair import quantity_text, version_text
 from dra_driver.selectors.syntax.nodes import Call, Literal, Node
 
@@ -23,7 +23,7 @@ _NOUNS = {"quantity": "a quantity", "version": "a version"}
 _MEBI, _GIBI = 1 << 20, 1 << 30
 
 
-def operator_mistakes(written: Written) -> Iterator[Mistake]:
+def operator_mistakes(written: WrittenExpression) -> Iterator[Mistake]:
     """Yield the comparisons that do not compile, or always fail, because of their types."""
     for node in written.nodes():
         if type(node) is not Call:
@@ -34,7 +34,7 @@ def operator_mistakes(written: Written) -> Iterator[Mistake]:
             yield from _argument(written, node, node.target)
 
 
-def _compared(written: Written, node: Call) -> Iterator[Mistake]:
+def _compared(written: WrittenExpression, node: Call) -> Iterator[Mistake]:
     operator = _ORDER.get(node.function) or _EQUAL[node.function]
     left, right = node.args
     kinds = written.kind(left), written.kind(right)
@@ -60,7 +60,7 @@ def _compared(written: Written, node: Call) -> Iterator[Mistake]:
     yield written.mistake(rule, message, node, text)
 
 
-def _argument(written: Written, node: Call, target: Node) -> Iterator[Mistake]:
+def _argument(written: WrittenExpression, node: Call, target: Node) -> Iterator[Mistake]:
     """Wrap a text or number that a quantity or version is compared with by a method."""
     [argument] = node.args
     special = written.kind(target)
@@ -72,7 +72,7 @@ def _argument(written: Written, node: Call, target: Node) -> Iterator[Mistake]:
         yield written.mistake("bad-literal", message, argument, wanted)
 
 
-def _wrapped(written: Written, value: Node, literal: Node, special: str) -> str | None:
+def _wrapped(written: WrittenExpression, value: Node, literal: Node, special: str) -> str | None:
     """Return quantity("…") or semver("…") for a literal, or None if it is none or can't be read."""
     if type(literal) is not Literal or type(literal.value) not in {str, int, float}:
         return None
@@ -91,7 +91,7 @@ def _plain(number: float) -> str:
     return format(Decimal(repr(number)).normalize(), "f")
 
 
-def _is_in_gibibytes(written: Written, value: Node, number: float) -> bool:
+def _is_in_gibibytes(written: WrittenExpression, value: Node, number: float) -> bool:
     """Return whether a bare number can only mean GiB: devices have bytes by the billion, and it is below a million."""
     place = place_of(value)
     if place is None or not 0 < number < _MEBI:
@@ -102,7 +102,7 @@ def _is_in_gibibytes(written: Written, value: Node, number: float) -> bool:
     return min(known) >= _GIBI / 4 if known else place.name == "memory"
 
 
-def _last(node: Node, written: Written) -> str:
+def _last(node: Node, written: WrittenExpression) -> str:
     place = place_of(node)
     return place.name if place else written.text(node)
 

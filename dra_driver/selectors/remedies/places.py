@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from difflib import get_close_matches
 
-from dra_driver.selectors.remedies.mistake import Mistake, Written, place_of, quoted, steps_of
+from dra_driver.selectors.remedies.mistake import Mistake, WrittenExpression, place_of, quoted, steps_of
 from dra_driver.selectors.remedies.names import ATTRIBUTES, CAPACITY, NOUNS, KnownNames, NamePlace
 from dra_driver.selectors.syntax.nodes import Call, Comprehension, Ident, ListLiteral, Node, Select, qualified_name
 
@@ -20,7 +20,7 @@ _FIELDS = ("driver", ATTRIBUTES, CAPACITY, "allowMultipleAllocations")
 _FIELD_SLIPS = {"attribute": ATTRIBUTES, "attr": ATTRIBUTES, "attrs": ATTRIBUTES, "capacities": CAPACITY}
 
 
-def place_mistakes(written: Written) -> Iterator[Mistake]:
+def place_mistakes(written: WrittenExpression) -> Iterator[Mistake]:
     """Yield the names that stand in the wrong place, the outermost reads only."""
     nodes = written.nodes()
     inner = {id(_operand(node)) for node in nodes} - {id(None)}
@@ -81,7 +81,7 @@ def _attributes_called_type(nodes: list[Node]) -> set[int]:
     return found
 
 
-def _undeclared(written: Written, node: Node, base: Ident, *, is_text: bool) -> Iterator[Mistake]:
+def _undeclared(written: WrittenExpression, node: Node, base: Ident, *, is_text: bool) -> Iterator[Mistake]:
     """Explain a word that stands for nothing: a name that needs its place, or a text that needs quotes."""
     name, whole = base.name, qualified_name(node) if type(node) is not Ident else base.name
     if name in _FIELDS:
@@ -107,7 +107,7 @@ def _undeclared(written: Written, node: Node, base: Ident, *, is_text: bool) -> 
         )
 
 
-def _misplaced(written: Written, node: Node) -> Iterator[Mistake]:
+def _misplaced(written: WrittenExpression, node: Node) -> Iterator[Mistake]:
     """Compare a path below `device` with the names that devices have."""
     steps = steps_of(node)
     if not steps:
@@ -127,7 +127,7 @@ def _misplaced(written: Written, node: Node) -> Iterator[Mistake]:
         yield from _wrong_place(written, node, place)
 
 
-def _renamed(written: Written, node: Node, field: str) -> str:
+def _renamed(written: WrittenExpression, node: Node, field: str) -> str:
     """Return the text of a path with another field of device."""
     inner: Node = node
     while (operand := _operand(inner)) is not None and type(operand) is not Ident:
@@ -135,7 +135,7 @@ def _renamed(written: Written, node: Node, field: str) -> str:
     return f"device.{field}{written.expression[inner.end : node.end]}"
 
 
-def _without_domain(written: Written, node: Node, field: str, key: str) -> Iterator[Mistake]:
+def _without_domain(written: WrittenExpression, node: Node, field: str, key: str) -> Iterator[Mistake]:
     """Report a name that is read as if it were a domain."""
     domain, slash, name = key.rpartition("/")
     if key in written.names.domains:
@@ -149,7 +149,7 @@ def _without_domain(written: Written, node: Node, field: str, key: str) -> Itera
     yield written.mistake(_RULE, message.replace("'", '"'), node, _as_written(node, places[0]), key)
 
 
-def _wrong_place(written: Written, node: Node, place: NamePlace) -> Iterator[Mistake]:
+def _wrong_place(written: WrittenExpression, node: Node, place: NamePlace) -> Iterator[Mistake]:
     """Report a name that no device has there, and where it is."""
     if place in written.names:
         return

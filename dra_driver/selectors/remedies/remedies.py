@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from dra_driver.selectors.checking.checker import check
 from dra_driver.selectors.checking.declarations import Declarations
-from dra_driver.selectors.remedies.mistake import Mistake, Written
+from dra_driver.selectors.remedies.mistake import Mistake, WrittenExpression
 from dra_driver.selectors.remedies.names import KnownNames
 from dra_driver.selectors.remedies.operators import operator_mistakes
 from dra_driver.selectors.remedies.places import place_mistakes
@@ -63,11 +63,11 @@ def mistakes(text: str, declarations: Declarations, names: KnownNames) -> Iterat
             found = list(spelling_mistakes(text))
         else:
             check(root, declarations)
-            found = list(mistakes_of(Written(text, root, names)))
+            found = list(mistakes_of(WrittenExpression(text, root, names)))
     yield from found
 
 
-def mistakes_of(written: Written) -> Iterator[Mistake]:
+def mistakes_of(written: WrittenExpression) -> Iterator[Mistake]:
     """Yield the mistakes in a tree."""
     yield from place_mistakes(written)
     yield from operator_mistakes(written)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dra_driver.selectors.remedies.mistake import Mistake, Written, place_of, quoted
+from dra_driver.selectors.remedies.mistake import Mistake, WrittenExpression, place_of, quoted
 from dra_driver.selectors.remedies.repair import quantity_text, version_text
 from dra_driver.selectors.syntax.nodes import Call, ListLiteral, Literal, Node
 
@@ -16,7 +16,7 @@ _EQUAL = frozenset({"_==_", "_!=_"})
 _SEARCHES = frozenset({"contains", "startsWith", "endsWith"})
 
 
-def value_mistakes(written: Written) -> Iterator[Mistake]:
+def value_mistakes(written: WrittenExpression) -> Iterator[Mistake]:
     """Yield the literals and searches that can't be meant."""
     for node in written.nodes():
         if type(node) is not Call:
@@ -33,7 +33,7 @@ def value_mistakes(written: Written) -> Iterator[Mistake]:
             yield from _other_case(written, node.target, node.args[0], node.function)
 
 
-def _unreadable(written: Written, node: Call) -> Iterator[Mistake]:
+def _unreadable(written: WrittenExpression, node: Call) -> Iterator[Mistake]:
     """Report quantity("40GB") and semver("570"), which fail on every device."""
     if node.function not in {"quantity", "semver"} or node.target is not None or len(node.args) != 1:
         return
@@ -47,7 +47,7 @@ def _unreadable(written: Written, node: Call) -> Iterator[Mistake]:
         yield written.mistake("bad-literal", message, literal, quoted(better))
 
 
-def _membership(written: Written, value: Node, holder: Node) -> Iterator[Mistake]:
+def _membership(written: WrittenExpression, value: Node, holder: Node) -> Iterator[Mistake]:
     if type(holder) is ListLiteral:
         for element in holder.elements:
             if type(element) is Literal:
@@ -60,7 +60,7 @@ def _membership(written: Written, value: Node, holder: Node) -> Iterator[Mistake
         yield written.mistake("wrong-type", message, whole, text)
 
 
-def _other_type(written: Written, value: Node, literal: Literal) -> Iterator[Mistake]:
+def _other_type(written: WrittenExpression, value: Node, literal: Literal) -> Iterator[Mistake]:
     """Report a number or bool in quotes, or a text without them, which equals nothing."""
     kind, wanted, place = written.kind(value), literal.value, place_of(value)
     if place is None or kind not in {"int", "bool", "string"}:
@@ -78,7 +78,7 @@ def _other_type(written: Written, value: Node, literal: Literal) -> Iterator[Mis
         yield written.mistake("wrong-type", message, literal, better)
 
 
-def _other_case(written: Written, value: Node, literal: Literal, search: str) -> Iterator[Mistake]:
+def _other_case(written: WrittenExpression, value: Node, literal: Literal, search: str) -> Iterator[Mistake]:
     """Report a text that devices have in another case only."""
     place, wanted = place_of(value), literal.value
     if place is None or type(wanted) is not str or not wanted or written.kind(value) != "string":

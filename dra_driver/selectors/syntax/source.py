@@ -23,7 +23,7 @@ class SyntaxFault:
     message: str
 
 
-class Source:
+class ExpressionText:
     """The text of one expression."""
 
     __slots__ = ("_starts", "text")

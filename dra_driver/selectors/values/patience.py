@@ -19,11 +19,11 @@ QUICK_COST = 20_000
 STEPS = 256  # evaluation steps between two checks: less than a millisecond
 
 
-class _Held(threading.local):
+class _HeldCheck(threading.local):
     check: Check | None = None
 
 
-_held = _Held()
+_held = _HeldCheck()
 
 
 class OutOfPatienceError(Exception):

@@ -13,7 +13,7 @@ from dra_driver.views.envelope import DocumentKind, OutputDocument, plain
 
 
 @dataclass(frozen=True, slots=True)
-class Flag:
+class BranchFlag:
     """Something that deserves a reader's attention; `code` is stable."""
 
     code: str
@@ -36,7 +36,7 @@ class Branch:
     name: str
     text: str = ""
     fill: float | None = None
-    flags: tuple[Flag, ...] = ()
+    flags: tuple[BranchFlag, ...] = ()
     children: list[Branch] = field(default_factory=list)
     like: tuple[str, ...] = ()
     facts: Wire = field(default_factory=dict)

@@ -14,7 +14,7 @@ from dra_driver.allocation.pools.held import claim_name
 from dra_driver.allocation.pools.replicas import names_of
 from dra_driver.allocation.pools.taints import taint_text
 from dra_driver.model.wire import ClaimWire, SliceWire, Wire
-from dra_driver.views.fleet.branch import Branch, Flag
+from dra_driver.views.fleet.branch import Branch, BranchFlag
 
 TERMINATING = "Terminating"  # the word that kubectl shows for what is being deleted
 Pods = Mapping[tuple[Any, Any], Wire] | None  # by namespace and name; None if the pods are not known
@@ -56,7 +56,7 @@ def picture_of_claims(
         for result in _results(claim):
             key = (result["driver"], result["pool"], result["device"])
             is_known = slices is None or key in published
-            flags = tainted.get(key, ()) if is_known else (Flag("not-published", "not published any more"),)
+            flags = tainted.get(key, ()) if is_known else (BranchFlag("not-published", "not published any more"),)
             text = f"for {result['request']}{_consumed(result)}"
             facts = {"driver": key[0], "pool": key[1], "device": key[2], **_result_facts(result)}
             held.append(Branch("device", f"{place_name(*key[:2])}/{key[2]}", text, flags=flags, facts=facts))
@@ -65,11 +65,11 @@ def picture_of_claims(
     return branches
 
 
-def _taint_flags(slices: Sequence[SliceWire]) -> dict[DeviceId, tuple[Flag, ...]]:
+def _taint_flags(slices: Sequence[SliceWire]) -> dict[DeviceId, tuple[BranchFlag, ...]]:
     """Return a flag for each taint of each device that has any."""
     return {
         (one["spec"]["driver"], one["spec"]["pool"]["name"], device["name"]): tuple(
-            Flag("taint", f"taint {taint_text(taint)}") for taint in device["taints"]
+            BranchFlag("taint", f"taint {taint_text(taint)}") for taint in device["taints"]
         )
         for one in slices
         for device in one["spec"].get("devices") or ()
@@ -94,7 +94,7 @@ def claim_branch(claim: ClaimWire, pods: Pods, result: Wire | None = None) -> Br
     reserved: Sequence[Wire] = status.get("reservedFor") or ()
     flags = []
     if status.get("allocation") and not reserved:
-        flags.append(Flag("unused", "allocated, but no pod uses it"))
+        flags.append(BranchFlag("unused", "allocated, but no pod uses it"))
     text = "" if status.get("allocation") else "waits for an allocation"
     if result is not None:
         text = "admin access" if result.get("adminAccess") else f"request {result['request']}{_consumed(result)}"
@@ -125,16 +125,16 @@ def _result_facts(result: Wire) -> Wire:
     }
 
 
-def _pod(reserved: Wire, pod: Wire | None, *, is_known: bool) -> tuple[str, tuple[Flag, ...]]:
+def _pod(reserved: Wire, pod: Wire | None, *, is_known: bool) -> tuple[str, tuple[BranchFlag, ...]]:
     if pod is None or (reserved.get("uid") and pod["metadata"].get("uid") not in {None, reserved["uid"]}):
-        return "", (Flag("leaked", "leaked reservation: there is no such pod"),) if is_known else ()
+        return "", (BranchFlag("leaked", "leaked reservation: there is no such pod"),) if is_known else ()
     phase = (pod.get("status") or {}).get("phase") or ""
     if phase in {"Succeeded", "Failed"}:
-        return phase, (Flag("leaked", "leaked reservation: the pod has ended"),)
+        return phase, (BranchFlag("leaked", "leaked reservation: the pod has ended"),)
     if pod["metadata"].get("deletionTimestamp"):
         return TERMINATING, ()
     if phase == "Pending" and (pod.get("spec") or {}).get("nodeName"):
-        return phase, (Flag("not-prepared", "its devices are not prepared yet"),)
+        return phase, (BranchFlag("not-prepared", "its devices are not prepared yet"),)
     return phase, ()
 
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dra_driver.allocation.pools.replicas import Replica, Shape
+from dra_driver.allocation.pools.replicas import Replica, ReplicaShape
 from dra_driver.hardware.port import Hardware
 from dra_driver.inventory.sharing.rules import NOTHING_SHARED, SharingRules
 from dra_driver.model.errors import InputError
@@ -46,7 +46,7 @@ class Repeat:
 
     node: str
     names: tuple[str, ...]
-    shapes: tuple[Shape, ...]
+    shapes: tuple[ReplicaShape, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ def _repeats(specs: Sequence[dict[str, Any]]) -> tuple[Repeat, ...]:
     """
     from dra_driver.allocation.explaining.node_kinds import FEW_NODES
 
-    shapes: dict[str, list[Shape] | None] = {}
+    shapes: dict[str, list[ReplicaShape] | None] = {}
     for spec in specs:
         node, devices = spec.get("nodeName"), spec.get("devices")
         pool = spec.get("pool")
@@ -237,7 +237,7 @@ def fleet_of_profile(
     return Fleet(devices, (f"{times}profile {name_or_path}",), simulated.notes, repeats)
 
 
-def _replicas(shapes: Iterable[Shape], node: str) -> Iterator[FleetDevice]:
+def _replicas(shapes: Iterable[ReplicaShape], node: str) -> Iterator[FleetDevice]:
     for shape in shapes:
         for wire in shape.on(node):
             yield FleetDevice(node, shape.driver, node, wire)

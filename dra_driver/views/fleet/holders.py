@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from dra_driver.model.wire import Wire
-from dra_driver.views.access import Unseen, unseen_document
+from dra_driver.views.access import UnseenObjects, unseen_document
 from dra_driver.views.envelope import DocumentKind, OutputDocument
 
 
@@ -33,7 +33,7 @@ def holder_line(holder: Wire) -> str:
     return f"claim {holder['namespace']}/{holder['name']}: {devices}; used by {users or 'no pod'}"
 
 
-def holders_document(found: Sequence[Wire], driver: str, unseen: Sequence[Unseen]) -> OutputDocument:
+def holders_document(found: Sequence[Wire], driver: str, unseen: Sequence[UnseenObjects]) -> OutputDocument:
     """Return the document of all claims, and of what may not be read."""
     content = {"driver": driver, "claims": list(found), "unseen": unseen_document(unseen)}
     return OutputDocument(DocumentKind.CLAIMS_IN_USE, content)

@@ -18,7 +18,7 @@ from dra_driver.allocation.pools.replicas import Replica, but_for_attributes
 from dra_driver.allocation.pools.taints import taint_text
 from dra_driver.model.wire import ClaimWire, SliceWire, Wire
 from dra_driver.selectors.readset import Read
-from dra_driver.views.fleet.branch import Branch, Flag
+from dra_driver.views.fleet.branch import Branch, BranchFlag
 from dra_driver.views.fleet.claim_branches import Holding, Pods, claim_branch, holdings, place_name
 from dra_driver.views.fleet.device_facts import memory_of, memory_text, profile_of, string_of
 from dra_driver.views.words import plural
@@ -56,7 +56,7 @@ def _silent_nodes(published: Collection[PoolId], held: Mapping[DeviceId, list[Ho
     """Draw the pools that are no longer published, but of which claims hold devices."""
     branches = []
     for pool in dict.fromkeys(key[:2] for key in held if key[:2] not in published):
-        gone = Flag("pool-gone", "gone as a whole: its agent publishes nothing")
+        gone = BranchFlag("pool-gone", "gone as a whole: its agent publishes nothing")
         facts = {"driver": pool[0], "pool": pool[1], "generation": None}
         child = Branch("pool", place_name(*pool), flags=(gone,), facts=facts)
         child.children = list(_ghosts(pool, set(), held, pods))
@@ -106,10 +106,10 @@ def _pool(records: Sequence[SliceRecord], held: Mapping[DeviceId, list[Holding]]
     current = [record for record in records if record.generation == newest]
     flags = []
     if len(current) != current[0].count:
-        flags.append(Flag("incomplete", f"incomplete: {len(current)} of {current[0].count} slices"))
+        flags.append(BranchFlag("incomplete", f"incomplete: {len(current)} of {current[0].count} slices"))
     if len(current) < len(records):
         stale = plural(len(records) - len(current), "slice")
-        flags.append(Flag("stale", f"{stale} of older generations"))
+        flags.append(BranchFlag("stale", f"{stale} of older generations"))
     driver, pool = current[0].pool_id
     facts = {"driver": driver, "pool": pool, "generation": newest}
     branch = Branch("pool", place_name(driver, pool), f"generation {newest}", flags=tuple(flags), facts=facts)
@@ -206,7 +206,7 @@ def _partitions_left(
 def _device(
     device: DeviceRecord, held: Mapping[DeviceId, list[Holding]], pods: Pods, left: Left | None = None
 ) -> Branch:
-    flags = tuple(Flag("taint", f"taint {taint_text(taint)}") for taint in device.wire.get("taints") or ())
+    flags = tuple(BranchFlag("taint", f"taint {taint_text(taint)}") for taint in device.wire.get("taints") or ())
     holders = held.get(device.id, [])
     is_held = any(not one.result.get("adminAccess") for one in holders)
     is_free = not is_held and not flags and (left is None or _fits(device, left))
@@ -245,7 +245,7 @@ def _ghosts(pool: PoolId, names: set[str], held: Mapping[DeviceId, list[Holding]
     """Yield the devices that claims hold although they are not published."""
     for key, holders in held.items():
         if key[:2] == pool and key[2] not in names:
-            flags = (Flag("not-published", "held, but not published"),)
+            flags = (BranchFlag("not-published", "held, but not published"),)
             unknown = dict.fromkeys(("type", "product", "profile", "memory"))
             branch = Branch("device", key[2], flags=flags, facts={**unknown, "state": "held", "taints": []})
             branch.children = [claim_branch(one.claim, pods, one.result) for one in holders]

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from dra_driver.allocation.pools.replicas import Shape
+from dra_driver.allocation.pools.replicas import ReplicaShape
 from dra_driver.controller.layout import lay_out
 from dra_driver.hardware.simulated import load_profile
 from dra_driver.hardware.simulated.hardware import facts_of
@@ -45,7 +45,7 @@ class SliceShape:
     """One slice of every node: its devices, or its counter sets, or both."""
 
     driver: str
-    shape: Shape | None
+    shape: ReplicaShape | None
     counter_sets: tuple[Wire, ...] = ()
 
 
@@ -89,11 +89,13 @@ class ProfileNodes:
         """Yield the slices of a node: one, or as many as the agent makes if there are counters."""
         if not sets:
             if devices:
-                yield SliceShape(NVIDIA_DRIVER, Shape(NVIDIA_DRIVER, devices, varying, self._maker(devices)))
+                yield SliceShape(NVIDIA_DRIVER, ReplicaShape(NVIDIA_DRIVER, devices, varying, self._maker(devices)))
             return
         node = self.name_of(1)
         for spec in lay_out(devices, pool=node, node=node, driver=NVIDIA_DRIVER, server_minor=minor, counter_sets=sets):
-            shape = Shape(NVIDIA_DRIVER, spec.devices, varying, self._maker(spec.devices)) if spec.devices else None
+            shape = (
+                ReplicaShape(NVIDIA_DRIVER, spec.devices, varying, self._maker(spec.devices)) if spec.devices else None
+            )
             yield SliceShape(NVIDIA_DRIVER, shape, spec.counter_sets)
 
     def _maker(self, devices: Sequence[DeviceWire]) -> Callable[[str], Sequence[DeviceWire]]:
@@ -116,8 +118,8 @@ class ProfileNodes:
         return self._latest[1]
 
 
-def _constant(driver: str, devices: Sequence[DeviceWire]) -> Shape:
-    return Shape(driver, devices, (), lambda _: devices)
+def _constant(driver: str, devices: Sequence[DeviceWire]) -> ReplicaShape:
+    return ReplicaShape(driver, devices, (), lambda _: devices)
 
 
 def read_count(text: str) -> tuple[str, int]:

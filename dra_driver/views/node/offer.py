@@ -26,7 +26,7 @@ SHARED = "whole, and shared"
 
 
 @dataclass(frozen=True, slots=True)
-class NodeOffer:
+class OfferPreview:
     """What a node would publish. `is_counting` is None if no server answered whether it keeps shared counters.
 
     `server` is the server that was asked, or why none was; `exceptions` says which GPUs are not cut on demand, and why.
@@ -50,7 +50,7 @@ class NodeOffer:
         return bool(self.inventory.offering.counter_sets)
 
 
-def offer_of(selected: Chosen, facts: Facts, access: ClusterAccess, rules: SharingRules) -> NodeOffer:
+def offer_of(selected: Chosen, facts: Facts, access: ClusterAccess, rules: SharingRules) -> OfferPreview:
     """Work out what the agent would publish for this hardware."""
     policy = MigPolicy(selected.is_mig_dynamic, selected.has_all_profiles, _ownership(selected))
     inventory = build_inventory(facts, policy, rules)
@@ -59,7 +59,7 @@ def offer_of(selected: Chosen, facts: Facts, access: ClusterAccess, rules: Shari
     said = {gpu.pci_address: SHARED if gpu.pci_address in shared else how_offered(gpu, policy) for gpu in cuttable}
     exceptions = {address: how for address, how in said.items() if how != ON_DEMAND}
     is_counting, server = _ask(selected, inventory, access) if inventory.offering.counter_sets else (None, "")
-    return NodeOffer(inventory, is_counting, server, exceptions)
+    return OfferPreview(inventory, is_counting, server, exceptions)
 
 
 def runs_here(selected: Chosen) -> bool:

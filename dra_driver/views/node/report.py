@@ -20,7 +20,7 @@ from dra_driver.plugin.neighbours.device_plugin import live_sockets
 from dra_driver.views.access import ClusterAccess
 from dra_driver.views.envelope import DocumentKind, OutputDocument
 from dra_driver.views.node.fault_rows import fault_rows
-from dra_driver.views.node.offer import NodeOffer, offer_of
+from dra_driver.views.node.offer import OfferPreview, offer_of
 from dra_driver.views.node.settings import Chosen
 
 
@@ -34,7 +34,7 @@ class NodeReport:
 
     selected: Chosen
     facts: Facts
-    offer: NodeOffer
+    offer: OfferPreview
     left_out: tuple[str, ...]
     withheld: str
     faults: tuple[Wire, ...] = ()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dra_driver.allocation.pools.replicas import Replica, Shape
+from dra_driver.allocation.pools.replicas import Replica, ReplicaShape
 from dra_driver.documents.json_pattern import Opener, OpenText, Path, TextPattern, put_in
 from dra_driver.documents.shared_values import SharedValues
 from dra_driver.model.wire import DeviceWire, Wire
@@ -37,7 +37,7 @@ class _SliceKind:
         self._devices: list[DeviceWire] = wire["spec"]["devices"]
         self._holes: set[int] = set()
         self._own: dict[str, _Own] = {}
-        self.shape = Shape(wire["spec"]["driver"], self._devices, (), self._make, is_simulated=False)
+        self.shape = ReplicaShape(wire["spec"]["driver"], self._devices, (), self._make, is_simulated=False)
         self._renew()
 
     def match(self, text: str, place: int) -> tuple[Wire, int] | None:

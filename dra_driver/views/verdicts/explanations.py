@@ -10,7 +10,7 @@ from difflib import get_close_matches
 
 from dra_driver.model.errors import UsageError
 from dra_driver.model.wire import Wire
-from dra_driver.selectors.explain import Explanation, Part, explain
+from dra_driver.selectors.explain import Explanation, ExpressionPart, explain
 from dra_driver.views.envelope import DocumentKind, OutputDocument
 from dra_driver.views.fleet.devices import Fleet
 from dra_driver.views.verdicts.documents import compiled_document, given_document
@@ -83,7 +83,7 @@ def _document(judged: Judged, given: Given) -> Wire:
     }
 
 
-def _tree(part: Part) -> Wire:
+def _tree(part: ExpressionPart) -> Wire:
     return {
         "text": part.text,
         "value": part.value,

@@ -20,7 +20,7 @@ from dra_driver.selectors.grouping import DeviceGroups
 from dra_driver.selectors.kubernetes_engine import MAX_COST, MAX_EXPRESSION_BYTES, KubernetesSelector
 from dra_driver.selectors.readset import ReadSet
 from dra_driver.views.fleet.devices import Fleet, FleetDevice
-from dra_driver.views.verdicts.queries import Query, Written
+from dra_driver.views.verdicts.queries import Query, WrittenSelector
 from dra_driver.views.words import number
 
 MATCH, NO_MATCH, ABORT = "match", "noMatch", "abort"
@@ -30,14 +30,14 @@ MATCH, NO_MATCH, ABORT = "match", "noMatch", "abort"
 class Compiled:
     """One expression after compilation. `refusal` is why the API server would not store it; None if it would."""
 
-    written: Written
+    written: WrittenSelector
     selector: KubernetesSelector | None
     error: SelectorCompileError | None = None
     refusal: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class DeviceVerdict:
     """The outcome for a device. `step` is the index of the selector that decided; None for a match."""
 
     kind: str
@@ -51,7 +51,7 @@ class Group:
 
     view: DeviceView
     devices: tuple[FleetDevice, ...]
-    verdict: Verdict
+    verdict: DeviceVerdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ def exit_code(judged: Sequence[Judged], environment: Environment) -> ExitCode:
     return ExitCode.OK if all(matched.values()) else ExitCode.NO_MATCH
 
 
-def compile_written(written: Written, engine: Engine, environment: Environment) -> Compiled:
+def compile_written(written: WrittenSelector, engine: Engine, environment: Environment) -> Compiled:
     """Compile one expression."""
     try:
         selector = engine.compile(written.expression, environment=environment)
@@ -180,13 +180,13 @@ def _groups(compiled: Sequence[Compiled], fleet: Fleet) -> list[Group]:
     return [Group(view, tuple(devices), _verdict(selectors, compiled, view)) for view, devices in pairs]
 
 
-def _verdict(selectors: Sequence[KubernetesSelector], compiled: Sequence[Compiled], view: DeviceView) -> Verdict:
+def _verdict(selectors: Sequence[KubernetesSelector], compiled: Sequence[Compiled], view: DeviceView) -> DeviceVerdict:
     for step, selector in enumerate(selectors):
         try:
             if not selector.matches_view(view):
-                return Verdict(NO_MATCH, step)
+                return DeviceVerdict(NO_MATCH, step)
         except SelectorRuntimeError as error:
             label = compiled[step].written.label
             text = error.text if label.startswith("-e") else f"{label}: CEL runtime error: {error.text}"
-            return Verdict(ABORT, step, text)
-    return Verdict(MATCH)
+            return DeviceVerdict(ABORT, step, text)
+    return DeviceVerdict(MATCH)

@@ -35,7 +35,7 @@ SELECTOR_KINDS = (CLASS, CLAIM, TEMPLATE, *_POD_SPECS)
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenSelector:
     """One expression and its location. `document` and `path` lead to it; they are None for -e and the cluster."""
 
     label: str  # in the scheduler's words: "class NAME: selector #0"
@@ -59,7 +59,7 @@ class Query:
 
     title: str
     request: str
-    selectors: list[Written]
+    selectors: list[WrittenSelector]
     users: list[str] = field(default_factory=list)
 
     @property
@@ -74,9 +74,11 @@ def queries_of(
     """Return the queries in the documents. Raises: InputError for invalid objects; ApiError."""
     found: list[Query] = []
     if expressions:
-        written = [Written(f"-e #{n}" if len(expressions) > 1 else "-e", text) for n, text in enumerate(expressions)]
+        written = [
+            WrittenSelector(f"-e #{n}" if len(expressions) > 1 else "-e", text) for n, text in enumerate(expressions)
+        ]
         found.append(Query("-e", "-e", written))
-    builder = _Builder(classes, cluster, documents)
+    builder = _QueryBuilder(classes, cluster, documents)
     found.extend(builder.build())
     return found
 
@@ -91,7 +93,7 @@ class _Owner:
     at: str
 
 
-class _Builder:
+class _QueryBuilder:
     def __init__(self, classes: Classes, cluster: Cluster | None, documents: Sequence[Document]) -> None:
         self._classes = classes
         self._cluster = cluster
@@ -143,13 +145,15 @@ class _Builder:
         self._used.add(wanted)
         for number, (text, steps) in enumerate(_expressions(request, owner.at)):
             label = f"claim {owner.namespace or 'default'}/{owner.name}: selector #{number}"
-            query.selectors.append(Written(label, text, owner.document, (*path, *steps)))
+            query.selectors.append(WrittenSelector(label, text, owner.document, (*path, *steps)))
 
-    def _class_selectors(self, wire: Wire, name: str) -> list[Written]:
+    def _class_selectors(self, wire: Wire, name: str) -> list[WrittenSelector]:
         at = f"DeviceClass {name}"
         spec = _sub(wire, "spec", at)
         return [
-            Written(f"class {name}: selector #{n}", text, self._class_files.get(name), ("spec", *steps), in_class=True)
+            WrittenSelector(
+                f"class {name}: selector #{n}", text, self._class_files.get(name), ("spec", *steps), in_class=True
+            )
             for n, (text, steps) in enumerate(_expressions(spec, at))
         ]
 

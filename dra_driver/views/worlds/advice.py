@@ -19,15 +19,15 @@ from dra_driver.selectors.lint.cure import cure
 from dra_driver.views.worlds.cuda_advice import cuda_advice
 from dra_driver.views.worlds.room_advice import room_advice
 from dra_driver.views.worlds.rules import AppliedRules
-from dra_driver.views.worlds.subjects import Subject
+from dra_driver.views.worlds.subjects import ExplainedSubject
 from dra_driver.views.worlds.world import World
 
 _MOST_VIEWS = 2_000  # devices that are examined for the names and values that the author may have meant
 
 
 def advised(
-    world: World, rules: AppliedRules, subject: Subject, explanation: AllocationExplanation | None
-) -> tuple[Subject, AllocationExplanation | None]:
+    world: World, rules: AppliedRules, subject: ExplainedSubject, explanation: AllocationExplanation | None
+) -> tuple[ExplainedSubject, AllocationExplanation | None]:
     """Add advice to the notes of a subject: on selectors and room if it fits nowhere, and on the CUDA it needs."""
     if explanation is None:
         return subject, explanation
@@ -42,7 +42,7 @@ def advised(
 
 
 def selector_advice(
-    world: World, engine: KubernetesEngine, subject: Subject, views: list[DeviceView]
+    world: World, engine: KubernetesEngine, subject: ExplainedSubject, views: list[DeviceView]
 ) -> tuple[str, ...]:
     """Return what to write instead in the selectors of a subject's claims; () if no rule knows."""
     found: list[str] = []
@@ -61,7 +61,7 @@ def _views(world: World) -> Iterator[DeviceView]:
             yield prepare_device(device, one["spec"]["driver"])
 
 
-def _expressions(subject: Subject) -> Iterator[tuple[str, str, str]]:
+def _expressions(subject: ExplainedSubject) -> Iterator[tuple[str, str, str]]:
     """Yield each selector of the claims: its place, the class of its request, and its text."""
     for claim in subject.claims:
         for request in claim["spec"].get("devices", {}).get("requests") or ():

@@ -15,11 +15,13 @@ from dra_driver.model.wire import Wire
 from dra_driver.selectors.engine import SelectorCompileError, SelectorRuntimeError
 from dra_driver.selectors.evaluation.device_view import DeviceView
 from dra_driver.selectors.kubernetes_engine import KubernetesEngine
-from dra_driver.views.worlds.subjects import Subject
+from dra_driver.views.worlds.subjects import ExplainedSubject
 from dra_driver.views.worlds.world import World
 
 
-def cuda_advice(world: World, engine: KubernetesEngine, subject: Subject, views: list[DeviceView]) -> Iterator[str]:
+def cuda_advice(
+    world: World, engine: KubernetesEngine, subject: ExplainedSubject, views: list[DeviceView]
+) -> Iterator[str]:
     """Yield two sentences for each need that some devices of a request can't meet: what is short, what to write."""
     metadata = [{"metadata": claim["metadata"]} for claim in subject.claims]
     needs = [need for wire in ([subject.pod] if subject.pod else []) + metadata for need in cuda_needs(wire)]

@@ -12,13 +12,13 @@ from dra_driver.model.errors import ExitCode
 from dra_driver.model.wire import Wire
 from dra_driver.views.envelope import DocumentKind, OutputDocument, plain
 from dra_driver.views.worlds.rules import AppliedRules
-from dra_driver.views.worlds.subjects import Subject
+from dra_driver.views.worlds.subjects import ExplainedSubject
 from dra_driver.views.worlds.unknown import holds_nevertheless
 from dra_driver.views.worlds.world import World
 
 MOST_WRITTEN = 256  # kinds of nodes that a document describes device by device
 
-Explained = tuple[Subject, AllocationExplanation | None]
+Explained = tuple[ExplainedSubject, AllocationExplanation | None]
 
 
 def exit_code(judged: Sequence[Explained], world: World) -> ExitCode:
@@ -44,7 +44,7 @@ def explanations_document(judged: Sequence[Explained], rules: AppliedRules, *, i
     return OutputDocument(DocumentKind.EXPLANATIONS, {"explanations": documents})
 
 
-def _document(subject: Subject, explanation: AllocationExplanation | None, rules: AppliedRules) -> Wire:
+def _document(subject: ExplainedSubject, explanation: AllocationExplanation | None, rules: AppliedRules) -> Wire:
     """Return the document of all kinds of nodes; the first of them have all their devices."""
     gates = {name: {"on": on, "how": rules.how[name]} for name, on in sorted(rules.gates.items())}
     head: Wire = {"subject": _subject(subject), "notes": list(subject.notes), "gates": gates}
@@ -63,7 +63,7 @@ def _document(subject: Subject, explanation: AllocationExplanation | None, rules
     }
 
 
-def _subject(subject: Subject) -> Wire:
+def _subject(subject: ExplainedSubject) -> Wire:
     """Write down what was asked about: its kind in lower case, its namespace, its name."""
     kind, _, name = subject.name.partition(" ")
     if subject.pod is not None:

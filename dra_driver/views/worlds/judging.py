@@ -17,7 +17,7 @@ from dra_driver.allocation.pools.held import claim_name
 from dra_driver.model.wire import Wire
 from dra_driver.views.progress import NoProgress, ProgressLines, counted
 from dra_driver.views.worlds.rules import AppliedRules
-from dra_driver.views.worlds.subjects import Subject
+from dra_driver.views.worlds.subjects import ExplainedSubject
 from dra_driver.views.worlds.world import World
 
 _COMPARED, _NEWER = "1.35", "1.36"  # the two versions between which verdicts changed most
@@ -47,7 +47,7 @@ class Judge:
         """Whether recorded verdicts of this version exist."""
         return self._allocator.rules.exact
 
-    def explain(self, subject: Subject) -> AllocationExplanation | None:
+    def explain(self, subject: ExplainedSubject) -> AllocationExplanation | None:
         """Explain one subject; return None if it is settled."""
         if subject.settled:
             return None

@@ -20,7 +20,7 @@ from dra_driver.views.worlds.world import PATHS, World, with_defaults
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedObjects:
     """What to read of a cluster.
 
     `at_home` reads only the one namespace; `gates` also asks which fields the server keeps.
@@ -31,7 +31,7 @@ class Wanted:
     gates: bool = False
 
 
-EVERYTHING = Wanted(tuple(PATHS), gates=True)
+EVERYTHING = WantedObjects(tuple(PATHS), gates=True)
 
 
 def world_of_files(paths: Sequence[str], lines: ProgressLines = NoProgress) -> World:
@@ -53,7 +53,9 @@ def world_of_files(paths: Sequence[str], lines: ProgressLines = NoProgress) -> W
     return world
 
 
-def world_of_cluster(access: ClusterAccess, lines: ProgressLines = NoProgress, wanted: Wanted = EVERYTHING) -> World:
+def world_of_cluster(
+    access: ClusterAccess, lines: ProgressLines = NoProgress, wanted: WantedObjects = EVERYTHING
+) -> World:
     """Read what is wanted of a cluster. What may not be read is listed in `World.unseen`. Raises: ApiError."""
     api, checker = access.connect(), ShapeChecker()
     try:

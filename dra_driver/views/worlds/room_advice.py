@@ -12,13 +12,13 @@ from dra_driver.allocation.simulation.moves import ClusterState, JobMove, fewest
 from dra_driver.allocation.simulation.timeline import Job
 from dra_driver.views.worlds.rules import AppliedRules
 from dra_driver.views.worlds.scenario import running_jobs
-from dra_driver.views.worlds.subjects import Subject
+from dra_driver.views.worlds.subjects import ExplainedSubject
 from dra_driver.views.worlds.world import World
 
 _MOST_TRIES = 100
 
 
-def room_advice(world: World, rules: AppliedRules, subject: Subject) -> Iterator[str]:
+def room_advice(world: World, rules: AppliedRules, subject: ExplainedSubject) -> Iterator[str]:
     """Yield where a subject would fit, and which pods would have to go where first."""
     running = running_jobs(world)
     if not running:

@@ -1,7 +1,8 @@
 """Subjects: what `explain` is asked about, and what can be said about each before any device is considered.
 
-In: a world and the words of the command line. Out: `Subject`s: pods with their claims, or claims. A pod that runs, has
-ended, waits for its kubelet or refers to something that is missing gets a sentence (`settled`); all others are judged.
+In: a world and the words of the command line. Out: `ExplainedSubject`s: pods with their claims, or claims. A pod that
+runs, has ended, waits for its kubelet or refers to something that is missing gets a sentence (`settled`); all others
+are judged.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ LastEvent = Callable[[str, str], str]  # of a pod, by namespace and name; "" if 
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class ExplainedSubject:
     """One thing to explain. If `settled` is set, it is the whole answer; `ok` is then the verdict, if `is_known`.
 
     Of `claims`, those that hold nothing are judged; those in `allocated` bind the pod to their nodes.
@@ -58,7 +59,7 @@ class Subject:
 
 def subjects_of(
     world: World, words: Sequence[str], namespace: str, last_event: LastEvent, selected: Selected
-) -> list[Subject]:
+) -> list[ExplainedSubject]:
     """Return what is asked about: KIND NAME, or all `selected` objects of one KIND or of all.
 
     Raises: InputError.
@@ -73,7 +74,7 @@ def subjects_of(
         return [_pod(world, _find(world, "Pod", "pod", namespace, name), last_event)]
     found = _workloads(world, SHORT_KINDS.get(kind, kind), namespace, name)
     pods = [_pod(world, pod, last_event) for one in found for pod in one.pods]
-    return pods + [Subject(f"{kind} {name}", settled=one.idle, ok=True) for one in found if one.idle]
+    return pods + [ExplainedSubject(f"{kind} {name}", settled=one.idle, ok=True) for one in found if one.idle]
 
 
 def _kinds(word: str) -> set[str]:
@@ -85,7 +86,7 @@ def _kinds(word: str) -> set[str]:
     return found
 
 
-def _everything(world: World, kinds: set[str], last_event: LastEvent, selected: Selected) -> Iterator[Subject]:
+def _everything(world: World, kinds: set[str], last_event: LastEvent, selected: Selected) -> Iterator[ExplainedSubject]:
     """Yield the pods, and the claims that no pod has."""
     used: set[str] = set()
     for pod in filter(selected, world.of("Pod") if "Pod" in kinds else ()):
@@ -96,7 +97,7 @@ def _everything(world: World, kinds: set[str], last_event: LastEvent, selected: 
         if claim_name(claim) not in used:
             yield _claim(world, claim)
     for sentence in world.idle:
-        yield Subject(sentence, settled=sentence, ok=True)
+        yield ExplainedSubject(sentence, settled=sentence, ok=True)
 
 
 def _find(world: World, kind: str, word: str, namespace: str, name: str) -> Wire:
@@ -127,50 +128,54 @@ def _workloads(world: World, kind: str, namespace: str, name: str) -> list[Workl
     return wanted
 
 
-def _claim(world: World, claim: Wire) -> Subject:
+def _claim(world: World, claim: Wire) -> ExplainedSubject:
     name = f"claim {claim_name(claim)}"
     if not allocation_of(claim):
         if why := not_known(world):
-            return Subject(name, settled=f"it is not known whether {name} fits: {why}", is_known=False)
-        return Subject(name, claims=(claim,))
+            return ExplainedSubject(name, settled=f"it is not known whether {name} fits: {why}", is_known=False)
+        return ExplainedSubject(name, claims=(claim,))
     users = [one["name"] for one in (claim.get("status") or {}).get("reservedFor") or ()]
     used = f"used by pods {', '.join(users[:8])}" if users else "used by no pod"
     if claim["metadata"].get("deletionTimestamp"):
         used += "; it is being deleted"
-    return Subject(name, settled=f"{name} is allocated: it holds {_held([claim])}; {used}", ok=True)
+    return ExplainedSubject(name, settled=f"{name} is allocated: it holds {_held([claim])}; {used}", ok=True)
 
 
-def _pod(world: World, pod: Wire, last_event: LastEvent) -> Subject:
+def _pod(world: World, pod: Wire, last_event: LastEvent) -> ExplainedSubject:
     name = f"pod {pod_name(pod)}"
     if has_ended(pod):
-        return Subject(name, pod, settled=f"{name} has ended ({pod['status']['phase']}) and holds nothing", ok=True)
+        return ExplainedSubject(
+            name, pod, settled=f"{name} has ended ({pod['status']['phase']}) and holds nothing", ok=True
+        )
     try:
         asked = pod_claims(world, pod)
     except InputError as fault:
         hint = f" ({fault.hint})" if fault.hint else ""
         is_known = fault.code != NOT_SEEN or is_bound(pod)
-        return Subject(name, pod, settled=f"{fault.message}{hint}", ok=is_bound(pod), is_known=is_known)
+        return ExplainedSubject(name, pod, settled=f"{fault.message}{hint}", ok=is_bound(pod), is_known=is_known)
     allocated = tuple(claim for claim in asked.claims if allocation_of(claim))
     if is_bound(pod):
         return _bound(name, pod, allocated, last_event)
     if pod["metadata"].get("deletionTimestamp"):
-        return Subject(name, pod, settled=f"{name} is being deleted and is not scheduled any more")
+        return ExplainedSubject(name, pod, settled=f"{name} is being deleted and is not scheduled any more")
     if gates := (pod.get("spec") or {}).get("schedulingGates"):
         held = ", ".join(str(one.get("name")) for one in gates if isinstance(one, dict))
-        return Subject(name, pod, settled=f"{name} is not scheduled before its scheduling gates are gone: {held}")
+        return ExplainedSubject(
+            name, pod, settled=f"{name} is not scheduled before its scheduling gates are gone: {held}"
+        )
     asks = asked.resources or any(not allocation_of(claim) for claim in asked.claims)
     if asks and (why := not_known(world)):
-        return Subject(name, pod, settled=f"it is not known whether {name} fits: {why}", is_known=False)
+        return ExplainedSubject(name, pod, settled=f"it is not known whether {name} fits: {why}", is_known=False)
     notes = _resource_notes(world, pod)
     if asked.resources:
         ok = is_offered(world, asked.resources)
-        return Subject(name, pod, settled=f"{name} {unserved(world, asked.resources)}", ok=ok)
+        return ExplainedSubject(name, pod, settled=f"{name} {unserved(world, asked.resources)}", ok=ok)
     if not asked.claims:
-        return Subject(name, pod, settled=f"{name} asks for no device", ok=True)
-    return Subject(name, pod, tuple(c for c in asked.claims if not allocation_of(c)), allocated, notes)
+        return ExplainedSubject(name, pod, settled=f"{name} asks for no device", ok=True)
+    return ExplainedSubject(name, pod, tuple(c for c in asked.claims if not allocation_of(c)), allocated, notes)
 
 
-def _bound(name: str, pod: Wire, allocated: Sequence[Wire], last_event: LastEvent) -> Subject:
+def _bound(name: str, pod: Wire, allocated: Sequence[Wire], last_event: LastEvent) -> ExplainedSubject:
     """Return what a pod with a node holds, and whether its kubelet has begun to start it."""
     node, held = pod["spec"]["nodeName"], _held(allocated)
     status = pod.get("status") or {}
@@ -181,16 +186,16 @@ def _bound(name: str, pod: Wire, allocated: Sequence[Wire], last_event: LastEven
     )
     if ending:
         text = f"{name} is terminating on node {node}: it is being deleted, and until it has ended it holds {held}"
-        return Subject(name, pod, settled=text, ok=True)
+        return ExplainedSubject(name, pod, settled=text, ok=True)
     if status.get("phase") == "Running" or (prepared and status.get("phase")):
         verb = "runs" if status.get("phase") == "Running" else "starts"
-        return Subject(name, pod, settled=f"{name} {verb} on node {node} and holds {held}", ok=True)
+        return ExplainedSubject(name, pod, settled=f"{name} {verb} on node {node} and holds {held}", ok=True)
     if not allocated:
-        return Subject(name, pod, settled=f"{name} is bound to node {node} and holds no device", ok=True)
+        return ExplainedSubject(name, pod, settled=f"{name} is bound to node {node} and holds no device", ok=True)
     event = last_event(pod["metadata"].get("namespace") or "default", pod["metadata"]["name"])
     said = f"; the kubelet's last event: {event}" if event else ""
     text = f"{name} is bound to node {node}, which has not prepared its devices yet: {held}{said}"
-    return Subject(name, pod, settled=text)
+    return ExplainedSubject(name, pod, settled=text)
 
 
 def _held(claims: Sequence[Wire]) -> str:

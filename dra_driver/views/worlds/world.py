@@ -13,7 +13,7 @@ from dra_driver.embedded.scheduling.workloads import classes_by_resource
 from dra_driver.kube import paths
 from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire
-from dra_driver.views.access import Unseen
+from dra_driver.views.access import UnseenObjects
 from dra_driver.views.fleet.profile_nodes import AS_THEY_STAND, FleetOffer
 from dra_driver.views.objects.shapes import ShapeChecker
 from dra_driver.views.worlds.workload_pods import Workload, pods_of
@@ -52,7 +52,7 @@ class World:
     offer: FleetOffer = AS_THEY_STAND
     profile_notes: list[str] = field(default_factory=list)
     serves_resources: bool = False
-    unseen: list[Unseen] = field(default_factory=list)
+    unseen: list[UnseenObjects] = field(default_factory=list)
 
     def of(self, kind: str) -> list[Wire]:
         """Return the objects of one kind."""

@@ -10,7 +10,7 @@ from dra_driver.doctor.cluster_evidence import ClusterEvidence
 from dra_driver.doctor.gates import QUESTIONS
 from dra_driver.doctor.kernel_driver import KernelDriver
 from dra_driver.doctor.ledger_rows import LedgerRow
-from dra_driver.doctor.node_evidence import NodeEvidence, NodeFolders
+from dra_driver.doctor.node_evidence import EvidenceFolders, NodeEvidence
 from dra_driver.doctor.registrations import PluginSocket
 from dra_driver.doctor.runtime_config import RuntimeConfig
 from dra_driver.hardware.facts import Facts, GpuFacts
@@ -101,7 +101,7 @@ def cluster(**objects: list[Any]) -> ClusterEvidence:
 
 def node(**changes: Any) -> NodeEvidence:
     """A healthy node with two GPUs; each keyword replaces one thing."""
-    folders = NodeFolders(
+    folders = EvidenceFolders(
         Path("/var/run/cdi"), Path("/k/plugins_registry"), Path("/k/plugins"), Path("/k/device-plugins")
     )
     plugin = RegisteredPlugin("DRAPlugin", DRIVER, f"/k/plugins/{DRIVER}/dra.sock", is_marked=True)

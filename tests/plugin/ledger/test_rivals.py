@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dra_driver.plugin.ledger.conflicts import Conflict, by_holder
-from dra_driver.plugin.ledger.record import ClaimState, Record
+from dra_driver.plugin.ledger.record import ClaimRecord, ClaimState
 
 
-def record(uid: str) -> Record:
-    return Record(uid=uid, namespace="ns", name=uid, state=ClaimState.PREPARED, boot_id="b", allocation={}, steps=())
+def record(uid: str) -> ClaimRecord:
+    return ClaimRecord(
+        uid=uid, namespace="ns", name=uid, state=ClaimState.PREPARED, boot_id="b", allocation={}, steps=()
+    )
 
 
 def test_each_holder_is_told_once_and_slices_only_of_gpus_that_are_not_named():

@@ -11,7 +11,7 @@ from dra_driver.cdi.store import CdiStore
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.simulated import SimulatedHardware
 from dra_driver.inventory.build import build_inventory
-from dra_driver.plugin.ledger.record import ClaimState, Record
+from dra_driver.plugin.ledger.record import ClaimRecord, ClaimState
 from dra_driver.plugin.neighbours.old_names import held_under_other_names, problems
 
 DRIVER, BOOT = "gpu.nvidia.com", "boot-1"
@@ -29,7 +29,7 @@ def store(tmp_path):
 
 def record(*names, uid="1", boot=BOOT, **more):
     allocation = {"devices": [{"device": name, "request": "r", "pool": "p", **more} for name in names], "configs": []}
-    return Record(uid, "ns", "c", ClaimState.PREPARED, boot, allocation, ())
+    return ClaimRecord(uid, "ns", "c", ClaimState.PREPARED, boot, allocation, ())
 
 
 def write(store, uid, *paths):

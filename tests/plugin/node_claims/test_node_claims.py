@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from dra_driver.model.errors import ApiError, LedgerError, NodeError
-from dra_driver.plugin.ledger.record import ClaimState, Record
+from dra_driver.plugin.ledger.record import ClaimRecord, ClaimState
 from dra_driver.plugin.node_claims.listed_claims import LIST_SECONDS, ListedClaims
 from dra_driver.plugin.node_claims.node_claims import (
     FRESH_SECONDS,
@@ -90,7 +90,7 @@ def devices(claims):
 
 
 def test_each_claim_that_the_ledger_does_not_know_is_read_once(world):
-    record = Record("uid-known", "ns", "known", ClaimState.PREPARED, "boot", {}, ())
+    record = ClaimRecord("uid-known", "ns", "known", ClaimState.PREPARED, "boot", {}, ())
     world.rows = (record,)
     world.here = {("ns", "known"): held("gpu-a", pool=POOL), ("ns", "old"): held("gpu-0")}
     world.stored = {"old": wire("old", "gpu-0")}
@@ -192,7 +192,7 @@ def test_a_ledger_that_cannot_be_read_knows_no_claim(world, monkeypatch):
 
 def test_one_answer_of_the_kubelet_serves_all_who_ask_together(world):
     claims = world.claims()
-    record = Record("u", "ns", "a", ClaimState.PREPARED, "boot", {}, ())
+    record = ClaimRecord("u", "ns", "a", ClaimState.PREPARED, "boot", {}, ())
     assert not any(claims.is_here(record) for _ in range(100))
     assert world.kubelet_asked == 1
 
@@ -224,7 +224,7 @@ def test_nobody_is_gone_for_a_kubelet_that_tells_nothing_of_claims_unless_its_ve
 
 def test_a_kubelet_that_tells_of_no_claim_although_some_are_prepared_is_a_problem(world):
     claims = world.claims()
-    prepared = Record("u", "ns", "a", ClaimState.PREPARED, "boot", {}, ())
+    prepared = ClaimRecord("u", "ns", "a", ClaimState.PREPARED, "boot", {}, ())
     claims.examine([replace(prepared, boot_id="before")])
     assert claims.problems() == ()
     claims.examine([prepared])

@@ -23,7 +23,7 @@ from dra_driver.plugin.effects.file_records import sharing_env
 from dra_driver.plugin.effects.sharing.clients import client_edits
 from dra_driver.plugin.effects.sharing.effects import SharingEffects
 from dra_driver.plugin.effects.sharing.separation import require_one_namespace
-from dra_driver.plugin.ledger.device_effects import Holder
+from dra_driver.plugin.ledger.device_effects import EffectHolder
 from dra_driver.plugin.ledger.effect_records import DeviceEffect, Progress
 from dra_driver.plugin.ledger.ledger import Ledger, as_far_as_there_is_room
 from dra_driver.plugin.ledger.recorded_steps import RecordedSharing
@@ -173,7 +173,7 @@ class SharingHolders(StepPerformer[SharingStep, RecordedSharing]):
             with as_far_as_there_is_room("forget what was done to a device"):
                 self._ledger.effects.end(effect.device.name)
 
-    def _agree(self, effect: DeviceEffect, settings: SharingSettings, others: list[Holder], uid: str) -> None:
+    def _agree(self, effect: DeviceEffect, settings: SharingSettings, others: list[EffectHolder], uid: str) -> None:
         """Raise ClaimError unless an arriving claim may share the device with those that hold it."""
         theirs = ", ".join(holder.full_name for holder in others)
         if effect.settings != settings:

@@ -14,7 +14,7 @@ from dra_driver.claims.plan import PreparePlan
 from dra_driver.claims.sharing_plan import SharingStep
 from dra_driver.model.errors import ClaimError, Retry
 from dra_driver.model.sharing import MpsSettings
-from dra_driver.plugin.ledger.device_effects import DeviceEffects, Holder
+from dra_driver.plugin.ledger.device_effects import DeviceEffects, EffectHolder
 
 
 def require_separation(plan: PreparePlan, effects: DeviceEffects) -> None:
@@ -37,7 +37,7 @@ def require_separation(plan: PreparePlan, effects: DeviceEffects) -> None:
             require_one_namespace(step.device.name, claim.namespace, claim.name, others)
 
 
-def require_one_namespace(device: str, namespace: str, name: str, others: Iterable[Holder]) -> None:
+def require_one_namespace(device: str, namespace: str, name: str, others: Iterable[EffectHolder]) -> None:
     """Refuse a claim of a namespace other than that of the claims that hold a device. Raises: ClaimError."""
     foreign = [holder for holder in others if holder.name and holder.namespace != namespace]
     if not foreign:
