@@ -51,8 +51,7 @@ format: $(READY) ## Format the code.
 	$(BIN)/ruff format .
 
 docs: $(READY)   ## Regenerate the pages that are made from code.
-	$(BIN)/python -m dra_driver.inventory.reference > docs/attributes.md
-	$(BIN)/python -m dra_driver.inventory.reference amd > docs/attributes-amd.md
+	$(BIN)/python -m dra_driver.inventory.reference
 	$(BIN)/python -m dra_driver.claims.schema > docs/device-config.schema.json
 	$(BIN)/python -m dra_driver.views.schemas.documents docs/schemas
 	$(BIN)/python -m dra_driver.health.reference > docs/xids.md

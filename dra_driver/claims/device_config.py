@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from dra_driver.inventory.device import DeviceType
+from dra_driver.model.shares import DeviceType
 from dra_driver.model.sharing import MpsSettings, SharingSettings
 from dra_driver.model.wire import Wire
 

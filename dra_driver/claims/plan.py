@@ -14,12 +14,13 @@ from dra_driver.claims.allocated import AllocatedClaim, AllocatedDevice
 from dra_driver.claims.memory_limits import MemoryLimitStep, plan_limits
 from dra_driver.claims.sharing_plan import SharingStep, plan_sharing
 from dra_driver.hardware.facts import GpuFacts
-from dra_driver.inventory.device import Cut, Device, DeviceType, Share, ShareMode
+from dra_driver.inventory.device import Cut, Device
 from dra_driver.inventory.mig.partitions import occupied
 from dra_driver.inventory.offering import Inventory
 from dra_driver.model.edits import Edits
 from dra_driver.model.errors import GPU_LOST, ClaimError, Retry
 from dra_driver.model.names import gpu_name, replicated_name
+from dra_driver.model.shares import DeviceType, Share, ShareMode
 
 
 class CdiNames(Protocol):

@@ -15,8 +15,10 @@ from typing import ClassVar
 from dra_driver.claims.allocated import AllocatedClaim, AllocatedDevice, ConfigEntry
 from dra_driver.claims.config import refuse
 from dra_driver.claims.device_config import ConfigFault, DeviceConfig
-from dra_driver.inventory.device import Device, DeviceType
+from dra_driver.hardware.nvidia.facts import NvidiaGpu
+from dra_driver.inventory.device import Device
 from dra_driver.model.quantity import Quantity
+from dra_driver.model.shares import DeviceType
 from dra_driver.model.sharing import (
     ClientLimits,
     Interval,
@@ -242,7 +244,7 @@ def _least(limits: Sequence[int | None]) -> int | None:
 
 
 def _capability_faults(result: AllocatedDevice, device: Device, settings: MpsSettings) -> Iterator[ConfigFault]:
-    text = device.gpu.compute_capability
+    text = device.gpu.compute_capability if isinstance(device.gpu, NvidiaGpu) else None
     if text is None:
         return
     capability = tuple(int(part) for part in text.split(".")[:2])

@@ -1,4 +1,4 @@
-"""Which vendor implements the port on this node: `--hardware auto|nvidia|amd|simulated:PROFILE-OR-FILE`.
+"""Which vendor implements the port on this node: `--hardware auto|VENDOR|simulated:PROFILE-OR-FILE`.
 
 A vendor's folder is imported only when it is chosen.
 """
@@ -10,7 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dra_driver.hardware.port import Hardware, Roots
+from dra_driver.hardware.vendors import load_vendor
 from dra_driver.model.errors import UsageError
+from dra_driver.model.vendors import DEFAULT_VENDOR, VENDORS, registered
+
+AUTO = "auto"
 
 
 def roots_of(values: Mapping[str, str]) -> Roots:
@@ -50,16 +54,12 @@ def choose(choice: str, roots: Roots, *, node_name: str, state_dir: Path | None 
             )
 
         return SimulatedHardware(profile, roots, node_name=node_name, state_dir=state_dir)
-    if choice == "amd":
-        from dra_driver.hardware.amd import AmdHardware  # noqa: PLC0415
-
-        return AmdHardware(roots)
-    if choice in {"auto", "nvidia"}:
-        from dra_driver.hardware.nvidia import NvidiaHardware  # noqa: PLC0415
-
-        return NvidiaHardware(roots)
+    vendor = DEFAULT_VENDOR if choice == AUTO else registered(choice)
+    if vendor is not None:
+        return load_vendor(vendor.name).open(roots)
+    names = ", ".join(one.name for one in VENDORS)
     raise UsageError(
         "hardware",
-        f"--hardware={choice!r} is not one of auto, nvidia, amd, simulated:PROFILE-OR-FILE",
+        f"--hardware={choice!r} is not one of {AUTO}, {names}, simulated:PROFILE-OR-FILE",
         hint="for a node without GPUs try --hardware simulated:dgx-h100",
     )

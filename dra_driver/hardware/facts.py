@@ -7,6 +7,7 @@ minor or memory drops a GPU (where the GPU does not support reporting its memory
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,58 +68,57 @@ class MigProfile:
 
 @dataclass(frozen=True, slots=True)
 class GpuFacts:
-    """One GPU. Strings are as the vendor's library reports them, versions are strict semver, and names state the units.
+    """What a device of any vendor has. A vendor adds its own part by deriving from this (`NvidiaGpu`, `AmdGpu` …).
 
-    `nvlink_domain` is `<clusterUUID>.<cliqueId>` where a fabric is reported, else a stable id of the connected
-    component of NVLink peers; it is None without links. `numa_node` is None when the kernel reports -1.
+    `minor` is the number by which the vendor's driver counts the device, -1 where it has none; `nodes` are its device
+    nodes below /dev where they are known when it is discovered. Devices with the same `link_domain` reach each other
+    over the vendor's own links; it is None without such links. `numa_node` is None when the kernel reports -1.
+
+    The facts of an ability of the port have a neutral value where the vendor lacks the ability: `partitions`, the
+    `mig_` facts and `unusable` belong to `Partitionable`, `limits_memory` to `MemoryLimiting`.
     """
+
+    vendor: ClassVar[str] = ""  # the vendor's name in the registry
 
     uuid: str
     pci_address: str  # in the form dddd:bb:dd.f, lower case
     minor: int
     memory_bytes: int | None
     product_name: str | None = None
-    brand: str | None = None
-    architecture: str | None = None
-    compute_capability: str | None = None  # "9.0.0"
-    addressing_mode: str | None = None  # "ATS", "HMM", "None"
     numa_node: int | None = None
     pcie_root: str | None = None  # "pci0000:64"
-    nvlink_domain: str | None = None
-    nvlink_count: int | None = None
-    mig_capable: bool | None = None
-    mig_enabled: bool = False
-    ecc_enabled: bool | None = None
+    pci_id: int | None = None  # device id << 16 | vendor id: 0x233010DE
+    link_domain: str | None = None
+    driver_version: str | None = None  # as the driver spells it, where each device reports its own
     serial: str | None = None
     vbios_version: str | None = None
-    memory_bandwidth_bytes_per_s: int | None = None
-    power_limit_max_w: int | None = None
-    sm_clock_max_mhz: int | None = None
-    partitions: tuple[PartitionFacts, ...] = ()
-    mig_profiles: tuple[MigProfile, ...] = ()  # in order of id; empty where unknown, or where the GPU can't do MIG
-    mig_toggles_without_reset: bool = False  # true on Hopper and newer
-    pci_id: int | None = None  # device id << 16 | vendor id: 0x233010DE
-    limits_memory: bool = False  # whether the driver can limit how much of this GPU's memory a cgroup gets
-    # GPU instances beside `partitions` that can't be used: GPU instance profile id and first memory slice of each.
-    unusable: tuple[tuple[int, int], ...] = ()
+    nodes: tuple[str, ...] = ()  # "dri/card1", "dri/renderD128"
     is_lost: bool = False  # it was seen in this boot, and these are its last facts
     # Where the hardware itself divides a GPU: which part of the GPU at the address this device is ("cpx-3"; "" if it is
     # not divided). All parts together are a device, too ("cpx-all"): `parts` is how many they are.
     part: str = ""
     parts: int = 0
+    partitions: tuple[PartitionFacts, ...] = ()
+    mig_enabled: bool = False
+    mig_profiles: tuple[MigProfile, ...] = ()  # in order of id; empty where unknown, or where the GPU can't do MIG
+    mig_toggles_without_reset: bool = False  # true on Hopper and newer
+    # GPU instances beside `partitions` that can't be used: GPU instance profile id and first memory slice of each.
+    unusable: tuple[tuple[int, int], ...] = ()
+    limits_memory: bool = False  # whether the driver can limit how much of this GPU's memory a cgroup gets
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
     """Everything that one discovery found. GPUs are in PCI order; there are none where the hardware is absent.
 
-    `driver_version` and `cuda_driver_version` are strict semver ("580.126.20", "13.0.0"). `waiting_for` is what keeps
-    the hardware from answering at all ("" when it answers); errors of Prepare show it.
+    `driver_version` and `runtime_version` are strict semver ("580.126.20", "13.0.0"); the second is the newest version
+    of the vendor's runtime interface that the driver supports (CUDA's for NVIDIA). `waiting_for` is what keeps the
+    hardware from answering at all ("" when it answers); errors of Prepare show it.
     """
 
     vendor: str
     gpus: tuple[GpuFacts, ...] = ()
     driver_version: str | None = None
-    cuda_driver_version: str | None = None
+    runtime_version: str | None = None
     problems: tuple[Problem, ...] = ()
     waiting_for: str = ""

@@ -13,6 +13,8 @@ from typing import Any
 
 from dra_driver.hardware.evidence import BusState
 from dra_driver.hardware.facts import Facts, GpuFacts, MigProfile, PartitionFacts
+from dra_driver.hardware.vendors import load_vendor
+from dra_driver.model.vendors import DEFAULT_VENDOR, registered
 
 BusStates = Callable[[tuple[str, ...]], Mapping[str, BusState]]
 NOT_ANSWERING = "hardware.gpu-not-answering"
@@ -69,7 +71,7 @@ class KnownGpus:
 
     def to_wire(self) -> list[dict[str, Any]]:
         """Return what is known as JSON values."""
-        return [asdict(gpu) for gpu in self._gpus.values()]
+        return [{"vendor": gpu.vendor, **asdict(gpu)} for gpu in self._gpus.values()]
 
 
 def read_gpus(wire: Any) -> tuple[GpuFacts, ...]:
@@ -84,11 +86,16 @@ def read_gpus(wire: Any) -> tuple[GpuFacts, ...]:
 
 
 def _gpu(wire: Mapping[str, Any]) -> GpuFacts:
-    names = {field.name for field in fields(GpuFacts)}
-    values = {name: value for name, value in wire.items() if name in names}
+    kind = load_vendor((registered(wire.get("vendor", "")) or DEFAULT_VENDOR).name).gpu
+    names = {field.name for field in fields(kind)}
+    values = {name: _frozen(value) for name, value in wire.items() if name in names}
+    values.setdefault("link_domain", wire.get("nvlink_domain"))  # as 0.2 development versions spelt it
     values["partitions"] = tuple(PartitionFacts(**one) for one in wire["partitions"])
     values["mig_profiles"] = tuple(
         MigProfile(**{**one, "starts": tuple(one["starts"])}) for one in wire["mig_profiles"]
     )
-    values["unusable"] = tuple((int(profile), int(start)) for profile, start in wire["unusable"])
-    return GpuFacts(**values)
+    return kind(**values)
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(_frozen(one) for one in value) if isinstance(value, list) else value

@@ -17,17 +17,18 @@ from dataclasses import replace
 from functools import lru_cache
 
 from dra_driver.hardware.facts import Facts, GpuFacts, PartitionFacts, Problem
+from dra_driver.hardware.published import MEMORY_SLICE, Fact, Found, ValueKind
 from dra_driver.inventory import parts
-from dra_driver.inventory.device import AttributeValue, Cut, Device, Share
+from dra_driver.inventory.device import AttributeValue, Cut, Device
 from dra_driver.inventory.mig import partitions
 from dra_driver.inventory.mig.partitions import STATIC, MigPolicy
 from dra_driver.inventory.offering import Inventory, Offering
-from dra_driver.inventory.published import MEMORY_SLICE, Fact, Found, ValueKind
 from dra_driver.inventory.sharing.offers import SharingOffers
 from dra_driver.inventory.sharing.rules import NOTHING_SHARED, SharingRules
 from dra_driver.inventory.vendors import Rows, rows_of
 from dra_driver.model import limits, names
 from dra_driver.model.semver import Semver, SemverError
+from dra_driver.model.shares import Share
 
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _SHARES_AN_INSTANCE = re.compile(r"[0-9]+c\.")  # "1c.3g.40gb" is one of several compute instances of a GPU instance
@@ -142,11 +143,11 @@ class _Collected:
         return replace(device, partition=now, cut=cut)
 
     def _make(self, name: str, gpu: GpuFacts, partition: PartitionFacts | None, *, has_slices: bool = True) -> Device:
-        found = Found(gpu, partition, self._facts.driver_version, self._facts.cuda_driver_version)
+        found = Found(gpu, partition, self._facts.driver_version, self._facts.runtime_version)
         return self._describe(name, found, has_slices=has_slices)
 
     def _make_share(self, name: str, of: Device, share: Share, replicas: int | None) -> Device:
-        versions = self._facts.driver_version, self._facts.cuda_driver_version
+        versions = self._facts.driver_version, self._facts.runtime_version
         found = Found(of.gpu, of.partition, *versions, share, replicas)
         return replace(self._describe(name, found, has_slices=False), share=share, cut=of.cut)
 

@@ -2,27 +2,11 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dra_driver.hardware.facts import GpuFacts, MigProfile, PartitionFacts
-from dra_driver.model.sharing import MpsSettings, SharingSettings, Strategy, Tenants, strategy_of
-
-
-class DeviceType(enum.StrEnum):
-    """Value of the attribute `type`, by which device classes and opaque configs select."""
-
-    GPU = "gpu"
-    MIG = "mig"
-    GPU_SHARE = "gpu-share"
-    MIG_SHARE = "mig-share"
-
-    @property
-    def undivided(self) -> DeviceType:
-        """Return the type of the device that shares of this type belong to; an undivided type returns itself."""
-        return {DeviceType.GPU_SHARE: DeviceType.GPU, DeviceType.MIG_SHARE: DeviceType.MIG}.get(self, self)
-
+from dra_driver.model.shares import DeviceType, Share
 
 AttributeValue = bool | int | str | tuple[str, str]
 """A published value: a bool, int or string as it is, or a pair such as ("version", "9.0.0") for a semver."""
@@ -43,54 +27,6 @@ class Cut:
     def is_at(self, partition: PartitionFacts) -> bool:
         """Return whether an existing partition is this one."""
         return (partition.gi_profile_id, partition.start) == (self.profile.gi_profile_id, self.start)
-
-
-class ShareMode(enum.StrEnum):
-    """What the shares of a device are counted in."""
-
-    REPLICAS = "replicas"  # a fixed number of equal shares
-    MEMORY = "memory"  # as much memory as the claim requests
-    COMPUTE = "compute"  # as many percent of the multiprocessors as the claim requests
-
-
-class Enforcement(enum.StrEnum):
-    """What keeps a tenant within its share."""
-
-    NONE = "none"  # nothing
-    COOPERATIVE = "cooperative"  # limits in the tenant's own environment
-    HARD = "hard"  # the driver refuses to allocate more memory
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """How a published device takes part in sharing a physical one.
-
-    `parent` is the stable name of the device that is shared; `index` numbers the replicas that are published in its
-    place, from 0. Without an index the published device is the parent itself, under its own name, and may be allocated
-    many times. `settings` are those of the agent's configuration, complete; a claim may only lower their limits. With
-    `is_hard` the driver keeps each pod to its shares' memory. `tenant` is the namespace whose claims alone may have it;
-    without one, `tenants` NAMESPACE means that it is not shared by MPS at all.
-    """
-
-    parent: str
-    mode: ShareMode
-    index: int | None = None
-    settings: SharingSettings | None = None
-    is_hard: bool = False
-    tenant: str = ""
-    tenants: Tenants = Tenants.ANY
-
-    @property
-    def strategy(self) -> Strategy | None:
-        """Return how the device is shared, or None where nothing is set up."""
-        return None if self.settings is None else strategy_of(self.settings)
-
-    @property
-    def enforcement(self) -> Enforcement:
-        """Return what keeps tenants within their shares. MPS relies on settings in the tenant's environment."""
-        if self.is_hard:
-            return Enforcement.HARD
-        return Enforcement.COOPERATIVE if isinstance(self.settings, MpsSettings) else Enforcement.NONE
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ def device_wire(device: Device) -> DeviceWire:
     """Return the device in the form that the API accepts.
 
     >>> from dra_driver.hardware.facts import GpuFacts
-    >>> from dra_driver.inventory.device import DeviceType
+    >>> from dra_driver.model.shares import DeviceType
     >>> gpu = GpuFacts(uuid="GPU-1", pci_address="0000:65:00.0", minor=0, memory_bytes=80 << 30)
     >>> device_wire(Device("gpu-0000-65-00-0", DeviceType.GPU, {"type": "gpu"}, {"memory": 80 << 30}, gpu))
     {'name': 'gpu-0000-65-00-0', 'attributes': {'type': {'string': 'gpu'}}, 'capacity': {'memory': {'value': '80Gi'}}}

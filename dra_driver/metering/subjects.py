@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts
+from dra_driver.hardware.nvidia.facts import NvidiaGpu
 from dra_driver.inventory.offering import Inventory
 from dra_driver.metering.holders import Holder, Subject
 from dra_driver.metering.names import DRIVER_VERSION
@@ -108,7 +109,7 @@ def _bus_id(address: str) -> str:
 def _fields(gpu: GpuFacts, style: LabelStyle, driver_version: str) -> Iterator[tuple[str, str]]:
     values = {
         DRIVER_VERSION: driver_version,
-        "DCGM_FI_DEV_BRAND": gpu.brand or "",
+        "DCGM_FI_DEV_BRAND": (gpu.brand if isinstance(gpu, NvidiaGpu) else None) or "",
         "DCGM_FI_DEV_SERIAL": gpu.serial or "",
         "DCGM_FI_DEV_VBIOS_VERSION": gpu.vbios_version or "",
     }

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from dra_driver.model.errors import UsageError
-from dra_driver.model.names import AMD_DRIVER, NVIDIA_DRIVER
+from dra_driver.model.vendors import DEFAULT_VENDOR, VENDORS, registered
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,8 @@ FLAGS: tuple[Flag, ...] = (
     Flag("--kubeconfig", "", "kubeconfig file (default: the pod's own ServiceAccount)", "FILE"),
     Flag(
         "--driver-name",
-        NVIDIA_DRIVER,
-        f"DRA driver name, used in slices, sockets and claims; {AMD_DRIVER} with --hardware=amd",
+        DEFAULT_VENDOR.driver,
+        "DRA driver name, used in slices, sockets and claims; the default is that of the vendor of --hardware",
         "NAME",
     ),
     Flag("--cdi-root", "/var/run/cdi", "folder for CDI files, watched by the container runtime", "DIR"),
@@ -215,7 +215,13 @@ FLAGS: tuple[Flag, ...] = (
         "NoExecute",
         "NAMESPACE",
     ),
-    Flag("--hardware", "auto", "auto (NVIDIA), nvidia, amd, or simulated:PROFILE-OR-FILE", "CHOICE", is_hardware=True),
+    Flag(
+        "--hardware",
+        "auto",
+        f"auto (NVIDIA), {', '.join(one.name for one in VENDORS)}, or simulated:PROFILE-OR-FILE",
+        "CHOICE",
+        is_hardware=True,
+    ),
 )
 
 
@@ -242,6 +248,5 @@ def resolve(
 
 def _default(flag: Flag, values: Mapping[str, str]) -> str:
     """Return the value of a flag that is not given, where the flags in `values` are read already."""
-    if flag.name == "--driver-name" and values.get("hardware") == "amd":
-        return AMD_DRIVER
-    return flag.default
+    vendor = registered(values.get("hardware", "")) if flag.name == "--driver-name" else None
+    return vendor.driver if vendor else flag.default

@@ -10,7 +10,6 @@ import re
 from dra_driver.model.errors import ClaimError, UsageError
 
 NVIDIA_DRIVER = "gpu.nvidia.com"
-AMD_DRIVER = "gpu.amd.com"
 
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _DNS_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -173,3 +172,14 @@ def replicated_name(name: str) -> str | None:
     """
     found = _REPLICA.fullmatch(name)
     return found["device"] if found else None
+
+
+def label_product(product_name: str | None) -> str | None:
+    """Return a product name as GPU feature discovery writes it into a label: `NVIDIA-H100-80GB-HBM3`.
+
+    Source: label nvidia.com/gpu.product: characters other than letters, digits and `-_.` are dropped, blanks become
+    dashes.
+    """
+    if product_name is None:
+        return None
+    return "-".join(re.sub(r"[^A-Za-z0-9\-_. ]", "", product_name).split()) or None

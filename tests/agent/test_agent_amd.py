@@ -10,12 +10,13 @@ import pytest
 
 from dra_driver.embedded.api.kinds import SLICES
 from dra_driver.embedded.kubelet.plugin_calls import ClaimRef
-from dra_driver.model.names import AMD_DRIVER, pool_name
+from dra_driver.model.names import pool_name
 from tests.support.agent_process import NODE, Stage, stage
 from tests.support.amd_tree import AmdCard, AmdTree
 from tests.support.fake_node import can_make_nodes
 from tests.support.waiting import until
 
+AMD_DRIVER = "gpu.amd.com"
 CARD = AmdCard("0000:05:00.0")
 DPX = replace(CARD, modes=("DPX", "NPS1"), partitions=(128, 129))
 OTHER = AmdCard("0000:06:00.0", number=8, render_minor=136)

@@ -7,13 +7,14 @@ from types import SimpleNamespace
 
 from dra_driver.agent.node_inventory import Findings, NodeInventory
 from dra_driver.agent.scanner import Scanner
-from dra_driver.hardware.facts import Facts, GpuFacts
+from dra_driver.hardware.facts import Facts
+from dra_driver.hardware.nvidia.facts import NvidiaGpu
 from dra_driver.hardware.own_change import OwnChanges
 from dra_driver.model.errors import HardwareError
 from tests.support.waiting import until
 
-GPU = GpuFacts(uuid="GPU-1", pci_address="0000:01:00.0", minor=0, memory_bytes=1 << 30)
-OTHER = GpuFacts(uuid="GPU-2", pci_address="0000:02:00.0", minor=1, memory_bytes=1 << 30)
+GPU = NvidiaGpu(uuid="GPU-1", pci_address="0000:01:00.0", minor=0, memory_bytes=1 << 30)
+OTHER = NvidiaGpu(uuid="GPU-2", pci_address="0000:02:00.0", minor=1, memory_bytes=1 << 30)
 
 
 class Stand:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.hardware.facts import GpuFacts, PartitionFacts
+from dra_driver.hardware.facts import PartitionFacts
 from dra_driver.hardware.nvidia.edits import edits, hooks
+from dra_driver.hardware.nvidia.facts import NvidiaGpu
 from tests.support.driver_root import can_make_nodes, fake_dev, fake_proc
 from tests.support.facts import PARTITION
 
@@ -40,9 +41,9 @@ def proc(tmp_path) -> Path:
 
 
 @pytest.fixture
-def gpu() -> GpuFacts:
+def gpu() -> NvidiaGpu:
     """Return the first GPU."""
-    return GpuFacts(uuid="GPU-1", pci_address="0000:65:00.0", minor=0, memory_bytes=1 << 36)
+    return NvidiaGpu(uuid="GPU-1", pci_address="0000:65:00.0", minor=0, memory_bytes=1 << 36)
 
 
 @pytest.fixture

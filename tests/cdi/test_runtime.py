@@ -13,8 +13,8 @@ import pytest
 from dra_driver.cdi.ids import claim_file, device_id, device_name, kind
 from dra_driver.cdi.spec import render
 from dra_driver.cdi.store import CdiStore
-from dra_driver.hardware.facts import GpuFacts
 from dra_driver.hardware.nvidia.edits.edits import common_edits, device_edits
+from dra_driver.hardware.nvidia.facts import NvidiaGpu
 from dra_driver.hardware.port import Roots
 from dra_driver.model.edits import DeviceNode, Edits
 from tests.cdi.support import cdi_schema
@@ -124,7 +124,7 @@ def test_a_partition_arrives_with_capability_nodes_that_the_host_has_not(podman,
 
 
 def test_a_container_gets_the_devices_it_names_and_no_other(podman, roots, gpu):
-    second = GpuFacts(uuid="GPU-2", pci_address="0000:66:00.0", minor=1, memory_bytes=1)
+    second = NvidiaGpu(uuid="GPU-2", pci_address="0000:66:00.0", minor=1, memory_bytes=1)
     devices = {"gpu-0": device_edits(roots, gpu, None), "gpu-1": device_edits(roots, second, None)}
     one, two = prepare(podman, devices, Edits(env=("NVIDIA_VISIBLE_DEVICES=void",)))
     assert lines(podman.run([two], NODES)) == ["/dev/nvidia1 c3:1 666"]

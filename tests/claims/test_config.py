@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from dra_driver.claims.config import decode_config, validate
 from dra_driver.claims.device_config import API_VERSION, DeviceConfig
-from dra_driver.inventory.device import DeviceType
 from dra_driver.model.errors import ClaimError
+from dra_driver.model.shares import DeviceType
 from dra_driver.model.sharing import Interval, MpsSettings, SharingSettings, TimeSlicingSettings
 
 

@@ -11,14 +11,15 @@ from dra_driver.claims.allocated import AllocatedClaim, AllocatedDevice, ConfigE
 from dra_driver.claims.device_config import DeviceConfig
 from dra_driver.claims.plan import devices_of, plan_prepare
 from dra_driver.claims.sharing_plan import choose_configs
-from dra_driver.hardware.facts import GpuFacts
-from dra_driver.inventory.device import Device, DeviceType
+from dra_driver.hardware.nvidia.facts import NvidiaGpu
+from dra_driver.inventory.device import Device
 from dra_driver.inventory.offering import Inventory, Offering
 from dra_driver.model.edits import DeviceNode, Edits
 from dra_driver.model.errors import ClaimError, Retry
+from dra_driver.model.shares import DeviceType
 
 GPU, MIG = DeviceConfig("GpuConfig"), DeviceConfig("MigDeviceConfig")
-FACTS = GpuFacts("GPU-0", "0000:00:00.0", 0, 1)
+FACTS = NvidiaGpu("GPU-0", "0000:00:00.0", 0, 1)
 INVENTORY = Inventory(
     Offering(
         tuple(Device(f"gpu-{i}", DeviceType.GPU, {}, {}, FACTS) for i in range(3))

@@ -10,17 +10,19 @@ from hypothesis import strategies as st
 from dra_driver.claims.allocated import AllocatedClaim, AllocatedDevice, ConfigEntry
 from dra_driver.claims.device_config import DeviceConfig
 from dra_driver.claims.sharing_plan import SharingStep, plan_sharing
-from dra_driver.hardware.facts import GpuFacts, PartitionFacts
-from dra_driver.inventory.device import Device, DeviceType, RequestPolicy, Share, ShareMode
+from dra_driver.hardware.facts import PartitionFacts
+from dra_driver.hardware.nvidia.facts import NvidiaGpu
+from dra_driver.inventory.device import Device, RequestPolicy
 from dra_driver.model.errors import ClaimError
+from dra_driver.model.shares import DeviceType, Share, ShareMode
 from dra_driver.model.sharing import ClientLimits, Interval, MpsSettings, SharingSettings, TimeSlicingSettings
 
 GIB = 1 << 30
 LONG, SHORT, DEFAULT = (TimeSlicingSettings(i) for i in (Interval.LONG, Interval.SHORT, Interval.DEFAULT))
 
 
-def gpu(index: int, capability: str | None = "9.0.0") -> GpuFacts:
-    return GpuFacts(f"GPU-{9 - index}", f"0000:0{index}:00.0", index, 80 * GIB, compute_capability=capability)
+def gpu(index: int, capability: str | None = "9.0.0") -> NvidiaGpu:
+    return NvidiaGpu(f"GPU-{9 - index}", f"0000:0{index}:00.0", index, 80 * GIB, compute_capability=capability)
 
 
 def whole(index: int, **more: Any) -> Device:

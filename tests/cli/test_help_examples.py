@@ -12,7 +12,7 @@ import pytest
 
 from dra_driver.cli.main import COMMANDS, cli
 from dra_driver.embedded.api.server import EmbeddedApi
-from dra_driver.hardware.facts import GpuFacts
+from dra_driver.hardware.nvidia.facts import NvidiaGpu
 from dra_driver.health.known_gpus import KnownGpus
 from dra_driver.health.store import GPUS, HealthStore
 from dra_driver.model.errors import ExitCode
@@ -58,7 +58,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory):
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m dra_driver "$@"\n')
     program.chmod(0o755)
     known = KnownGpus(dict)
-    known.learn([GpuFacts("GPU-0", "0000:1b:00.0", 0, 1)])
+    known.learn([NvidiaGpu("GPU-0", "0000:1b:00.0", 0, 1)])
     data = folder / "plugins" / "gpu.nvidia.com"
     data.mkdir(parents=True)
     HealthStore(data).write({GPUS: known.to_wire()})

@@ -6,8 +6,8 @@ from dra_driver.controller.content import PoolContent
 from dra_driver.controller.validity import find_faults
 from dra_driver.embedded.api.registry import Registry
 from dra_driver.inventory.build import build_inventory
-from dra_driver.inventory.device import ShareMode
 from dra_driver.inventory.sharing.rules import Portion, SharingRule, SharingRules
+from dra_driver.model.shares import ShareMode
 from tests.controller.support.cluster import Cluster, refuse_dry_runs
 from tests.controller.test_counters import cuttable
 from tests.support.facts import facts

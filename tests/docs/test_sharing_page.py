@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 from dra_driver.claims.node_settings import read_sharing_config
-from dra_driver.inventory.attributes import ATTRIBUTES
-from dra_driver.inventory.device import ShareMode
+from dra_driver.hardware.nvidia.published.attributes import ATTRIBUTES
+from dra_driver.model.shares import ShareMode
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "sharing.md").read_text()

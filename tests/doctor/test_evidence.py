@@ -23,7 +23,7 @@ from dra_driver.doctor.node_evidence import EvidenceFolders, read_node
 from dra_driver.doctor.runtime_config import read_runtimes
 from dra_driver.embedded.api.kinds import SLICES
 from dra_driver.embedded.api.server import EmbeddedApi
-from dra_driver.hardware.nvidia import NvidiaHardware
+from dra_driver.hardware.nvidia.hardware import NvidiaHardware
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.simulated import SimulatedHardware
 from dra_driver.kube.api import KubeApi

@@ -15,8 +15,9 @@ from typing import Any, Self
 
 import pytest
 
-from dra_driver.hardware.facts import Facts, GpuFacts
-from dra_driver.hardware.nvidia import NvidiaHardware
+from dra_driver.hardware.facts import Facts
+from dra_driver.hardware.nvidia.facts import NvidiaGpu
+from dra_driver.hardware.nvidia.hardware import NvidiaHardware
 from dra_driver.hardware.port import Roots
 from tests.support.fake_node import FakeNode
 from tests.support.fake_nvml import Gpu, State, build
@@ -104,7 +105,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine
 
 PROGRAM = """
 import json, sys
-from dra_driver.hardware.nvidia import NvidiaHardware
+from dra_driver.hardware.nvidia.hardware import NvidiaHardware
 from dra_driver.hardware.port import Roots
 from dra_driver.model.errors import HardwareError
 hardware = NvidiaHardware(Roots(**json.loads(sys.argv[1])))
@@ -157,7 +158,7 @@ class OtherProcess:
         return int(self.ask("fingerprint")["fingerprint"])
 
 
-def by_address(facts: Facts) -> dict[str, GpuFacts]:
+def by_address(facts: Facts) -> dict[str, NvidiaGpu]:
     return {gpu.pci_address: gpu for gpu in facts.gpus}
 
 

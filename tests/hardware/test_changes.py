@@ -227,7 +227,7 @@ def test_a_process_that_starts_itself_anew_reads_with_the_new_driver(machine: Ma
     machine.add(h100("0000:65:00.0", 0))
     program = """
         import os, sys
-        from dra_driver.hardware.nvidia import NvidiaHardware
+        from dra_driver.hardware.nvidia.hardware import NvidiaHardware
         from dra_driver.hardware.port import Roots
         from dra_driver.model.errors import HardwareError
         hardware = NvidiaHardware(Roots(sys=sys.argv[1], proc=sys.argv[2], dev=sys.argv[3]))

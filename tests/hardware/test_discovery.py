@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dra_driver.hardware.facts import GpuFacts
+from dra_driver.hardware.nvidia.facts import NvidiaGpu
 from tests.hardware.conftest import Machine, by_address, codes
 from tests.support.fake_nvml import Code, a100_40, gb200, h100, hgx_h100, l40s, nvl72_tray, t4
 
@@ -39,13 +39,14 @@ def test_an_h100_has_the_words_and_numbers_that_nvidia_publishes(machine: Machin
     machine.node.add_gpu("0000:65:00.0", 3, numa=1, root="pci0000:64")
     facts = machine.discover()
     assert facts.problems == ()
-    assert (facts.driver_version, facts.cuda_driver_version) == ("580.65.6", "13.0.0")
+    assert (facts.driver_version, facts.runtime_version) == ("580.65.6", "13.0.0")
     assert len(facts.gpus[0].mig_profiles) == 7
     assert tuple(replace(gpu, mig_profiles=()) for gpu in facts.gpus) == (
-        GpuFacts(
+        NvidiaGpu(
             uuid=gpu.uuid,
             pci_address="0000:65:00.0",
             minor=3,
+            nodes=("nvidia3",),
             memory_bytes=81559 * MIB,
             product_name="NVIDIA H100 80GB HBM3",
             brand="Nvidia",
@@ -121,7 +122,7 @@ def test_gpus_that_claim_the_same_minor_or_uuid_are_a_problem_of_each(machine: M
 def test_a_rack_s_gpus_share_the_fabric_s_domain(machine: Machine) -> None:
     cluster = uuid.UUID("12345678-1234-5678-1234-567812345678")
     machine.add(*nvl72_tray(cluster))
-    assert {g.nvlink_domain for g in machine.discover().gpus} == {f"{cluster}.32766"}
+    assert {g.link_domain for g in machine.discover().gpus} == {f"{cluster}.32766"}
 
 
 @pytest.mark.parametrize("code", [Code.UNKNOWN, Code.NO_PERMISSION])
@@ -232,7 +233,7 @@ def test_a_driver_version_of_another_form_is_left_out(machine: Machine) -> None:
     machine.state.cuda_version = None
     machine.write()
     facts = machine.discover()
-    assert (facts.driver_version, facts.cuda_driver_version) == (None, None)
+    assert (facts.driver_version, facts.runtime_version) == (None, None)
     assert len(facts.gpus) == 1
 
 
@@ -295,7 +296,7 @@ def test_no_fault_of_one_gpu_costs_another_or_raises(machine: Machine, faults: d
     facts = hardware.discover()
     hardware.close()
     whole = by_address(facts)[gpus[1].pci]
-    assert None not in (whole.product_name, whole.memory_bytes, whole.nvlink_domain, whole.serial)
+    assert None not in (whole.product_name, whole.memory_bytes, whole.link_domain, whole.serial)
     for gpu in facts.gpus:
         assert gpu.uuid.startswith("GPU-")
     if gpus[0].pci not in by_address(facts):

@@ -174,7 +174,7 @@ def test_a_process_exits_at_once_while_a_call_hangs(machine: Machine) -> None:
     machine.write()
     program = """
         import sys
-        from dra_driver.hardware.nvidia import NvidiaHardware
+        from dra_driver.hardware.nvidia.hardware import NvidiaHardware
         from dra_driver.hardware.port import Roots
         hardware = NvidiaHardware(Roots(sys=sys.argv[1], proc=sys.argv[2], dev=sys.argv[3]), patience_s=0.1)
         print(len(hardware.discover().gpus))

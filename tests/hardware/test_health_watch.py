@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from dra_driver.hardware.evidence import BusState
-from dra_driver.hardware.nvidia import NvidiaHardware
+from dra_driver.hardware.nvidia.hardware import NvidiaHardware
 from dra_driver.hardware.nvidia.health.bus import bus_state
 from dra_driver.hardware.port import HealthReporter
 from tests.support.fake_node import FakeNode

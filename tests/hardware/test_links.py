@@ -15,7 +15,7 @@ CLUSTER = uuid.UUID("12345678-1234-5678-1234-567812345678")
 
 
 def domain_of(machine: Machine) -> dict[str, str | None]:
-    return {gpu.pci_address: gpu.nvlink_domain for gpu in machine.discover().gpus}
+    return {gpu.pci_address: gpu.link_domain for gpu in machine.discover().gpus}
 
 
 def join(one: Gpu, other: Gpu, links: int = 4) -> None:
@@ -26,7 +26,7 @@ def join(one: Gpu, other: Gpu, links: int = 4) -> None:
 def test_all_gpus_behind_switches_are_one_domain_named_after_the_first_switch(machine: Machine) -> None:
     machine.add(*hgx_h100())
     facts = machine.discover()
-    assert {g.nvlink_domain for g in facts.gpus} == {"nvswitch-0000-05-00-0"}
+    assert {g.link_domain for g in facts.gpus} == {"nvswitch-0000-05-00-0"}
     assert {g.nvlink_count for g in facts.gpus} == {18}
     assert facts.problems == ()
 
@@ -61,24 +61,24 @@ def test_bridged_gpus_keep_their_domain_when_the_first_of_them_is_lost(machine: 
         join(gpus[one], gpus[other])
     machine.add(*gpus)
     hardware = machine.hardware()
-    assert {g.nvlink_domain for g in hardware.discover().gpus} == {"nvlink-0000-17-00-0"}
+    assert {g.link_domain for g in hardware.discover().gpus} == {"nvlink-0000-17-00-0"}
     gpus[0].is_lost = True
     for gpu in gpus[1:]:
         gpu.links = [(int(remote != gpus[0].pci), kind, remote) for _, kind, remote in gpu.links]
     machine.write()
     facts = hardware.discover()
-    assert [g.nvlink_domain for g in facts.gpus] == ["nvlink-0000-17-00-0"] * 2
+    assert [g.link_domain for g in facts.gpus] == ["nvlink-0000-17-00-0"] * 2
     assert [g.nvlink_count for g in facts.gpus] == [4, 4]
 
 
 def test_mig_mode_that_hides_links_does_not_change_the_domain(machine: Machine) -> None:
     gpus = machine.add(*hgx_h100(2))
     hardware = machine.hardware()
-    before = by_address(hardware.discover())[gpus[0].pci].nvlink_domain
+    before = by_address(hardware.discover())[gpus[0].pci].link_domain
     gpus[0].partition("1g.10gb", 0)
     gpus[0].links.clear()
     machine.write()
-    assert by_address(hardware.discover())[gpus[0].pci].nvlink_domain == before
+    assert by_address(hardware.discover())[gpus[0].pci].link_domain == before
 
 
 def test_a_gpu_without_links_has_no_domain(machine: Machine) -> None:
@@ -87,8 +87,8 @@ def test_a_gpu_without_links_has_no_domain(machine: Machine) -> None:
     idle.links = [(0, SWITCH_LINK, "0000:05:00.0")] * 18
     machine.add(idle)
     gpus = by_address(machine.discover())
-    assert (gpus["0000:52:00.0"].nvlink_count, gpus["0000:52:00.0"].nvlink_domain) == (None, None)
-    assert (gpus["0000:65:00.0"].nvlink_count, gpus["0000:65:00.0"].nvlink_domain) == (0, None)
+    assert (gpus["0000:52:00.0"].nvlink_count, gpus["0000:52:00.0"].link_domain) == (None, None)
+    assert (gpus["0000:65:00.0"].nvlink_count, gpus["0000:65:00.0"].link_domain) == (0, None)
 
 
 def test_links_to_a_cpu_count_but_join_nothing(machine: Machine) -> None:
@@ -96,7 +96,7 @@ def test_links_to_a_cpu_count_but_join_nothing(machine: Machine) -> None:
     gpu.links = [(1, NPU_LINK, "0004:00:00.0")] * 3
     machine.add(gpu)
     (found,) = machine.discover().gpus
-    assert (found.nvlink_count, found.nvlink_domain) == (3, None)
+    assert (found.nvlink_count, found.link_domain) == (3, None)
 
 
 def test_switches_that_a_guest_is_not_shown_still_join_its_gpus(machine: Machine) -> None:
@@ -136,13 +136,13 @@ def test_a_gpu_that_is_still_joining_its_fabric_has_no_domain_yet(machine: Machi
     machine.add(*gpus)
     hardware = machine.hardware()
     facts = hardware.discover()
-    assert by_address(facts)[gpus[0].pci].nvlink_domain is None
+    assert by_address(facts)[gpus[0].pci].link_domain is None
     assert codes(facts) == {"hardware.fabric-pending"}
     before = hardware.fingerprint()
     gpus[0].facts["fabric"] = f"3 0 {CLUSTER.hex} 7"
     machine.write()
     assert hardware.fingerprint() != before
-    assert by_address(hardware.discover())[gpus[0].pci].nvlink_domain == f"{CLUSTER}.7"
+    assert by_address(hardware.discover())[gpus[0].pci].link_domain == f"{CLUSTER}.7"
 
 
 def test_a_registration_that_failed_is_a_problem(machine: Machine) -> None:
@@ -150,7 +150,7 @@ def test_a_registration_that_failed_is_a_problem(machine: Machine) -> None:
     gpu.facts["fabric"] = f"3 999 {CLUSTER.hex} 7"
     machine.add(gpu)
     facts = machine.discover()
-    assert facts.gpus[0].nvlink_domain is None
+    assert facts.gpus[0].link_domain is None
     assert codes(facts) == {"hardware.fact-unreadable"}
 
 
@@ -164,14 +164,14 @@ def test_a_gpu_whose_fabric_is_not_known_is_in_no_domain_though_its_links_are_up
     machine.write()
     hardware = machine.hardware()
     facts = hardware.discover()
-    assert [gpu.nvlink_domain for gpu in facts.gpus] == [None, "nvswitch-0000-05-00-0"]
+    assert [gpu.link_domain for gpu in facts.gpus] == [None, "nvswitch-0000-05-00-0"]
     assert codes(facts) == {"hardware.fact-unreadable"}
     before = hardware.fingerprint()
     gpus[0].heal()
     gpus[0].facts["fabric"] = f"3 0 {'0' * 32} 0"
     machine.write()
     assert hardware.fingerprint() != before, "it is seen when the fabric is known"
-    assert len({gpu.nvlink_domain for gpu in hardware.discover().gpus}) == 1
+    assert len({gpu.link_domain for gpu in hardware.discover().gpus}) == 1
 
 
 def test_links_that_can_t_be_read_are_a_problem(machine: Machine) -> None:

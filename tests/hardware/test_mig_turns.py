@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dra_driver.hardware.nvidia import NvidiaHardware
+from dra_driver.hardware.nvidia.hardware import NvidiaHardware
 from dra_driver.model.errors import HardwareError, Retry
 from tests.hardware.conftest import Machine, eventually
 from tests.hardware.support.mig_bench import PCI, Bench, refusal
@@ -20,7 +20,7 @@ from tests.support.fake_nvml import MIG_STEPS, Code, h100, hgx_h100
 
 KILLED = """
 import json, sys
-from dra_driver.hardware.nvidia import NvidiaHardware
+from dra_driver.hardware.nvidia.hardware import NvidiaHardware
 from dra_driver.hardware.port import Roots
 hardware = NvidiaHardware(Roots(**json.loads(sys.argv[1])))
 (gpu,) = hardware.discover().gpus

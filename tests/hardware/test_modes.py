@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.hardware.facts import GpuFacts
-from dra_driver.hardware.nvidia import NvidiaHardware, sysfs
+from dra_driver.hardware.nvidia.facts import NvidiaGpu
+from dra_driver.hardware.nvidia.hardware import NvidiaHardware, sysfs
 from dra_driver.hardware.port import MemoryLimiting, Roots, Shareable
 from dra_driver.model.errors import HardwareError, Retry
 from dra_driver.model.sharing import ComputeMode, Interval, SharedDevice
@@ -17,11 +17,11 @@ from tests.support.fake_nvml import Code, h100
 SOON = 10.0
 
 
-def shared(gpu: GpuFacts, mig_uuid: str | None = None) -> SharedDevice:
+def shared(gpu: NvidiaGpu, mig_uuid: str | None = None) -> SharedDevice:
     return SharedDevice("gpu-x", gpu.uuid, gpu.minor, gpu.pci_address, mig_uuid)
 
 
-def discovered(machine: Machine) -> tuple[NvidiaHardware, GpuFacts]:
+def discovered(machine: Machine) -> tuple[NvidiaHardware, NvidiaGpu]:
     hardware = machine.hardware()
     assert isinstance(hardware, Shareable)
     return hardware, hardware.discover().gpus[0]
@@ -147,7 +147,7 @@ def test_what_the_driver_refuses_has_a_code(machine: Machine, code: Code, expect
     assert refused.value.code == expected
 
 
-GPU = GpuFacts("GPU-11111111-2222-3333-4444-555555555555", "0000:65:00.0", 0, 1 << 30)
+GPU = NvidiaGpu("GPU-11111111-2222-3333-4444-555555555555", "0000:65:00.0", 0, 1 << 30)
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from dataclasses import fields
 
 import pytest
 
-from dra_driver.hardware.facts import GpuFacts
-from dra_driver.hardware.nvidia import NvidiaHardware
+from dra_driver.hardware.nvidia.facts import NvidiaGpu
+from dra_driver.hardware.nvidia.hardware import NvidiaHardware
 from dra_driver.model.errors import HardwareError
 from tests.hardware.conftest import Machine, by_address, codes
 from tests.support.fake_nvml import Code, h100
@@ -30,9 +30,9 @@ def called(machine: Machine) -> list[str]:
     return sorted({line.split()[1] for line in machine.log.read_text().splitlines()})
 
 
-def is_same_or_absent(found: GpuFacts, known: GpuFacts) -> list[str]:
+def is_same_or_absent(found: NvidiaGpu, known: NvidiaGpu) -> list[str]:
     """Return the facts that differ from the known ones and are not absent; unusable places are checked apart."""
-    names = [one.name for one in fields(GpuFacts) if one.name != "unusable"]
+    names = [one.name for one in fields(NvidiaGpu) if one.name != "unusable"]
     differing = [name for name in names if getattr(found, name) != getattr(known, name)]
     return [name for name in differing if getattr(found, name) not in (None, False, ())]
 
@@ -144,7 +144,7 @@ def test_a_gpu_that_left_the_bus_is_lost_while_the_library_is_closed(machine: Ma
     assert _refusal(hardware, cut) == "hardware.gpu-lost"
 
 
-def _refusal(hardware: NvidiaHardware, gpu: GpuFacts) -> str:
+def _refusal(hardware: NvidiaHardware, gpu: NvidiaGpu) -> str:
     with pytest.raises(HardwareError) as refused:
         hardware.partitions_now(gpu)
     return refused.value.code

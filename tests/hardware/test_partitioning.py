@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from dra_driver.hardware.facts import GpuFacts
+from dra_driver.hardware.nvidia.facts import NvidiaGpu
 from dra_driver.model.errors import Retry
 from tests.hardware.conftest import Machine, codes
 from tests.hardware.support.mig_bench import PCI, Bench, refusal
@@ -130,7 +130,7 @@ def test_an_instance_without_a_device_is_a_problem(machine: Machine) -> None:
 
 def test_uuid_and_address_are_all_that_a_caller_has_to_know_of_a_gpu(machine: Machine) -> None:
     bench = Bench(machine, mig=False)
-    bare = GpuFacts(uuid=bench.gpu.uuid, pci_address=PCI, minor=0, memory_bytes=None)
+    bare = NvidiaGpu(uuid=bench.gpu.uuid, pci_address=PCI, minor=0, memory_bytes=None)
     profile = replace(bench.profile("2g.20gb"), starts=())
     bench.hardware.set_mig_mode(bare, True, 10)
     made = bench.hardware.create_partition(bare, profile, 2, 10)

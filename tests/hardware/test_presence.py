@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.hardware.facts import Facts
-from dra_driver.hardware.nvidia import NvidiaHardware
+from dra_driver.hardware.nvidia.hardware import NvidiaHardware
 from dra_driver.hardware.port import Hardware, ProcessLister
 from tests.hardware.conftest import Machine, OtherProcess, codes, eventually
 from tests.support.fake_node import FakeNode
@@ -128,7 +128,7 @@ def test_a_library_older_than_init_with_flags_is_used(machine: Machine) -> None:
     machine.install_library(without=("nvmlInitWithFlags", "nvmlSystemGetCudaDriverVersion_v2"))
     machine.add(h100("0000:65:00.0", 0))
     facts = machine.discover()
-    assert (len(facts.gpus), facts.cuda_driver_version) == (1, "13.0.0")
+    assert (len(facts.gpus), facts.runtime_version) == (1, "13.0.0")
 
 
 def test_a_driver_that_has_no_gpu_yet_is_no_failure(machine: Machine) -> None:

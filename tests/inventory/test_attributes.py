@@ -3,17 +3,20 @@ from dataclasses import replace
 
 import pytest
 
+from dra_driver.hardware.nvidia.published.attributes import ATTRIBUTES
+from dra_driver.hardware.nvidia.published.capacities import CAPACITIES
+from dra_driver.hardware.nvidia.published.family import family
+from dra_driver.hardware.published import Owner, ValueKind
 from dra_driver.hardware.simulated.hardware import facts_of
 from dra_driver.hardware.simulated.profile import load_profile, profile_names
-from dra_driver.inventory.attributes import ATTRIBUTES, ROWS, names_of
 from dra_driver.inventory.build import build_inventory
-from dra_driver.inventory.capacities import CAPACITIES
-from dra_driver.inventory.device import DeviceType
-from dra_driver.inventory.published import Owner, ValueKind
-from dra_driver.inventory.values import family, label_product
+from dra_driver.inventory.vendors import carried, rows_of
 from dra_driver.model import limits
+from dra_driver.model.names import label_product
+from dra_driver.model.shares import DeviceType
 from tests.support.facts import FULL_GPU, PARTITION, facts, with_everything_known
 
+ROWS = rows_of("nvidia")
 NVIDIA_GPU = {
     "type": "string",
     "uuid": "string",
@@ -63,11 +66,11 @@ def kinds(device_type: DeviceType, owners: set[Owner]) -> dict[str, str]:
 
 
 def test_whole_gpus_carry_every_name_of_nvidias_driver_with_its_kind():
-    assert kinds(DeviceType.GPU, {Owner.NVIDIA, Owner.KUBERNETES}) == NVIDIA_GPU
+    assert kinds(DeviceType.GPU, {Owner.VENDOR, Owner.KUBERNETES}) == NVIDIA_GPU
 
 
 def test_partitions_carry_every_name_of_nvidias_driver_with_its_kind():
-    assert kinds(DeviceType.MIG, {Owner.NVIDIA, Owner.KUBERNETES}) == NVIDIA_MIG
+    assert kinds(DeviceType.MIG, {Owner.VENDOR, Owner.KUBERNETES}) == NVIDIA_MIG
     assert {row.name for row in ROWS[DeviceType.MIG] if row.kind is ValueKind.QUANTITY} == NVIDIA_MIG_CAPACITIES
 
 
@@ -87,7 +90,7 @@ def test_partitions_carry_only_three_of_ours():
 
 def test_ours_yield_by_rank_when_the_limit_is_lower(monkeypatch):
     monkeypatch.setattr(limits, "DEVICE_ATTRIBUTES_AND_CAPACITIES", 15)
-    names = [row.name for row in names_of(DeviceType.GPU)]
+    names = [row.name for row in carried((*ATTRIBUTES, *CAPACITIES), DeviceType.GPU)]
     assert len(names) == 15
     assert {"nvlinkDomain", "numaNode"} <= set(names)
     assert set(NVIDIA_GPU) <= set(names)

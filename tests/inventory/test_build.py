@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from dra_driver.hardware.facts import Facts, Problem
 from dra_driver.inventory.build import build_inventory
-from dra_driver.inventory.device import DeviceType
 from dra_driver.inventory.wire import device_wire
 from dra_driver.model import limits
 from dra_driver.model.semver import Semver
+from dra_driver.model.shares import DeviceType
 from tests.support.facts import FULL_GPU, PARTITION, any_facts, facts
 
 
@@ -64,7 +64,7 @@ def test_a_gpu_in_mig_mode_without_partitions_publishes_nothing():
 
 
 def test_what_is_not_known_is_left_out_without_a_word():
-    gpu = replace(FULL_GPU, serial=None, memory_bytes=None, nvlink_domain=None)
+    gpu = replace(FULL_GPU, serial=None, memory_bytes=None, link_domain=None)
     inventory = build_inventory(facts(gpu))
     assert not inventory.problems
     assert not {"serial", "nvlinkDomain"} & set(only(inventory).attributes)

@@ -1,17 +1,23 @@
 from pathlib import Path
 
-from dra_driver.inventory.attributes import ROWS
-from dra_driver.inventory.reference import render, render_amd
+import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "attributes.md"
+from dra_driver.hardware.vendors import load_vendor
+from dra_driver.inventory.reference import files
+from dra_driver.inventory.vendors import rows_of
+from dra_driver.model.vendors import VENDORS
+
+ROOT = Path(__file__).parents[2]
 
 
-def test_the_page_is_what_the_table_gives():
-    assert PAGE.read_text() == render(), "run make docs"
-    assert PAGE.with_name("attributes-amd.md").read_text() == render_amd(), "run make docs"
+@pytest.mark.parametrize("path", [path for path, _ in files()])
+def test_every_page_and_class_is_what_its_vendor_declares(path: str) -> None:
+    assert (ROOT / path).read_text() == dict(files())[path], "run make docs"
 
 
-def test_every_published_name_stands_on_the_page():
-    page = render()
-    assert all(f"| `{row.name}` |" in page for rows in ROWS.values() for row in rows)
-    assert "| `memorySlice<i>` |" in page
+@pytest.mark.parametrize("vendor", [vendor.name for vendor in VENDORS])
+def test_every_published_name_stands_on_the_page(vendor: str) -> None:
+    declared = load_vendor(vendor)
+    page = dict(files())[f"docs/{declared.page.file}"]
+    rows = (*declared.page.more, *(row for carried in rows_of(vendor).values() for row in carried))
+    assert all(f"| `{row.name}` |" in page for row in rows)

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from dra_driver.claims.node_settings import read_sharing_config
-from dra_driver.inventory.device import DeviceType, ShareMode
 from dra_driver.inventory.sharing.rules import Match, Portion, SharingRule
 from dra_driver.model.errors import InputError
+from dra_driver.model.shares import DeviceType, ShareMode
 from dra_driver.model.sharing import Interval, MpsSettings, Tenants, TimeSlicingSettings
 
 GIB = 1 << 30

@@ -11,12 +11,13 @@ from dra_driver.allocation.pools.ranges import Arithmetic
 from dra_driver.embedded.api_rules.device_rules import check_device
 from dra_driver.embedded.api_rules.rules import Circumstances, Faults
 from dra_driver.inventory.build import build_inventory
-from dra_driver.inventory.device import Device, DeviceType, ShareMode
+from dra_driver.inventory.device import Device
 from dra_driver.inventory.mig.partitions import MigPolicy, Ownership
 from dra_driver.inventory.offering import KeptFields
 from dra_driver.inventory.sharing.rules import Match, Portion, SharingRule, SharingRules
 from dra_driver.inventory.wire import device_wire
 from dra_driver.model import limits
+from dra_driver.model.shares import DeviceType, ShareMode
 from dra_driver.model.sharing import Interval, MpsSettings, Strategy, TimeSlicingSettings
 from tests.support.facts import FULL_GPU, PARTITION, facts
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from dra_driver.inventory.build import build_inventory
-from dra_driver.inventory.device import DeviceType, ShareMode
 from dra_driver.inventory.mig.partitions import MigPolicy, Ownership
 from dra_driver.inventory.offering import Inventory
 from dra_driver.inventory.sharing.rules import Match, Portion, SharingRule, SharingRules
 from dra_driver.model.names import gpu_name
+from dra_driver.model.shares import DeviceType, ShareMode
 from dra_driver.model.sharing import MpsSettings, Tenants
 from tests.support.facts import FULL_GPU, PARTITION, facts
 

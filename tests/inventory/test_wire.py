@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dra_driver.inventory.attributes import ROWS
 from dra_driver.inventory.build import build_inventory
-from dra_driver.inventory.device import DeviceType
+from dra_driver.inventory.vendors import rows_of
 from dra_driver.inventory.wire import attribute_wire, device_wire, quantity_text
 from dra_driver.model.quantity import Quantity
+from dra_driver.model.shares import DeviceType
 from tests.support.facts import FULL_GPU, facts
 
 SHARED = Path(os.environ.get("DRA_SHARED", Path(__file__).parents[3] / "shared"))
@@ -61,7 +61,7 @@ def test_the_wire_form_is_plain_json():
 @pytest.mark.skipif(not (SHARED / "peers").is_dir(), reason="reference captures are not here (set DRA_SHARED)")
 def test_whatever_nvidias_driver_was_seen_to_publish_we_publish_with_the_same_kind():
     captures = json.loads((SHARED / "peers" / "nvidia-published.json").read_text())
-    kinds = {kind: {row.name: row.kind.value for row in rows} for kind, rows in ROWS.items()}
+    kinds = {kind: {row.name: row.kind.value for row in rows} for kind, rows in rows_of("nvidia").items()}
     seen = 0
     for capture in captures.values():
         for pool_slice in capture if isinstance(capture, list) else ():

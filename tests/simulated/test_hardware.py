@@ -48,9 +48,9 @@ def test_gpus_stand_in_pci_order_with_units_as_facts_want_them(machine):
     gpu = facts.gpus[0]
     assert gpu.memory_bytes == 81559 << 20
     assert gpu.memory_bandwidth_bytes_per_s == 3350 * 10**9
-    assert (gpu.compute_capability, facts.cuda_driver_version) == ("9.0.0", "13.0.0")
+    assert (gpu.compute_capability, facts.runtime_version) == ("9.0.0", "13.0.0")
     assert gpu.nvlink_count == 18
-    assert len({gpu.nvlink_domain for gpu in facts.gpus}) == 1
+    assert len({gpu.link_domain for gpu in facts.gpus}) == 1
 
 
 def test_partitions_take_their_figures_from_the_model(machine):
@@ -71,19 +71,17 @@ def test_a_restart_finds_the_same_hardware_and_another_node_other_hardware(machi
     ]
     assert len(uuids[0]) == 16
     assert not uuids[0] & uuids[1]
-    assert again.gpus[0].nvlink_domain != other.gpus[0].nvlink_domain
+    assert again.gpus[0].link_domain != other.gpus[0].link_domain
 
 
-def test_trays_of_one_rack_share_their_nvlink_domain():
-    domains = {
-        SimulatedHardware("gb200-tray", Roots(), node_name=node).discover().gpus[0].nvlink_domain for node in "ab"
-    }
+def test_trays_of_one_rack_share_their_link_domain():
+    domains = {SimulatedHardware("gb200-tray", Roots(), node_name=node).discover().gpus[0].link_domain for node in "ab"}
     assert domains == {"5a3c1f0e-7b42-4d8a-9c61-2e0f8d7b6a54.1"}
 
 
 def test_cards_without_nvlink_have_neither_domain_nor_count():
     gpu = SimulatedHardware("l40s", Roots(), node_name="n").discover().gpus[0]
-    assert (gpu.nvlink_domain, gpu.nvlink_count) == (None, None)
+    assert (gpu.link_domain, gpu.nvlink_count) == (None, None)
 
 
 def test_the_fingerprint_changes_with_the_file_only(machine):

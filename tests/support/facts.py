@@ -5,12 +5,14 @@ from typing import get_type_hints
 
 from hypothesis import strategies as st
 
-from dra_driver.hardware.facts import Facts, GpuFacts, MigProfile, PartitionFacts, Problem
+from dra_driver.hardware.facts import Facts, MigProfile, PartitionFacts, Problem
+from dra_driver.hardware.nvidia.facts import NvidiaGpu
 
-FULL_GPU = GpuFacts(
+FULL_GPU = NvidiaGpu(
     uuid="GPU-77ddc041-0839-5bf6-add8-85f3215d606d",
     pci_address="0000:65:00.0",
     minor=3,
+    nodes=("nvidia3",),
     memory_bytes=81559 << 20,
     product_name="NVIDIA H100 80GB HBM3",
     brand="Nvidia",
@@ -19,7 +21,7 @@ FULL_GPU = GpuFacts(
     addressing_mode="None",
     numa_node=1,
     pcie_root="pci0000:64",
-    nvlink_domain="5a3c1f0e-7b42-4d8a-9c61-2e0f8d7b6a54.32766",
+    link_domain="5a3c1f0e-7b42-4d8a-9c61-2e0f8d7b6a54.32766",
     nvlink_count=18,
     mig_capable=True,
     ecc_enabled=True,
@@ -48,12 +50,12 @@ PARTITION = PartitionFacts(
 )
 
 
-def facts(*gpus: GpuFacts) -> Facts:
+def facts(*gpus: NvidiaGpu) -> Facts:
     """Facts of a node with these GPUs and a known driver."""
-    return Facts("test", gpus=gpus, driver_version="580.126.20", cuda_driver_version="13.0.0")
+    return Facts("test", gpus=gpus, driver_version="580.126.20", runtime_version="13.0.0")
 
 
-def with_everything_known(gpu: GpuFacts) -> GpuFacts:
+def with_everything_known(gpu: NvidiaGpu) -> NvidiaGpu:
     """The same GPU with each fact that it lacks filled in."""
     missing = {f.name: getattr(FULL_GPU, f.name) for f in fields(gpu) if getattr(gpu, f.name) is None}
     return replace(gpu, **missing)
@@ -81,10 +83,11 @@ any_profile = _any_of(
     starts=st.lists(st.integers(-2, 20), max_size=8).map(tuple),
 )
 any_gpu = _any_of(
-    GpuFacts,
+    NvidiaGpu,
     pci_address=st.sampled_from(["0000:65:00.0", "0000:66:00.0", "0001:00:00.0", "10000:e1:00.0"]) | _texts,
     partitions=st.lists(any_partition, max_size=4).map(tuple),
     mig_profiles=st.lists(any_profile, max_size=4).map(tuple),
+    nodes=st.just(("nvidia0",)),
     unusable=st.lists(st.tuples(_numbers, _numbers), max_size=2).map(tuple),
 )
 any_facts = st.builds(
@@ -92,7 +95,7 @@ any_facts = st.builds(
     vendor=st.just("test"),
     gpus=st.lists(any_gpu, max_size=4).map(tuple),
     driver_version=st.none() | _texts | st.just("580.126.20"),
-    cuda_driver_version=st.none() | _texts,
+    runtime_version=st.none() | _texts,
     problems=st.lists(st.builds(Problem, _texts, _texts, _texts), max_size=2).map(tuple),
     waiting_for=_texts,
 )

@@ -15,10 +15,11 @@ from dra_driver.cli.inputs.access import access_of
 from dra_driver.cli.inputs.exit_code import exit_code_option
 from dra_driver.cli.inputs.hardware import chosen, hardware_options
 from dra_driver.cli.output import console, say, write_document
-from dra_driver.inventory.device import Device, ShareMode
+from dra_driver.inventory.device import Device
 from dra_driver.inventory.wire import device_wire, quantity_text
 from dra_driver.model.errors import ExitCode
 from dra_driver.model.names import pool_name
+from dra_driver.model.shares import ShareMode
 from dra_driver.views.fleet.device_facts import memory_text
 from dra_driver.views.node.fault_rows import fault_place
 from dra_driver.views.words import plural
@@ -87,7 +88,7 @@ def _show(report: NodeReport, *, is_wide: bool) -> None:
         say(out, f"Nothing to publish on {selected.node}.")
     driver = f"driver {facts.driver_version}" if facts.driver_version else "driver version unknown"
     gpus = plural(len({gpu.pci_address for gpu in facts.gpus}), f"{facts.vendor} GPU")
-    if any(gpu.mig_capable for gpu in facts.gpus):
+    if any(gpu.mig_profiles or gpu.mig_enabled for gpu in facts.gpus):
         gpus += f" ({sum(gpu.mig_enabled for gpu in facts.gpus)} in MIG mode)"
     say(out, f"{plural(len(offer.devices), 'device')} from {gpus}, {driver}")
     _show_counting(out, offer, is_wide=is_wide)

@@ -63,7 +63,7 @@ _OPTIONS = (
     click.option("--context", metavar="NAME", default="", help="the same, with a context of the kubeconfig"),
     click.option("--cluster", is_flag=True, help="the same, with kubectl's kubeconfig, or the ServiceAccount in a pod"),
     click.option(
-        "--hardware", metavar="CHOICE", default=None, help="devices of this node: auto, nvidia, amd, simulated:PROFILE"
+        "--hardware", metavar="CHOICE", default=None, help="devices of this node: auto, a vendor, simulated:PROFILE"
     ),
     click.option(
         "--kubernetes",

@@ -32,9 +32,9 @@ def common_edits(roots: Roots) -> Edits:
 
 def device_edits(gpu: AmdGpu, roots: Roots) -> Edits:
     """Return the nodes of one device. Raises: HardwareError("hardware.node-missing", retry LATER)."""
-    if not gpu.render_minors:
+    if gpu.minor < 0:
         raise _missing(f"the render node of {gpu.pci_address} {gpu.part}".rstrip())
-    return _edits([*(f"dri/{card}" for card in gpu.cards), *(f"dri/renderD{one}" for one in gpu.render_minors)], roots)
+    return _edits(gpu.nodes, roots)
 
 
 def _edits(names: Iterable[str], roots: Roots) -> Edits:

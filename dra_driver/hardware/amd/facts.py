@@ -1,8 +1,9 @@
-"""What is known of an AMD GPU or of one of its partitions, beside what every GPU has."""
+"""What is known of an AMD GPU or of one of its partitions, beside what every device has."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from dra_driver.hardware.facts import GpuFacts
 
@@ -13,9 +14,12 @@ class AmdGpu(GpuFacts):
 
     `minor` is that of the render node, -1 where it has none. `uuid` identifies the device within this node and is
     published nowhere; `unique_id` is the hardware's own, in hexadecimal, None where the hardware has none (most APUs).
-    `compute_mode` and `memory_mode` are those of the GPU ("CPX", "NPS4"), None where it can't be partitioned.
-    `render_minors` are those of all render nodes that a container needs: several for a whole GPU that is partitioned.
+    `compute_mode` and `memory_mode` are those of the GPU ("CPX", "NPS4"), None where it can't be partitioned. `nodes`
+    are those that a container needs: several render nodes for a whole GPU that is partitioned. `link_domain` is the
+    XGMI hive, in hexadecimal.
     """
+
+    vendor: ClassVar[str] = "amd"
 
     unique_id: str | None = None
     device_id: int | None = None
@@ -24,8 +28,4 @@ class AmdGpu(GpuFacts):
     simd_units: int | None = None
     compute_mode: str | None = None
     memory_mode: str | None = None
-    driver_version: str | None = None  # as the driver spells it
-    hive: str | None = None  # GPUs of one XGMI hive have the same, in hexadecimal
     is_integrated: bool | None = None  # whether it uses the host's memory; None where neither is certain
-    render_minors: tuple[int, ...] = ()
-    cards: tuple[str, ...] = ()  # "card1"

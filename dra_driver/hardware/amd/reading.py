@@ -101,7 +101,8 @@ def _add(seen: _Seen, roots: Roots, cards: dict[int, str], reading: AmdReading) 
         text = f"the GPU is in mode {modes.compute} and the topology has none of its partitions"
         reading.report("partitions-changing", seen.address, text)
     else:
-        parts = [_part(node, whole, cards) for node in seen.nodes]
+        card = seen.function.drm.card if seen.function else None
+        parts = [_part(node, whole, cards, card) for node in seen.nodes]
         for part in parts:
             _check(part, reading)
         reading.gpus += parts
@@ -123,6 +124,7 @@ def _whole(seen: _Seen, modes: Modes, roots: Roots) -> AmdGpu:
         minor=minor,
         memory_bytes=memory_of_whole(node, files),
         product_name=_product_name(function, device_id),
+        link_domain=node.hive if node else None,
         numa_node=pci.read_numa(function.folder) if function else None,
         pcie_root=pci.pcie_root_above(function.folder) if function else None,
         pci_id=device_id << 16 | AMD_VENDOR if device_id else None,
@@ -134,17 +136,18 @@ def _whole(seen: _Seen, modes: Modes, roots: Roots) -> AmdGpu:
         simd_units=node.simd_count if node else None,
         compute_mode=modes.compute,
         memory_mode=modes.memory,
-        hive=node.hive if node else None,
         is_integrated=is_integrated(node, files),
-        render_minors=(minor,) if minor >= 0 else (),
-        cards=(drm.card,) if drm.card else (),
+        nodes=_nodes(drm.card, minor),
     )
 
 
-def _part(node: KfdNode, whole: AmdGpu, cards: dict[int, str]) -> AmdGpu:
+def _nodes(card: str | None, minor: int) -> tuple[str, ...]:
+    return (*((f"dri/{card}",) if card else ()), *((f"dri/renderD{minor}",) if minor >= 0 else ()))
+
+
+def _part(node: KfdNode, whole: AmdGpu, cards: dict[int, str], card_of_whole: str | None) -> AmdGpu:
     """Return the facts of one partition: what it shares with its GPU, and its own node's numbers."""
-    is_first = bool(whole.render_minors) and node.render_minor == whole.render_minors[0]
-    card = cards.get(node.render_minor) or (whole.cards[0] if is_first and whole.cards else None)
+    card = cards.get(node.render_minor) or (card_of_whole if node.render_minor == whole.minor >= 0 else None)
     mode = (whole.compute_mode or _UNKNOWN_MODE).lower()
     return replace(
         whole,
@@ -155,8 +158,7 @@ def _part(node: KfdNode, whole: AmdGpu, cards: dict[int, str]) -> AmdGpu:
         architecture_target=node.target,
         compute_units=node.compute_units,
         simd_units=node.simd_count,
-        render_minors=(node.render_minor,) if node.render_minor >= 0 else (),
-        cards=(card,) if card else (),
+        nodes=_nodes(card, node.render_minor),
     )
 
 
@@ -170,15 +172,18 @@ def _undivided(whole: AmdGpu, parts: Sequence[AmdGpu]) -> AmdGpu:
         memory_bytes=None if None in memory else sum(one or 0 for one in memory),
         compute_units=sum(part.compute_units or 0 for part in parts) or None,
         simd_units=sum(part.simd_units or 0 for part in parts) or None,
-        render_minors=tuple(minor for part in parts for minor in part.render_minors),
-        cards=tuple(dict.fromkeys(card for part in parts for card in part.cards)),
+        nodes=tuple(sorted(dict.fromkeys(node for part in parts for node in part.nodes), key=_is_render)),
     )
+
+
+def _is_render(node: str) -> bool:
+    return node.startswith("dri/renderD")
 
 
 def _check(gpu: AmdGpu, reading: AmdReading) -> None:
     """Report what a device lacks that somebody will miss."""
     subject = f"{gpu.pci_address} {gpu.part}".strip()
-    if not gpu.render_minors:
+    if gpu.minor < 0:
         reading.report("node-missing", gpu.pci_address, f"{subject} has no render node: claims of it wait for one")
     if gpu.memory_bytes is None:
         text = f"no file says how much memory {subject} has: selectors by memory need has() to pass over it"

@@ -3,7 +3,3 @@
 In: roots. Out: `Facts`, fingerprints and container edits, by way of the hardware port. Only `nvml.py` imports pynvml,
 and only once there is hardware to ask about.
 """
-
-from dra_driver.hardware.nvidia.vendor import NvidiaHardware
-
-__all__ = ["NvidiaHardware"]

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from dra_driver.hardware.facts import GpuFacts, Problem
+from dra_driver.hardware.facts import Problem
+from dra_driver.hardware.nvidia.facts import NvidiaGpu
 from dra_driver.hardware.nvidia.links import Edge, domains
 from dra_driver.hardware.nvidia.reading import GpuReading
 from dra_driver.hardware.nvidia.sysfs import PciFunction
 
 
-def join_gpus(readings: Iterable[GpuReading], edges: Iterable[Edge]) -> tuple[GpuFacts, ...]:
+def join_gpus(readings: Iterable[GpuReading], edges: Iterable[Edge]) -> tuple[NvidiaGpu, ...]:
     """Return the GPUs in PCI order, each with its links.
 
     `edges` are all links seen since the process began: a GPU in MIG mode, whose links are hidden, keeps its domain.
@@ -28,7 +29,7 @@ def join_gpus(readings: Iterable[GpuReading], edges: Iterable[Edge]) -> tuple[Gp
             continue
         has_links = bool(links.count) or gpu.mig_enabled
         domain = links.fabric or (local.get(gpu.pci_address) if has_links and not links.is_fabric_unknown else None)
-        gpus.append(replace(gpu, nvlink_count=links.count, nvlink_domain=domain))
+        gpus.append(replace(gpu, nvlink_count=links.count, link_domain=domain))
     return tuple(sorted(gpus, key=lambda gpu: gpu.pci_address))
 
 
@@ -37,7 +38,7 @@ def shared_identities(readings: Iterable[GpuReading]) -> tuple[Problem, ...]:
 
     Containers can't tell such GPUs apart, and may be given the same one.
     """
-    by_identity: dict[str, list[GpuFacts]] = {}
+    by_identity: dict[str, list[NvidiaGpu]] = {}
     for gpu in (reading.facts for reading in readings):
         if gpu is not None:
             for identity in (f"minor {gpu.minor}", f"UUID {gpu.uuid}"):

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from dra_driver.hardware import pci
-from dra_driver.hardware.facts import GpuFacts, MigProfile, Problem
+from dra_driver.hardware.facts import MigProfile, Problem
 from dra_driver.hardware.nvidia import names, sysfs
+from dra_driver.hardware.nvidia.facts import NvidiaGpu
 from dra_driver.hardware.nvidia.links import LinkReading, read_fabric, read_links
 from dra_driver.hardware.nvidia.mig import SOMEWHERE, MigReading, read_partitions
 from dra_driver.hardware.nvidia.nvml import Nvml
@@ -39,7 +40,7 @@ class GpuReading:
 
     index: int
     address: str | None = None
-    facts: GpuFacts | None = None
+    facts: NvidiaGpu | None = None
     links: LinkReading = field(default_factory=LinkReading)
     problems: tuple[Problem, ...] = ()
     is_lost: bool = False
@@ -135,15 +136,16 @@ class _GpuReader:
         if not fault.is_absent:
             self._problems.append(Problem("hardware.fact-unreadable", self._subject, f"no {fact}: {fault}"))
 
-    def _facts(self, gpu: Handle, uuid: str, minor: int, memory_bytes: int | None) -> GpuFacts:
+    def _facts(self, gpu: Handle, uuid: str, minor: int, memory_bytes: int | None) -> NvidiaGpu:
         nvml, optional, address = self._nvml, self._optional, self._address or ""
         capable, enabled, cut = self._mig(gpu, uuid, memory_bytes)
         capability = optional("compute capability", lambda: nvml.compute_capability(gpu))
         toggles = bool(capable and capability and capability[0] >= _TOGGLES_FROM)
-        return GpuFacts(
+        return NvidiaGpu(
             uuid=uuid,
             pci_address=address,
             minor=minor,
+            nodes=(f"nvidia{minor}",),
             memory_bytes=memory_bytes,
             product_name=optional("product name", lambda: nvml.name(gpu)),
             brand=optional("brand", lambda: names.BRANDS.get(nvml.brand(gpu), names.UNKNOWN)),

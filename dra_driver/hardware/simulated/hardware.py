@@ -21,6 +21,7 @@ from dra_driver.hardware.evidence import BusState, HealthReport
 from dra_driver.hardware.facts import Facts, GpuFacts, MigProfile, PartitionFacts, Problem
 from dra_driver.hardware.metered import MeterPlan, MeterReport
 from dra_driver.hardware.mixing import MIXED, mixing_problems
+from dra_driver.hardware.nvidia.facts import NvidiaGpu
 from dra_driver.hardware.port import Fingerprint, Roots
 from dra_driver.hardware.simulated.cuts import Cuts, placements_of
 from dra_driver.hardware.simulated.health import HealthDrama
@@ -276,21 +277,22 @@ def facts_of(profile: Profile, node_name: str) -> Facts:
         "simulated",
         gpus=found,
         driver_version=profile.driver_version,
-        cuda_driver_version=profile.cuda_driver_version,
+        runtime_version=profile.cuda_driver_version,
         problems=(*lost, *mixing_problems(found, profile.driver_version)),
     )
 
 
-def _gpu_facts(profile: Profile, gpu: SimulatedGpu, node_name: str) -> GpuFacts:
+def _gpu_facts(profile: Profile, gpu: SimulatedGpu, node_name: str) -> NvidiaGpu:
     model = gpu.model
     domain = gpu.nvlink_fabric
     if gpu.nvlink_group:
         domain = str(uuid.uuid5(_SPACE, f"{node_name}/nvlink/{gpu.nvlink_group}"))
     links = gpu.links_up if gpu.links_up is not None else model.nvlinks if domain else None
-    return GpuFacts(
+    return NvidiaGpu(
         uuid=f"GPU-{uuid.uuid5(_SPACE, f'{node_name}/{gpu.pci_address}')}",
         pci_address=gpu.pci_address,
         minor=gpu.minor,
+        nodes=(f"nvidia{gpu.minor}",),
         memory_bytes=None if model.memory_mib is None else model.memory_mib << 20,
         product_name=model.product_name,
         brand=model.brand,
@@ -299,7 +301,7 @@ def _gpu_facts(profile: Profile, gpu: SimulatedGpu, node_name: str) -> GpuFacts:
         addressing_mode=profile.addressing_mode,
         numa_node=gpu.numa_node,
         pcie_root=gpu.pcie_root,
-        nvlink_domain=domain,
+        link_domain=domain,
         nvlink_count=links,
         mig_capable=model.mig_capable,
         mig_enabled=gpu.mig is not None,

@@ -13,8 +13,8 @@ from __future__ import annotations
 import re
 
 from dra_driver.documents.fields import Fields
-from dra_driver.inventory.device import DeviceType, ShareMode
 from dra_driver.inventory.sharing.rules import REPLICAS_MOST, Match, SharingRule, SharingRules
+from dra_driver.model.shares import DeviceType, ShareMode
 from dra_driver.model.sharing import MpsSettings, SharingSettings, TimeSlicingSettings
 
 VERSION = "v1"

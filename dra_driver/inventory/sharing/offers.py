@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from dra_driver.hardware.facts import GpuFacts, Problem
-from dra_driver.inventory.device import Cut, Device, DeviceType, Share, ShareMode
+from dra_driver.hardware.published import MEMORY
+from dra_driver.inventory.device import Cut, Device
 from dra_driver.inventory.mig.partitions import Ownership, cut_name, partition_to_be
-from dra_driver.inventory.published import MEMORY
 from dra_driver.inventory.sharing.allotment import Allotment, allot, replica_memory, settings_of, without_slices
 from dra_driver.inventory.sharing.rules import SharingRule, SharingRules
 from dra_driver.model.names import gpu_name, replica_name, replicated_name
+from dra_driver.model.shares import DeviceType, Share, ShareMode
 
 MakeShare = Callable[[str, Device, Share, int | None], Device]
 """Make a share's device from its name, the shared device, how it is shared, and the number of replicas."""

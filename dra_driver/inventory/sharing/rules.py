@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
-from dra_driver.inventory.device import Device, DeviceType, ShareMode
-from dra_driver.inventory.values import label_product
+from dra_driver.inventory.device import Device
+from dra_driver.model.names import label_product
+from dra_driver.model.shares import DeviceType, ShareMode
 from dra_driver.model.sharing import SharingSettings, Tenants
 
 REPLICAS_MOST = 128  # if one device's replicas filled more than one ResourceSlice, they would be hard to inspect

@@ -13,13 +13,13 @@ from pathlib import Path
 
 from dra_driver.documents.document import read_document, with_line
 from dra_driver.documents.fields import Fields
-from dra_driver.inventory.device import DeviceType, ShareMode
 from dra_driver.inventory.sharing.device_plugin_file import VERSION as DEVICE_PLUGIN_VERSION
 from dra_driver.inventory.sharing.device_plugin_file import decode_device_plugin
 from dra_driver.inventory.sharing.rules import REPLICAS_MOST, Match, Portion, SharingRule, SharingRules
 from dra_driver.model.errors import InputError
 from dra_driver.model.names import is_dns_label
 from dra_driver.model.quantity import Quantity, QuantityError
+from dra_driver.model.shares import DeviceType, ShareMode
 from dra_driver.model.sharing import Interval, MpsSettings, SharingSettings, Tenants, TimeSlicingSettings
 
 VERSION = "rules/v1"

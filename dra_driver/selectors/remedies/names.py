@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from dra_driver.model.names import NVIDIA_DRIVER
 from dra_driver.model.semver import Semver
+from dra_driver.model.vendors import VENDORS
 from dra_driver.selectors.evaluation.device_view import DeviceView
 from dra_driver.selectors.values.values import CelQuantity
 
@@ -111,13 +111,13 @@ class KnownNames:
             held.values.add(value.number if isinstance(value, CelQuantity) else value)
 
     def _add_published(self) -> None:
-        from dra_driver.inventory.attributes import ATTRIBUTES as OURS  # noqa: PLC0415  (rarely needed)
-        from dra_driver.inventory.capacities import CAPACITIES  # noqa: PLC0415
+        from dra_driver.hardware.vendors import load_vendor  # noqa: PLC0415  (rarely needed)
 
-        for field, rows in ((ATTRIBUTES, OURS), (CAPACITY, CAPACITIES)):
-            for row in rows:
+        for vendor in VENDORS:
+            for row in load_vendor(vendor.name).rows:
                 domain, slash, name = row.name.rpartition("/")
-                place = NamePlace(field, domain if slash else NVIDIA_DRIVER, name)
+                field = CAPACITY if row.kind == "quantity" else ATTRIBUTES
+                place = NamePlace(field, domain if slash else vendor.driver, name)
                 self._held.setdefault(place, _SeenNames(set(), set())).kinds.add(str(row.kind))
 
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from dra_driver.inventory.device import DeviceType
+from dra_driver.model.shares import DeviceType
 from dra_driver.model.wire import ClaimWire, Wire
 from dra_driver.views.fleet.branch import Branch, has_flags
 from dra_driver.views.words import plural

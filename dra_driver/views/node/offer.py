@@ -13,12 +13,13 @@ from dataclasses import dataclass
 
 from dra_driver.hardware.facts import Facts
 from dra_driver.inventory.build import build_inventory
-from dra_driver.inventory.device import Device, DeviceType
+from dra_driver.inventory.device import Device
 from dra_driver.inventory.mig.partitions import MigPolicy, Ownership
 from dra_driver.inventory.mig.words import ON_DEMAND, how_offered
 from dra_driver.inventory.offering import Inventory
 from dra_driver.inventory.sharing.rules import SharingRules
 from dra_driver.model.errors import DriverError
+from dra_driver.model.shares import DeviceType
 from dra_driver.views.access import ClusterAccess
 from dra_driver.views.node.settings import Chosen
 

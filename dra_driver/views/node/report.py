@@ -67,7 +67,7 @@ def report_document(report: NodeReport) -> OutputDocument:
         "pool": pool_name(selected.node, selected.driver),
         "vendor": facts.vendor,
         "driverVersion": facts.driver_version,
-        "cudaDriverVersion": facts.cuda_driver_version,
+        "cudaDriverVersion": facts.runtime_version,
         "waitingFor": inventory.waiting_for or None,
         "withheld": report.withheld or None,
         "mig": {

@@ -44,7 +44,7 @@ def test_partitions_of_one_parent_by_match_attribute(agent: Agent, stage: Stage)
     assert len({attribute(agent, name, "parentUUID") for name in found}) == 1
 
 
-def test_gpus_of_one_nvlink_domain_by_match_attribute(agent: Agent, stage: Stage) -> None:
+def test_gpus_of_one_link_domain_by_match_attribute(agent: Agent, stage: Stage) -> None:
     same = {"matchAttribute": f"{DOMAIN}/nvlinkDomain"}
     stage.create(
         template(stage.namespace, "pair", devices(request("gpus", count=2), constraints=[same])),

@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from dra_driver.cli import main
-from dra_driver.hardware.facts import Facts, GpuFacts, Problem
+from dra_driver.hardware.facts import Facts, Problem
+from dra_driver.hardware.nvidia.facts import NvidiaGpu
 from dra_driver.hardware.simulated import profile_names
 from dra_driver.model.errors import ExitCode
 from dra_driver.model.flags import FLAGS
@@ -112,7 +113,7 @@ def test_hardware_that_does_not_answer_is_a_5_and_says_what_it_waits_for(hardwar
 
 
 def test_problems_and_what_is_left_out_are_listed(hardware, capsys):
-    gpu = GpuFacts(uuid="GPU-1", pci_address="0000:65:00.0", minor=0, memory_bytes=1 << 30)
+    gpu = NvidiaGpu(uuid="GPU-1", pci_address="0000:65:00.0", minor=0, memory_bytes=1 << 30)
     problem = Problem("hardware.fact-unreadable", "0000:65:00.0", "serial [can't] be read")
     hardware.facts, hardware.problems = Facts("nvidia", (gpu,), problems=(problem,)), ("no hook binary",)
     assert main.run(["devices"]) == ExitCode.OK

@@ -7,8 +7,9 @@ import itertools
 from dataclasses import replace
 
 from dra_driver.controller.diff import WritePlan
-from dra_driver.hardware.facts import GpuFacts
-from dra_driver.inventory.device import Device, DeviceType
+from dra_driver.hardware.nvidia.facts import NvidiaGpu
+from dra_driver.inventory.device import Device
+from dra_driver.model.shares import DeviceType
 
 NODE, DRIVER = "node-1", "gpu.nvidia.com"
 POOL = f"{NODE}/{DRIVER}"
@@ -17,7 +18,7 @@ OWNER = {"apiVersion": "v1", "kind": "Node", "name": NODE, "uid": "node-uid", "c
 
 def gpu(index: int, **attributes) -> Device:
     """Return a whole GPU as the inventory does."""
-    facts = GpuFacts(uuid=f"GPU-{index}", pci_address=f"0000:{index:02x}:00.0", minor=index, memory_bytes=80 << 30)
+    facts = NvidiaGpu(uuid=f"GPU-{index}", pci_address=f"0000:{index:02x}:00.0", minor=index, memory_bytes=80 << 30)
     name = f"gpu-0000-{index:02x}-00-0"
     return Device(name, DeviceType.GPU, {"type": "gpu", **attributes}, {"memory": 80 << 30}, facts)
 

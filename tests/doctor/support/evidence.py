@@ -13,7 +13,8 @@ from dra_driver.doctor.ledger_rows import LedgerRow
 from dra_driver.doctor.node_evidence import EvidenceFolders, NodeEvidence
 from dra_driver.doctor.registrations import PluginSocket
 from dra_driver.doctor.runtime_config import RuntimeConfig
-from dra_driver.hardware.facts import Facts, GpuFacts
+from dra_driver.hardware.facts import Facts
+from dra_driver.hardware.nvidia.facts import NvidiaGpu
 from dra_driver.inventory.build import build_inventory
 from dra_driver.inventory.wire import device_wire
 from dra_driver.kube.api import ServerVersion
@@ -22,7 +23,7 @@ from dra_driver.plugin.kubelet.same_name_drivers import RegisteredPlugin
 DRIVER = "gpu.nvidia.com"
 POOL = f"n1/{DRIVER}"
 GPUS = tuple(
-    GpuFacts(uuid=f"GPU-{i}", pci_address=f"0000:0{i}:00.0", minor=i, memory_bytes=80 << 30, product_name="H100")
+    NvidiaGpu(uuid=f"GPU-{i}", pci_address=f"0000:0{i}:00.0", minor=i, memory_bytes=80 << 30, product_name="H100")
     for i in (1, 2)
 )
 FACTS = Facts(vendor="nvidia", gpus=GPUS, driver_version="580.95.5")

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.hardware.amd import AmdHardware
 from dra_driver.hardware.amd.facts import AmdGpu
+from dra_driver.hardware.amd.hardware import AmdHardware
 from dra_driver.hardware.port import Roots
 from dra_driver.inventory.build import build_inventory
 
@@ -62,7 +62,7 @@ def test_two_nodes_of_the_topology_at_one_place_are_one_gpu_and_a_problem() -> N
 
 def test_eight_mi210_are_in_two_hives_of_four() -> None:
     found = gpus("mi210-8gpu-2hives")
-    hives = [gpu.hive for gpu in found]
+    hives = [gpu.link_domain for gpu in found]
     assert [gpu.compute_units for gpu in found] == [104] * 8
     assert sorted(hives.count(hive) for hive in set(hives)) == [4, 4]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.hardware.amd import AmdHardware
+from dra_driver.hardware.amd.hardware import AmdHardware
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.model.errors import HardwareError
 from tests.support.amd_tree import RENDER_GROUP, AmdCard, AmdTree

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.hardware.amd import AmdHardware
 from dra_driver.hardware.amd.facts import AmdGpu
+from dra_driver.hardware.amd.hardware import AmdHardware
 from dra_driver.hardware.facts import Facts
 from tests.support.amd_tree import KFD, AmdCard, AmdTree
 
@@ -37,7 +37,7 @@ def test_a_whole_gpu_has_its_facts_from_the_bus_and_the_topology(tree: AmdTree) 
     (gpu,) = gpus(tree.write(AmdCard("0000:05:00.0", hive=0x12, files={"product_name": "AMD Instinct MI300X OAM"})))
     assert (gpu.pci_address, gpu.part, gpu.parts, gpu.minor) == ("0000:05:00.0", "", 0, 128)
     assert (gpu.product_name, gpu.memory_bytes, gpu.compute_units) == ("AMD Instinct MI300X OAM", 192 << 30, 304)
-    assert (gpu.numa_node, gpu.pcie_root, gpu.hive) == (0, "pci0000:00", "0000000000000012")
+    assert (gpu.numa_node, gpu.pcie_root, gpu.link_domain) == (0, "pci0000:00", "0000000000000012")
     assert (gpu.unique_id, gpu.architecture_target, gpu.driver_version) == ("93bb3629c01aea1c", "gfx942", "6.16.13")
     assert gpu.is_integrated is False
     assert codes(tree) == []
@@ -48,16 +48,17 @@ def test_partitions_have_the_cards_of_both_spellings_of_their_devices(tree: AmdT
     tree.xcp = spelling
     tree.write(AmdCard("0000:05:00.0", modes=("DPX", "NPS1"), partitions=(128, 129)))
     parts = [gpu for gpu in gpus(tree) if not gpu.parts]
-    assert [(gpu.part, gpu.render_minors, gpu.cards) for gpu in parts] == [
-        ("dpx-0", (128,), ("card0",)),
-        ("dpx-1", (129,), ("card1",)),
+    assert [(gpu.part, gpu.minor, gpu.nodes) for gpu in parts] == [
+        ("dpx-0", 128, ("dri/card0", "dri/renderD128")),
+        ("dpx-1", 129, ("dri/card1", "dri/renderD129")),
     ]
 
 
 def test_a_partitioned_gpu_is_offered_whole_beside_its_partitions_with_all_their_nodes(tree: AmdTree) -> None:
     tree.write(AmdCard("0000:05:00.0", modes=("QPX", "NPS4"), partitions=(128, 129, 130, 131)))
     *parts, whole = gpus(tree)
-    assert (whole.part, whole.parts, whole.render_minors) == ("qpx-all", 4, (128, 129, 130, 131))
+    renders = tuple(f"dri/renderD{minor}" for minor in range(128, 132))
+    assert (whole.part, whole.parts, whole.nodes[-4:]) == ("qpx-all", 4, renders)
     assert whole.memory_bytes == sum(part.memory_bytes or 0 for part in parts) == 192 << 30
     assert [part.part for part in parts] == ["qpx-0", "qpx-1", "qpx-2", "qpx-3"]
     assert {part.unique_id for part in parts} == {whole.unique_id}
@@ -104,7 +105,7 @@ def test_a_missing_render_node_is_a_problem_and_no_number_is_made_up(tree: AmdTr
     tree.write(AmdCard("0000:05:00.0", is_topology_there=False))
     (tree.function(tree.cards[0]) / "drm/renderD128").rmdir()
     (gpu,) = gpus(tree)
-    assert (gpu.minor, gpu.render_minors, gpu.cards) == (-1, (), ("card0",))
+    assert (gpu.minor, gpu.nodes) == (-1, ("dri/card0",))
     assert "hardware.node-missing" in codes(tree)
 
 

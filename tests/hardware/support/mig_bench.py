@@ -2,7 +2,8 @@
 
 import pytest
 
-from dra_driver.hardware.facts import GpuFacts, MigProfile, PartitionFacts
+from dra_driver.hardware.facts import MigProfile, PartitionFacts
+from dra_driver.hardware.nvidia.facts import NvidiaGpu
 from dra_driver.model.errors import HardwareError, Retry
 from tests.hardware.conftest import Machine
 from tests.support.fake_nvml import Gpu, h100
@@ -23,7 +24,7 @@ class Bench:
         self.found = self.hardware.discover().gpus
 
     @property
-    def gpu(self) -> GpuFacts:
+    def gpu(self) -> NvidiaGpu:
         return self.found[0]
 
     def profile(self, name: str) -> MigProfile:

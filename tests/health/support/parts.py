@@ -1,7 +1,8 @@
 """Facts and evidence for tests of health."""
 
 from dra_driver.hardware.evidence import HealthReport, Source, Vitals, XidReport
-from dra_driver.hardware.facts import GpuFacts, PartitionFacts
+from dra_driver.hardware.facts import PartitionFacts
+from dra_driver.hardware.nvidia.facts import NvidiaGpu
 
 ONE, TWO = "0000:1b:00.0", "0000:43:00.0"
 BOOT = "1b4e28ba"
@@ -24,7 +25,7 @@ def partition(gi_id, profile_id=19, start=0):
 
 
 def gpu(address=ONE, **more):
-    return GpuFacts(uuid=f"GPU-{address}", pci_address=address, minor=0, memory_bytes=80 << 30, **more)
+    return NvidiaGpu(uuid=f"GPU-{address}", pci_address=address, minor=0, memory_bytes=80 << 30, **more)
 
 
 KNOWN = {address: gpu(address) for address in (ONE, TWO)}

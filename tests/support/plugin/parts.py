@@ -14,11 +14,13 @@ from typing import Any
 
 from dra_driver.cdi.store import CdiStore
 from dra_driver.claims.allocated import AllocatedClaim, decode_claim
-from dra_driver.hardware.facts import GpuFacts, PartitionFacts
-from dra_driver.inventory.device import Device, DeviceType
+from dra_driver.hardware.facts import PartitionFacts
+from dra_driver.hardware.nvidia.facts import NvidiaGpu
+from dra_driver.inventory.device import Device
 from dra_driver.inventory.offering import Inventory, Offering
 from dra_driver.model.edits import DeviceNode, Edits
 from dra_driver.model.errors import ApiError, HardwareError, Retry
+from dra_driver.model.shares import DeviceType
 from dra_driver.plugin.composition import ClaimSurroundings, NodeFolders, compose
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.ledger.ledger import Ledger
@@ -54,8 +56,8 @@ def allocated(uid: str, *devices: str, **more: Any) -> AllocatedClaim:
     return decode_claim(claim_wire(uid, *(result(d, **more) for d in devices)), driver=DRIVER, uid=uid)
 
 
-def gpu(index: int) -> GpuFacts:
-    return GpuFacts(uuid=f"GPU-{index}", pci_address=f"0000:{index:02x}:00.0", minor=index, memory_bytes=1 << 30)
+def gpu(index: int) -> NvidiaGpu:
+    return NvidiaGpu(uuid=f"GPU-{index}", pci_address=f"0000:{index:02x}:00.0", minor=index, memory_bytes=1 << 30)
 
 
 def inventory(count: int = 4, partitions: int = 2) -> Inventory:
@@ -111,12 +113,12 @@ class FakeHardware:
     def common_edits(self) -> Edits:
         return Edits(env=("NVIDIA_VISIBLE_DEVICES=void",))
 
-    def device_edits(self, facts: GpuFacts, partition: PartitionFacts | None) -> Edits:
+    def device_edits(self, facts: NvidiaGpu, partition: PartitionFacts | None) -> Edits:
         if facts.minor in self.missing:
             raise HardwareError("node-missing", f"/dev/nvidia{facts.minor} is not there", retry=Retry.LATER)
         return Edits(device_nodes=(DeviceNode(f"/dev/nvidia{facts.minor}", self.major, facts.minor),))
 
-    def processes(self, facts: GpuFacts, partition: PartitionFacts | None) -> tuple[int, ...]:
+    def processes(self, facts: NvidiaGpu, partition: PartitionFacts | None) -> tuple[int, ...]:
         return (4711,) if facts.minor in self.busy else ()
 
 

@@ -11,9 +11,10 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from dra_driver.inventory.device import Device, DeviceType, RequestPolicy, Share, ShareMode
+from dra_driver.inventory.device import Device, RequestPolicy
 from dra_driver.inventory.offering import Inventory
 from dra_driver.model.errors import Retry, SharingError
+from dra_driver.model.shares import DeviceType, Share, ShareMode
 from dra_driver.model.sharing import MpsSettings, SharedDevice, SharingSettings, Tenants
 from dra_driver.mps.settings import MpsChannel, RunningDaemon
 from tests.support.plugin.mig_parts import OTHER, WHOLE, MigRig

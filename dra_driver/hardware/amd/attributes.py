@@ -12,22 +12,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from dra_driver.hardware import published_values as values
 from dra_driver.hardware.amd.facts import AmdGpu
-from dra_driver.inventory import values
-from dra_driver.inventory.attributes import STANDARD_ATTRIBUTES
-from dra_driver.inventory.device import DeviceType
-from dra_driver.inventory.published import MEMORY, Fact, Found, Owner, Published, ValueKind
-
-_ALL = (DeviceType.GPU,)
-
-
-def _of(read: Callable[[AmdGpu], Fact]) -> Callable[[Found], Fact]:
-    """Return a reader of one fact of an AMD GPU."""
-
-    def read_found(found: Found) -> Fact:
-        return read(found.gpu) if isinstance(found.gpu, AmdGpu) else None
-
-    return read_found
+from dra_driver.hardware.published import ALL, MEMORY, STANDARD_ATTRIBUTES, Fact, Owner, Published, ValueKind
+from dra_driver.hardware.published_values import of_gpu
 
 
 def _product(gpu: AmdGpu) -> str | None:
@@ -42,7 +30,7 @@ def _profile(gpu: AmdGpu) -> str | None:
 
 
 def _row(name: str, kind: ValueKind, meaning: str, read: Callable[[AmdGpu], Fact], owner: Owner) -> Published:
-    return Published(name, kind, meaning, _ALL, _of(read), owner=owner, since="0.2.0")
+    return Published(name, kind, meaning, ALL, of_gpu(AmdGpu, read), owner=owner, since="0.2.0")
 
 
 AMD_ROWS: tuple[Published, ...] = (
@@ -51,7 +39,7 @@ AMD_ROWS: tuple[Published, ...] = (
         ValueKind.STRING,
         "What the device is: `amdgpu` for a whole GPU (one that is divided, too), `amdgpu-partition` for a partition.",
         lambda gpu: "amdgpu-partition" if gpu.part and not gpu.parts else "amdgpu",
-        Owner.AMD,
+        Owner.VENDOR,
     ),
     _row(
         "productName",
@@ -59,22 +47,22 @@ AMD_ROWS: tuple[Published, ...] = (
         "Product name with underscores, such as `AMD_Instinct_MI300X`; absent where neither the board nor our table of "
         "PCI numbers gives one.",
         _product,
-        Owner.AMD,
+        Owner.VENDOR,
     ),
     _row(
         "deviceID",
         ValueKind.STRING,
         "PCI device id, such as `0x74a1`.",
         lambda gpu: None if gpu.device_id is None else f"0x{gpu.device_id:04x}",
-        Owner.AMD,
+        Owner.VENDOR,
     ),
     Published(
         "driverVersion",
         ValueKind.VERSION,
         "Version of the kernel driver, its first three numbers; absent for drivers that come with the kernel.",
-        _ALL,
+        ALL,
         lambda found: found.driver_version,
-        owner=Owner.AMD,
+        owner=Owner.VENDOR,
         since="0.2.0",
     ),
     _row(
@@ -82,14 +70,14 @@ AMD_ROWS: tuple[Published, ...] = (
         ValueKind.STRING,
         "Version of the kernel driver as it spells it, such as `6.19.14.31400000`.",
         lambda gpu: gpu.driver_version,
-        Owner.AMD,
+        Owner.VENDOR,
     ),
     _row(
         "partitionProfile",
         ValueKind.STRING,
         "Compute and memory mode of the GPU, such as `cpx_nps4`; absent on GPUs that can't be partitioned.",
         _profile,
-        Owner.AMD,
+        Owner.VENDOR,
     ),
     *STANDARD_ATTRIBUTES,
     _row(
@@ -110,7 +98,7 @@ AMD_ROWS: tuple[Published, ...] = (
         "fabricDomain",
         ValueKind.STRING,
         "GPUs with the same value reach each other over XGMI (the id of their hive). Absent without such links.",
-        lambda gpu: gpu.hive,
+        lambda gpu: gpu.link_domain,
         Owner.OURS,
     ),
     _row(
@@ -133,12 +121,12 @@ AMD_ROWS: tuple[Published, ...] = (
         ValueKind.QUANTITY,
         "Memory. On an APU what programs may allocate of the host's memory; under NPS1 a partition's share "
         "in accounting. Absent where no file says it.",
-        _ALL,
+        ALL,
         values.memory,
         unit="bytes",
-        owner=Owner.AMD,
+        owner=Owner.VENDOR,
         since="0.2.0",
     ),
-    _row("computeUnits", ValueKind.QUANTITY, "Compute units.", lambda gpu: gpu.compute_units, Owner.AMD),
-    _row("simdUnits", ValueKind.QUANTITY, "SIMD units.", lambda gpu: gpu.simd_units, Owner.AMD),
+    _row("computeUnits", ValueKind.QUANTITY, "Compute units.", lambda gpu: gpu.compute_units, Owner.VENDOR),
+    _row("simdUnits", ValueKind.QUANTITY, "SIMD units.", lambda gpu: gpu.simd_units, Owner.VENDOR),
 )

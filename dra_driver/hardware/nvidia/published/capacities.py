@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dra_driver.inventory import values
-from dra_driver.inventory.device import DeviceType
-from dra_driver.inventory.published import (
+from dra_driver.hardware import published_values as values
+from dra_driver.hardware.published import (
     ALL,
     COMPUTE,
     MEMORY,
@@ -16,6 +15,7 @@ from dra_driver.inventory.published import (
     Published,
     ValueKind,
 )
+from dra_driver.model.shares import DeviceType
 
 CAPACITIES: tuple[Published, ...] = (
     Published(

@@ -1,4 +1,4 @@
-"""The one table of every attribute and capacity that we publish.
+"""The table of every attribute of NVIDIA's devices; the capacities are in `capacities`.
 
 In: what a vendor found out about one device. Out: its values by published name; no other code spells such a name. The
 names, kinds and values of NVIDIA's driver come first and unchanged, so that device classes and claims written for it
@@ -11,52 +11,20 @@ Never published: anything that changes because a claim was prepared (MIG mode, c
 
 from __future__ import annotations
 
-from dra_driver.inventory import values
-from dra_driver.inventory.capacities import CAPACITIES
-from dra_driver.inventory.device import DeviceType
-from dra_driver.inventory.own_attributes import OWN_ATTRIBUTES
-from dra_driver.inventory.published import (
+from dra_driver.hardware import published_values as values
+from dra_driver.hardware.nvidia.facts import NvidiaGpu
+from dra_driver.hardware.nvidia.published.own_attributes import OWN_ATTRIBUTES
+from dra_driver.hardware.published import (
     ALL,
-    COMPUTE,
-    MEMORY_SLICES_TABLED,
     MIG,
     PART,
     SHARE,
+    STANDARD_ATTRIBUTES,
     Owner,
     Published,
     ValueKind,
 )
-from dra_driver.model import limits
-
-STANDARD = "resource.kubernetes.io/"
-
-# What Kubernetes names: the words that devices of all vendors have in common.
-STANDARD_ATTRIBUTES: tuple[Published, ...] = (
-    Published(
-        STANDARD + "pciBusID",
-        ValueKind.STRING,
-        "PCI address of the GPU, in the form `dddd:bb:dd.f`.",
-        ALL,
-        lambda f: f.gpu.pci_address,
-        owner=Owner.KUBERNETES,
-    ),
-    Published(
-        STANDARD + "pcieRoot",
-        ValueKind.STRING,
-        "PCIe root complex above the GPU, such as `pci0000:64`; equal for devices below the same root.",
-        ALL,
-        lambda f: f.gpu.pcie_root,
-        owner=Owner.KUBERNETES,
-    ),
-    Published(
-        STANDARD + "numaNode",
-        ValueKind.INT,
-        "NUMA node of the GPU; absent where the kernel reports none.",
-        ALL,
-        lambda f: f.gpu.numa_node,
-        owner=Owner.KUBERNETES,
-    ),
-)
+from dra_driver.hardware.published_values import of_gpu
 
 ATTRIBUTES: tuple[Published, ...] = (
     Published(
@@ -89,20 +57,26 @@ ATTRIBUTES: tuple[Published, ...] = (
         ALL,
         lambda f: f.gpu.product_name,
     ),
-    Published("brand", ValueKind.STRING, "Brand, such as `Nvidia`, `Tesla`, `GeForceRTX`.", ALL, lambda f: f.gpu.brand),
+    Published(
+        "brand",
+        ValueKind.STRING,
+        "Brand, such as `Nvidia`, `Tesla`, `GeForceRTX`.",
+        ALL,
+        of_gpu(NvidiaGpu, lambda gpu: gpu.brand),
+    ),
     Published(
         "architecture",
         ValueKind.STRING,
         "Architecture, such as `Ampere`, `Ada Lovelace`, `Hopper`, `Blackwell`.",
         ALL,
-        lambda f: f.gpu.architecture,
+        of_gpu(NvidiaGpu, lambda gpu: gpu.architecture),
     ),
     Published(
         "cudaComputeCapability",
         ValueKind.VERSION,
         "CUDA compute capability, such as `9.0.0`.",
         ALL,
-        lambda f: f.gpu.compute_capability,
+        of_gpu(NvidiaGpu, lambda gpu: gpu.compute_capability),
     ),
     Published(
         "driverVersion", ValueKind.VERSION, "Version of the loaded kernel driver.", ALL, lambda f: f.driver_version
@@ -112,14 +86,14 @@ ATTRIBUTES: tuple[Published, ...] = (
         ValueKind.VERSION,
         "Newest CUDA version that the driver supports.",
         ALL,
-        lambda f: f.cuda_driver_version,
+        lambda f: f.runtime_version,
     ),
     Published(
         "addressingMode",
         ValueKind.STRING,
         "How the GPU reaches pageable host memory: `ATS`, `HMM` or `None`.",
         ALL,
-        lambda f: f.gpu.addressing_mode,
+        of_gpu(NvidiaGpu, lambda gpu: gpu.addressing_mode),
     ),
     *STANDARD_ATTRIBUTES,
     Published(
@@ -174,23 +148,3 @@ ATTRIBUTES: tuple[Published, ...] = (
     ),
     *OWN_ATTRIBUTES,
 )
-
-
-def names_of(device_type: DeviceType) -> tuple[Published, ...]:
-    """Return the rows that devices of a type carry, in the order of the table.
-
-    These are all names without a rank and then, with room kept for the memory slices of a partition, as many of our own
-    by rank as fit.
-
-    Source: Kubernetes API resource/v1 ResourceSliceMaxAttributesAndCapacitiesPerDevice.
-    """
-    rows = [row for row in (*ATTRIBUTES, *CAPACITIES) if device_type in row.types]
-    # What shares of one device are counted in differs: no device has percent of compute and a number of replicas.
-    room = limits.DEVICE_ATTRIBUTES_AND_CAPACITIES - sum(row.rank == 0 and row.name != COMPUTE for row in rows)
-    if device_type is DeviceType.MIG:
-        room -= MEMORY_SLICES_TABLED
-    ours = sorted((row for row in rows if row.rank), key=lambda row: row.rank)[: max(room, 0)]
-    return tuple(row for row in rows if row.rank == 0 or row in ours)
-
-
-ROWS: dict[DeviceType, tuple[Published, ...]] = {kind: names_of(kind) for kind in DeviceType}

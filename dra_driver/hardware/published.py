@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts
-from dra_driver.inventory.device import DeviceType, Share
+from dra_driver.model.shares import DeviceType, Share
 
 GPU = (DeviceType.GPU, DeviceType.GPU_SHARE)
 MIG = (DeviceType.MIG, DeviceType.MIG_SHARE)
@@ -37,8 +37,7 @@ class Owner(enum.StrEnum):
     """Who defined what a name means."""
 
     KUBERNETES = "Kubernetes"
-    NVIDIA = "NVIDIA"
-    AMD = "AMD"
+    VENDOR = "vendor"  # its own DRA driver
     OURS = "ours"
 
 
@@ -49,7 +48,7 @@ class Found:
     gpu: GpuFacts
     partition: PartitionFacts | None
     driver_version: str | None
-    cuda_driver_version: str | None
+    runtime_version: str | None
     share: Share | None = None
     replicas: int | None = None
 
@@ -77,6 +76,37 @@ class Published:
     types: tuple[DeviceType, ...]
     read: Callable[[Found], Fact]
     unit: str = ""
-    owner: Owner = Owner.NVIDIA
+    owner: Owner = Owner.VENDOR
     rank: int = 0
     since: str = "0.1.0"
+
+
+STANDARD = "resource.kubernetes.io/"
+
+# What Kubernetes names: the words that devices of all vendors have in common.
+STANDARD_ATTRIBUTES: tuple[Published, ...] = (
+    Published(
+        STANDARD + "pciBusID",
+        ValueKind.STRING,
+        "PCI address of the GPU, in the form `dddd:bb:dd.f`.",
+        ALL,
+        lambda f: f.gpu.pci_address,
+        owner=Owner.KUBERNETES,
+    ),
+    Published(
+        STANDARD + "pcieRoot",
+        ValueKind.STRING,
+        "PCIe root complex above the GPU, such as `pci0000:64`; equal for devices below the same root.",
+        ALL,
+        lambda f: f.gpu.pcie_root,
+        owner=Owner.KUBERNETES,
+    ),
+    Published(
+        STANDARD + "numaNode",
+        ValueKind.INT,
+        "NUMA node of the GPU; absent where the kernel reports none.",
+        ALL,
+        lambda f: f.gpu.numa_node,
+        owner=Owner.KUBERNETES,
+    ),
+)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dra_driver.inventory import values
-from dra_driver.inventory.published import (
+from dra_driver.hardware.nvidia.facts import NvidiaGpu
+from dra_driver.hardware.nvidia.published.family import family
+from dra_driver.hardware.published import (
     ALL,
     GPU,
     Owner,
     Published,
     ValueKind,
 )
+from dra_driver.hardware.published_values import of_gpu
+from dra_driver.model.names import label_product
 
 OWN_ATTRIBUTES: tuple[Published, ...] = (
     Published(
@@ -18,7 +21,7 @@ OWN_ATTRIBUTES: tuple[Published, ...] = (
         "GPUs with the same value reach each other over NVLink. It is the `<clusterUUID>.<cliqueId>` of the fabric, or "
         "else an id of the connected group in this node. Absent without links.",
         ALL,
-        lambda f: f.gpu.nvlink_domain,
+        lambda f: f.gpu.link_domain,
         owner=Owner.OURS,
         rank=1,
     ),
@@ -36,7 +39,7 @@ OWN_ATTRIBUTES: tuple[Published, ...] = (
         ValueKind.INT,
         "NVLinks that are up. Absent on cards without NVLink.",
         GPU,
-        lambda f: f.gpu.nvlink_count,
+        of_gpu(NvidiaGpu, lambda gpu: gpu.nvlink_count),
         unit="links",
         owner=Owner.OURS,
         rank=3,
@@ -46,7 +49,7 @@ OWN_ATTRIBUTES: tuple[Published, ...] = (
         ValueKind.BOOL,
         "Whether the GPU can be partitioned with MIG (not whether it is).",
         GPU,
-        lambda f: f.gpu.mig_capable,
+        of_gpu(NvidiaGpu, lambda gpu: gpu.mig_capable),
         owner=Owner.OURS,
         rank=4,
     ),
@@ -55,7 +58,7 @@ OWN_ATTRIBUTES: tuple[Published, ...] = (
         ValueKind.BOOL,
         "Whether the memory has been protected by ECC since the last boot.",
         GPU,
-        lambda f: f.gpu.ecc_enabled,
+        of_gpu(NvidiaGpu, lambda gpu: gpu.ecc_enabled),
         owner=Owner.OURS,
         rank=5,
     ),
@@ -76,7 +79,7 @@ OWN_ATTRIBUTES: tuple[Published, ...] = (
         ValueKind.STRING,
         "Family as GPU feature discovery names it: `ampere`, `ada-lovelace`, `hopper`, `blackwell` …",
         ALL,
-        lambda f: values.family(f.gpu),
+        of_gpu(NvidiaGpu, family),
         owner=Owner.OURS,
         rank=8,
     ),
@@ -85,7 +88,7 @@ OWN_ATTRIBUTES: tuple[Published, ...] = (
         ValueKind.STRING,
         "Product as GPU feature discovery writes it into a node label, such as `NVIDIA-H100-80GB-HBM3`.",
         GPU,
-        lambda f: values.label_product(f.gpu.product_name),
+        lambda f: label_product(f.gpu.product_name),
         owner=Owner.OURS,
         rank=9,
     ),
@@ -94,7 +97,7 @@ OWN_ATTRIBUTES: tuple[Published, ...] = (
         ValueKind.INT,
         "Peak bandwidth of the GPU's memory.",
         GPU,
-        lambda f: f.gpu.memory_bandwidth_bytes_per_s,
+        of_gpu(NvidiaGpu, lambda gpu: gpu.memory_bandwidth_bytes_per_s),
         unit="bytes/s",
         owner=Owner.OURS,
         rank=10,
@@ -104,7 +107,7 @@ OWN_ATTRIBUTES: tuple[Published, ...] = (
         ValueKind.INT,
         "Highest power limit that can be set (not the limit in force).",
         GPU,
-        lambda f: f.gpu.power_limit_max_w,
+        of_gpu(NvidiaGpu, lambda gpu: gpu.power_limit_max_w),
         unit="W",
         owner=Owner.OURS,
         rank=11,
@@ -114,7 +117,7 @@ OWN_ATTRIBUTES: tuple[Published, ...] = (
         ValueKind.INT,
         "Highest clock of the multiprocessors (not the current clock).",
         GPU,
-        lambda f: f.gpu.sm_clock_max_mhz,
+        of_gpu(NvidiaGpu, lambda gpu: gpu.sm_clock_max_mhz),
         unit="MHz",
         owner=Owner.OURS,
         rank=12,

@@ -1,0 +1,118 @@
+"""AMD behind the hardware port.
+
+In: roots. Out: `Facts`, a fingerprint, container edits. Everything is read from sysfs; nothing is loaded and no device
+is opened, so there is nothing that hangs in a library and nothing to let go of.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from dra_driver.hardware import pci
+from dra_driver.hardware.amd import kfd
+from dra_driver.hardware.amd.edits import common_edits, device_edits
+from dra_driver.hardware.amd.facts import AmdGpu
+from dra_driver.hardware.amd.functions import AMD_VENDOR, read_functions
+from dra_driver.hardware.amd.reading import read_gpus
+from dra_driver.hardware.facts import Facts, GpuFacts, PartitionFacts, Problem
+from dra_driver.hardware.port import Fingerprint, Roots
+from dra_driver.model.edits import Edits
+from dra_driver.model.errors import HardwareError, Retry
+
+_VERSION = re.compile(r"(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?")
+_MODE_FILES = ("current_compute_partition", "current_memory_partition")
+_DISPLAY, _ACCELERATOR = 0x03, 0x12  # base classes of PCI
+
+
+class AmdHardware:
+    """AMD's GPUs on this node.
+
+    Args:
+        roots: where the node's trees are.
+    """
+
+    vendor = "amd"
+
+    def __init__(self, roots: Roots) -> None:
+        self._roots = roots
+
+    def is_present(self) -> bool:
+        """Return whether there is a GPU of AMD on the bus, or one that its kernel driver drives."""
+        return bool(read_functions(self._roots) or self._on_bus() or kfd.read_nodes(self._roots))
+
+    def discover(self) -> Facts:
+        """Read everything and return it."""
+        reading = read_gpus(self._roots, self.version())
+        known = {gpu.pci_address for gpu in reading.gpus} | {problem.subject for problem in reading.problems}
+        undriven = [
+            Problem("hardware.gpu-not-driven", address, f"GPU is bound to {driver or 'no driver'}, not to amdgpu")
+            for address, driver in self._on_bus()
+            if address not in known and driver != "amdgpu"
+        ]
+        problems = [*reading.problems, *undriven]
+        if reading.gpus and not kfd.is_there(self._roots):
+            text = "the kernel offers no compute driver (/sys/class/kfd): containers can draw but not compute"
+            problems.append(Problem("hardware.no-compute-driver", "node", text))
+        version = semantic_version(self.version())
+        return Facts(self.vendor, tuple(reading.gpus), driver_version=version, problems=tuple(problems))
+
+    def version(self) -> str | None:
+        """Return the kernel driver's version as it spells it; drivers that come with the kernel have none."""
+        return pci.read_text(f"{self._roots.sys}/module/amdgpu/version") or None
+
+    def fingerprint(self) -> Fingerprint:
+        """Return a value that changes when `discover` would return something else."""
+        functions = read_functions(self._roots)
+        modes = tuple(pci.read_text(one.folder / name) for one in functions for name in _MODE_FILES)
+        generation = pci.read_text(f"{self._roots.sys}/class/kfd/kfd/topology/generation_id")
+        nodes = tuple(pci.entries_of(Path(self._roots.sys, "class/kfd/kfd/topology/nodes")))
+        drm = tuple((one.address, one.drm) for one in functions)
+        return Fingerprint((drm, modes, generation, nodes, self._on_bus(), self.version(), self._device_nodes()))
+
+    def common_edits(self) -> Edits:
+        """Return what every container with one of these devices needs."""
+        return common_edits(self._roots)
+
+    def device_edits(self, gpu: GpuFacts, partition: PartitionFacts | None) -> Edits:  # noqa: ARG002 - see AmdGpu.part
+        """Return what one device needs. Raises: HardwareError("hardware.node-missing", "hardware.gpu-lost")."""
+        if not isinstance(gpu, AmdGpu):
+            raise HardwareError("gpu-lost", f"{gpu.pci_address} is no GPU of AMD", retry=Retry.NEVER)
+        return device_edits(gpu, self._roots)
+
+    def edit_problems(self) -> tuple[str, ...]:
+        """Return what the edits leave out. Libraries are none of it: containers bring their own."""
+        if kfd.is_there(self._roots):
+            return ()
+        return ("/dev/kfd: the kernel offers no compute driver, so containers can draw but not compute",)
+
+    def close(self) -> None:
+        """Do nothing: no library and no device node is ever held."""
+
+    def _on_bus(self) -> tuple[tuple[str, str | None], ...]:
+        """Return the address and the driver of each GPU of AMD on the bus, whatever drives it."""
+        folder = Path(self._roots.sys, "bus/pci/devices")
+        found = []
+        for name in pci.entries_of(folder):
+            if pci.read_hex(folder / name / "vendor") == AMD_VENDOR:
+                kind = pci.read_hex(folder / name / "class") >> 16
+                if kind in {_DISPLAY, _ACCELERATOR}:
+                    found.append((name, pci.read_driver(os.fspath(folder / name))))
+        return tuple(found)
+
+    def _device_nodes(self) -> tuple[str, ...]:
+        names = (name for name in pci.entries_of(Path(self._roots.dev, "dri")) if name.startswith(("card", "renderD")))
+        return (*names, *(["kfd"] if Path(self._roots.dev, "kfd").exists() else []))
+
+
+def semantic_version(text: str | None) -> str | None:
+    """Return a driver's version as the API takes one, or None where there is none.
+
+    Source: versions as they occur: none, three numbers, four of them (the fourth is a build).
+
+    >>> semantic_version("6.16.13"), semantic_version("6.19.14.31400000"), semantic_version("")
+    ('6.16.13', '6.19.14', None)
+    """
+    found = _VERSION.match(text or "")
+    return ".".join(str(int(number or 0)) for number in found.groups()) if found else None

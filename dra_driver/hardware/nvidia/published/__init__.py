@@ -1,0 +1,1 @@
+"""The names that NVIDIA's devices are published with."""

@@ -1,0 +1,58 @@
+"""Published values: how those that devices of several vendors have are read.
+
+In: what is known about one device. Out: a value, or None where it is not known. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from dra_driver.hardware.facts import GpuFacts
+from dra_driver.hardware.published import Fact, Found
+
+Gpu = TypeVar("Gpu", bound=GpuFacts)
+
+
+def of_gpu(kind: type[Gpu], read: Callable[[Gpu], Fact]) -> Callable[[Found], Fact]:
+    """Return a reader of one fact of a vendor's own GPUs."""
+
+    def read_found(found: Found) -> Fact:
+        return read(found.gpu) if isinstance(found.gpu, kind) else None
+
+    return read_found
+
+
+def of_partition(field: str) -> Callable[[Found], Fact]:
+    """Return a reader of one fact of the partition."""
+
+    def read(found: Found) -> Fact:
+        value: Fact = getattr(found.partition, field, None)
+        return value
+
+    return read
+
+
+def memory(found: Found) -> Fact:
+    """Return the memory in bytes."""
+    return found.gpu.memory_bytes if found.partition is None else found.partition.memory_bytes
+
+
+def uuid(found: Found) -> Fact:
+    """Return the UUID; a partition that Prepare creates has none yet."""
+    return found.gpu.uuid if found.partition is None else found.partition.uuid or None
+
+
+def of_share(field: str) -> Callable[[Found], Fact]:
+    """Return a reader of one property of the share."""
+
+    def read(found: Found) -> Fact:
+        value: Fact = getattr(found.share, field, None)
+        return str(value) if isinstance(value, str) else value  # an enumeration is published as its text
+
+    return read
+
+
+def strategy(found: Found) -> Fact:
+    """Return how a shared device is shared."""
+    return str(found.share.strategy or "none") if found.share else None

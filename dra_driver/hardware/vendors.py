@@ -1,0 +1,70 @@
+"""What a vendor declares, and how a vendor of the registry is loaded.
+
+Each vendor's folder has a module `vendor` with one value, `VENDOR`. Nothing of a vendor is imported before it is asked
+for: a node pays for the vendors that it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+
+from dra_driver.hardware.facts import GpuFacts
+from dra_driver.hardware.port import Hardware, Roots
+from dra_driver.hardware.published import Published
+from dra_driver.model.vendors import registered
+
+
+@dataclass(frozen=True, slots=True)
+class VendorClass:
+    """A DeviceClass of a vendor. `notes` are its comment; `extended_resource` is what pods may ask for instead."""
+
+    name: str
+    notes: str
+    expression: str
+    extended_resource: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReferencePage:
+    """The page in docs/ that lists what a vendor's devices are published with.
+
+    `closing` stands below the tables; it may name the number of values of each type of device ({gpu}, {mig} …). `more`
+    are rows that no device carries under exactly that name.
+    """
+
+    file: str
+    introduction: str
+    closing: str = ""
+    more: tuple[Published, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Vendor:
+    """Everything that a vendor declares beside its driver's name, which the registry has.
+
+    `title` is its name in texts. `open` returns its hardware behind the port, which has an ability if it implements the
+    ability's protocol. `gpu` is the type of its facts. `rows` are the names that its devices are published
+    with, in the domain of its driver. `generated_classes` are the files below deviceclasses/ that `make docs` writes;
+    more may stand there by hand.
+    """
+
+    title: str
+    open: Callable[[Roots], Hardware]
+    gpu: type[GpuFacts]
+    rows: tuple[Published, ...]
+    page: ReferencePage
+    generated_classes: tuple[VendorClass, ...] = ()
+
+
+@cache
+def load_vendor(name: str) -> Vendor:
+    """Return what a vendor of the registry declares. Raises: KeyError for a name that is not registered."""
+    if registered(name) is None:
+        raise KeyError(name)
+    declared = import_module(f"dra_driver.hardware.{name}.vendor").VENDOR
+    if not isinstance(declared, Vendor):
+        raise TypeError(f"dra_driver.hardware.{name}.vendor.VENDOR is no Vendor")
+    return declared

@@ -1,0 +1,32 @@
+"""The registry of vendors: one line for each, and all that is known of one before its folder is loaded.
+
+A vendor's name is that of its folder below `hardware/`, where `vendor.py` declares everything else. Its devices are
+published by a DRA driver of their own. A PCI function is one of its devices if vendor and base class are those below;
+source: PCI ID database, PCI Code and ID Assignment (03: display controllers, 12: processing accelerators).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredVendor:
+    """One vendor: its folder, its DRA driver, and the PCI numbers of its devices."""
+
+    name: str
+    driver: str
+    pci_vendor: int
+    pci_classes: tuple[int, ...]
+
+
+VENDORS = (
+    RegisteredVendor("nvidia", "gpu.nvidia.com", 0x10DE, (0x03,)),
+    RegisteredVendor("amd", "gpu.amd.com", 0x1002, (0x03, 0x12)),
+)
+DEFAULT_VENDOR = VENDORS[0]  # the one of simulated machines
+
+
+def registered(name: str) -> RegisteredVendor | None:
+    """Return the line of the vendor of a name, or None where there is no such vendor."""
+    return next((vendor for vendor in VENDORS if vendor.name == name), None)
