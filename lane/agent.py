@@ -153,7 +153,7 @@ class Agent:
 
     def cdi_files(self) -> list[Path]:
         """Return this driver's CDI files, finished or not."""
-        return sorted(path for path in self.node.cdi.iterdir())
+        return sorted(path for path in self.node.cdi.iterdir() if path.is_file())
 
     def ledger_rows(self) -> list[tuple[Any, ...]]:
         """Return every row of the ledger that refers to a claim, from all of its tables but one.

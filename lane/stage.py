@@ -186,7 +186,7 @@ class Stage:
         for file in self.node.cdi.iterdir():
             try:
                 text = file.read_text()
-            except FileNotFoundError:  # another pod has ended meanwhile
+            except (FileNotFoundError, IsADirectoryError):  # another pod has ended meanwhile; files of metadata
                 continue
             # JSON is YAML, but is read a hundred times as fast, which matters with fifty pods.
             spec = json.loads(text) if file.suffix == ".json" else yaml.safe_load(text)

@@ -52,6 +52,7 @@ class Options:
     mig_geometry: tuple[GeometryRule, ...]
     mig_config: Path | None
     lists_claims: bool
+    has_metadata: bool = False
     sharing_config: Path | None = None
     mps_tenants: Tenants = Tenants.ANY
     is_health_watched: bool = True
@@ -137,6 +138,7 @@ def options_of(values: Mapping[str, str]) -> Options:
         mig_geometry=read_rules(values["mig_geometry"], has_file=bool(values["mig_config"])),
         mig_config=Path(values["mig_config"]) if values["mig_config"] else None,
         lists_claims=values["takeover_list_claims"] == "true",
+        has_metadata=values["device_metadata"] == "on",
         has_all_profiles=values["mig_profiles"] == "all",
         sharing_config=Path(values["sharing_config"]).absolute() if values["sharing_config"] else None,
         mps_tenants=Tenants(values["mps_tenants"]),

@@ -30,6 +30,7 @@ from dra_driver.hardware.port import HealthReporter, Metered
 from dra_driver.kube.ports import ClaimApi
 from dra_driver.mps.client import MpsClient, socket_path
 from dra_driver.plugin.composition import ClaimSurroundings, ClaimWork, NodeFolders, compose
+from dra_driver.plugin.effects.device_metadata import DeviceMetadata
 from dra_driver.plugin.instances.folder_use import folder_id
 from dra_driver.plugin.instances.roles import NodeRole
 from dra_driver.plugin.kubelet.same_name_drivers import STARTED
@@ -152,6 +153,8 @@ def _claim_work(node: OpenedNode, inventory: NodeInventory, own_changes: OwnChan
             folders=NodeFolders(options.kubelet_dir / "pods", cgroups=Path(options.roots.sys) / "fs/cgroup"),
             own_changes=own_changes,
             supervisor=MpsClient(socket_path(options.data_dir)),
+            metadata=DeviceMetadata(options.cdi_root, options.driver),
+            has_metadata=options.has_metadata,
         )
     )
 

@@ -14,10 +14,11 @@ from dra_driver.claims.config import decode_config, read_config, refuse
 from dra_driver.claims.device_config import ConfigFault, DeviceConfig
 from dra_driver.claims.shape import check_shape
 from dra_driver.model.errors import ClaimError, Retry
-from dra_driver.model.names import is_dns_subdomain
+from dra_driver.model.names import is_dns_label, is_dns_subdomain
 from dra_driver.model.records import Key, RecordForm
 from dra_driver.model.wire import ClaimWire, Wire
 
+POD_CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"  # annotation of claims that were made from a template
 _FROM_CLASS = "FromClass"
 _DEVICES, _PODS = "devices", "pods"  # keys of a record
 _PRECEDENCE = {_FROM_CLASS: 0, "FromClaim": 1}
@@ -75,6 +76,7 @@ class AllocatedClaim:
     """The part of a claim that concerns this driver. `configs` are sorted so that later ones win.
 
     `pods` are the UIDs of the pods for which the claim is reserved, and `pod_names` their names by UID.
+    `pod_claim_name` is the entry of the pod's `resourceClaims` for which the claim was made from a template, else "".
     """
 
     uid: str
@@ -84,6 +86,7 @@ class AllocatedClaim:
     configs: tuple[ConfigEntry, ...] = ()
     pods: tuple[str, ...] = ()
     pod_names: tuple[tuple[str, str], ...] = field(default=(), compare=False)
+    pod_claim_name: str = field(default="", compare=False)
 
     def record(self) -> Wire:
         """Return the allocation as JSON for the ledger (the claim's UID, namespace and name have their own columns)."""
@@ -133,6 +136,7 @@ def decode_claim(claim_wire: ClaimWire, *, driver: str, uid: str) -> AllocatedCl
         configs=_decode_configs(wire.get("config") or (), driver, full_name),
         pods=pods_of(claim_wire),
         pod_names=_pod_names(claim_wire),
+        pod_claim_name=_pod_claim_name(metadata),
     )
 
 
@@ -171,6 +175,13 @@ def _pod_names(claim_wire: ClaimWire) -> tuple[tuple[str, str], ...]:
     consumers = (claim_wire.get("status") or {}).get("reservedFor") or ()
     named = ((c.get("uid"), c.get("name")) for c in consumers if c.get("resource") == "pods" and c.get("uid"))
     return tuple((uid, name) for uid, name in named if isinstance(name, str) and is_dns_subdomain(name))
+
+
+def _pod_claim_name(metadata: Wire) -> str:
+    """Return what the annotation says if it is a name that a pod can have; anybody may annotate a claim."""
+    annotations = metadata.get("annotations")
+    name = annotations.get(POD_CLAIM_NAME) if isinstance(annotations, dict) else None
+    return name if isinstance(name, str) and is_dns_label(name) else ""
 
 
 def _classes(claim_wire: ClaimWire) -> dict[str, str]:
@@ -258,4 +269,5 @@ _CLAIM = RecordForm(
     configs=Key("configs", lambda configs: list(map(_CONFIG.write, configs)), _configs),
     pods=Key(_PODS, list, lambda pods: tuple(pods or ()), left_out=()),
     pod_names=Key("podNames", dict, lambda names: tuple(sorted((names or {}).items())), left_out=()),
+    pod_claim_name=Key("podClaimName", left_out=""),
 )

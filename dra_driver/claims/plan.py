@@ -12,6 +12,7 @@ from typing import ClassVar, Protocol
 
 from dra_driver.claims.allocated import AllocatedClaim, AllocatedDevice
 from dra_driver.claims.memory_limits import MemoryLimitStep, plan_limits
+from dra_driver.claims.metadata import RequestMetadata, plan_metadata
 from dra_driver.claims.sharing_plan import SharingStep, plan_sharing
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.inventory.device import Cut, Device
@@ -72,10 +73,10 @@ class MigPartitionStep:
 
 @dataclass(frozen=True, slots=True)
 class CdiFileStep:
-    """Write one CDI file; undone by removing it.
+    """Write one CDI file, and the metadata files that it mounts; undone by removing them.
 
     `made` names the devices, by their name in the file, whose edits are known only after an earlier step has made
-    them.
+    them. Without `metadata`, containers are told nothing about their devices.
     """
 
     kind: ClassVar[str] = "cdi-file"
@@ -85,6 +86,7 @@ class CdiFileStep:
     devices: Mapping[str, Edits]
     common: Edits
     made: Mapping[str, str] = field(default_factory=dict)
+    metadata: tuple[RequestMetadata, ...] = ()
 
     @property
     def key(self) -> str:
@@ -183,6 +185,7 @@ def plan_prepare(
     names: CdiNames,
     *,
     mig_on: Collection[str] = (),
+    metadata_of: str = "",
 ) -> PreparePlan:
     """Plan one claim. Equal arguments give equal plans, and planning has no effect on the node.
 
@@ -193,11 +196,12 @@ def plan_prepare(
         common: the CDI edits that all devices need.
         names: how CDI files and devices are named.
         mig_on: the PCI addresses of the GPUs on which this driver has switched on MIG mode for a partition.
+        metadata_of: the driver's name where containers get files about their devices, else "".
 
     Raises: ClaimError("claim.bad-config") for configs that do not fit their devices.
     """
     own = [devices[name] for name in dict.fromkeys(d.device for d in claim.devices if not d.is_admin)]
-    made = {device.name for device in own if device.cut is not None}
+    made = frozenset(device.name for device in own if device.cut is not None)
     results = {d: names.device(claim.uid, d.device, d.share_id) for d in claim.devices}
     in_file = {name: d.device for d, name in results.items()}
     cdi = CdiFileStep(
@@ -206,6 +210,7 @@ def plan_prepare(
         devices={name: edits[device] for name, device in in_file.items() if device not in made},
         common=common,
         made={name: device for name, device in in_file.items() if device in made},
+        metadata=plan_metadata(claim, devices, results, driver=metadata_of, made=made) if metadata_of else (),
     )
     prepared = tuple(
         PreparedDevice(

@@ -159,6 +159,13 @@ FLAGS: tuple[Flag, ...] = (
         choices=("false", "true"),
     ),
     Flag(
+        "--device-metadata",
+        "off",
+        "on: give containers files with the attributes of their devices (KEP-5304), as KubeVirt reads them; off: none",
+        "SWITCH",
+        choices=("on", "off"),
+    ),
+    Flag(
         "--health",
         "on",
         "on: watch the GPUs' health, and taint or withhold the ones that are sick; off: do neither",

@@ -18,6 +18,7 @@ from dra_driver.inventory.offering import CurrentInventory
 from dra_driver.kube.ports import ClaimApi
 from dra_driver.mps.settings import MpsSupervisor
 from dra_driver.plugin.effects.cdi_file import CdiFiles, DriverCdiNames
+from dra_driver.plugin.effects.device_metadata import DeviceMetadata
 from dra_driver.plugin.effects.late_pods import LatePods
 from dra_driver.plugin.effects.memory_limiter import MemoryLimiter
 from dra_driver.plugin.effects.pod_cgroups import PodCgroups
@@ -75,6 +76,8 @@ class ClaimSurroundings:
         gone: judges whether a claim that holds devices was deleted for good.
         folders: where pods, processes and cgroups are seen.
         own_changes: a GPU is added to it before and after each change of its MIG mode or partitions.
+        metadata: the folder of the files that tell containers about their devices.
+        has_metadata: whether such files are written; what was written before is removed in any case.
         supervisor: keeps the MPS daemons; if it is None, claims that ask for MPS are refused.
     """
 
@@ -87,6 +90,8 @@ class ClaimSurroundings:
     inventory: CurrentInventory
     gone: GoneClaims
     folders: NodeFolders = NodeFolders()
+    metadata: DeviceMetadata
+    has_metadata: bool = False
     own_changes: OwnChanges = field(default_factory=OwnChanges)
     supervisor: MpsSupervisor | None = None
 
@@ -131,7 +136,7 @@ def _performers(here: ClaimSurroundings) -> _Performers:
     sharing = SharingHolders(SharingEffects(hardware, here.supervisor), ledger, locks, boot_id)
     limiter = MemoryLimiter(hardware, ledger, locks, pods)
     partitioner = Partitioner(hardware, modes, boot_id)
-    effects = Effects((modes, partitioner, sharing, limiter, CdiFiles(here.store, hardware)))
+    effects = Effects((modes, partitioner, sharing, limiter, CdiFiles(here.store, hardware, here.metadata)))
     return _Performers(modes, sharing, limiter, effects, pods)
 
 
@@ -141,7 +146,15 @@ def _undoing(here: ClaimSurroundings, performers: _Performers) -> _Undoing:
     guard = Guard(ledger, here.node.boot_id, folders.pods, waiting=pause, proc=folders.proc)
     names = DriverCdiNames(here.node.driver)
     undo = ClaimUndo(
-        ledger, here.locks, performers.effects, here.store, names, guard=guard, gone=here.gone, waiting=pause
+        ledger,
+        here.locks,
+        performers.effects,
+        here.store,
+        names,
+        metadata=here.metadata,
+        guard=guard,
+        gone=here.gone,
+        waiting=pause,
     )
     return _Undoing(pause, guard, undo)
 
@@ -155,6 +168,7 @@ def _planner(here: ClaimSurroundings, pause: InterruptiblePause) -> Planner:
         inventory=here.inventory,
         waiting=pause,
         ledger=here.ledger,
+        has_metadata=here.has_metadata,
     )
 
 
@@ -192,4 +206,5 @@ def _repair(
         guard=undoing.guard,
         late_pods=late_pods,
         inventory=here.inventory,
+        metadata=here.metadata,
     )

@@ -53,8 +53,10 @@ def mounts(found: list[dict]) -> dict[str, bool]:
     }
 
 
-@pytest.mark.parametrize("values", [(), ("health.policy.version=health/v1",), ("health.enabled=false",)])
-def test_health_brings_no_verb_and_no_mount(helm: str, values: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "values", [(), ("health.policy.version=health/v1",), ("health.enabled=false",), ("deviceMetadata=true",)]
+)
+def test_health_and_metadata_bring_no_verb_and_no_mount(helm: str, values: tuple[str, ...]) -> None:
     found = objects(render(helm, *values))
     assert verbs(found, "ClusterRole") == VERBS_BEFORE
     assert verbs(found, "Role") == {}

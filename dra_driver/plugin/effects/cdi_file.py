@@ -16,6 +16,7 @@ from dra_driver.hardware.port import Hardware
 from dra_driver.model.edits import Edits
 from dra_driver.model.errors import HardwareError
 from dra_driver.plugin.deadline import Deadline
+from dra_driver.plugin.effects.device_metadata import DeviceMetadata
 from dra_driver.plugin.effects.file_records import partition_env
 from dra_driver.plugin.effects.sharing.holders import with_sharing
 from dra_driver.plugin.ledger.recorded_steps import RecordedFile
@@ -55,15 +56,15 @@ class CdiFiles(StepPerformer[CdiFileStep, RecordedFile]):
 
     kind = CdiFileStep.kind
 
-    def __init__(self, store: CdiStore, hardware: Hardware) -> None:
-        self._store, self._hardware = store, hardware
+    def __init__(self, store: CdiStore, hardware: Hardware, metadata: DeviceMetadata) -> None:
+        self._store, self._hardware, self._metadata = store, hardware, metadata
 
     def intent(self, step: CdiFileStep) -> RecordedFile:
         """Return the record of a file: its name."""
         return RecordedFile(step.file)
 
     def perform(self, step: CdiFileStep, recorded: RecordedFile, run: StepRun) -> RecordedFile:
-        """Write the file unless it has this content. Raises: HardwareError, PrepareError."""
+        """Write the file and what it mounts, unless they have this content. Raises: HardwareError, PrepareError."""
         self._write(step, run, run.deadline.sooner(NODE_SECONDS))
         return recorded
 
@@ -84,6 +85,10 @@ class CdiFiles(StepPerformer[CdiFileStep, RecordedFile]):
         for shared, recorded in run.shared:
             for name in shared.in_file:
                 edits[name] = with_sharing(edits[name], shared, recorded, name)
+        if step.metadata:
+            uuids = {device: partition.facts.uuid for device, partition in run.partitions.items()}
+            for name, mount in self._metadata.write(step.metadata, uuids):
+                edits[name] = replace(edits[name], mounts=(*edits[name].mounts, mount))
         run.is_file_changed |= self._store.write(step.file, render(step.cdi_kind, edits, step.common))
 
     def _edits_of(self, partition: MadePartition, patience: Deadline) -> Edits:

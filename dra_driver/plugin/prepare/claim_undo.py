@@ -12,6 +12,7 @@ import logging
 from dra_driver.cdi.store import CdiStore
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.effects.cdi_file import DriverCdiNames
+from dra_driver.plugin.effects.device_metadata import DeviceMetadata
 from dra_driver.plugin.effects.steps import Effects
 from dra_driver.plugin.ledger.ledger import Ledger, as_far_as_there_is_room
 from dra_driver.plugin.ledger.record import UNFINISHED, ClaimRecord, ClaimState
@@ -40,12 +41,13 @@ class ClaimUndo:
         store: CdiStore,
         names: DriverCdiNames,
         *,
+        metadata: DeviceMetadata,
         guard: Guard,
         gone: GoneClaims,
         waiting: InterruptiblePause,
     ) -> None:
         self._ledger, self._locks, self._effects = ledger, locks, effects
-        self._store, self._names = store, names
+        self._store, self._names, self._metadata = store, names, metadata
         self._guard, self._gone, self._waiting = guard, gone, waiting
 
     def unprepare(self, uid: str, deadline: Deadline) -> None:
@@ -93,15 +95,20 @@ class ClaimUndo:
         its file missing, and `refresh_cdi` restores the file; the kubelet, which got no answer, asks again.
         """
         if self._ledger.is_read_only:
-            self._effects.undo(record.uid, record.steps, deadline)
+            self._undo_effects(record, deadline)
             return
         if record.state not in UNFINISHED and not is_only_file(record.steps):
             with as_far_as_there_is_room("mark a claim"):
                 is_synced = not ends_with_power(record.steps)
                 self._ledger.set_state(record.uid, ClaimState.UNPREPARING, is_synced=is_synced)
-        self._effects.undo(record.uid, record.steps, deadline)
+        self._undo_effects(record, deadline)
         pods = self._guard.pods_left(record)
         self._ledger.forget(record, pods)
         if pods:
             self._guard.watch()
         self._waiting.wake()
+
+    def _undo_effects(self, record: ClaimRecord, deadline: Deadline) -> None:
+        """Undo what was done for a claim: its steps, then what its containers could read. Raises: DriverError."""
+        self._effects.undo(record.uid, record.steps, deadline)
+        self._metadata.remove(record.namespace, record.name, record.uid)

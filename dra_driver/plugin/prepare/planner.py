@@ -41,8 +41,10 @@ class Planner:
         inventory: CurrentInventory,
         waiting: InterruptiblePause,
         ledger: Ledger,
+        has_metadata: bool,
     ) -> None:
         self._node, self._names, self._api = node, names, api
+        self._metadata_of = node.driver if has_metadata else ""
         self._hardware, self._inventory, self._waiting = hardware, inventory, waiting
         self._ledger = ledger
 
@@ -94,7 +96,9 @@ class Planner:
         edits = {name: self._edits(claim, device) for name, device in devices.items() if not is_made(claim, device)}
         may_switch = any(device.counter_set and device.cut is None for device in devices.values())
         mig_on = self._ledger.modes(self._node.boot_id) if may_switch else ()
-        return plan_prepare(claim, devices, edits, self._hardware.common_edits(), self._names, mig_on=mig_on)
+        common = self._hardware.common_edits()
+        metadata_of = self._metadata_of
+        return plan_prepare(claim, devices, edits, common, self._names, mig_on=mig_on, metadata_of=metadata_of)
 
     def _edits(self, claim: AllocatedClaim, device: Device) -> Edits:
         partition = device.partition

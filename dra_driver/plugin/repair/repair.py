@@ -15,6 +15,7 @@ from dra_driver.inventory.offering import CurrentInventory
 from dra_driver.model.errors import DriverError, PrepareError
 from dra_driver.plugin.deadline import BUDGET_SECONDS, Deadline
 from dra_driver.plugin.effects.cdi_file import DriverCdiNames
+from dra_driver.plugin.effects.device_metadata import DeviceMetadata
 from dra_driver.plugin.effects.late_pods import LatePods
 from dra_driver.plugin.effects.sharing.holders import SharingHolders
 from dra_driver.plugin.effects.steps import Effects
@@ -53,11 +54,12 @@ class Repair:
         guard: Guard,
         late_pods: LatePods,
         inventory: CurrentInventory,
+        metadata: DeviceMetadata,
     ) -> None:
         self._boot_id, self._names, self._store, self._locks = boot_id, names, store, locks
         self.ledger, self._effects, self._undo, self._gone = ledger, effects, undo, gone
         self._planner, self._modes, self._sharing, self._inventory = planner, modes, sharing, inventory
-        self._guard, self._late_pods = guard, late_pods
+        self._guard, self._late_pods, self._metadata = guard, late_pods, metadata
 
     def run(self) -> int:
         """Undo what a crash left half-done, and remove its temporary CDI files.
@@ -72,6 +74,7 @@ class Repair:
                 repaired += self._undo.undo_unfinished(uid)
             except DriverError as error:
                 log.warning("half-done claim not undone", extra=fields(claim_uid=uid, code=error.code, err=str(error)))
+        self._metadata.sweep(lambda uid: self.ledger.get(uid) is not None)
         self._late_pods.resume()
         self._guard.watch()
         return repaired

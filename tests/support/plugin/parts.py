@@ -23,6 +23,7 @@ from dra_driver.model.errors import ApiError, HardwareError, Retry
 from dra_driver.model.shares import DeviceType
 from dra_driver.plugin.composition import ClaimSurroundings, NodeFolders, compose
 from dra_driver.plugin.deadline import Deadline
+from dra_driver.plugin.effects.device_metadata import DeviceMetadata
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.locks import NodeLocks
 from dra_driver.plugin.node_claims.gone_claims import GoneClaims
@@ -142,6 +143,7 @@ class Rig:
     """One node: data folder, CDI folder, API, hardware. `restart` is a new agent on the same files."""
 
     supervisor: Any = None
+    has_metadata = False
     patience_s = 5.0  # for a call
 
     def __init__(self, root: Path) -> None:
@@ -189,6 +191,8 @@ class Rig:
                 ),
                 folders=NodeFolders(self.root / "pods", self.root / "proc", self.root / "cgroup"),
                 supervisor=self.supervisor,
+                metadata=DeviceMetadata(self.cdi, DRIVER),
+                has_metadata=self.has_metadata,
             )
         )
         self.preparer, self.repair = work.preparer, work.repair
@@ -219,7 +223,7 @@ class Rig:
 
     def files(self) -> dict[str, bytes]:
         """Everything in the CDI folder, hidden files too, but for the records beside claims' files."""
-        found = sorted(self.cdi.iterdir()) if self.cdi.exists() else []
+        found = sorted(path for path in self.cdi.iterdir() if path.is_file()) if self.cdi.exists() else []
         names = {path.name for path in found}
         return {
             p.name: p.read_bytes()

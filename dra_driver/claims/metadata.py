@@ -1,0 +1,140 @@
+"""RequestMetadata: what a container can read about the devices of one request of its claim.
+
+In: the allocated claim, its devices and the name of the driver. Out: for each request a value that knows the path of
+its file in the container, and renders the file: a stream of JSON objects, one for each version of the API, the newest
+first, because a reader takes the first one that it knows.
+Source: KEP-5304; k8s.io/dynamic-resource-allocation/api/metadata, v1beta1 (1.37) and v1alpha1 (1.36): fields and paths.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from dra_driver.claims.allocated import AllocatedClaim, AllocatedDevice
+from dra_driver.hardware.published import STANDARD
+from dra_driver.inventory.device import AttributeValue, Device
+from dra_driver.inventory.wire import attribute_wire
+from dra_driver.model.limits import DEVICE_ATTRIBUTES_AND_CAPACITIES
+
+GROUP = "metadata.resource.k8s.io"
+VERSIONS = ("v1beta1", "v1alpha1")
+CONTAINER_FOLDER = "/var/run/kubernetes.io/dra-device-attributes"
+UUID = "uuid"
+PCI_BUS_ID = f"{STANDARD}pciBusID"
+_HEAD = '{"kind":"DeviceMetadata","apiVersion":"'
+_OWNER = re.compile(
+    rb'\{"kind":"DeviceMetadata","apiVersion":"[^"]*","metadata":\{"uid":"([^"]*)","generation":(\d{1,18}),'
+)
+_DEVICES = 128  # whose attributes are kept as text
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceEntry:
+    """One device in the file. `made` is its name if Prepare makes it: its UUID is not known before."""
+
+    pool: str
+    name: str
+    attributes: tuple[tuple[str, AttributeValue], ...]
+    made: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestMetadata:
+    """The devices of one request of a claim. `carrier` names the device of the CDI file that gets the mount.
+
+    `request` is `name/subrequest` where an alternative was chosen; paths have the name alone (`base_request`).
+    `pod_claim_name` is the entry of the pod's `resourceClaims` for which the claim was made from a template.
+    """
+
+    driver: str
+    namespace: str
+    claim: str
+    uid: str
+    pod_claim_name: str
+    request: str
+    devices: tuple[DeviceEntry, ...]
+    carrier: str
+
+    @property
+    def base_request(self) -> str:
+        """The request's name without the chosen alternative."""
+        return self.request.partition("/")[0]
+
+    @property
+    def container_path(self) -> str:
+        """The path of the file in containers."""
+        kind, name = ("resourceclaims", self.claim)
+        if self.pod_claim_name:
+            kind, name = ("resourceclaimtemplates", self.pod_claim_name)
+        return f"{CONTAINER_FOLDER}/{kind}/{name}/{self.base_request}/{self.driver}-metadata.json"
+
+    def render(self, generation: int, uuids: Mapping[str, str]) -> bytes:
+        """Return the file's content. `uuids` are those of the partitions that Prepare has made, by device name."""
+        devices = ",".join(self._device(entry, uuids) for entry in self.devices)
+        pod_claim = f',"podClaimName":"{self.pod_claim_name}"' if self.pod_claim_name else ""
+        body = (  # names were checked when the claim was read: they need no escaping
+            f'"metadata":{{"uid":"{self.uid}","generation":{generation},"name":"{self.claim}",'
+            f'"namespace":"{self.namespace}"}}{pod_claim},"requests":[{{"name":"{self.request}","devices":[{devices}]}}]'
+        )
+        return "".join(f'{_HEAD}{GROUP}/{version}",{body}}}\n' for version in VERSIONS).encode()
+
+    def _device(self, entry: DeviceEntry, uuids: Mapping[str, str]) -> str:
+        uuid = uuids.get(entry.made)
+        attributes = _attributes_text(((UUID, uuid), *entry.attributes) if uuid else entry.attributes)
+        return f'{{"driver":"{self.driver}","pool":"{entry.pool}","name":"{entry.name}","attributes":{attributes}}}'
+
+
+def plan_metadata(
+    claim: AllocatedClaim,
+    devices: Mapping[str, Device],
+    in_file: Mapping[AllocatedDevice, str],
+    *,
+    driver: str,
+    made: frozenset[str],
+) -> tuple[RequestMetadata, ...]:
+    """Return the metadata of each request of a claim.
+
+    Args:
+        claim: the allocated claim.
+        devices: each of the claim's devices by name.
+        in_file: the names that results have in the claim's CDI file.
+        driver: the name of this driver.
+        made: the devices that Prepare makes.
+    """
+    by_request: dict[str, list[AllocatedDevice]] = {}
+    for result in claim.devices:
+        by_request.setdefault(result.request, []).append(result)
+    return tuple(
+        RequestMetadata(
+            driver=driver,
+            namespace=claim.namespace,
+            claim=claim.name,
+            uid=claim.uid,
+            pod_claim_name=claim.pod_claim_name,
+            request=request,
+            devices=tuple(_entry(result, devices[result.device], made) for result in results),
+            carrier=in_file[results[0]],
+        )
+        for request, results in by_request.items()
+    )
+
+
+def _entry(result: AllocatedDevice, device: Device, made: frozenset[str]) -> DeviceEntry:
+    attributes = tuple({PCI_BUS_ID: device.gpu.pci_address, **device.attributes}.items())
+    return DeviceEntry(result.pool, result.device, attributes, result.device if result.device in made else "")
+
+
+@lru_cache(_DEVICES, typed=True)  # typed, because True and 1 are different values here
+def _attributes_text(attributes: tuple[tuple[str, AttributeValue], ...]) -> str:
+    most = sorted(attributes[:DEVICE_ATTRIBUTES_AND_CAPACITIES])
+    return json.dumps({name: attribute_wire(value) for name, value in most}, separators=(",", ":"))
+
+
+def owner_of(content: bytes) -> tuple[str, int]:
+    """Return the UID of the claim that a file is about, and the generation of its content; ("", 0) for another file."""
+    found = _OWNER.match(content)
+    return (found[1].decode(), int(found[2])) if found else ("", 0)

@@ -1,0 +1,68 @@
+"""Containers read files about their devices: theirs alone, from the start, and gone with the claim."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from lane.agent import Agent
+from lane.hardware import SIMULATED, machine
+from lane.sandbox import until
+from lane.stage import PATIENCE, Stage
+from lane.workload import STAY, claim, container, devices, pod, request, template
+
+ATTRIBUTES = "/var/run/kubernetes.io/dra-device-attributes"
+READ = f"for file in {ATTRIBUTES}/*/*/*/*; do echo FILE $file; cat $file; done; echo shown; "
+
+
+def test_containers_read_about_the_devices_of_their_own_requests(
+    start_agent: Callable[..., Agent], stage: Stage, tmp_path: Path
+) -> None:
+    agent = start_agent(**machine(SIMULATED, tmp_path), flags=["--device-metadata", "on"])
+    agent.published()
+    stage.create(
+        template(stage.namespace, "two", devices(request("left"), request("right"))),
+        claim(stage.namespace, "direct", devices(request("gpu"))),
+        pod(
+            stage.namespace,
+            "user",
+            container("left", ("pair", "left"), script=READ + STAY),
+            container("all", "pair", "own", script=READ + STAY),
+            templates={"pair": "two"},
+            claims={"own": "direct"},
+        ),
+    )
+    stage.running("user")
+    left, every = files(stage, "left"), files(stage, "all")
+    pair = f"{ATTRIBUTES}/resourceclaimtemplates/pair"
+    assert list(left) == [f"{pair}/left/gpu.nvidia.com-metadata.json"]
+    assert set(every) == {
+        *left,
+        f"{pair}/right/gpu.nvidia.com-metadata.json",
+        f"{ATTRIBUTES}/resourceclaims/direct/gpu/gpu.nvidia.com-metadata.json",
+    }
+    for found in every.values():
+        (asked,) = found["requests"]
+        (device,) = asked["devices"]
+        assert device["attributes"] == agent.devices()[device["name"]]["attributes"]
+    assert len({d["name"] for found in every.values() for r in found["requests"] for d in r["devices"]}) == 3
+    stage.delete_pod("user")
+    agent.wait_empty(1)
+    assert [path for path in (agent.node.cdi / "gpu.nvidia.com-metadata").rglob("*") if path.is_file()] == []
+
+
+def files(stage: Stage, name: str) -> dict[str, dict[str, Any]]:
+    """Return what a container found: the first object of each file, by its path."""
+    lines = until("the container read its files", lambda: _lines(stage, name), PATIENCE)
+    return {
+        line.removeprefix("FILE "): json.loads(lines[place + 1])
+        for place, line in enumerate(lines)
+        if line.startswith("FILE ")
+    }
+
+
+def _lines(stage: Stage, name: str) -> list[str]:
+    lines = stage.log("user", name).splitlines()
+    return lines if "shown" in lines else []
