@@ -125,6 +125,7 @@ class Storm:
         return rig
 
     def call(self, verb: str, claim: str, *, is_killed: bool) -> None:
+        was_served = self.is_held(CLAIMS[claim])
         work = partial(self.work, verb, claim)
         killed_after_s = self.random.uniform(0, KILL_WITHIN_S) if is_killed else None
         status, error = in_child(work, killed_after_s)
@@ -140,7 +141,7 @@ class Storm:
         self.unsure.discard(claim)
         if verb == "prepare":
             self.prepared.add(claim)
-            self.connect(CLAIMS[claim])
+            self.connect(CLAIMS[claim], is_new=not was_served)
         else:
             self.prepared.discard(claim)
             self.leave(CLAIMS[claim])
@@ -163,7 +164,14 @@ class Storm:
     def at(self, name: str) -> Path:
         return self.folder / DRIVER / "mps/d" / key_of(self.uuids[name])
 
-    def connect(self, name: str) -> None:
+    def is_held(self, name: str) -> bool:
+        """Return whether a claim holds the device for certain; one over which an agent was killed may be undone."""
+        return any(CLAIMS[claim] == name for claim in self.prepared - self.unsure)
+
+    def connect(self, name: str, *, is_new: bool) -> None:
+        """Be a client of a device, of its present daemon where the one before may have ended with its last claim."""
+        if is_new and (client := self.clients.pop(name, None)):
+            client.end()
         if name not in self.clients and name not in self.damaged:
             self.clients[name] = FakeClient(self.at(name) / "pipe")
 
@@ -220,7 +228,7 @@ class Storm:
         for name, client in list(self.clients.items()):
             if not client.works():
                 del self.clients[name]
-                if any(CLAIMS[claim] == name for claim in self.prepared - self.unsure):
+                if self.is_held(name):
                     self.wrong.append(f"after {after}: a client of {name} was cut off")
 
     def finish(self) -> None:
