@@ -28,7 +28,7 @@ from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.stop_request import StopRequest
 
 if TYPE_CHECKING:
-    from dra_driver.agent.status import StatusPage
+    from dra_driver.agent.status.page import StatusPage
     from dra_driver.kube.api import KubeApi
 
 log = logging.getLogger(__name__)
@@ -193,7 +193,7 @@ def _idle_page(options: Options, hardware: Hardware) -> StatusPage | None:
     if not options.status.is_served:
         return None
     with lean_imports():
-        from dra_driver.agent.status import StatusPage
+        from dra_driver.agent.status.page import StatusPage
         from dra_driver.telemetry.metrics import Metrics, Snapshot
 
     def open_api() -> KubeApi:

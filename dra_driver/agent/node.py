@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from dra_driver.agent.condition import NodeCondition, count_claims
 from dra_driver.agent.opened_node import open_node
 from dra_driver.agent.options import Options
-from dra_driver.agent.status_options import StatusOptions
+from dra_driver.agent.status.options import StatusOptions
 from dra_driver.agent.wiring import join_parts
 from dra_driver.hardware.port import Hardware
 from dra_driver.model.errors import DriverError
@@ -30,7 +30,7 @@ from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.stop_request import StopRequest
 
 if TYPE_CHECKING:
-    from dra_driver.agent.status import StatusPage
+    from dra_driver.agent.status.page import StatusPage
     from dra_driver.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -220,7 +220,7 @@ class NodeAgent:
         """Return the status page and the metrics on it; without an address neither is made. Raises: DriverError."""
         if not wanted.is_served:
             return None, None
-        from dra_driver.agent.status import StatusPage  # noqa: PLC0415 - only where a page is wanted
+        from dra_driver.agent.status.page import StatusPage  # noqa: PLC0415 - only where a page is wanted
         from dra_driver.telemetry.metrics import Metrics  # noqa: PLC0415 - only where a page is wanted
 
         meter = self._parts.meter

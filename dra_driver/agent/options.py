@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from dra_driver.agent.status_options import StatusOptions, parse_address
+from dra_driver.agent.status.options import StatusOptions, parse_address
 from dra_driver.hardware.choose import roots_of
 from dra_driver.hardware.port import Roots
 from dra_driver.inventory.mig.geometry_rules import GeometryRule, read_rules

@@ -18,13 +18,13 @@ from urllib.parse import urlencode
 from dra_driver import __version__
 from dra_driver.kube import answers
 from dra_driver.kube.answers import Parse
-from dra_driver.kube.bounds import MOST_BYTES, BrokenError, TooLargeError
-from dra_driver.kube.connection import CertificateError, Connection
-from dra_driver.kube.connections import Connections
 from dra_driver.kube.kubeconfig import Credentials
 from dra_driver.kube.paths import claim_path, node_path
 from dra_driver.kube.shapes import check_claim, check_node
-from dra_driver.kube.stream import LineStream
+from dra_driver.kube.transport.bounds import MOST_BYTES, BrokenError, TooLargeError
+from dra_driver.kube.transport.connection import CertificateError, Connection
+from dra_driver.kube.transport.connections import Connections
+from dra_driver.kube.transport.stream import LineStream
 from dra_driver.model.errors import ApiError, Retry
 from dra_driver.model.wire import ClaimWire, Wire
 

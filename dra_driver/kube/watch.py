@@ -23,7 +23,7 @@ from dra_driver.kube import answers
 from dra_driver.kube.api import REQUEST_SECONDS, KubeApi
 from dra_driver.kube.backoff import Backoff
 from dra_driver.kube.pages import LIMIT, Listing, Page
-from dra_driver.kube.stream import LineStream
+from dra_driver.kube.transport.stream import LineStream
 from dra_driver.model.errors import ApiError, Retry
 from dra_driver.model.wire import Wire
 from dra_driver.telemetry.logs import fields

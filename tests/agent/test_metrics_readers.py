@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from dra_driver.agent.metrics_readers import FRESH_SECONDS, STALE_SECONDS, STRANGERS_SECONDS, MetricsReaders
+from dra_driver.agent.status.readers import FRESH_SECONDS, STALE_SECONDS, STRANGERS_SECONDS, MetricsReaders
 from dra_driver.kube.paths import ACCESS_REVIEWS, TOKEN_REVIEWS
 from dra_driver.model.errors import ApiError
 from dra_driver.telemetry.port import Port

@@ -7,8 +7,8 @@ import urllib.request
 
 import pytest
 
-from dra_driver.agent.status import StatusPage
-from dra_driver.agent.status_options import StatusOptions, parse_address
+from dra_driver.agent.status.options import StatusOptions, parse_address
+from dra_driver.agent.status.page import StatusPage
 from dra_driver.model.errors import NodeError, UsageError
 from dra_driver.telemetry.metrics import Metrics, Snapshot
 

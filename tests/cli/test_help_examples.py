@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from dra_driver.cli.main import COMMANDS, cli
+from dra_driver.cli.commands import COMMANDS, cli
 from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.hardware.nvidia.facts import NvidiaGpu
 from dra_driver.health.known_gpus import KnownGpus

@@ -11,6 +11,8 @@ import pytest
 
 from dra_driver import __version__
 from dra_driver.cli import main
+from dra_driver.cli.commands import COMMANDS
+from dra_driver.cli.lazy import LazyGroup
 from dra_driver.model import errors
 from dra_driver.model.errors import ExitCode
 
@@ -30,7 +32,7 @@ def test_the_version_is_told():
 def test_help_lists_every_command_and_every_exit_status(words, capsys):
     assert main.run(words) == ExitCode.OK
     text = capsys.readouterr().out
-    for name, entry in main.COMMANDS.items():
+    for name, entry in COMMANDS.items():
         assert (f"\n  {name} " in text) is bool(entry.heading)
     for status in ExitCode:
         assert f"  {int(status):<4}" in text
@@ -57,7 +59,7 @@ def test_help_has_commands_by_what_one_wants_and_none_for_jobs_of_the_chart(caps
     assert not {"in-use", "pod-security", "__complete"} & set(text.split())
 
 
-@pytest.mark.parametrize("name", [name for name, entry in main.COMMANDS.items() if entry.module])
+@pytest.mark.parametrize("name", [name for name, entry in COMMANDS.items() if entry.module])
 def test_every_command_has_help_of_its_own(name, capsys):
     assert main.run([name, "--help"]) == ExitCode.OK
     assert capsys.readouterr().out.startswith(f"Usage: dra-driver {name}")
@@ -78,7 +80,7 @@ def test_a_foreseen_fault_is_one_line_with_its_code_and_its_own_status(fault, st
     def fail():
         raise fault
 
-    monkeypatch.setattr(main.LazyGroup, "get_command", lambda *_: click.Command("x", callback=fail))
+    monkeypatch.setattr(LazyGroup, "get_command", lambda *_: click.Command("x", callback=fail))
     assert main.run(["x"]) == status
     out, err = capsys.readouterr()
     assert out == ""
@@ -90,7 +92,7 @@ def test_a_bug_is_a_70_with_a_traceback_and_a_pointer(monkeypatch, capsys):
     def fail():
         raise ZeroDivisionError("oh")
 
-    monkeypatch.setattr(main.LazyGroup, "get_command", lambda *_: click.Command("x", callback=fail))
+    monkeypatch.setattr(LazyGroup, "get_command", lambda *_: click.Command("x", callback=fail))
     assert main.run(["x"]) == ExitCode.BUG
     text = capsys.readouterr().err
     assert "ZeroDivisionError: oh" in text
@@ -101,7 +103,7 @@ def test_an_interrupt_is_what_shells_expect(monkeypatch, capsys):
     def fail():
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(main.LazyGroup, "get_command", lambda *_: click.Command("x", callback=fail))
+    monkeypatch.setattr(LazyGroup, "get_command", lambda *_: click.Command("x", callback=fail))
     assert main.run(["x"]) == 130
     assert "Traceback" not in capsys.readouterr().err
 

@@ -5,11 +5,11 @@ import time
 
 import pytest
 
-from dra_driver.kube import bounds
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.kubeconfig import Credentials
-from dra_driver.kube.stream import LineStream
 from dra_driver.kube.tokens import StaticToken
+from dra_driver.kube.transport import bounds
+from dra_driver.kube.transport.stream import LineStream
 from dra_driver.model.errors import ApiError, Retry
 from tests.kube.support.raw_server import OK, RawServer
 

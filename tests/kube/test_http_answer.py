@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra_driver.kube.bounds import AnswerBounds, BoundedReader, BrokenError
-from dra_driver.kube.http_answer import HttpAnswer
+from dra_driver.kube.transport.bounds import AnswerBounds, BoundedReader, BrokenError
+from dra_driver.kube.transport.http_answer import HttpAnswer
 
 BODIES = st.binary(max_size=300)
 TEXTS = st.text("abc-=;, 019", max_size=12).map(str.strip)

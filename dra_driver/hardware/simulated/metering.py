@@ -1,108 +1,17 @@
-"""The `metering` section of a GPU in a profile, and the meter that reports what it says.
-
-In: the fields of a section. Out: `SimulatedMetering`, and reports as a real vendor makes them. Every field is optional,
-and what is left out is not measured, as by a GPU or a driver without it. The names are those of `metered.Quantity`;
-`instances` has the values of each of the GPU's partitions by its GPU instance id, and `instance` those of all others.
-The fields are described in docs/telemetry.md.
-"""
+"""The meter of simulated GPUs: reports of what their profile says, as a real vendor makes them."""
 
 from __future__ import annotations
 
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from dra_driver.documents.fields import Fields
 from dra_driver.hardware.facts import Facts, GpuFacts
-from dra_driver.hardware.metered import PROFILED, MeterPlan, MeterReport, ProcessUse, Quantity, Reading
+from dra_driver.hardware.metered import PROFILED, MeterPlan, MeterReport, Reading
+from dra_driver.hardware.simulated.metering_section import NOT_METERED, SimulatedMetering, Values
+from dra_driver.hardware.simulated.profile import SimulatedGpu
 
-if TYPE_CHECKING:
-    from dra_driver.hardware.simulated.profile import SimulatedGpu
-
-_PERCENT_MOST = 100.0
 _EARLY_SECONDS = 0.05  # by which a thread that waits for a beat may wake before it
-_PROCESSES_MOST = 1000
-_NUMBER = re.compile(r"[0-9]{1,16}(\.[0-9]{1,9})?")
-
-Values = Mapping[Quantity, float]
-
-
-@dataclass(frozen=True, slots=True)
-class MeteredProcess:
-    """What one process uses, of the GPU or of one of its GPU instances."""
-
-    use: ProcessUse
-    gi_id: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SimulatedMetering:
-    """What one GPU measures."""
-
-    values: Values = field(default_factory=dict)
-    instance: Values = field(default_factory=dict)
-    instances: Mapping[int, Values] = field(default_factory=dict)
-    processes: tuple[MeteredProcess, ...] = ()
-
-    def of_instance(self, gi_id: int) -> Values:
-        """Return the values of one GPU instance."""
-        return self.instances.get(gi_id, self.instance)
-
-
-NOT_METERED = SimulatedMetering()
-
-
-def decode_metering(fields: Fields) -> SimulatedMetering:
-    """Return what a section says."""
-    values = _values(fields)
-    instance = fields.section("instance")
-    by_id = fields.section("instances")
-    instances: dict[int, Values] = {}
-    for key, _ in by_id.entries():
-        row = by_id.section(key)
-        if str(key).isdecimal():
-            instances[int(key)] = _values(row)
-        else:
-            by_id.fault(key, "expected the id of a GPU instance")
-        row.close()
-    processes = tuple(_process(row) for row in fields.rows("processes", most=_PROCESSES_MOST))
-    found = SimulatedMetering(values, _values(instance), instances, processes)
-    instance.close()
-    fields.close()
-    return found
-
-
-def _values(fields: Fields) -> Values:
-    found = {one: _number(fields, one) for one in Quantity}
-    return {one: value for one, value in found.items() if value is not None}
-
-
-def _number(fields: Fields, key: str) -> float | None:
-    """Return a number that is not negative; decimals are read from their text. None if it is not given."""
-    value = fields.any(key)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | str) or not _NUMBER.fullmatch(str(value)):
-        fields.fault(key, f"expected a number that is not negative, got {value!r:.80}")
-        return None
-    return float(value)
-
-
-def _process(row: Fields) -> MeteredProcess:
-    use = ProcessUse(row.integer("pid", 1, 1 << 22), row.optional_integer("memoryBytes", 0, 1 << 50), _percent(row))
-    found = MeteredProcess(use, row.optional_integer("gi", 0, 15))
-    row.close()
-    return found
-
-
-def _percent(row: Fields) -> float | None:
-    value = _number(row, "smPercent")
-    if value is not None and value > _PERCENT_MOST:
-        row.fault("smPercent", f"expected a percentage, got {value:g}")
-    return value
 
 
 class SimulatedMeter:

@@ -14,7 +14,7 @@ from dra_driver.documents.document import read_document
 from dra_driver.documents.fields import Fields
 from dra_driver.hardware.simulated.foreign import ForeignDriver, decode_foreign
 from dra_driver.hardware.simulated.health_section import WELL, SimulatedHealth, decode_health
-from dra_driver.hardware.simulated.metering import NOT_METERED, SimulatedMetering, decode_metering
+from dra_driver.hardware.simulated.metering_section import NOT_METERED, SimulatedMetering, decode_metering
 from dra_driver.hardware.simulated.mig import Placement, placement_faults
 from dra_driver.hardware.simulated.models import DATE, Model, decode_model, model_names, read_model
 from dra_driver.model import semver

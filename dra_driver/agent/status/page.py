@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
-from dra_driver.agent.status_options import StatusOptions, parse_address
+from dra_driver.agent.status.options import StatusOptions, parse_address
 from dra_driver.kube.readers import ReviewApi
 from dra_driver.model.errors import NodeError
 from dra_driver.telemetry.logs import fields
@@ -93,6 +93,6 @@ def _securing(options: StatusOptions) -> Securing | None:
 def _gate(options: StatusOptions, api: Callable[[], ReviewApi]) -> Gate | None:
     if not options.has_known_readers:
         return None
-    from dra_driver.agent.metrics_readers import MetricsReaders  # noqa: PLC0415 - only where it is wanted
+    from dra_driver.agent.status.readers import MetricsReaders  # noqa: PLC0415 - only where it is wanted
 
     return MetricsReaders(api)

@@ -16,8 +16,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dra_driver.kube.bounds import AnswerBounds, BoundedReader, BrokenError
-from dra_driver.kube.http_answer import HttpAnswer
+from dra_driver.kube.transport.bounds import AnswerBounds, BoundedReader, BrokenError
+from dra_driver.kube.transport.http_answer import HttpAnswer
 
 # A dead peer (node gone, connection forgotten by a firewall) is noticed within about a minute, even by a silent watch.
 _SOCKET_OPTIONS = (

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from ssl import SSLError
 
 from dra_driver.kube import answers
-from dra_driver.kube.connection import CertificateError, Connection
-from dra_driver.kube.http_answer import HttpAnswer
+from dra_driver.kube.transport.connection import CertificateError, Connection
+from dra_driver.kube.transport.http_answer import HttpAnswer
 from dra_driver.model.errors import ApiError, Retry
 
 _PIECE_BYTES = 64 * 1024

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
-from dra_driver.kube.connection import Address, Connection
 from dra_driver.kube.kubeconfig import Credentials
 from dra_driver.kube.tls import TlsMaterial
+from dra_driver.kube.transport.connection import Address, Connection
 from dra_driver.model.errors import ApiError, Retry
 
 CONNECT_SECONDS = 5.0

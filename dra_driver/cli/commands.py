@@ -1,0 +1,64 @@
+"""The table of commands, and the group that they make up.
+
+In: nothing. Out: the group `cli`; a command's module is imported when the command is run or its help is asked for.
+"""
+
+from __future__ import annotations
+
+import click
+
+from dra_driver import __version__
+from dra_driver.cli.lazy import CommandEntry, LazyGroup
+
+_LOOK, _WHY, _CHANGE, _RUN = "Look", "Ask why", "Change", "Run"
+_UNLISTED = ""  # for the chart's Jobs and for shells, not for people
+
+COMMANDS: dict[str, CommandEntry] = {
+    "slices": CommandEntry("fleet.slices", "The fleet as a tree: node, GPU, partition, claim, pod.", _LOOK),
+    "claims": CommandEntry("fleet.claims", "Claims as a tree, with their devices and pods.", _LOOK),
+    "devices": CommandEntry("fleet.devices", "What this node would publish, and what is wrong with it.", _LOOK),
+    "explain": CommandEntry("simulate.explain", "Why claims and pods fit or do not, node by node.", _WHY),
+    "simulate": CommandEntry(
+        "simulate.command", "What the scheduler would do, on files or on the cluster as it is.", _WHY
+    ),
+    "cel": CommandEntry("cel.group", "CEL selectors offline: test, explain, lint, repl, batch.", _WHY),
+    "doctor": CommandEntry(
+        "doctor", "What is wrong on this node or in the cluster, the evidence, how to fix it.", _WHY
+    ),
+    "check-config": CommandEntry("check_config", "Check files for the agents before they are rolled out.", _CHANGE),
+    "cordon": CommandEntry("health.cordon", "Take a device of this node out of use; its pods stay.", _CHANGE),
+    "uncordon": CommandEntry("health.uncordon", "End the cordon of a device.", _CHANGE),
+    "health": CommandEntry("health.group", "Faults and cordons of this node; forget a GPU that is gone.", _WHY),
+    "migrate": CommandEntry("migrate.command", "Turn manifests written for the device plugin into claims.", _CHANGE),
+    "demo": CommandEntry("demo.command", "Run the driver from end to end on this machine: no GPU, no cluster.", _RUN),
+    "agent": CommandEntry("", "The node daemon: publishes GPUs and prepares claims (see agent --help).", _RUN),
+    "mps": CommandEntry("", "The MPS supervisor: keeps control daemons of shared GPUs (see mps --help).", _RUN),
+    "webhook": CommandEntry("webhook", "The admission webhook: refuses invalid configs, warns of selectors.", _RUN),
+    "completion": CommandEntry("completion.command", "Print the completion script for bash, zsh or fish.", _RUN),
+    "in-use": CommandEntry("fleet.in_use", "Claims that hold devices of this driver.", _UNLISTED),
+    "pod-security": CommandEntry("pod_security", "Set the namespace's Pod Security label.", _UNLISTED),
+}
+
+_EPILOG = """\b
+Exit status of every command:
+  0   done, and all is well
+  1   nothing matches, nothing fits, or there are findings
+      (slices, claims, devices: with --exit-code only)
+  2   the command line is wrong
+  3   a file or an expression is wrong
+  4   a device would abort scheduling
+  5   the machine lacks something (driver, permission, API server),
+      or the answer is not known, because something may not be read
+  70  a bug in dra-driver
+"""
+
+
+@click.group(
+    cls=LazyGroup,
+    table=COMMANDS,
+    epilog=_EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+@click.version_option(__version__, message="dra-driver %(version)s")
+def cli() -> None:
+    """GPUs for Kubernetes Dynamic Resource Allocation."""
