@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from dra_driver.hardware.compute.program import ComputeProgram
 from dra_driver.hardware.evidence import BusState, HealthReport
 from dra_driver.hardware.facts import Facts, GpuFacts, MigProfile, PartitionFacts
 from dra_driver.hardware.metered import MeterPlan, MeterReport
@@ -237,3 +238,14 @@ class Metered(Protocol):
 
     def end_metering(self) -> None:
         """Stop measuring. Idempotent."""
+
+
+@runtime_checkable
+class ComputeTested(Protocol):
+    """Optional ability: show in a process of its own that a device computes."""
+
+    def compute_program(self, gpu: GpuFacts, partition: PartitionFacts | None, *, is_thorough: bool) -> ComputeProgram:
+        """Return the program that tests a device, with all of its memory and its copies if it `is_thorough`.
+
+        Reads files alone. Nothing is raised for a missing library: the program says so.
+        """

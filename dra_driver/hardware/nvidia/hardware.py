@@ -38,6 +38,7 @@ from dra_driver.model.sharing import ComputeMode, Interval, SharedDevice
 from dra_driver.telemetry.logs import fields
 
 if TYPE_CHECKING:
+    from dra_driver.hardware.compute.program import ComputeProgram
     from dra_driver.hardware.nvidia.health.reporter import NvidiaHealth
     from dra_driver.hardware.nvidia.metering.meter import NvidiaMeter
     from dra_driver.hardware.nvidia.modes import Modes
@@ -288,6 +289,14 @@ class NvidiaHardware:
             if health is not None:
                 health.close()
                 self._begin_watch()
+
+    # -- tests of devices (port.ComputeTested)
+
+    def compute_program(self, gpu: GpuFacts, partition: PartitionFacts | None, *, is_thorough: bool) -> ComputeProgram:
+        """Return the program that tests a device."""
+        from dra_driver.hardware.nvidia.compute import cuda_program  # noqa: PLC0415 - only where devices are tested
+
+        return cuda_program(self._roots, gpu, partition, is_thorough=is_thorough)
 
     # -- metering (port.Metered)
 

@@ -1,7 +1,7 @@
-"""Where libnvidia-ml.so.1 is: below the driver root's mount, in LD_LIBRARY_PATH, or where the loader finds it.
+"""Where a library of the driver is: below the driver root's mount, in LD_LIBRARY_PATH, or where the loader finds it.
 
-In: roots and the environment. Out: paths to try, in order. Never loads anything. The folders are those in which
-NVIDIA's packages for the large distributions put their libraries.
+In: roots, the environment, and a name (libnvidia-ml.so.1 unless another is named). Out: paths to try, in order. Never
+loads anything. The folders are those in which NVIDIA's packages for the large distributions put their libraries.
 """
 
 from __future__ import annotations
@@ -51,35 +51,35 @@ def has_own_mount(roots: Roots) -> bool:
     return os.path.normpath(roots.driver_mount) != "/"
 
 
-def below_mount(roots: Roots) -> Iterator[str]:
+def below_mount(roots: Roots, soname: str = SONAME) -> Iterator[str]:
     """Yield the library files below the driver root's mount."""
     for folder in FOLDERS:
-        path = Path(roots.driver_mount, folder, SONAME)
+        path = Path(roots.driver_mount, folder, soname)
         if path.is_file():
             yield str(path)
 
 
-def in_library_path() -> Iterator[str]:
+def in_library_path(soname: str = SONAME) -> Iterator[str]:
     """Yield the library files in LD_LIBRARY_PATH's folders.
 
     The loader would search those too, but it never searches a folder again that was missing once.
     """
     for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":"):
-        path = Path(folder or ".", SONAME)
+        path = Path(folder or ".", soname)
         if folder and path.is_file():
             yield str(path)
 
 
-def candidates(roots: Roots) -> Iterator[str]:
+def candidates(roots: Roots, soname: str = SONAME) -> Iterator[str]:
     """Yield what to load, best first. The bare soname means the loader's own search."""
     if has_own_mount(roots):
-        yield from below_mount(roots)
-        yield from in_library_path()
-        yield SONAME
+        yield from below_mount(roots, soname)
+        yield from in_library_path(soname)
+        yield soname
     else:
-        yield from in_library_path()
-        yield SONAME
-        yield from below_mount(roots)
+        yield from in_library_path(soname)
+        yield soname
+        yield from below_mount(roots, soname)
 
 
 def mapped_file(soname: str = SONAME) -> str | None:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from dra_driver.hardware.compute.program import ComputeProgram
 from dra_driver.hardware.evidence import BusState, HealthReport
 from dra_driver.hardware.facts import Facts, GpuFacts, MigProfile, PartitionFacts, Problem
 from dra_driver.hardware.metered import MeterPlan, MeterReport
@@ -25,6 +26,7 @@ from dra_driver.hardware.nvidia.facts import NvidiaGpu
 from dra_driver.hardware.port import Fingerprint, Roots
 from dra_driver.hardware.simulated.cuts import Cuts, placements_of
 from dra_driver.hardware.simulated.health import HealthDrama
+from dra_driver.hardware.simulated.health_section import ComputeBehaviour
 from dra_driver.hardware.simulated.metering import SimulatedMeter
 from dra_driver.hardware.simulated.mig import MigTable, Placement
 from dra_driver.hardware.simulated.modes import Modes
@@ -122,6 +124,14 @@ class SimulatedHardware:
         del partition
         self.discover()
         return self._processes.get(gpu.pci_address, ())
+
+    def compute_program(self, gpu: GpuFacts, partition: PartitionFacts | None, *, is_thorough: bool) -> ComputeProgram:
+        """Return the program that plays what the profile says (`health.compute`)."""
+        del partition, is_thorough
+        self.discover()
+        known = self._gpus.get(gpu.pci_address)
+        compute = known.health.compute if known else ComputeBehaviour.PASSES
+        return ComputeProgram("dra_driver.hardware.compute.simulated_child", {"compute": str(compute)})
 
     def create_partition(self, gpu: GpuFacts, profile: MigProfile, start: int, deadline_s: float) -> PartitionFacts:
         """Create a partition and return it; see port.Partitionable."""

@@ -6,10 +6,22 @@ GPU or a driver without it. The fields are described in docs/health.md.
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 
 from dra_driver.documents.fields import Fields
 from dra_driver.hardware.evidence import BusState
+
+
+class ComputeBehaviour(enum.StrEnum):
+    """What a test of the GPU finds."""
+
+    PASSES = "passes"
+    WRONG_DATA = "wrong-data"
+    HANGS = "hangs"
+    CRASHES = "crashes"
+    NOT_READY = "not-ready"
+
 
 XIDS_MOST = 1000
 _LEAST, _MOST = -1000, 1 << 40
@@ -40,6 +52,7 @@ class SimulatedHealth:
     pcie_replays: int | None = None
     bus: BusState = BusState.HERE
     hangs: bool = False
+    compute: ComputeBehaviour = ComputeBehaviour.PASSES
     xids: tuple[SimulatedXid, ...] = ()
 
 
@@ -49,6 +62,8 @@ WELL = SimulatedHealth()
 def decode_health(fields: Fields) -> SimulatedHealth:
     """Return what a section says."""
     bus = fields.optional_text("bus", pattern="|".join(BusState), what=f"one of {', '.join(BusState)}")
+    names = tuple(ComputeBehaviour)
+    compute = fields.optional_text("compute", pattern="|".join(names), what=f"one of {', '.join(names)}")
     found = SimulatedHealth(
         recovery_action=fields.optional_integer("recoveryAction", 0, 99),
         ecc_uncorrectable=fields.optional_integer("eccUncorrectable", 0, _MOST),
@@ -63,6 +78,7 @@ def decode_health(fields: Fields) -> SimulatedHealth:
         pcie_replays=fields.optional_integer("pcieReplays", 0, _MOST),
         bus=BusState(bus) if bus in set(BusState) else BusState.HERE,
         hangs=bool(fields.optional_flag("hangs")),
+        compute=ComputeBehaviour(compute) if compute in names else ComputeBehaviour.PASSES,
         xids=tuple(_decode_xid(row) for row in fields.rows("xids", most=XIDS_MOST)),
     )
     fields.close()

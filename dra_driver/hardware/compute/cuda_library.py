@@ -1,0 +1,141 @@
+"""NVIDIA's libcuda.so.1 by ctypes: the few calls of the driver API that a test of a device needs.
+
+Source: the CUDA driver API reference (cuda.h of CUDA 12): names, versions and error codes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+
+class NoLibrary(Exception):
+    """No candidate can be loaded, or the library lacks a function."""
+
+
+class CudaFault(Exception):
+    """A call returned something else than CUDA_SUCCESS."""
+
+    def __init__(self, call: str, code: int) -> None:
+        super().__init__(f"{call} returned {code}")
+        self.call, self.code = call, code
+
+
+class Cuda:
+    """The library, with one context on one device. Every method raises CudaFault.
+
+    Args:
+        candidates: paths of libcuda.so.1, the best first.
+        helpers: libraries that libcuda loads by name later, loaded first, because the loader then finds them although
+            they lie in no folder that it searches.
+    """
+
+    def __init__(self, candidates: Iterable[str], helpers: Iterable[str]) -> None:
+        for helper in helpers:
+            with suppress(OSError):
+                ctypes.CDLL(helper, mode=ctypes.RTLD_GLOBAL)
+        self._library = _loaded(candidates)
+        self._device = ctypes.c_int()
+        self._context = ctypes.c_void_p()
+
+    @property
+    def has_context(self) -> bool:
+        """Return whether there is a context now, so that an error is the device's."""
+        return bool(self._context.value)
+
+    def open(self) -> str:
+        """Initialise the library and choose its only device; return the PCI address, as the library writes it."""
+        self._call("cuInit", ctypes.c_uint(0))
+        self._call("cuDeviceGet", ctypes.byref(self._device), ctypes.c_int(0))
+        address = ctypes.create_string_buffer(32)
+        self._call("cuDeviceGetPCIBusId", address, ctypes.c_int(32), self._device)
+        return address.value.decode("ascii", "replace")
+
+    def make_context(self) -> None:
+        """Make the context in which everything else happens."""
+        self._call("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), self._device)
+        self._call("cuCtxSetCurrent", self._context)
+
+    def release_context(self) -> None:
+        """End the context."""
+        self._call("cuDevicePrimaryCtxRelease_v2", self._device)
+        self._context = ctypes.c_void_p()
+
+    def memory(self) -> tuple[int, int]:
+        """Return how many bytes of the device's memory are free, and how many there are."""
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        self._call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+        return free.value, total.value
+
+    def allocate(self, size: int) -> int:
+        """Allocate `size` bytes on the device, and return their address."""
+        address = ctypes.c_uint64()
+        self._call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
+        return address.value
+
+    def allocate_host(self, size: int) -> int:
+        """Allocate `size` bytes of page-locked memory of the machine, and return their address."""
+        address = ctypes.c_void_p()
+        self._call("cuMemAllocHost_v2", ctypes.byref(address), ctypes.c_size_t(size))
+        return address.value or 0
+
+    def free(self, address: int) -> None:
+        """Release memory of the device."""
+        self._call("cuMemFree_v2", ctypes.c_uint64(address))
+
+    def fill(self, address: int, word: int, words: int) -> None:
+        """Write one 32-bit word `words` times."""
+        self._call("cuMemsetD32_v2", ctypes.c_uint64(address), ctypes.c_uint(word), ctypes.c_size_t(words))
+
+    def write(self, address: int, data: bytes) -> None:
+        """Copy bytes to the device."""
+        self._call("cuMemcpyHtoD_v2", ctypes.c_uint64(address), ctypes.c_char_p(data), ctypes.c_size_t(len(data)))
+
+    def read(self, address: int, size: int) -> bytes:
+        """Return bytes from the device."""
+        buffer = ctypes.create_string_buffer(size)
+        self._call("cuMemcpyDtoH_v2", buffer, ctypes.c_uint64(address), ctypes.c_size_t(size))
+        return buffer.raw
+
+    def copy_in(self, address: int, host: int, size: int) -> None:
+        """Copy page-locked memory to the device."""
+        self._call("cuMemcpyHtoD_v2", ctypes.c_uint64(address), ctypes.c_void_p(host), ctypes.c_size_t(size))
+
+    def copy_out(self, host: int, address: int, size: int) -> None:
+        """Copy memory of the device to page-locked memory."""
+        self._call("cuMemcpyDtoH_v2", ctypes.c_void_p(host), ctypes.c_uint64(address), ctypes.c_size_t(size))
+
+    def load(self, ptx: bytes) -> ctypes.c_void_p:
+        """Compile PTX for the device, and return the module."""
+        module = ctypes.c_void_p()
+        self._call("cuModuleLoadData", ctypes.byref(module), ctypes.c_char_p(ptx))
+        return module
+
+    def run(self, module: ctypes.c_void_p, name: bytes, blocks: int, arguments: Sequence[Any]) -> None:
+        """Run a kernel with 256 threads in each block, and wait for its end. `arguments` are values of ctypes."""
+        function = ctypes.c_void_p()
+        self._call("cuModuleGetFunction", ctypes.byref(function), module, ctypes.c_char_p(name))
+        pointers = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(one) for one in arguments))
+        sizes = (*(ctypes.c_uint(number) for number in (blocks, 1, 1, 256, 1, 1, 0)), ctypes.c_void_p())
+        self._call("cuLaunchKernel", function, *sizes, pointers, ctypes.c_void_p())
+        self._call("cuCtxSynchronize")
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        function: Callable[..., int] | None = getattr(self._library, name, None)
+        if function is None:
+            raise NoLibrary(f"the library has no {name}")
+        code = function(*arguments)
+        if code:
+            raise CudaFault(name, code)
+
+
+def _loaded(candidates: Iterable[str]) -> ctypes.CDLL:
+    reasons = []
+    for path in candidates:
+        try:
+            return ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+        except OSError as error:
+            reasons.append(str(error))
+    raise NoLibrary("; ".join(reasons) or "there is no libcuda.so.1 in the driver root")

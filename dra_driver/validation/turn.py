@@ -1,0 +1,148 @@
+"""The turn: one test at a time on a node, and what a claim does that arrives meanwhile.
+
+In: the folder that the agents and commands of a node share. Out: the right to test one GPU, or the certainty that no
+test of it runs. Whoever has the turn holds a lock on one file, in which its GPU and its process stand. The process of
+the test holds the same lock, so a free lock means that no context is left, whoever was killed.
+
+A claim is recorded in the ledger before the turn is looked at, and a test looks at the ledger after it took the turn:
+so one of the two sees the other, without a lock that both would need.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import time
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from dra_driver.model.errors import NodeError, PrepareError, Retry
+
+FILE_NAME = "validation.lock"
+INTERRUPT_SECONDS = 2.0
+_POLL_SECONDS = 0.005
+_BYTES_MOST = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """What stands in the file: the GPU, by the name of its device, and the test's process, known by when it began."""
+
+    gpu: str
+    pid: int
+    began: str
+
+    def concerns(self, devices: Collection[str]) -> bool:
+        return any(name == self.gpu or name.startswith((f"{self.gpu}-", f"{self.gpu}/")) for name in devices)
+
+    def kill(self) -> None:
+        """End the process and its group, unless the pid is another process's by now."""
+        with suppress(OSError):
+            life = os.pidfd_open(self.pid)  # while this is open, the pid can't be given to another process unseen
+            try:
+                if began_at(self.pid) == self.began:
+                    os.killpg(self.pid, signal.SIGKILL)
+            finally:
+                os.close(life)
+
+
+class HeldTurn:
+    """The turn while it is held; `fd` is to be inherited by the test's process."""
+
+    def __init__(self, fd: int, gpu: str) -> None:
+        self.fd, self._gpu = fd, gpu
+        self._write("", 0)
+
+    def started(self, pid: int) -> None:
+        """Record the process, so that a claim can end it."""
+        self._write(began_at(pid), pid)
+
+    def _write(self, began: str, pid: int) -> None:
+        os.ftruncate(self.fd, 0)
+        os.pwrite(self.fd, (json.dumps({"gpu": self._gpu, "pid": pid, "began": began}) + "\n").encode(), 0)
+
+
+class ValidationTurn:
+    """The turn of one node. Any thread of any process may use it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / FILE_NAME
+
+    @contextmanager
+    def take(self, gpu: str, patience_s: float) -> Iterator[HeldTurn]:
+        """Hold the turn for one GPU. Raises: NodeError("node.validation-busy", LATER) while another is tested."""
+        try:
+            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise NodeError("lock-file", f"{self._path} can't be opened: {error.strerror}") from error
+        try:
+            until = time.monotonic() + patience_s
+            while not _locked(fd, fcntl.LOCK_EX):
+                if time.monotonic() >= until:
+                    raise NodeError("validation-busy", "another device is being tested", retry=Retry.LATER)
+                time.sleep(10 * _POLL_SECONDS)
+            yield HeldTurn(fd, gpu)
+            with suppress(OSError):
+                os.ftruncate(fd, 0)
+        finally:
+            os.close(fd)
+
+    def interrupt(self, devices: Collection[str], patience_s: float = INTERRUPT_SECONDS) -> None:
+        """End a test of these devices, or of the GPUs that they are parts of, and wait until its process is gone.
+
+        Call this once the ledger says that the devices are held. Without a test it costs a few microseconds.
+
+        Raises: PrepareError("prepare.validation-hangs", LATER).
+        """
+        try:
+            fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return
+        try:
+            until = time.monotonic() + patience_s
+            while not _locked(fd, fcntl.LOCK_SH):
+                mark = _read(fd)
+                if mark is not None and not mark.concerns(devices):
+                    return
+                if mark is not None and mark.pid:
+                    mark.kill()
+                if time.monotonic() >= until:
+                    raise _hangs(mark)
+                time.sleep(_POLL_SECONDS)
+        finally:
+            os.close(fd)
+
+
+def began_at(pid: int) -> str:
+    """Return when a process began, in the kernel's ticks; empty if there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""
+
+
+def _locked(fd: int, how: int) -> bool:
+    try:
+        fcntl.flock(fd, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _read(fd: int) -> _Mark | None:
+    """Return what stands in the file; None while it is being written."""
+    try:
+        wire = json.loads(os.pread(fd, _BYTES_MOST, 0))
+        return _Mark(str(wire["gpu"]), int(wire["pid"]), str(wire["began"]))
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _hangs(mark: _Mark | None) -> PrepareError:
+    what = f"process {mark.pid} of the test of {mark.gpu}" if mark else "the test of a device"
+    hint = "the GPU may hang; the kubelet asks again"
+    return PrepareError("validation-hangs", f"{what} was killed and does not end", hint=hint, retry=Retry.LATER)

@@ -1,0 +1,194 @@
+"""Validator: tests one device of this node, unless somebody uses it.
+
+In: a GPU or partition, a level, and who may hold devices. Out: a result. A device is free if no claim and no process
+has it; that is asked before the turn is taken, because it may take long, and the ledger is asked once more afterwards.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from dra_driver.hardware.facts import GpuFacts, PartitionFacts
+from dra_driver.hardware.port import ComputeTested, Hardware
+from dra_driver.model.errors import DriverError
+from dra_driver.model.names import gpu_name
+from dra_driver.validation.child import ChildEnd, ChildOrder, TestChild
+from dra_driver.validation.judgement import judged, judged_command
+from dra_driver.validation.memory_cgroup import make_cgroup, room_below
+from dra_driver.validation.result import (
+    BUSY,
+    HELD,
+    INTERRUPTED,
+    MEMORY,
+    UNSUPPORTED,
+    ValidationLevel,
+    ValidationResult,
+    ValidationVerdict,
+)
+from dra_driver.validation.turn import HeldTurn, ValidationTurn
+
+MEMORY_BYTES = 512 << 20  # of the machine's memory, for the process of one test
+LEAST_BYTES = 192 << 20  # with less the test is not begun
+DEADLINES = {ValidationLevel.COMPUTE: 30.0, ValidationLevel.THOROUGH: 300.0, ValidationLevel.COMMAND: 7200.0}
+TURN_SECONDS = 60.0  # how long to wait for the end of another device's test
+FAILED, COULD_NOT_RUN = ValidationVerdict.FAILED, ValidationVerdict.COULD_NOT_RUN
+
+
+class DeviceHolders(Protocol):
+    """Who uses the devices of this node."""
+
+    def holder_of(self, gpu: GpuFacts, partition: PartitionFacts | None) -> str:
+        """Return who uses a device, in words; empty for nobody. This may ask the library and the kubelet."""
+
+    def claims_of(self, gpu: GpuFacts) -> str:
+        """Return which claims the ledger has for a GPU or parts of it, in words; empty for none. This is quick."""
+
+    def fault_of(self, gpu: GpuFacts, partition: PartitionFacts | None) -> str:
+        """Return what the vendor's library says is wrong with a device; empty for nothing."""
+
+
+class Validator:
+    """Tests devices, one at a time. Any thread may call any method.
+
+    Args:
+        hardware: the vendor. Without the ability `ComputeTested` only level 0 and a command can be run.
+        turn: the turn of this node.
+        holders: who uses its devices.
+        command: the administrator's command, for level COMMAND. `{uuid}`, `{pci}` and `{minor}` in its arguments are
+            replaced.
+        deadlines: in seconds, by level.
+    """
+
+    def __init__(
+        self,
+        hardware: Hardware,
+        turn: ValidationTurn,
+        holders: DeviceHolders,
+        *,
+        command: Sequence[str] = (),
+        deadlines: Mapping[ValidationLevel, float] = DEADLINES,
+    ) -> None:
+        self._hardware, self._turn, self._holders = hardware, turn, holders
+        self._command, self._deadlines = tuple(command), deadlines
+        self._mutex = threading.Lock()
+        self._child: TestChild | None = None
+        self._is_stopped = False
+
+    def validate(
+        self,
+        gpu: GpuFacts,
+        partition: PartitionFacts | None,
+        level: ValidationLevel,
+        told: Callable[[str], None] = lambda _: None,
+    ) -> ValidationResult:
+        """Test one device. Whatever goes wrong is in the result; nothing is raised for it.
+
+        `told` is called with each step of the test.
+        """
+        fault = f"gpu-lost: {gpu.pci_address} does not answer" if gpu.is_lost else ""
+        fault = fault or self._holders.fault_of(gpu, partition)
+        if fault:
+            return ValidationResult(FAILED, ValidationLevel.READING, fault.partition(":")[0].split()[0], fault)
+        if level is ValidationLevel.READING:
+            return ValidationResult(ValidationVerdict.PASSED, level)
+        holder = self._holders.holder_of(gpu, partition)
+        if holder:
+            return ValidationResult(COULD_NOT_RUN, level, HELD, holder)
+        try:
+            with self._turn.take(gpu_name(gpu.pci_address), TURN_SECONDS) as turn:
+                holder = self._holders.claims_of(gpu)
+                if holder:
+                    return ValidationResult(COULD_NOT_RUN, level, HELD, holder)
+                return self._run(gpu, partition, level, turn, told)
+        except DriverError as error:
+            is_busy = error.code == "node.validation-busy"
+            return ValidationResult(COULD_NOT_RUN, level, BUSY if is_busy else error.code, str(error))
+
+    def stop(self) -> None:
+        """End the test under way, and begin none from now on."""
+        with self._mutex:
+            self._is_stopped = True
+            if self._child is not None:
+                self._child.kill()
+
+    def _run(
+        self,
+        gpu: GpuFacts,
+        partition: PartitionFacts | None,
+        level: ValidationLevel,
+        turn: HeldTurn,
+        told: Callable[[str], None],
+    ) -> ValidationResult:
+        memory = room_below(MEMORY_BYTES)
+        if memory < LEAST_BYTES:
+            detail = f"{memory >> 20} MiB are left below the limit of the agent's container; a test takes more"
+            return ValidationResult(COULD_NOT_RUN, level, MEMORY, detail)
+        if level is ValidationLevel.COMMAND:
+            end = self._listen(self._command_order(gpu, partition, memory), turn, told)
+            return judged_command(end) if end else _stopped(level)
+        if not isinstance(self._hardware, ComputeTested):
+            return ValidationResult(COULD_NOT_RUN, level, UNSUPPORTED, f"no test for {self._hardware.vendor} devices")
+        is_thorough = level is ValidationLevel.THOROUGH
+        program = self._hardware.compute_program(gpu, partition, is_thorough=is_thorough)
+        order = ChildOrder(
+            self._deadlines[level],
+            memory,
+            program.environment,
+            program.module,
+            program.request,
+            inherited=(turn.fd,),  # so that the turn is free only once the process is gone
+        )
+        end = self._listen(order, turn, told)
+        return judged(end, level) if end else _stopped(level)
+
+    def _command_order(self, gpu: GpuFacts, partition: PartitionFacts | None, memory: int) -> ChildOrder:
+        uuid = (partition or gpu).uuid
+        words = {"{uuid}": uuid, "{pci}": gpu.pci_address, "{minor}": str(gpu.minor)}
+        environment = {
+            "PATH": os.environ.get("PATH", os.defpath),
+            "LC_ALL": "C",
+            "CUDA_VISIBLE_DEVICES": uuid,
+            "DRA_DEVICE_UUID": uuid,
+            "DRA_DEVICE_PCI": gpu.pci_address,
+        }
+        argv = [_replaced(word, words) for word in self._command]
+        return ChildOrder(self._deadlines[ValidationLevel.COMMAND], memory, environment, argv=argv)
+
+    def _listen(self, order: ChildOrder, turn: HeldTurn, told: Callable[[str], None]) -> ChildEnd | None:
+        """Run a process to its end; None where the validator was stopped."""
+        cgroup = make_cgroup(order.memory)
+        try:
+            with self._mutex:
+                if self._is_stopped:
+                    return None
+                child = self._child = TestChild(order, cgroup)
+            turn.started(child.pid)
+            return child.wait(told)
+        finally:
+            self._child = None
+            if cgroup is not None:
+                cgroup.remove()
+
+
+def command_of(text: str) -> tuple[str, ...]:
+    """Return the words of a command, which begins with an absolute path. Raises: ValueError."""
+    import shlex  # noqa: PLC0415 - only where a command is configured
+
+    words = tuple(shlex.split(text))
+    if not words or not Path(words[0]).is_absolute():
+        raise ValueError(f"{text!r:.80} does not begin with an absolute path")
+    return words
+
+
+def _replaced(word: str, values: Mapping[str, str]) -> str:
+    for name, value in values.items():
+        word = word.replace(name, value)
+    return word
+
+
+def _stopped(level: ValidationLevel) -> ValidationResult:
+    return ValidationResult(COULD_NOT_RUN, level, INTERRUPTED, "the agent ends")

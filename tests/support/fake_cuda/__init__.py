@@ -1,0 +1,5 @@
+"""A fake libcuda.so.1 in C, which passes, lies, hangs, crashes, or says what is wrong; see `library.FakeCuda`."""
+
+from tests.support.fake_cuda.library import FakeCuda
+
+__all__ = ["FakeCuda"]
