@@ -9,10 +9,13 @@ import tracemalloc  # noqa: F401
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
+# Hypothesis may spend five minutes on making a failing example small. A timeout in that time would end the process
+# (pytest-xdist calls it a crash) before the example is shown.
+SHRINKING = 420  # seconds
 os.environ.pop("COLUMNS", None)  # pytest-xdist sets it in its processes, and output is as wide as it says
 
 
@@ -29,7 +32,13 @@ def pytest_collection() -> Iterator[None]:
 
 @pytest.hookimpl(trylast=True)  # after the order was made random
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin each process's equal part with its share of the long tests, so that none of them is the last to end."""
+    """Let failing examples shrink, and begin each process's equal part with its share of the long tests.
+
+    So none of the long tests is the last to end.
+    """
+    for item in items:
+        if is_hypothesis_test(getattr(item, "obj", None)) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(SHRINKING))
     count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     long = [item for item in items if item.get_closest_marker("long")]
     rest = iter([item for item in items if not item.get_closest_marker("long")])

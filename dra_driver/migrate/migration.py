@@ -22,14 +22,15 @@ from dra_driver.migrate.placing import InsertedObjects, placed
 from dra_driver.migrate.pod_migration import PodMigration
 from dra_driver.migrate.pods import refuses_claims, shapes_of, wants_devices
 from dra_driver.migrate.quotas import migrate_quota
-from dra_driver.migrate.report import Change, FileReport, MigrationLoss, ReportSubject
+from dra_driver.migrate.report import Change, FileReport, MigrationLoss, ReportSubject, shown_path
 from dra_driver.migrate.resources import NOTHING_KNOWN, Known
 from dra_driver.migrate.sharing_config import names_in, plugin_files, rules_beside, rules_name
 from dra_driver.model.errors import InputError
-from dra_driver.yamltext.edits import applied, is_same
+from dra_driver.yamltext.edits import applied
 from dra_driver.yamltext.rendering import manner_of
-from dra_driver.yamltext.rewriting import Rewriter
-from dra_driver.yamltext.written import DocumentText, Origins, documents_of, value_of
+from dra_driver.yamltext.rewriting import Rewriting, rewriting
+from dra_driver.yamltext.values import Origins, is_same, value_of
+from dra_driver.yamltext.written import DocumentText, documents_of
 
 _QUOTA, _CONFIG = "ResourceQuota", "ConfigMap"
 
@@ -121,7 +122,7 @@ def _migrate_file(source: SourceText, documents: list[_Document], known: Known, 
                 raise InputError(fault.code.partition(".")[2], message, hint=fault.hint) from fault
             made += [wire["metadata"]["name"] for wire in written if wire["kind"] == TEMPLATE]
             _put(document, one, written)
-    new = _rewritten(source, documents)
+    new = _rewritten(source, documents, report)
     _say_list(new, documents, report)
     return Migrated(source.origin, source.text, new, tuple(report.changes), tuple(report.losses), tuple(made))
 
@@ -186,7 +187,7 @@ def _put(document: _Document, one: KubeObject, written: list[dict[str, Any]]) ->
             one.holder.insert(position, wire)
 
 
-def _rewritten(source: SourceText, documents: list[_Document]) -> str:
+def _rewritten(source: SourceText, documents: list[_Document], report: FileReport) -> str:
     """Return the text with all changes written into it."""
     text = source.text
     whole = manner_of(text, [document.written.root for document in documents])
@@ -194,7 +195,9 @@ def _rewritten(source: SourceText, documents: list[_Document]) -> str:
     before: list[InsertedObjects] = []
     for document in documents:
         manner = whole if whole.is_json else manner_of(text, [document.written.root])
-        edits += Rewriter(text, document.origins, manner).edits(document.written.root, document.value)
+        found = rewriting(text, document.written, document.origins, manner, document.value)
+        edits += found.edits
+        _say_anew(found, document, report)
         if document.before:
             before.append(
                 InsertedObjects(document.written.root.start, document.written.root.end, tuple(document.before), manner)
@@ -202,6 +205,17 @@ def _rewritten(source: SourceText, documents: list[_Document]) -> str:
     new = placed(text, edits, before, is_single=len(documents) == 1) if before else applied(text, edits)
     _check(new, documents, source.origin)
     return new
+
+
+def _say_anew(found: Rewriting, document: _Document, report: FileReport) -> None:
+    """Report the parts that could not be changed line by line, and the comments that this costs."""
+    title = document.objects[0].title if document.objects else "the document"
+    subject = ReportSubject(title, report)
+    for path in found.anew:
+        why = "its lines can't be changed one by one; comments in it stand above it now"
+        subject.changed("anew", f"{shown_path(path) or 'the whole document'} was written anew", why, *path)
+    for note in found.lost:
+        subject.lost("comment", f"the comment {note!r} is gone", "write it again where it belongs")
 
 
 def _say_list(new: str, documents: list[_Document], report: FileReport) -> None:

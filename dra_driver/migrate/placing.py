@@ -11,7 +11,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from dra_driver.yamltext.edits import Edit, above_comments, applied
+from dra_driver.yamltext.comments import above_comments
+from dra_driver.yamltext.edits import Edit, applied
 from dra_driver.yamltext.rendering import Manner, block
 
 

@@ -18,7 +18,8 @@ from dra_driver.migrate.objects import KubeObject
 from dra_driver.migrate.report import ReportSubject
 from dra_driver.migrate.resources import SHARED, DeviceKind, Known, kind_of, rows_of
 from dra_driver.model.errors import InputError
-from dra_driver.yamltext.written import documents_of, value_of
+from dra_driver.yamltext.values import value_of
+from dra_driver.yamltext.written import documents_of
 
 FILE = "sharing.yaml"
 _SUFFIX = "-sharing"

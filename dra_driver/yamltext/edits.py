@@ -1,13 +1,11 @@
-"""Edits of a text, and the facts about it that they need: where lines end, and which comments a piece of it holds.
+"""Edits of a text, applied together, and the facts about lines that they need.
 
-In: a text. Out: `Edit`s, which are applied together and never overlap.
+In: a text and `Edit`s. Out: the new text. Never: edits that overlap, because one of them would be lost.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
-from typing import Any
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -20,29 +18,40 @@ class Edit:
     new: str = field(compare=False)
 
 
+@dataclass(frozen=True, slots=True)
+class EditList:
+    """Edits in the making; later ones at the same place apply after earlier ones."""
+
+    edits: list[Edit] = field(default_factory=list)
+
+    def add(self, start: int, end: int, new: str) -> None:
+        """Replace `text[start:end]` by `new`."""
+        self.edits.append(Edit(start, end, len(self.edits), new))
+
+
+class OverlapError(ValueError):
+    """Two edits change the same part of a text."""
+
+
 def applied(text: str, edits: list[Edit]) -> str:
-    """Return the text with all edits applied; they must not overlap."""
+    """Return the text with all edits applied. Raises: OverlapError."""
     parts, at = [], 0
     for edit in sorted(edits):
+        if edit.start < at:
+            raise OverlapError(f"two edits of the text at {edit.start}")
         parts += [text[at : edit.start], edit.new]
-        at = max(at, edit.end)
+        at = edit.end
     return "".join([*parts, text[at:]])
 
 
-def is_same(old: Any, new: Any) -> bool:
-    """Return whether two values are equal as JSON is: types and the order of keys count."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        return list(old) == list(new) and all(is_same(one, new[key]) for key, one in old.items())
-    if isinstance(old, list) and isinstance(new, list):
-        return len(old) == len(new) and all(map(is_same, old, new))
-    if isinstance(old, str) and isinstance(new, str):
-        return str(old) == str(new)
-    return type(old) is type(new) and bool(old == new)
+def column(text: str, index: int) -> int:
+    """Return the column of an index, counted from 0."""
+    return index - (text.rfind("\n", 0, index) + 1)
 
 
-def comments_in(text: str, start: int, end: int) -> list[str]:
-    """Return the comments in a piece of text, which must not begin inside a comment."""
-    return [found["note"].rstrip() for found in _PIECES.finditer(text, start, end) if found["note"]]
+def shares_line(text: str, index: int) -> bool:
+    """Return whether anything but blanks precedes an index on its line, such as the dash of an item."""
+    return bool(text[index - column(text, index) : index].strip())
 
 
 def line_end(text: str, at: int) -> int:
@@ -51,27 +60,3 @@ def line_end(text: str, at: int) -> int:
         return at
     found = text.find("\n", at)
     return len(text) if found < 0 else found + 1
-
-
-def after_comments(text: str, end: int, indent: int) -> int:
-    """Return the start of the line after a value and the comments that belong to it."""
-    at = line_end(text, end)
-    while (found := _COMMENT_LINE.match(text, at)) and len(found[1]) > indent:
-        at = found.end()
-    return at
-
-
-def above_comments(text: str, at: int, indent: int) -> int:
-    """Return the start of the comment lines above a line that are indented by at least `indent` columns."""
-    while at > 0:
-        line = text.rfind("\n", 0, at - 1) + 1
-        words = text[line:at]
-        if not words.strip().startswith("#") or len(words) - len(words.lstrip(" ")) < indent:
-            return at
-        at = line
-    return at
-
-
-_COMMENT_LINE = re.compile(r"( *)#[^\n]*(\n|\Z)")
-# Quoted texts are matched first, so that a "#" inside them does not count as a comment.
-_PIECES = re.compile(r'"(?:\\.|[^"\\])*"|\'(?:\'\'|[^\'])*\'|(?:(?<=\s)|^)(?P<note>#[^\n]*)', re.MULTILINE)

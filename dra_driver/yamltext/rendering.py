@@ -12,7 +12,9 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from dra_driver.yamltext.written import Mapping, Sequence, Verbatim, YamlNode, is_ambiguous
+from dra_driver.yamltext.edits import column
+from dra_driver.yamltext.values import Verbatim, is_ambiguous
+from dra_driver.yamltext.written import Mapping, Sequence, YamlNode
 
 WIDTH = 4096  # never fold lines: it is hard to search for a folded selector
 
@@ -64,11 +66,6 @@ def _measure(root: YamlNode, text: str, steps: list[int], dashes: list[int]) -> 
 def _note(found: list[int], distance: int, least: int) -> None:
     if distance >= least:
         found.append(distance)
-
-
-def column(text: str, index: int) -> int:
-    """Return the column of an index, counted from 0."""
-    return index - (text.rfind("\n", 0, index) + 1)
 
 
 def dash_before(text: str, index: int) -> int:
@@ -140,10 +137,10 @@ def _prepared(value: Any) -> Any:
 def flow(value: Any, manner: Manner, indent: int, *, is_wide: bool) -> str:
     """Return a value in flow style (braces): on several lines if it is JSON and `is_wide`, otherwise on one."""
     if manner.is_json and is_wide and manner.step:
-        lines = json.dumps(value, indent=manner.step, ensure_ascii=False).splitlines()
+        lines = _quoted(value, manner.step).split("\n")
         return manner.newline.join([lines[0], *(" " * indent + line for line in lines[1:])])
     if manner.is_json:
-        return json.dumps(value, ensure_ascii=False)
+        return _quoted(value)
     if isinstance(value, dict):
         inner = ", ".join(f"{_plain(key)}: {flow(one, manner, 0, is_wide=False)}" for key, one in value.items())
         return f"{{{inner}}}"
@@ -161,13 +158,25 @@ def _plain(value: Any) -> str:
         return value
     if isinstance(value, str) and _FLOW_SAFE.fullmatch(value) and not is_ambiguous(value):
         return value
-    return json.dumps(value, ensure_ascii=False)
+    return _quoted(value)
+
+
+# What YAML forbids in a text or reads as a line break, and halves of surrogate pairs. JSON escapes the rest of it.
+_UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
+
+
+def _quoted(value: Any, indent: int | None = None) -> str:
+    """Return a value as JSON that a reader of YAML takes for the same value."""
+    written = json.dumps(value, indent=indent, ensure_ascii=False)
+    return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", written)
 
 
 def scalar(value: Any, manner: Manner, style: str | None) -> str:
     """Return a scalar for the place of an old one that was written in `style`."""
+    if isinstance(value, Verbatim) and not manner.is_json:
+        return value
     if manner.is_json or style == '"':
-        return json.dumps(value, ensure_ascii=False)
-    if style == "'" and isinstance(value, str):
+        return _quoted(value)
+    if style == "'" and isinstance(value, str) and value.isprintable():
         return "'" + value.replace("'", "''") + "'"
     return _plain(value)

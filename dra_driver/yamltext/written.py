@@ -1,8 +1,6 @@
 """YAML as it is written: every value with its place in the text, aliases and merge keys left unresolved.
 
-In: a text. Out: one tree for each document. `value_of` returns the plain value that Kubernetes would read, with aliases
-and merge keys resolved, and records for each mapping and list in it the node that it came from. It never changes a
-text. JSON counts as YAML. Scalars that YAML 1.1 and 1.2 read differently (`on`, `0777`) stay the text that they are.
+In: a text. Out: one tree for each document. It never changes a text. JSON counts as YAML.
 
 Source: YAML 1.2, chapter 7; merge keys: yaml.org/type/merge.
 """
@@ -17,18 +15,7 @@ from typing import Any
 from dra_driver.model.errors import InputError
 
 NESTING_MAX = 200  # levels
-VALUES_MAX = 500_000  # values in one document after its aliases are resolved
 MERGE = "<<"
-
-_INT = re.compile(r"0|-?[1-9][0-9]*")
-_FLOAT = re.compile(r"-?(0|[1-9][0-9]*)\.[0-9]+")
-_WORDS = {"": None, "~": None, "null": None, "true": True, "false": False}
-
-
-class Verbatim(str):
-    """A plain scalar that some reader would not take for a text; it is written again exactly as it was."""
-
-    __slots__ = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -79,9 +66,10 @@ class Mapping(YamlNode):
 
 @dataclass(frozen=True, slots=True)
 class DocumentText:
-    """One document: its root, and where it begins and ends in the text."""
+    """One document: its root, and where it begins and ends in the text; its directives and "---" begin at `head`."""
 
     root: YamlNode
+    head: int
     start: int
     end: int
 
@@ -95,7 +83,7 @@ def documents_of(text: str, origin: str) -> list[DocumentText]:
     from ruamel.yaml.error import YAMLError  # noqa: PLC0415
 
     try:
-        return list(_NodeBuilder(iter(YAML(pure=True).parse(text)), origin).documents())
+        return list(_NodeBuilder(text, iter(YAML(typ="safe", pure=True).parse(text)), origin).documents())
     except YAMLError as fault:
         mark = getattr(fault, "problem_mark", None)
         where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
@@ -106,22 +94,23 @@ def documents_of(text: str, origin: str) -> list[DocumentText]:
 class _NodeBuilder:
     """Builds nodes from the events of a parser."""
 
-    def __init__(self, events: Iterator[Any], origin: str) -> None:
+    def __init__(self, text: str, events: Iterator[Any], origin: str) -> None:
+        self._text = text
         self._events = events
         self._origin = origin
         self._anchors: dict[str, YamlNode] = {}
 
     def documents(self) -> Iterator[DocumentText]:
-        start = 0
+        head = start = 0
         for event in self._events:
             kind = type(event).__name__
             if kind == "DocumentStartEvent":
-                start = event.end_mark.index
+                head, start = event.start_mark.index, event.end_mark.index
                 self._anchors = {}
                 root = self._node(next(self._events), 0)
                 end = next(self._events).start_mark.index
                 if not (isinstance(root, Scalar) and root.text == "" and root.style is None):
-                    yield DocumentText(root, start, end)
+                    yield DocumentText(root, head, start, end)
 
     def _node(self, event: Any, level: int) -> YamlNode:
         if level > NESTING_MAX:
@@ -150,7 +139,8 @@ class _NodeBuilder:
             if type(inner).__name__ == "SequenceEndEvent":
                 made.end = inner.end_mark.index if made.is_flow else made.items[-1].end
                 break
-            made.items.append(self._node(inner, level + 1))
+            before = made.items[-1].end if made.items else made.start
+            made.items.append(self._put(self._node(inner, level + 1), before, "-"))
         return made
 
     def _mapping(self, event: Any, level: int) -> Mapping:
@@ -167,8 +157,19 @@ class _NodeBuilder:
                     where = f"{self._origin}:{inner.start_mark.line + 1}"
                     raise InputError("not-yaml", f"{where}: key {key.text!r} occurs twice in one mapping")
                 seen.add(key.text)
-            made.pairs.append((key, self._node(next(self._events), level + 1)))
+            value = self._node(next(self._events), level + 1)
+            made.pairs.append((key, self._put(value, key.end, ":")))
         return made
+
+    def _put(self, node: YamlNode, before: int, sign: str) -> YamlNode:
+        """Move an empty value, for which parsers give various places, to right behind its dash or colon."""
+        if node.start == node.end:
+            between = _NOTE.sub(lambda note: " " * len(note[0]), self._text[before : node.start])
+            node.start = node.end = before + between.rfind(sign) + 1
+        return node
+
+
+_NOTE = re.compile(r"(?<=\s)#[^\n]*")
 
 
 def is_merge(key: YamlNode) -> bool:
@@ -179,88 +180,6 @@ def is_merge(key: YamlNode) -> bool:
 def key_of(key: YamlNode) -> str:
     """Return the text of a key."""
     return key.text if isinstance(key, Scalar) else "?"
-
-
-_INT_CHARS = 19  # of an int64, the most that an API object can hold; longer numbers stay text
-
-
-def scalar_value(node: YamlNode) -> Any:
-    """Return the value of a scalar; its text (`Verbatim`) if readers of YAML disagree on the value."""
-    if not isinstance(node, Scalar):
-        return Verbatim("?")
-    if node.style is not None:
-        return node.text
-    text = node.text
-    if text in _WORDS:
-        return _WORDS[text]
-    if _INT.fullmatch(text):
-        return int(text) if len(text) <= _INT_CHARS else Verbatim(text)
-    if _FLOAT.fullmatch(text):
-        return float(text) if str(float(text)) == text else Verbatim(text)
-    return Verbatim(text) if is_ambiguous(text) else text
-
-
-_AMBIGUOUS = re.compile(
-    r"[-+.0-9][-+.,_:0-9eExXoOa-fA-F]*|(?i:y|n|yes|no|on|off|true|false|null|[-+]?\.(inf|nan))|=|<<|[0-9]{4}-.*"
-)
-
-
-def is_ambiguous(text: str) -> bool:
-    """Return whether some reader of YAML would not take this plain scalar for a text."""
-    return _AMBIGUOUS.fullmatch(text) is not None
-
-
-@dataclass(slots=True)
-class Origins:
-    """The node from which each mapping and list of a value came, by identity, and the number of values made so far."""
-
-    nodes: dict[int, YamlNode] = field(default_factory=dict)
-    count: int = 0
-    kept: list[Any] = field(
-        default_factory=list
-    )  # keeps the recorded values alive, since a freed one's id would be reused
-
-
-def value_of(node: YamlNode, origins: Origins | None = None) -> Any:
-    """Return the plain value of a node, with a new copy for each alias.
-
-    `origins`, if given, gains the origin of each mapping and list. Raises: InputError("input.not-yaml") if the aliases
-    are circular or make more than `VALUES_MAX` values.
-    """
-    return _value(node, node, origins if origins is not None else Origins(), ())
-
-
-def _value(node: YamlNode, place: YamlNode, origins: Origins, within: tuple[int, ...]) -> Any:
-    origins.count += 1
-    if origins.count > VALUES_MAX:
-        raise InputError("not-yaml", f"a document holds more than {VALUES_MAX} values once its aliases are resolved")
-    if isinstance(node, Alias):
-        if id(node.target) in within:
-            raise InputError("not-yaml", "an alias refers to a node that contains it")
-        return _value(node.target, place if place is not node else node, origins, within)
-    within = (*within, id(node)) if node.anchor else within
-    made: Any
-    if isinstance(node, Sequence):
-        made = [_value(item, item, origins, within) for item in node.items]
-    elif isinstance(node, Mapping):
-        made = _merged(node, origins, within)
-        for key, value in node.pairs:
-            if not is_merge(key):
-                made[key_of(key)] = _value(value, value, origins, within)
-    else:
-        return scalar_value(node)
-    origins.nodes[id(made)] = place
-    origins.kept.append(made)
-    return made
-
-
-def _merged(node: Mapping, origins: Origins, within: tuple[int, ...]) -> dict[str, Any]:
-    """Return what the merge key contributes; an earlier source wins."""
-    made: dict[str, Any] = {}
-    for source in reversed(merge_sources(node)):
-        found = _value(source, source, origins, within)
-        made.update(found if isinstance(found, dict) else {})
-    return made
 
 
 def merge_sources(node: Mapping) -> list[YamlNode]:

@@ -15,10 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dra_driver.model.errors import InputError
-from dra_driver.yamltext.edits import applied, is_same
-from dra_driver.yamltext.rendering import manner_of
-from dra_driver.yamltext.rewriting import Rewriter
-from dra_driver.yamltext.written import Origins, documents_of, value_of
+from dra_driver.yamltext.values import is_same
+from tests.migrate.support.rewriting import read, rewritten
 
 WORDS = st.text("abcxyz-", min_size=1, max_size=6).filter(lambda w: w.strip("-") == w)
 SCALARS = st.one_of(
@@ -131,20 +129,6 @@ def changed(draw, value, depth=0):
             value.insert(draw(st.integers(0, len(value))), {"fresh": draw(SCALARS)})
 
 
-def rewritten(text, change):
-    (document,) = documents_of(text, "test")
-    origins = Origins()
-    value = value_of(document.root, origins)
-    change(value)
-    edits = Rewriter(text, origins, manner_of(text, [document.root])).edits(document.root, value)
-    return applied(text, edits), value
-
-
-def read(text):
-    (document,) = documents_of(text, "test")
-    return value_of(document.root)
-
-
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_a_changed_text_reads_back_as_the_value_and_keeps_its_comments(data):
@@ -174,58 +158,6 @@ def test_json_stays_json(data):
     text = json.dumps(root, indent=data.draw(st.sampled_from([None, 2, 4])))
     made, value = rewritten(text, lambda value: changed(data.draw, value))
     assert is_same(json.loads(made), value), made
-
-
-def test_what_an_alias_stands_for_is_written_out_where_it_differs():
-    text = "a: &x {k: 1}\nb: *x\nc: *x\n"
-
-    def change(value):
-        value["b"]["k"] = 2
-
-    assert rewritten(text, change)[0] == "a: &x {k: 1}\nb:\n  k: 2\nc: *x\n"
-
-
-def test_aliases_follow_their_anchor_where_all_change_alike():
-    text = "a: &x\n  k: 1\nb: *x\n"
-
-    def change(value):
-        value["a"]["k"] = value["b"]["k"] = 2
-
-    assert rewritten(text, change)[0] == "a: &x\n  k: 2\nb: *x\n"
-
-
-def test_an_alias_outlives_the_anchor_that_is_taken_out():
-    text = "a: &x\n  k: 1\nb: *x\n"
-    made, _ = rewritten(text, lambda value: value.pop("a"))
-    assert made == "b:\n  k: 1\n"
-    assert read(made) == {"b": {"k": 1}}
-
-
-def test_what_a_merge_key_brings_can_be_taken_out():
-    text = "a: &x {n: 1, m: 2}\nb:\n  <<: *x\n  k: 3\n"
-    made, _ = rewritten(text, lambda value: value["b"].pop("m"))
-    assert read(made) == {"a": {"n": 1, "m": 2}, "b": {"n": 1, "k": 3}}
-
-
-def test_a_scalar_in_the_place_of_another_keeps_its_comment_beside_it():
-    def swap(value):
-        inner = value["h"]
-        inner.pop("old")
-        inner["new"] = "8"
-
-    assert rewritten("h:\n  old: '4' # four\n", swap)[0] == "h:\n  new: '8' # four\n"
-
-
-def test_line_ends_of_windows_stay():
-    text = "a:\r\n  b: 1\r\n  c: 2\r\nd: 3\r\n"
-
-    def change(value):
-        del value["a"]["c"]
-        value["e"] = {"f": [1]}
-
-    made, _ = rewritten(text, change)
-    assert made.count("\n") == made.count("\r\n")
-    assert read(made) == {"a": {"b": 1}, "d": 3, "e": {"f": [1]}}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,162 @@
+"""What of a written list or mapping stays when its value changes, and what each anchor will refer to.
+
+In: nodes, the changed value, and the origin of each part of it. Out: pairs of old nodes and new values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from dra_driver.yamltext.values import Origins, is_same, value_of
+from dra_driver.yamltext.written import Alias, Mapping, Scalar, Sequence, YamlNode, is_merge, key_of, merge_sources
+
+GONE = object()  # stands for the value of what is removed
+
+
+@dataclass(frozen=True, slots=True)
+class PairChanges:
+    """How the pairs of a mapping change.
+
+    `kept` tells which pairs stay, `inherited` what the merge key contributes, `added` which pairs come after each old
+    one (-1: before the first), `renamed` which removed pair gets another key and scalar.
+    """
+
+    kept: list[bool]
+    inherited: dict[str, Any]
+    added: dict[int, dict[str, Any]]
+    renamed: dict[int, tuple[str, Any]] = field(default_factory=dict)
+
+
+class Alignment:
+    """A document's nodes beside the parts of its changed value.
+
+    Nodes in `whole` (by identity) and what can't be changed part by part are written anew as a whole.
+    """
+
+    def __init__(self, origins: Origins, root: YamlNode, new: Any, whole: frozenset[int]) -> None:
+        self._origins = origins
+        self._whole = whole
+        self._anchored: dict[int, Any] = {}
+        self._note(root, new)
+
+    def _note(self, node: YamlNode, new: Any) -> None:
+        """Record what each anchored node that stays will hold."""
+        if node.anchor:
+            self._anchored[id(node)] = new
+        if isinstance(node, Mapping) and self.changes_pairs(node, new):
+            for key, (_, value) in node.own().items():
+                if key in new:
+                    self._note(value, new[key])
+        elif isinstance(node, Sequence) and self.changes_items(node, new):
+            for item, value in self.rows(node, new):
+                if item is not None and value is not GONE:
+                    self._note(item, value)
+
+    def held(self, alias: Alias) -> Any:
+        """Return what the anchor of an alias will hold; GONE if it does not stay."""
+        return self._anchored.get(id(alias.target), GONE)
+
+    def changes_pairs(self, node: Mapping, new: Any) -> bool:
+        """Return whether a mapping can be changed pair by pair."""
+        if not isinstance(new, dict) or not (new or node.is_flow) or id(node) in self._whole:
+            return False
+        changes = self.pairs(node, new)
+        keys = [*changes.inherited, *changes.added.get(-1, {})]
+        for index, (key, _) in enumerate(node.pairs):
+            keys += [changes.renamed[index][0]] if index in changes.renamed else []
+            keys += [key_of(key)] if changes.kept[index] and not is_merge(key) else []
+            keys += changes.added.get(index, {})
+        return list(dict.fromkeys(keys)) == list(new) and (node.is_flow or any(changes.kept) or bool(changes.renamed))
+
+    def changes_items(self, node: Sequence, new: Any) -> bool:
+        """Return whether a list can be changed item by item."""
+        if not isinstance(new, list) or not (new or node.is_flow) or id(node) in self._whole:
+            return False
+        if any(not isinstance(one, dict | list) for one in new) and len(new) != len(node.items):
+            return False
+        sources = [source for source in self._sources(node, new) if source is not None]
+        return bool(sources or node.is_flow) and _in_order(sources, node.items)
+
+    def rows(self, node: Sequence, new: list[Any]) -> Iterator[tuple[YamlNode | None, Any]]:
+        """Pair old items with new values, in the new order: a removed item with GONE, None with a new value."""
+        sources = self._sources(node, new)
+        kept = {id(source) for source in sources if source is not None}
+        waiting = list(node.items)
+        for value, source in zip(new, sources, strict=True):
+            while source is not None and waiting[0] is not source:
+                yield waiting.pop(0), GONE
+            if source is not None:
+                waiting.pop(0)
+            yield source, value
+        yield from ((item, GONE) for item in waiting if id(item) not in kept)
+
+    def _sources(self, node: Sequence, new: list[Any]) -> list[YamlNode | None]:
+        """Return the old item of each new value; scalars have one where the list keeps its length."""
+        items = {id(item): item for item in node.items}
+        made: list[YamlNode | None] = []
+        for position, value in enumerate(new):
+            old = node.items[position] if len(new) == len(node.items) else None
+            if isinstance(value, dict | list):
+                made.append(items.get(id(self._origins.nodes.get(id(value)))))
+            else:
+                made.append(None if isinstance(old, Mapping | Sequence) else old)
+        return made
+
+    def merged(self, node: Mapping) -> dict[str, Any]:
+        """Return what the merge key of a mapping will contribute; GONE for what is not known to stay."""
+        made: dict[str, Any] = {}
+        for source in reversed(merge_sources(node)):
+            held = self.held(source) if isinstance(source, Alias) else value_of(source)
+            if held is GONE:
+                held = dict.fromkeys(value_of(source), GONE)
+            made.update(held if isinstance(held, dict) else {})
+        return made
+
+    def pairs(self, node: Mapping, new: dict[str, Any]) -> PairChanges:
+        """Return how the pairs of a mapping change."""
+        inherited = self.merged(node)
+        own = node.own()
+        if any(key not in new and key not in own for key in inherited):
+            inherited = {}
+            kept = [not is_merge(key) and key_of(key) in new for key, _ in node.pairs]
+        else:
+            kept = [is_merge(key) or key_of(key) in new for key, _ in node.pairs]
+        positions = {key_of(key): index for index, (key, _) in enumerate(node.pairs) if not is_merge(key)}
+        added: dict[int, dict[str, Any]] = {}
+        before = -1
+        for key, value in new.items():
+            if key in own:
+                before = positions[key]
+            elif not (key in inherited and is_same(inherited[key], value)):
+                added.setdefault(before, {})[key] = value
+        changes = PairChanges(kept, inherited, added)
+        if not node.is_flow:
+            _rename(node, changes)
+        return changes
+
+
+def _rename(node: Mapping, changes: PairChanges) -> None:
+    """Write new scalars over the removed pairs whose place they take, so that the comments stay beside them."""
+    for before, values in list(changes.added.items()):
+        last = before
+        for name in list(values):
+            pair = node.pairs[last + 1] if last + 1 < len(node.pairs) and not changes.kept[last + 1] else None
+            if pair is None or not _is_inline(pair[1]) or is_merge(pair[0]) or isinstance(values[name], dict | list):
+                break
+            last += 1
+            changes.renamed[last] = (name, values.pop(name))
+        del changes.added[before]
+        if values:
+            changes.added[last] = values
+
+
+def _is_inline(node: YamlNode) -> bool:
+    return isinstance(node, Scalar) and node.style not in {"|", ">"} and node.start < node.end
+
+
+def _in_order(some: list[YamlNode], items: list[YamlNode]) -> bool:
+    """Return whether nodes stand in the order of the items, each once."""
+    ids = {id(one) for one in some}
+    return [id(one) for one in some] == [id(item) for item in items if id(item) in ids]

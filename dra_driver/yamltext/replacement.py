@@ -1,0 +1,116 @@
+"""A written value replaced as a whole by another.
+
+In: a node, the place that it has, and the new value. Out: an edit. The node's anchor and its comments stay.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from dra_driver.yamltext.comments import Comments
+from dra_driver.yamltext.edits import EditList, column, line_end, shares_line
+from dra_driver.yamltext.rendering import Manner, block, flow, scalar
+from dra_driver.yamltext.written import Mapping, Scalar, Sequence, YamlNode
+
+_LITERAL = re.compile(r"[|>][-+0-9]*$", re.MULTILINE)  # the first line of a text on lines of its own
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlace:
+    """What a value stands in: the column of its key or dash (-1: the document), and whether braces are around it."""
+
+    indent: int = -1
+    is_item: bool = False
+    is_flow: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """Replaces values in one document."""
+
+    text: str
+    comments: Comments
+    manner: Manner
+
+    def replace(self, edits: EditList, node: YamlNode, new: Any, place: NodePlace) -> None:
+        """Replace a value by another."""
+        is_nested = isinstance(new, dict | list) and bool(new) and not place.is_flow and not self.manner.is_json
+        if is_nested:
+            self._by_block(edits, node, new, place)
+        elif isinstance(node, Mapping | Sequence) and not node.is_flow:
+            self._block_by_inline(edits, node, new)
+        else:
+            self._by_inline(edits, node, new, is_flow=place.is_flow)
+
+    def _anchor(self, node: YamlNode) -> str:
+        return f"&{node.anchor} " if node.anchor else ""
+
+    def _inline(self, node: YamlNode, new: Any) -> str:
+        if isinstance(new, dict | list):
+            return self._anchor(node) + flow(new, self.manner, 0, is_wide=False)
+        return self._anchor(node) + scalar(new, self.manner, node.style if isinstance(node, Scalar) else None)
+
+    def _by_inline(self, edits: EditList, node: YamlNode, new: Any, *, is_flow: bool) -> None:
+        """Replace a scalar, an alias, or braces by what fits on one line, then its comments; in braces they precede."""
+        start, end = node.start, node.end
+        blank = " " if start == end and start > 0 and self.text[start - 1] not in " \n" else ""
+        pad = f"{self.manner.newline}{' ' * column(self.text, start)}"
+        comments = self.comments.within(start, end)
+        if is_flow:
+            notes = "".join(f" {note}{pad}" for note in comments)
+            edits.add(start, end, f"{blank}{notes}{self._inline(node, new)}")
+            return
+        notes = "".join(f"  {note}{pad}" for note in comments)
+        if self.text[start:end].endswith("\n"):
+            notes = notes.rstrip(" ") if notes else self.manner.newline
+        elif notes and not self.text[end : line_end(self.text, end)].strip():
+            notes = notes.removesuffix(pad)
+        edits.add(start, end, f"{blank}{self._inline(node, new)}{notes}")
+
+    def _block_by_inline(self, edits: EditList, node: YamlNode, new: Any) -> None:
+        """Replace a block by what fits on one line; the comments of the block stay above it."""
+        start, end = node.start, node.end
+        notes = self.comments.within(start, end)
+        tail = self.manner.newline if self.text[start:end].endswith("\n") else ""
+        opening = self.text[:start].rstrip()
+        if not notes and opening and "#" not in opening[opening.rfind("\n") + 1 :]:
+            edits.add(len(opening), end, f" {self._inline(node, new)}{tail}")
+            return
+        pad = self.manner.newline + " " * column(self.text, start)
+        edits.add(start, end, f"{''.join(f'{note}{pad}' for note in notes)}  {self._inline(node, new)}{tail}")
+
+    def _by_block(self, edits: EditList, node: YamlNode, new: Any, place: NodePlace) -> None:
+        """Replace a value by a block; the comments in it stand above the block."""
+        indent, is_below = self._indent(node, new, place)
+        written = block(new, self.manner, indent)
+        start, end, tail = node.start, node.end, ""
+        if self.text[start:end].endswith("\n"):
+            tail = self.manner.newline
+        elif end == len(self.text) or _LITERAL.search(written):  # what follows on the line would belong to the text
+            end, tail = line_end(self.text, end), self.manner.newline
+        pad = self.manner.newline + " " * indent
+        lead = f" {self._anchor(node).rstrip()}" if node.anchor else ""
+        if is_below:
+            start -= len(self.text[:start]) - len(self.text[:start].rstrip(" "))
+            lead += pad
+        elif shares_line(self.text, start):
+            start -= len(self.text[:start]) - len(self.text[:start].rstrip(" "))
+            lead = " " * max(indent - column(self.text, start), 1)
+        else:
+            lead = " " * (indent - column(self.text, start))
+        notes = "".join(f"{note}{pad}" for note in self.comments.within(node.start, end))
+        edits.add(start, end, f"{lead}{notes}{written}{tail}")
+
+    def _indent(self, node: YamlNode, new: Any, place: NodePlace) -> tuple[int, bool]:
+        """Return the column of a new block, and whether it begins on a line below its key, dash or anchor."""
+        least = place.indent if isinstance(new, list) and not place.is_item else place.indent + 1
+        is_block = isinstance(node, Mapping | Sequence) and not node.is_flow
+        if node.anchor or (not is_block and not place.is_item):
+            step = self.manner.dash if isinstance(new, list) and not place.is_item else self.manner.step
+            return max(place.indent, 0) + (step if place.indent >= 0 else 0), shares_line(self.text, node.start)
+        at = column(self.text, node.start)
+        if node.start == node.end:
+            at = place.indent + 2
+        return (at if at >= least else place.indent + self.manner.step), False

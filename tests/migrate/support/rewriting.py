@@ -1,0 +1,34 @@
+"""A text rewritten to hold a changed value, and read again."""
+
+from __future__ import annotations
+
+from dra_driver.yamltext.edits import applied
+from dra_driver.yamltext.rendering import manner_of
+from dra_driver.yamltext.rewriting import Rewriter, rewriting
+from dra_driver.yamltext.values import Origins, value_of
+from dra_driver.yamltext.written import documents_of
+
+
+def rewritten(text, change):
+    """Return the text changed part by part, not read back for safety, and the value that it should hold."""
+    (document,) = documents_of(text, "test")
+    origins = Origins()
+    value = value_of(document.root, origins)
+    change(value)
+    edits = Rewriter(text, document, origins, manner_of(text, [document.root])).edits(value, {})
+    return applied(text, edits), value
+
+
+def rewritten_surely(text, change):
+    """Return the text, the value that it should hold, and what `rewriting` says about it."""
+    (document,) = documents_of(text, "test")
+    origins = Origins()
+    value = value_of(document.root, origins)
+    change(value)
+    found = rewriting(text, document, origins, manner_of(text, [document.root]), value)
+    return applied(text, found.edits), value, found
+
+
+def read(text):
+    (document,) = documents_of(text, "test")
+    return value_of(document.root)

@@ -1,0 +1,157 @@
+"""Rewriting shown by examples: aliases, comments, line ends, and texts that once came out wrong."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from dra_driver.yamltext.block_entries import BlockEntries
+from dra_driver.yamltext.values import is_same
+from tests.migrate.support.rewriting import read, rewritten, rewritten_surely
+
+
+def test_what_an_alias_stands_for_is_written_out_where_it_differs():
+    text = "a: &x {k: 1}\nb: *x\nc: *x\n"
+
+    def change(value):
+        value["b"]["k"] = 2
+
+    assert rewritten(text, change)[0] == "a: &x {k: 1}\nb:\n  k: 2\nc: *x\n"
+
+
+def test_aliases_follow_their_anchor_where_all_change_alike():
+    text = "a: &x\n  k: 1\nb: *x\n"
+
+    def change(value):
+        value["a"]["k"] = value["b"]["k"] = 2
+
+    assert rewritten(text, change)[0] == "a: &x\n  k: 2\nb: *x\n"
+
+
+def test_an_alias_outlives_the_anchor_that_is_taken_out():
+    text = "a: &x\n  k: 1\nb: *x\n"
+    made, _ = rewritten(text, lambda value: value.pop("a"))
+    assert made == "b:\n  k: 1\n"
+    assert read(made) == {"b": {"k": 1}}
+
+
+def test_what_a_merge_key_brings_can_be_taken_out():
+    text = "a: &x {n: 1, m: 2}\nb:\n  <<: *x\n  k: 3\n"
+    made, _ = rewritten(text, lambda value: value["b"].pop("m"))
+    assert read(made) == {"a": {"n": 1, "m": 2}, "b": {"n": 1, "k": 3}}
+
+
+def test_a_scalar_in_the_place_of_another_keeps_its_comment_beside_it():
+    def swap(value):
+        inner = value["h"]
+        inner.pop("old")
+        inner["new"] = "8"
+
+    assert rewritten("h:\n  old: '4' # four\n", swap)[0] == "h:\n  new: '8' # four\n"
+
+
+def test_line_ends_of_windows_stay():
+    text = "a:\r\n  b: 1\r\n  c: 2\r\nd: 3\r\n"
+
+    def change(value):
+        del value["a"]["c"]
+        value["e"] = {"f": [1]}
+
+    made, _ = rewritten(text, change)
+    assert made.count("\n") == made.count("\r\n")
+    assert read(made) == {"a": {"b": 1}, "d": 3, "e": {"f": [1]}}
+
+
+def without(*path):
+    """Return a change that takes one thing out."""
+
+    def change(value):
+        for step in path[:-1]:
+            value = value[step]
+        del value[path[-1]]
+
+    return change
+
+
+def instead(value, new):
+    """Let a mapping hold other pairs, in their order."""
+    value.clear()
+    value.update(new)
+
+
+def with_first(value):
+    """Put a key between one that goes and one that stays, in a list's item."""
+    value["a"][0] = {"n": [1], "c": value["a"][0]["c"]}
+
+
+def restarted(value):
+    item = value["a"][0]
+    del item["b"], item["x"], item["c"]["f"]
+    item["c"]["new"] = 1
+
+
+OF_ONE_ITEM = "a:\n- b: 1\n  x: 2\n  c:\n    d: 1\n    f: 3  # last\nz: 1\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "change", "expected"),
+    [
+        (OF_ONE_ITEM, restarted, "a:\n- c:\n    d: 1\n    new: 1  # last\nz: 1\n"),
+        ("a:\n- b: 1\n  x: 2\n  c: 3\n", with_first, None),
+        (
+            "h:\n  a: 1\n  old: x  # note\n  b: 2\n",
+            lambda v: instead(v["h"], {"a": 1, "new": "x", "more": {"q": 1}, "b": 2}),
+            None,
+        ),
+        (
+            "h:\n  a: 1\n  old: x  # note\n  b: 2\n",
+            lambda v: v["h"].pop("old") and v["h"].update(new="x"),
+            "h:\n  a: 1\n  # note\n  b: 2\n  new: x\n",
+        ),
+        ("a: &x 1\nb: *x\n", lambda v: v.update(a=2, b=2), "a: &x 2\nb: *x\n"),
+        ("a: &x\n  b: &y 1\nc: *y\n", lambda v: v.update(a=["s"]), "a: &x\n- s\nc: 1\n"),
+        ("a: |  # note\n  foo\nb: 1\n", lambda v: v.update(a="bar"), "a: bar  # note\nb: 1\n"),
+        ("k:\n- a\n- b\nz: 1\n", lambda v: v.update(k={"m": 1}), "k:\n  m: 1\nz: 1\n"),
+        ("k:\n- - {a: 1}\n  - {b: 1}\nz: 1\n", without("k", 0, 0), "k:\n- - {b: 1}\nz: 1\n"),
+        ("k: 1  # one\nz: 1\n", lambda v: v.update(k={"s": "x\ny\n"}), "k:\n  # one\n  s: |\n    x\n    y\nz: 1\n"),
+        ("k:\n\nz: 1\n", lambda v: v.update(k="v"), "k: v\n\nz: 1\n"),
+        ("k:\n-\n\n- {a: 1}\n", lambda v: v["k"].__setitem__(0, "v"), "k:\n- v\n\n- {a: 1}\n"),
+        ("k: [a,]\n", lambda v: v.update(k=[]), "k: []\n"),
+        ("k: {\n  a: 1, # one\n  b: 2 # two\n}\n", without("k", "b"), None),
+        ("k: {a: {b: 1 # one\n  }, c: 2}\n", lambda v: v["k"].update(a=3, d=4), None),
+        ("a: 'x'\n", lambda v: v.update(a="\u2028\x7f"), 'a: "\\u2028\\u007f"\n'),
+        ("k:\n  a: 1\n  s: |\n    # text\n    it's\n  b: 2\n", without("k", "s"), "k:\n  a: 1\n  b: 2\n"),
+        ("k:\n  a: it's # one\n  b: it's # two\n", lambda v: v.update(k="x"), "k:\n  # one\n    x # two\n"),
+        ("<<: &m {a: 1}\nb: 2\n", lambda v: instead(v, {"b": 2, "a": 1}), "b: 2\na: 1\n"),
+        ("a: {x: 1}\nb: 2\n", lambda v: instead(v, {"b": 2, "a": v["a"]}), "b: 2\na:\n  x: 1\n"),
+    ],
+)
+def test_a_text_that_came_out_wrong_once_is_right_part_by_part(text, change, expected):
+    made, value = rewritten(text, change)
+    assert is_same(read(made), value), made
+    assert yaml.safe_load(made) == value
+    assert expected is None or made == expected
+    assert all(note in made for note in ("# note", "# one", "# two", "# last") if note in text), made
+
+
+def test_what_part_by_part_leads_astray_is_written_anew_no_further_than_it_must():
+    text = "# head\na:\n  b: 1  # one\n  c:\n    s: |\n      last line"  # a line after it would end the text in a break
+
+    def change(value):
+        value["a"]["c"]["new"] = 1
+
+    made, value, found = rewritten_surely(text, change)
+    assert is_same(read(made), value)
+    assert found.anew == (("a", "c"),)
+    assert found.lost == ()
+    assert made.startswith("# head\na:\n  b: 1  # one\n")
+
+
+def test_a_comment_that_is_lost_is_named(monkeypatch):
+    def take_lines(self, edits, start, end):
+        edits.add(start, self.text.index("\n", end) + 1, "")
+
+    monkeypatch.setattr(BlockEntries, "_take_lines", take_lines)
+    made, _, found = rewritten_surely("a: 1\nb: 2  # two\nc: 3\n", without("b"))
+    assert made == "a: 1\nc: 3\n"
+    assert found.lost == ("# two",)
