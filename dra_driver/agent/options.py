@@ -12,10 +12,12 @@ from pathlib import Path
 from dra_driver.agent.status.options import StatusOptions, parse_address
 from dra_driver.hardware.choose import roots_of
 from dra_driver.hardware.port import Roots
+from dra_driver.hardware.vendors import load_vendor
 from dra_driver.inventory.mig.geometry_rules import GeometryRule, read_rules
 from dra_driver.model.errors import UsageError
 from dra_driver.model.names import check_driver_name, check_node_name, check_pod_uid, check_pool_name, is_dns_label
 from dra_driver.model.sharing import Tenants
+from dra_driver.model.vendors import registered
 
 MOST_INTERVAL_SECONDS = 60
 
@@ -116,11 +118,18 @@ def _namespace(text: str) -> str:
     return text
 
 
+def _check_shareable(hardware: str) -> None:
+    """Refuse rules for sharing where the only vendor's GPUs can't be shared. Raises: UsageError("usage.hardware")."""
+    vendor = load_vendor(hardware) if registered(hardware) else None
+    if vendor is not None and not vendor.is_shareable:
+        raise UsageError("hardware", f"--sharing-config: {vendor.title}'s GPUs are not shared", hint="leave it out")
+
+
 def options_of(values: Mapping[str, str]) -> Options:
     """Return the options for the values of the flags. Raises: UsageError."""
     check_pool_name(check_node_name(values["node_name"]), check_driver_name(values["driver_name"]))
-    if values["hardware"] == "amd" and values["sharing_config"]:
-        raise UsageError("hardware", "--sharing-config: AMD's GPUs are not shared", hint="leave it out (docs/amd.md)")
+    if values["sharing_config"]:
+        _check_shareable(values["hardware"])
     plugins = Path(values["device_plugins_directory_path"])
     return Options(
         node=check_node_name(values["node_name"]),

@@ -48,7 +48,7 @@ class Vendor:
     `title` is its name in texts. `open` returns its hardware behind the port, which has an ability if it implements the
     ability's protocol. `gpu` is the type of its facts. `rows` are the names that its devices are published
     with, in the domain of its driver. `generated_classes` are the files below deviceclasses/ that `make docs` writes;
-    more may stand there by hand.
+    more may stand there by hand. `is_shareable` tells whether rules for sharing may mean its devices.
     """
 
     title: str
@@ -57,6 +57,7 @@ class Vendor:
     rows: tuple[Published, ...]
     page: ReferencePage
     generated_classes: tuple[VendorClass, ...] = ()
+    is_shareable: bool = False
 
 
 @cache

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from dra_driver.hardware.port import Roots
+from tests.support.fake_node import make_node
 
 KFD = "class/kfd/kfd/topology/nodes"
 RENDER_GROUP = 109
@@ -141,16 +141,8 @@ class AmdTree:
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text + "\n")
 
-    def _node(self, name: str, major: int, minor: int, mode: int = 0o666) -> None:
-        """Make a node of the given numbers: a character device if allowed, else a plain file."""
-        path = self.folder / "dev" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)
-        try:
-            os.mknod(path, stat.S_IFCHR | mode, os.makedev(major, minor))
-            path.chmod(mode)
-        except PermissionError:
-            path.write_bytes(b"")
+    def _node(self, name: str, major: int, minor: int) -> None:
+        make_node(self.folder / "dev" / name, major, minor)
 
 
 def _lines(values: dict[str, int]) -> str:

@@ -144,16 +144,20 @@ class FakeNode:
 
     def add_node(self, name: str, major: int, minor: int, *, mode: int = 0o666) -> None:
         """Make a node below dev: a character device if allowed, else a plain file."""
-        path = self.folder / "dev" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)
         if self.null_nodes:
             major, minor = 1, 3
-        try:
-            os.mknod(path, stat.S_IFCHR | mode, os.makedev(major, minor))
-            path.chmod(mode)
-        except PermissionError:
-            path.write_bytes(b"")
+        make_node(self.folder / "dev" / name, major, minor, mode=mode)
+
+
+def make_node(path: Path, major: int, minor: int, *, mode: int = 0o666) -> None:
+    """Make a node of the given numbers: a character device if allowed, else a plain file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    try:
+        os.mknod(path, stat.S_IFCHR | mode, os.makedev(major, minor))
+        path.chmod(mode)
+    except PermissionError:
+        path.write_bytes(b"")
 
 
 def can_make_nodes(folder: Path) -> bool:

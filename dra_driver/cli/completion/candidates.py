@@ -15,6 +15,7 @@ from click.shell_completion import CompletionItem, ShellComplete
 from dra_driver.cli.completion import sources
 from dra_driver.kube.paths import WORKLOADS
 from dra_driver.model.flags import FLAGS
+from dra_driver.model.vendors import VENDORS
 
 Source = Callable[[click.Context, str], Sequence[str]]
 
@@ -32,7 +33,7 @@ def _profiles(_ctx: click.Context, _typed: str) -> Sequence[str]:
 
 
 def _hardware(_ctx: click.Context, _typed: str) -> Sequence[str]:
-    return ("auto", "nvidia", *(f"simulated:{name}" for name in sources.profiles()))
+    return ("auto", *(vendor.name for vendor in VENDORS), *(f"simulated:{name}" for name in sources.profiles()))
 
 
 def _of_cluster(kind: str) -> Source:

@@ -51,4 +51,5 @@ VENDOR = Vendor(
     gpu=NvidiaGpu,
     rows=(*ATTRIBUTES, *CAPACITIES),
     page=ReferencePage("attributes.md", _INTRODUCTION, _CLOSING, more=(MEMORY_SLICES,)),
+    is_shareable=True,
 )
