@@ -77,7 +77,7 @@ class NodeHealth:
         self._refreshing = threading.Lock()  # ensures that the later of two results is the newer one
         self._told: frozenset[tuple[Subject, str]] = frozenset()
         self._latest: Mapping[str, tuple[Verdict, ...]] = {}
-        self.stream = HealthStream(self.reports)
+        self.stream = HealthStream(self)
 
     def start(self) -> None:
         """Begin to watch: this instance got the node's role.

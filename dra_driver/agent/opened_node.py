@@ -21,7 +21,7 @@ from dra_driver.plugin.node_claims.listed_claims import ListedClaims
 from dra_driver.plugin.node_claims.node_claims import NodeClaims
 from dra_driver.plugin.node_claims.pod_resources import PodResources
 from dra_driver.plugin.node_identity import NodeIdentity, this_node
-from dra_driver.plugin.repair.recovery import has_claim_file, recover_from
+from dra_driver.plugin.repair.recovery import CdiClaimFiles
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,8 @@ def open_node(options: Options, hardware: Hardware) -> OpenedNode:
     """Open the files and connections of the agent. Raises: DriverError."""
     api, store = KubeApi(credentials.load(options.kubeconfig)), CdiStore(options.cdi_root)
     identity = this_node(options.node, options.driver, options.roots.proc)
-    ledger = Ledger(
-        options.data_dir / "ledger.db",
-        boot_id=identity.boot_id,
-        recover=recover_from(store, options.driver),
-        has_file=partial(has_claim_file, store, options.driver),
-    )
+    files = CdiClaimFiles(store, options.driver)
+    ledger = Ledger(options.data_dir / "ledger.db", boot_id=identity.boot_id, files=files)
     kubelet = PodResources(options.pod_resources, options.driver)
     listed = _listed_claims(options, identity, api)
     claims = NodeClaims(identity, options.node, api=api, kubelet=kubelet, ledger=ledger, listed=listed)

@@ -142,7 +142,7 @@ def _performers(here: ClaimSurroundings) -> _Performers:
 
 def _undoing(here: ClaimSurroundings, performers: _Performers) -> _Undoing:
     ledger, folders = here.ledger, here.folders
-    pause = InterruptiblePause(ledger.version)
+    pause = InterruptiblePause(ledger)
     guard = Guard(ledger, here.node.boot_id, folders.pods, waiting=pause, proc=folders.proc)
     names = DriverCdiNames(here.node.driver)
     undo = ClaimUndo(

@@ -12,11 +12,11 @@ from __future__ import annotations
 import enum
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import grpc
 
@@ -48,10 +48,17 @@ class DeviceReport:
     message: str = ""
 
 
-class HealthStream:
-    """Serves `health` to the kubelet; `health` may be called by several threads."""
+class ReportedHealth(Protocol):
+    """The health of this node's devices."""
 
-    def __init__(self, health: Callable[[], tuple[DeviceReport, ...]]) -> None:
+    def reports(self) -> tuple[DeviceReport, ...]:
+        """Return the health of each device. Several threads may ask."""
+
+
+class HealthStream:
+    """Serves the reports of `health` to the kubelet."""
+
+    def __init__(self, health: ReportedHealth) -> None:
         self._health = health
         self._threads = ThreadPoolExecutor(STREAMS, thread_name_prefix="health-stream")
         self._changed = threading.Condition()
@@ -106,7 +113,7 @@ class HealthStream:
         while not self._is_over and context.is_active():
             with self._changed:
                 sent = self._revision
-            yield _encode(self._health())
+            yield _encode(self._health.reports())
             with self._changed:
                 self._changed.wait_for(partial(self._is_due, sent, context), RESEND_SECONDS)
 

@@ -16,10 +16,10 @@ from typing import TypeVar
 
 from dra_driver.model.errors import LedgerError
 from dra_driver.plugin.deadline import Deadline
+from dra_driver.plugin.ledger.claim_files import ClaimFiles
 from dra_driver.plugin.ledger.database import BUSY_SECONDS
 from dra_driver.plugin.ledger.ledger_file import LedgerFile
 from dra_driver.plugin.ledger.ledger_rows import records_of, remove, view_without
-from dra_driver.plugin.ledger.record import ClaimRecord
 from dra_driver.plugin.ledger.unprepared import Unprepared
 from dra_driver.telemetry.logs import fields
 
@@ -36,15 +36,14 @@ class LedgerAccess:
         path: Path,
         *,
         boot_id: str,
-        recover: Callable[[], Iterable[ClaimRecord]],
-        has_file: Callable[[str], bool],
+        files: ClaimFiles,
         reads_only: bool,
     ) -> None:
         self.path = path
         self._boot_id = boot_id
         self._patience = threading.local()
-        self._unprepared = Unprepared(self.path.with_name(f"{self.path.name}.unprepared"), has_file=has_file)
-        self._file = LedgerFile(self.path, recover=recover, reads_only=reads_only, opened=self._unprepared.make)
+        self._unprepared = Unprepared(self.path.with_name(f"{self.path.name}.unprepared"), files=files)
+        self._file = LedgerFile(self.path, files=files, reads_only=reads_only, opened=self._unprepared.make)
         self._reads_only = reads_only
 
     def open(self) -> None:

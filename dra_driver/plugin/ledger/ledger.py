@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from dra_driver.model.records import json_text
 from dra_driver.model.wire import Wire
 from dra_driver.plugin.ledger import spans
 from dra_driver.plugin.ledger.access import LedgerAccess
+from dra_driver.plugin.ledger.claim_files import ClaimFiles, NoClaimFiles
 from dra_driver.plugin.ledger.conflicts import Conflict, Hold, replica_bounds, rivals_of, rivals_query, wanted_of
 from dra_driver.plugin.ledger.connections import NO_ROOM
 from dra_driver.plugin.ledger.device_effects import DeviceEffects
@@ -35,9 +36,8 @@ log = logging.getLogger(__name__)
 class Ledger(LedgerAccess):
     """The ledger at `path`; any number of threads and two agents may use it. `boot_id` is the boot of this process.
 
-    `recover` returns records for claims whose effects are on the node when the ledger itself is lost; `has_file`
-    returns whether a claim's CDI file exists. With `reads_only` another process's ledger is inspected and never
-    written.
+    From `files` it begins again when the ledger itself is lost. With `reads_only` another process's ledger is inspected
+    and never written.
     """
 
     def __init__(
@@ -45,11 +45,10 @@ class Ledger(LedgerAccess):
         path: str | Path,
         *,
         boot_id: str = "",
-        recover: Callable[[], Iterable[ClaimRecord]] = tuple,
-        has_file: Callable[[str], bool] = lambda _: False,
+        files: ClaimFiles | None = None,
         reads_only: bool = False,
     ) -> None:
-        super().__init__(Path(path), boot_id=boot_id, recover=recover, has_file=has_file, reads_only=reads_only)
+        super().__init__(Path(path), boot_id=boot_id, files=files or NoClaimFiles(), reads_only=reads_only)
         self.effects = DeviceEffects(self._read, self._write)
         self.kept_back = KeptBackDevices(self._read, self._write)
         self.spans = spans.ClaimSpans(self._read, self._write)

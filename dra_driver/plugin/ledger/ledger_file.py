@@ -1,7 +1,7 @@
 """LedgerFile: the ledger's database: opened, checked, upgraded, and opened again when it breaks or is taken away.
 
 In: the path. Out: an open Database of a known version, or a copy in memory where a full disk prevents opening it. A
-corrupt file is moved aside, and a corrupt or missing one is begun again from what `recover` finds. A newer major
+corrupt file is moved aside, and a corrupt or missing one is begun again from the claims' CDI files. A newer major
 version is opened read-only.
 """
 
@@ -13,13 +13,14 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
 from dra_driver.model.errors import LedgerError, PrepareError, Retry
 from dra_driver.plugin.deadline import Deadline
+from dra_driver.plugin.ledger.claim_files import ClaimFiles
 from dra_driver.plugin.ledger.connections import BUSY, CORRUPT, NO_ROOM, fault
 from dra_driver.plugin.ledger.database import BUSY_PAUSES, Database
 from dra_driver.plugin.ledger.ledger_rows import MAJOR, MINOR, fill, grow
@@ -41,12 +42,12 @@ class LedgerFile:
         self,
         path: Path,
         *,
-        recover: Callable[[], Iterable[ClaimRecord]],
+        files: ClaimFiles,
         reads_only: bool,
         opened: Callable[[], None],
     ) -> None:
         self.path = path
-        self._recover, self._reads_only, self._was_opened = recover, reads_only, opened
+        self._files, self._reads_only, self._was_opened = files, reads_only, opened
         self._reopening = threading.Lock()
         self._database: Database | None = None
         self.is_read_only = False
@@ -188,7 +189,7 @@ class LedgerFile:
     def _recovered(self) -> tuple[ClaimRecord, ...]:
         """Return records of what is on the node already. Raises: LedgerError("ledger.cannot-open")."""
         try:
-            return tuple(self._recover())
+            return tuple(self._files.recover())
         except PrepareError as error:
             text = f"ledger {self.path} can't be begun: {error}"
             raise LedgerError("cannot-open", text, hint=error.hint, retry=Retry.LATER) from error

@@ -13,10 +13,11 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from dra_driver.plugin.ledger.claim_files import ClaimFiles
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -31,8 +32,8 @@ class Unprepared:
     The first slot counts the changes, so one small read shows whether the rest is new.
     """
 
-    def __init__(self, path: Path, *, has_file: Callable[[str], bool]) -> None:
-        self._path, self._has_file = path, has_file
+    def __init__(self, path: Path, *, files: ClaimFiles) -> None:
+        self._path, self._files = path, files
         self._mutex = threading.RLock()
         self._fd = -1
         self._count = b""  # the counter of changes at the last read
@@ -51,7 +52,7 @@ class Unprepared:
             found = self._stored.union(self._remembered)
             if not found:
                 return found
-            if prepared_anew := {uid for uid in found if self._has_file(uid)}:
+            if prepared_anew := {uid for uid in found if self._files.has(uid)}:
                 self.remove(prepared_anew)
             return found - prepared_anew
 

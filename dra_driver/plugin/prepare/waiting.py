@@ -10,7 +10,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable
+from typing import Protocol
 
 from dra_driver.model.errors import DriverError
 
@@ -23,14 +23,18 @@ APART_SECONDS, APART_MOST_SECONDS = (
 POLL_SECONDS = 0.1  # how often the ledger is checked while a call sleeps
 
 
+class Versioned(Protocol):
+    """A ledger, as far as its changes are concerned."""
+
+    def version(self) -> object:
+        """Return a value that differs after every change by any process. Raises: LedgerError."""
+
+
 class InterruptiblePause:
-    """The sleeping calls of one agent. `version` returns a different value after each change of the ledger.
+    """The sleeping calls of one agent, which changes of its ledger wake. `is_over` is set once the agent ends."""
 
-    `is_over` is set once the agent ends.
-    """
-
-    def __init__(self, version: Callable[[], object]) -> None:
-        self._version = version
+    def __init__(self, ledger: Versioned) -> None:
+        self._ledger = ledger
         self._condition = threading.Condition()
         self._sleepers = 0
         self._is_watched = False
@@ -85,7 +89,7 @@ class InterruptiblePause:
 
     def _look(self) -> object:
         try:
-            return self._version()
+            return self._ledger.version()
         except DriverError:  # a call will meet the same error, and report it
             return None
 

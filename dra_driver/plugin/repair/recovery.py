@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dra_driver.cdi import ids
@@ -28,14 +28,19 @@ log = logging.getLogger(__name__)
 _SHARE = re.compile(r"(.+)-([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})")
 
 
-def recover_from(store: CdiStore, driver: str) -> Callable[[], tuple[ClaimRecord, ...]]:
-    """Return the function that a Ledger calls if it has to begin again with an empty database."""
-    return lambda: tuple(_records(store, driver))
+class CdiClaimFiles:
+    """The CDI files of one driver's claims."""
 
+    def __init__(self, store: CdiStore, driver: str) -> None:
+        self._store, self._driver = store, driver
 
-def has_claim_file(store: CdiStore, driver: str, uid: str) -> bool:
-    """Return whether the claim's CDI file exists."""
-    return (store.root / ids.claim_file(driver, uid)).exists()
+    def recover(self) -> tuple[ClaimRecord, ...]:
+        """Return a record for each claim that has a file."""
+        return tuple(_records(self._store, self._driver))
+
+    def has(self, uid: str) -> bool:
+        """Return whether a claim has a file."""
+        return (self._store.root / ids.claim_file(self._driver, uid)).exists()
 
 
 def made_partitions(store: CdiStore, file: str, uid: str) -> Iterator[RecordedPartition]:

@@ -19,13 +19,16 @@ WELL = DeviceReport("node/pool", "gpu-a", DeviceState.HEALTHY)
 
 class Watched:
     def __init__(self, root):
-        self.rig, self.reports = Rig(root), (WELL,)
-        self.stream = HealthStream(lambda: self.reports)
+        self.rig, self.found = Rig(root), (WELL,)
+        self.stream = HealthStream(self)
         folders = {"registrar_dir": root / "registry", "plugins_dir": root / "plugins"}
         self.server = PluginServer(driver=DRIVER, pod_uid="", preparer=self.rig.preparer, health=self.stream, **folders)
         self.server.start()
         self.info = FakeKubelet(root / "registry").register()
         self.channel = grpc.insecure_channel(f"unix:{self.info.endpoint}")
+
+    def reports(self):
+        return self.found
 
     def watch(self, service="v1alpha1.DRAResourceHealth"):
         call = self.channel.unary_stream(
@@ -53,7 +56,7 @@ def test_the_whole_list_comes_at_once_and_on_a_change(watched, service):
     (first,) = next(lists).devices
     assert (first.device.pool_name, first.device.device_name, first.health) == ("node/pool", "gpu-a", 1)
     assert first.health_check_timeout_seconds == 30
-    watched.reports = (SICK,)
+    watched.found = (SICK,)
     watched.stream.changed()
     (second,) = next(lists).devices
     assert (second.health, len(second.message)) == (2, 1024)

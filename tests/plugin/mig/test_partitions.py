@@ -223,9 +223,9 @@ def test_after_a_lost_ledger_ours_is_known_from_the_cdi_file(rig):
     for path in rig.data.glob("ledger.db*"):
         path.unlink()
     from dra_driver.plugin.ledger.ledger import Ledger
-    from dra_driver.plugin.repair.recovery import recover_from
+    from dra_driver.plugin.repair.recovery import CdiClaimFiles
 
-    Ledger(rig.data / "ledger.db", recover=recover_from(rig.store, "gpu.nvidia.com")).close()
+    Ledger(rig.data / "ledger.db", files=CdiClaimFiles(rig.store, "gpu.nvidia.com")).close()
     rig.restart()
     rig.unprepare("u1")
     assert rig.cuts() == [(0, "1g.10gb", 6)]

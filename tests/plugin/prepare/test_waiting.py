@@ -1,6 +1,7 @@
 """Calls that wait: who wakes them, what they ask meanwhile, and how many threads that takes."""
 
 import threading
+from types import SimpleNamespace
 
 from dra_driver.plugin.kubelet.server import PREPARES, PluginServer
 from dra_driver.plugin.prepare.waiting import InterruptiblePause, Looks
@@ -10,7 +11,7 @@ from tests.support.plugin.parts import DRIVER, Rig, in_thread, inventory
 
 def test_one_thread_looks_for_all_that_sleep_and_ends_with_them() -> None:
     version, others = [1], set(threading.enumerate())  # a test before this one may have left a thread that ends soon
-    waiting = InterruptiblePause(lambda: version[0])
+    waiting = InterruptiblePause(SimpleNamespace(version=lambda: version[0]))
     sleepers = [in_thread(waiting.await_change, 30.0, waiting.seen)[0] for _ in range(20)]
     eventually(lambda: waiting._sleepers == 20)
     assert [t.name for t in set(threading.enumerate()) - others].count("waiting") == 1
@@ -22,7 +23,7 @@ def test_one_thread_looks_for_all_that_sleep_and_ends_with_them() -> None:
 
 
 def test_whoever_comes_after_the_change_does_not_sleep_at_all() -> None:
-    waiting = InterruptiblePause(lambda: 1)
+    waiting = InterruptiblePause(SimpleNamespace(version=lambda: 1))
     seen = waiting.seen
     waiting.wake()
     thread, _ = in_thread(waiting.await_change, 30.0, seen)
@@ -31,7 +32,7 @@ def test_whoever_comes_after_the_change_does_not_sleep_at_all() -> None:
 
 
 def test_a_pause_is_cut_short_by_the_end_of_the_agent_alone() -> None:
-    waiting = InterruptiblePause(lambda: 1)
+    waiting = InterruptiblePause(SimpleNamespace(version=lambda: 1))
     thread, _ = in_thread(waiting.pause, 30.0)
     waiting.wake()
     thread.join(0.2)

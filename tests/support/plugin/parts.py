@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from dra_driver.plugin.locks import NodeLocks
 from dra_driver.plugin.node_claims.gone_claims import GoneClaims
 from dra_driver.plugin.node_identity import NodeIdentity
 from dra_driver.plugin.prepare.preparer import Preparer
-from dra_driver.plugin.repair.recovery import has_claim_file, recover_from
+from dra_driver.plugin.repair.recovery import CdiClaimFiles
 
 DRIVER = "gpu.nvidia.com"
 POOL = f"n1/{DRIVER}"
@@ -162,12 +161,8 @@ class Rig:
 
     def restart(self) -> Preparer:
         self.store = CdiStore(self.cdi)
-        self.ledger = Ledger(
-            self.data / "ledger.db",
-            boot_id=self.boot_id,
-            recover=recover_from(self.store, DRIVER),
-            has_file=partial(has_claim_file, self.store, DRIVER),
-        )
+        files = CdiClaimFiles(self.store, DRIVER)
+        self.ledger = Ledger(self.data / "ledger.db", boot_id=self.boot_id, files=files)
         self.ledgers.append(self.ledger)
         self.locks = NodeLocks(self.data / "locks")
         node = NodeIdentity(DRIVER, POOL, self.boot_id)
