@@ -24,6 +24,9 @@ MEASURED = FamilyHead(
     SampleKind.COUNTER,
     "Device-seconds of claims in which it was measured how busy they are.",
 )
+GPU_PART = FamilyHead(
+    "dra_gpu_part", SampleKind.GAUGE, "Part of a GPU that a device of this model and profile takes (0 to 1)."
+)
 UNCLAIMED = FamilyHead("dra_unclaimed_seconds_total", SampleKind.COUNTER, "GPU-seconds that no claim had.")
 SAVE_SECONDS = 60.0
 LONGEST_GAP_SECONDS = 300.0  # between two turns; a longer one means that the node slept
@@ -37,6 +40,7 @@ class Billing:
     def __init__(self, spans: ClaimSpans, pool: str) -> None:
         self._spans, self._pool = spans, pool
         self._charges: dict[int, tuple[Charge, ...]] = {}
+        self._parts: dict[tuple[str, str], float] = {}
         self._saved: dict[tuple[str, ...], UsageTotal] = {}
         self._pending: dict[tuple[str, ...], UsageTotal] = {}
         self._shown: dict[tuple[str, ...], UsageTotal] = {}
@@ -58,7 +62,12 @@ class Billing:
         for span in spans:
             known = self._charges.get(span.number, ())
             if not known or not all(charge.is_known for charge in known):
-                self._charges[span.number] = tuple(charges_of(span.namespace, span.allocation, inventory))
+                charges = tuple(charges_of(span.namespace, span.allocation, inventory))
+                self._charges[span.number] = charges
+                parts = (
+                    ((one.key.model, one.key.profile), one.gpu_part / one.weight) for one in charges if one.is_known
+                )
+                self._parts.update(parts)
         self._add_readings(spans, readings)
         self._add_unclaimed(inventory, spans, now)
         self._settle([span for span in spans if span.ended is not None], now)
@@ -86,6 +95,11 @@ class Billing:
                     sample_line(head.name, labels_text(zip(UsageKey._fields, k, strict=True)), v)
                     for k, v in rows.items()
                 )
+        if self._parts:
+            yield from GPU_PART.lines()
+        for (model, profile), part in sorted(self._parts.items()):
+            labels = labels_text((("model", model), ("profile", profile)))
+            yield sample_line(GPU_PART.name, labels, round(part, 6))
         free = {key[1]: total.allocated for key, total in sorted(self._shown.items()) if key[0] == _UNCLAIMED}
         if free:
             yield from UNCLAIMED.lines()
@@ -93,9 +107,17 @@ class Billing:
             labels = labels_text((("dra_pool_name", self._pool), ("model", model)))
             yield sample_line(UNCLAIMED.name, labels, round(seconds, 3))
 
-    def allocated_of(self, span: Span, now: float) -> float:
-        """Return the device-seconds of a claim so far."""
-        return sum(seconds for _, seconds in self._allocated(span, now))
+    def allocated_of(self, span: Span, now: float) -> dict[UsageKey, float]:
+        """Return the device-seconds of a claim so far, by what its devices are."""
+        found: dict[UsageKey, float] = {}
+        for key, seconds in self._allocated(span, now):
+            usage = UsageKey(*key[1:])
+            found[usage] = found.get(usage, 0.0) + seconds
+        return found
+
+    def charge_of(self, span: Span, reading: HolderReading) -> Charge | None:
+        """Return what the device of a reading counts as; None if it is not the claim's."""
+        return next((one for one in self._charges.get(span.number, ()) if _is_of(one, reading)), None)
 
     def _add_readings(self, spans: tuple[Span, ...], readings: Iterable[HolderReading]) -> None:
         by_uid = {span.uid: span for span in spans if span.ended is None}
@@ -103,11 +125,10 @@ class Billing:
             span = by_uid.get(one.holder.uid)
             if span is None or one.busy_ratio is None:
                 continue
-            for charge in self._charges[span.number]:
-                if _is_of(charge, one):
-                    busy = min(charge.weight, one.busy_ratio) * one.seconds
-                    self._add((_OF_CLAIMS, *charge.key), UsageTotal(0.0, busy, charge.weight * one.seconds))
-                    break
+            charge = self.charge_of(span, one)
+            if charge is not None:
+                busy = min(charge.weight, one.busy_ratio) * one.seconds
+                self._add((_OF_CLAIMS, *charge.key), UsageTotal(0.0, busy, charge.weight * one.seconds))
 
     def _add_unclaimed(self, inventory: Inventory, spans: tuple[Span, ...], now: float) -> None:
         before, self._turned_at = self._turned_at, now

@@ -6,9 +6,11 @@ agent started. Claims that have ended are kept for five minutes, and no more tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
+from dra_driver.metering.charges import Charge, UsageKey
 from dra_driver.metering.measured import HolderReading
 from dra_driver.plugin.ledger.spans import Span
 from dra_driver.telemetry.exposition import FamilyHead, SampleKind, labels_text, sample_line
@@ -17,7 +19,14 @@ KEPT_SECONDS = 300.0
 MOST_ENDED = 256
 BOUNDS = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 ALLOCATED = FamilyHead("dra_claim_allocated_seconds_total", SampleKind.COUNTER, "Device-seconds of a claim.")
-BUSY = FamilyHead("dra_claim_busy_seconds_total", SampleKind.COUNTER, "Seconds in which a claim's devices were busy.")
+BUSY = FamilyHead(
+    "dra_claim_busy_seconds_total", SampleKind.COUNTER, "Device-seconds in which a claim's devices were busy."
+)
+MEASURED = FamilyHead(
+    "dra_claim_measured_seconds_total",
+    SampleKind.COUNTER,
+    "Device-seconds of a claim in which it was measured how busy its devices are.",
+)
 MEMORY = FamilyHead("dra_claim_memory_used_max_bytes", SampleKind.GAUGE, "Most memory that a claim used on a device.")
 ENERGY = FamilyHead("dra_claim_energy_joules_total", SampleKind.COUNTER, "Energy of the GPUs that a claim had alone.")
 ACTIVITY = FamilyHead(
@@ -25,13 +34,24 @@ ACTIVITY = FamilyHead(
 )
 
 
+class UsageOfSpans(Protocol):
+    """What says what the devices of a claim count as."""
+
+    def allocated_of(self, span: Span, now: float) -> Mapping[UsageKey, float]:
+        """Return the device-seconds of a claim so far, by what its devices are."""
+
+    def charge_of(self, span: Span, reading: HolderReading) -> Charge | None:
+        """Return what the device of a reading counts as; None if it is not the claim's."""
+
+
 @dataclass(slots=True)
 class ClaimTally:
-    """What one claim used."""
+    """What one claim used; hours by what its devices are."""
 
     labels: str
-    allocated: float = 0.0
-    busy: float | None = None
+    allocated: Mapping[UsageKey, float] = field(default_factory=dict)
+    busy: dict[UsageKey, float] = field(default_factory=dict)
+    measured: dict[UsageKey, float] = field(default_factory=dict)
     memory_max: float | None = None
     energy_j: float | None = None
     buckets: list[int] = field(default_factory=lambda: [0] * len(BOUNDS))
@@ -39,10 +59,12 @@ class ClaimTally:
     activity_count: int = 0
     ended: float | None = None
 
-    def add(self, one: HolderReading) -> None:
-        """Add what was measured."""
-        if one.busy_ratio is not None:
-            self.busy = (self.busy or 0.0) + one.busy_ratio * one.seconds
+    def add(self, one: HolderReading, charge: Charge | None) -> None:
+        """Add what was measured of a device that counts as `charge`."""
+        if one.busy_ratio is not None and charge is not None:
+            key, busy = charge.key, min(charge.weight, one.busy_ratio)
+            self.busy[key] = self.busy.get(key, 0.0) + busy * one.seconds
+            self.measured[key] = self.measured.get(key, 0.0) + charge.weight * one.seconds
         if one.memory_bytes is not None:
             self.memory_max = max(self.memory_max or 0.0, one.memory_bytes)
         if one.energy_mj is not None:
@@ -56,25 +78,21 @@ class ClaimTally:
 class ClaimTallies:
     """The tallies of one node. For one thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, pool: str) -> None:
+        self._pool = pool
         self._tallies: dict[int, ClaimTally] = {}
 
-    def turn(
-        self,
-        spans: Iterable[Span],
-        readings: Iterable[HolderReading],
-        now: float,
-        allocated: Callable[[Span, float], float],
-    ) -> None:
+    def turn(self, spans: Iterable[Span], readings: Iterable[HolderReading], now: float, usage: UsageOfSpans) -> None:
         """Take in what is new, and drop the claims that ended long ago."""
         by_uid = {}
         for span in spans:
             tally = self._tallies.setdefault(span.number, ClaimTally(_labels(span)))
-            tally.allocated, tally.ended = allocated(span, now), span.ended
-            by_uid[span.uid] = tally
+            tally.allocated, tally.ended = usage.allocated_of(span, now), span.ended
+            by_uid[span.uid] = tally, span
         for one in readings:
             if one.holder.uid in by_uid:
-                by_uid[one.holder.uid].add(one)
+                tally, span = by_uid[one.holder.uid]
+                tally.add(one, usage.charge_of(span, one))
         ended = sorted((tally.ended, number) for number, tally in self._tallies.items() if tally.ended is not None)
         for at, number in ended[: max(0, len(ended) - MOST_ENDED)] + [e for e in ended if now - e[0] > KEPT_SECONDS]:
             del at
@@ -83,8 +101,9 @@ class ClaimTallies:
     def lines(self) -> Iterator[str]:
         """Yield the tallies."""
         tallies = tuple(self._tallies.values())
-        yield from _family(ALLOCATED, ((one.labels, one.allocated) for one in tallies))
-        yield from _family(BUSY, ((one.labels, one.busy) for one in tallies))
+        yield from _family(ALLOCATED, self._hours((one.labels, one.allocated) for one in tallies))
+        yield from _family(BUSY, self._hours((one.labels, one.busy) for one in tallies))
+        yield from _family(MEASURED, self._hours((one.labels, one.measured) for one in tallies))
         yield from _family(MEMORY, ((one.labels, one.memory_max) for one in tallies))
         yield from _family(ENERGY, ((one.labels, one.energy_j) for one in tallies))
         active = [one for one in tallies if one.activity_count]
@@ -95,6 +114,13 @@ class ClaimTallies:
                 yield sample_line(f"{ACTIVITY.name}_bucket", f'{one.labels},le="{bound}"', float(count))
             yield sample_line(f"{ACTIVITY.name}_sum", one.labels, round(one.activity_sum, 6))
             yield sample_line(f"{ACTIVITY.name}_count", one.labels, float(one.activity_count))
+
+    def _hours(self, rows: Iterable[tuple[str, Mapping[UsageKey, float]]]) -> Iterator[tuple[str, float]]:
+        """Yield a row for each kind of device that a claim has; nearly all claims have one."""
+        for labels, hours in rows:
+            for key, seconds in hours.items():
+                pairs = zip(UsageKey._fields[1:], key[1:], strict=True)
+                yield f"{labels},{labels_text((*pairs, ('dra_pool_name', self._pool)))}", seconds
 
 
 def _family(head: FamilyHead, rows: Iterable[tuple[str, float | None]]) -> Iterator[str]:

@@ -76,7 +76,7 @@ class NodeMeter:
         self._is_kubelet_silent = False
         ledger.keeps_spans = True
         self._intervals = Intervals(settings.beat_s, settings.proc)
-        self._billing, self._tallies = Billing(ledger.spans, settings.pool), ClaimTallies()
+        self._billing, self._tallies = Billing(ledger.spans, settings.pool), ClaimTallies(settings.pool)
         self._is_billing = False
         self._page: tuple[bytes, Ages | None] = (b"", None)
 
@@ -155,7 +155,7 @@ class NodeMeter:
         except LedgerError as error:
             log.warning("usage is not added up", extra=fields(code=error.code, err=str(error)))
             return
-        self._tallies.turn(spans, readings, now, self._billing.allocated_of)
+        self._tallies.turn(spans, readings, now, self._billing)
 
     def _read_claims(self) -> None:
         """Read which claims there are and which pods have them; keep what is known where that can't be read."""

@@ -36,7 +36,7 @@ class Node:
         self.ledger.keeps_spans = True
         self.billing = Billing(self.ledger.spans, "node-1/gpu.nvidia.com")
         self.billing.begin(self.now)
-        self.tallies = ClaimTallies()
+        self.tallies = ClaimTallies("node-1/gpu.nvidia.com")
         self.turn()
 
     def kill(self):
@@ -45,7 +45,7 @@ class Node:
     def turn(self, *readings, seconds=0.0):
         self.now += seconds
         spans = self.billing.turn(self.inventory, readings, self.now)
-        self.tallies.turn(spans, readings, self.now, self.billing.allocated_of)
+        self.tallies.turn(spans, readings, self.now, self.billing)
 
     def prepare(self, device=NAMES[0], namespace="team", state=ClaimState.PREPARED, **more):
         uid = f"uid-{next(self.numbers)}"
@@ -211,6 +211,8 @@ def test_the_shares_of_a_gpu_add_up_to_the_gpu(tmp_path, monkeypatch, with_share
     assert node.total("dra_allocated_seconds_total") == pytest.approx(100)
     assert node.total("dra_unclaimed_seconds_total") == pytest.approx(700)
     assert {labels[3] for labels in node.shown("dra_allocated_seconds_total")} == {"gpu-share"}
+    assert set(node.shown("dra_gpu_part").values()) == {1}
+    assert sorted(node.shown("dra_claim_allocated_seconds_total").values()) == pytest.approx([25] * 4)
     node.ledger.close()
 
 
@@ -228,4 +230,8 @@ def test_partitions_take_the_larger_of_their_parts_of_memory_and_compute(tmp_pat
         kind.size / max(one.size for one in cut.mig_profiles), kind.slices / max(one.slices for one in cut.mig_profiles)
     )
     assert node.total("dra_unclaimed_seconds_total") == pytest.approx(100 * (1 - part), abs=0.001)
+    assert node.shown("dra_gpu_part") == {(cut.product_name, profile): pytest.approx(part, abs=1e-6)}
+    ((labels, seconds),) = node.shown("dra_claim_allocated_seconds_total").items()
+    assert seconds == 100
+    assert labels[-3:] == (cut.product_name, profile, "node-1/gpu.nvidia.com")
     node.ledger.close()
