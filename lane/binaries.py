@@ -269,7 +269,7 @@ def prometheus() -> dict[str, Path]:
     Raises: BinariesMissing when they are not built.
     """
     if not PROMETHEUS.built():
-        raise BinariesMissing(f"prometheus {PROMETHEUS.version} is not built: run `make prometheus-binaries`")
+        raise BinariesMissing(f"prometheus {PROMETHEUS.version} is not built: run `python -m lane prometheus`")
     return {name: PROMETHEUS.path / name for name in PROMETHEUS.binaries}
 
 

@@ -15,7 +15,7 @@ define lane
 	  K8S=$(1) GATES=$(2) $(LANE) -o cache_dir=$(CURDIR)/build/cluster-lane/$(1)-$(2) $(3) $(AGAIN); }
 endef
 
-.PHONY: bench-cluster cluster-binaries verdicts test-cluster soak soak-first soak-second
+.PHONY: test-prometheus bench-cluster cluster-binaries verdicts test-cluster soak soak-first soak-second
 
 cluster-binaries: $(READY)   ## Build the real components that are missing (Go; once).
 	@$(BIN)/python -m lane binaries --k8s $(K8S)
@@ -26,6 +26,10 @@ verdicts: $(READY)   ## Record what Kubernetes' own packages answer about select
 test-cluster: cluster-binaries   ## The core lane on a real Kubernetes: all gates on, then a smoke set on its defaults.
 	$(call lane,$(K8S),on,-m "not soak")
 	$(call lane,$(K8S),default,-m "smoke and not soak")
+
+test-prometheus: $(READY)   ## Alerts, rules and dashboards, judged by promtool and a real Prometheus (Go; once).
+	@$(BIN)/python -m lane prometheus
+	$(BIN)/python -m pytest -c lane/pytest.ini lane/prometheus
 
 soak: soak-first soak-second   ## Full counts, long runs, both machines, both Kubernetes versions.
 

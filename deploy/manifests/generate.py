@@ -3,8 +3,8 @@
     python deploy/manifests/generate.py [--check] [--helm PATH]
 
 In: the chart. Out: rbac.yaml, admission-policy.yaml and driver.yaml (everything that is on by default) in this folder,
-and three options below options/: webhook.yaml, config-policy.yaml and mps-tenants.yaml. `--check` writes nothing and
-exits with 1 if a file differs from what the chart renders.
+three options below options/ (webhook.yaml, config-policy.yaml, mps-tenants.yaml), and ../rules/prometheus-rule.yaml.
+`--check` writes nothing and exits with 1 if a file differs from what the chart renders.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 CHART = HERE.parent / "helm"
 NOTE = "# Generated from the chart by deploy/manifests/generate.py: change that, not this.\n"
-VALUES = "namespace.create=true,webhook.enabled=true,configPolicy.enabled=true"
+VALUES = "namespace.create=true,webhook.enabled=true,configPolicy.enabled=true,rules.enabled=true"
 # The order in which they have to be applied.
 FILES = {
     "rbac.yaml": ("namespace", "serviceaccount", "rbac", "view", "viewer"),
@@ -31,6 +31,7 @@ FILES = {
     "options/webhook.yaml": ("webhook",),
     "options/config-policy.yaml": ("config-policy",),
     "options/mps-tenants.yaml": ("tenants",),
+    "../rules/prometheus-rule.yaml": ("rules",),
 }
 
 

@@ -65,8 +65,15 @@ CASES = {
 }
 
 
-def render(helm: str, *values: str, release: str = "dra-driver", namespace: str = "dra-driver") -> str:
+def render(
+    helm: str,
+    *values: str,
+    release: str = "dra-driver",
+    namespace: str = "dra-driver",
+    values_file: Path | None = None,
+) -> str:
     sets = [word for value in values for word in ("--set", value)]
+    sets += ["--values", str(values_file)] if values_file else []
     command = [helm, "template", release, str(CHART), "-n", namespace, "--kube-version", "1.35.0", *sets]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
 

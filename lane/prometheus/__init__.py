@@ -1,0 +1,1 @@
+"""Rules and dashboards, judged by promtool and by a real Prometheus. No cluster is needed: only Go, once."""

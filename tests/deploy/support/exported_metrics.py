@@ -1,0 +1,30 @@
+"""Every metric that this driver can publish, by the name of its samples: what rules and dashboards may ask for."""
+
+from __future__ import annotations
+
+from dra_driver.metering import billing, claim_tally, own_series
+from dra_driver.metering.names import NAMES
+from dra_driver.telemetry.exposition import FamilyHead, SampleKind
+from dra_driver.telemetry.metrics import Metrics, Snapshot
+
+_PARTS = ("_bucket", "_sum", "_count")
+
+
+def exported_metrics() -> frozenset[str]:
+    heads = [name.head for name in NAMES]
+    for module in (billing, claim_tally, own_series):
+        heads += [value for value in vars(module).values() if isinstance(value, FamilyHead)]
+    found = set()
+    for head in heads:
+        parts = _PARTS if head.kind == SampleKind.HISTOGRAM else ("",)
+        found |= {head.name + part for part in parts}
+    return frozenset(found | _of_the_agent())
+
+
+def _of_the_agent() -> set[str]:
+    one = {"x": 1}
+    full = Snapshot(devices=one, problems=one, slice_writes=one, faults=one, held_back=one, xids={("1", "reset"): 1})
+    metrics = Metrics(lambda: full)
+    metrics.claim_answered("prepare", 0.1, "ok")
+    lines = metrics.render().decode().splitlines()
+    return {line.partition("{")[0].partition(" ")[0] for line in lines if not line.startswith("#")}

@@ -1,0 +1,89 @@
+"""The rules of deploy/rules: what they ask for exists, and each alert has its page. What they do: lane/prometheus."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dra_driver.health.fault import FaultKey
+from tests.deploy.support.exported_metrics import exported_metrics
+from tests.deploy.support.promql import metrics_of
+from tests.support.chart import ROOT, objects, render
+
+RULES = ROOT / "deploy" / "rules"
+FILES = sorted(RULES.glob("*.rules.yaml"))
+PAGE = ROOT / "docs" / "alerts.md"
+
+
+def rules(file: Path) -> list[dict]:
+    return [rule for group in yaml.safe_load(file.read_text())["groups"] for rule in group["rules"]]
+
+
+ALL = [rule for file in FILES for rule in rules(file)]
+ALERTS = [rule for rule in ALL if "alert" in rule]
+RECORDED = {rule["record"] for rule in ALL if "record" in rule}
+
+
+@pytest.mark.parametrize(
+    ("expression", "names"),
+    [
+        ("a_total > 1", {"a_total"}),
+        ('sum by (x, y) (rate(a_total{z="b or c"}[5m])) / on (q) group_left () max(b)', {"a_total", "b"}),
+        ("a:b:sum unless a offset 10m and count_over_time(c[1d:5m]) > 1e3", {"a:b:sum", "a", "c"}),
+        ("histogram_quantile(0.95, sum by (le) (rate(h_bucket[$__range])))", {"h_bucket"}),
+    ],
+)
+def test_metrics_of_an_expression_are_found(expression, names):
+    assert metrics_of(expression) == names
+
+
+@pytest.mark.parametrize("rule", ALL, ids=lambda rule: rule.get("alert") or rule["record"])
+def test_a_rule_asks_only_for_metrics_that_there_are(rule):
+    assert metrics_of(rule["expr"]) <= exported_metrics() | RECORDED
+
+
+def test_every_alert_has_a_section_of_the_page_and_links_to_it():
+    sections = re.findall(r"^### (\w+)$", PAGE.read_text(), re.MULTILINE)
+    assert sorted(sections) == sorted(rule["alert"] for rule in ALERTS)
+    for rule in ALERTS:
+        assert rule["annotations"]["runbook_url"] == f"docs/alerts.md#{rule['alert'].lower()}"
+        assert rule["labels"]["severity"] in {"critical", "warning", "info"}
+        assert {"summary", "description"} < rule["annotations"].keys()
+
+
+def test_every_kind_of_fault_has_one_alert():
+    asked = [re.findall(r'key(=~?|!~)"([^"]+)"', rule["expr"]) for rule in ALERTS]
+    for key in FaultKey:
+        raised = [
+            found for found in asked if any((how != "!~") == bool(re.fullmatch(keys, key)) for how, keys in found)
+        ]
+        assert len(raised) == (0 if key == FaultKey.PCIE else 1), key  # replays alone are for a graph
+
+
+def test_the_chart_makes_a_prometheus_rule_of_the_same_rules(helm):
+    values = ("rules.enabled=true", "rules.runbookUrl=https://runbooks.example.com/gpus", "rules.labels.release=main")
+    found = [one for one in objects(render(helm, *values)) if one["kind"] == "PrometheusRule"]
+    assert [one["metadata"]["labels"]["release"] for one in found] == ["main"]
+    made = {
+        rule.get("alert") or rule["record"]: rule for group in found[0]["spec"]["groups"] for rule in group["rules"]
+    }
+    prices = {rule["record"] for rule in rules(RULES / "prices.rules.yaml")}
+    assert made.keys() == {rule.get("alert") or rule["record"] for rule in ALL} - prices
+    for rule in ALERTS:
+        assert made[rule["alert"]]["expr"] == rule["expr"]
+        link = made[rule["alert"]]["annotations"]["runbook_url"]
+        assert link == f"https://runbooks.example.com/gpus#{rule['alert'].lower()}"
+    assert not [one for one in objects(render(helm)) if one["kind"] == "PrometheusRule"]
+
+
+def test_prices_of_the_chart_become_rules_and_the_classic_alerts_can_be_left_out(helm, tmp_path):
+    values = tmp_path / "values.yaml"
+    values.write_text(json.dumps({"rules": {"prices": {"NVIDIA A100-SXM4-80GB": 1.56}}}))
+    text = render(helm, "rules.enabled=true", "rules.classic=false", values_file=values)
+    (found,) = (one for one in objects(text) if one["kind"] == "PrometheusRule")
+    groups = {group["name"]: group["rules"] for group in found["spec"]["groups"]}
+    assert "dra-driver.classic" not in groups
+    (priced,) = groups["dra-driver.prices"]
+    assert (priced["expr"], priced["labels"]) == ("vector(1.56)", {"model": "NVIDIA A100-SXM4-80GB"})
