@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 import click
 
+from dra_driver.model.wire import Wire
 from dra_driver.views.envelope import OutputDocument
 
 PIPE_WIDTH = 500
@@ -84,7 +85,12 @@ def write_document(document: OutputDocument, form: str) -> None:
     """Write a document as "json" or "yaml" to standard output."""
     if form == "json":
         click.echo(json.dumps(document.wire(), indent=2, ensure_ascii=False))
-        return
+    else:
+        click.echo(yaml_text(document.wire()), nl=False)
+
+
+def yaml_text(content: Wire) -> str:
+    """Return an object as YAML, every part written out."""
     import yaml
 
     class Dumper(yaml.SafeDumper):
@@ -92,4 +98,4 @@ def write_document(document: OutputDocument, form: str) -> None:
             """Write equal parts out each time: an anchor is nothing that a reader should have to follow."""
             return True
 
-    click.echo(yaml.dump(document.wire(), Dumper=Dumper, sort_keys=False, allow_unicode=True), nl=False)
+    return str(yaml.dump(content, Dumper=Dumper, sort_keys=False, allow_unicode=True))

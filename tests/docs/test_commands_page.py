@@ -1,4 +1,4 @@
-"""docs/commands.md shows what the commands print, at 80 columns."""
+"""Pages that show commands show what they print, at 80 columns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from dra_driver.cli.main import run
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```console\n\$ dra-driver (.*?)\n(.*?)```", PAGE, re.DOTALL)
+AUTOSCALERS = (ROOT / "docs" / "autoscalers.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```console\n\$ dra-driver (.*?)\n(.*?)```", PAGE + AUTOSCALERS, re.DOTALL)
 
 
 @pytest.mark.parametrize(("line", "shown"), BLOCKS, ids=[line.split()[0] for line, _ in BLOCKS])

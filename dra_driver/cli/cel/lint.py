@@ -14,6 +14,7 @@ from dra_driver.cli.cel.report import say_compiled, say_heading
 from dra_driver.cli.inputs.options import gather, input_options, output_option
 from dra_driver.cli.output import console, say, write_document
 from dra_driver.model.errors import ExitCode, InputError
+from dra_driver.selectors.lint.autoscalers import Autoscaler
 from dra_driver.selectors.lint.findings import RULES
 from dra_driver.views.objects.documents import STDIN, read_text, shown
 from dra_driver.views.verdicts.given import Given
@@ -28,9 +29,14 @@ from dra_driver.views.words import plural
 @click.option(
     "--disable", "disabled", multiple=True, type=click.Choice(list(RULES)), metavar="ID", help="disable a rule"
 )
+@click.option(
+    "--autoscaler",
+    type=click.Choice([one.value for one in Autoscaler]),
+    help="find what this autoscaler can't know of a node that it has yet to start",
+)
 @click.option("--fix", is_flag=True, help="write safe fixes into the files; for -e, print the better expression")
 @output_option
-def command(disabled: tuple[str, ...], output: str, *, fix: bool, **options: Any) -> int:
+def command(disabled: tuple[str, ...], autoscaler: str | None, output: str, *, fix: bool, **options: Any) -> int:
     """Find selectors that compile but cause trouble.
 
     With devices at hand (ResourceSlices, --fleet, a cluster) every selector is tried on each of them; without, only
@@ -39,6 +45,7 @@ def command(disabled: tuple[str, ...], output: str, *, fix: bool, **options: Any
     \b
       dra-driver cel lint deviceclasses/ --fleet dgx-h100
       dra-driver cel lint --fix claim.yaml --fleet mixed
+      dra-driver cel lint --autoscaler karpenter-aws claim.yaml
 
     \b
     Exit status:
@@ -48,11 +55,12 @@ def command(disabled: tuple[str, ...], output: str, *, fix: bool, **options: Any
     """  # noqa: D301
     given = gather(options, needs_devices=False)
     judged = judge(given.queries, given.fleet, given.engine(), given.environment)
-    found = list(linted(judged, given, frozenset(disabled)))
+    scaler = Autoscaler(autoscaler) if autoscaler else None
+    found = list(linted(judged, given, frozenset(disabled), scaler))
     broken = [one for query in judged for one in query.compiled if one.error is not None]
     fixed = _write(found) if fix else frozenset()
     if fix:
-        found = [linted_again(one, fixed, frozenset(disabled)) for one in found]
+        found = [linted_again(one, fixed, frozenset(disabled), scaler) for one in found]
     if output == "table":
         _show(judged, found, given, fixed, fix=fix)
     else:

@@ -5,15 +5,16 @@ In: a live cluster, files or profiles. Out: a table, and a tree with bars and fl
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from dra_driver.cli.fleet.tree import draw, seen_pods, show_tree, tree_options
-from dra_driver.cli.output import Column, say, show_table
-from dra_driver.model.errors import InputError
+from dra_driver.cli.fleet.tree import draw, seen_pods, show_tree, tree_options, world_of
+from dra_driver.cli.output import Column, say, show_table, yaml_text
+from dra_driver.model.errors import ExitCode, InputError
 from dra_driver.views.envelope import DocumentKind
 from dra_driver.views.words import counted, folded, nearest, plural
 
@@ -36,7 +37,8 @@ _MOST_IN_TREE = 8  # nodes; of more, the tree shows those with flags
     help="What a row of the table is.",
 )
 @click.option("--node", "only", multiple=True, metavar="NAME", help="Show these nodes only.")
-def command(by: str, only: tuple[str, ...], **given: Any) -> int:
+@click.option("--as-template", is_flag=True, help="Write the slices of a node of this kind, for an autoscaler.")
+def command(by: str, only: tuple[str, ...], *, as_template: bool, **given: Any) -> int:
     """Show how much of each node is free, and which claim and pod holds which device.
 
     \b
@@ -45,6 +47,7 @@ def command(by: str, only: tuple[str, ...], **given: Any) -> int:
     dra-driver slices --node gpu-7 -o wide              every device of one node
     dra-driver slices -f slices.yaml -f claims.yaml     the output of kubectl get -o yaml
     dra-driver slices --output html > fleet.html        one page, nothing to install
+    dra-driver slices --as-template --node gpu-7        for an autoscaler: docs/autoscalers.md
 
     The table counts GPUs, those that are free as a whole, the partitions of each profile that could be had if nothing
     else were taken, devices that claims hold, and GPUs that are sick. The tree below it has what is held, and counts
@@ -58,6 +61,8 @@ def command(by: str, only: tuple[str, ...], **given: Any) -> int:
     """  # noqa: D301
     from dra_driver.views.worlds.reading import WantedObjects
 
+    if as_template:
+        return _write_template(given, only)
     return draw(
         given,
         DocumentKind.SLICE_TREE,
@@ -67,6 +72,32 @@ def command(by: str, only: tuple[str, ...], **given: Any) -> int:
         show=partial(_show, by=by, is_wide=given["output"] == "wide", has_names=bool(only)),
         more=_figures,
     )
+
+
+def _write_template(given: dict[str, Any], only: Sequence[str]) -> int:
+    """Write the slices of one node as a template. Raises: InputError unless one node is meant."""
+    from dra_driver.views.fleet.template import group_annotations, node_template
+    from dra_driver.views.worlds.reading import WantedObjects
+
+    slices = world_of(given, WantedObjects(("ResourceSlice",))).of("ResourceSlice")
+    nodes = only or tuple(dict.fromkeys(one["spec"]["nodeName"] for one in slices if one["spec"].get("nodeName")))
+    if len(nodes) != 1:
+        found = f"{plural(len(nodes), 'node')} {'given' if only else 'found'}"
+        raise InputError("missing", f"a template is of one node: {found}", hint="name one with --node")
+    own = [one for one in slices if one["spec"].get("nodeName") == nodes[0]]
+    if not own:
+        raise InputError("missing", f"no ResourceSlice is of node {nodes[0]}")
+    template = node_template(own, nodes[0])
+    if given["output"] == "json":
+        click.echo(json.dumps({"apiVersion": "v1", "kind": "List", "items": template}, indent=2))
+        return ExitCode.OK
+    click.echo(f"# A node like {nodes[0]}, without what only one machine has. A cluster-api node group")
+    click.echo("# scaled to zero tells the Cluster Autoscaler of whole GPUs by these annotations:")
+    for name, value in group_annotations(template).items():
+        click.echo(f'#   {name}: "{value}"')
+    for one in template:
+        click.echo(f"---\n{yaml_text(one)}", nl=False)
+    return ExitCode.OK
 
 
 def _branches(world: World, given: dict[str, Any], only: Sequence[str]) -> list[Branch]:

@@ -77,7 +77,7 @@ def draw(
 
     shown = None
     while True:
-        world = _world(given, wanted)
+        world = world_of(given, wanted)
         branches = picture(world)
         if branches != shown:
             if shown is not None:
@@ -120,7 +120,7 @@ def selected(world: World, kind: str, given: Mapping[str, Any]) -> list[Wire]:
     ]
 
 
-def _world(given: dict[str, Any], wanted: WantedObjects) -> World:
+def world_of(given: dict[str, Any], wanted: WantedObjects) -> World:
     """Read the world that the options name; only files and profiles need rules. Raises: InputError, ApiError."""
     from dra_driver.cli.inputs.worlds import read_world, rule
     from dra_driver.views.worlds.rules import headline

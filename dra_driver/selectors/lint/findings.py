@@ -33,6 +33,7 @@ RULES: dict[str, str] = {
     "deprecated-name": "a name that its driver no longer publishes",
     "unknown-name": "a name that no device at hand has",
     "two-drivers": "devices of more than one driver match",
+    "unknown-before-launch": "with --autoscaler: what it can't know of a node that it has yet to start",
 }
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from dra_driver.selectors.lint.autoscalers import Autoscaler, autoscaler_findings
 from dra_driver.selectors.lint.findings import RULES, LintFinding, LintSubject, outcomes
 from dra_driver.selectors.lint.fleet import fleet_findings, recompiled
 from dra_driver.selectors.lint.text import text_findings
@@ -19,10 +20,14 @@ _MOST_ROUNDS = 16
 _FIRST = "missing-driver-guard"  # once this fix is applied, other guards are often unnecessary
 
 
-def lint(subject: LintSubject, disabled: frozenset[str] = frozenset()) -> list[LintFinding]:
-    """Apply all rules to one selector and return the findings, worst first."""
+def lint(
+    subject: LintSubject, disabled: frozenset[str] = frozenset(), autoscaler: Autoscaler | None = None
+) -> list[LintFinding]:
+    """Apply all rules to one selector and return the findings, worst first; with an autoscaler, its rule too."""
     subject = replace(subject, known=subject.names)
     found = [*fleet_findings(subject), *text_findings(subject)]
+    if autoscaler is not None:
+        found += autoscaler_findings(subject, autoscaler)
     order = list(RULES)
     kept = [_with_effect(subject, finding) for finding in found if finding.rule not in disabled]
     return sorted(kept, key=lambda finding: order.index(finding.rule))

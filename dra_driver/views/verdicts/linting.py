@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dra_driver.selectors.engine import SelectorRuntimeError
+from dra_driver.selectors.lint.autoscalers import Autoscaler
 from dra_driver.selectors.lint.findings import LintFinding, LintSubject
 from dra_driver.selectors.lint.lint import lint, mend
 from dra_driver.views.envelope import DocumentKind, OutputDocument
@@ -40,7 +41,9 @@ class Linted:
         )
 
 
-def linted(judged: list[Judged], given: Given, disabled: frozenset[str]) -> Iterator[Linted]:
+def linted(
+    judged: list[Judged], given: Given, disabled: frozenset[str], autoscaler: Autoscaler | None = None
+) -> Iterator[Linted]:
     """Lint every selector that the user gave, each once."""
     seen: set[Any] = set()
     engine = given.engine()
@@ -65,7 +68,8 @@ def linted(judged: list[Judged], given: Given, disabled: frozenset[str]) -> Iter
                     is_first=position == 0,
                     is_last=not following or (written.in_class and not following[0].written.in_class),
                 )
-                yield Linted(one, subject, tuple(lint(subject, disabled)), mend(subject, disabled))
+                found = tuple(lint(subject, disabled, autoscaler))
+                yield Linted(one, subject, found, mend(subject, disabled))
             reached = [group for group in reached if _holds(one, group.view)]
 
 
@@ -77,13 +81,15 @@ def _holds(one: Compiled, view: Any) -> bool:
         return False
 
 
-def linted_again(one: Linted, fixed: frozenset[Place], disabled: frozenset[str]) -> Linted:
+def linted_again(
+    one: Linted, fixed: frozenset[Place], disabled: frozenset[str], autoscaler: Autoscaler | None = None
+) -> Linted:
     """Lint a file again after it was written."""
     if one.better is None or one.place not in fixed:
         return one
     selector = one.subject.engine.compile(one.better, environment=one.subject.selector.declarations.environment)
     subject = replace(one.subject, selector=selector)
-    return replace(one, subject=subject, findings=tuple(lint(subject, disabled)))
+    return replace(one, subject=subject, findings=tuple(lint(subject, disabled, autoscaler)))
 
 
 def findings_document(

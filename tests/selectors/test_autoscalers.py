@@ -1,0 +1,63 @@
+"""Lint for autoscalers: what they can't know of a node that they have yet to start."""
+
+from __future__ import annotations
+
+import pytest
+
+from dra_driver.selectors.evaluation.device_view import prepare_device
+from dra_driver.selectors.kubernetes_engine import KubernetesEngine
+from dra_driver.selectors.lint.autoscalers import RULE, Autoscaler
+from dra_driver.selectors.lint.findings import LintSubject
+from dra_driver.selectors.lint.lint import lint
+
+DRIVER = "gpu.nvidia.com"
+A = f'device.attributes["{DRIVER}"]'
+ENGINE = KubernetesEngine("1.35")
+KARPENTER, CLUSTER = Autoscaler.KARPENTER_AWS, Autoscaler.CLUSTER_AUTOSCALER
+
+
+def device(kind: str) -> dict:
+    return {"attributes": {"type": {"string": kind}, "productName": {"string": "NVIDIA H100"}, "family": {"int": 1}}}
+
+
+def found(expression: str, autoscaler: Autoscaler, *, is_last: bool = True) -> list[str]:
+    views = [prepare_device(device(kind), DRIVER) for kind in ("gpu", "mig", "gpu-share")]
+    subject = LintSubject(ENGINE.compile(expression), ENGINE, views, [1] * len(views), is_last=is_last)
+    return [one.message for one in lint(subject, autoscaler=autoscaler) if one.rule == RULE]
+
+
+@pytest.mark.parametrize(
+    ("expression", "autoscaler", "names"),
+    [
+        (f'device.driver == "{DRIVER}" && {A}.type == "gpu"', KARPENTER, []),
+        (f'device.driver == "{DRIVER}" && {A}.type == "gpu"', CLUSTER, []),
+        (f'{A}.productName == "NVIDIA H100"', KARPENTER, []),
+        (f'{A}.productName == "NVIDIA H100"', CLUSTER, [f"{DRIVER}/productName"]),
+        (f'device.capacity["{DRIVER}"].memory.isGreaterThan(quantity("40Gi"))', KARPENTER, []),
+        (f'device.capacity["{DRIVER}"].memory.isGreaterThan(quantity("40Gi"))', CLUSTER, [f"{DRIVER}/memory"]),
+        (f"{A}.family == 1", KARPENTER, [f"{DRIVER}/family"]),
+        (f'!("family" in {A}) || {A}.family == 1', KARPENTER, [f"{DRIVER}/family"]),
+        ('device.attributes["resource.kubernetes.io"].numaNode == 0', KARPENTER, ["resource.kubernetes.io/numaNode"]),
+        ('device.attributes["gpu.amd.com"].type == "gpu"', KARPENTER, ["gpu.amd.com/type"]),
+        (f'device.attributes.exists(d, d == "{DRIVER}")', KARPENTER, ["all of device.attributes"]),
+    ],
+)
+def test_what_an_autoscaler_does_not_know_is_named(expression, autoscaler, names):
+    messages = found(expression, autoscaler)
+    assert [name for name in names if not any(f"does not know {name} before" in text for text in messages)] == []
+    assert len(messages) == len(names)
+
+
+@pytest.mark.parametrize("kind", ["mig", "gpu-share"])
+def test_parts_of_gpus_alone_start_no_node(kind):
+    expression = f'device.driver == "{DRIVER}" && {A}.type == "{kind}"'
+    (message,) = found(expression, KARPENTER)
+    assert kind in message
+    assert "whole GPUs alone" in message
+    assert found(expression, KARPENTER, is_last=False) == [], "a later selector decides"
+
+
+def test_without_an_autoscaler_the_rule_is_silent():
+    selector = ENGINE.compile(f"{A}.family == 1")
+    views = [prepare_device(device("gpu"), DRIVER)]
+    assert not [one for one in lint(LintSubject(selector, ENGINE, views, [1])) if one.rule == RULE]
