@@ -67,7 +67,7 @@ def test_a_version_that_is_a_list_and_a_class_without_an_expression_are_told(tmp
     one["spec"]["devices"][0]["attributes"]["v"]["version"] = [[]]
     (tmp_path / "s.json").write_text(json.dumps(one))
     assert run(["cel", "test", "-e", "true", str(tmp_path / "s.json")]) == ExitCode.BAD_INPUT
-    assert "spec.devices[0].attributes.v.version is not a value but list" in capsys.readouterr().err
+    assert "spec.devices[0].attributes.v.version is not a text but list" in capsys.readouterr().err
     other["spec"]["selectors"] = [{}]
     (tmp_path / "c.json").write_text(json.dumps(other))
     assert run(["slices", "-f", str(tmp_path / "c.json")]) == ExitCode.BAD_INPUT

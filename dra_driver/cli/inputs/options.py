@@ -26,7 +26,7 @@ from dra_driver.views.fleet.devices import Fleet, fleet_of_hardware, fleet_of_pr
 from dra_driver.views.fleet.profile_nodes import FleetOffer
 from dra_driver.views.objects.classes import Classes
 from dra_driver.views.objects.documents import STDIN, Document, read_documents, shown
-from dra_driver.views.objects.shapes import ShapeChecker
+from dra_driver.views.objects.shape_checker import ShapeChecker
 from dra_driver.views.objects.strictness import checked
 from dra_driver.views.verdicts.given import Given
 from dra_driver.views.verdicts.queries import SELECTOR_KINDS, SLICE, queries_of

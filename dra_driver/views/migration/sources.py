@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dra_driver.migrate import SourceText
 from dra_driver.model.errors import InputError
 from dra_driver.views.objects.documents import parse_documents
-from dra_driver.views.objects.shapes import ShapeChecker
+from dra_driver.views.objects.shape_checker import ShapeChecker
 from dra_driver.views.objects.strictness import checked
 
 _VARIABLES = "fill in variables (envsubst, helm template) before migrating"

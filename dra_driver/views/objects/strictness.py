@@ -20,7 +20,7 @@ from dra_driver.model.wire import Wire
 from dra_driver.views.objects.api_versions import as_v1
 from dra_driver.views.objects.documents import STDIN, Document, read_text, shown
 from dra_driver.views.objects.fields import FieldFault, field_faults, has_fields
-from dra_driver.views.objects.shapes import ShapeChecker
+from dra_driver.views.objects.shape_checker import ShapeChecker
 
 _SHAPES: dict[str, Any] = {
     "ResourceClaim": CLAIM,

@@ -11,7 +11,7 @@ from typing import Any
 
 from dra_driver.views.access import ClusterAccess
 from dra_driver.views.objects.documents import read_documents
-from dra_driver.views.objects.shapes import ShapeChecker
+from dra_driver.views.objects.shape_checker import ShapeChecker
 from dra_driver.views.objects.strictness import checked, refuse_unknown
 from dra_driver.views.progress import NoProgress, ProgressLines
 from dra_driver.views.worlds.rules import ask_gates

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 from dra_driver.allocation.simulation.timeline import KINDS, Job, TimelineEvent, jobs_of_claims
 from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire
-from dra_driver.views.objects.shapes import ShapeChecker
+from dra_driver.views.objects.shape_checker import ShapeChecker
 from dra_driver.views.words import nearest
 from dra_driver.views.worlds.pods import (
     allocation_of,

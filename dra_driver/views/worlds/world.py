@@ -15,7 +15,7 @@ from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire
 from dra_driver.views.access import UnseenObjects
 from dra_driver.views.fleet.profile_nodes import AS_THEY_STAND, FleetOffer
-from dra_driver.views.objects.shapes import ShapeChecker
+from dra_driver.views.objects.shape_checker import ShapeChecker
 from dra_driver.views.worlds.workload_pods import Workload, pods_of
 
 PATHS = {

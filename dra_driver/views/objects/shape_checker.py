@@ -1,0 +1,105 @@
+"""Checks of the shapes of Kubernetes objects, before any other code reads them.
+
+In: an object as a user wrote it. Out: nothing, or an error that names the invalid field. Fields that are null are
+removed, as the API server does; fields that this program does not read are not checked.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dra_driver.allocation.pools.replicas import Replica
+from dra_driver.model.errors import InputError
+from dra_driver.model.quantity import Quantity, QuantityError
+from dra_driver.views.objects.shapes import DEVICES, OBJECTS, Many, Named, Record, Scalar, Shape
+
+_GOOD_MAX = 65_536
+
+
+class ShapeChecker:
+    """Checks objects. A value that was found valid is not checked again in another object that shares it."""
+
+    def __init__(self) -> None:
+        self._good: dict[
+            int, dict[int, Any]
+        ] = {}  # by shape, then by id(); the values are kept so that their ids stay unique
+
+    def knows(self, kind: str) -> bool:
+        """Return whether there is a shape for a kind."""
+        return kind in OBJECTS
+
+    def check(self, kind: str, wire: Any, at: str) -> None:
+        """Check an object of a kind; `at` is where it was found. Raises: InputError("input.object")."""
+        self._check(OBJECTS[kind], wire, f"{at}: {kind} {_name(wire)}", "")
+
+    def check_devices(self, wire: Any, at: str) -> None:
+        """Check `spec.devices` of a claim. Raises: InputError("input.object")."""
+        self._check(DEVICES, wire, at, "")
+
+    def _check(self, shape: Shape, value: Any, at: str, path: str) -> None:
+        match shape:
+            case Record():
+                self._record(shape, value, at, path)
+            case Named():
+                self._named(shape, _typed(value, dict, "a mapping", at, path), at, path)
+            case Many() if isinstance(value, Replica):
+                self._check_shared(shape, value.shape.wires, at, path)
+            case Many():
+                for number, entry in enumerate(_typed(value, list, "a list", at, path)):
+                    self._check(shape.of, entry, at, f"{path}[{number}]")
+            case Scalar():
+                if type(value) not in shape.types:
+                    raise _fault(shape.what, value, at, path)
+                if shape.is_quantity:
+                    _check_quantity(value, at, path)
+
+    def _check_shared(self, shape: Many, wires: Any, at: str, path: str) -> None:
+        """Check the devices that many slices have in common, once."""
+        good = self._good.setdefault(id(shape), {})
+        if id(wires) not in good:
+            self._check(shape, wires, at, path)
+            good[id(wires)] = wires
+
+    def _record(self, shape: Record, value: Any, at: str, path: str) -> None:
+        held = _typed(value, dict, "a mapping", at, path)
+        for name in [name for name, inner in held.items() if inner is None]:
+            del held[name]
+        for name in shape.required - held.keys():
+            raise InputError("object", f"{at}: {path}.{name} is missing".replace(": .", ": "))
+        for name, inner in held.items():
+            if (of := shape.fields.get(name)) is not None:
+                self._check(of, inner, at, f"{path}.{name}")
+
+    def _named(self, shape: Named, held: dict[Any, Any], at: str, path: str) -> None:
+        good = self._good.setdefault(id(shape), {})
+        if good.keys() >= set(map(id, held.values())) and all(type(name) is str for name in held):
+            return
+        for name, inner in held.items():
+            if type(name) is not str:
+                raise _fault("named by texts", name, at, path)
+            self._check(shape.of, inner, at, f"{path}.{name[:80]}")
+            if len(good) < _GOOD_MAX:
+                good[id(inner)] = inner
+
+
+def _typed(value: Any, wanted: type, what: str, at: str, path: str) -> Any:
+    if type(value) is not wanted:
+        raise _fault(what, value, at, path)
+    return value
+
+
+def _check_quantity(value: Any, at: str, path: str) -> None:
+    try:
+        Quantity.parse(value if isinstance(value, str) else str(value))
+    except QuantityError as error:
+        raise InputError("object", f"{at}: {path.lstrip('.')}: {error.message}") from error
+
+
+def _fault(what: str, value: Any, at: str, path: str) -> InputError:
+    return InputError("object", f"{at}: {path.lstrip('.') or 'it'} is not {what} but {type(value).__name__}")
+
+
+def _name(wire: Any) -> str:
+    metadata = wire.get("metadata") if isinstance(wire, dict) else None
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    return name[:253] if isinstance(name, str) else "?"
