@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
-# More than there are cores: half of the time tests wait, for deadlines, processes and sockets.
-JOBS   ?= 4
+# More than there are cores: most of the time tests wait, for deadlines, processes and sockets.
+JOBS   ?= 6
 
 # The tests start hundreds of processes of the same modules: those are compiled once, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=

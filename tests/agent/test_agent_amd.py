@@ -104,6 +104,7 @@ def test_partitions_and_the_whole_gpu_exclude_each_other_by_counters(machine: Ma
     assert [one["counters"] for one in sets] == [{"parts": {"value": "2"}}]
 
 
+@pytest.mark.long
 def test_a_mode_that_is_switched_under_the_agent_changes_the_devices_and_refuses_the_old_ones(machine: Machine) -> None:
     machine.tree.write(CARD, OTHER)
     machine.start()

@@ -200,6 +200,7 @@ def locked(here: Stage) -> Iterator[subprocess.Popen[str]]:
         process.communicate("\n", timeout=10)
 
 
+@pytest.mark.long
 def test_a_ledger_that_another_program_locks_is_waited_for_until_the_calls_deadline(here: Stage) -> None:
     agent = Instance(here)
     prepared, other, fresh = (claim(here, f"gpu-0000-{s}-00-0", f"c{s}") for s in ("1b", "43", "52"))

@@ -116,6 +116,7 @@ def test_a_repartitioned_gpu_is_right_within_five_seconds(machine):
     until(lambda: published(machine) == {names(machine.gpus)[1], name}, "the partition", 5)
 
 
+@pytest.mark.long
 def test_a_hanging_gpu_costs_neither_another_gpu_nor_an_rpc_nor_the_exit(machine):
     agent = machine.start()
     until(lambda: len(published(machine)) == 2, "two GPUs")

@@ -121,6 +121,7 @@ def test_with_a_kubelet_that_tells_nothing_of_claims_the_other_drivers_files_do(
     assert len(lists) == (1 if flags else 0)
 
 
+@pytest.mark.long
 def test_a_kubelet_that_does_not_answer_delays_the_first_slice_but_not_for_ever(here):
     other = Other(here)
     other.run("old", "gpu-2")

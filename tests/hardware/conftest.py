@@ -18,6 +18,7 @@ import pytest
 from dra_driver.hardware.facts import Facts
 from dra_driver.hardware.nvidia.facts import NvidiaGpu
 from dra_driver.hardware.nvidia.hardware import NvidiaHardware
+from dra_driver.hardware.nvidia.health import watch
 from dra_driver.hardware.port import Roots
 from tests.support.fake_node import FakeNode
 from tests.support.fake_nvml import Gpu, State, build
@@ -29,6 +30,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         is_ours = isinstance(item, pytest.Function) and item.path.parent == Path(__file__).parent
         if is_ours and "machine" in item.fixturenames:
             item.add_marker(pytest.mark.gcc)
+
+
+@pytest.fixture(autouse=True)
+def _short_waits_for_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a thread that watches GPUs look up often: a test that begins or ends a watch waits for its next look."""
+    monkeypatch.setattr(watch, "WAIT_MS", 20)
 
 
 def eventually(condition: Callable[[], object], *, within_s: float = 10.0) -> None:

@@ -120,7 +120,7 @@ def test_what_does_not_compile_is_left_to_the_api_server(linter):
 
 
 TEN = "[1,2,3,4,5,6,7,8,9,10]"
-ENDLESS = f'device.driver == "{DRIVER}" && ' + f"{TEN}.all(a,{TEN}.all(b,{TEN}.all(c,{TEN}.all(d,a+b+c+d>0))))"
+ENDLESS = f'device.driver == "{DRIVER}" && {TEN}.all(a,{TEN}.all(b,{TEN}.all(c,{TEN}.all(d,{TEN}.all(e,a+b+c+d+e>0)))))'
 GOOD = f'device.attributes["{DRIVER}"].productName == "H300"'
 
 

@@ -94,6 +94,7 @@ def test_a_claim_gets_the_nodes_of_its_partition_and_leaves_no_trace(machine):
     assert machine.files == []
 
 
+@pytest.mark.long
 def test_partitions_made_and_destroyed_start_no_discovery(machine):
     machine.start("--metrics-address=127.0.0.1:0")
     until(lambda: part(machine) in machine.here.devices(), "partitions")

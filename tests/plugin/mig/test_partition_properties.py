@@ -40,6 +40,7 @@ def fits(rig: MigRig, device: str, held: list[str]) -> bool:
     return all(sum(one.get(name, 0) for one in used) <= amount for name, amount in counters.items())
 
 
+@pytest.mark.long
 @settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )

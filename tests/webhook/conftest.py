@@ -1,0 +1,10 @@
+"""Servers that end at once: by default, one that is told to stop looks for that only twice a second."""
+
+import socketserver
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _servers_end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socketserver.BaseServer.serve_forever, "__defaults__", (0.01,))
