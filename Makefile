@@ -9,7 +9,7 @@ JOBS   ?= 6
 # The tests start hundreds of processes of the same modules: those are compiled once, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test collected lint format style types laws docs proto image dist bench pythons clean
+.PHONY: help demo test test-browser collected lint format style types laws docs proto image dist bench pythons clean
 
 help:            ## Show these targets.
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -29,6 +29,10 @@ test: $(READY)   ## The fast lane: lint, types, laws, tests.
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint collected
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 	@echo "the same claims on a real Kubernetes: make test-cluster (docs/development.md)"
+
+test-browser: $(READY) ## The console's pages in a headless Chromium (apt-get install chromium).
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-browser.lock
+	$(BIN)/python -m pytest tests/browser -rs
 
 lint: style types laws ## Lint, formatting, types and import laws.
 

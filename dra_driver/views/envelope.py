@@ -27,6 +27,10 @@ class DocumentKind(StrEnum):
     DOCTOR_REPORT = "DoctorReport"
     SLICE_TREE = "SliceTree"
     CLAIM_TREE = "ClaimTree"
+    FLEET_SUMMARY = "FleetSummary"  # this one and those of pages are answered by the console
+    FLEET_PAGE = "FleetPage"
+    DEVICE_PAGE = "DevicePage"
+    SELECTOR_PLAY = "SelectorPlay"
     CLAIMS_IN_USE = "ClaimsInUse"
     EXPLANATION = "Explanation"
     EXPLANATIONS = "Explanations"

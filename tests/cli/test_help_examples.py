@@ -18,7 +18,7 @@ from dra_driver.health.store import GPUS, HealthStore
 from dra_driver.model.errors import ExitCode
 
 ROOT = Path(__file__).resolve().parents[2]
-SERVERS = {"webhook"}  # runs until it is ended
+SERVERS = {"webhook", "console"}  # runs until it is ended
 FOR_JOBS = {name for name, entry in COMMANDS.items() if not entry.heading}
 TRIED_ELSEWHERE = {"demo"}  # takes ten seconds; tests/cli/test_demo.py runs it
 

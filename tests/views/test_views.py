@@ -29,7 +29,7 @@ metadata: {name: one, namespace: default}
 spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: gpu.nvidia.com}}]}}
 """
 # A world grows while it is read, and a branch while its tree is drawn; nothing else changes once it is there.
-GROWING = {"World", "Branch"}
+GROWING = {"World", "Branch", "Board"}
 
 
 class CountedLine:

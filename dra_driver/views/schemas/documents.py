@@ -17,6 +17,7 @@ from typing import Any
 from dra_driver.allocation.outcome import Category
 from dra_driver.model.wire import Wire
 from dra_driver.views.envelope import API_VERSION, DocumentKind
+from dra_driver.views.schemas.console import DEVICE_PAGE, FLEET_PAGE, FLEET_SUMMARY, SELECTOR_PLAY
 from dra_driver.views.schemas.fleets import BRANCH, BRANCHES, HOLDER, NODE_FIGURES, UNSEEN
 from dra_driver.views.schemas.others import CHECK, CHECKED_FILE, FAULT, FINDING, MIGRATED
 from dra_driver.views.schemas.parts import (
@@ -82,6 +83,10 @@ _CONTENTS: dict[DocumentKind, dict[str, Wire]] = {
         "unseen": UNSEEN,
     },
     DocumentKind.CLAIM_TREE: {"claims": BRANCHES, "unseen": UNSEEN},
+    DocumentKind.FLEET_SUMMARY: FLEET_SUMMARY,
+    DocumentKind.FLEET_PAGE: FLEET_PAGE,
+    DocumentKind.DEVICE_PAGE: DEVICE_PAGE,
+    DocumentKind.SELECTOR_PLAY: SELECTOR_PLAY,
     DocumentKind.CLAIMS_IN_USE: {
         "driver": TEXT,
         "claims": list_of(

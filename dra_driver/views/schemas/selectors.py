@@ -45,13 +45,13 @@ SELECTOR = record(
     unknown=list_of(record(kind=TEXT, name=TEXT, suggestions=TEXTS)),
     remedy=maybe(record(sentences=TEXTS, better=MAYBE_TEXT)),
 )
-_MISS = record(sentence=TEXT, selector=TEXT, clause=TEXT, reason=TEXT, devices=COUNT)
+MISS = record(sentence=TEXT, selector=TEXT, clause=TEXT, reason=TEXT, devices=COUNT)
 QUERY: dict[str, Wire] = {
     "query": TEXT,
     "usedBy": TEXTS,
     "selectors": list_of(SELECTOR),
     "counts": record(match=COUNT, noMatch=COUNT, abort=COUNT),
-    "nearestMisses": list_of(_MISS),
+    "nearestMisses": list_of(MISS),
 }
 _PLACE = {"driver": TEXT, "pool": TEXT, "device": TEXT}
 MATCHED = list_of(record(**_PLACE))
@@ -79,11 +79,12 @@ PART = record(
     decides=FLAG,
     parts=list_of({"$ref": "#/$defs/part"}),
 )
+FINDING = record(rule=TEXT, message=TEXT, clause=MAYBE_TEXT, fix=MAYBE_TEXT, safe=FLAG, effect=MAYBE_TEXT)
 LINTED = record(
     source=TEXT,
     file=MAYBE_TEXT,
     expression=TEXT,
     better=MAYBE_TEXT,
     mended=FLAG,
-    findings=list_of(record(rule=TEXT, message=TEXT, clause=MAYBE_TEXT, fix=MAYBE_TEXT, safe=FLAG, effect=MAYBE_TEXT)),
+    findings=list_of(FINDING),
 )

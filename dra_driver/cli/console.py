@@ -1,0 +1,78 @@
+"""`dra-driver console`: the fleet, its claims and a place to try selectors, in a browser.
+
+In: a cluster, files or profiles. Out: an address to open; pages are served there until the command is interrupted.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dra_driver.cli.inputs.mig_option import mig_option
+from dra_driver.model.errors import NodeError
+
+if TYPE_CHECKING:
+    from dra_driver.views.board.board import Board
+    from dra_driver.views.progress import ProgressLines
+
+_NEEDED = ("starlette", "uvicorn")
+
+
+@click.command(name="console")
+@click.option(
+    "-f", "--file", "files", multiple=True, metavar="FILE", help="Slices, claims, pods, instead of a cluster."
+)
+@click.option(
+    "--fleet", "profiles", multiple=True, metavar="PROFILE[=N]", help="Simulated nodes, instead of a cluster."
+)
+@click.option("--kubernetes", metavar="VERSION", default=None, help="Whose rules apply [default: the cluster's, 1.35].")
+@click.option("--gate", "gates", multiple=True, metavar="NAME=BOOL", help="A feature gate that differs.")
+@mig_option
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="The port on 127.0.0.1 [default: a free one].")
+@click.option("--open", "opens", is_flag=True, help="Open the address in this machine's browser.")
+def command(port: int, opens: bool, **given: Any) -> None:
+    """Show the fleet in a browser, and try selectors on it.
+
+    \b
+    dra-driver console --fleet demo-h100                simulated nodes; no cluster is needed
+    dra-driver console --fleet dgx-h100=1000 --open     and the browser is opened
+    dra-driver console -f slices.yaml -f claims.yaml    the output of kubectl get -o yaml
+
+    The address that is printed works once, in one browser. The pages are served on 127.0.0.1 alone.
+    """  # noqa: D301
+    _need_server()
+    from functools import partial
+
+    from dra_driver.web.console import Console
+
+    console = Console(port)
+    console.start(partial(_load, given))
+    click.echo(f"The console is at {console.address}\n(this address works once; Ctrl-C ends the console)")
+    if opens:
+        click.launch(console.address)
+    console.serve()
+
+
+def _need_server() -> None:
+    """Check that the packages of the extra are there. Raises: NodeError."""
+    if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:
+        text = f"the console needs {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed"
+        raise NodeError("no-console", text, hint="python -m pip install 'dra-driver[console]'")
+
+
+def _load(given: dict[str, Any], lines: ProgressLines) -> Board:
+    """Read what the options name. Raises: InputError, UsageError."""
+    from dra_driver.cli.inputs.gates import given_gates
+    from dra_driver.views.board.board import Board
+    from dra_driver.views.worlds.reading import world_of_files
+    from dra_driver.views.worlds.rules import DEFAULT_VERSION, settle_rules
+    from dra_driver.views.worlds.simulated_nodes import add_profiles
+
+    world = world_of_files(given["files"], lines)
+    gates = given_gates(given["gates"], given["kubernetes"] or DEFAULT_VERSION)
+    rules = settle_rules(world, given["kubernetes"], gates, given["mig"])
+    add_profiles(world, given["profiles"])
+    world.complete()
+    return Board.of_world(world, rules, ", ".join([*given["files"], *given["profiles"]]))

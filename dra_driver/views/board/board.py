@@ -1,0 +1,155 @@
+"""The board: the objects that the console shows, as they are now.
+
+In: pages of lists, changes and deletions, as watches have them, or a whole world. Out: a `World` for the questions that
+commands answer too, and what is known of each node. It is for one thread.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from dra_driver.allocation.pools.devices import DeviceId, PoolId
+from dra_driver.model.wire import Wire
+from dra_driver.views.access import UnseenObjects
+from dra_driver.views.fleet.claim_branches import Holding, holdings
+from dra_driver.views.fleet.devices import Fleet, fleet_of_slices
+from dra_driver.views.worlds.rules import AppliedRules, settle_rules
+from dra_driver.views.worlds.world import PATHS, World, bare_node
+
+SEVERAL_NODES = "(several nodes)"
+_DIGITS = re.compile(r"([0-9]+)")
+Key = tuple[str, str]  # namespace and name
+
+
+@dataclass(slots=True)
+class Board:
+    """Objects by kind and name. `version` grows with every change; `is_live`: they are those of a cluster.
+
+    `world` has what is not an object: the version of Kubernetes, what may not be read, notes on simulated nodes.
+    """
+
+    world: World
+    rules: AppliedRules
+    source: str = ""
+    is_live: bool = False
+    version: int = 0
+    loaded: set[str] = field(default_factory=set)
+    _objects: dict[str, dict[Key, Wire]] = field(default_factory=lambda: {kind: {} for kind in PATHS})
+    _coming: dict[str, dict[Key, Wire]] = field(default_factory=dict)
+    _fleet: Fleet | None = None
+    _by_node: dict[str, list[Wire]] | None = None
+    _held: dict[PoolId, dict[DeviceId, list[Holding]]] | None = None
+
+    @classmethod
+    def of_world(cls, world: World, rules: AppliedRules, source: str) -> Board:
+        """Return the board of a world that was read as a whole."""
+        board = cls(world, rules, source)
+        for kind in PATHS:
+            board._objects[kind] = {_key(one): one for one in world.of(kind)}
+            board.loaded.add(kind)
+        return board
+
+    def page(self, kind: str, objects: Iterable[Wire], *, is_first: bool, is_last: bool) -> None:
+        """Take a page of a list: a first list is shown as it comes, any other once all of it has come."""
+        if is_first:
+            self._coming[kind] = {}
+        coming = self._coming.setdefault(kind, {})
+        coming.update((_key(one), one) for one in objects)
+        if is_last:
+            self._objects[kind] = self._coming.pop(kind)
+            self.loaded.add(kind)
+        elif kind not in self.loaded:
+            self._objects[kind] = {**self._objects[kind], **coming} if is_first else coming
+        self._forget(kind)
+
+    def change(self, kind: str, wire: Wire) -> None:
+        """Take an object that was added or modified."""
+        self._objects[kind][_key(wire)] = wire
+        self._forget(kind)
+
+    def delete(self, kind: str, wire: Wire) -> None:
+        """Forget an object that is gone."""
+        self._objects[kind].pop(_key(wire), None)
+        self._forget(kind)
+
+    def hide(self, unseen: UnseenObjects) -> None:
+        """Record what may not be read. What is partly seen is replaced by what is not seen at all."""
+        others = [one for one in self.world.unseen if one.kind != unseen.kind]
+        self.world.unseen = [*others, unseen]
+        self.version += 1
+
+    def serve(self, kubernetes: str, kept: Mapping[str, bool]) -> None:
+        """Take the version of the cluster, and which gates' fields its API server keeps."""
+        self.world.kubernetes, self.world.kept = kubernetes, dict(kept)
+        self.rules = settle_rules(self.snapshot(), None, {})
+        self.version += 1
+
+    def of(self, kind: str) -> list[Wire]:
+        """Return all objects of a kind."""
+        return list(self._objects[kind].values())
+
+    def find(self, kind: str, namespace: str, name: str) -> Wire | None:
+        """Return one object; None if there is none."""
+        return self._objects[kind].get((namespace, name))
+
+    def count(self, kind: str) -> int:
+        """Return how many objects of a kind there are."""
+        return len(self._objects[kind])
+
+    def snapshot(self) -> World:
+        """Return a world with the objects as they are now, for a question that may add to it."""
+        known, world = self.world, World(kubernetes=self.world.kubernetes)
+        world.objects = {kind: self.of(kind) for kind in PATHS}
+        world.offer, world.kept, world.unseen = known.offer, known.kept, list(known.unseen)
+        world.profile_notes, world.serves_resources = list(known.profile_notes), known.serves_resources
+        if self.is_live:
+            names = {one["metadata"]["name"] for one in world.objects["Node"]}
+            world.objects["Node"] += [bare_node(n) for n in self.slices_by_node() if n not in {*names, SEVERAL_NODES}]
+        return world
+
+    def fleet(self) -> Fleet:
+        """Return all devices, for selectors. Raises: InputError for an invalid slice."""
+        if self._fleet is None:
+            slices = [(f"ResourceSlice {key[1]}", one) for key, one in self._objects["ResourceSlice"].items()]
+            self._fleet = fleet_of_slices(slices, self.source)
+        return self._fleet
+
+    def slices_by_node(self) -> dict[str, list[Wire]]:
+        """Return the slices of each node, in the order of the nodes' names; those of several nodes share one entry."""
+        if self._by_node is None:
+            found: dict[str, list[Wire]] = {}
+            for one in self._objects["ResourceSlice"].values():
+                found.setdefault(one["spec"].get("nodeName") or SEVERAL_NODES, []).append(one)
+            self._by_node = {name: found[name] for name in sorted(found, key=natural)}
+        return self._by_node
+
+    def held(self) -> dict[PoolId, dict[DeviceId, list[Holding]]]:
+        """Return which claims hold each device, pool by pool."""
+        if self._held is None:
+            self._held = {}
+            for device, found in holdings(self.of("ResourceClaim")).items():
+                self._held.setdefault(device[:2], {})[device] = found
+        return self._held
+
+    def _forget(self, kind: str) -> None:
+        self.version += 1
+        if kind == "ResourceSlice":
+            self._fleet = self._by_node = None
+        if kind == "ResourceClaim":
+            self._held = None
+
+
+def natural(name: str) -> tuple[tuple[int, str], ...]:
+    """Return a key by which node-2 comes before node-10.
+
+    >>> sorted(["n10", "n2"], key=natural)
+    ['n2', 'n10']
+    """
+    return tuple((int(part), "") if part.isdigit() else (-1, part) for part in _DIGITS.split(name))
+
+
+def _key(wire: Wire) -> Key:
+    metadata = wire["metadata"]
+    return str(metadata.get("namespace") or ""), str(metadata["name"])

@@ -1,0 +1,131 @@
+"""The playground: one selector judged on every device of the board, with its cost, its faults and its remedies.
+
+In: a board and a `Trial`. Out: the document of its verdicts, the explanation for a device, and what may be typed next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from dra_driver.model.errors import InputError
+from dra_driver.model.kubernetes import VERSIONS
+from dra_driver.model.wire import Wire
+from dra_driver.selectors.checking.declarations import SELECTOR_GATES, declare
+from dra_driver.selectors.completion import Completions
+from dra_driver.selectors.engine import Environment
+from dra_driver.selectors.kubernetes_engine import MAX_COST
+from dra_driver.views.board.board import Board
+from dra_driver.views.envelope import DocumentKind, OutputDocument, plain
+from dra_driver.views.fleet.devices import Fleet, FleetDevice
+from dra_driver.views.verdicts.documents import compiled_document, given_document, views_of
+from dra_driver.views.verdicts.explanations import explanations_document
+from dra_driver.views.verdicts.given import Given
+from dra_driver.views.verdicts.judge import ABORT, MATCH, NO_MATCH, Judged, judge
+from dra_driver.views.verdicts.linting import linted
+from dra_driver.views.verdicts.matches import rows_of
+from dra_driver.views.verdicts.misses import miss_document, misses
+from dra_driver.views.verdicts.queries import Query, WrittenSelector
+
+MOST_CHARACTERS = 10_240  # Source: Kubernetes API resource/v1 CELSelectorExpressionMaxLength
+_MOST_ROWS, _MOST_DEVICES = 60, 64  # shown of what was judged: kinds of nodes, and devices of each verdict on a node
+_MOST_VIEWS = 2_000  # devices whose names and values are offered while one types
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """An expression, and the rules to judge it by; "" stands for the version of the board."""
+
+    expression: str
+    kubernetes: str = ""
+    gates: tuple[tuple[str, bool], ...] = ()
+    environment: Environment = "new"
+
+    def given(self, board: Board, fleet: Fleet) -> Given:
+        """Return the inputs. Raises: InputError for a version, a gate or a text that is not accepted."""
+        kubernetes = self.kubernetes or board.rules.kubernetes
+        if kubernetes not in VERSIONS:
+            raise InputError("kubernetes", f"Kubernetes {kubernetes[:20]!r} is not known", hint=", ".join(VERSIONS))
+        if len(self.expression) > 2 * MOST_CHARACTERS:
+            raise InputError("too-large", f"the expression is longer than {2 * MOST_CHARACTERS:,} characters")
+        if strangers := [name for name, _ in self.gates if name not in SELECTOR_GATES]:
+            raise InputError("gate", f"no selector depends on gate {strangers[0][:80]!r}")
+        query = Query("selector", "selector", [WrittenSelector("-e", self.expression)])
+        return Given(fleet, [query], kubernetes, dict(self.gates), self.environment)
+
+
+def play(board: Board, trial: Trial) -> OutputDocument:
+    """Return the verdicts on all devices, and what is to be said about the expression. Raises: InputError."""
+    given = trial.given(board, board.fleet())
+    [judged] = judge(given.queries, given.fleet, given.engine(), given.environment)
+    one = judged.compiled[0]
+    remarks = next(linted([judged], given, frozenset()), None)
+    position = one.error.position if one.error else None
+    rows = rows_of(judged)
+    content = {
+        **given_document(given),
+        "selector": compiled_document(one, judged, given),
+        "position": {"line": position[0], "column": position[1]} if position else None,
+        "costLimit": MAX_COST,
+        "counts": {kind: judged.count(kind) for kind in (MATCH, NO_MATCH, ABORT)},
+        "rows": [_row(judged, names, held) for names, held in rows[:_MOST_ROWS]],
+        "moreRows": max(0, len(rows) - _MOST_ROWS),
+        "nearestMisses": [] if judged.count(MATCH) else [miss_document(miss) for miss in misses(judged)],
+        "findings": [
+            {
+                "rule": f.rule,
+                "message": f.message,
+                "clause": f.clause,
+                "fix": f.fix,
+                "safe": f.is_safe,
+                "effect": f.effect,
+            }
+            for f in (remarks.findings if remarks else ())
+        ],
+        "better": remarks.better if remarks else None,
+    }
+    return OutputDocument(DocumentKind.SELECTOR_PLAY, content)
+
+
+def _row(judged: Judged, names: Sequence[str], held: dict[str, list[FleetDevice]]) -> Wire:
+    """Return the verdicts on the devices of a node, and how many nodes have the same."""
+    errors = judged.errors()
+
+    def named(device: FleetDevice) -> Wire:
+        error, _ = errors.get(id(device), (None, None))
+        return {"driver": device.driver, "pool": device.pool, "device": device.name, "error": error}
+
+    return {
+        "node": names[0],
+        "like": len(names) - 1,
+        "counts": {kind: len(held[kind]) for kind in (MATCH, NO_MATCH, ABORT)},
+        **{kind: [named(one) for one in held[kind][:_MOST_DEVICES]] for kind in (MATCH, NO_MATCH, ABORT)},
+    }
+
+
+def explain_on(board: Board, trial: Trial, node: str, pool: str, name: str) -> OutputDocument:
+    """Return why one device matches or not, with the value of every part. Raises: InputError."""
+    found = [
+        FleetDevice(node, one["spec"]["driver"], pool, wire)
+        for one in board.slices_by_node().get(node, ())
+        if one["spec"]["pool"]["name"] == pool
+        for wire in one["spec"].get("devices") or ()
+        if wire["name"] == name
+    ]
+    if not found:
+        raise InputError("no-device", f"node {node} publishes no device {name}")
+    fleet = Fleet(tuple(found[:1]), (board.source,))
+    given = trial.given(board, fleet)
+    judged = judge(given.queries, fleet, given.engine(), given.environment)
+    return explanations_document(judged, given)
+
+
+def completions(board: Board, trial: Trial, before: str) -> list[Wire]:
+    """Return what may follow the text before the cursor. Raises: InputError."""
+    fleet = board.fleet()
+    some = Fleet(tuple(islice(fleet.devices, _MOST_VIEWS)))
+    given = trial.given(board, some)
+    declared = declare(given.kubernetes, given.gates, given.environment)
+    found = Completions(views_of(some), declared).complete(before[-2_000:])
+    return [plain(one) for one in found[:200]]

@@ -1,0 +1,239 @@
+"""A node as it is drawn: its devices as tiles, and in each GPU its parts, to scale.
+
+In: the slices of a node, and which claims hold which devices. Out: `Tile`s. A MIG partition has the place in its GPU
+that its memory slices have; replicas of a shared GPU have equal parts. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from dra_driver.allocation.pools.counters import flat_takes
+from dra_driver.allocation.pools.devices import DeviceId, DeviceRecord, PoolId, SliceRecord, counter_value
+from dra_driver.allocation.pools.held import claim_name
+from dra_driver.allocation.pools.taints import taint_text
+from dra_driver.model.taints import TaintEffect
+from dra_driver.model.wire import DeviceWire, Wire
+from dra_driver.views.fleet.claim_branches import Holding
+from dra_driver.views.fleet.device_facts import attribute_of, memory_of, memory_text, profile_of, string_of
+
+FREE, HELD, TAINTED, WITHHELD = "free", "held", "tainted", "withheld"
+_WORST = (TAINTED, WITHHELD, HELD, FREE)
+_PART = re.compile(r"-mig-|-share-")
+_SLICE = re.compile(r"memorySlice(\d+)")
+# MIG cuts the memory of a GPU into 8 slices, that of an A30 into 4. Source: NVIDIA MIG User Guide, supported profiles.
+_SLICES, _SLICES_OF_A30 = 8, 4
+_WHOLE = (0.0, 1.0)
+Held = Mapping[DeviceId, Sequence[Holding]]  # of one pool
+
+
+@dataclass(frozen=True, slots=True)
+class TilePart:
+    """A part of a tile: a device, or room for some. `start` and `size` are shares of the tile, from 0 to 1.
+
+    `device` is "" for room in which several devices could be made.
+    """
+
+    device: str
+    label: str
+    start: float
+    size: float
+    state: str
+    holders: tuple[str, ...] = ()
+    taints: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One GPU, or another device. `kind` is gpu or other; `memory` is in GiB, with the published quantity."""
+
+    name: str
+    driver: str
+    pool: str
+    kind: str
+    product: str
+    memory: str
+    numa: str
+    pcie_root: str
+    link_domain: str
+    state: str
+    parts: tuple[TilePart, ...]
+
+
+def tiles_of(slices: Sequence[Wire], held: Mapping[PoolId, Held]) -> list[Tile]:
+    """Return the tiles of one node, GPUs first, each kind in the order of NUMA nodes, PCIe roots and names."""
+    pools: dict[tuple[str, str], list[SliceRecord]] = {}
+    for order, wire in enumerate(slices):
+        record = SliceRecord(wire, order)
+        pools.setdefault(record.pool_id, []).append(record)
+    found = [tile for pool, records in pools.items() for tile in _pool(records, held.get(pool, {}))]
+    return sorted(found, key=lambda one: (one.kind != "gpu", one.numa, one.pcie_root, one.name))
+
+
+def _pool(records: Sequence[SliceRecord], held: Held) -> Iterator[Tile]:
+    newest = max(one.generation for one in records)
+    current = [one for one in records if one.generation == newest]
+    is_whole = len(current) == current[0].count
+    sets = {one["name"]: one for record in current for one in record.sets}
+    groups: dict[str, list[DeviceRecord]] = {}
+    for record in current:
+        for device in record.devices:
+            groups.setdefault(_PART.split(device.id[2], maxsplit=1)[0], []).append(device)
+    for name, devices in groups.items():
+        tile = _tile(name, devices, held, sets)
+        yield tile if is_whole else _withheld(tile)
+    names = {device.id[2] for devices in groups.values() for device in devices}
+    for key, holders in held.items():
+        if key[2] not in names:
+            part = TilePart(key[2], "not published", *_WHOLE, WITHHELD, _names(holders))
+            yield Tile(key[2], *key[:2], "gpu", "", "", "-", "-", "-", WITHHELD, (part,))
+
+
+def _withheld(tile: Tile) -> Tile:
+    """Return a tile of a pool that is incomplete: of what is free, no claim gets any."""
+    parts = tuple(_with_state(one, WITHHELD) if one.state == FREE else one for one in tile.parts)
+    return _made(tile, parts)
+
+
+def _tile(name: str, devices: Sequence[DeviceRecord], held: Held, sets: Mapping[str, Wire]) -> Tile:
+    wire = next((one.wire for one in devices if one.id[2] == name), devices[0].wire)
+    driver, pool, _ = devices[0].id
+    is_gpu = driver.partition(".")[0] == "gpu" or (string_of(wire, "type") or "") in {"gpu", "mig"}
+    memory = memory_of(wire) if wire["name"] == name else None
+    tile = Tile(
+        name,
+        driver,
+        pool,
+        "gpu" if is_gpu else "other",
+        string_of(wire, "productName") or string_of(wire, "model") or driver,
+        memory_text(memory) if memory else "",
+        attribute_of(wire, "numaNode"),
+        attribute_of(wire, "pcieRoot"),
+        attribute_of(wire, "nvlinkDomain"),
+        FREE,
+        (),
+    )
+    return _made(tile, tuple(_parts(name, devices, held, sets)))
+
+
+def _made(tile: Tile, parts: tuple[TilePart, ...]) -> Tile:
+    state = next((state for state in _WORST if any(one.state == state for one in parts)), FREE)
+    return Tile(
+        tile.name,
+        tile.driver,
+        tile.pool,
+        tile.kind,
+        tile.product,
+        tile.memory,
+        tile.numa,
+        tile.pcie_root,
+        tile.link_domain,
+        state,
+        parts,
+    )
+
+
+def _with_state(part: TilePart, state: str) -> TilePart:
+    return TilePart(part.device, part.label, part.start, part.size, state, part.holders, part.taints)
+
+
+def _parts(name: str, devices: Sequence[DeviceRecord], held: Held, sets: Mapping[str, Wire]) -> Iterator[TilePart]:
+    """Yield what a GPU is drawn of: what is held or tainted, and what is left between."""
+    if len(devices) == 1 and devices[0].id[2] == name:
+        yield _part(devices[0], held, _WHOLE)
+        return
+    if any(one.takes and one.takes[0][0] in sets for one in devices):
+        yield from _on_demand(name, devices, held, sets)
+        return
+    shares = [one for one in devices if "-share-" in one.id[2]]
+    places = {id(one): (number / len(shares), 1 / len(shares)) for number, one in enumerate(shares)}
+    drawn = sorted(
+        (_part(one, held, places.get(id(one)) or place_of(one.wire)) for one in devices if one.id[2] != name),
+        key=lambda one: one.start,
+    )
+    yield from drawn
+    if not shares:
+        yield from _gaps(drawn, lambda _start, _size: WITHHELD, "not cut")
+
+
+def _on_demand(name: str, devices: Sequence[DeviceRecord], held: Held, sets: Mapping[str, Wire]) -> Iterator[TilePart]:
+    """Yield the parts of a GPU whose partitions are made when claims need them."""
+    whole = next((one for one in devices if one.id[2] == name), None)
+    if whole is not None and (_holders(whole, held) or _is_tainted(whole.wire)):
+        yield _part(whole, held, _WHOLE)
+        return
+    kept = [one for one in devices if one is not whole and (_holders(one, held) or _is_tainted(one.wire))]
+    drawn = sorted((_part(one, held, place_of(one.wire)) for one in kept), key=lambda one: one.start)
+    if not drawn:
+        label = "whole or partitions" if whole is not None else "partitions"
+        yield TilePart(whole.id[2] if whole else "", label, *_WHOLE, FREE)
+        return
+    left = _left(devices, held, sets)
+    free = [place_of(one.wire) for one in devices if one is not whole and one not in kept and _fits(one, left)]
+
+    def state(start: float, size: float) -> str:
+        return FREE if any(start <= at < start + size for at, _ in free) else WITHHELD
+
+    yield from sorted([*drawn, *_gaps(drawn, state, "room for partitions")], key=lambda one: one.start)
+
+
+def _gaps(drawn: Sequence[TilePart], state: Callable[[float, float], str], label: str) -> Iterator[TilePart]:
+    at = 0.0
+    for start, end in [*((one.start, one.start + one.size) for one in drawn), (1.0, 1.0)]:
+        if start - at > 0.01:
+            yield TilePart("", label, at, start - at, state(at, start - at))
+        at = max(at, end)
+
+
+def _left(devices: Sequence[DeviceRecord], held: Held, sets: Mapping[str, Wire]) -> dict[tuple[str, str], float]:
+    names = {takes[0] for one in devices for takes in one.takes}
+    left = {
+        (name, counter): float(counter_value(value))
+        for name in names & sets.keys()
+        for counter, value in (sets[name].get("counters") or {}).items()
+    }
+    for one in devices:
+        if _holders(one, held):
+            for counter, amount in flat_takes(one):
+                left[counter] = left.get(counter, 0.0) - float(amount)
+    return left
+
+
+def _fits(device: DeviceRecord, left: Mapping[tuple[str, str], float]) -> bool:
+    return all(float(amount) <= left.get(counter, 0.0) for counter, amount in flat_takes(device))
+
+
+def place_of(wire: DeviceWire) -> tuple[float, float]:
+    """Return where a partition lies in its GPU: its start and its size, as shares of the GPU's memory slices."""
+    places = [
+        int(found[1]) for name in wire.get("capacity") or {} if (found := _SLICE.fullmatch(name.rpartition("/")[2]))
+    ]
+    if not places:
+        return _WHOLE
+    of = _SLICES_OF_A30 if "A30" in (string_of(wire, "productName") or "") else _SLICES
+    of = max(of, max(places) + 1)
+    return min(places) / of, len(places) / of
+
+
+def _part(device: DeviceRecord, held: Held, place: tuple[float, float]) -> TilePart:
+    holders = held.get(device.id, ())
+    is_held = bool(_holders(device, held))
+    state = TAINTED if _is_tainted(device.wire) else HELD if is_held else FREE
+    taints = tuple(taint_text(one) for one in device.wire.get("taints") or ())
+    label = profile_of(device.wire) or string_of(device.wire, "type") or ""
+    return TilePart(device.id[2], label, *place, state, _names(holders), taints)
+
+
+def _is_tainted(wire: DeviceWire) -> bool:
+    """Return whether a taint keeps pods away; one without an effect only informs."""
+    return any(one.get("effect") != TaintEffect.NONE for one in wire.get("taints") or ())
+
+
+def _holders(device: DeviceRecord, held: Held) -> list[Holding]:
+    return [one for one in held.get(device.id, ()) if not one.result.get("adminAccess")]
+
+
+def _names(holders: Sequence[Holding]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(claim_name(one.claim) for one in holders))

@@ -1,0 +1,5 @@
+"""The console: pages in a browser that show what commands compute, with the rights of the person who looks.
+
+In: requests of one person's browser. Out: pages, documents of `views`, events when something changed. A process of its
+own, the desk, holds the fleet and answers each question in a child with a time limit; nothing here writes to a cluster.
+"""

@@ -1,0 +1,133 @@
+"""The console as a whole: the desk, the pages before it, and the server that a browser talks to.
+
+In: how to load the board, an address. Out: a server that runs until it is interrupted, or the desk is gone.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.routing import Route
+
+from dra_driver.model.errors import DriverError, ExitCode, NodeError
+from dra_driver.web.api import ConsoleApi
+from dra_driver.web.desk import Load
+from dra_driver.web.desk_line import DeskLine
+from dra_driver.web.events import Notices
+from dra_driver.web.guard import ENTER, RequestGuard
+from dra_driver.web.pages import entering, index, static
+from dra_driver.web.session import ConsoleSession
+
+_BACKLOG = 64
+
+
+class Console:
+    """A console on the loopback address. Its address is known before it serves. Raises: NodeError for a taken port."""
+
+    def __init__(self, port: int = 0) -> None:
+        self._desk = DeskLine()
+        self._socket = _listening(port)
+        self.port: int = self._socket.getsockname()[1]
+        hosts = {f"{name}:{self.port}" for name in ("127.0.0.1", "localhost")}
+        self._session = ConsoleSession(hosts, f"dra-console-{self.port}")
+        self._fault: DriverError | None = None
+        self._server: uvicorn.Server
+
+    @property
+    def address(self) -> str:
+        """The address to open, with the token that works once."""
+        return f"http://127.0.0.1:{self.port}{ENTER}{self._session.token}"
+
+    def start(self, load: Load) -> None:
+        """Start the desk. Nothing else of this process may run beside it yet."""
+        self._desk.start(load)
+
+    def serve(self) -> None:
+        """Serve until interrupted. Raises: whatever fault the desk met while it loaded."""
+        notices = Notices()
+        api = ConsoleApi(self._desk, notices)
+        routes = [
+            Route("/", index),
+            Route(f"{ENTER}{{token}}", entering(self._session)),  # type: ignore[arg-type]
+            Route("/static/{path:path}", static),
+            Route("/api/v1/events", api.events),
+            Route("/api/v1/{name:path}", api.question, methods=["GET", "POST"]),
+        ]
+        app = Starlette(routes=routes, middleware=[Middleware(RequestGuard, session=self._session)])
+
+        def heard(message: tuple[Any, ...] | None) -> None:
+            match message:
+                case None:
+                    self._server.should_exit = True
+                    notices.end()
+                case ("fault", code, text, hint, status):
+                    self._fault = _LoadError(code, text, hint, status)
+                case ("progress", noun, done, total):
+                    notices.post("progress", {"noun": noun, "done": done, "total": total})
+                case ("ready", version):
+                    notices.post("state", "ready")
+                    notices.post("version", version)
+
+        self._server = _Server(_settings(app), self._desk, heard, notices)
+        try:
+            self._server.run(sockets=[self._socket])
+        except KeyboardInterrupt:
+            pass
+        finally:
+            self._desk.close()
+        if self._fault is not None:
+            raise self._fault
+
+
+class _LoadError(DriverError):
+    """A fault that the desk met while it loaded, as it was told of it."""
+
+    def __init__(self, code: str, message: str, hint: str, status: int) -> None:
+        super().__init__(code, message, hint=hint)
+        self.code, self.exit_code = code, ExitCode(status)
+
+
+class _Server(uvicorn.Server):
+    """A server that listens to the desk, and ends the streams of events when it ends."""
+
+    def __init__(self, config: uvicorn.Config, desk: DeskLine, heard: Any, notices: Notices) -> None:
+        super().__init__(config)
+        self._desk, self._heard, self._notices = desk, heard, notices
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen to the desk and to browsers."""
+        self._desk.listen(self._heard)
+        await super().startup(sockets=sockets)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End the streams first: the server waits for every answer that is under way."""
+        self._notices.end()
+        await super().shutdown(sockets=sockets)
+
+
+def _settings(app: Starlette) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http="h11",
+        ws="none",
+        loop="asyncio",
+        lifespan="off",
+        access_log=False,
+        log_level="warning",
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=200,
+        timeout_graceful_shutdown=2,
+    )
+
+
+def _listening(port: int) -> socket.socket:
+    try:
+        return socket.create_server(("127.0.0.1", port), backlog=_BACKLOG)
+    except OSError as fault:
+        hint = "give another --port, or none for one that is free"
+        raise NodeError("port", f"127.0.0.1:{port} can't be listened on: {fault.strerror}", hint=hint) from fault

@@ -1,0 +1,126 @@
+"""The desk: a process of one thread that holds the board, and answers every question in a child of its own.
+
+In: `BoardNews` from the console, in order, and questions, each on a socket of its own. Out: answers, and how far
+loading is. A child sees the board as it was when the question came, has a time limit and ends with its answer: an
+expression that takes too long takes nobody else's time, and what it does to memory is gone with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any, NoReturn
+
+from dra_driver.model.errors import DriverError
+from dra_driver.views.board.board import Board
+from dra_driver.views.progress import ProgressLines
+from dra_driver.web.answers import answer, refusal
+from dra_driver.web.loading import Tell, lines_to
+from dra_driver.web.news import apply
+from dra_driver.web.questions import KINDS
+
+_MOST_QUESTION = 4 << 20  # bytes
+_MORE_MEMORY = 1 << 30  # bytes that a child may add to what the desk holds
+Load = Callable[[ProgressLines], Board]
+
+
+def run_desk(load: Load, feed: Connection, questions: socket.socket) -> NoReturn:
+    """Load the board, then serve until the console is gone. It is the whole life of the process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to both; the console ends first
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children need not be waited for
+    code = 0
+    try:
+        _serve(_loaded(load, feed.send), feed, questions)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        pass  # the console is gone
+    except _FaultError:
+        code = 1
+    except BaseException:  # noqa: BLE001  it would run on in the code of the console
+        sys.excepthook(*sys.exc_info())
+        code = 70
+    os._exit(code)
+
+
+class _FaultError(Exception):
+    """The board can't be loaded; the console has been told why."""
+
+
+def _loaded(load: Load, tell: Tell) -> Board:
+    try:
+        board = load(lines_to(tell))
+    except DriverError as fault:
+        tell(("fault", fault.code, str(fault.message), fault.hint, int(fault.exit_code)))
+        raise _FaultError from fault
+    _warm(board)
+    gc.collect()
+    gc.freeze()  # what is held stays in pages that children share
+    tell(("ready", board.version))
+    return board
+
+
+def _serve(board: Board, feed: Connection, questions: socket.socket) -> None:
+    while True:
+        ready, _, _ = select.select([feed.fileno(), questions.fileno()], [], [])
+        while feed.poll():  # news come first: who heard of a change, and asks, must see it
+            apply(board, feed.recv())
+        if questions.fileno() in ready:
+            message, descriptors, _, _ = socket.recv_fds(questions, 64, 1)
+            if not message:
+                return
+            _warm(board)
+            for descriptor in descriptors:
+                _answer_in_child(board, descriptor, feed, questions)
+
+
+def _warm(board: Board) -> None:
+    """Compute what every child would compute again. A fault in it is found, and reported, by the child."""
+    with contextlib.suppress(DriverError):
+        board.slices_by_node()
+        board.held()
+        board.fleet()
+
+
+def _answer_in_child(board: Board, descriptor: int, *others: Any) -> None:
+    with socket.socket(fileno=descriptor) as line:
+        if os.fork():
+            return
+        try:
+            for one in others:
+                one.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            _answer(board, line)
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # nobody waits for it any more
+        finally:
+            os._exit(0)
+
+
+def _answer(board: Board, line: socket.socket) -> None:
+    signal.setitimer(signal.ITIMER_REAL, 5.0)  # for the question to come; the signal ends the process
+    content = b"".join(iter(lambda: line.recv(1 << 16), b""))
+    if len(content) > _MOST_QUESTION:
+        line.sendall(refusal(413, "input.too-large", "the question is too long").packed())
+        return
+    question = json.loads(content)
+    signal.setitimer(signal.ITIMER_REAL, KINDS[question["ask"]].seconds)
+    soft = _held_memory() + _MORE_MEMORY
+    resource.setrlimit(resource.RLIMIT_AS, (soft, soft))
+    line.sendall(answer(board, question).packed())
+
+
+def _held_memory() -> int:
+    """Return the address space that this process has, in bytes; a large guess where the kernel does not say."""
+    try:
+        with open("/proc/self/statm", "rb") as file:  # noqa: PTH123  opened for every question
+            return int(file.read().split()[0]) * resource.getpagesize()
+    except OSError:
+        return 4 << 30

@@ -1,0 +1,124 @@
+"""The desk: where the console hands questions to the desk, and waits for the answers.
+
+In: how to load the board. Out: answers as bytes, messages about loading. At most a few questions are worked on at once;
+the rest wait their turn, and a question whose process was ended gets an answer that says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+from collections.abc import Callable
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Any
+
+from dra_driver.web.answers import MOST_BYTES, DeskAnswer, refusal, unpacked
+from dra_driver.web.desk import Load, run_desk
+from dra_driver.web.news import BoardNews
+from dra_driver.web.questions import KINDS, Asked
+
+_AT_ONCE = 4
+_MOST_WAITING = 64
+_GRACE_SECONDS = 0.5  # for the start of a child, beyond the time that its question may take
+
+
+class DeskLine:
+    """The desk's process and the way to it. `start` comes before any thread of the console."""
+
+    def __init__(self) -> None:
+        self._feed: Connection
+        self._questions: socket.socket
+        self._places: asyncio.Semaphore | None = None
+        self._waiting = 0
+        self.pid = 0
+
+    def start(self, load: Load) -> None:
+        """Start the desk, which begins to load."""
+        self._feed, feed = Pipe()
+        self._questions, questions = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.pid = os.fork()
+        if self.pid == 0:
+            self._feed.close()
+            self._questions.close()
+            run_desk(load, feed, questions)
+        feed.close()
+        questions.close()
+
+    def listen(self, heard: Callable[[tuple[Any, ...] | None], None]) -> None:
+        """Call back, in the running loop, with each message of the desk; with None once it is gone."""
+        loop = asyncio.get_running_loop()
+
+        def receive() -> None:
+            try:
+                while self._feed.poll():
+                    heard(self._feed.recv())
+            except (EOFError, OSError):
+                loop.remove_reader(self._feed.fileno())
+                heard(None)
+
+        loop.add_reader(self._feed.fileno(), receive)
+
+    def send(self, news: BoardNews) -> None:
+        """Send news of the board, from one thread at a time. Raises: OSError if the desk is gone."""
+        self._feed.send(news)
+
+    async def ask(self, question: Asked) -> DeskAnswer:
+        """Return the answer to a question."""
+        if self._places is None:
+            self._places = asyncio.Semaphore(_AT_ONCE)
+        if self._waiting >= _MOST_WAITING:
+            return refusal(503, "busy", "too many questions wait: try again in a moment")
+        self._waiting += 1
+        try:
+            async with self._places:
+                return await self._asked(question)
+        finally:
+            self._waiting -= 1
+
+    async def _asked(self, question: Asked) -> DeskAnswer:
+        seconds = KINDS[question["ask"]].seconds
+        ours, theirs = socket.socketpair()
+        with ours:
+            ours.setblocking(False)
+            with theirs:
+                try:
+                    socket.send_fds(self._questions, [b"?"], [theirs.fileno()])
+                except OSError:
+                    return refusal(503, "gone", "the console is ending")
+            try:
+                async with asyncio.timeout(seconds + _GRACE_SECONDS):
+                    content = await self._talk(ours, json.dumps(question).encode())
+            except TimeoutError:
+                content = b""
+            except OSError:
+                content = b""
+        return unpacked(content) or refusal(
+            422,
+            "question.too-slow",
+            f"this took longer than {seconds:g} s and was ended",
+            "a shorter expression, or a filter that leaves fewer devices, may be fast enough",
+        )
+
+    @staticmethod
+    async def _talk(line: socket.socket, content: bytes) -> bytes:
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(line, content)
+        line.shutdown(socket.SHUT_WR)
+        found = bytearray()
+        while chunk := await loop.sock_recv(line, 1 << 18):
+            found += chunk
+            if len(found) > MOST_BYTES:
+                return refusal(422, "input.too-large", "the answer is too large").packed()
+        return bytes(found)
+
+    def close(self) -> None:
+        """End the desk. Its children end by themselves."""
+        for one in (self._feed, self._questions):
+            with contextlib.suppress(OSError):
+                one.close()
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)

@@ -1,0 +1,116 @@
+"""The guard before every page: hosts, origins, sessions, the size of what is sent, and the headers of every answer.
+
+In: ASGI requests. Out: requests that may be answered. All others end here, with a page or a document that says why.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from dra_driver.web.answers import refusal
+from dra_driver.web.session import ConsoleSession
+
+MOST_BODY = 2 << 20  # bytes of a request
+ENTER = "/enter/"
+_CLOSED = """This console is open only to the browser that was sent here by the address that the command printed.
+That address works once. Start `dra-driver console` again to get a new one.
+"""
+
+
+def policy(nonce: str) -> str:
+    """Return the Content-Security-Policy of a page: its own modules, styles and answers, and nothing else."""
+    rules = {
+        "default-src": "'none'",
+        "script-src": "'self'",
+        "style-src": f"'self' 'nonce-{nonce}'",
+        "img-src": "'self'",
+        "connect-src": "'self'",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+        "frame-ancestors": "'none'",
+        "require-trusted-types-for": "'script'",
+        "trusted-types": "'none'",
+    }
+    return "; ".join(f"{name} {value}" for name, value in rules.items())
+
+
+_HEADERS = {
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "x-frame-options": "DENY",
+    "permissions-policy": "camera=(), microphone=(), geolocation=()",
+    "cache-control": "no-store",
+}
+
+
+class RequestGuard:
+    """ASGI middleware around all pages."""
+
+    def __init__(self, app: ASGIApp, session: ConsoleSession) -> None:
+        self._app, self._session = app, session
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """DeskAnswer a request, or refuse it."""
+        if scope["type"] != "http":
+            return
+        scope["csp_nonce"] = nonce = secrets.token_urlsafe(16)
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers["content-security-policy"] = policy(nonce)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        refused = self._refusal(scope)
+        if refused is not None:
+            await refused(scope, receive, send_with_headers)
+            return
+        await self._app(scope, _bounded(receive), send_with_headers)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        """Return why a request goes no further; None if it may."""
+        headers, path = Headers(scope=scope), str(scope["path"])
+        site = "" if path.startswith(ENTER) else headers.get("sec-fetch-site", "")
+        if not self._session.is_from_here(scope["method"], headers.get("host", ""), headers.get("origin", ""), site):
+            return PlainTextResponse("This request was not made by a page of the console.\n", 403)
+        if scope["method"] not in {"GET", "HEAD", "POST"}:
+            return PlainTextResponse("The console only reads.\n", 405)
+        if _length(headers) > MOST_BODY:
+            return _document(413, "input.too-large", f"at most {MOST_BODY >> 20} MiB are read")
+        if path.startswith(ENTER) or self._session.is_known(headers.get("cookie", "")):
+            return None
+        if path.startswith("/api/"):
+            return _document(401, "no-session", "this browser has no session", "start dra-driver console again")
+        return PlainTextResponse(_CLOSED, 401)
+
+
+def _document(status: int, code: str, message: str, hint: str = "") -> Response:
+    found = refusal(status, code, message, hint)
+    return Response(found.body, found.status, media_type="application/json")
+
+
+def _length(headers: Headers) -> int:
+    text = headers.get("content-length", "0")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else MOST_BODY + 1
+
+
+def _bounded(receive: Receive) -> Receive:
+    """Return a `receive` that ends a body which is longer than it may be, whatever its headers say."""
+    seen = 0
+
+    async def receive_some() -> Message:
+        nonlocal seen
+        message: dict[str, Any] = dict(await receive())
+        seen += len(message.get("body", b""))
+        return message if seen <= MOST_BODY else {"type": "http.disconnect"}
+
+    return receive_some

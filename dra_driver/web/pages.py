@@ -1,0 +1,71 @@
+"""The pages: one document, the modules and styles that it loads, and the way from a token to a cookie.
+
+In: requests that the guard let through. Out: files of `static`, none of which has anything of a cluster in it.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+
+from dra_driver import __version__
+from dra_driver.web.session import ConsoleSession
+
+_TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html"}
+_NONCE = "{nonce}"
+
+
+@cache
+def _files() -> dict[str, Traversable]:
+    """Return every file that may be asked for, by its path: what is not in this table does not exist."""
+    found: dict[str, Traversable] = {}
+
+    def add(folder: Traversable, prefix: str) -> None:
+        for one in folder.iterdir():
+            if one.is_dir():
+                add(one, f"{prefix}{one.name}/")
+            elif any(one.name.endswith(ending) for ending in _TYPES):
+                found[f"{prefix}{one.name}"] = one
+
+    add(files("dra_driver.web") / "static", "")
+    return found
+
+
+@cache
+def _content(path: str) -> bytes:
+    return _files()[path].read_bytes()
+
+
+async def index(request: Request) -> Response:
+    """Return the one document, with the nonce for styles that modules make."""
+    text = _content("index.html").decode().replace(_NONCE, request.scope["csp_nonce"]).replace("{version}", __version__)
+    return Response(text, media_type="text/html")
+
+
+async def static(request: Request) -> Response:
+    """Return a module, a style or a picture."""
+    path = request.path_params["path"]
+    if path not in _files():
+        return PlainTextResponse("There is no such file.\n", 404)
+    ending = path[path.rindex(".") :]
+    headers = {"cache-control": "private, max-age=3600"} if path.startswith("vendor/") else {}
+    return Response(_content(path), media_type=_TYPES[ending], headers=headers)
+
+
+def entering(session: ConsoleSession) -> object:
+    """Return the page that exchanges the token of the opened address for a cookie."""
+
+    async def enter(request: Request) -> Response:
+        cookie = session.exchange(request.path_params["token"])
+        if cookie is None:
+            text = "This address has been used already, or is not whole.\nStart `dra-driver console` again.\n"
+            return PlainTextResponse(text, 401)
+        answer = RedirectResponse("/", 303)
+        answer.set_cookie(session.cookie_name, cookie, httponly=True, samesite="strict", path="/")
+        return answer
+
+    return enter

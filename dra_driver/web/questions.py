@@ -1,0 +1,98 @@
+"""The questions that a page may ask of the board, and the bounds of each.
+
+In: a question as a mapping of texts. Out: the view that answers it. All values are checked: they come from a browser.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+from dra_driver.model.errors import InputError
+from dra_driver.model.wire import Wire
+from dra_driver.views.board.board import Board
+from dra_driver.views.board.device_page import device_page
+from dra_driver.views.board.fleet_page import MOST_NODES, FleetFilter, fleet_page, fleet_summary
+from dra_driver.views.board.playground import Trial, completions, explain_on, play
+
+Asked = Mapping[str, Any]
+QUICK_SECONDS = 0.9  # for what someone waits for while typing
+LONG_SECONDS = 20.0
+_MOST_TEXT = 32 << 10  # characters of a value
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionKind:
+    """How a kind of question is answered, and for how many seconds it may be worked on."""
+
+    answer: Callable[[Board, Asked], Wire]
+    seconds: float = QUICK_SECONDS
+
+
+def _text(question: Asked, name: str, most: int = _MOST_TEXT) -> str:
+    value = question.get(name, "")
+    if not isinstance(value, str) or len(value) > most:
+        raise InputError("question", f"{name} is not a text of at most {most:,} characters")
+    return value
+
+
+def _count(question: Asked, name: str, default: int, most: int) -> int:
+    value = question.get(name, default)
+    text = str(value)
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise InputError("question", f"{name} is not a number from 0 to {most:,}")
+    return min(int(text), most)
+
+
+def _summary(board: Board, _question: Asked) -> Wire:
+    return fleet_summary(board).wire()
+
+
+def _fleet(board: Board, question: Asked) -> Wire:
+    fields = ("name", "labels", "model", "namespace", "state", "expression")
+    wanted = FleetFilter(**{name: _text(question, name) for name in fields})
+    offset = _count(question, "offset", 0, 10**8)
+    return fleet_page(board, wanted, offset, _count(question, "count", MOST_NODES, MOST_NODES)).wire()
+
+
+def _device(board: Board, question: Asked) -> Wire:
+    return device_page(board, *(_text(question, name) for name in ("node", "pool", "device"))).wire()
+
+
+def _trial(question: Asked) -> Trial:
+    gates = question.get("gates") or {}
+    if not isinstance(gates, dict) or len(gates) > 20 or not all(isinstance(on, bool) for on in gates.values()):
+        raise InputError("question", "gates is not a mapping of names to true or false")
+    environment = _text(question, "environment") or "new"
+    if environment not in {"new", "stored"}:
+        raise InputError("question", "environment is new or stored")
+    return Trial(
+        _text(question, "expression"),
+        _text(question, "kubernetes"),
+        tuple(gates.items()),
+        cast("Literal['new', 'stored']", environment),
+    )
+
+
+def _selector(board: Board, question: Asked) -> Wire:
+    return play(board, _trial(question)).wire()
+
+
+def _selector_on(board: Board, question: Asked) -> Wire:
+    place = (_text(question, name) for name in ("node", "pool", "device"))
+    return explain_on(board, _trial(question), *place).wire()
+
+
+def _completions(board: Board, question: Asked) -> Wire:
+    return {"candidates": completions(board, _trial(question), _text(question, "before"))}
+
+
+KINDS: dict[str, QuestionKind] = {
+    "summary": QuestionKind(_summary, LONG_SECONDS),
+    "fleet": QuestionKind(_fleet),
+    "device": QuestionKind(_device),
+    "selector": QuestionKind(_selector),
+    "selector/explain": QuestionKind(_selector_on),
+    "selector/completions": QuestionKind(_completions),
+}

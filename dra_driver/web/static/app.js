@@ -1,0 +1,119 @@
+// The frame of all pages: navigation, keys, theme, and the line to the console.
+
+import { connect, on } from "./api.js";
+import { h, number, replace } from "./dom.js";
+import { fleetPage } from "./fleet.js";
+import { playgroundPage } from "./playground.js";
+import { onSummary } from "./summary.js";
+
+const PAGES = [
+  { name: "fleet", title: "Fleet", key: "f", open: fleetPage },
+  { name: "playground", title: "Selectors", key: "s", open: playgroundPage },
+];
+
+const main = document.getElementById("main");
+const notice = document.getElementById("notice");
+const nav = document.getElementById("nav");
+let close = () => {};
+let current = "";
+
+// Shows a text that concerns the whole console; "" takes it away.
+function announce(text) {
+  notice.textContent = text;
+  notice.hidden = !text;
+}
+
+function route() {
+  const [name, ...rest] = location.hash.replace(/^#\/?/, "").split("?");
+  const page = PAGES.find((one) => one.name === name) ?? PAGES[0];
+  const parameters = new URLSearchParams(rest.join("?"));
+  close();
+  current = page.name;
+  document.title = `${page.title} – dra-driver console`;
+  for (const link of nav.children) {
+    if (link.dataset.page === page.name) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  replace(main);
+  main.className = `page-${page.name}`;
+  close = page.open(main, parameters) ?? (() => {});
+}
+
+replace(nav, PAGES.map((page) =>
+  h("a", { href: `#/${page.name}`, "data-page": page.name, title: `${page.title} (g ${page.key})` }, page.title)));
+
+// -- theme ------------------------------------------------------------------------------------------------------------
+const THEMES = ["auto", "light", "dark"];
+const theme = document.getElementById("theme");
+function dress(name) {
+  document.documentElement.dataset.theme = name;
+  theme.textContent = { auto: "Auto", light: "Light", dark: "Dark" }[name];
+  theme.setAttribute("aria-label", `Theme: ${name}`);
+  localStorage.setItem("theme", name);
+  dispatchEvent(new Event("themechange"));
+}
+theme.addEventListener("click", () => {
+  dress(THEMES[(THEMES.indexOf(document.documentElement.dataset.theme) + 1) % THEMES.length]);
+});
+const stored = localStorage.getItem("theme");
+dress(THEMES.includes(stored) ? stored : "auto");
+
+// -- keys -------------------------------------------------------------------------------------------------------------
+const KEYS = [
+  ...PAGES.map((page) => [`g ${page.key}`, `go to ${page.title}`]),
+  ["/", "go to the first field of the page"],
+  ["← ↑ → ↓", "from device to device, on the map"],
+  ["Enter", "look at a device; Escape closes it"],
+  ["Ctrl-Space", "complete, in the editor"],
+  ["?", "this list"],
+];
+const keys = h("dialog", { class: "keys", "aria-label": "Keys" },
+  h("h2", {}, "Keys"),
+  h("dl", {}, KEYS.map(([key, text]) => [h("dt", {}, h("kbd", {}, key)), h("dd", {}, text)])),
+  h("form", { method: "dialog" }, h("button", {}, "Close")));
+document.body.append(keys);
+keys.querySelector("form").addEventListener("submit", (event) => { event.preventDefault(); keys.close(); });
+document.getElementById("help").addEventListener("click", () => keys.showModal());
+
+let isGoing = false;
+addEventListener("keydown", (event) => {
+  const isTyping = event.target.closest?.("input, textarea, select, .cm-editor");
+  if (isTyping || event.ctrlKey || event.metaKey || event.altKey || keys.open) return;
+  if (isGoing) {
+    isGoing = false;
+    const page = PAGES.find((one) => one.key === event.key);
+    if (page) location.hash = `#/${page.name}`;
+  } else if (event.key === "g") {
+    isGoing = true;
+    setTimeout(() => { isGoing = false; }, 1500);
+  } else if (event.key === "?") {
+    keys.showModal();
+  } else if (event.key === "/") {
+    event.preventDefault();
+    main.querySelector("input, .cm-content")?.focus();
+  }
+});
+
+// -- the line to the console ------------------------------------------------------------------------------------------
+const link = document.getElementById("link");
+connect((isOpen) => {
+  link.textContent = isOpen ? "live" : "no connection";
+  link.classList.toggle("lost", !isOpen);
+  if (isOpen) announce("");
+  else announce("The console does not answer. It may have been ended; this page tries again by itself.");
+});
+on("progress", ({ noun, done, total }) => {
+  link.textContent = total ? `${number(done)} of ${number(total)} ${noun}` : `${number(done)} ${noun}`;
+});
+on("version", () => { link.textContent = "live"; });
+onSummary((summary) => {
+  const title = summary.gates || "the gates have the version's defaults";
+  replace(document.getElementById("source"), h("span", { title }, `${summary.source} · Kubernetes ${summary.kubernetes}`));
+});
+
+addEventListener("hashchange", () => {
+  const name = location.hash.replace(/^#\/?/, "").split("?")[0];
+  route();
+  if (name !== current) main.focus();
+});
+route();

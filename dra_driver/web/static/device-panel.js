@@ -1,0 +1,50 @@
+// A device looked at: what it publishes, who holds it since when, what it could be cut into.
+
+import { ask } from "./api.js";
+import { copied, h, plural, replace, since } from "./dom.js";
+
+const rows = (pairs) => h("table", {}, h("tbody", {}, pairs.map(({ name, value }) =>
+  h("tr", {}, h("td", { class: "mono" }, name), h("td", { class: "mono" }, value)))));
+
+const section = (title, ...children) => h("section", {}, h("h3", {}, title), children);
+
+function drawHolder(one) {
+  return h("div", { class: "card" },
+    h("div", {}, h("b", {}, `${one.namespace}/${one.claim}`), one.adminAccess ? h("span", { class: "muted" }, " admin access") : null),
+    h("div", { class: "muted" }, "request ", h("span", { class: "mono" }, one.request), ", since ", since(one.since)),
+    one.pods.length ? h("div", {}, one.pods.map((pod) => h("div", {}, `pod ${pod.name}`, pod.phase ? h("span", { class: "muted" }, ` ${pod.phase}`) : null)))
+      : h("div", { class: "muted" }, "no pod uses it"),
+    h("div", { class: "mono muted" }, one.device));
+}
+
+const drawTaint = (one) => h("div", { class: "message bad" },
+  h("b", {}, one.key), one.value ? `=${one.value}` : "", ` ${one.effect}`, one.since ? [", since ", since(one.since)] : null);
+
+function draw(panel, found, close) {
+  const uuid = found.attributes.find((one) => one.name.endsWith("uuid"))?.value;
+  replace(panel,
+    h("header", {}, h("h2", {}, found.device),
+      h("button", { class: "quiet", type: "button", onclick: close, "aria-label": "Close the device" }, "×")),
+    h("div", { class: "muted" }, `node ${found.node}, pool ${found.pool}, driver ${found.driver}`),
+    found.memory ? h("div", {}, found.memory) : null,
+    found.published ? null : h("div", { class: "message warn" }, "No device of this name is published by itself: it is cut into parts, or gone."),
+    found.taints.map(drawTaint),
+    section(found.holders.length ? `Held by ${plural(found.holders.length, "claim")}` : "Held by nobody", found.holders.map(drawHolder)),
+    Object.keys(found.placements).length
+      ? section("Could be cut into", rows(Object.entries(found.placements).map(([name, value]) => ({ name, value: plural(value, "placement") })))) : null,
+    section("Capacity", rows(found.capacity)),
+    section("Attributes", rows(found.attributes)),
+    uuid ? h("section", {}, h("button", { type: "button", onclick: (event) => copied(event.target, uuid) }, "Copy the UUID")) : null);
+}
+
+// Fills a panel with a device; a fault is shown in its place.
+export async function showDevice(panel, place, close) {
+  try {
+    draw(panel, await ask("device", place, { lane: "device" }), close);
+  } catch (error) {
+    if (error.name === "AbortError") return;
+    replace(panel, h("header", {}, h("h2", {}, place.device),
+      h("button", { class: "quiet", type: "button", onclick: close, "aria-label": "Close the device" }, "×")),
+    h("div", { class: "message bad" }, error.message, error.hint ? ` (${error.hint})` : ""));
+  }
+}

@@ -1,0 +1,57 @@
+// Elements from data: names and texts only. Nothing here, or anywhere else in these modules, parses markup.
+
+// h("button", {class: "quiet", onclick: f, "aria-label": "Close"}, "×"): attributes, listeners (on…), children.
+export function h(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name === "value" || name === "checked" || name === "disabled" || name === "hidden") element[name] = value;
+    else element.setAttribute(name, value === true ? "" : String(value));
+  }
+  append(element, children);
+  return element;
+}
+
+// Adds children: elements, texts and numbers; lists of them; null and false stand for nothing.
+export function append(element, children) {
+  for (const child of children) {
+    if (child === null || child === undefined || child === false) continue;
+    if (Array.isArray(child)) append(element, child);
+    else element.append(child instanceof Node ? child : document.createTextNode(String(child)));
+  }
+}
+
+export function replace(element, ...children) {
+  element.replaceChildren();
+  append(element, children);
+  return element;
+}
+
+export const number = (value) => Number(value).toLocaleString("en-US");
+export const plural = (count, word, words = `${word}s`) => `${number(count)} ${count === 1 ? word : words}`;
+
+// Calls a function once its calls have ceased for some milliseconds.
+export function calmed(milliseconds, action) {
+  let timer = 0;
+  return (...values) => {
+    clearTimeout(timer);
+    timer = setTimeout(() => action(...values), milliseconds);
+  };
+}
+
+// "3 h ago", with the time itself as the title.
+export function since(time) {
+  const at = Date.parse(time ?? "");
+  if (Number.isNaN(at)) return h("span", { class: "muted" }, "unknown");
+  const seconds = Math.max(0, (Date.now() - at) / 1000);
+  const [size, unit] = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]].find(([one]) => seconds >= one) ?? [1, "s"];
+  return h("time", { datetime: time, title: time }, `${Math.floor(seconds / size)} ${unit} ago`);
+}
+
+export async function copied(button, text) {
+  await navigator.clipboard.writeText(text);
+  const before = button.textContent;
+  button.textContent = "Copied";
+  setTimeout(() => { button.textContent = before; }, 1500);
+}

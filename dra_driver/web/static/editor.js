@@ -1,0 +1,102 @@
+// The editor for an expression: highlighting, completion from the devices at hand, squiggles where Kubernetes points.
+
+import { ask } from "./api.js";
+import { cel } from "./cel-language.js";
+import { autocompletion, closeBrackets, closeBracketsKeymap, completionKeymap } from "./vendor/codemirror-autocomplete.js";
+import { defaultKeymap, history, historyKeymap } from "./vendor/codemirror-commands.js";
+import { bracketMatching, HighlightStyle, syntaxHighlighting } from "./vendor/codemirror-language.js";
+import { setDiagnostics } from "./vendor/codemirror-lint.js";
+import { EditorState } from "./vendor/codemirror-state.js";
+import { drawSelection, EditorView, keymap, placeholder } from "./vendor/codemirror-view.js";
+import { tags } from "./vendor/lezer-highlight.js";
+
+const nonce = document.querySelector('meta[name="csp-nonce"]').content;
+
+const colours = HighlightStyle.define([
+  { tag: tags.string, color: "var(--good)" },
+  { tag: tags.number, color: "var(--warn)" },
+  { tag: tags.keyword, color: "var(--accent)", fontWeight: "600" },
+  { tag: tags.standard(tags.variableName), color: "var(--accent)" },
+  { tag: tags.propertyName, color: "var(--ink)" },
+  { tag: tags.operator, color: "var(--muted)" },
+  { tag: tags.comment, color: "var(--muted)", fontStyle: "italic" },
+]);
+
+const look = EditorView.theme({
+  "&": { fontSize: "13px", backgroundColor: "transparent" },
+  "&.cm-focused": { outline: "none" },
+  ".cm-content": { fontFamily: "var(--mono)", padding: "9px 0", minHeight: "84px", caretColor: "var(--ink)" },
+  ".cm-line": { padding: "0 12px" },
+  ".cm-cursor": { borderLeftColor: "var(--ink)" },
+  ".cm-tooltip": { backgroundColor: "var(--raised)", border: "1px solid var(--line)", color: "var(--ink)", borderRadius: "5px" },
+  ".cm-tooltip-autocomplete ul li[aria-selected]": { backgroundColor: "var(--accent)", color: "var(--accent-ink)" },
+  ".cm-completionDetail": { color: "inherit", opacity: "0.75", fontStyle: "normal", marginLeft: "1em" },
+  ".cm-placeholder": { color: "var(--muted)" },
+  ".cm-lintRange-error": { backgroundImage: "none", textDecoration: "underline wavy var(--bad)", textUnderlineOffset: "3px" },
+  "&.cm-focused .cm-selectionBackground, .cm-selectionBackground": { backgroundColor: "color-mix(in srgb, var(--accent) 28%, transparent) !important" },
+});
+
+// Replaces a selection that is typed over. Left to the browser, that makes elements with style attributes, which the
+// policy of the page forbids.
+const typedOver = EditorView.domEventHandlers({
+  beforeinput(event, view) {
+    if (event.inputType !== "insertText" || !event.data || view.composing || view.state.selection.main.empty) return false;
+    event.preventDefault();
+    const { from, to } = view.state.selection.main;
+    const insert = () => view.state.update(view.state.replaceSelection(event.data), { userEvent: "input.type", scrollIntoView: true });
+    if (!view.state.facet(EditorView.inputHandler).some((handle) => handle(view, from, to, event.data, insert))) view.dispatch(insert());
+    return true;
+  },
+});
+
+// Returns candidates for what stands before the cursor, from the devices at hand.
+async function complete(context, rules) {
+  const before = context.state.sliceDoc(Math.max(0, context.pos - 2000), context.pos);
+  if (!context.explicit && !/[\w."[]$/.test(before)) return null;
+  const found = await ask("selector/completions", { before, ...rules() }, { post: true, lane: "completions" }).catch(() => null);
+  if (!found?.candidates.length) return null;
+  return {
+    from: context.pos - found.candidates[0].replaces,
+    options: found.candidates.map((one) => ({ label: one.text, detail: one.meaning, type: one.text.endsWith("(") ? "function" : "property" })),
+    filter: false,
+  };
+}
+
+// Makes an editor. `changed` is called with the text after each change; `rules` returns what the expression is judged by.
+export function makeEditor(text, changed, rules) {
+  const view = new EditorView({
+    state: EditorState.create({
+      doc: text,
+      extensions: [
+        EditorView.cspNonce.of(nonce),
+        history(), drawSelection(), bracketMatching(), closeBrackets(), cel, syntaxHighlighting(colours), look,
+        EditorView.lineWrapping, typedOver,
+        EditorView.contentAttributes.of({ "aria-label": "CEL selector", spellcheck: "false", autocapitalize: "off" }),
+        placeholder("device.driver == \"gpu.nvidia.com\""),
+        autocompletion({ override: [(context) => complete(context, rules)] }),
+        keymap.of([...closeBracketsKeymap, ...completionKeymap, ...historyKeymap, ...defaultKeymap]),
+        EditorView.updateListener.of((update) => { if (update.docChanged) changed(update.state.doc.toString()); }),
+      ],
+    }),
+  });
+  return {
+    element: view.dom,
+    text: () => view.state.doc.toString(),
+    write(value) { view.dispatch({ changes: { from: 0, to: view.state.doc.length, insert: value } }); },
+    focus() { view.focus(); },
+    close() { view.destroy(); },
+    // Underlines what Kubernetes' message points at: a line and a column, both from 1, or nothing.
+    point(position, message) {
+      if (!position) {
+        view.dispatch(setDiagnostics(view.state, []));
+        return;
+      }
+      const document = view.state.doc;
+      const line = document.line(Math.min(Math.max(position.line, 1), document.lines));
+      const at = Math.min(line.from + position.column - 1, line.to);
+      const from = at === line.to && at > line.from ? at - 1 : at;
+      const end = Math.max(from + 1, from + (/^\w+/.exec(document.sliceString(from, line.to))?.[0].length ?? 1));
+      view.dispatch(setDiagnostics(view.state, [{ from, to: Math.min(end, Math.max(line.to, from)), severity: "error", message }]));
+    },
+  };
+}

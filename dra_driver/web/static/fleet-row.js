@@ -1,0 +1,97 @@
+// A node as a row: its devices as tiles by NUMA node, each tile's parts to scale.
+
+import { h, plural } from "./dom.js";
+
+
+const short = (root) => root.replace(/^pci0000:/, "");
+
+function describe(tile) {
+  const parts = tile.parts.filter((part) => part.device).map((part) => {
+    const held = part.holders.length ? `, held by ${part.holders.join(", ")}` : "";
+    const taints = part.taints.length ? `, taints ${part.taints.join(", ")}` : "";
+    return `${part.label || part.device} ${part.state}${held}${taints}`;
+  });
+  const place = [tile.numa !== "-" && `NUMA ${tile.numa}`, tile.pcieRoot !== "-" && `PCIe root ${short(tile.pcieRoot)}`];
+  return [`${tile.name}: ${tile.product}, ${tile.state}`, ...place.filter(Boolean), ...parts].join("; ");
+}
+
+// The bus number in the name of a GPU, such as 1b in gpu-0000-1b-00-0: enough to tell those of a node apart.
+const busOf = (tile) => (tile.kind === "gpu" && /^gpu-\w{4}-(\w{2})-/.exec(tile.name)?.[1]) || "";
+
+function drawPart(part, tile) {
+  const isDim = part.matches === false;
+  const element = h("div", { class: `part state-${part.state}${isDim ? " dim" : ""}` });
+  element.style.left = `${part.start * 100}%`;
+  element.style.width = `calc(${part.size * 100}% - ${part.size < 1 ? 1 : 0}px)`;
+  const text = part.holders.length ? part.holders[0].split("/").pop() : tile.parts.length > 1 ? part.label : busOf(tile);
+  if (text && part.size >= 0.24) element.append(h("span", {}, text));
+  return element;
+}
+
+// Returns a device as a button. Buttons are reached by arrow keys, so only one of the map is in the order of Tab.
+function drawTile(tile, node) {
+  const text = describe(tile);
+  const element = h("button", {
+    type: "button",
+    class: tile.kind === "gpu" ? "tile" : "tile other",
+    tabindex: "-1",
+    title: text.replaceAll("; ", "\n"),
+    "aria-label": text,
+    "data-node": node,
+    "data-pool": tile.pool,
+    "data-device": tile.name,
+  });
+  for (const part of tile.parts) element.append(drawPart(part, tile));
+  return element;
+}
+
+function byNuma(tiles) {
+  const groups = new Map();
+  for (const tile of tiles) {
+    if (!groups.has(tile.numa)) groups.set(tile.numa, []);
+    groups.get(tile.numa).push(tile);
+  }
+  return [...groups];
+}
+
+// Puts each other device (a network card, say) behind the GPU that is at the same PCIe root.
+function inOrder(tiles) {
+  const gpus = tiles.filter((tile) => tile.kind === "gpu");
+  const others = tiles.filter((tile) => tile.kind !== "gpu");
+  const found = [];
+  for (const gpu of gpus) {
+    found.push(gpu);
+    for (const other of others) if (other.pcieRoot !== "-" && other.pcieRoot === gpu.pcieRoot) found.push(other);
+  }
+  return [...found, ...others.filter((other) => !found.includes(other))];
+}
+
+function drawNuma(numa, tiles, node) {
+  const roots = [...new Set(tiles.map((tile) => tile.pcieRoot).filter((root) => root !== "-"))];
+  const domains = [...new Set(tiles.map((tile) => tile.linkDomain).filter((domain) => domain !== "-"))];
+  const box = h("div", { class: "tiles" });
+  for (const tile of inOrder(tiles)) box.append(drawTile(tile, node));
+  return h("div", { class: "numa" }, box,
+    h("div", { class: domains.length ? "foot linked" : "foot" },
+      h("span", {}, numa === "-" ? "" : `NUMA ${numa}`),
+      roots.length ? h("span", { title: `PCIe roots ${roots.join(", ")}` }, `roots ${roots.map(short).join(" ")}`) : null,
+      domains.length ? h("span", { title: `NVLink domains ${domains.join(", ")}` }, `NVLink ${domains.map((one) => one.slice(0, 8)).join(" ")}`) : null));
+}
+
+export function drawRow(row) {
+  const gpus = row.tiles.filter((tile) => tile.kind === "gpu");
+  const products = [...new Set(gpus.map((tile) => tile.product))].filter(Boolean);
+  const faults = [!row.ready && "not ready", !row.schedulable && "cordoned"].filter(Boolean).join(", ");
+  const groups = byNuma(row.tiles);
+  return h("div", { class: "row", "aria-label": `node ${row.node}` },
+    h("div", { class: "who" },
+      h("b", { title: row.node }, row.node),
+      h("span", { title: products.join(", ") }, `${plural(gpus.length, "GPU")}${products.length ? ` · ${products.join(", ")}` : ""}`),
+      faults ? h("span", { class: "bad" }, faults) : null),
+    groups.map(([numa, tiles]) => {
+      const element = drawNuma(numa, tiles, row.node);
+      element.style.flexGrow = String(Math.max(1, tiles.filter((tile) => tile.kind === "gpu").length));
+      return element;
+    }));
+}
+

@@ -1,0 +1,151 @@
+// The fleet page: figures, filters, and the map of all nodes with a device looked at beside it.
+
+import { permalink } from "./address.js";
+import { ask, isOld, on } from "./api.js";
+import { showDevice } from "./device-panel.js";
+import { calmed, h, number, plural, replace } from "./dom.js";
+import { drawRow } from "./fleet-row.js";
+import { drawStrip } from "./strip.js";
+import { onSummary } from "./summary.js";
+import { VirtualList } from "./virtual-list.js";
+
+const ROW = 76, PAGE = 40, FEW = 12; // pixels of a row, nodes of a page, nodes that need no strip
+const STATES = [["free", "free"], ["held", "held"], ["tainted", "tainted or sick"], ["withheld", "withheld"]];
+const FIELDS = [
+  ["name", "node", ""],
+  ["model", "model", ""],
+  ["namespace", "held by namespace", ""],
+  ["labels", "labels: zone=a,!spot", ""],
+  ["expression", "selector: device.attributes[\"gpu.nvidia.com\"].memoryBandwidth > 3000000000000", "wide"],
+];
+
+export function fleetPage(main, parameters) {
+  const filter = Object.fromEntries([...FIELDS.map(([name]) => name), "state"].map((name) => [name, parameters.get(name) ?? ""]));
+  const figures = h("div", { class: "figures", role: "group", "aria-label": "The fleet in figures" });
+  const said = h("span", { class: "muted", role: "status" });
+  const fault = h("div", { class: "message bad", role: "alert", hidden: true });
+  const panel = h("aside", { class: "panel", "aria-label": "A device", hidden: true });
+  let selected = null;
+  let summary = null;
+
+  const list = new VirtualList({ height: ROW, size: PAGE, label: "Nodes", draw, load });
+  const strip = drawStrip((index) => { list.element.scrollTop = index * ROW; });
+
+  async function load(offset) {
+    const found = await ask("fleet", { ...filter, offset, count: PAGE });
+    return { total: found.matching, rows: found.nodes, of: found.total };
+  }
+
+  function draw(row) {
+    const element = drawRow(row);
+    for (const tile of element.querySelectorAll(".tile")) mark(tile);
+    return element;
+  }
+
+  const placeOf = (tile) => ({ node: tile.dataset.node, pool: tile.dataset.pool, device: tile.dataset.device });
+  const isSame = (one, other) => one && other && one.node === other.node && one.pool === other.pool && one.device === other.device;
+  function mark(tile) {
+    if (isSame(placeOf(tile), selected)) tile.setAttribute("aria-selected", "true");
+    else tile.removeAttribute("aria-selected");
+  }
+
+  async function refresh(options) {
+    try {
+      await list.refresh(options);
+      fault.hidden = true;
+      const isFiltered = Object.values(filter).some(Boolean);
+      said.textContent = isFiltered ? `${plural(list.total, "node")} of ${number(summary?.nodes ?? list.total)}` : "";
+      const first = list.element.querySelector(".tile");
+      if (first && !list.element.querySelector('.tile[tabindex="0"]')) first.tabIndex = 0;
+      strip.element.hidden = isFiltered || list.total < FEW;
+    } catch (error) {
+      if (isOld(error) || error.status === 503) return;
+      fault.textContent = `${error.message}${error.hint ? ` (${error.hint})` : ""}`;
+      fault.hidden = false;
+    }
+  }
+
+  function choose(tile) {
+    selected = placeOf(tile);
+    for (const one of list.element.querySelectorAll(".tile")) mark(one);
+    panel.hidden = false;
+    showDevice(panel, selected, unchoose);
+  }
+
+  function unchoose() {
+    const before = list.element.querySelector('.tile[aria-selected="true"]');
+    selected = null;
+    panel.hidden = true;
+    if (before) {
+      mark(before);
+      before.focus();
+    }
+  }
+
+  // Moves the focus from device to device: left and right in a node, up and down between nodes.
+  function walk(event) {
+    const tile = event.target.closest(".tile");
+    if (!tile) return;
+    const row = tile.closest(".row");
+    const tiles = [...row.querySelectorAll(".tile")];
+    const at = tiles.indexOf(tile);
+    const steps = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0], Home: [0, -at], End: [0, tiles.length - 1 - at] };
+    if (!(event.key in steps)) return;
+    event.preventDefault();
+    const [down, right] = steps[event.key];
+    const index = Number(row.dataset.index) + down;
+    if (index < 0 || index >= list.total) return;
+    list.reveal(index);
+    const others = down ? [...(list.shown.get(index)?.querySelectorAll(".tile") ?? [])] : tiles;
+    const next = others[Math.min(Math.max(at + right, 0), others.length - 1)];
+    if (!next) return;
+    tile.tabIndex = -1;
+    next.tabIndex = 0;
+    next.focus({ preventScroll: true });
+  }
+
+  list.element.addEventListener("click", (event) => {
+    const tile = event.target.closest(".tile");
+    if (tile) choose(tile);
+  });
+  list.element.addEventListener("keydown", walk);
+  const escape = (event) => { if (event.key === "Escape" && selected) unchoose(); };
+  addEventListener("keydown", escape);
+
+  function changed() {
+    permalink("fleet", filter);
+    refresh({ fromTop: true });
+  }
+  const typed = calmed(250, changed);
+  const inputs = FIELDS.map(([name, hint, kind]) => h("input", {
+    type: "search", class: kind, placeholder: hint, value: filter[name], "aria-label": `Filter by ${hint.split(":")[0]}`, spellcheck: "false",
+    oninput: (event) => { filter[name] = event.target.value; typed(); },
+  }));
+
+  function drawFigures() {
+    if (!summary) return;
+    const buttons = STATES.map(([state, word]) => h("button", {
+      class: "figure", type: "button", "aria-pressed": String(filter.state === state), title: `Show nodes with GPUs that are ${word}`,
+      onclick: () => { filter.state = filter.state === state ? "" : state; drawFigures(); changed(); },
+    }, h("span", { class: `swatch state-${state}` }), h("span", {}, h("b", {}, number(summary.states[state])), ` ${word}`)));
+    replace(figures,
+      h("div", { class: "figure plain" }, h("span", {}, h("b", {}, number(summary.nodes)), ` ${summary.nodes === 1 ? "node" : "nodes"}`)),
+      h("div", { class: "figure plain" }, h("span", {}, h("b", {}, number(summary.gpus)), " GPUs"), h("span", { class: "muted" }, Object.keys(summary.products).slice(0, 3).join(", "))),
+      buttons,
+      summary.unseen.map((one) => h("div", { class: "message warn" }, `${one.kind}s ${one.partial ? "of other namespaces " : ""}may not be read`)));
+    strip.show(summary.strip);
+  }
+
+  replace(main, figures, h("div", { class: "filters", role: "search" }, inputs, said), fault, strip.element,
+    h("div", { class: "split" }, list.element, panel));
+
+  const ends = [
+    onSummary((found) => { summary = found; drawFigures(); }),
+    on("version", calmed(120, () => {
+      refresh();
+      if (selected) showDevice(panel, selected, unchoose);
+    })),
+  ];
+  refresh();
+  return () => { for (const end of ends) end(); removeEventListener("keydown", escape); list.close(); strip.close(); };
+}

@@ -1,0 +1,79 @@
+"""A headless Chromium, and a page that is open on a console. Whatever a page reports as wrong fails its test."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.console_process import running_console
+
+sync_api = pytest.importorskip(
+    "playwright.sync_api", reason="make test-browser installs playwright", exc_type=ImportError
+)
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+OPENED = Callable[..., Any]
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on this machine: apt-get install chromium")
+    with sync_api.sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        yield opened
+        opened.close()
+
+
+class Faults:
+    """What a page did that no page of ours does: errors, violations of its policy, requests that leave its origin."""
+
+    def __init__(self, page: Any, origin: str) -> None:
+        self.found: list[str] = []
+        page.on("console", self._console)
+        page.on("pageerror", lambda error: self.found.append(f"error: {error}"))
+        page.on("request", lambda request: self._request(request.url, origin))
+        page.add_init_script(
+            "addEventListener('securitypolicyviolation',"
+            " (e) => console.error(`CSP: ${e.violatedDirective} ${e.blockedURI}`))"
+        )
+
+    def _console(self, message: Any) -> None:
+        if message.type in {"error", "warning"} and "Failed to load resource" not in message.text:
+            self.found.append(f"{message.type}: {message.text}")
+
+    def _request(self, url: str, origin: str) -> None:
+        if not url.startswith((f"{origin}/", "data:")):
+            self.found.append(f"left the origin: {url}")
+
+
+@pytest.fixture
+def open_console(browser: Any) -> Iterator[OPENED]:
+    """Return a function that starts a console with some options and opens it in a browser of its own."""
+    with ExitStack() as stack:
+        faults: list[Faults] = []
+
+        def opened(*words: str, scheme: str = "light", env: dict[str, str] | None = None) -> Any:
+            console = stack.enter_context(running_console(*words, env=env))
+            context = browser.new_context(viewport={"width": 1400, "height": 800}, color_scheme=scheme)
+            stack.callback(context.close)
+            context.grant_permissions(["clipboard-read", "clipboard-write"], origin=console.origin)
+            page = context.new_page()
+            page.set_default_timeout(20_000)
+            faults.append(Faults(page, console.origin))
+            page.goto(console.address)
+            return page
+
+        yield opened
+        assert [fault for one in faults for fault in one.found] == []
+
+
+@pytest.fixture(scope="session")
+def axe() -> str:
+    """The text of axe-core, which is run in a page by the browser's own debugger, not by the page."""
+    package = pytest.importorskip("axe_playwright_python")
+    return (Path(package.__file__).parent / "axe.min.js").read_text()

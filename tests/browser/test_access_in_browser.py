@@ -1,0 +1,25 @@
+"""The pages for everybody: axe-core finds nothing serious, in light and dark."""
+
+from __future__ import annotations
+
+import pytest
+
+RULES = "axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice']})"
+PAGES = {"fleet": ".tile", "playground": ".device"}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious(open_console, axe, scheme):
+    page = open_console("--fleet", "demo-h100", scheme=scheme)
+    page.wait_for_selector(".tile")
+    for name, seen in PAGES.items():
+        page.evaluate(f"location.hash = '#/{name}'")
+        page.wait_for_selector(seen)
+        page.evaluate(axe)
+        found = page.evaluate(RULES)["violations"]
+        serious = [
+            (one["id"], one["nodes"][0]["html"][:200], one["nodes"][0].get("failureSummary"))
+            for one in found
+            if one["impact"] in {"serious", "critical"}
+        ]
+        assert serious == [], name

@@ -1,0 +1,53 @@
+"""The map of the fleet in a browser."""
+
+from __future__ import annotations
+
+import re
+
+FLEET = ("--fleet", "demo-h100")
+
+
+def test_the_token_leaves_the_address_and_the_fleet_is_drawn(open_console):
+    page = open_console(*FLEET)
+    page.wait_for_selector(".tile")
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/(#.*)?", page.url)
+    assert page.locator(".row").count() == 1
+    assert page.locator(".tile:not(.other)").count() == 8
+    assert page.locator(".tile.other").count() == 8, "the network cards"
+    page.wait_for_selector('#source:has-text("demo-h100 · Kubernetes 1.35")')
+    assert page.evaluate("document.cookie") == "", "scripts do not get the session"
+
+
+def test_a_device_is_looked_at_with_the_keyboard_alone(open_console):
+    page = open_console(*FLEET)
+    page.wait_for_selector('.tile[tabindex="0"]')
+    page.locator('.tile[tabindex="0"]').focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".panel h2")
+    assert page.locator(".panel h2").inner_text() == "gpu-0000-43-00-0"
+    assert "Hopper" in page.locator(".panel").inner_text()
+    page.keyboard.press("Escape")
+    assert page.locator(".panel").is_hidden()
+
+
+def test_a_selector_in_the_filter_dims_what_it_does_not_accept(open_console):
+    page = open_console(*FLEET)
+    page.wait_for_selector(".tile")
+    page.get_by_label("Filter by selector").fill('"numaNode" in device.attributes["gpu.nvidia.com"]')
+    page.wait_for_selector(".part.dim")
+    page.get_by_label("Filter by selector").fill("nonsense(")
+    page.wait_for_selector('.message.bad:has-text("does not compile")')
+
+
+def test_ten_thousand_nodes_are_scrolled_with_a_bounded_number_of_elements(open_console):
+    page = open_console("--fleet", "dgx-h100=10000")
+    page.wait_for_selector(".tile")
+    page.wait_for_function("document.querySelector('.map .all').style.height === '760000px'")
+    for top in (0, 300_000, 759_000):
+        page.evaluate(f"document.querySelector('.map').scrollTop = {top}")
+        first = top // 76
+        page.wait_for_selector(f'.row[data-index="{first}"]')
+        assert page.evaluate("document.querySelectorAll('*').length") < 2500
+    assert page.locator('.row[data-index="9999"] b').inner_text() == "dgx-h100-10000"

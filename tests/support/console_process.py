@@ -1,0 +1,92 @@
+"""`dra-driver console` as a process of its own, and a client that talks to it as a browser does."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from tests.support.waiting import until
+
+
+@dataclass
+class Reply:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+@dataclass
+class RunningConsole:
+    address: str
+    process: subprocess.Popen[str]
+    cookie: str = ""
+
+    @property
+    def port(self) -> int:
+        return urlsplit(self.address).port or 0
+
+    @property
+    def origin(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def send(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Reply:
+        """Send one request with exactly these headers, underscores for dashes; Host is the console's unless given."""
+        line = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        sent = {"host": f"127.0.0.1:{self.port}", **{name.replace("_", "-"): value for name, value in headers.items()}}
+        try:
+            line.request(method, path, body, sent)
+            reply = line.getresponse()
+            return Reply(reply.status, {name.lower(): value for name, value in reply.getheaders()}, reply.read())
+        finally:
+            line.close()
+
+    def enter(self) -> Reply:
+        """Exchange the token for the cookie, as the browser that opens the address does."""
+        reply = self.send("GET", urlsplit(self.address).path)
+        self.cookie = reply.headers.get("set-cookie", "").partition(";")[0]
+        return reply
+
+    def ask(self, name: str, query: str = "") -> Reply:
+        return self.send("GET", f"/api/v1/{name}{query}", cookie=self.cookie)
+
+    def post(self, name: str, question: Any) -> Reply:
+        body = json.dumps(question).encode()
+        return self.send("POST", f"/api/v1/{name}", body, cookie=self.cookie, origin=self.origin)
+
+    def ready(self) -> None:
+        """Enter, and wait until the fleet is read."""
+        self.enter()
+        until(lambda: self.ask("summary").status == 200)
+
+    def end(self) -> int:
+        """Interrupt it as Ctrl-C does, and return its exit status."""
+        self.process.send_signal(2)
+        return self.process.wait(20)
+
+
+@contextmanager
+def running_console(*words: str, env: Mapping[str, str] | None = None) -> Iterator[RunningConsole]:
+    """Start a console, and end it at the end."""
+    command = [sys.executable, "-m", "dra_driver", "console", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **(env or {})}) as process:
+        try:
+            assert process.stdout is not None
+            first = process.stdout.readline()
+            found = re.search(r"http://\S+", first)
+            assert found, f"it said {first!r} and ended with {process.poll()}"
+            yield RunningConsole(found[0], process)
+        finally:
+            process.kill()

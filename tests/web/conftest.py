@@ -1,0 +1,14 @@
+"""One console for the tests that change nothing of it."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.console_process import RunningConsole, running_console
+
+
+@pytest.fixture(scope="session")
+def console() -> Iterator[RunningConsole]:
+    with running_console("--fleet", "demo-h100") as running:
+        running.ready()
+        yield running

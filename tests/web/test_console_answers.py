@@ -1,0 +1,193 @@
+"""What the console answers: documents of known shapes, within their bounds, whatever is asked."""
+
+import json
+import re
+import threading
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from dra_driver.cli.main import run
+from dra_driver.views.envelope import DocumentKind
+from dra_driver.views.schemas.documents import schema_of
+from tests.support.console_process import running_console
+
+STATIC = Path(__file__).resolve().parents[2] / "dra_driver" / "web" / "static"
+NINE = "[1,2,3,4,5,6,7,8,9]"
+BOMB = "a + b + c + d + e + f + g > 0"
+for name in "gfedcba":
+    BOMB = f"{NINE}.all({name}, {BOMB})"
+PLACE = {"node": "demo-node", "pool": "demo-node", "device": "gpu-0000-1b-00-0"}
+
+
+def valid(reply, kind):
+    assert reply.status == 200, reply.body
+    jsonschema.validate(reply.json, schema_of(kind))
+    return reply.json
+
+
+def test_the_fleet_in_figures_is_what_its_schema_says(console):
+    found = valid(console.ask("summary"), DocumentKind.FLEET_SUMMARY)
+    assert (found["nodes"], found["gpus"], found["states"]["free"]) == (1, 8, 8)
+
+
+def test_a_page_of_the_map_draws_partitions_to_scale(console):
+    found = valid(console.ask("fleet"), DocumentKind.FLEET_PAGE)
+    [node] = found["nodes"]
+    cut = next(one for one in node["tiles"] if len(one["parts"]) > 1)
+    assert [(part["label"], part["start"], part["size"]) for part in cut["parts"]] == [
+        ("2g.20gb", 0.0, 0.25),
+        ("1g.10gb", 0.25, 0.125),
+        ("1g.10gb", 0.375, 0.125),
+        ("3g.40gb", 0.5, 0.5),
+    ]
+
+
+def test_a_selector_filters_the_map_and_marks_what_it_accepts(console):
+    asked = '?expression=device.driver%3D%3D"gpu.nvidia.com"%26%26device.attributes["gpu.nvidia.com"].numaNode%3D%3D1'
+    [node] = valid(console.ask("fleet", asked), DocumentKind.FLEET_PAGE)["nodes"]
+    marks = {
+        tile["numa"]: {part["matches"] for part in tile["parts"]} for tile in node["tiles"] if tile["kind"] == "gpu"
+    }
+    assert marks == {"0": {False}, "1": {True}}
+
+
+@pytest.mark.parametrize(
+    ("query", "count"), [("?model=h100", 1), ("?model=t4", 0), ("?name=demo", 1), ("?state=held", 0)]
+)
+def test_the_map_is_filtered_by_name_model_and_state(console, query, count):
+    assert valid(console.ask("fleet", query), DocumentKind.FLEET_PAGE)["matching"] == count
+
+
+def test_a_device_has_its_attributes_and_holders(console):
+    query = "?" + "&".join(f"{name}={value}" for name, value in PLACE.items())
+    found = valid(console.ask("device", query), DocumentKind.DEVICE_PAGE)
+    assert {"name": "architecture", "value": "Hopper"} in found["attributes"]
+    assert (
+        console.ask("device", "?node=demo-node&pool=demo-node&device=nothing").json["error"]["code"]
+        == "input.no-device"
+    )
+
+
+def test_a_selector_is_judged_on_every_device_with_cost_findings_and_position(console):
+    found = valid(
+        console.post("selector", {"expression": 'device.attributes["gpu.nvidia.com"].type == "gpu"'}),
+        DocumentKind.SELECTOR_PLAY,
+    )
+    assert found["counts"] == {"match": 6, "noMatch": 8, "abort": 8}
+    assert found["selector"]["maxCost"] < found["costLimit"]
+    assert "unguarded-attribute" in [one["rule"] for one in found["findings"]]
+    broken = valid(console.post("selector", {"expression": "device.driver =="}), DocumentKind.SELECTOR_PLAY)
+    assert broken["position"] == {"line": 1, "column": 17}
+
+
+def test_the_verdicts_of_the_page_are_those_of_the_command(console, capsys):
+    expression = 'device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].numaNode == 1'
+    run(["cel", "test", "-e", expression, "--fleet", "demo-h100", "-o", "json"])
+    counts = json.loads(capsys.readouterr().out)["queries"][0]["counts"]
+    assert console.post("selector", {"expression": expression}).json["counts"] == counts
+
+
+def test_one_device_is_explained_part_by_part(console):
+    asked = {"expression": 'device.driver == "gpu.nvidia.com" && device.driver == "x"', **PLACE}
+    found = valid(console.post("selector/explain", asked), DocumentKind.SELECTOR_EXPLANATIONS)
+    tree = found["queries"][0]["groups"][0]["explanations"][0]["tree"]
+    assert [part["value"] for part in tree["parts"]] == ["true", "false"]
+
+
+def test_what_may_be_typed_next_comes_from_the_devices_at_hand(console):
+    found = console.post("selector/completions", {"before": 'device.attributes["gpu.nvidia.com"].arch'}).json
+    assert found["candidates"] == [{"text": "architecture", "replaces": 4, "meaning": 'string: "Hopper"'}]
+
+
+def test_the_examples_of_the_gallery_compile_and_fail_on_no_device(console):
+    examples = re.findall(r"expression: `([^`]*)`", (STATIC / "gallery.js").read_text())
+    assert len(examples) > 5
+    for expression in examples:
+        found = console.post("selector", {"expression": expression}).json
+        assert found["selector"]["compileError"] is None
+        assert found["counts"]["abort"] == 0
+        assert found["findings"] == [], expression
+
+
+def test_a_cost_bomb_ends_in_time_and_keeps_nobody_waiting(console):
+    answers = {}
+    bomb = threading.Thread(
+        target=lambda: answers.update(bomb=console.post("selector", {"expression": BOMB, "environment": "stored"}))
+    )
+    bomb.start()
+    answers["other"] = console.post("selector", {"expression": "true"})
+    assert bomb.is_alive(), "the other question was answered while the bomb was still worked on"
+    bomb.join()
+    assert answers["other"].json["counts"]["match"] == 22
+    assert answers["bomb"].status in {200, 422}
+    if answers["bomb"].status == 422:
+        assert answers["bomb"].json["error"]["code"] == "question.too-slow"
+
+
+@pytest.mark.parametrize(
+    ("name", "question", "status"),
+    [
+        ("selector", {"expression": "x" * 40_000}, 422),
+        ("selector", {"expression": 5}, 422),
+        ("selector", {"expression": "true", "kubernetes": "1.99"}, 422),
+        ("selector", {"expression": "true", "gates": {"Nonsense": True}}, 422),
+        ("selector", {"expression": "true", "gates": [1]}, 422),
+        ("selector", {"expression": "true", "environment": "none"}, 422),
+        ("selector", [], 400),
+        ("selector/explain", {"expression": "true", "node": "a", "pool": "b", "device": "c"}, 422),
+        ("nothing", {}, 404),
+        ("fleet", {"offset": "-1"}, 422),
+        ("fleet", {"offset": "1e9"}, 422),
+        ("fleet", {"labels": "a=b=c="}, 422),
+        ("fleet", {"expression": "nonsense("}, 422),
+    ],
+    ids=lambda value: json.dumps(value)[:60],
+)
+def test_what_can_not_be_answered_gets_a_clear_error(console, name, question, status):
+    reply = console.post(name, question)
+    assert reply.status == status
+    error = reply.json["error"]
+    assert error["code"]
+    assert error["message"]
+
+
+def test_a_body_that_is_too_long_is_not_read(console):
+    refused = console.send(
+        "POST", "/api/v1/selector", b"{", cookie=console.cookie, origin=console.origin, content_length="99999999"
+    )
+    assert refused.status == 413
+
+
+def test_deep_nesting_is_no_way_to_end_the_console(console):
+    console.send("POST", "/api/v1/selector", b"[" * 100_000, cookie=console.cookie, origin=console.origin)
+    console.post("selector", {"expression": "(" * 10_000})
+    assert console.ask("summary").status == 200
+
+
+def test_a_page_hears_of_the_fleet_at_once(console):
+    import http.client
+
+    line = http.client.HTTPConnection("127.0.0.1", console.port, timeout=20)
+    line.request("GET", "/api/v1/events", headers={"host": f"127.0.0.1:{console.port}", "cookie": console.cookie})
+    reply = line.getresponse()
+    assert reply.getheader("content-type").startswith("text/event-stream")
+    seen = b""
+    while b"event: version" not in seen:
+        seen += reply.readline()
+    line.close()
+    assert b"event: state" in seen
+
+
+def test_a_fleet_that_can_not_be_read_ends_the_command_with_its_reason(tmp_path):
+    path = tmp_path / "broken.yaml"
+    path.write_text("kind: ResourceSlice\nmetadata: [")
+    with running_console("-f", str(path)) as console:
+        assert console.process.wait(20) == 3
+
+
+def test_without_its_packages_the_command_names_the_line_that_installs_them(monkeypatch, capsys):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert run(["console", "--fleet", "demo-h100"]) == 5
+    assert "pip install 'dra-driver[console]'" in capsys.readouterr().err
