@@ -100,6 +100,17 @@ class ProcessLister(Protocol):
 
 
 @runtime_checkable
+class AdminNodes(Protocol):
+    """Optional ability: give claims with admin access more than others get."""
+
+    def admin_edits(self, gpu: GpuFacts) -> Edits:
+        """Return what only claims with admin access get of a GPU, such as the nodes of its management engine.
+
+        Raises: HardwareError("hardware.node-missing", retry LATER).
+        """
+
+
+@runtime_checkable
 class Partitionable(Protocol):
     """Optional ability: divide a GPU into partitions while it runs.
 

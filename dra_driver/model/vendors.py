@@ -23,8 +23,14 @@ class RegisteredVendor:
 VENDORS = (
     RegisteredVendor("nvidia", "gpu.nvidia.com", 0x10DE, (0x03,)),
     RegisteredVendor("amd", "gpu.amd.com", 0x1002, (0x03, 0x12)),
+    RegisteredVendor("intel", "gpu.intel.com", 0x8086, (0x03,)),
 )
 DEFAULT_VENDOR = VENDORS[0]  # the one of simulated machines
+
+
+def registered_as(name: str) -> RegisteredVendor:
+    """Return the line of the vendor of a name. Raises: KeyError."""
+    return {vendor.name: vendor for vendor in VENDORS}[name]
 
 
 def registered(name: str) -> RegisteredVendor | None:

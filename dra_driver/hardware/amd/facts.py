@@ -6,6 +6,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dra_driver.hardware.facts import GpuFacts
+from dra_driver.model.vendors import registered_as
+
+AMD = registered_as("amd")
+DRIVERS = ("amdgpu",)  # of the kernel
 
 
 @dataclass(frozen=True, slots=True)

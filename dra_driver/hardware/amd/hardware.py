@@ -6,16 +6,15 @@ is opened, so there is nothing that hangs in a library and nothing to let go of.
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
 from dra_driver.hardware import pci
 from dra_driver.hardware.amd import kfd
 from dra_driver.hardware.amd.edits import common_edits, device_edits
-from dra_driver.hardware.amd.facts import AmdGpu
-from dra_driver.hardware.amd.functions import AMD_VENDOR, read_functions
+from dra_driver.hardware.amd.facts import AMD, DRIVERS, AmdGpu
 from dra_driver.hardware.amd.reading import read_gpus
+from dra_driver.hardware.drm import on_bus, read_device_nodes, read_functions
 from dra_driver.hardware.facts import Facts, GpuFacts, PartitionFacts, Problem
 from dra_driver.hardware.port import Fingerprint, Roots
 from dra_driver.model.edits import Edits
@@ -23,7 +22,6 @@ from dra_driver.model.errors import HardwareError, Retry
 
 _VERSION = re.compile(r"(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?")
 _MODE_FILES = ("current_compute_partition", "current_memory_partition")
-_DISPLAY, _ACCELERATOR = 0x03, 0x12  # base classes of PCI
 
 
 class AmdHardware:
@@ -40,7 +38,9 @@ class AmdHardware:
 
     def is_present(self) -> bool:
         """Return whether there is a GPU of AMD on the bus, or one that its kernel driver drives."""
-        return bool(read_functions(self._roots) or self._on_bus() or kfd.read_nodes(self._roots))
+        return bool(
+            read_functions(self._roots, AMD, DRIVERS) or on_bus(self._roots, AMD) or kfd.read_nodes(self._roots)
+        )
 
     def discover(self) -> Facts:
         """Read everything and return it."""
@@ -48,8 +48,8 @@ class AmdHardware:
         known = {gpu.pci_address for gpu in reading.gpus} | {problem.subject for problem in reading.problems}
         undriven = [
             Problem("hardware.gpu-not-driven", address, f"GPU is bound to {driver or 'no driver'}, not to amdgpu")
-            for address, driver in self._on_bus()
-            if address not in known and driver != "amdgpu"
+            for address, driver in on_bus(self._roots, AMD)
+            if address not in known and driver not in DRIVERS
         ]
         problems = [*reading.problems, *undriven]
         if reading.gpus and not kfd.is_there(self._roots):
@@ -64,12 +64,14 @@ class AmdHardware:
 
     def fingerprint(self) -> Fingerprint:
         """Return a value that changes when `discover` would return something else."""
-        functions = read_functions(self._roots)
+        functions = read_functions(self._roots, AMD, DRIVERS)
         modes = tuple(pci.read_text(one.folder / name) for one in functions for name in _MODE_FILES)
         generation = pci.read_text(f"{self._roots.sys}/class/kfd/kfd/topology/generation_id")
         nodes = tuple(pci.entries_of(Path(self._roots.sys, "class/kfd/kfd/topology/nodes")))
         drm = tuple((one.address, one.drm) for one in functions)
-        return Fingerprint((drm, modes, generation, nodes, self._on_bus(), self.version(), self._device_nodes()))
+        return Fingerprint(
+            (drm, modes, generation, nodes, on_bus(self._roots, AMD), self.version(), self._device_nodes())
+        )
 
     def common_edits(self) -> Edits:
         """Return what every container with one of these devices needs."""
@@ -90,20 +92,8 @@ class AmdHardware:
     def close(self) -> None:
         """Do nothing: no library and no device node is ever held."""
 
-    def _on_bus(self) -> tuple[tuple[str, str | None], ...]:
-        """Return the address and the driver of each GPU of AMD on the bus, whatever drives it."""
-        folder = Path(self._roots.sys, "bus/pci/devices")
-        found = []
-        for name in pci.entries_of(folder):
-            if pci.read_hex(folder / name / "vendor") == AMD_VENDOR:
-                kind = pci.read_hex(folder / name / "class") >> 16
-                if kind in {_DISPLAY, _ACCELERATOR}:
-                    found.append((name, pci.read_driver(os.fspath(folder / name))))
-        return tuple(found)
-
     def _device_nodes(self) -> tuple[str, ...]:
-        names = (name for name in pci.entries_of(Path(self._roots.dev, "dri")) if name.startswith(("card", "renderD")))
-        return (*names, *(["kfd"] if Path(self._roots.dev, "kfd").exists() else []))
+        return (*read_device_nodes(self._roots), *(["kfd"] if Path(self._roots.dev, "kfd").exists() else []))
 
 
 def semantic_version(text: str | None) -> str | None:

@@ -10,12 +10,11 @@ Source: Linux Documentation/gpu/amdgpu, Documentation/admin-guide/cgroup-v2 (dme
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from dra_driver.hardware.amd.functions import AmdFunction
 from dra_driver.hardware.amd.kfd import KfdNode
+from dra_driver.hardware.drm import DrmFunction, dmem_capacity
 from dra_driver.hardware.pci import read_text
 from dra_driver.hardware.port import Roots
 
@@ -31,12 +30,12 @@ class MemoryFiles:
     dmem: int | None = None
 
     @classmethod
-    def read(cls, address: str, function: AmdFunction | None, roots: Roots) -> MemoryFiles:
+    def read(cls, address: str, function: DrmFunction | None, roots: Roots) -> MemoryFiles:
         """Return what the files say of the GPU at an address."""
         if function is None:
             return cls()
         vram, host = (_number(function.folder / f"mem_info_{name}_total") for name in ("vram", "gtt"))
-        return cls(vram, host, _dmem(roots, address))
+        return cls(vram, host, dmem_capacity(roots, address))
 
 
 def is_integrated(node: KfdNode | None, files: MemoryFiles) -> bool | None:
@@ -58,10 +57,3 @@ def memory_of_whole(node: KfdNode | None, files: MemoryFiles) -> int | None:
 def _number(path: Path) -> int | None:
     text = read_text(path) or ""
     return int(text) or None if text.isascii() and text.isdigit() and len(text) <= 20 else None
-
-
-def _dmem(roots: Roots, address: str) -> int | None:
-    """Return what the memory controller of the root cgroup can hand out of the GPU's own memory."""
-    text = read_text(Path(roots.sys, "fs/cgroup/dmem.capacity")) or ""
-    found = re.search(rf"^drm/{re.escape(address)}/vram\d* (\d{{1,20}})$", text, re.MULTILINE)
-    return int(found[1]) if found else None

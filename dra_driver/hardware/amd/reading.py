@@ -10,18 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from dra_driver.hardware import pci
-from dra_driver.hardware.amd.facts import AmdGpu
-from dra_driver.hardware.amd.functions import (
-    AMD_VENDOR,
-    AmdFunction,
-    DrmNodes,
-    read_functions,
-    read_partition_cards,
-)
+from dra_driver.hardware.amd.facts import AMD, DRIVERS, AmdGpu
 from dra_driver.hardware.amd.kfd import KfdNode, read_nodes
 from dra_driver.hardware.amd.memory import MemoryFiles, is_integrated, memory_of_whole
 from dra_driver.hardware.amd.modes import Modes, ModeUnknownError, read_modes
+from dra_driver.hardware.amd.partition_cards import read_partition_cards
 from dra_driver.hardware.amd.product_names import product_name
+from dra_driver.hardware.drm import DrmFunction, DrmNodes, names_of_nodes, read_functions
 from dra_driver.hardware.facts import Problem
 from dra_driver.hardware.port import Roots
 
@@ -33,7 +28,7 @@ class _Seen:
     """What was seen of one GPU: its function where the tree has one, and its nodes of the topology, one per part."""
 
     address: str
-    function: AmdFunction | None
+    function: DrmFunction | None
     nodes: tuple[KfdNode, ...]
 
 
@@ -62,7 +57,7 @@ def read_gpus(roots: Roots, driver_version: str | None) -> AmdReading:
 
 def _join(roots: Roots, reading: AmdReading) -> Iterator[_Seen]:
     left = {node.number: node for node in read_nodes(roots)}
-    for function in read_functions(roots):
+    for function in read_functions(roots, AMD, DRIVERS):
         minor = function.drm.render_minor
         own = [node for node in left.values() if node.address == function.address or node.render_minor == minor]
         for node in own:
@@ -127,7 +122,7 @@ def _whole(seen: _Seen, modes: Modes, roots: Roots) -> AmdGpu:
         link_domain=node.hive if node else None,
         numa_node=pci.read_numa(function.folder) if function else None,
         pcie_root=pci.pcie_root_above(function.folder) if function else None,
-        pci_id=device_id << 16 | AMD_VENDOR if device_id else None,
+        pci_id=device_id << 16 | AMD.pci_vendor if device_id else None,
         vbios_version=(pci.read_text(function.folder / "vbios_version") or None) if function else None,
         unique_id=unique_id,
         device_id=device_id,
@@ -137,12 +132,8 @@ def _whole(seen: _Seen, modes: Modes, roots: Roots) -> AmdGpu:
         compute_mode=modes.compute,
         memory_mode=modes.memory,
         is_integrated=is_integrated(node, files),
-        nodes=_nodes(drm.card, minor),
+        nodes=names_of_nodes(drm.card, minor),
     )
-
-
-def _nodes(card: str | None, minor: int) -> tuple[str, ...]:
-    return (*((f"dri/{card}",) if card else ()), *((f"dri/renderD{minor}",) if minor >= 0 else ()))
 
 
 def _part(node: KfdNode, whole: AmdGpu, cards: dict[int, str], card_of_whole: str | None) -> AmdGpu:
@@ -158,7 +149,7 @@ def _part(node: KfdNode, whole: AmdGpu, cards: dict[int, str], card_of_whole: st
         architecture_target=node.target,
         compute_units=node.compute_units,
         simd_units=node.simd_count,
-        nodes=_nodes(card, node.render_minor),
+        nodes=names_of_nodes(card, node.render_minor),
     )
 
 
@@ -190,7 +181,7 @@ def _check(gpu: AmdGpu, reading: AmdReading) -> None:
         reading.report("fact-unreadable", gpu.pci_address, text)
 
 
-def _unique_id(function: AmdFunction | None) -> str | None:
+def _unique_id(function: DrmFunction | None) -> str | None:
     text = (pci.read_text(function.folder / "unique_id") or "").lower() if function else ""
     try:
         return f"{int(text, 16):016x}" if text and int(text, 16) and len(text) <= 18 else None
@@ -198,7 +189,7 @@ def _unique_id(function: AmdFunction | None) -> str | None:
         return None
 
 
-def _product_name(function: AmdFunction | None, device_id: int | None) -> str | None:
+def _product_name(function: DrmFunction | None, device_id: int | None) -> str | None:
     """Return the name that the board gives itself, else the one that is known for its number."""
     given = pci.read_text(function.folder / "product_name") if function else None
     return given or product_name(device_id, function.revision if function else None)

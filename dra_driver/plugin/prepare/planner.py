@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping
 
 from dra_driver.claims.allocated import AllocatedClaim, decode_claim
 from dra_driver.claims.plan import CdiNames, PreparePlan, devices_of, is_made, plan_prepare
-from dra_driver.hardware.port import Hardware, Partitionable
+from dra_driver.hardware.port import AdminNodes, Hardware, Partitionable
 from dra_driver.inventory.device import Device
 from dra_driver.inventory.offering import CurrentInventory
 from dra_driver.kube.answers import NOT_FOUND
 from dra_driver.kube.ports import ClaimApi
-from dra_driver.model.edits import Edits
+from dra_driver.model.edits import Edits, merge
 from dra_driver.model.errors import GPU_LOST, ApiError, ClaimError, DriverError, HardwareError, Retry
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.ledger.ledger import Ledger
@@ -112,7 +112,11 @@ class Planner:
                 hint="admin access never makes a partition; this one exists while a claim that owns it is prepared",
                 retry=Retry.LATER,
             )
-        return self._hardware.device_edits(device.gpu, partition)
+        edits = self._hardware.device_edits(device.gpu, partition)
+        is_admin = any(one.is_admin for one in claim.devices if one.device == device.name)
+        if is_admin and isinstance(self._hardware, AdminNodes):
+            return merge((edits, self._hardware.admin_edits(device.gpu)))
+        return edits
 
     def _read(self, namespace: str, name: str, uid: str, deadline: Deadline) -> AllocatedClaim:
         timeout_s = min(API_SECONDS, max(0.1, deadline.remaining()))

@@ -1,0 +1,100 @@
+"""The table of attributes and capacities of Intel's devices, in the domain of their driver.
+
+The names, kinds and values of Intel's own driver come first, so that classes and claims written for it work as they
+are; then those of Kubernetes and our own. A fact that is not known is left out: 0 is never published for it.
+
+Source: attributes of intel/intel-resource-drivers-for-kubernetes v0.11 (model, family, driver, type, sriov, pciId,
+pciAddress, health; memory, millicores). Its pciRoot is the deprecated twin of the standard attribute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dra_driver.hardware import published_values as values
+from dra_driver.hardware.intel.facts import IntelGpu
+from dra_driver.hardware.published import ALL, MEMORY, STANDARD_ATTRIBUTES, Fact, Owner, Published, ValueKind
+from dra_driver.hardware.published_values import of_gpu
+
+_ALL_OF_IT = 1000  # Intel's driver counts a GPU's time in thousandths, and hands out whole GPUs
+
+
+def _id(gpu: IntelGpu) -> str | None:
+    return None if gpu.device_id is None else f"0x{gpu.device_id:04x}"
+
+
+def _row(name: str, kind: ValueKind, meaning: str, read: Callable[[IntelGpu], Fact], owner: Owner) -> Published:
+    return Published(name, kind, meaning, ALL, of_gpu(IntelGpu, read), owner=owner, since="0.2.0")
+
+
+INTEL_ROWS: tuple[Published, ...] = (
+    _row(
+        "type",
+        ValueKind.STRING,
+        "What the device is: `gpu`, or `vf` for a virtual function of one (SR-IOV).",
+        lambda gpu: "vf" if gpu.is_virtual else "gpu",
+        Owner.VENDOR,
+    ),
+    _row(
+        "model",
+        ValueKind.STRING,
+        "Model, such as `B580`; for a device id that our table lacks, the id itself, such as `0x9a60`.",
+        lambda gpu: gpu.model or _id(gpu),
+        Owner.VENDOR,
+    ),
+    _row(
+        "family",
+        ValueKind.STRING,
+        "Family, such as `Arc B-Series`; `Unknown` for a device id that our table lacks.",
+        lambda gpu: gpu.family or "Unknown",
+        Owner.VENDOR,
+    ),
+    _row("pciId", ValueKind.STRING, "PCI device id, such as `0xe20b`.", _id, Owner.VENDOR),
+    _row("driver", ValueKind.STRING, "Kernel driver: `i915` or `xe`.", lambda gpu: gpu.kernel_driver, Owner.VENDOR),
+    _row(
+        "sriov",
+        ValueKind.BOOL,
+        "Whether the GPU can have virtual functions.",
+        lambda gpu: gpu.may_be_divided,
+        Owner.VENDOR,
+    ),
+    _row(
+        "health",
+        ValueKind.STRING,
+        "`Unknown`: nothing watches the health of these GPUs yet.",
+        lambda _: "Unknown",
+        Owner.VENDOR,
+    ),
+    _row(
+        "pciAddress",
+        ValueKind.STRING,
+        "The same as the standard pciBusID, which Intel's driver recommends instead.",
+        lambda gpu: gpu.pci_address,
+        Owner.VENDOR,
+    ),
+    *STANDARD_ATTRIBUTES,
+    _row(
+        "integrated",
+        ValueKind.BOOL,
+        "Whether the GPU is part of a processor and uses the host's memory; absent where that is not certain.",
+        lambda gpu: gpu.is_integrated,
+        Owner.OURS,
+    ),
+    _row(
+        "physicalFunction",
+        ValueKind.STRING,
+        "PCI address of the GPU that a virtual function belongs to; absent on others.",
+        lambda gpu: gpu.physical_address,
+        Owner.OURS,
+    ),
+    Published(
+        MEMORY,
+        ValueKind.QUANTITY,
+        "Memory of the GPU's own. Absent on integrated GPUs, and where the kernel does not say it.",
+        ALL,
+        values.memory,
+        unit="bytes",
+        since="0.2.0",
+    ),
+    _row("millicores", ValueKind.QUANTITY, "Always 1000: the whole GPU.", lambda _: _ALL_OF_IT, Owner.VENDOR),
+)

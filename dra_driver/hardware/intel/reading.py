@@ -1,0 +1,102 @@
+"""One discovery of Intel's GPUs: functions on the bus and their facts.
+
+In: roots. Out: `IntelGpu`s in PCI order, and problems. A function without a card is left out: nothing could open it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dra_driver.hardware import pci
+from dra_driver.hardware.drm import DrmFunction, dmem_capacity, read_functions
+from dra_driver.hardware.facts import Problem
+from dra_driver.hardware.intel.facts import DRIVERS, INTEL, IntelGpu
+from dra_driver.hardware.intel.models import IntelModel, model_of
+from dra_driver.hardware.intel.regions import own_memory
+from dra_driver.hardware.port import Roots
+from dra_driver.model.names import normal_pci_address
+
+AskMemory = Callable[[str, str], int | None]  # the kernel driver and a card's path to bytes
+_INTEGRATED_SLOT = ":00:02."  # where processors have their own GPU; source: Linux i915 and xe, bus 0 device 2
+
+
+@dataclass(slots=True)
+class IntelReading:
+    """The result of one discovery, while it is made."""
+
+    gpus: list[IntelGpu] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+
+def read_gpus(roots: Roots, ask: AskMemory = own_memory) -> IntelReading:
+    """Return every GPU and virtual function that a container can open, and a problem for each that it can't."""
+    reading = IntelReading()
+    for function in read_functions(roots, INTEL, DRIVERS):
+        if function.drm.card is None:
+            text = "the GPU has no card: containers could not open it, so it is left out"
+            reading.problems.append(Problem("hardware.node-missing", function.address, text))
+            continue
+        gpu = _gpu(function, roots, ask)
+        reading.gpus.append(gpu)
+        if gpu.memory_bytes is None and gpu.is_integrated is not True:
+            text = "neither dmem.capacity nor the kernel driver says how much memory the GPU has: it is left out"
+            reading.problems.append(Problem("hardware.fact-unreadable", gpu.pci_address, text))
+    return reading
+
+
+def _gpu(function: DrmFunction, roots: Roots, ask: AskMemory) -> IntelGpu:
+    folder, device_id, minor = function.folder, function.device_id, function.drm.render_minor
+    model = model_of(device_id)
+    asked = ask(function.driver, f"{roots.dev}/dri/{function.drm.card}") if _may_ask(roots) else None
+    memory = dmem_capacity(roots, function.address) or asked
+    physical = _physical(folder)
+    return IntelGpu(
+        uuid=function.address,
+        pci_address=function.address,
+        minor=-1 if minor is None else minor,
+        memory_bytes=memory or None,
+        product_name=f"Intel {model.family} {model.name}" if model else None,
+        numa_node=pci.read_numa(folder),
+        pcie_root=pci.pcie_root_above(folder),
+        pci_id=device_id << 16 | INTEL.pci_vendor if device_id else None,
+        nodes=function.drm.names,
+        device_id=device_id,
+        model=model.name if model else None,
+        family=model.family if model else None,
+        kernel_driver=function.driver,
+        is_integrated=_is_integrated(function.address, model, memory),
+        is_virtual=physical is not None,
+        physical_address=physical,
+        may_be_divided=(pci.read_text(folder / "sriov_totalvfs") or "0") != "0",
+        admin_nodes=_management_nodes(folder),
+    )
+
+
+def _may_ask(roots: Roots) -> bool:
+    """Return whether the nodes belong to the tree of sysfs: a copy of another machine's tree has none here."""
+    return roots.dev != "/dev" or roots.sys == "/sys"
+
+
+def _is_integrated(address: str, model: IntelModel | None, memory: int | None) -> bool | None:
+    if model is not None:
+        return model.is_integrated
+    if memory is not None:
+        return memory == 0
+    return True if _INTEGRATED_SLOT in address else None
+
+
+def _physical(folder: Path) -> str | None:
+    """Return the address of the physical function behind a virtual one, or None for one that is no virtual one."""
+    try:
+        return normal_pci_address(os.readlink(folder / "physfn").rpartition("/")[2])  # noqa: PTH115
+    except (OSError, ValueError):
+        return None
+
+
+def _management_nodes(folder: Path) -> tuple[str, ...]:
+    """Return the nodes of the GPU's management engine; its folders are named after the kernel driver and a number."""
+    engines = (folder / name / "mei" for name in pci.entries_of(folder) if ".mei-" in name)
+    return tuple(node for engine in engines for node in pci.entries_of(engine) if node.startswith("mei"))

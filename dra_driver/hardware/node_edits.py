@@ -1,0 +1,49 @@
+"""Edits for device nodes: each as it is on this node now, and its group where its mode shuts others out.
+
+In: names below /dev, and the dev root. Out: edits. A node is written down with the numbers that it has now. Its group
+is added to a container's process only where the mode needs that: many distributions give render nodes to a group of
+their own. Source: CDI 0.7.0 (additionalGids).
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable
+
+from dra_driver.hardware.port import Roots
+from dra_driver.model.edits import DeviceNode, Edits
+from dra_driver.model.errors import HardwareError, Retry
+
+_FOR_ALL = stat.S_IROTH | stat.S_IWOTH
+
+
+def edits_of_nodes(names: Iterable[str], roots: Roots) -> Edits:
+    """Return the edits of these nodes. Raises: HardwareError("hardware.node-missing", retry LATER)."""
+    nodes, groups = [], set()
+    for name in names:
+        try:
+            status = os.stat(f"{roots.dev}/{name}")  # noqa: PTH116 - in the time of a Prepare
+        except OSError as error:
+            raise node_missing(f"/dev/{name}") from error
+        if not stat.S_ISCHR(status.st_mode):
+            raise node_missing(f"/dev/{name} as a device")
+        permissions = stat.S_IMODE(status.st_mode)
+        nodes.append(
+            DeviceNode(
+                f"/dev/{name}",
+                os.major(status.st_rdev),
+                os.minor(status.st_rdev),
+                host_path="" if roots.dev == "/dev" else f"{roots.dev}/{name}",
+                file_mode=permissions,
+                gid=status.st_gid,
+            )
+        )
+        if permissions & _FOR_ALL != _FOR_ALL and status.st_gid:
+            groups.add(status.st_gid)
+    return Edits(tuple(nodes), additional_gids=tuple(sorted(groups)))
+
+
+def node_missing(what: str) -> HardwareError:
+    """Return the error for a node that does not exist yet."""
+    return HardwareError("node-missing", f"{what} does not exist", retry=Retry.LATER)
