@@ -66,6 +66,8 @@ class NodeCondition:
             scan_seconds=parts.scanner.scan_seconds,
             pool_generation=status.generation,
             faults=parts.health.fault_counts() if parts.health else {},
+            remediations=parts.remediation.counts() if parts.remediation else {},
+            remediation_actions=parts.remediation.action_counts() if parts.remediation else {},
             held_back=parts.health.held_back() if parts.health else {},
             xids=parts.health.xid_counts() if parts.health else {},
         )

@@ -89,7 +89,8 @@ class NodeAgent:
         parts.scanner.stop()
         if self._page:
             self._page.stop()
-        is_needed = not self._is_ledger_empty() or (parts.health is not None and parts.health.is_needed)
+        keepers = [part for part in (parts.health, parts.remediation) if part is not None]
+        is_needed = not self._is_ledger_empty() or any(part.is_needed for part in keepers)
         self._node.ledger.close()
         self._folder.leave(is_needed=is_needed)
         log.info("stopped", extra=fields(node=self._options.node))
@@ -132,6 +133,8 @@ class NodeAgent:
         """Publish the devices with these taints, or withhold the free ones if the API server keeps no taints."""
         if self._parts.offer.taint(taints):
             self._parts.publisher.look()
+        if self._parts.remediation is not None:
+            self._parts.remediation.wake()
 
     def driver_changed(self) -> None:
         """Restart the process, because only a new one can use the new driver's library."""
@@ -156,6 +159,8 @@ class NodeAgent:
         self._parts.neighbours.claim_ended()
         if self._parts.health is not None:
             self._parts.health.claim_ended()
+        if self._parts.remediation is not None:
+            self._parts.remediation.wake()
         if self._parts.inventory.current.waits_for_claims:
             self._parts.scanner.look_now()
         if self._parts.offer.claim_ended():
@@ -163,15 +168,21 @@ class NodeAgent:
 
     def role_gained(self) -> None:
         """Publish and tidy for this node from now on; the first write already has what is known about health."""
+        if self._parts.remediation is not None:
+            self._parts.remediation.load()
         if self._parts.health is not None:
             self._parts.health.start()
         self._parts.publisher.start()
         self._parts.reaper.start()
         if self._parts.meter is not None:
             self._parts.meter.start()
+        if self._parts.remediation is not None:
+            self._parts.remediation.start()
 
     def role_lost(self) -> None:
         """Leave publishing and tidying to another instance."""
+        if self._parts.remediation is not None:
+            self._parts.remediation.stop()
         if self._parts.meter is not None:
             self._parts.meter.stop()
         self._parts.reaper.stop()

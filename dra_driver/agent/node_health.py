@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from dra_driver.agent.device_users import DeviceUsers
@@ -21,7 +21,7 @@ from dra_driver.hardware.facts import Facts
 from dra_driver.hardware.port import HealthReporter
 from dra_driver.health.cordons import CordonFile
 from dra_driver.health.eviction_budget import EvictionBudget, Slots
-from dra_driver.health.fault import FaultKey, Subject
+from dra_driver.health.fault import Fault, FaultKey, Subject
 from dra_driver.health.forgetting import ForgetFile
 from dra_driver.health.monitor import HealthMonitor
 from dra_driver.health.policy import HealthPolicy, HeldBack, Verdict
@@ -77,6 +77,7 @@ class NodeHealth:
         self._refreshing = threading.Lock()  # ensures that the later of two results is the newer one
         self._told: frozenset[tuple[Subject, str]] = frozenset()
         self._latest: Mapping[str, tuple[Verdict, ...]] = {}
+        self._held: tuple[Fault, ...] = ()
         self.stream = HealthStream(self)
 
     def start(self) -> None:
@@ -129,9 +130,35 @@ class NodeHealth:
             return tuple(DeviceReport(self._pool, name, DeviceState.UNKNOWN, text) for name in names)
         return tuple(_report(self._pool, name, verdicts.get(name, ())) for name in names)
 
+    @property
+    def faults(self) -> tuple[Fault, ...]:
+        """Return the faults that stand, without those that hold GPUs back for their remediation."""
+        return self._monitor.now.faults
+
+    def hold(self, faults: tuple[Fault, ...]) -> None:
+        """Let these faults, which no source reports, stand beside the others from now on."""
+        if faults != self._held:
+            self._held = faults
+            self.refresh()
+
+    def was_read_since(self, gpu: str, at: float) -> bool:
+        """Return whether a GPU's health was read after a time (seconds since 1970)."""
+        return self._monitor.read_at(gpu) > at
+
+    def forget_errors(self, gpu: str) -> None:
+        """Forget the errors that were reported of a GPU before it was treated."""
+        self._monitor.forget_errors(gpu)
+
+    def tell(self, reason: str, text: str, gpus: Collection[str] = ()) -> None:
+        """Send an Event about the node, and about the pods that use these GPUs."""
+        self._events.tell_node(reason, text)
+        names = frozenset(name for name, place in self._places().items() if place.gpu in gpus)
+        if names:
+            self._events.tell_users(DeviceNews(names, reason, text, time.time()))
+
     def fault_counts(self) -> Mapping[str, int]:
         """Return the number of GPUs with each fault, by key."""
-        return Counter(str(fault.key) for fault in self._monitor.now.faults)
+        return Counter(str(fault.key) for fault in (*self._monitor.now.faults, *self._held))
 
     def xid_counts(self) -> Mapping[tuple[str, str], int]:
         """Return how often each Xid was reported since the agent started, by code and class."""
@@ -143,7 +170,8 @@ class NodeHealth:
         if not places:  # before the first look at the hardware nothing is judged
             return {}
         limited = self._budget.limited if self._budget else tuple
-        return verdicts_of(places, now.faults, self._policy, time.time(), now.cordons, limited=limited)
+        faults = (*now.faults, *self._held)
+        return verdicts_of(places, faults, self._policy, time.time(), now.cordons, limited=limited)
 
     def held_back(self) -> Mapping[str, int]:
         """Return how many GPUs and partitions keep their pods although the policy says NoExecute, by reason."""
@@ -173,6 +201,8 @@ class NodeHealth:
             self._is_starting, self._told = False, standing
         for (subject, sentence), news in blocking.items():
             is_old = news.message.startswith(FaultKey.CORDONED) and news.since < self._began
+            if news.message.startswith(FaultKey.REMEDIATION):
+                continue  # each of its stages has an Event of its own
             if (subject, sentence) not in self._told and not is_old:
                 self._events.tell_node(FAULT_REASON, f"GPU {subject.gpu}: {sentence}")
                 self._events.tell_users(news)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from dra_driver.hardware.facts import Facts
+from dra_driver.hardware.facts import Facts, GpuFacts
 from dra_driver.inventory.build import build_inventory
 from dra_driver.inventory.mig.partitions import STATIC, MigPolicy
 from dra_driver.inventory.offering import Inventory
@@ -32,6 +32,11 @@ class NodeInventory:
     def __init__(self) -> None:
         self._findings: Findings | None = None
         self.current: Inventory = FIRST_LOOK
+
+    @property
+    def gpus(self) -> tuple[GpuFacts, ...]:
+        """Return the GPUs as last read, offered or not."""
+        return self._findings.facts.gpus if self._findings is not None else ()
 
     def take(self, findings: Findings) -> Inventory:
         """Build the inventory from new findings, and return the previous one."""

@@ -61,6 +61,8 @@ class Options:
     health_policy: Path | None = None
     telemetry: TelemetryOptions | None = None
     lease_namespace: str = "dra-driver"
+    remediation: str = "off"
+    remediation_policy: Path | None = None
 
     @property
     def data_dir(self) -> Path:
@@ -111,6 +113,15 @@ def _telemetry(values: Mapping[str, str]) -> TelemetryOptions | None:
     )
 
 
+def _remediation(values: Mapping[str, str]) -> str:
+    """Return the mode of remediation, checked against the others. Raises: UsageError("usage.remediation")."""
+    mode = values["remediation"]
+    if mode != "off" and values["health"] == "off":
+        text = f"--remediation={mode} acts on faults, and --health=off finds none"
+        raise UsageError("remediation", text, hint="leave --health on (docs/health.md)")
+    return mode
+
+
 def _namespace(text: str) -> str:
     """Return a namespace's name, checked. Raises: UsageError("usage.namespace")."""
     if not is_dns_label(text):
@@ -155,4 +166,6 @@ def options_of(values: Mapping[str, str]) -> Options:
         health_policy=Path(values["health_policy"]).absolute() if values["health_policy"] else None,
         telemetry=_telemetry(values),
         lease_namespace=_namespace(values["lease_namespace"]),
+        remediation=_remediation(values),
+        remediation_policy=Path(values["remediation_policy"]).absolute() if values["remediation_policy"] else None,
     )

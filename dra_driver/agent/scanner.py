@@ -8,6 +8,7 @@ that GPU are read again. An event only causes another look: the hardware itself 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Hashable
 from typing import Protocol
@@ -16,7 +17,7 @@ from dra_driver.agent.listener import Listener
 from dra_driver.agent.node_inventory import Findings, NodeInventory
 from dra_driver.hardware.facts import Facts
 from dra_driver.hardware.own_change import OwnChanges, facts_after
-from dra_driver.hardware.port import Fingerprint, Hardware, Partitionable
+from dra_driver.hardware.port import Fingerprint, Hardware, Partitionable, Resettable
 from dra_driver.inventory.offering import Inventory
 from dra_driver.model.errors import DriverError
 from dra_driver.telemetry.logs import fields
@@ -65,6 +66,8 @@ class Scanner:
         self._probe_s, self._full_s = probe_s, full_s
         self._is_paused = False
         self._is_let_go = False
+        self._returns_soon = False
+        self._let_go = threading.Event()
         self._fingerprint: tuple[Hashable, Hashable] = (None, None)
         self._scanned_at = float("-inf")
         self._asks, self._answered = 0, 0  # a request made during a look gets its own look
@@ -73,6 +76,7 @@ class Scanner:
         self._limits_memory: dict[str, bool] = {}  # by PCI address, as read while MIG mode was off
         self.scans = 0
         self.scan_seconds = 0.0
+        self.looked_at = 0.0  # when the last complete discovery began, in seconds since 1970
 
     def start(self) -> None:
         """Start the thread; the listener hears as soon as the first inventory is known."""
@@ -92,10 +96,27 @@ class Scanner:
         self._is_paused = True
         self._loop.wake()
 
+    def release(self, timeout_s: float) -> bool:
+        """Release the vendor's library for a moment: calls about GPUs wait until `resume`. Return whether it is done.
+
+        If it is not, `resume` has to be called too.
+        """
+        if not isinstance(self._hardware, Resettable):
+            return False
+        self._let_go.clear()
+        self._returns_soon, self._is_let_go = True, False
+        self.let_go()
+        return self._let_go.wait(timeout_s) and self._hardware.is_closed()
+
     def resume(self) -> None:
         """Use the hardware again after `let_go`."""
-        self._is_paused = False
+        self._is_paused = self._returns_soon = False
         self.look_now()
+
+    @property
+    def is_paused(self) -> bool:
+        """Return whether the vendor's library is not used now."""
+        return self._is_paused
 
     def _turn(self) -> float | None:
         try:
@@ -111,8 +132,11 @@ class Scanner:
     def _step(self) -> None:
         if self._is_paused:
             if not self._is_let_go:
+                if self._returns_soon and isinstance(self._hardware, Resettable):
+                    self._hardware.await_return()
                 self._hardware.close()
                 self._is_let_go = True
+                self._let_go.set()
                 log.info("vendor's library released")
             return
         self._is_let_go = False
@@ -129,8 +153,10 @@ class Scanner:
         self._fingerprint = fingerprint
 
     def _discover(self, now: float, asked: int) -> Facts:
+        began = time.time()
         facts = self._hardware.discover()
         self._scanned_at, self._answered = now, asked
+        self.looked_at = began
         self.scans += 1
         self.scan_seconds = time.monotonic() - now
         self._limits_memory = {

@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from dra_driver.health.policy import HealthPolicy
     from dra_driver.kube.leases import LeaseSlots
     from dra_driver.metering.node_meter import NodeMeter
+    from dra_driver.remediation.dry_run import DryRun
+    from dra_driver.remediation.remediation import Remediation
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ class Parts:
     role: NodeRole
     health: NodeHealth | None
     meter: NodeMeter | None
+    remediation: Remediation | DryRun | None
 
 
 def join_parts(node: OpenedNode, listener: Listener) -> Parts:
@@ -87,13 +90,22 @@ def join_parts(node: OpenedNode, listener: Listener) -> Parts:
     own_changes = OwnChanges()
     scanner = Scanner(node.hardware, inventory, judge, own_changes=own_changes, listener=listener)
     work = _claim_work(node, inventory, own_changes, users if health else node.api)
+    mark = _mark_of(options.data_dir)
+    publisher = Publisher(node.api, node=options.node, driver=options.driver, offers=offer, mark=mark)
+    remediation = None
+    if options.remediation != "off" and health is not None:
+        from dra_driver.agent.node_remediation import make_remediation  # noqa: PLC0415 - only where the option is on
+
+        remediation = make_remediation(
+            node, inventory, health, scanner=scanner, publisher=publisher, repair=work.repair, allocated=allocated
+        )
     return Parts(
         inventory,
         neighbours,
         sharing,
         offer,
         scanner,
-        Publisher(node.api, node=options.node, driver=options.driver, offers=offer, mark=_mark_of(options.data_dir)),
+        publisher,
         work.repair,
         _server(node, work.preparer, listener, health),
         _declared_mig(node, offer),
@@ -102,6 +114,7 @@ def join_parts(node: OpenedNode, listener: Listener) -> Parts:
         NodeRole(options.data_dir / "role.lock", listener),
         health,
         _meter(node, inventory),
+        remediation,
     )
 
 

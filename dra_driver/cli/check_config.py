@@ -73,12 +73,36 @@ def _read_mig(path: Path, _tenants: Tenants) -> list[str]:
     return [f"configuration {name}: {_count(len(entries), 'entry', 'entries')}" for name, entries in found.items()]
 
 
+def _read_health(path: Path, _tenants: Tenants) -> list[str]:
+    from dra_driver.health.policy import DEFAULT_RULES
+    from dra_driver.health.policy_file import read_health_policy
+
+    policy = read_health_policy(path)
+    changed = {key: rule for key, rule in policy.rules.items() if rule != DEFAULT_RULES[key]}
+    return [f"{key}: {'ignored' if rule.is_ignored else rule.effect}" for key, rule in changed.items()]
+
+
+def _read_remediation(path: Path, _tenants: Tenants) -> list[str]:
+    from dra_driver.remediation.policy_file import read_remediation_policy
+
+    policy = read_remediation_policy(path)
+    return [f"{key}: {action}" for key, action in policy.actions.items() if action != "none"]
+
+
 _PLUGIN_KEYS = ("sharing", "flags", "resources", "imex")  # Source: NVIDIA k8s-device-plugin, api/config/v1
 
 KINDS = (
     ConfigKind("sharing configuration", "rules/v1", ("rules",), "--sharing-config", _read_sharing),
     ConfigKind("configuration of NVIDIA's device plugin", "v1", _PLUGIN_KEYS, "--sharing-config", _read_sharing),
     ConfigKind("configurations of the MIG manager", "v1", ("mig-configs",), "--mig-config", _read_mig),
+    ConfigKind("health policy", "health/v1", ("faults", "ignoreXids", "evictions"), "--health-policy", _read_health),
+    ConfigKind(
+        "remediation policy",
+        "remediation/v1",
+        ("actions", "weekly", "tries"),
+        "--remediation-policy",
+        _read_remediation,
+    ),
 )
 
 
@@ -93,7 +117,7 @@ KINDS = (
 )
 @click.option("--output", "-o", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
 def command(files: tuple[Path, ...], mps_tenants: str, output: str) -> int:
-    """Check files for the agents before they are rolled out: sharing, MIG geometry.
+    """Check files for the agents before they are rolled out: sharing, MIG geometry, health, remediation.
 
     \b
     dra-driver check-config examples/sharing/node/rules.yaml

@@ -30,6 +30,9 @@ COMMANDS: dict[str, CommandEntry] = {
     "cordon": CommandEntry("health.cordon", "Take a device of this node out of use; its pods stay.", _CHANGE),
     "uncordon": CommandEntry("health.uncordon", "End the cordon of a device.", _CHANGE),
     "health": CommandEntry("health.group", "Faults and cordons of this node; forget a GPU that is gone.", _WHY),
+    "remediation": CommandEntry(
+        "health.remediation", "What is done about GPUs that need a reset or a reboot; retry, give up.", _CHANGE
+    ),
     "migrate": CommandEntry("migrate.command", "Turn manifests written for the device plugin into claims.", _CHANGE),
     "demo": CommandEntry("demo.command", "Run the driver from end to end on this machine: no GPU, no cluster.", _RUN),
     "agent": CommandEntry("", "The node daemon: publishes GPUs and prepares claims (see agent --help).", _RUN),

@@ -82,6 +82,8 @@ CATALOGUE: dict[str, FindingKind] = {
     "health-tainted": FindingKind(_W, "devices are tainted because of a fault", "health.md"),
     "health-fault": FindingKind(_W, "the agent has found a fault of a GPU", "health.md"),
     "health-cordoned": FindingKind(_N, "an administrator took a device out of use", "health.md"),
+    "remediation-escalated": FindingKind(_E, "a GPU could not be mended: a person has to look", "health.md"),
+    "remediation-under-way": FindingKind(_W, "a GPU is drained, reset or waits for a reboot", "health.md"),
     "health-stale": FindingKind(_W, "health is not watched any more", "health.md"),
     "class-missing": FindingKind(_E, "a class that claims refer to does not exist", "install.md"),
     "class-no-match": FindingKind(_N, "a class matches no device, and no claim asks for it", "selectors.md"),

@@ -14,26 +14,33 @@ from dra_driver.health.record import HealthRecord
 from dra_driver.health.record_wire import record_among
 from dra_driver.health.store import FILE_NAME, HealthStore
 from dra_driver.model.errors import InputError
+from dra_driver.remediation.case import RemediationCase, Stage
+from dra_driver.remediation.journal import RemediationJournal
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFaults:
-    """Faults and cordons in force. `silent_s` is for how many seconds the agent wrote nothing."""
+    """Faults and cordons in force. `silent_s` is for how many seconds the agent wrote nothing.
+
+    `remediations` are the GPUs that are in treatment or wait for a person.
+    """
 
     faults: tuple[Fault, ...] = ()
     cordons: tuple[Cordon, ...] = ()
     silent_s: float = 0.0
+    remediations: tuple[RemediationCase, ...] = ()
 
 
 def read_faults(folder: Path, now: float) -> NodeFaults | None:
     """Read what is recorded; return None if there is nothing. Raises: LedgerError, InputError, PermissionError."""
+    cases = tuple(one for one in RemediationJournal(folder).cases() if one.stage is not Stage.RETURNED)
     cordons = tuple(one for one in CordonFile(folder).read() if one.is_in_force(now))
     try:
         written = (folder / FILE_NAME).stat().st_mtime
     except FileNotFoundError:  # an agent that ended may have removed it, but never the cordons
-        return NodeFaults(cordons=cordons) if cordons else None
+        return NodeFaults(cordons=cordons, remediations=cases) if cordons or cases else None
     try:
         record = record_among(HealthStore(folder).read()) or HealthRecord()
     except ValueError as error:
         raise InputError("health-record", f"{folder / FILE_NAME}: {error}") from error
-    return NodeFaults(record.faults(now), cordons, max(0.0, now - written))
+    return NodeFaults(record.faults(now), cordons, max(0.0, now - written), cases)

@@ -106,6 +106,11 @@ class GpuFacts:
     unusable: tuple[tuple[int, int], ...] = ()
     limits_memory: bool = False  # whether the driver can limit how much of this GPU's memory a cgroup gets
 
+    @property
+    def is_reset_with_peers(self) -> bool:
+        """Return whether the device can only be reset together with those that it is linked to (`Resettable`)."""
+        return False
+
 
 @dataclass(frozen=True, slots=True)
 class Facts:

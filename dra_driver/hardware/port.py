@@ -9,7 +9,7 @@ Deadlines are in seconds from the call. Sizes are in bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -259,4 +259,37 @@ class ComputeTested(Protocol):
         """Return the program that tests a device, with all of its memory and its copies if it `is_thorough`.
 
         Reads files alone. Nothing is raised for a missing library: the program says so.
+        """
+
+
+@runtime_checkable
+class Resettable(Protocol):
+    """Optional ability: reset GPUs that nobody uses.
+
+    Between `await_return` and the next discovery that follows `close`, calls of the other abilities wait, within their
+    deadlines, for the library to be open again. `needs_privilege` is whether a reset takes the rights of root on the
+    host.
+    """
+
+    needs_privilege: bool
+
+    def await_return(self) -> None:
+        """Let calls wait that come while the library is closed, because it will be opened again soon."""
+
+    def is_closed(self) -> bool:
+        """Return whether this process has no GPU open."""
+
+    def open_by(self, gpu: GpuFacts) -> tuple[int, ...]:
+        """Return the ids of the processes that have a GPU open, those of this agent included."""
+
+    def persistence(self, gpu: GpuFacts, deadline_s: float) -> bool | None:
+        """Return whether a GPU is in persistence mode; None where that is not known. Raises: HardwareError."""
+
+    def set_persistence(self, gpu: GpuFacts, enabled: bool, deadline_s: float) -> None:
+        """Switch persistence mode. Idempotent. Raises: HardwareError."""
+
+    def reset(self, gpus: Sequence[GpuFacts], deadline_s: float) -> None:
+        """Reset GPUs together; no process may have any of them open.
+
+        Raises: HardwareError("hardware.reset-failed", retry LATER), ("hardware.nvidia-smi-missing", retry LATER).
         """

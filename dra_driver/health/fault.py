@@ -18,6 +18,7 @@ class FaultKey(enum.StrEnum):
     NEEDS_RESET = "needs-reset"
     NEEDS_ATTENTION = "needs-attention"
     CORDONED = "cordoned"
+    REMEDIATION = "remediation"
     NOT_ANSWERING = "not-answering"
     XID = "xid"
     ECC_UNCORRECTABLE = "ecc-uncorrectable"
@@ -46,6 +47,7 @@ SENTENCES = {
     FaultKey.NEEDS_RESET: "the driver asks for a reset of the GPU once no pod uses it",
     FaultKey.NEEDS_ATTENTION: "the driver reports an error that a person has to look at",
     FaultKey.CORDONED: "an administrator took the device out of use",
+    FaultKey.REMEDIATION: "the GPU is being mended, or waits for a person; no new claim gets it",
     FaultKey.NOT_ANSWERING: "a call of the driver's library about this GPU does not return",
     FaultKey.XID: "the driver reported an Xid error that a new process does not cure",
     FaultKey.ECC_UNCORRECTABLE: "the GPU's memory had uncorrectable errors",

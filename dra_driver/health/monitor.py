@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 
 TURN_SECONDS = 1.0  # how often files are checked; the vendor's events wake the monitor at once
 BUS_SECONDS = 10.0
+TREATED_SECONDS = 60.0  # for so long after a GPU was treated, it is read as often as after a first bad reading
 RECHECK_SECONDS = 2.0  # pause after a first bad reading, so that a second one confirms it soon
 PATIENCE_SECONDS = 1.5  # how long to wait for readings that are newer than an Xid
 SILENT_SECONDS = 30.0  # after so long without a reading, a GPU counts as unmonitored
@@ -91,6 +92,8 @@ class HealthMonitor:
         self._cordon_stamp: Hashable = None
         self._bus_at = self._saved_at = float("-inf")
         self._saved_revision = -1
+        self._treated: set[str] = set()  # GPUs whose earlier errors are to be forgotten; guarded by the mutex
+        self._hurried_until = 0.0
         self._problem = ""
         self._meaning: Hashable = None
         self.turned_at = 0.0  # when the last turn was completed, in seconds since 1970; 0 before the first
@@ -120,6 +123,17 @@ class HealthMonitor:
         self._loop.stop(PATIENCE_SECONDS + 1)
         self._reporter.end_health()
 
+    def forget_errors(self, gpu: str) -> None:
+        """Forget the Xids that were reported of a GPU before it was reset; what lasts is read again, and soon."""
+        with self._mutex:
+            self._treated.add(gpu)
+        self._loop.wake()
+
+    def read_at(self, gpu: str) -> float:
+        """Return when a GPU's health was read last, in seconds since 1970; 0 if that was not possible."""
+        state = self._record.gpus.get(gpu)
+        return max(state.action_at, 0.0) if state is not None else 0.0
+
     def completed(self, facts: Facts) -> Facts:
         """Return the facts with the missing GPUs added as they were last seen, and marked as lost."""
         with self._mutex:
@@ -133,6 +147,7 @@ class HealthMonitor:
     def _turn(self) -> float:
         now = self._clock()
         self._drop_forgotten()
+        self._drop_treated(now)
         report = self._report(now)
         with self._mutex:
             known, missing = self._known.by_address, self._known.missing
@@ -144,7 +159,7 @@ class HealthMonitor:
         self._read_cordons()
         self._conclude(now)
         self.turned_at = now
-        return RECHECK_SECONDS if self._record.has_suspicion else TURN_SECONDS
+        return RECHECK_SECONDS if self._is_hurried(now) else TURN_SECONDS
 
     def _report_applications(self, report: HealthReport, known: Mapping[str, GpuFacts]) -> None:
         """Report the errors of applications since the start; the instance before has reported the older ones."""
@@ -158,7 +173,7 @@ class HealthMonitor:
 
     def _report(self, now: float) -> HealthReport:
         """Return what the vendor observed; now and then the bus is checked too."""
-        report = self._reporter.health(is_urgent=self._record.has_suspicion, patience_s=PATIENCE_SECONDS)
+        report = self._reporter.health(is_urgent=self._is_hurried(now), patience_s=PATIENCE_SECONDS)
         if now - self._bus_at < BUS_SECONDS:
             return report
         self._bus_at = now
@@ -248,6 +263,16 @@ class HealthMonitor:
             with self._mutex:
                 self._known.forget(gone)
             self._record.forget(gone)
+
+    def _drop_treated(self, now: float) -> None:
+        with self._mutex:
+            treated, self._treated = self._treated, set()
+        if treated:
+            self._record.forget_xids(treated)
+            self._hurried_until = now + TREATED_SECONDS
+
+    def _is_hurried(self, now: float) -> bool:
+        return self._record.has_suspicion or now < self._hurried_until
 
     def _log(self, before: tuple[Fault, ...], now: tuple[Fault, ...]) -> None:
         known = {(one.subject, one.key) for one in before}

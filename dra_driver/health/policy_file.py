@@ -84,11 +84,14 @@ def _rule(row: Fields, key: FaultKey, default: HealthRule) -> HealthRule:
     effect = row.optional_text("effect", pattern="None|NoSchedule|NoExecute", what="None, NoSchedule or NoExecute")
     if effect == TaintEffect.NO_EXECUTE and key in _NEVER_EVICTS:
         row.fault("effect", f"NoExecute deletes pods, and {_NEVER_EVICTS[key]}")
+    is_ignored = row.optional_flag("ignore") is True
+    if key is FaultKey.REMEDIATION and (is_ignored or effect == TaintEffect.NONE):
+        row.fault("effect", "a GPU that is being mended must get no new claim")
     rule = HealthRule(
         TaintEffect(effect) if effect else default.effect,
         None if effect else default.escalates_after,
         _seconds(row, "timeToLive"),
-        row.optional_flag("ignore") is True,
+        is_ignored,
     )
     row.close()
     return rule

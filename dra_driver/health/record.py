@@ -100,6 +100,11 @@ class HealthRecord:
         self.tracks = {key: one for key, one in self.tracks.items() if key[0].gpu not in gone}
         self.gpus = {gpu: state for gpu, state in self.gpus.items() if gpu not in gone}
 
+    def forget_xids(self, gpus: Iterable[str]) -> None:
+        """Forget the Xids of GPUs that were reset."""
+        cured = set(gpus)
+        self.sightings = {key: one for key, one in self.sightings.items() if key[0].gpu not in cured}
+
     def in_boot(self, boot: str) -> HealthRecord:
         """Return the record for a boot: this one, or after a reboot a new one with what a reboot does not cure."""
         if boot == self.boot:

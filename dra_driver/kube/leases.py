@@ -80,6 +80,26 @@ class LeaseSlots:
             raise fault
         return RACE_SECONDS if (free and fault is None) or not taken else max(RACE_SECONDS, min(taken) - now)
 
+    def keep(self, holder: str) -> bool:
+        """Begin the period of the holder's slot anew; return whether it has one. Raises: ApiError."""
+        slot = self._of(holder)
+        if slot is not None:
+            self._write(slot, holder, self._clock())
+        return slot is not None
+
+    def give_back(self, holder: str) -> None:
+        """End the holder's slot before its period is over; it is no error if it has none. Raises: ApiError."""
+        slot = self._of(holder)
+        if slot is not None:
+            self._put(slot, {})
+
+    def _of(self, holder: str) -> _LeaseSlot | None:
+        slots, fault = self._read()
+        found = next((slot for slot in slots if slot.holder == holder and slot.until > self._clock()), None)
+        if found is None and fault is not None:
+            raise fault
+        return found
+
     def _read(self) -> tuple[list[_LeaseSlot], ApiError | None]:
         """Return the slots that can be read, and the last error."""
         slots: list[_LeaseSlot] = []
@@ -116,11 +136,16 @@ class LeaseSlots:
             }
             self._api.request("POST", self._path, body=new, timeout_s=REQUEST_SECONDS)
             return
-        metadata = slot.wire.get("metadata")
+        self._put(slot, spec)
+
+    def _put(self, slot: _LeaseSlot, spec: Wire) -> None:
+        """Replace the content of a Lease that nobody has written since it was read. Raises: ApiError."""
+        wire = slot.wire or {}
+        metadata = wire.get("metadata")
         if not isinstance(metadata, dict) or not isinstance(metadata.get("resourceVersion"), str):
             raise ApiError("bad-answer", f"Lease {slot.name} has no resourceVersion", retry=Retry.LATER)
         path = named(self._path, slot.name)
-        self._api.request("PUT", path, body={**slot.wire, "spec": spec}, timeout_s=REQUEST_SECONDS)
+        self._api.request("PUT", path, body={**wire, "spec": spec}, timeout_s=REQUEST_SECONDS)
 
 
 def _seconds(text: Any, now: float) -> float:

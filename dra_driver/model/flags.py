@@ -179,6 +179,19 @@ FLAGS: tuple[Flag, ...] = (
         "FILE",
     ),
     Flag(
+        "--remediation",
+        "off",
+        "off; on: reset GPUs that need it once no pod uses them, and ask for reboots; dry-run: only log that",
+        "MODE",
+        choices=("off", "dry-run", "on"),
+    ),
+    Flag(
+        "--remediation-policy",
+        "",
+        "YAML file (version: remediation/v1) that says what is done about which fault; empty: the defaults",
+        "FILE",
+    ),
+    Flag(
         "--telemetry",
         "basic",
         "off; basic: measure the GPUs and publish it at --metrics-address with claim and pod; full: the profiling "

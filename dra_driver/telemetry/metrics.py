@@ -34,6 +34,8 @@ class Snapshot:
     pool_generation: int = 0
     faults: Mapping[str, int] = field(default_factory=dict)  # by key
     held_back: Mapping[str, int] = field(default_factory=dict)  # by reason: node, budget
+    remediations: Mapping[str, int] = field(default_factory=dict)  # by stage
+    remediation_actions: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by action and outcome
     xids: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by code and class
 
 
@@ -91,6 +93,16 @@ class _Scrape:
         yield _labelled(GaugeMetricFamily, "faults", "Faults of GPUs and partitions that stand.", "key", now.faults)
         text = "GPUs and partitions that keep their pods although the policy says NoExecute."
         yield _labelled(GaugeMetricFamily, "evictions_held_back", text, "reason", now.held_back)
+        text = "GPUs in remediation by stage; escalated ones wait for a person."
+        yield _labelled(GaugeMetricFamily, "remediations", text, "stage", now.remediations)
+        actions = GaugeMetricFamily(
+            f"{PREFIX}_remediation_actions_recorded",
+            "Resets, requests of reboots and commands of the last weeks.",
+            labels=("action", "outcome"),
+        )
+        for labels, count in sorted(now.remediation_actions.items()):
+            actions.add_metric(labels, count)
+        yield actions
         xids = CounterMetricFamily(f"{PREFIX}_xids", "Xid errors reported since the start.", labels=("code", "class"))
         for labels, count in sorted(now.xids.items()):
             xids.add_metric(labels, count)

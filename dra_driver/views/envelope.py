@@ -23,6 +23,7 @@ class DocumentKind(StrEnum):
 
     NODE_OFFER = "NodeOffer"
     NODE_HEALTH = "NodeHealth"
+    NODE_REMEDIATION = "NodeRemediation"
     CONFIG_CHECK = "ConfigCheck"
     DOCTOR_REPORT = "DoctorReport"
     SLICE_TREE = "SliceTree"

@@ -25,6 +25,8 @@ from dra_driver.inventory.build import build_inventory
 from dra_driver.kube.api import ServerVersion
 from dra_driver.model.errors import ExitCode
 from dra_driver.plugin.kubelet.same_name_drivers import RegisteredPlugin
+from dra_driver.remediation.case import RemediationCase, Stage
+from dra_driver.remediation.policy import RemediationAction
 from tests.doctor.support import evidence as e
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
@@ -211,6 +213,11 @@ def test_a_resource_of_a_class_is_unserved_while_the_gate_is_off():
     assert "gate DRAExtendedResource is off" in found(off)["pod-resource-unserved"].message
 
 
+def treated(stage):
+    key, action = FaultKey.NEEDS_RESET, RemediationAction.RESET
+    return RemediationCase("0000:09:00.0", "GPU-a", key, "gpu-reset", 0.0, 0.0, stage, 0.0, action, tries=2)
+
+
 MIXED_GPUS = (replace(e.GPUS[0], mig_enabled=True), e.GPUS[1])
 MIXED = Facts(
     vendor="nvidia",
@@ -223,6 +230,8 @@ LOST = Facts(
 )
 NODES = {
     "health-fault": {"health": NodeFaults(faults=(FAULT,))},
+    "remediation-escalated": {"health": NodeFaults(remediations=(treated(Stage.ESCALATED),))},
+    "remediation-under-way": {"health": NodeFaults(remediations=(treated(Stage.DRAIN_ASKED),))},
     "health-stale": {"health": NodeFaults(silent_s=200.0)},
     "driver-not-loaded": {"kernel": replace(e.node().kernel, bound={"0000:09:00.0": None}, has_headers=True)},
     "driver-nouveau": {"kernel": replace(e.node().kernel, bound={"0000:01:00.0": "nouveau"})},

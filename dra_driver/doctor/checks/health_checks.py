@@ -22,6 +22,7 @@ from dra_driver.health.fault import Fault
 from dra_driver.kube.api import ServerVersion
 from dra_driver.model.names import gpu_name
 from dra_driver.model.wire import Wire
+from dra_driver.remediation.case import RemediationCase, Stage
 
 STALE_SECONDS = 180.0  # the agent writes once a minute
 _BLOCKING = ("NoSchedule", "NoExecute")
@@ -61,12 +62,28 @@ def check_recorded(node: NodeEvidence) -> Iterator[Finding]:
             "health-cordoned", cordon.device, message, "cordons.json in the agent's folder",
             f"dra-driver uncordon {cordon.device}",
         )  # fmt: skip
+    for case in found.remediations:
+        yield _treated(case)
     if found.silent_s >= STALE_SECONDS:
         minutes = int(found.silent_s // 60)
         yield Finding(
             "health-stale", f"node {node.node}", f"nothing was recorded about health for {minutes} minutes", how,
             "look at the agent's log; an agent with --health=off, or none at all, leaves the file as it is",
         )  # fmt: skip
+
+
+def _treated(case: RemediationCase) -> Finding:
+    name, how = gpu_name(case.gpu), "remediation.db in the agent's folder"
+    text = f"{case.key} {case.value}".rstrip()
+    waits = f": {case.waits_for}" if case.waits_for else ""
+    if case.stage is Stage.ESCALATED:
+        message = f"{text}; escalated at {_time(case.stage_at)} after {case.tries} tries{waits}"
+        remedy = (
+            f"when it is mended: dra-driver remediation done {name}; to try again: dra-driver remediation retry {name}"
+        )
+        return Finding("remediation-escalated", name, message, how, remedy)
+    message = f"{text}; {case.stage} since {_time(case.stage_at)}{waits}"
+    return Finding("remediation-under-way", name, message, how, "dra-driver remediation show; docs/health.md")
 
 
 def _tainted(cluster: ClusterEvidence, pool: str, text: str, names: list[str], held: list[str]) -> Finding:

@@ -7,6 +7,8 @@ from typing import ClassVar
 
 from dra_driver.hardware.facts import GpuFacts
 
+_RESET_TOGETHER = frozenset(["pascal", "volta", "turing"])  # as in `architecture`, in lower case
+
 
 @dataclass(frozen=True, slots=True)
 class NvidiaGpu(GpuFacts):
@@ -28,3 +30,8 @@ class NvidiaGpu(GpuFacts):
     memory_bandwidth_bytes_per_s: int | None = None
     power_limit_max_w: int | None = None
     sm_clock_max_mhz: int | None = None
+
+    @property
+    def is_reset_with_peers(self) -> bool:
+        """Return whether it is older than Ampere and linked. Source: nvidia-smi(1), --gpu-reset."""
+        return self.link_domain is not None and (self.architecture or "").lower() in _RESET_TOGETHER

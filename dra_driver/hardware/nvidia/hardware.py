@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -60,6 +60,7 @@ class NvidiaHardware:
     """
 
     vendor = "nvidia"
+    needs_privilege = True  # to reset a GPU
 
     def __init__(self, roots: Roots, *, call_timeout_s: float = 10.0, patience_s: float = 1.0) -> None:
         self._roots = roots
@@ -79,7 +80,9 @@ class NvidiaHardware:
         self._left_out: tuple[str, ...] = ()
         self._health: NvidiaHealth | None = None
         self._meter: NvidiaMeter | None = None
-        self._partitioning = Partitioning(lambda: self._session, self._is_gone, call_timeout_s)
+        self._returned = threading.Event()  # unset from `await_return` until the library was opened again
+        self._returned.set()
+        self._partitioning = Partitioning(lambda: self._session, self._is_gone, call_timeout_s, self._returned)
 
     # -- what is here
 
@@ -98,26 +101,10 @@ class NvidiaHardware:
         Raises: HardwareError("hardware.driver-changed", retry LATER): a new process must replace this one.
         """
         with self._discovering:
-            if not self.is_present():
-                self._let_go()
-                return Facts(self.vendor)
-            if self.driver_changed():
-                self._let_go()
-                raise HardwareError(
-                    "driver-changed",
-                    "the NVIDIA driver was replaced after this process had loaded its library",
-                    hint="the process has to be restarted to load the new library",
-                    retry=Retry.LATER,
-                )
             try:
-                facts = self._discover()
-            except NotOpen as reason:
-                if not reason.is_late:
-                    self._let_go()
-                self._is_waiting = True
-                return self._waiting_facts(reason)
-            self._is_waiting = False
-            return facts
+                return self._look()
+            finally:
+                self._returned.set()
 
     def driver_changed(self) -> bool:
         """Return whether the driver was replaced since this process first used its library (reads files only)."""
@@ -262,6 +249,40 @@ class NvidiaHardware:
         """Limit how much of a GPU's memory a cgroup gets (port.MemoryLimiting)."""
         self._modes().limit_memory(device, cgroup, limit, deadline_s)
 
+    # -- resets (port.Resettable)
+
+    def await_return(self) -> None:
+        """Let calls about GPUs wait until the library, which is about to be closed, is open again."""
+        self._returned.clear()
+
+    def is_closed(self) -> bool:
+        """Return whether this process has no GPU open."""
+        return self._session is None and not self._leaving and self._opening is None
+
+    def open_by(self, gpu: GpuFacts) -> tuple[int, ...]:
+        """Return the ids of the processes that have a GPU open."""
+        from dra_driver.hardware.nvidia.resetting import processes_with  # noqa: PLC0415 - only where GPUs are reset
+
+        return processes_with(self._roots, gpu)
+
+    def persistence(self, gpu: GpuFacts, deadline_s: float) -> bool | None:
+        """Return whether a GPU is in persistence mode; None where it reports none."""
+        from dra_driver.hardware.nvidia.resetting import persistence  # noqa: PLC0415 - only where GPUs are reset
+
+        return persistence(self._partitioning, gpu, deadline_s)
+
+    def set_persistence(self, gpu: GpuFacts, enabled: bool, deadline_s: float) -> None:
+        """Switch persistence mode."""
+        from dra_driver.hardware.nvidia.resetting import set_persistence  # noqa: PLC0415 - only where GPUs are reset
+
+        set_persistence(self._partitioning, gpu, deadline_s, enabled=enabled)
+
+    def reset(self, gpus: Sequence[GpuFacts], deadline_s: float) -> None:
+        """Reset GPUs together, by nvidia-smi below the driver root."""
+        from dra_driver.hardware.nvidia.resetting import reset_gpus  # noqa: PLC0415 - only where GPUs are reset
+
+        reset_gpus(self._roots, gpus, deadline_s)
+
     # -- health (port.HealthReporter)
 
     def watch_health(self, notify: Callable[[], None], *, log_position: int) -> None:
@@ -337,6 +358,28 @@ class NvidiaHardware:
             session.watch = HealthWatch(Watched(), lambda: None, meter=lambda: self._meter, polls=False)
 
     # -- discovery
+
+    def _look(self) -> Facts:
+        if not self.is_present():
+            self._let_go()
+            return Facts(self.vendor)
+        if self.driver_changed():
+            self._let_go()
+            raise HardwareError(
+                "driver-changed",
+                "the NVIDIA driver was replaced after this process had loaded its library",
+                hint="the process has to be restarted to load the new library",
+                retry=Retry.LATER,
+            )
+        try:
+            facts = self._discover()
+        except NotOpen as reason:
+            if not reason.is_late:
+                self._let_go()
+            self._is_waiting = True
+            return self._waiting_facts(reason)
+        self._is_waiting = False
+        return facts
 
     def _discover(self) -> Facts:
         """Open what has to be opened and read all GPUs. Raises: NotOpen."""

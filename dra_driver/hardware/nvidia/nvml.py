@@ -216,6 +216,14 @@ class Nvml(MigCalls):
 
     # -- memory limits of a cgroup, since release 615
 
+    def persistence_mode(self, gpu: Handle) -> bool:
+        """Return whether the driver keeps the GPU ready while nobody uses it."""
+        return bool(self._call("nvmlDeviceGetPersistenceMode", gpu))
+
+    def set_persistence_mode(self, gpu: Handle, *, enabled: bool) -> None:
+        """Switch persistence mode, which ends with the driver."""
+        self._call("nvmlDeviceSetPersistenceMode", gpu, int(enabled))
+
     def memory_limit(self, gpu: Handle, cgroup: str) -> int:
         """Return the limit of GPU memory for the processes of a cgroup in bytes, or UNLIMITED where none is set."""
         limits = self._limits("c_nvmlGetMemoryLimits_v1_t", cgroup)

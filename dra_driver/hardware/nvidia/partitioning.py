@@ -10,6 +10,7 @@ knows after a restart.
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,13 +35,17 @@ class Partitioning:
     """Changes to the MIG mode and the partitions of GPUs.
 
     `session` returns the library in use, None while it is not open; `is_gone` returns, without the library, whether a
-    GPU was taken out.
+    GPU was taken out. While `returned` is not set the library will be opened again soon, and calls wait for that.
     """
 
     def __init__(
-        self, session: Callable[[], NvmlSession | None], is_gone: Callable[[GpuFacts], bool], overdue_s: float
+        self,
+        session: Callable[[], NvmlSession | None],
+        is_gone: Callable[[GpuFacts], bool],
+        overdue_s: float,
+        returned: threading.Event,
     ) -> None:
-        self._session = session
+        self._session, self._returned = session, returned
         self._is_gone = is_gone
         self._overdue_s = overdue_s
 
@@ -90,6 +95,7 @@ class Partitioning:
 
     def read(self, gpu: GpuFacts, deadline_s: float) -> MigReading:
         """Return which MIG devices and other instances exist on a GPU."""
+        self._returned.wait(deadline_s)
         worker, _ = self._find(gpu)
 
         def read(nvml: Nvml, handle: Handle, known: GpuFacts) -> MigReading:
@@ -127,6 +133,7 @@ class Partitioning:
 
         Raises: NvmlFault, HardwareError.
         """
+        self._returned.wait(max(0.0, end - time.monotonic()))
         worker, known = self._find(gpu)
         job = worker.worker.submit(lambda: work(worker.nvml, worker.find(gpu.uuid), known))
         if worker.is_overdue(self._overdue_s) or not job.wait(end - time.monotonic()):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,6 +32,7 @@ from dra_driver.hardware.simulated.mig import MigTable, Placement
 from dra_driver.hardware.simulated.modes import Modes
 from dra_driver.hardware.simulated.partitioning import Partitioning
 from dra_driver.hardware.simulated.profile import Profile, SimulatedGpu, load_profile, profile_path
+from dra_driver.hardware.simulated.resets import Resets
 from dra_driver.model.boot import read_boot_id
 from dra_driver.model.edits import DeviceNode, Edits
 from dra_driver.model.errors import HardwareError, InputError, Retry
@@ -67,6 +68,8 @@ class SimulatedHardware:
         self._partitioning = Partitioning(self._cuts, self._find)
         self._modes = Modes(state_dir, _boot_id(roots), self._find)
         self._drama = HealthDrama()
+        self._resets: Resets | None = None
+        self._roots, self._state_dir = roots, state_dir
         self._meter: SimulatedMeter | None = None
         self._seen: tuple[Hashable, Hashable] = (None, None)
         self._profile: Profile | None = None
@@ -199,7 +202,8 @@ class SimulatedHardware:
         """Return what the profile says of the GPUs' health; see port.HealthReporter."""
         del patience_s
         facts = self.discover()
-        return self._drama.report(facts, self._gpus, stamp_of(self._path), is_urgent=is_urgent)
+        gpus = self._reset_state().after(self._gpus)
+        return self._drama.report(facts, gpus, stamp_of(self._path), is_urgent=is_urgent)
 
     def bus_states(self, gpus: tuple[str, ...]) -> Mapping[str, BusState]:
         """Return what the bus shows of GPUs; one that the profile lacks is gone."""
@@ -208,6 +212,38 @@ class SimulatedHardware:
 
     def end_health(self) -> None:
         """Do nothing, because nothing is held."""
+
+    @property
+    def needs_privilege(self) -> bool:
+        """Return whether a reset runs a program below another root."""
+        return self._reset_state().has_program
+
+    def await_return(self) -> None:
+        """Do nothing, because no call needs a library."""
+
+    def is_closed(self) -> bool:
+        """Return true, because nothing is held open."""
+        return True
+
+    def open_by(self, gpu: GpuFacts) -> tuple[int, ...]:
+        """Return the process ids that the profile lists for the GPU."""
+        return self.processes(gpu, None)
+
+    def persistence(self, gpu: GpuFacts, deadline_s: float) -> None:
+        """Return nothing, because simulated GPUs have no persistence mode."""
+
+    def set_persistence(self, gpu: GpuFacts, enabled: bool, deadline_s: float) -> None:
+        """Do nothing; see `persistence`."""
+
+    def reset(self, gpus: Sequence[GpuFacts], deadline_s: float) -> None:
+        """Reset GPUs; see port.Resettable."""
+        self.discover()
+        self._reset_state().reset(gpus, self._gpus, deadline_s)
+
+    def _reset_state(self) -> Resets:
+        if self._resets is None:
+            self._resets = Resets(self._state_dir, _boot_id(self._roots), self._roots)
+        return self._resets
 
     def begin_metering(self, plan: MeterPlan) -> None:
         """Begin to measure; see port.Metered. The file is looked at once a beat, when the report is wanted."""

@@ -27,6 +27,14 @@ XIDS_MOST = 1000
 _LEAST, _MOST = -1000, 1 << 40
 
 
+class ResetOutcome(enum.StrEnum):
+    """What a reset of a simulated GPU does."""
+
+    CURES = "cures"  # what a reset can cure
+    NOTHING = "nothing"
+    FAILS = "fails"
+
+
 @dataclass(frozen=True, slots=True)
 class SimulatedXid:
     """One Xid, of the GPU or of one of its GPU instances."""
@@ -53,6 +61,7 @@ class SimulatedHealth:
     bus: BusState = BusState.HERE
     hangs: bool = False
     compute: ComputeBehaviour = ComputeBehaviour.PASSES
+    reset: ResetOutcome = ResetOutcome.CURES
     xids: tuple[SimulatedXid, ...] = ()
 
 
@@ -64,6 +73,7 @@ def decode_health(fields: Fields) -> SimulatedHealth:
     bus = fields.optional_text("bus", pattern="|".join(BusState), what=f"one of {', '.join(BusState)}")
     names = tuple(ComputeBehaviour)
     compute = fields.optional_text("compute", pattern="|".join(names), what=f"one of {', '.join(names)}")
+    reset = fields.optional_text("reset", pattern="|".join(ResetOutcome), what=f"one of {', '.join(ResetOutcome)}")
     found = SimulatedHealth(
         recovery_action=fields.optional_integer("recoveryAction", 0, 99),
         ecc_uncorrectable=fields.optional_integer("eccUncorrectable", 0, _MOST),
@@ -79,6 +89,7 @@ def decode_health(fields: Fields) -> SimulatedHealth:
         bus=BusState(bus) if bus in set(BusState) else BusState.HERE,
         hangs=bool(fields.optional_flag("hangs")),
         compute=ComputeBehaviour(compute) if compute in names else ComputeBehaviour.PASSES,
+        reset=ResetOutcome(reset) if reset in set(ResetOutcome) else ResetOutcome.CURES,
         xids=tuple(_decode_xid(row) for row in fields.rows("xids", most=XIDS_MOST)),
     )
     fields.close()

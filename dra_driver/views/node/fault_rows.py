@@ -11,9 +11,10 @@ from pathlib import Path
 
 from dra_driver.doctor.node_faults import read_faults
 from dra_driver.health.cordons import Cordon
-from dra_driver.health.fault import Fault
+from dra_driver.health.fault import Fault, FaultKey
 from dra_driver.model.names import gpu_name
 from dra_driver.model.wire import Wire
+from dra_driver.remediation.case import RemediationCase, Stage
 
 
 def fault_rows(folder: Path, now: float) -> list[Wire] | None:
@@ -21,7 +22,11 @@ def fault_rows(folder: Path, now: float) -> list[Wire] | None:
     recorded = read_faults(folder, now)
     if recorded is None:
         return None
-    return [*map(_fault_row, recorded.faults), *map(_cordon_row, recorded.cordons)]
+    return [
+        *map(_fault_row, recorded.faults),
+        *map(_cordon_row, recorded.cordons),
+        *map(_case_row, recorded.remediations),
+    ]
 
 
 def fault_place(row: Wire) -> str:
@@ -53,6 +58,19 @@ def _cordon_row(one: Cordon) -> Wire:
         "value": None,
         "since": time_text(one.since),
         "message": one.reason,
+    }
+
+
+def _case_row(case: RemediationCase) -> Wire:
+    value = "support" if case.stage is Stage.ESCALATED else str(case.action)
+    waits = f"{case.stage}: {case.waits_for}" if case.waits_for else str(case.stage)
+    return {
+        "device": gpu_name(case.gpu),
+        "partition": None,
+        "fault": str(FaultKey.REMEDIATION),
+        "value": value,
+        "since": time_text(case.began),
+        "message": waits,
     }
 
 

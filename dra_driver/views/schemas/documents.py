@@ -19,7 +19,7 @@ from dra_driver.model.wire import Wire
 from dra_driver.views.envelope import API_VERSION, DocumentKind
 from dra_driver.views.schemas.console import DEVICE_PAGE, FLEET_PAGE, FLEET_SUMMARY, SELECTOR_PLAY
 from dra_driver.views.schemas.fleets import BRANCH, BRANCHES, HOLDER, NODE_FIGURES, UNSEEN
-from dra_driver.views.schemas.others import CHECK, CHECKED_FILE, FAULT, FINDING, MIGRATED
+from dra_driver.views.schemas.others import CHECK, CHECKED_FILE, FAULT, FINDING, MIGRATED, REMEDIATION, TREATMENT
 from dra_driver.views.schemas.parts import (
     ALLOCATION,
     COUNT,
@@ -70,6 +70,7 @@ _CONTENTS: dict[DocumentKind, dict[str, Wire]] = {
         "faults": list_of(FAULT),
     },
     DocumentKind.NODE_HEALTH: {"faults": list_of(FAULT)},
+    DocumentKind.NODE_REMEDIATION: {"remediations": list_of(REMEDIATION), "actions": list_of(TREATMENT)},
     DocumentKind.CONFIG_CHECK: {"files": list_of(CHECKED_FILE)},
     DocumentKind.DOCTOR_REPORT: {
         "isClean": FLAG,

@@ -5,6 +5,7 @@ In: nothing. Out: schemas of records, for `documents`.
 
 from __future__ import annotations
 
+from dra_driver.remediation.case import Stage
 from dra_driver.views.schemas.parts import (
     COUNT,
     FLAG,
@@ -18,6 +19,7 @@ from dra_driver.views.schemas.parts import (
     record,
 )
 
+_TIME = {"type": "string", "format": "date-time"}
 _ROW = {"code": TEXT, "subject": TEXT, "path": TEXT, "what": TEXT}
 MIGRATED = record(
     {"diff": TEXT},
@@ -45,9 +47,23 @@ FAULT = record(
     partition=maybe(record(profileId=COUNT, start=COUNT)),
     fault=TEXT,
     value=MAYBE_TEXT,
-    since={"type": "string", "format": "date-time"},
+    since=_TIME,
     message=TEXT,
 )
+REMEDIATION = record(
+    device=TEXT,
+    uuid=TEXT,
+    fault=TEXT,
+    value=TEXT,
+    stage=one_of(*Stage),
+    action=one_of("none", "reset", "reboot", "command"),
+    tries=COUNT,
+    peers=TEXTS,
+    since=_TIME,
+    stageSince=_TIME,
+    message=TEXT,
+)
+TREATMENT = record(at=_TIME, uuid=TEXT, action=TEXT, outcome=MAYBE_TEXT)
 FINDING = record(
     id=TEXT,
     subject=TEXT,

@@ -1,0 +1,295 @@
+"""Node remediation: the node's parts as a remediation sees them.
+
+In: the parts of an agent. Out: a `TreatedNode`. Imported only where the option is on.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Collection, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Protocol
+
+from dra_driver.agent.node_health import NodeHealth
+from dra_driver.agent.node_inventory import NodeInventory
+from dra_driver.agent.opened_node import OpenedNode
+from dra_driver.agent.scanner import Scanner
+from dra_driver.controller.publisher import Publisher
+from dra_driver.hardware.facts import GpuFacts
+from dra_driver.hardware.port import Resettable
+from dra_driver.hardware.programs import run_program
+from dra_driver.health.fault import Fault
+from dra_driver.kube.leases import LeaseSlots
+from dra_driver.model.errors import DriverError, NodeError, PrepareError, Retry
+from dra_driver.model.names import gpu_name
+from dra_driver.plugin.deadline import Deadline
+from dra_driver.plugin.locks import device_lock
+from dra_driver.plugin.node_claims.allocations import AllocatedDevices
+from dra_driver.plugin.repair.repair import Repair
+from dra_driver.remediation.dry_run import DryRun
+from dra_driver.remediation.holders import claims_on, described
+from dra_driver.remediation.policy import CommandRoot, RemediationMode, RemediationPolicy, SiteCommand
+from dra_driver.remediation.reboot_request import FILE_NAME, RebootRequest
+from dra_driver.remediation.remediation import Remediation
+from dra_driver.remediation.treated_node import Proof, ProofResult
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
+
+LOCK_SECONDS = 5.0  # how long to wait for calls that work on the GPU's devices
+RELEASE_SECONDS = 15.0  # how long a call of the library that is under way may take
+CALL_SECONDS = 10.0
+SLOT_PERIOD_S, SLOT_KEPT_S = 3600, 600.0  # a slot ends by itself after the first; it is renewed after the second
+
+
+_CAPABILITIES = {18: "CAP_SYS_CHROOT", 21: "CAP_SYS_ADMIN"}  # linux/capability.h
+
+
+def make_remediation(
+    node: OpenedNode,
+    inventory: NodeInventory,
+    health: NodeHealth,
+    *,
+    scanner: Scanner,
+    publisher: Publisher,
+    repair: Repair,
+    allocated: AllocatedDevices,
+) -> Remediation | DryRun | None:
+    """Return what remediates the node's GPUs; None for hardware that can't be reset.
+
+    Raises: NodeError("node.unprivileged"); InputError for a policy that can't be used.
+    """
+    options, policy = node.options, read_policy(node.options.remediation_policy)
+    if not isinstance(node.hardware, Resettable):
+        log.warning("no remediation: this hardware can't be reset", extra=fields(vendor=node.hardware.vendor))
+        return None
+    is_on = options.remediation == RemediationMode.ON
+    if is_on and node.hardware.needs_privilege:
+        require_privilege()
+    names = [f"dra-driver-remediation-{number}" for number in range(policy.nodes)]
+    slots = LeaseSlots(node.api, namespace=options.lease_namespace, names=names, period_s=SLOT_PERIOD_S)
+    treated = NodeUnderTreatment(
+        node,
+        node.hardware,
+        inventory=inventory,
+        health=health,
+        scanner=scanner,
+        publisher=publisher,
+        repair=repair,
+        allocated=allocated,
+        slots=slots,
+        prover=LevelZero(),
+        reboot_file=policy.reboot_file or options.data_dir / FILE_NAME,
+    )
+    if not is_on:
+        return DryRun(treated, policy)
+    return Remediation(treated, options.data_dir, policy, boot_id=node.identity.boot_id)
+
+
+def read_policy(path: Path | None) -> RemediationPolicy:
+    """Return the policy of a file, or the default one. Raises: InputError."""
+    if path is None:
+        return RemediationPolicy()
+    from dra_driver.remediation.policy_file import read_remediation_policy  # noqa: PLC0415 - yaml, only for this
+
+    return read_remediation_policy(path)
+
+
+def require_privilege(status: Path = Path("/proc/self/status")) -> None:
+    """Refuse an agent that may not do what a reset takes. Raises: NodeError("node.unprivileged")."""
+    lines = [line for line in status.read_text("ascii", "replace").splitlines() if line.startswith("CapEff:")]
+    held = int(lines[0].split()[1], 16) if lines else 0
+    missing = [name for bit, name in _CAPABILITIES.items() if not held >> bit & 1]
+    if missing:
+        raise NodeError(
+            "unprivileged",
+            f"--remediation=on: this agent lacks {' and '.join(missing)}, so it can't reset a GPU",
+            hint="run the agent privileged, or use --remediation=dry-run (docs/security.md)",
+        )
+
+
+class GpuProver(Protocol):
+    """Proves GPUs well that nobody uses."""
+
+    def prove(self, gpu: GpuFacts) -> ProofResult:
+        """Validate a GPU."""
+
+
+class LevelZero:
+    """NVML's own word, which the remediation has read already: the GPU answers and no fault stands."""
+
+    def prove(self, gpu: GpuFacts) -> ProofResult:
+        """Return that the GPU passed."""
+        return ProofResult(Proof.PASSED, f"{gpu.uuid} answers and reports no fault")
+
+
+class NodeUnderTreatment:
+    """One node, for its remediation. Its methods belong to the remediation's thread."""
+
+    def __init__(
+        self,
+        node: OpenedNode,
+        hardware: Resettable,
+        *,
+        inventory: NodeInventory,
+        health: NodeHealth,
+        scanner: Scanner,
+        publisher: Publisher,
+        repair: Repair,
+        allocated: AllocatedDevices,
+        slots: LeaseSlots,
+        prover: GpuProver,
+        reboot_file: Path,
+    ) -> None:
+        self._node, self._hardware, self._inventory, self._health = node, hardware, inventory, health
+        self._scanner, self._publisher, self._repair, self._allocated = scanner, publisher, repair, allocated
+        self._slots, self._prover = slots, prover
+        self._reboot = RebootRequest(reboot_file, node.identity.boot_id)
+        self._kept = ExitStack()  # the locks of the devices that are kept from Prepare
+        self._is_let_go = False
+        self._slot_at = float("-inf")
+
+    def gpus(self) -> tuple[GpuFacts, ...]:
+        """Return the GPUs as last read."""
+        return self._inventory.gpus
+
+    def faults(self) -> tuple[Fault, ...]:
+        """Return the faults that stand."""
+        return self._health.faults
+
+    def was_seen_since(self, at: float) -> bool:
+        """Return whether the hardware was looked at after a time; if not, that is done soon."""
+        if self._scanner.looked_at > at:
+            return True
+        self._scanner.look_now()
+        return False
+
+    def was_read_since(self, gpu: str, at: float) -> bool:
+        """Return whether the GPU's health was read after a time."""
+        return self._health.was_read_since(gpu, at)
+
+    def hold(self, faults: tuple[Fault, ...]) -> None:
+        """Keep new claims from the subjects of these faults."""
+        self._health.hold(faults)
+
+    def is_published(self) -> bool:
+        """Return whether the API server has what is held back now."""
+        return self._publisher.wait_published(0.0)
+
+    def users(self, gpus: Collection[str]) -> tuple[str, ...]:
+        """Return the claims that hold one of these GPUs, or a part of one."""
+        return claims_on(gpus, self._node.ledger, self._allocated, self._node.identity.boot_id)
+
+    def clients(self, gpu: GpuFacts) -> tuple[str, ...]:
+        """Return the processes of others that have the GPU open."""
+        own = os.getpid()
+        pids = [pid for pid in self._hardware.open_by(gpu) if pid != own]
+        return described(pids, Path(self._node.options.roots.proc))
+
+    def tell(self, reason: str, text: str, gpus: Collection[str] = ()) -> None:
+        """Send an Event about the node, and about the pods that use these GPUs."""
+        self._health.tell(reason, text, gpus)
+
+    def end_sharing(self, gpu: GpuFacts) -> None:
+        """End the MPS daemons that no claim uses, those of this GPU among them."""
+        del gpu
+        self._repair.settle_sharing()
+
+    def persistence(self, gpu: GpuFacts) -> bool | None:
+        """Return whether the GPU is in persistence mode; None also where it does not answer."""
+        try:
+            return self._hardware.persistence(gpu, CALL_SECONDS)
+        except DriverError as error:
+            log.info("persistence mode is not known", extra=fields(device=gpu.pci_address, err=str(error)))
+            return None
+
+    def set_persistence(self, gpu: GpuFacts, *, enabled: bool) -> None:
+        """Switch persistence mode."""
+        self._hardware.set_persistence(gpu, enabled, CALL_SECONDS)
+
+    def let_go(self, gpus: Sequence[GpuFacts]) -> str:
+        """Keep Prepare from these GPUs and release the vendor's library; return why that was not possible."""
+        if self._is_let_go:
+            return ""
+        if self._scanner.is_paused:
+            return "somebody to let the agent use the library again (SIGUSR2)"
+        addresses = {gpu.pci_address for gpu in gpus}
+        every = self._inventory.current.offering.every()
+        names = {device.name for device in every if device.gpu.pci_address in addresses} | set(map(gpu_name, addresses))
+        try:
+            self._kept.enter_context(self._node.locks.hold(map(device_lock, names), Deadline.after(LOCK_SECONDS)))
+        except PrepareError as error:
+            return f"a call to end: {error.message}"
+        self._is_let_go = True
+        if self._scanner.release(RELEASE_SECONDS):
+            return ""
+        self.resume()
+        return "a call of the driver's library to return"
+
+    def resume(self) -> None:
+        """Undo `let_go` and look at the hardware."""
+        if self._is_let_go:
+            self._is_let_go = False
+            self._scanner.resume()
+            self._kept.close()
+
+    def reset(self, gpus: Sequence[GpuFacts], timeout_s: float) -> None:
+        """Reset these GPUs together."""
+        self._hardware.reset(gpus, timeout_s)
+
+    def run(self, command: SiteCommand, gpu: GpuFacts) -> None:
+        """Run the administrator's program. Raises: NodeError("node.command")."""
+        roots = self._node.options.roots
+        root = roots.driver_mount if command.root is CommandRoot.DRIVER else "/"
+        argv = command.argv_for(gpu.uuid, gpu.pci_address)
+        try:
+            end = run_program(argv, command.timeout_s, root=root)
+        except OSError as error:
+            raise NodeError("command", f"{argv[0]} can't be run: {error.strerror}", retry=Retry.LATER) from error
+        if end.status is None:
+            raise NodeError("command", f"{argv[0]} did not end within {command.timeout_s:.0f} s", retry=Retry.LATER)
+        if end.status:
+            text = f"{argv[0]} said: {end.said or 'nothing'} (exit status {end.status})"
+            raise NodeError("command", text, retry=Retry.LATER)
+
+    def ask_reboot(self, text: str) -> None:
+        """Ask for a reboot of this machine in this boot."""
+        self._reboot.ask(text)
+
+    def withdraw_reboot(self) -> None:
+        """Take back the request."""
+        self._reboot.withdraw()
+
+    def forget_errors(self, gpu: str) -> None:
+        """Forget the errors that were reported of a GPU before it was treated."""
+        self._health.forget_errors(gpu)
+
+    def prove(self, gpu: GpuFacts) -> ProofResult:
+        """Validate a GPU that nobody uses."""
+        return self._prover.prove(gpu)
+
+    def take_slot(self) -> float:
+        """Return 0 if this node may act now, else for how many seconds others may."""
+        wait = self._slots.take(self._node.options.node)
+        self._slot_at = time.monotonic()
+        return wait
+
+    def keep_slot(self) -> None:
+        """Keep the slot that was taken, with a write every ten minutes."""
+        if time.monotonic() - self._slot_at < SLOT_KEPT_S:
+            return
+        self._slot_at = time.monotonic()
+        try:
+            self._slots.keep(self._node.options.node)
+        except DriverError as error:
+            log.warning("slot of a remediation is not kept", extra=fields(code=error.code, err=str(error)))
+
+    def give_slot_back(self) -> None:
+        """Return the slot before its time is over."""
+        try:
+            self._slots.give_back(self._node.options.node)
+        except DriverError as error:
+            log.warning("slot of a remediation ends by itself", extra=fields(code=error.code, err=str(error)))

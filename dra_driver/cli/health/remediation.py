@@ -1,0 +1,115 @@
+"""`dra-driver remediation`: how far the agent of this node has got with GPUs that need a reset or a reboot.
+
+In: the agent's files. Out: a table of its journal, or a request that the agent takes up.
+"""
+
+from __future__ import annotations
+
+import click
+
+from dra_driver.cli.health.folder import data_folder, device_name, folder_options
+from dra_driver.cli.output import Column, console, show_table, write_document
+from dra_driver.model.errors import ExitCode, InputError
+from dra_driver.model.names import gpu_name
+from dra_driver.model.wire import Wire
+from dra_driver.remediation.case import RemediationCase, Stage
+from dra_driver.remediation.journal import RemediationJournal
+from dra_driver.remediation.requests import RemediationRequest, RequestFile
+from dra_driver.views.envelope import DocumentKind, OutputDocument
+from dra_driver.views.node.remediation_rows import action_rows, remediation_rows
+
+_COLUMNS = ("device", "fault", "action", "tries", "stage", "since", "what it waits for")
+
+
+@click.group(name="remediation")
+def command() -> None:
+    """Show and steer what the agent of this node does about GPUs that need a reset or a reboot."""
+
+
+@command.command(name="show")
+@click.option("--output", "-o", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
+@folder_options
+def show(output: str, **where: str) -> int:
+    """Show the last remediation of each GPU, and the actions of the last weeks.
+
+    Exit status 1: a GPU is in treatment, or waits for a person.
+
+    \b
+      dra-driver remediation show
+    """  # noqa: D301 - \b is for click
+    folder = data_folder(**where)
+    rows = remediation_rows(folder)
+    if output != "table":
+        content = {"remediations": rows, "actions": action_rows(folder)}
+        write_document(OutputDocument(DocumentKind.NODE_REMEDIATION, content), output)
+    elif rows:
+        show_table(console(), "", [Column(name) for name in _COLUMNS], map(_cells, rows))
+    else:
+        click.echo("No GPU was ever treated.")
+    return ExitCode.NO_MATCH if any(row["stage"] != Stage.RETURNED for row in rows) else ExitCode.OK
+
+
+@command.command(name="retry", short_help="Begin again with a GPU.")
+@click.argument("device")
+@folder_options
+def retry(device: str, **where: str) -> int:
+    """Begin again with a GPU, as if nothing had been tried. The weekly budgets still hold.
+
+    DEVICE is the GPU's name, PCI address or UUID. The agent takes this up within seconds.
+
+    \b
+      dra-driver remediation retry gpu-0000-1b-00-0
+    """  # noqa: D301 - \b is for click
+    return _ask(device, RemediationRequest.RETRY, "begin again with", where)
+
+
+@command.command(name="give-up", short_help="Try nothing more, and keep a GPU out of use.")
+@click.argument("device")
+@folder_options
+def give_up(device: str, **where: str) -> int:
+    """Try nothing more, and keep a GPU out of use until a person has looked.
+
+    DEVICE is the GPU's name, PCI address or UUID. The agent takes this up when the step under way has ended.
+
+    \b
+      dra-driver remediation give-up gpu-0000-1b-00-0
+    """  # noqa: D301 - \b is for click
+    return _ask(device, RemediationRequest.GIVE_UP, "try nothing more with", where)
+
+
+@command.command(name="done", short_help="Have a GPU that was mended by hand proven well and returned.")
+@click.argument("device")
+@folder_options
+def done(device: str, **where: str) -> int:
+    """Have a GPU that a person has mended proven well and returned.
+
+    DEVICE is the GPU's name, PCI address or UUID. The agent takes this up within seconds.
+
+    \b
+      dra-driver remediation done gpu-0000-1b-00-0
+    """  # noqa: D301 - \b is for click
+    return _ask(device, RemediationRequest.DONE, "prove well and return", where)
+
+
+def _ask(device: str, request: RemediationRequest, words: str, where: dict[str, str]) -> int:
+    folder = data_folder(**where)
+    name = device_name(device, folder)
+    case = _case(RemediationJournal(folder).cases(), name)
+    RequestFile(folder).ask(case.gpu, request)
+    click.echo(f"The agent will {words} {name}.")
+    return ExitCode.OK
+
+
+def _case(cases: tuple[RemediationCase, ...], name: str) -> RemediationCase:
+    """Return the case of a GPU that is in treatment or waits for a person. Raises: InputError("input.device")."""
+    found = {gpu_name(case.gpu): case for case in cases if case.stage is not Stage.RETURNED}
+    if name not in found:
+        hint = f"in treatment are {', '.join(sorted(found))}" if found else "dra-driver remediation show"
+        raise InputError("device", f"{name} is not in remediation", hint=hint)
+    return found[name]
+
+
+def _cells(row: Wire) -> list[str]:
+    """Return a remediation as the cells of a table."""
+    fault = f"{row['fault']} {row['value']}".rstrip()
+    return [row["device"], fault, row["action"], str(row["tries"]), row["stage"], row["stageSince"], row["message"]]

@@ -1,0 +1,63 @@
+"""Programs: run one with fixed arguments and an empty environment, in this root or in another, with a deadline.
+
+In: an absolute path and arguments. Out: the end of what it printed, and its exit status. No shell is involved. A
+program that is late is killed with its process group; one that can't be killed is left behind.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from dra_driver.hardware import chroot_child
+
+OUTPUT_MOST = 600  # how many characters of the output are kept
+LEFT_BEHIND_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramEnd:
+    """How a program ended. `status` is None if it was late; `said` is the end of what it printed, on one line."""
+
+    status: int | None
+    said: str
+
+
+def run_program(argv: Sequence[str], timeout_s: float, *, root: str = "/") -> ProgramEnd:
+    """Run a program, and wait for its end. Raises: OSError if it can't be begun.
+
+    Args:
+        argv: the absolute path of the program below `root`, and its arguments.
+        timeout_s: after so many seconds it is killed.
+        root: the folder that it takes for `/`.
+    """
+    command = list(argv)
+    if os.path.normpath(root) != "/":
+        command = [sys.executable, "-I", "-S", str(Path(chroot_child.__file__)), root, *argv]
+    with tempfile.TemporaryFile() as output:
+        child = subprocess.Popen(
+            command, env={}, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, cwd="/"
+        )
+        status = _wait(child, timeout_s)
+        end = output.seek(0, os.SEEK_END)
+        output.seek(max(0, end - 4 * OUTPUT_MOST))
+        said = " ".join(output.read().decode("utf-8", "replace").split())
+    printable = "".join(one if one.isprintable() else "?" for one in said)
+    return ProgramEnd(status, printable[-OUTPUT_MOST:])
+
+
+def _wait(child: subprocess.Popen[bytes], timeout_s: float) -> int | None:
+    with suppress(subprocess.TimeoutExpired):
+        return child.wait(timeout_s)
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    with suppress(subprocess.TimeoutExpired):
+        child.wait(LEFT_BEHIND_SECONDS)
+    return None

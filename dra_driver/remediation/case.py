@@ -1,0 +1,91 @@
+"""RemediationCase: how far the remediation of one GPU has got, as a value that is on disk after every change.
+
+Times are seconds since 1970. The stages follow each other in the order of `Stage`; an attempt that failed leads back to
+DRAIN_ASKED, or to ESCALATED when no other is allowed.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
+
+from dra_driver.health.fault import FaultKey
+from dra_driver.remediation.policy import RemediationAction
+
+
+class Stage(enum.StrEnum):
+    """What has been done about a case. Each stage is reached when that is on disk."""
+
+    DETECTED = "detected"  # the fault is there, and another GPU of the node may be in treatment
+    TAINTED = "tainted"  # no new claim gets the GPU: that is published
+    DRAIN_ASKED = "drain-asked"  # the users of the GPU were told
+    DRAINED = "drained"  # no claim holds it, and the cluster lets this node go on
+    NVML_LET_GO = "nvml-let-go"  # nobody has it open, this agent neither
+    ACTED = "acted"  # the action was carried out
+    SAME_UUID_FOUND = "same-uuid-found"  # the same GPU is at its place again
+    VALIDATED = "validated"  # it was proven well
+    RETURNED = "returned"  # it is offered again
+    ESCALATED = "escalated"  # a person has to look
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether the agent goes on by itself."""
+        return self not in (Stage.RETURNED, Stage.ESCALATED)
+
+    @property
+    def is_in_treatment(self) -> bool:
+        """Return whether something has been done that another GPU of the node has to wait for."""
+        return self.is_open and self is not Stage.DETECTED
+
+
+@dataclass(frozen=True, slots=True)
+class RemediationCase:
+    """The remediation of one GPU. `key` and `value` are those of the fault, `since` is when that began.
+
+    `tries` counts the actions that were begun. `boot` is the boot in which the last one was. `persistence` are the GPUs
+    whose persistence mode was switched off, `peers` those that were drained too. `waits_for` says in one sentence what
+    the case waits for, or why it ended; `not_before` is when the next try may begin. `is_acting` is true from before
+    an action begins until its end is on disk, `is_unproven` after a validation that failed.
+    """
+
+    gpu: str  # PCI address
+    uuid: str
+    key: FaultKey
+    value: str
+    since: float
+    began: float
+    stage: Stage
+    stage_at: float
+    action: RemediationAction
+    tries: int = 0
+    boot: str = ""
+    peers: tuple[str, ...] = ()
+    persistence: tuple[str, ...] = ()
+    waits_for: str = ""
+    not_before: float = 0.0
+    is_acting: bool = False
+    is_unproven: bool = False
+
+    def at(self, stage: Stage, now: float, **changes: Any) -> Self:
+        """Return the case at another stage, with other changes. What it waited for is over."""
+        return replace(self, stage=stage, stage_at=now, **{"waits_for": "", **changes})
+
+    def waiting(self, text: str) -> Self:
+        """Return the case with what it waits for."""
+        return replace(self, waits_for=text)
+
+    def to_wire(self) -> dict[str, Any]:
+        """Return the case as JSON values."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> Self:
+        """Return what `to_wire` described; what a newer agent added is left out.
+
+        Raises: KeyError, TypeError, ValueError for anything else.
+        """
+        values = {one.name: wire[one.name] for one in fields(cls) if one.name in wire}
+        kinds = {"key": FaultKey, "stage": Stage, "action": RemediationAction, "peers": tuple, "persistence": tuple}
+        return cls(**{**values, **{name: kind(wire[name]) for name, kind in kinds.items()}})

@@ -1,0 +1,84 @@
+"""DryRun: says what a remediation would do, and neither does nor writes anything.
+
+In: the faults of a node. Out: a line of the log for each thing that would be done, once while it stays the same.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping
+
+from dra_driver.hardware.facts import GpuFacts
+from dra_driver.model.errors import DriverError
+from dra_driver.model.names import gpu_name
+from dra_driver.remediation.policy import RemediationAction, RemediationPolicy
+from dra_driver.remediation.treated_node import TreatedNode
+from dra_driver.remediation.treatment import Treatment, treatment_of
+from dra_driver.telemetry.logs import fields
+from dra_driver.telemetry.loop import Loop
+
+log = logging.getLogger(__name__)
+
+TURN_SECONDS = 5.0
+WOULD = "would-"  # stands before the action where a remediation has a stage
+
+
+class DryRun:
+    """The dry run of one node. Any thread may call any method."""
+
+    def __init__(self, node: TreatedNode, policy: RemediationPolicy) -> None:
+        self._node, self._policy = node, policy
+        self._said: Mapping[str, str] = {}
+        self._counts: Mapping[str, int] = {}
+        self._loop = Loop("remediation", self.turn, failure="the dry run of remediation failed")
+
+    is_needed = False  # nothing of it survives the end of the agent
+
+    def load(self) -> None:
+        """Do nothing, because nothing was written."""
+
+    def start(self) -> None:
+        """Begin to say what would be done."""
+        self._loop.start()
+
+    def stop(self) -> None:
+        """Stop."""
+        self._loop.stop()
+
+    def wake(self) -> None:
+        """Look again soon, because faults or claims have changed."""
+        self._loop.wake()
+
+    def counts(self) -> Mapping[str, int]:
+        """Return the number of GPUs for which each action would be tried."""
+        return self._counts
+
+    def action_counts(self) -> Mapping[tuple[str, str], int]:
+        """Return nothing, because nothing is done."""
+        return {}
+
+    def turn(self) -> float:
+        """Log what would be done now, as far as that is new."""
+        gpus, faults = self._node.gpus(), self._node.faults()
+        would = {gpu.pci_address: (gpu, treatment_of(gpu, faults, self._policy, gpus)) for gpu in gpus}
+        needed = {address: (gpu, one) for address, (gpu, one) in would.items() if one is not None}
+        texts = {address: self._text(gpu, one) for address, (gpu, one) in needed.items()}
+        for address, text in texts.items():
+            if self._said.get(address) != text:
+                log.warning("remediation, dry run", extra=fields(device=address, reason=text))
+        self._said = texts
+        self._counts = Counter(f"{WOULD}{one.action}" for _, one in needed.values())
+        return TURN_SECONDS
+
+    def _text(self, gpu: GpuFacts, treatment: Treatment) -> str:
+        verb = {RemediationAction.RESET: "reset", RemediationAction.REBOOT: "ask for a reboot for"}
+        peers = f", with {', '.join(map(gpu_name, treatment.peers))} drained too" if treatment.peers else ""
+        text = f"would {verb.get(treatment.action, 'run the command for')} {gpu_name(gpu.pci_address)}{peers}"
+        try:
+            claims = self._node.users((gpu.pci_address, *treatment.peers))
+            clients = self._node.clients(gpu)
+        except DriverError as error:
+            return f"{text}; who uses it is not known: {error.message}"
+        waits = [f"claim {one}" for one in claims[:5]] + [f"process {one}" for one in clients[:5]]
+        return f"{text}, because of {treatment.fault.key}" + (f"; would wait for {', '.join(waits)}" if waits else "")

@@ -1,0 +1,52 @@
+"""RebootRequest: a file that asks for a reboot of this machine; who reboots reads it, and the agent never does it.
+
+In: a reason. Out: a file whose first line has the id of this boot, so that a request of an earlier boot means nothing:
+`grep -qsf /proc/sys/kernel/random/boot_id FILE` says whether one stands. A file that somebody else wrote is left alone.
+Source: kured, --reboot-sentinel and --reboot-sentinel-command.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dra_driver.model.errors import NodeError, Retry
+
+FILE_NAME = "reboot-required"
+MARK = "dra-driver asks for a reboot in boot "
+_BYTES = 4096
+
+
+class RebootRequest:
+    """The request of one node, in the file `path`."""
+
+    def __init__(self, path: Path, boot_id: str) -> None:
+        self._path, self._boot_id = path, boot_id
+
+    def ask(self, text: str) -> None:
+        """Ask for a reboot in this boot. Raises: NodeError("node.reboot-request")."""
+        if self._exists() and not self._is_ours():
+            return  # somebody else asks for the same
+        line = "".join(one if one.isprintable() else "?" for one in text)
+        new = self._path.with_name(f".{self._path.name}.new")
+        try:
+            new.write_text(f"{MARK}{self._boot_id}\n{line}\n", "utf-8")
+            new.replace(self._path)
+        except OSError as error:
+            message = f"{self._path} can't be written: {error.strerror}"
+            hint = "the folder must exist and be writable for the agent (docs/health.md)"
+            raise NodeError("reboot-request", message, hint=hint, retry=Retry.LATER) from error
+
+    def withdraw(self) -> None:
+        """Remove our request; it is no error if there is none."""
+        if self._is_ours():
+            self._path.unlink(missing_ok=True)
+
+    def _exists(self) -> bool:
+        return self._path.exists()
+
+    def _is_ours(self) -> bool:
+        try:
+            with self._path.open("rb") as file:
+                return file.read(_BYTES).startswith(MARK.encode())
+        except OSError:
+            return False

@@ -1,0 +1,281 @@
+"""Remediation: the thread that decides whose turn it is, and keeps every GPU in treatment out of use.
+
+In: the faults of a node. Out: steps for one GPU at a time, and the faults that hold GPUs back until they are well. The
+others wait, the most important fault first. Runs in the instance that holds the node's role.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from dra_driver.hardware.facts import GpuFacts
+from dra_driver.health.fault import Fault, FaultKey, Subject
+from dra_driver.model.errors import DriverError, LedgerError
+from dra_driver.remediation.case import RemediationCase, Stage
+from dra_driver.remediation.journal import RemediationJournal
+from dra_driver.remediation.policy import RemediationPolicy
+from dra_driver.remediation.requests import RemediationRequest, RequestFile
+from dra_driver.remediation.steps import RemediationSteps
+from dra_driver.remediation.treated_node import TreatedNode
+from dra_driver.remediation.treatment import Treatment, treatment_of
+from dra_driver.telemetry.logs import fields
+from dra_driver.telemetry.loop import Loop
+
+log = logging.getLogger(__name__)
+
+TURN_SECONDS, IDLE_SECONDS, STOP_SECONDS = 2.0, 5.0, 5.0
+SUPPORT, PEER = "support", "peer"
+_OPEN_TO_NEWS = (Stage.DETECTED, Stage.TAINTED, Stage.DRAIN_ASKED, Stage.DRAINED)
+_ACTING = (Stage.DRAINED, Stage.NVML_LET_GO, Stage.ACTED, Stage.SAME_UUID_FOUND, Stage.VALIDATED)
+
+
+class Remediation:
+    """The remediation of one node's GPUs. `folder` is the agent's data folder. Any thread may call any method."""
+
+    def __init__(
+        self,
+        node: TreatedNode,
+        folder: Path,
+        policy: RemediationPolicy,
+        *,
+        boot_id: str,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._node, self._policy, self._clock = node, policy, clock
+        self._journal, self._requests = RemediationJournal(folder), RequestFile(folder)
+        self._boot_id = boot_id
+        self._steps = RemediationSteps(node, self._journal, policy, boot_id=boot_id, clock=clock)
+        self._cases: dict[str, RemediationCase] = {}  # by PCI address; replaced as a whole
+        self._actions: Mapping[tuple[str, str], int] = {}
+        self._loop = Loop("remediation", self.turn, failure="remediation failed")
+
+    def load(self) -> None:
+        """Read what is on disk, and hold back the GPUs that are in treatment."""
+        try:
+            self._cases = {case.gpu: self._in_this_boot(case) for case in self._journal.cases()}
+            self._count_actions()
+        except LedgerError as error:
+            log.error("remediation begins anew", extra=fields(code=error.code, err=str(error)))  # noqa: TRY400
+            self._journal.set_aside()
+        self._hold()
+
+    def _in_this_boot(self, case: RemediationCase) -> RemediationCase:
+        """Return a case as it is after a reboot: the GPU has to be drained again, and closed by everybody."""
+        is_stale = case.stage in (Stage.DRAINED, Stage.NVML_LET_GO) and not case.is_acting
+        if case.boot == self._boot_id or not is_stale:
+            return case
+        return case.at(Stage.DRAIN_ASKED, self._clock(), boot=self._boot_id)
+
+    def start(self) -> None:
+        """Go on with what was begun."""
+        self._loop.start()
+
+    def stop(self) -> None:
+        """Stop, and let go of what is kept. A step that is under way ends, or is repeated by the next instance."""
+        self._loop.stop(STOP_SECONDS)
+        self._node.resume()
+
+    def wake(self) -> None:
+        """Take a turn soon, because faults or claims have changed."""
+        self._loop.wake()
+
+    @property
+    def is_needed(self) -> bool:
+        """Return whether the journal holds something that must survive the end of the agent."""
+        return bool(self._cases)
+
+    def counts(self) -> Mapping[str, int]:
+        """Return the number of GPUs in each stage; those that were returned are left out."""
+        return Counter(str(case.stage) for case in self._cases.values() if case.stage is not Stage.RETURNED)
+
+    def action_counts(self) -> Mapping[tuple[str, str], int]:
+        """Return how many actions the journal has, by action and outcome."""
+        return self._actions
+
+    def turn(self) -> float:
+        """Take a step for each GPU that may take one; return when to take the next."""
+        self._take_requests()
+        self._find_cases()
+        self._look_at_escalated()
+        acting = self._acting()
+        if acting is not None:
+            self._node.keep_slot()
+        self._hold()
+        is_progress = False
+        for case in self._in_order(acting):
+            after = self._stepped(case)
+            is_progress |= after.stage is not case.stage
+            if acting is None and after.stage in _ACTING:
+                break  # one GPU of a node is acted on at a time
+        self._hold()
+        is_busy = any(case.stage.is_open for case in self._cases.values())
+        return 0.0 if is_progress else TURN_SECONDS if is_busy else IDLE_SECONDS
+
+    def _acting(self) -> RemediationCase | None:
+        """Return the case that is past its drain; there is one at most."""
+        return next((case for case in self._cases.values() if case.stage in _ACTING), None)
+
+    def _in_order(self, acting: RemediationCase | None) -> list[RemediationCase]:
+        """Return the cases that may take a step now, the most important fault first.
+
+        While one GPU is acted on, the others get no further than being asked to be drained.
+        """
+        begun = [case for case in self._cases.values() if self._is_begun(case)]
+        early = [case for case in begun if case.stage in (Stage.DETECTED, Stage.TAINTED)]
+        chosen = [case for case in begun if case.stage not in _ACTING] if acting is None else [acting, *early]
+        return sorted(chosen, key=lambda case: (case is not acting, case.key.rank, case.since))
+
+    def _is_begun(self, case: RemediationCase) -> bool:
+        """Return whether a case is open, and does not wait for its turn.
+
+        A GPU that still serves (a row will be remapped) is not taken out of use while another one is out.
+        """
+        if case.stage is not Stage.DETECTED or case.key is not FaultKey.ROW_REMAP_PENDING:
+            return case.stage.is_open
+        others = [one for one in self._cases.values() if one is not case]
+        is_first = all(one.stage is not Stage.DETECTED or case.gpu < one.gpu for one in others)
+        return is_first and not any(one.stage.is_in_treatment for one in others)
+
+    def _stepped(self, case: RemediationCase) -> RemediationCase:
+        """Take a case's next step. One that fails is tried again, and delays no other."""
+        try:
+            after = self._steps.step(case)
+        except DriverError as error:
+            log.warning(
+                "a step of a remediation failed", extra=fields(device=case.gpu, code=error.code, err=str(error))
+            )
+            after = case.waiting(str(error))
+        if after != case:
+            self._take(after)
+        return after
+
+    # -- cases ---------------------------------------------------------------------------------------------------------
+
+    def _find_cases(self) -> None:
+        """Begin a case for each GPU that needs one, and bring those up to date in which nothing was done yet."""
+        gpus, faults = self._node.gpus(), self._node.faults()
+        for gpu in gpus:
+            treatment, case = treatment_of(gpu, faults, self._policy, gpus), self._cases.get(gpu.pci_address)
+            if case is not None and case.uuid == gpu.uuid and case.stage is Stage.ESCALATED:
+                continue
+            if case is None or not case.stage.is_open:
+                if treatment is not None:
+                    self._write(self._new(gpu, treatment))
+            elif case.stage in _OPEN_TO_NEWS and not case.is_acting:
+                self._bring_up_to_date(case, treatment)
+
+    def _bring_up_to_date(self, case: RemediationCase, treatment: Treatment | None) -> None:
+        if treatment is None:
+            if not case.is_unproven:
+                self._cancel(case)
+            return
+        fault = treatment.fault
+        news = replace(
+            case,
+            key=fault.key,
+            value=fault.value,
+            action=treatment.action,
+            peers=tuple(sorted({*case.peers, *treatment.peers})),
+        )
+        if news != case:
+            self._write(news)
+
+    def _cancel(self, case: RemediationCase) -> None:
+        """End a case whose fault is over; one that was treated is proven well first."""
+        now = self._clock()
+        if case.tries:
+            self._write(case.at(Stage.SAME_UUID_FOUND, now))
+            return
+        if case.stage in _ACTING:
+            self._node.give_slot_back()
+        text = "the fault ended by itself"
+        self._write(self._steps.restored(case).at(Stage.RETURNED, now, waits_for=text))
+
+    def _new(self, gpu: GpuFacts, treatment: Treatment) -> RemediationCase:
+        now, fault = self._clock(), treatment.fault
+        return RemediationCase(
+            gpu.pci_address,
+            gpu.uuid,
+            fault.key,
+            fault.value,
+            fault.since,
+            now,
+            Stage.DETECTED,
+            now,
+            treatment.action,
+            boot=self._boot_id,
+            peers=treatment.peers,
+        )
+
+    def _look_at_escalated(self) -> None:
+        """End cases whose GPU was replaced, and prove those well that a reboot has cured."""
+        gpus = {gpu.pci_address: gpu for gpu in self._node.gpus() if not gpu.is_lost}
+        for case in tuple(self._cases.values()):
+            gpu = gpus.get(case.gpu)
+            if case.stage is not Stage.ESCALATED or gpu is None:
+                continue
+            if gpu.uuid != case.uuid:
+                text = f"another GPU, {gpu.uuid}, is at its address"
+                self._write(case.at(Stage.RETURNED, self._clock(), waits_for=text))
+                continue
+            if case.persistence:
+                self._write(self._steps.restored(case))
+            if case.boot != self._boot_id and treatment_of(gpu, self._node.faults(), self._policy) is None:
+                self._write(case.at(Stage.SAME_UUID_FOUND, self._clock(), boot=self._boot_id))
+
+    def _take_requests(self) -> None:
+        for gpu, request in self._requests.take().items():
+            case = self._cases.get(gpu)
+            if case is None or case.stage is Stage.RETURNED:
+                log.warning("nothing to be done about a GPU", extra=fields(device=gpu, reason=str(request)))
+                continue
+            log.warning("remediation changed by hand", extra=fields(device=gpu, reason=str(request)))
+            if request is RemediationRequest.GIVE_UP:
+                self._write(self._steps.escalated(case, "given up by hand"))
+                continue
+            self._node.resume()
+            stage = Stage.DETECTED if request is RemediationRequest.RETRY else Stage.SAME_UUID_FOUND
+            self._write(case.at(stage, self._clock(), tries=0, not_before=0.0, is_acting=False, is_unproven=False))
+
+    def _write(self, case: RemediationCase) -> None:
+        """Write a case that no step has written."""
+        self._journal.write(case)
+        self._take(case)
+
+    def _take(self, case: RemediationCase) -> None:
+        """Take over a case that is on disk, and log how far it has got."""
+        before = self._cases.get(case.gpu)
+        self._cases = {**self._cases, case.gpu: case}
+        self._count_actions()
+        if before is None or (before.stage, before.waits_for) != (case.stage, case.waits_for):
+            why = {"reason": case.waits_for} if case.waits_for else {}
+            what = f"{case.key} {case.value}".rstrip()
+            log.warning("remediation", extra=fields(device=case.gpu, problem=what, step=str(case.stage), **why))
+
+    def _count_actions(self) -> None:
+        rows = self._journal.actions()
+        self._actions = Counter((row.action, row.outcome.partition(":")[0] or "begun") for row in rows)
+
+    # -- what is held back ---------------------------------------------------------------------------------------------
+
+    def _hold(self) -> None:
+        """Hold back what is in treatment, with peers, and what waits for a person."""
+        uuids = {gpu.pci_address: gpu.uuid for gpu in self._node.gpus()}
+        found: dict[str, Fault] = {}
+        for case in self._cases.values():
+            is_other = uuids.get(case.gpu, case.uuid) != case.uuid
+            if case.stage is Stage.ESCALATED and not is_other:
+                found[case.gpu] = _held(case, case.gpu, SUPPORT)
+            elif self._is_begun(case):
+                found.update({peer: _held(case, peer, PEER) for peer in case.peers if peer not in found})
+                found[case.gpu] = _held(case, case.gpu, str(case.action))
+        self._node.hold(tuple(found[gpu] for gpu in sorted(found)))
+
+
+def _held(case: RemediationCase, gpu: str, value: str) -> Fault:
+    return Fault(FaultKey.REMEDIATION, Subject(gpu), value, case.began, case.stage_at, boot=case.boot)

@@ -1,0 +1,111 @@
+"""TreatedNode: what remediation needs from the node that it works on. The agent implements it.
+
+Every method may be called again after a crash: what is done already is not done twice. GPUs are given by their facts;
+claims and processes come back as people read them.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from dra_driver.hardware.facts import GpuFacts
+from dra_driver.health.fault import Fault
+from dra_driver.remediation.policy import SiteCommand
+
+
+class Proof(enum.StrEnum):
+    """What a validation found."""
+
+    PASSED = "passed"
+    FAILED = "failed"  # wrong data, or an error of the device
+    COULD_NOT_RUN = "could-not-run"  # says nothing about the GPU
+
+
+@dataclass(frozen=True, slots=True)
+class ProofResult:
+    """A proof, and in one sentence what it rests on."""
+
+    proof: Proof
+    text: str = ""
+
+
+class TreatedNode(Protocol):
+    """The node, as the steps of a remediation see it. Only the remediation's thread calls it."""
+
+    def gpus(self) -> tuple[GpuFacts, ...]:
+        """Return the GPUs as last read, those that are lost included."""
+
+    def faults(self) -> tuple[Fault, ...]:
+        """Return the faults that stand, with those that hold GPUs back (`hold`) left out."""
+
+    def was_seen_since(self, at: float) -> bool:
+        """Return whether the hardware was looked at after a time (seconds since 1970)."""
+
+    def was_read_since(self, gpu: str, at: float) -> bool:
+        """Return whether the GPU's health was read after a time (seconds since 1970)."""
+
+    def hold(self, faults: tuple[Fault, ...]) -> None:
+        """Keep new claims from the subjects of these faults and of no others, by taints."""
+
+    def is_published(self) -> bool:
+        """Return whether the API server has what is held back now."""
+
+    def users(self, gpus: Collection[str]) -> tuple[str, ...]:
+        """Return the claims that hold one of these GPUs, or a part of one, and pods that outlive theirs.
+
+        Raises: DriverError when they can't be determined.
+        """
+
+    def clients(self, gpu: GpuFacts) -> tuple[str, ...]:
+        """Return the processes that have the GPU open, with their pods; never one of this agent."""
+
+    def tell(self, reason: str, text: str, gpus: Collection[str] = ()) -> None:
+        """Send an Event about the node, and about the pods that use these GPUs."""
+
+    def end_sharing(self, gpu: GpuFacts) -> None:
+        """End our MPS daemons of a GPU that no claim holds. Raises: DriverError."""
+
+    def persistence(self, gpu: GpuFacts) -> bool | None:
+        """Return whether the GPU is in persistence mode, None where that is not known."""
+
+    def set_persistence(self, gpu: GpuFacts, *, enabled: bool) -> None:
+        """Switch persistence mode. Raises: DriverError."""
+
+    def let_go(self, gpus: Sequence[GpuFacts]) -> str:
+        """Keep Prepare from these GPUs and release the vendor's library; calls about other GPUs wait meanwhile.
+
+        Return "", or why that was not possible now; nothing is kept back then. Idempotent.
+        """
+
+    def resume(self) -> None:
+        """Undo `let_go` and look at the hardware. Idempotent."""
+
+    def reset(self, gpus: Sequence[GpuFacts], timeout_s: float) -> None:
+        """Reset these GPUs together. Raises: HardwareError."""
+
+    def run(self, command: SiteCommand, gpu: GpuFacts) -> None:
+        """Run the administrator's program. Raises: NodeError."""
+
+    def ask_reboot(self, text: str) -> None:
+        """Ask for a reboot of this machine in this boot. Raises: NodeError."""
+
+    def withdraw_reboot(self) -> None:
+        """Take back the request of this or an earlier boot; it is no error if there is none."""
+
+    def forget_errors(self, gpu: str) -> None:
+        """Forget the errors that were reported of a GPU before it was treated; what lasts is seen again."""
+
+    def prove(self, gpu: GpuFacts) -> ProofResult:
+        """Validate a GPU that nobody uses."""
+
+    def take_slot(self) -> float:
+        """Return 0 if this node may act now, else for how many seconds others may. Raises: ApiError."""
+
+    def keep_slot(self) -> None:
+        """Keep the slot that was taken. A failure is logged."""
+
+    def give_slot_back(self) -> None:
+        """Return the slot before its time is over. A failure is logged: it then ends by itself."""

@@ -1,0 +1,147 @@
+"""GPUs, faults and a node in a file, for tests of remediation: what is done to the node outlives the process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from dra_driver.hardware.facts import GpuFacts
+from dra_driver.hardware.nvidia.facts import NvidiaGpu
+from dra_driver.health.fault import Fault, FaultKey, Subject
+from dra_driver.model.errors import HardwareError, Retry
+from dra_driver.remediation.policy import SiteCommand
+from dra_driver.remediation.treated_node import Proof, ProofResult
+
+ONE, TWO = "0000:1b:00.0", "0000:43:00.0"
+BOOT = "1b4e28ba"
+
+
+def gpu(address: str = ONE, **more: object) -> GpuFacts:
+    return NvidiaGpu(**{"uuid": f"GPU-{address}", "pci_address": address, "minor": 0, "memory_bytes": 80 << 30, **more})
+
+
+def fault(key: FaultKey, value: str = "", address: str = ONE, **more: object) -> Fault:
+    return Fault(key, Subject(address), value, 100.0, 200.0, **more)  # type: ignore[arg-type]
+
+
+class Clock:
+    """A clock that moves when it is told to."""
+
+    def __init__(self, now: float = 1000.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class FileNode:
+    """A node whose state is a JSON file: faults that a reset cures, what was done, and who is in the way."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.is_let_go = False
+        if not path.exists():
+            start = {"faults": {ONE: ["needs-reset", "gpu-reset"]}, "gpus": {ONE: f"GPU-{ONE}", TWO: f"GPU-{TWO}"}}
+            self.change(**start, log=[], users=[], clients=[], proof="passed", cures=1, slot=0.0, persistence=True)
+            self.change(published=True)
+
+    def change(self, **values: object) -> None:
+        state = json.loads(self._path.read_text()) if self._path.exists() else {}
+        new = self._path.with_suffix(".new")
+        new.write_text(json.dumps({**state, **values}))
+        new.replace(self._path)
+
+    def __getitem__(self, name: str) -> object:
+        return json.loads(self._path.read_text())[name]
+
+    def _note(self, *what: str) -> None:
+        self.change(log=[*self["log"], " ".join(what)])
+
+    def did(self, word: str) -> list[str]:
+        return [line for line in self["log"] if line.split()[0] == word]
+
+    # -- TreatedNode
+
+    def gpus(self) -> tuple[GpuFacts, ...]:
+        lost = [address for address, (key, _) in self["faults"].items() if key == "gpu-lost"]
+        return tuple(gpu(one, uuid=uuid, is_lost=one in lost) for one, uuid in sorted(self["gpus"].items()))
+
+    def faults(self) -> tuple[Fault, ...]:
+        return tuple(fault(FaultKey(key), value, address) for address, (key, value) in self["faults"].items())
+
+    def was_seen_since(self, at: float) -> bool:
+        return True
+
+    def was_read_since(self, gpu: str, at: float) -> bool:
+        return True
+
+    def hold(self, faults: tuple[Fault, ...]) -> None:
+        self.change(held={one.subject.gpu: one.value for one in faults})
+
+    def is_published(self) -> bool:
+        return bool(self["published"])
+
+    def users(self, gpus: Collection[str]) -> tuple[str, ...]:
+        return tuple(self["users"])
+
+    def clients(self, gpu: GpuFacts) -> tuple[str, ...]:
+        return tuple(self["clients"])
+
+    def tell(self, reason: str, text: str, gpus: Collection[str] = ()) -> None:
+        self._note("tell", reason)
+
+    def end_sharing(self, gpu: GpuFacts) -> None:
+        assert not self.users(())
+
+    def persistence(self, gpu: GpuFacts) -> bool | None:
+        return self["persistence"]
+
+    def set_persistence(self, gpu: GpuFacts, *, enabled: bool) -> None:
+        self.change(persistence=enabled)
+
+    def let_go(self, gpus: Sequence[GpuFacts]) -> str:
+        self.is_let_go = True
+        return ""
+
+    def resume(self) -> None:
+        self.is_let_go = False
+
+    def reset(self, gpus: Sequence[GpuFacts], timeout_s: float) -> None:
+        assert self.is_let_go, "reset while the library is in use"
+        assert not self["persistence"], "reset in persistence mode"
+        assert gpus[0].pci_address in self["held"], "reset of a GPU that may get a claim"
+        assert not self["users"], "reset under a claim"
+        self._note("reset", *(one.pci_address for one in gpus))
+        if self["cures"] is None:
+            raise HardwareError("reset-failed", "refused", retry=Retry.LATER)
+        self.change(cures=self["cures"] - 1)
+        if self["cures"] <= 0:
+            self.change(faults={one: row for one, row in self["faults"].items() if one != gpus[0].pci_address})
+
+    def run(self, command: SiteCommand, gpu: GpuFacts) -> None:
+        self._note("run", *command.argv_for(gpu.uuid, gpu.pci_address))
+        self.change(faults={})
+
+    def ask_reboot(self, text: str) -> None:
+        self._note("reboot", text)
+
+    def withdraw_reboot(self) -> None:
+        pass
+
+    def forget_errors(self, gpu: str) -> None:
+        pass
+
+    def prove(self, gpu: GpuFacts) -> ProofResult:
+        self._note("prove", gpu.pci_address)
+        return ProofResult(Proof(self["proof"]), "as told")
+
+    def take_slot(self) -> float:
+        self._note("slot")
+        return float(self["slot"])
+
+    def keep_slot(self) -> None:
+        pass
+
+    def give_slot_back(self) -> None:
+        self._note("slot-back")
