@@ -22,7 +22,7 @@ from dra_driver.agent.options import Options, options_of
 from dra_driver.hardware.choose import choose
 from dra_driver.hardware.port import Hardware
 from dra_driver.model.errors import DriverError, ExitCode, UsageError
-from dra_driver.model.flags import FLAGS, resolve
+from dra_driver.model.flags import add_to, resolve
 from dra_driver.telemetry import logs
 from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.stop_request import StopRequest
@@ -91,11 +91,7 @@ def _parse(argv: Sequence[str]) -> dict[str, str]:
         epilog=_EPILOG,
     )
     parser.add_argument("--version", action="version", version=f"dra-driver {__version__}")
-    for flag in FLAGS:
-        default = f" (default {flag.default})" if flag.default else ""
-        parser.add_argument(
-            flag.name, dest=flag.field, metavar=flag.metavar, help=f"{flag.meaning}{default}; env {flag.twin}"
-        )
+    add_to(parser)
     return resolve(vars(parser.parse_args(argv)), os.environ)
 
 

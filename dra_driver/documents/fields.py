@@ -13,6 +13,8 @@ from typing import TypeVar
 
 _T = TypeVar("_T")
 _TEXT_MAX = 1024
+_DURATION = re.compile(r"(?P<number>[1-9][0-9]{0,6})(?P<unit>[smhd])")
+_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 class Fields:
@@ -80,6 +82,12 @@ class Fields:
             self._wrong(key, f"a whole number from {least} to {most}", value)
             return None
         return value
+
+    def optional_seconds(self, key: str) -> float | None:
+        """Return a duration in seconds, given as a number with its unit; None if it is not given."""
+        text = self.optional_text(key, pattern=_DURATION.pattern, what="a duration such as 90s, 10m, 24h or 7d")
+        match = _DURATION.fullmatch(text or "")
+        return float(int(match["number"]) * _UNIT_SECONDS[match["unit"]]) if match else None
 
     def optional_flag(self, key: str) -> bool | None:
         """Return true or false; None if it is not given."""

@@ -14,21 +14,17 @@ In: a path. Out: `HealthPolicy`, or one InputError with every mistake, its line 
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
-from dra_driver.documents.document import read_document, with_line
 from dra_driver.documents.fields import Fields
+from dra_driver.documents.strict_file import check_version, read_strictly
 from dra_driver.health.fault import FaultKey
 from dra_driver.health.policy import DEFAULT_RULES, EvictionLimit, HealthPolicy, HealthRule
 from dra_driver.health.xid_table import FALLEN_OFF_BUS
-from dra_driver.model.errors import InputError
 from dra_driver.model.taints import TaintEffect
 
 VERSION = "health/v1"
 XID_MOST = 9999
-_DURATION = re.compile(r"(?P<number>[1-9][0-9]{0,6})(?P<unit>[smhd])")
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 DEVICES_MOST, PERIOD_MOST = 100, 86400
 _NEVER_EVICTS = {
     FaultKey.CORDONED: "a cordon never deletes pods",
@@ -42,23 +38,11 @@ def read_health_policy(path: Path) -> HealthPolicy:
     Raises: InputError("input.health-policy") with every mistake; "input.unreadable", "input.too-large",
     "input.not-yaml".
     """
-    lines: dict[str, int] = {}
-    document = read_document(path, lines)
-    faults: list[str] = []
-    root = Fields(document, "", faults)
-    version = root.optional_text("version")
-    if version != VERSION:
-        root.fault("version", f"expected {VERSION!r}, got {version!r}" if version else f"missing, expected {VERSION!r}")
-    policy = _policy(root)
-    root.close()
-    if faults:
-        listed = "\n  ".join(with_line(fault, lines) for fault in faults)
-        mistakes = f"{len(faults)} {'mistakes' if len(faults) > 1 else 'mistake'}"
-        raise InputError("health-policy", f"health policy {path} has {mistakes}:\n  {listed}")
-    return policy
+    return read_strictly(path, _policy, "health-policy", "health policy")
 
 
 def _policy(root: Fields) -> HealthPolicy:
+    check_version(root, VERSION)
     ignored = frozenset(root.integers("ignoreXids", XID_MOST))
     if FALLEN_OFF_BUS in ignored:
         root.fault("ignoreXids", f"{FALLEN_OFF_BUS} means that the GPU is lost, which can't be ignored")
@@ -73,7 +57,7 @@ def _policy(root: Fields) -> HealthPolicy:
 
 def _evictions(row: Fields) -> EvictionLimit:
     default = EvictionLimit()
-    devices, period = row.optional_integer("devices", 1, DEVICES_MOST), _seconds(row, "period")
+    devices, period = row.optional_integer("devices", 1, DEVICES_MOST), row.optional_seconds("period")
     if period is not None and not 60 <= period <= PERIOD_MOST:
         row.fault("period", "must be from 1m to 1d")
     row.close()
@@ -90,14 +74,8 @@ def _rule(row: Fields, key: FaultKey, default: HealthRule) -> HealthRule:
     rule = HealthRule(
         TaintEffect(effect) if effect else default.effect,
         None if effect else default.escalates_after,
-        _seconds(row, "timeToLive"),
+        row.optional_seconds("timeToLive"),
         is_ignored,
     )
     row.close()
     return rule
-
-
-def _seconds(row: Fields, key: str) -> float | None:
-    text = row.optional_text(key, pattern=_DURATION.pattern, what="a duration such as 90s, 10m, 24h or 7d")
-    match = _DURATION.fullmatch(text or "")
-    return float(int(match["number"]) * _UNITS[match["unit"]]) if match else None

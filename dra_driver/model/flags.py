@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from dra_driver.model.errors import UsageError
 from dra_driver.model.vendors import DEFAULT_VENDOR, VENDORS, registered
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +247,14 @@ FLAGS: tuple[Flag, ...] = (
         is_hardware=True,
     ),
 )
+
+
+def add_to(parser: ArgumentParser, flags: Iterable[Flag] = FLAGS) -> None:
+    """Add flags to a parser, with their defaults and twins in --help; `resolve` reads what it found."""
+    for flag in flags:
+        default = f" (default {flag.default})" if flag.default else ""
+        text = f"{flag.meaning}{default}; env {flag.twin}"
+        parser.add_argument(flag.name, dest=flag.field, metavar=flag.metavar, help=text)
 
 
 def resolve(

@@ -20,7 +20,7 @@ from types import FrameType
 from dra_driver import __version__
 from dra_driver.model.boot import read_boot_id
 from dra_driver.model.errors import DriverError, ExitCode, NodeError, SharingError, UsageError
-from dra_driver.model.flags import FLAGS, Flag, resolve
+from dra_driver.model.flags import FLAGS, Flag, add_to, resolve
 from dra_driver.model.names import check_driver_name
 from dra_driver.mps import cgroups, wire
 from dra_driver.mps.calling import call
@@ -84,11 +84,7 @@ def _parse(argv: Sequence[str]) -> tuple[dict[str, str], bool]:
         epilog=_EPILOG,
     )
     parser.add_argument("--version", action="version", version=f"dra-driver {__version__}")
-    for flag in _FLAGS:
-        default = f" (default {flag.default})" if flag.default else ""
-        parser.add_argument(
-            flag.name, dest=flag.field, metavar=flag.metavar, help=f"{flag.meaning}{default}; env {flag.twin}"
-        )
+    add_to(parser, _FLAGS)
     parser.add_argument(
         "--show", action="store_true", help="print what the running supervisor keeps, as JSON, and exit"
     )

@@ -52,7 +52,7 @@ def faults_of(read):
             read(text, tenants)
         assert caught.value.code == "input.sharing-config"
         head, *listed = caught.value.message.split("\n  ")
-        assert f"has {len(listed)} faults" in head
+        assert f"has {len(listed)} mistake" in head
         return listed
 
     return faults

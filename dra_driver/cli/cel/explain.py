@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from dra_driver.cli.cel.report import COLOURS, say_compiled, say_heading
+from dra_driver.cli.cel.report import COLOURS, say_heading, say_query
 from dra_driver.cli.inputs.options import gather, input_options, output_option
 from dra_driver.cli.output import console, say, write_document
 from dra_driver.selectors.explain import ExpressionPart
@@ -68,10 +68,7 @@ def command(only: tuple[str, ...], most: int, output: str, **options: Any) -> in
 
 
 def _show(out: Any, judged: Judged, given: Given, most: int) -> None:
-    out.print()
-    users = f" (used by {', '.join(judged.query.users)})" if judged.query.users else ""
-    say(out, f"{judged.query.title}{users}", style="bold")
-    say_compiled(out, judged, given)
+    say_query(out, judged, given)
     if not judged.compiles:
         return
     if not judged.groups:

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from dra_driver.cli.cel.report import COLOURS, say_compiled, say_heading
+from dra_driver.cli.cel.report import COLOURS, say_heading, say_query
 from dra_driver.cli.inputs.options import gather, input_options, output_option
 from dra_driver.cli.output import Column, console, say, show_table, write_document
 from dra_driver.selectors.engine import Engine
@@ -84,10 +84,7 @@ def _engine(name: str, given: Given) -> Engine:
 
 
 def _show(out: Any, judged: Judged, given: Given, *, by_device: bool) -> None:
-    out.print()
-    users = f" (used by {', '.join(judged.query.users)})" if judged.query.users else ""
-    say(out, f"{judged.query.title}{users}", style="bold")
-    say_compiled(out, judged, given)
+    say_query(out, judged, given)
     if not judged.compiles:
         return
     if not given.fleet.devices:

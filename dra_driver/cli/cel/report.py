@@ -38,6 +38,14 @@ def say_heading(out: Any, given: Given, *, engine: str = "", caveat: str | None 
         say(out, note, style="yellow")
 
 
+def say_query(out: Any, judged: Judged, given: Given) -> None:
+    """Print a query's title, and the problems with its expressions."""
+    out.print()
+    users = f" (used by {', '.join(judged.query.users)})" if judged.query.users else ""
+    say(out, f"{judged.query.title}{users}", style="bold")
+    say_compiled(out, judged, given)
+
+
 def say_compiled(out: Any, judged: Judged, given: Given) -> None:
     """Print the problems with the expressions of a query: compile errors, refusals, unknown names."""
     for one in judged.compiled:

@@ -11,12 +11,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from dra_driver.documents.document import read_document, with_line
 from dra_driver.documents.fields import Fields
+from dra_driver.documents.strict_file import check_version, read_strictly
 from dra_driver.inventory.sharing.device_plugin_file import VERSION as DEVICE_PLUGIN_VERSION
 from dra_driver.inventory.sharing.device_plugin_file import decode_device_plugin
 from dra_driver.inventory.sharing.rules import REPLICAS_MOST, Match, Portion, SharingRule, SharingRules
-from dra_driver.model.errors import InputError
 from dra_driver.model.names import is_dns_label
 from dra_driver.model.quantity import Quantity, QuantityError
 from dra_driver.model.shares import DeviceType, ShareMode
@@ -37,26 +36,23 @@ def read_rules(path: Path, read_settings: ReadSettings, tenants: Tenants = Tenan
     Raises: InputError("input.sharing-config") with every fault; "input.unreadable", "input.too-large",
     "input.not-yaml".
     """
-    lines: dict[str, int] = {}
-    document = read_document(path, lines)
-    faults: list[str] = []
-    root = Fields(document, "", faults)
-    version = root.optional_text("version")
-    if version == DEVICE_PLUGIN_VERSION:
-        rules = decode_device_plugin(root)
-        if tenants is Tenants.NAMESPACE and any(isinstance(rule.settings, MpsSettings) for rule in rules.rules):
-            message = f"mps can't name namespaces, as mps.tenants=namespace asks for: write a file of version {VERSION}"
-            root.fault("sharing", message)
-    else:
-        rules = SharingRules(_rules(root, read_settings, tenants))
-        if version != VERSION:
-            known = f"{VERSION!r}, or {DEVICE_PLUGIN_VERSION!r} for a file of NVIDIA's device plugin"
-            root.fault("version", f"expected {known}, got {version!r}" if version else f"missing, expected {known}")
-    root.close()
-    if faults:
-        listed = "\n  ".join(with_line(fault, lines) for fault in faults)
-        raise InputError("sharing-config", f"sharing configuration {path} has {len(faults)} faults:\n  {listed}")
+
+    def decode(root: Fields) -> SharingRules:
+        if root.optional_text("version") == DEVICE_PLUGIN_VERSION:
+            return _device_plugin_rules(root, tenants)
+        check_version(root, VERSION, f", or {DEVICE_PLUGIN_VERSION!r} for a file of NVIDIA's device plugin")
+        return SharingRules(_rules(root, read_settings, tenants))
+
+    rules = read_strictly(path, decode, "sharing-config", "sharing configuration")
     return replace(rules, tenants=tenants)
+
+
+def _device_plugin_rules(root: Fields, tenants: Tenants) -> SharingRules:
+    rules = decode_device_plugin(root)
+    if tenants is Tenants.NAMESPACE and any(isinstance(rule.settings, MpsSettings) for rule in rules.rules):
+        message = f"mps can't name namespaces, as mps.tenants=namespace asks for: write a file of version {VERSION}"
+        root.fault("sharing", message)
+    return rules
 
 
 def _rules(root: Fields, read_settings: ReadSettings, tenants: Tenants) -> tuple[SharingRule, ...]:
