@@ -9,8 +9,8 @@ import yaml
 
 from dra_driver.health.fault import FaultKey
 from tests.deploy.support.exported_metrics import exported_metrics
-from tests.deploy.support.promql import metrics_of
 from tests.support.chart import ROOT, objects, render
+from tests.support.promql import metrics_of
 
 RULES = ROOT / "deploy" / "rules"
 FILES = sorted(RULES.glob("*.rules.yaml"))
