@@ -46,6 +46,11 @@ class NodeInventory:
             self.current = built
         return before
 
+    @property
+    def facts(self) -> Facts | None:
+        """The facts behind the newest inventory; None until the hardware has been read."""
+        return self._findings.facts if self._findings else None
+
     def holding(self, names: Collection[str]) -> Inventory:
         """Return the newest inventory as if claims also held these devices. The hardware is not read."""
         if self._findings is None:

@@ -55,6 +55,7 @@ class Options:
     mig_config: Path | None
     lists_claims: bool
     has_metadata: bool = False
+    feature_file: Path | None = None
     sharing_config: Path | None = None
     mps_tenants: Tenants = Tenants.ANY
     is_health_watched: bool = True
@@ -122,6 +123,17 @@ def _remediation(values: Mapping[str, str]) -> str:
     return mode
 
 
+def _feature_file(values: Mapping[str, str]) -> Path | None:
+    """Return the file for the node's labels, None where it gets none. Raises: UsageError("usage.feature-file")."""
+    if values["node_labels"] == "off":
+        return None
+    path = Path(values["feature_file"])
+    if not path.is_absolute() or path.name.startswith("."):
+        message = f"--feature-file={values['feature_file']!r:.200} is no absolute path of a file that is not hidden"
+        raise UsageError("feature-file", message)
+    return path
+
+
 def _namespace(text: str) -> str:
     """Return a namespace's name, checked. Raises: UsageError("usage.namespace")."""
     if not is_dns_label(text):
@@ -159,6 +171,7 @@ def options_of(values: Mapping[str, str]) -> Options:
         mig_config=Path(values["mig_config"]) if values["mig_config"] else None,
         lists_claims=values["takeover_list_claims"] == "true",
         has_metadata=values["device_metadata"] == "on",
+        feature_file=_feature_file(values),
         has_all_profiles=values["mig_profiles"] == "all",
         sharing_config=Path(values["sharing_config"]).absolute() if values["sharing_config"] else None,
         mps_tenants=Tenants(values["mps_tenants"]),

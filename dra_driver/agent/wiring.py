@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import socket
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,7 +43,7 @@ from dra_driver.plugin.mig.partition_owners import PartitionOwners
 from dra_driver.plugin.node_claims.allocations import AllocatedDevices
 from dra_driver.plugin.node_claims.gone_claims import GoneClaims
 from dra_driver.plugin.prepare.preparer import Preparer
-from dra_driver.plugin.repair.reaper import Reaper
+from dra_driver.plugin.repair.reaper import Chore, Reaper
 from dra_driver.plugin.repair.repair import Repair
 
 if TYPE_CHECKING:
@@ -110,7 +111,13 @@ def join_parts(node: OpenedNode, listener: Listener) -> Parts:
         _server(node, work.preparer, listener, health),
         _declared_mig(node, offer),
         _abandoned_partitions(node, neighbours),
-        Reaper(work.repair, node.store, driver=options.driver, chores=[listener], claims=node.claims),
+        Reaper(
+            work.repair,
+            node.store,
+            driver=options.driver,
+            chores=[listener, *_labels(node, inventory)],
+            claims=node.claims,
+        ),
         NodeRole(options.data_dir / "role.lock", listener),
         health,
         _meter(node, inventory),
@@ -211,6 +218,16 @@ def _eviction_slots(node: OpenedNode, policy: HealthPolicy) -> LeaseSlots:
     limit = policy.evictions
     names = [f"dra-driver-eviction-{number}" for number in range(limit.devices)]
     return LeaseSlots(node.api, namespace=node.options.lease_namespace, names=names, period_s=limit.period_s)
+
+
+def _labels(node: OpenedNode, inventory: NodeInventory) -> list[Chore]:
+    """Return what writes the node's labels, where that is wanted and the vendor has any."""
+    path, roots = node.options.feature_file, node.options.roots
+    if path is None:
+        return []
+    from dra_driver.agent.feature_file import FeatureFile, node_labels  # noqa: PLC0415 - only where labels are wanted
+
+    return [FeatureFile(path, partial(node_labels, inventory, node.hardware.vendor, roots))]
 
 
 def _server(node: OpenedNode, preparer: Preparer, listener: Listener, health: NodeHealth | None) -> PluginServer:

@@ -6,12 +6,12 @@ for: a node pays for the vendors that it has.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 
-from dra_driver.hardware.facts import GpuFacts
+from dra_driver.hardware.facts import Facts, GpuFacts
 from dra_driver.hardware.port import Hardware, Roots
 from dra_driver.hardware.published import Published
 from dra_driver.model.vendors import registered
@@ -47,7 +47,8 @@ class Vendor:
 
     `title` is its name in texts. `open` returns its hardware behind the port, which has an ability if it implements the
     ability's protocol. `gpu` is the type of its facts. `rows` are the names that its devices are published
-    with, in the domain of its driver. `generated_classes` are the files below deviceclasses/ that `make docs` writes;
+    with, in the domain of its driver. `labels` returns the labels of a node with such GPUs; it is None where nobody
+    expects any. `generated_classes` are the files below deviceclasses/ that `make docs` writes;
     more may stand there by hand. `is_shareable` tells whether rules for sharing may mean its devices.
     """
 
@@ -57,6 +58,7 @@ class Vendor:
     rows: tuple[Published, ...]
     page: ReferencePage
     generated_classes: tuple[VendorClass, ...] = ()
+    labels: Callable[[Facts, Roots], Mapping[str, str]] | None = None
     is_shareable: bool = False
 
 

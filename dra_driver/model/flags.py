@@ -170,6 +170,19 @@ FLAGS: tuple[Flag, ...] = (
         choices=("on", "off"),
     ),
     Flag(
+        "--node-labels",
+        "off",
+        "file: tell Node Feature Discovery the labels of GPU feature discovery that hold for the node; off: do not",
+        "WHERE",
+        choices=("off", "file"),
+    ),
+    Flag(
+        "--feature-file",
+        "/etc/kubernetes/node-feature-discovery/features.d/dra-driver",
+        "the file for --node-labels file",
+        "FILE",
+    ),
+    Flag(
         "--health",
         "on",
         "on: watch the GPUs' health, and taint or withhold the ones that are sick; off: do neither",

@@ -43,6 +43,15 @@ def test_an_address_that_is_none_is_a_usage_error_before_anything_starts():
         options(metrics_address="9400")
 
 
+def test_a_file_of_features_is_absolute_and_not_hidden():
+    assert options().feature_file is None
+    default = Path("/etc/kubernetes/node-feature-discovery/features.d/dra-driver")
+    assert options(node_labels="file").feature_file == default
+    for path in ("features.d/file", "/features.d/.file"):
+        with pytest.raises(UsageError, match="--feature-file"):
+            options(node_labels="file", feature_file=path)
+
+
 def test_a_flag_is_not_guessed_from_its_first_letters(capsys):
     assert main(["--node", "n1"]) == ExitCode.USAGE
     assert "unrecognized arguments: --node n1" in capsys.readouterr().err

@@ -81,3 +81,10 @@ def test_evictions_bring_the_leases_of_their_budget_by_name_and_nothing_else(hel
     assert mounts(found) == MOUNTS_BEFORE
     assert [one["metadata"]["name"] for one in found if one["kind"] == "Lease"] == names
     assert sum(one["kind"] == "Lease" for one in objects(render(helm, *EVICTING))) == 5
+
+
+def test_labels_of_the_node_bring_the_folder_of_features_and_no_verb(helm: str) -> None:
+    found = objects(render(helm, "nodeLabels=file"))
+    assert verbs(found, "ClusterRole") == VERBS_BEFORE
+    assert verbs(found, "Role") == {}
+    assert mounts(found) == {**MOUNTS_BEFORE, "/etc/kubernetes/node-feature-discovery/features.d": True}

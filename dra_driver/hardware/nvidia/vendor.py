@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from dra_driver.hardware.facts import Facts
 from dra_driver.hardware.nvidia.facts import NvidiaGpu
 from dra_driver.hardware.nvidia.published.attributes import ATTRIBUTES
 from dra_driver.hardware.nvidia.published.capacities import CAPACITIES, MEMORY_SLICES
@@ -45,11 +48,18 @@ def _open(roots: Roots) -> Hardware:
     return NvidiaHardware(roots)
 
 
+def _labels(facts: Facts, roots: Roots) -> Mapping[str, str]:
+    from dra_driver.hardware.nvidia.feature_labels import feature_labels  # noqa: PLC0415 - only where labels are wanted
+
+    return feature_labels(facts, roots)
+
+
 VENDOR = Vendor(
     title="NVIDIA",
     open=_open,
     gpu=NvidiaGpu,
     rows=(*ATTRIBUTES, *CAPACITIES),
     page=ReferencePage("attributes.md", _INTRODUCTION, _CLOSING, more=(MEMORY_SLICES,)),
+    labels=_labels,
     is_shareable=True,
 )
