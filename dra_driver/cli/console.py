@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dra_driver.cli.inputs.access import access_of, context_option, kubeconfig_option, namespace_option
 from dra_driver.cli.inputs.mig_option import mig_option
 from dra_driver.model.errors import NodeError
 
 if TYPE_CHECKING:
+    from dra_driver.views.access import ClusterAccess
     from dra_driver.views.board.board import Board
     from dra_driver.views.progress import ProgressLines
 
@@ -30,12 +32,16 @@ _NEEDED = ("starlette", "uvicorn")
 @click.option("--kubernetes", metavar="VERSION", default=None, help="Whose rules apply [default: the cluster's, 1.35].")
 @click.option("--gate", "gates", multiple=True, metavar="NAME=BOOL", help="A feature gate that differs.")
 @mig_option
+@kubeconfig_option
+@context_option
+@namespace_option
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="The port on 127.0.0.1 [default: a free one].")
 @click.option("--open", "opens", is_flag=True, help="Open the address in this machine's browser.")
 def command(port: int, opens: bool, **given: Any) -> None:
     """Show the fleet in a browser, and try selectors on it.
 
     \b
+    dra-driver console                                  the current cluster, with your own rights
     dra-driver console --fleet demo-h100                simulated nodes; no cluster is needed
     dra-driver console --fleet dgx-h100=1000 --open     and the browser is opened
     dra-driver console -f slices.yaml -f claims.yaml    the output of kubectl get -o yaml
@@ -47,8 +53,11 @@ def command(port: int, opens: bool, **given: Any) -> None:
 
     from dra_driver.web.console import Console
 
+    access = None if given["files"] or given["profiles"] else access_of(given)
+    if access is not None:
+        access.connect().close()  # credentials that can't be used are an error of the command, not of a page
     console = Console(port)
-    console.start(partial(_load, given))
+    console.start(partial(_load, given, access), access)
     click.echo(f"The console is at {console.address}\n(this address works once; Ctrl-C ends the console)")
     if opens:
         click.launch(console.address)
@@ -62,7 +71,7 @@ def _need_server() -> None:
         raise NodeError("no-console", text, hint="python -m pip install 'dra-driver[console]'")
 
 
-def _load(given: dict[str, Any], lines: ProgressLines) -> Board:
+def _load(given: dict[str, Any], access: ClusterAccess | None, lines: ProgressLines) -> Board:
     """Read what the options name. Raises: InputError, UsageError."""
     from dra_driver.cli.inputs.gates import given_gates
     from dra_driver.views.board.board import Board
@@ -70,6 +79,8 @@ def _load(given: dict[str, Any], lines: ProgressLines) -> Board:
     from dra_driver.views.worlds.rules import DEFAULT_VERSION, settle_rules
     from dra_driver.views.worlds.simulated_nodes import add_profiles
 
+    if access is not None:
+        return Board.of_cluster(access.context or "cluster")
     world = world_of_files(given["files"], lines)
     gates = given_gates(given["gates"], given["kubernetes"] or DEFAULT_VERSION)
     rules = settle_rules(world, given["kubernetes"], gates, given["mig"])

@@ -31,6 +31,8 @@ class DocumentKind(StrEnum):
     FLEET_SUMMARY = "FleetSummary"  # this one and those of pages are answered by the console
     FLEET_PAGE = "FleetPage"
     DEVICE_PAGE = "DevicePage"
+    CLAIMS_PAGE = "ClaimsPage"
+    CLAIM_PAGE = "ClaimPage"
     SELECTOR_PLAY = "SelectorPlay"
     CLAIMS_IN_USE = "ClaimsInUse"
     EXPLANATION = "Explanation"

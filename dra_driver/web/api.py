@@ -5,25 +5,30 @@ In: requests that the guard let through. Out: documents. Questions go to the des
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
-from dra_driver.web.answers import DeskAnswer, refusal
+from dra_driver.model.errors import DriverError, InputError
+from dra_driver.web.answers import DeskAnswer, of_fault, refusal
+from dra_driver.web.cluster_reader import ClusterReader
 from dra_driver.web.desk_line import DeskLine
 from dra_driver.web.events import MOST_STREAMS, Notices
 from dra_driver.web.questions import KINDS
 
-_ASKED_BY_ADDRESS = frozenset({"summary", "fleet", "device"})  # all others come as a JSON body
+# All other questions come as a JSON body.
+_ASKED_BY_ADDRESS = frozenset({"summary", "fleet", "device", "claims", "claim", "explanation"})
 
 
 class ConsoleApi:
     """The handlers."""
 
-    def __init__(self, desk: DeskLine, notices: Notices) -> None:
-        self._desk, self._notices = desk, notices
+    def __init__(self, desk: DeskLine, notices: Notices, reader: ClusterReader | None) -> None:
+        self._desk, self._notices, self._reader = desk, notices, reader
 
     async def question(self, request: Request) -> Response:
         """DeskAnswer a question: with parameters in the address, or with a JSON object."""
@@ -44,13 +49,29 @@ class ConsoleApi:
             return _response(refusal(400, "question", "the body is not a JSON object"))
         if self._notices.latest("state") != "ready":
             return _response(refusal(503, "loading", "the fleet is being read"))
-        return _response(await self._desk.ask({**given, "ask": name}))
+        asked = {**given, "ask": name}
+        if name == "claim" and self._reader is not None:
+            try:
+                asked["read"] = await asyncio.to_thread(self._reader.objects_of_claim, *_claim_of(given))
+            except DriverError as fault:
+                return _response(of_fault(fault))
+        else:
+            asked.pop("read", None)
+        return _response(await self._desk.ask(asked))
 
     async def events(self, _request: Request) -> Response:
         """Stream what changes."""
         if self._notices.streams >= MOST_STREAMS:
             return _response(refusal(503, "busy", f"{MOST_STREAMS} pages are open already"))
         return StreamingResponse(self._notices.stream(), media_type="text/event-stream")
+
+
+def _claim_of(given: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the namespace and the name of a claim. Raises: InputError for what can't be either."""
+    namespace, name = given.get("namespace"), given.get("name")
+    if not all(isinstance(one, str) and 0 < len(one) < 254 for one in (namespace, name)):
+        raise InputError("question", "namespace and name of a claim are wanted")
+    return str(namespace), str(name)
 
 
 def _response(found: DeskAnswer) -> Response:

@@ -5,6 +5,7 @@ In: how to load the board, an address. Out: a server that runs until it is inter
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from typing import Any
 
@@ -14,11 +15,14 @@ from starlette.middleware import Middleware
 from starlette.routing import Route
 
 from dra_driver.model.errors import DriverError, ExitCode, NodeError
+from dra_driver.views.access import ClusterAccess
 from dra_driver.web.api import ConsoleApi
+from dra_driver.web.cluster_reader import ClusterReader
 from dra_driver.web.desk import Load
 from dra_driver.web.desk_line import DeskLine
 from dra_driver.web.events import Notices
 from dra_driver.web.guard import ENTER, RequestGuard
+from dra_driver.web.looking import Looking
 from dra_driver.web.pages import entering, index, static
 from dra_driver.web.session import ConsoleSession
 
@@ -34,6 +38,7 @@ class Console:
         self.port: int = self._socket.getsockname()[1]
         hosts = {f"{name}:{self.port}" for name in ("127.0.0.1", "localhost")}
         self._session = ConsoleSession(hosts, f"dra-console-{self.port}")
+        self._access: ClusterAccess | None = None
         self._fault: DriverError | None = None
         self._server: uvicorn.Server
 
@@ -42,14 +47,16 @@ class Console:
         """The address to open, with the token that works once."""
         return f"http://127.0.0.1:{self.port}{ENTER}{self._session.token}"
 
-    def start(self, load: Load) -> None:
-        """Start the desk. Nothing else of this process may run beside it yet."""
+    def start(self, load: Load, access: ClusterAccess | None = None) -> None:
+        """Start the desk; with `access`, a cluster is read for it. Nothing else of this process may run yet."""
         self._desk.start(load)
+        self._access = access
 
     def serve(self) -> None:
         """Serve until interrupted. Raises: whatever fault the desk met while it loaded."""
         notices = Notices()
-        api = ConsoleApi(self._desk, notices)
+        reader = ClusterReader(self._access, self._desk.send) if self._access else None
+        api = ConsoleApi(self._desk, notices, reader)
         routes = [
             Route("/", index),
             Route(f"{ENTER}{{token}}", entering(self._session)),  # type: ignore[arg-type]
@@ -71,13 +78,18 @@ class Console:
                 case ("ready", version):
                     notices.post("state", "ready")
                     notices.post("version", version)
+                case ("version", version):
+                    notices.post("version", version)
 
-        self._server = _Server(_settings(app), self._desk, heard, notices)
+        looking = Looking(reader, notices) if reader else None
+        self._server = _Server(_settings(app), self._desk, heard, notices, looking)
         try:
             self._server.run(sockets=[self._socket])
         except KeyboardInterrupt:
             pass
         finally:
+            if reader is not None:
+                reader.stop()
             self._desk.close()
         if self._fault is not None:
             raise self._fault
@@ -94,18 +106,25 @@ class _LoadError(DriverError):
 class _Server(uvicorn.Server):
     """A server that listens to the desk, and ends the streams of events when it ends."""
 
-    def __init__(self, config: uvicorn.Config, desk: DeskLine, heard: Any, notices: Notices) -> None:
+    def __init__(
+        self, config: uvicorn.Config, desk: DeskLine, heard: Any, notices: Notices, looking: Looking | None
+    ) -> None:
         super().__init__(config)
-        self._desk, self._heard, self._notices = desk, heard, notices
+        self._desk, self._heard, self._notices, self._looking = desk, heard, notices, looking
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to listen to the desk and to browsers."""
         self._desk.listen(self._heard)
+        if self._looking is not None:
+            self._tasks.append(asyncio.create_task(self._looking.run()))
         await super().startup(sockets=sockets)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End the streams first: the server waits for every answer that is under way."""
         self._notices.end()
+        for task in self._tasks:
+            task.cancel()
         await super().shutdown(sockets=sockets)
 
 

@@ -25,7 +25,7 @@ from dra_driver.views.board.board import Board
 from dra_driver.views.progress import ProgressLines
 from dra_driver.web.answers import answer, refusal
 from dra_driver.web.loading import Tell, lines_to
-from dra_driver.web.news import apply
+from dra_driver.web.news import NewsTaker
 from dra_driver.web.questions import KINDS
 
 _MOST_QUESTION = 4 << 20  # bytes
@@ -68,10 +68,14 @@ def _loaded(load: Load, tell: Tell) -> Board:
 
 
 def _serve(board: Board, feed: Connection, questions: socket.socket) -> None:
+    news = NewsTaker()
     while True:
         ready, _, _ = select.select([feed.fileno(), questions.fileno()], [], [])
+        before = board.version
         while feed.poll():  # news come first: who heard of a change, and asks, must see it
-            apply(board, feed.recv())
+            news.apply(board, feed.recv())
+        if board.version != before:
+            feed.send(("version", board.version))
         if questions.fileno() in ready:
             message, descriptors, _, _ = socket.recv_fds(questions, 64, 1)
             if not message:

@@ -12,6 +12,7 @@ from typing import Any, Literal, cast
 from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire
 from dra_driver.views.board.board import Board
+from dra_driver.views.board.claims_page import MOST_ROWS, claim_page, claims_page, explanation
 from dra_driver.views.board.device_page import device_page
 from dra_driver.views.board.fleet_page import MOST_NODES, FleetFilter, fleet_page, fleet_summary
 from dra_driver.views.board.playground import Trial, completions, explain_on, play
@@ -84,6 +85,19 @@ def _selector_on(board: Board, question: Asked) -> Wire:
     return explain_on(board, _trial(question), *place).wire()
 
 
+def _claims(board: Board, question: Asked) -> Wire:
+    offset, count = _count(question, "offset", 0, 10**8), _count(question, "count", MOST_ROWS, MOST_ROWS)
+    return claims_page(board, _text(question, "name"), _text(question, "namespace"), offset, count).wire()
+
+
+def _claim(board: Board, question: Asked) -> Wire:
+    return claim_page(board, _text(question, "namespace"), _text(question, "name"), question.get("read")).wire()
+
+
+def _explanation(board: Board, question: Asked) -> Wire:
+    return explanation(board, *(_text(question, name) for name in ("kind", "namespace", "name"))).wire()
+
+
 def _completions(board: Board, question: Asked) -> Wire:
     return {"candidates": completions(board, _trial(question), _text(question, "before"))}
 
@@ -92,6 +106,9 @@ KINDS: dict[str, QuestionKind] = {
     "summary": QuestionKind(_summary, LONG_SECONDS),
     "fleet": QuestionKind(_fleet),
     "device": QuestionKind(_device),
+    "claims": QuestionKind(_claims, LONG_SECONDS),
+    "claim": QuestionKind(_claim),
+    "explanation": QuestionKind(_explanation, LONG_SECONDS),
     "selector": QuestionKind(_selector),
     "selector/explain": QuestionKind(_selector_on),
     "selector/completions": QuestionKind(_completions),

@@ -7,7 +7,7 @@ commands answer too, and what is known of each node. It is for one thread.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from dra_driver.allocation.pools.devices import DeviceId, PoolId
@@ -15,7 +15,7 @@ from dra_driver.model.wire import Wire
 from dra_driver.views.access import UnseenObjects
 from dra_driver.views.fleet.claim_branches import Holding, holdings
 from dra_driver.views.fleet.devices import Fleet, fleet_of_slices
-from dra_driver.views.worlds.rules import AppliedRules, settle_rules
+from dra_driver.views.worlds.rules import DEFAULT_VERSION, AppliedRules, settle_rules
 from dra_driver.views.worlds.world import PATHS, World, bare_node
 
 SEVERAL_NODES = "(several nodes)"
@@ -60,19 +60,29 @@ class Board:
         if is_last:
             self._objects[kind] = self._coming.pop(kind)
             self.loaded.add(kind)
+            if kind == "ResourceSlice":
+                self._settle()
         elif kind not in self.loaded:
             self._objects[kind] = {**self._objects[kind], **coming} if is_first else coming
         self._forget(kind)
 
     def change(self, kind: str, wire: Wire) -> None:
         """Take an object that was added or modified."""
-        self._objects[kind][_key(wire)] = wire
-        self._forget(kind)
+        key = _key(wire)
+        if self._objects[kind].get(key) != wire:
+            self._objects[kind][key] = wire
+            self._forget(kind)
 
     def delete(self, kind: str, wire: Wire) -> None:
         """Forget an object that is gone."""
         self._objects[kind].pop(_key(wire), None)
         self._forget(kind)
+
+    @classmethod
+    def of_cluster(cls, source: str) -> Board:
+        """Return the board of a cluster of which nothing is known yet."""
+        world = World(kubernetes=DEFAULT_VERSION)
+        return cls(world, settle_rules(world, None, {}), source, is_live=True)
 
     def hide(self, unseen: UnseenObjects) -> None:
         """Record what may not be read. What is partly seen is replaced by what is not seen at all."""
@@ -80,11 +90,14 @@ class Board:
         self.world.unseen = [*others, unseen]
         self.version += 1
 
-    def serve(self, kubernetes: str, kept: Mapping[str, bool]) -> None:
-        """Take the version of the cluster, and which gates' fields its API server keeps."""
-        self.world.kubernetes, self.world.kept = kubernetes, dict(kept)
-        self.rules = settle_rules(self.snapshot(), None, {})
+    def serve(self, kubernetes: str) -> None:
+        """Take the version of the cluster. Which gates are on is seen in its slices."""
+        self.world.kubernetes = kubernetes
+        self._settle()
         self.version += 1
+
+    def _settle(self) -> None:
+        self.rules = settle_rules(self.snapshot(), None, {})
 
     def of(self, kind: str) -> list[Wire]:
         """Return all objects of a kind."""

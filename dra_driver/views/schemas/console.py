@@ -11,12 +11,14 @@ from dra_driver.views.schemas.parts import (
     COUNT,
     COUNTS,
     FLAG,
+    MAYBE_COUNT,
     MAYBE_FLAG,
     MAYBE_TEXT,
     SHARE,
     TEXT,
     TEXTS,
     list_of,
+    map_of,
     maybe,
     one_of,
     record,
@@ -110,4 +112,41 @@ SELECTOR_PLAY: dict[str, Wire] = {
     "nearestMisses": list_of(MISS),
     "findings": list_of(FINDING),
     "better": MAYBE_TEXT,
+}
+_ROW: dict[str, Wire] = {
+    "subject": one_of("pod", "claim"),
+    "namespace": TEXT,
+    "name": TEXT,
+    "state": one_of("pending", "allocated"),
+    "terminating": FLAG,
+    "since": MAYBE_TEXT,
+    "claims": TEXTS,
+    "devices": TEXTS,
+    "pods": TEXTS,
+}
+CLAIMS_PAGE: dict[str, Wire] = {
+    "version": COUNT,
+    "pending": COUNT,
+    "matching": COUNT,
+    "offset": COUNT,
+    "rows": list_of(record(**_ROW)),
+    "unseen": UNSEEN,
+}
+CLAIM_PAGE: dict[str, Wire] = {
+    **_ROW,
+    "requests": list_of(record(**{"name": TEXT, "class": TEXT, "count": MAYBE_COUNT, "selectors": TEXTS})),
+    "holds": list_of(
+        record(
+            request=TEXT,
+            driver=TEXT,
+            pool=TEXT,
+            device=TEXT,
+            cdiKind=MAYBE_TEXT,
+            taints=TEXTS,
+            conditions=TEXTS,
+            consumed=map_of(TEXT),
+        )
+    ),
+    "users": TEXTS,
+    "containers": list_of(record(pod=TEXT, phase=MAYBE_TEXT, node=MAYBE_TEXT, container=TEXT, health=TEXTS)),
 }

@@ -17,7 +17,14 @@ from typing import Any
 from dra_driver.allocation.outcome import Category
 from dra_driver.model.wire import Wire
 from dra_driver.views.envelope import API_VERSION, DocumentKind
-from dra_driver.views.schemas.console import DEVICE_PAGE, FLEET_PAGE, FLEET_SUMMARY, SELECTOR_PLAY
+from dra_driver.views.schemas.console import (
+    CLAIM_PAGE,
+    CLAIMS_PAGE,
+    DEVICE_PAGE,
+    FLEET_PAGE,
+    FLEET_SUMMARY,
+    SELECTOR_PLAY,
+)
 from dra_driver.views.schemas.fleets import BRANCH, BRANCHES, HOLDER, NODE_FIGURES, UNSEEN
 from dra_driver.views.schemas.others import CHECK, CHECKED_FILE, FAULT, FINDING, MIGRATED, REMEDIATION, TREATMENT
 from dra_driver.views.schemas.parts import (
@@ -87,6 +94,8 @@ _CONTENTS: dict[DocumentKind, dict[str, Wire]] = {
     DocumentKind.FLEET_SUMMARY: FLEET_SUMMARY,
     DocumentKind.FLEET_PAGE: FLEET_PAGE,
     DocumentKind.DEVICE_PAGE: DEVICE_PAGE,
+    DocumentKind.CLAIMS_PAGE: CLAIMS_PAGE,
+    DocumentKind.CLAIM_PAGE: CLAIM_PAGE,
     DocumentKind.SELECTOR_PLAY: SELECTOR_PLAY,
     DocumentKind.CLAIMS_IN_USE: {
         "driver": TEXT,

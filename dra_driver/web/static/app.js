@@ -1,6 +1,7 @@
 // The frame of all pages: navigation, keys, theme, and the line to the console.
 
 import { connect, on } from "./api.js";
+import { claimsPage } from "./claims.js";
 import { h, number, replace } from "./dom.js";
 import { fleetPage } from "./fleet.js";
 import { playgroundPage } from "./playground.js";
@@ -8,6 +9,7 @@ import { onSummary } from "./summary.js";
 
 const PAGES = [
   { name: "fleet", title: "Fleet", key: "f", open: fleetPage },
+  { name: "claims", title: "Claims", key: "c", open: claimsPage },
   { name: "playground", title: "Selectors", key: "s", open: playgroundPage },
 ];
 
@@ -105,6 +107,7 @@ connect((isOpen) => {
 on("progress", ({ noun, done, total }) => {
   link.textContent = total ? `${number(done)} of ${number(total)} ${noun}` : `${number(done)} ${noun}`;
 });
+on("cluster", (fault) => announce(fault ? `The cluster does not answer; what is shown is what was known last. ${fault}` : ""));
 on("version", () => { link.textContent = "live"; });
 onSummary((summary) => {
   const title = summary.gates || "the gates have the version's defaults";

@@ -1,0 +1,219 @@
+"""Claims and pods: what waits first, then what holds devices, a few at a time; and one of them looked at.
+
+In: a board. Out: documents. Why something waits is told by the explanation of `views.worlds`, as the command tells it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from dra_driver.allocation.pools.taints import taint_text
+from dra_driver.cdi.ids import kind as cdi_kind
+from dra_driver.model.errors import InputError
+from dra_driver.model.wire import Wire
+from dra_driver.views.access import unseen_document
+from dra_driver.views.board.board import Board
+from dra_driver.views.envelope import DocumentKind, OutputDocument
+from dra_driver.views.worlds.advice import advised
+from dra_driver.views.worlds.explanations import explanations_document
+from dra_driver.views.worlds.judging import Judge
+from dra_driver.views.worlds.subjects import subjects_of
+
+MOST_ROWS = 200
+_PENDING, _ALLOCATED = "pending", "allocated"
+
+
+def claims_page(board: Board, text: str, namespace: str, offset: int, count: int) -> OutputDocument:
+    """Return the document of some rows: pending pods, pending claims that no such pod uses, then allocated claims."""
+    rows = [one for one in _rows(board) if _is_wanted(one, text.lower(), namespace)]
+    content = {
+        "version": board.version,
+        "pending": sum(one["state"] == _PENDING for one in rows),
+        "matching": len(rows),
+        "offset": offset,
+        "rows": rows[offset : offset + min(count, MOST_ROWS)],
+        "unseen": unseen_document(board.world.unseen),
+    }
+    return OutputDocument(DocumentKind.CLAIMS_PAGE, content)
+
+
+def _is_wanted(row: Wire, text: str, namespace: str) -> bool:
+    return text in row["name"].lower() and (not namespace or row["namespace"] == namespace)
+
+
+def _rows(board: Board) -> list[Wire]:
+    used: set[tuple[str, str]] = set()
+    pods = [one for one in board.of("Pod") if _is_pending(one)]
+    found = [_pod_row(one, used) for one in pods]
+    found = [one for one in found if one["claims"]]
+    claims = board.of("ResourceClaim")
+    found += [_claim_row(one) for one in claims if not _results(one) and _key(one) not in used]
+    allocated = [_claim_row(one) for one in claims if _results(one)]
+    return [*sorted(found, key=_age), *sorted(allocated, key=lambda row: (row["namespace"], row["name"]))]
+
+
+def _age(row: Wire) -> tuple[str, str, str]:
+    return str(row["since"] or ""), row["namespace"], row["name"]
+
+
+def _is_pending(pod: Wire) -> bool:
+    phase = (pod.get("status") or {}).get("phase") or "Pending"
+    return phase == "Pending" and not (pod.get("spec") or {}).get("nodeName")
+
+
+def _pod_row(pod: Wire, used: set[tuple[str, str]]) -> Wire:
+    """Return the row of a pod, and note the claims that it uses."""
+    namespace = _namespace(pod)
+    made = {
+        one["name"]: one.get("resourceClaimName")
+        for one in (pod.get("status") or {}).get("resourceClaimStatuses") or ()
+    }
+    names = []
+    for entry in (pod.get("spec") or {}).get("resourceClaims") or ():
+        name = made.get(entry["name"]) or entry.get("resourceClaimName") or entry.get("resourceClaimTemplateName")
+        names.append(str(name or entry["name"]))
+        used.add((namespace, names[-1]))
+    return _row("pod", pod, _PENDING, claims=names, devices=[], pods=[])
+
+
+def _claim_row(claim: Wire) -> Wire:
+    results = _results(claim)
+    pods = [str(one.get("name")) for one in (claim.get("status") or {}).get("reservedFor") or ()]
+    devices = [f"{one['pool']}/{one['device']}" for one in results]
+    return _row("claim", claim, _ALLOCATED if results else _PENDING, claims=[], devices=devices[:20], pods=pods[:20])
+
+
+def _row(kind: str, wire: Wire, state: str, **more: Any) -> Wire:
+    metadata = wire["metadata"]
+    allocation = (wire.get("status") or {}).get("allocation") or {}
+    return {
+        "subject": kind,
+        "namespace": _namespace(wire),
+        "name": metadata["name"],
+        "state": state,
+        "terminating": bool(metadata.get("deletionTimestamp")),
+        "since": allocation.get("allocationTimestamp") or metadata.get("creationTimestamp"),
+        **more,
+    }
+
+
+def claim_page(board: Board, namespace: str, name: str, read: tuple[Wire, Sequence[Wire]] | None) -> OutputDocument:
+    """Return the document of one claim. `read` is the claim with its pods as they were just read of a cluster.
+
+    Raises: InputError if there is none.
+    """
+    claim = read[0] if read else board.find("ResourceClaim", namespace, name)
+    if claim is None:
+        raise InputError("missing", f"there is no claim {namespace}/{name}")
+    status = claim.get("status") or {}
+    users = [str(one.get("name")) for one in status.get("reservedFor") or ()][:50]
+    known = read[1] if read else [pod for one in users if (pod := board.find("Pod", namespace, one)) is not None]
+    conditions = {(one.get("driver"), one.get("pool"), one.get("device")): one for one in status.get("devices") or ()}
+    content = {
+        **_claim_row(claim),
+        "requests": list(_requests(claim)),
+        "holds": [_held(board, claim, one, conditions) for one in _results(claim)],
+        "users": users,
+        "containers": [one for pod in known for one in _containers(pod, name)],
+    }
+    return OutputDocument(DocumentKind.CLAIM_PAGE, content)
+
+
+def _requests(claim: Wire) -> Iterator[Wire]:
+    for one in ((claim.get("spec") or {}).get("devices") or {}).get("requests") or ():
+        for wanted in (one.get("exactly"), *(one.get("firstAvailable") or ())):
+            if not wanted:
+                continue
+            yield {
+                "name": one["name"] if wanted is one.get("exactly") else f"{one['name']}/{wanted.get('name')}",
+                "class": str(wanted.get("deviceClassName") or ""),
+                "count": wanted.get("count"),
+                "selectors": [str((each.get("cel") or {}).get("expression")) for each in wanted.get("selectors") or ()],
+            }
+
+
+def _held(board: Board, claim: Wire, result: Wire, conditions: dict[Any, Wire]) -> Wire:
+    place = (result["driver"], result["pool"], result["device"])
+    said = (conditions.get(place) or {}).get("conditions") or ()
+    uid = claim["metadata"].get("uid")
+    return {
+        "request": result["request"],
+        "driver": place[0],
+        "pool": place[1],
+        "device": place[2],
+        "cdiKind": cdi_kind(place[0]) if uid else None,
+        "taints": _taints(board, place),
+        "conditions": [f"{one.get('type')}={one.get('status')}: {one.get('message') or ''}" for one in said],
+        "consumed": {str(key): str(value) for key, value in (result.get("consumedCapacity") or {}).items()},
+    }
+
+
+def _taints(board: Board, place: tuple[str, str, str]) -> list[str]:
+    """Return the taints of a device as it is published now."""
+    slices: Iterable[Wire] = board.slices_by_node().get(place[1], ()) or board.of("ResourceSlice")
+    for one in slices:
+        if (one["spec"]["driver"], one["spec"]["pool"]["name"]) == place[:2]:
+            for device in one["spec"].get("devices") or ():
+                if device["name"] == place[2]:
+                    return [taint_text(taint) for taint in device.get("taints") or ()]
+    return []
+
+
+def _containers(pod: Wire, claim: str) -> Iterator[Wire]:
+    """Yield the containers of a pod that use a claim, with what the kubelet says of their devices' health."""
+    made = {
+        one["name"]: one.get("resourceClaimName")
+        for one in (pod.get("status") or {}).get("resourceClaimStatuses") or ()
+    }
+    spec, status = pod.get("spec") or {}, pod.get("status") or {}
+    asked = spec.get("resourceClaims") or ()
+    entries = {one["name"] for one in asked if claim in {made.get(one["name"]), one.get("resourceClaimName")}}
+    health: dict[str, list[str]] = {}
+    for one in status.get("containerStatuses") or ():
+        for resource in one.get("allocatedResourcesStatus") or ():
+            health.setdefault(one.get("name"), []).extend(
+                f"{each.get('resourceID')}: {each.get('health')}" for each in resource.get("resources") or ()
+            )
+    for container in [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]:
+        claims = [one.get("name") for one in (container.get("resources") or {}).get("claims") or ()]
+        if entries & set(claims):
+            yield {
+                "pod": pod["metadata"]["name"],
+                "phase": status.get("phase"),
+                "node": spec.get("nodeName"),
+                "container": container["name"],
+                "health": health.get(container["name"], []),
+            }
+
+
+def explanation(board: Board, kind: str, namespace: str, name: str) -> OutputDocument:
+    """Return why a claim or pod fits or does not, node by node. Raises: InputError if there is none."""
+    if kind not in {"claim", "pod"}:
+        raise InputError("question", "kind is claim or pod")
+    world = board.snapshot()
+    world.complete()
+    subjects = subjects_of(world, [kind, name], namespace, lambda _namespace, _name: "", lambda _: True)
+    judge = Judge(world, board.rules)
+    judged = [advised(world, board.rules, one, judge.explain(one)) for one in subjects]
+    return explanations_document(judged, board.rules, is_one=True)
+
+
+def _made(pod: Wire) -> dict[str, str | None]:
+    """Return the claims that were made for a pod, by the names of its entries."""
+    made = (pod.get("status") or {}).get("resourceClaimStatuses") or ()
+    return {one["name"]: one.get("resourceClaimName") for one in made}
+
+
+def _results(claim: Wire) -> Sequence[Wire]:
+    allocation = (claim.get("status") or {}).get("allocation") or {}
+    results: Sequence[Wire] = (allocation.get("devices") or {}).get("results") or ()
+    return results
+
+
+def _namespace(wire: Wire) -> str:
+    return str(wire["metadata"].get("namespace") or "default")
+
+
+def _key(wire: Wire) -> tuple[str, str]:
+    return _namespace(wire), str(wire["metadata"]["name"])

@@ -1,0 +1,63 @@
+"""What is kept of an object: the parts that pages show, and nothing of what containers run with.
+
+In: objects as the API server sends them. Out: the same, cut. Environment, commands, volumes and annotations are gone
+before anything is kept, so that no secret that someone wrote into a pod lies in the console's memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from dra_driver.model.wire import Wire
+
+_METADATA = ("name", "namespace", "uid", "labels", "creationTimestamp", "deletionTimestamp", "ownerReferences")
+_POD_SPEC = (
+    "nodeName",
+    "schedulerName",
+    "resourceClaims",
+    "schedulingGates",
+    "nodeSelector",
+    "affinity",
+    "tolerations",
+)
+_POD_STATUS = ("phase", "conditions", "resourceClaimStatuses", "extendedResourceClaimStatus", "nominatedNodeName")
+_NODE_SPEC = ("unschedulable", "taints")
+_CONTAINER = ("name", "resources")
+_HEALTH = "allocatedResourcesStatus"
+
+
+def kept(kind: str, wire: Wire) -> Wire:
+    """Return what is kept of an object of a kind."""
+    found = {name: value for name, value in wire.items() if name in {"apiVersion", "kind", "spec", "status"}}
+    found["metadata"] = _some(wire["metadata"], _METADATA)
+    spec, status = _mapping(wire.get("spec")), _mapping(wire.get("status"))
+    if kind == "Pod":
+        found["spec"] = _some(spec, _POD_SPEC)
+        for group in ("containers", "initContainers"):
+            if isinstance(spec.get(group), list):
+                found["spec"][group] = [
+                    _some(one, ("name", "resources")) for one in spec[group] if isinstance(one, dict)
+                ]
+        found["status"] = _some(status, _POD_STATUS) | _health(status)
+    if kind == "Node":
+        found["spec"] = _some(spec, _NODE_SPEC)
+        found["status"] = _some(status, ("allocatable",))
+        ready = [one for one in status.get("conditions") or () if isinstance(one, dict) and one.get("type") == "Ready"]
+        found["status"]["conditions"] = [_some(one, ("type", "status")) for one in ready]
+    return found
+
+
+def _health(status: Mapping[str, Any]) -> Wire:
+    """Return what the kubelet says of the health of containers' devices."""
+    statuses = [one for one in status.get("containerStatuses") or () if isinstance(one, dict)]
+    found = [_some(one, ("name", _HEALTH)) for one in statuses if one.get(_HEALTH)]
+    return {"containerStatuses": found} if found else {}
+
+
+def _some(wire: Mapping[str, Any], names: Iterable[str]) -> Wire:
+    return {name: wire[name] for name in names if name in wire}
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

@@ -1,0 +1,178 @@
+"""The shared read of a cluster: one watch for each kind, whoever looks, with the rights of the person who started it.
+
+In: access to a cluster. Out: `BoardNews` for the desk. Lists come page by page; what is kept of an object is cut before
+it is sent on. What may not be read of all namespaces is read of the own one; what may not be read at all is asked for
+again every minute. Only GET requests are sent.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from dra_driver.kube import paths
+from dra_driver.kube.api import KubeApi
+from dra_driver.kube.watch import Changed, Deleted, Event, Listed, Watch
+from dra_driver.model.errors import ApiError
+from dra_driver.model.kubernetes import nearest_version
+from dra_driver.model.wire import Wire
+from dra_driver.views.access import FORBIDDEN, ClusterAccess, UnseenObjects
+from dra_driver.views.board.keeping import kept
+from dra_driver.web.news import BoardNews, KindHidden, ObjectChanged, PageRead, ServerKnown
+
+log = logging.getLogger(__name__)
+
+PENDING = "status.phase=Pending"  # of all pods only these are kept; any other is read when someone looks at it
+_AGAIN_SECONDS = 60.0
+_FAULT_SECONDS = 2.0
+_MOST_PODS = 20  # of a claim that is looked at
+
+
+@dataclass(frozen=True, slots=True)
+class SharedKind:
+    """A kind that is watched: its path, the fields that choose among its objects, and whether it has namespaces."""
+
+    name: str
+    path: str
+    has_namespaces: bool = True
+    fields: str = ""
+
+
+KINDS = (
+    SharedKind("Node", paths.NODES, has_namespaces=False),
+    SharedKind("ResourceSlice", paths.SLICES, has_namespaces=False),
+    SharedKind("DeviceClass", paths.CLASSES, has_namespaces=False),
+    SharedKind("ResourceClaim", paths.CLAIMS),
+    SharedKind("ResourceClaimTemplate", paths.TEMPLATES),
+    SharedKind("Pod", paths.PODS, fields=PENDING),
+)
+
+
+@dataclass(slots=True)
+class ClusterReader:
+    """The watches of one viewer. `send` takes the news, from several threads, one at a time."""
+
+    access: ClusterAccess
+    send: Callable[[BoardNews], None]
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _stopping: threading.Event = field(default_factory=threading.Event)
+    _watches: dict[str, Watch] = field(default_factory=dict)
+    _fault: str = ""
+
+    def start(self) -> None:
+        """Begin to read. Raises: InputError, NodeError for credentials that can't be used."""
+        self._stopping.clear()
+        api = self.access.connect()
+        threading.Thread(target=self._version, args=(api,), daemon=True).start()
+        for kind in KINDS:
+            threading.Thread(target=self._follow, args=(api, kind), name=f"watch {kind.name}", daemon=True).start()
+
+    def stop(self) -> None:
+        """End all watches."""
+        self._stopping.set()
+        for watch in list(self._watches.values()):
+            watch.stop()
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether it was started, and not stopped since."""
+        return bool(self._watches) and not self._stopping.is_set()
+
+    @property
+    def fault(self) -> str:
+        """Why the cluster does not answer at the moment; "" if it does."""
+        faults = [watch.fault.message for watch in list(self._watches.values()) if watch.fault is not None]
+        return faults[0] if faults else self._fault
+
+    def objects_of_claim(self, namespace: str, name: str) -> tuple[Wire, list[Wire]]:
+        """Read a claim and the pods that use it, as they are now. Raises: ApiError."""
+        api = self.access.connect()
+        try:
+            claim = api.request("GET", paths.claim_path(namespace, name))
+            users = (claim.get("status") or {}).get("reservedFor") or ()
+            pods = [
+                self._pod(api, namespace, one["name"]) for one in users[:_MOST_PODS] if one.get("resource") == "pods"
+            ]
+            found = [kept("Pod", one) for one in pods if one is not None]
+            return kept("ResourceClaim", claim), found
+        finally:
+            api.close()
+
+    @staticmethod
+    def _pod(api: KubeApi, namespace: str, name: str) -> Wire | None:
+        """Return a pod; None if it is gone, or not for this person: the claim is shown without it."""
+        try:
+            return api.request("GET", paths.named(paths.within(paths.PODS, namespace), name))
+        except ApiError:
+            return None
+
+    def _version(self, api: KubeApi) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._tell(ServerKnown(nearest_version(api.server_version().minor)))
+            except ApiError as fault:
+                self._fault = fault.message
+                self._stopping.wait(_FAULT_SECONDS)
+            else:
+                self._fault = ""
+                return
+
+    def _follow(self, api: KubeApi, kind: SharedKind) -> None:
+        while not self._stopping.is_set():
+            path = self._permitted(api, kind)
+            if path is None:
+                self._stopping.wait(_AGAIN_SECONDS)
+                continue
+            watch = self._watches[kind.name] = Watch(api, path, field_selector=kind.fields)
+            if self._stopping.is_set():
+                return
+            for event in watch.events():
+                self._take(kind.name, event)
+
+    def _permitted(self, api: KubeApi, kind: SharedKind) -> str | None:
+        """Return the path that may be listed; None if none may, or the server does not answer yet."""
+        try:
+            if self._may(api, kind.path):
+                return kind.path
+            home = self.access.home if kind.has_namespaces else ""
+            path = paths.within(kind.path, home) if home else ""
+            is_partial = bool(path) and self._may(api, path)
+        except ApiError as fault:
+            self._fault = fault.message
+            self._stopping.wait(_FAULT_SECONDS)
+            return self._permitted(api, kind) if not self._stopping.is_set() else None
+        self._fault = ""
+        self._tell(KindHidden(UnseenObjects(kind.name, home, is_partial=is_partial)))
+        return path if is_partial else None
+
+    @staticmethod
+    def _may(api: KubeApi, path: str) -> bool:
+        try:
+            api.request("GET", path, query={"limit": "1"})
+        except ApiError as fault:
+            if fault.code == FORBIDDEN:
+                return False
+            raise
+        return True
+
+    def _take(self, kind: str, event: Event) -> None:
+        match event:
+            case Listed(objects, _, is_first, is_last):
+                content = json.dumps({"items": [kept(kind, one) for one in objects]}).encode()
+                self._tell(PageRead(kind, content, is_first, is_last))
+            case Changed(wire):
+                self._tell(ObjectChanged(kind, kept(kind, wire)))
+            case Deleted(wire):
+                self._tell(ObjectChanged(kind, kept(kind, wire), is_gone=True))
+
+    def _tell(self, news: BoardNews) -> None:
+        with self._lock:
+            if self._stopping.is_set():
+                return
+            try:
+                self.send(news)
+            except (OSError, ValueError):
+                self._stopping.set()  # the console ends

@@ -1,0 +1,110 @@
+// Claims and pods: what waits stands first, with the allocator's reasons; what holds devices follows.
+
+import { permalink } from "./address.js";
+import { ask, isOld, on } from "./api.js";
+import { calmed, h, number, plural, replace, since } from "./dom.js";
+import { drawReasons } from "./reasons.js";
+import { VirtualList } from "./virtual-list.js";
+
+const ROW = 34, PAGE = 100;
+
+function drawRow(row) {
+  const what = row.state === "pending"
+    ? row.claims.length ? `wants ${row.claims.join(", ")}` : "waits for devices"
+    : `holds ${row.devices.map((one) => one.split("/").pop()).join(", ")}`;
+  return h("div", { class: "line" }, h("button", {
+    type: "button", class: "claim", "data-kind": row.subject, "data-namespace": row.namespace, "data-name": row.name,
+  },
+  h("span", { class: `chip ${row.state === "pending" ? "waits" : "state-held"}` }, row.terminating ? "terminating" : row.state === "pending" ? "pending" : "allocated"),
+  h("span", { class: "muted kind" }, row.subject),
+  h("span", { class: "name" }, h("span", { class: "muted" }, `${row.namespace}/`), row.name),
+  h("span", { class: "what mono" }, what),
+  h("span", { class: "muted" }, row.pods.length ? plural(row.pods.length, "pod") : ""),
+  h("span", { class: "muted when" }, since(row.since))));
+}
+
+const fact = (title, ...children) => h("section", {}, h("h3", {}, title), children);
+
+function drawClaim(found) {
+  return [
+    fact("Requests", found.requests.map((one) => h("div", { class: "card" },
+      h("b", {}, one.name), h("span", { class: "muted" }, ` class ${one.class}${one.count ? `, ${one.count}` : ""}`),
+      one.selectors.map((text) => h("pre", { class: "cel" }, text))))),
+    found.holds.length ? fact("Devices", found.holds.map((one) => h("div", { class: "card" },
+      h("div", { class: "mono" }, `${one.pool}/${one.device}`),
+      h("div", { class: "muted" }, `for ${one.request}, driver ${one.driver}${one.cdiKind ? `, CDI ${one.cdiKind}` : ""}`),
+      Object.entries(one.consumed).map(([name, value]) => h("div", { class: "muted" }, `${name} ${value}`)),
+      one.taints.map((text) => h("div", { class: "bad" }, `taint ${text}`)),
+      one.conditions.map((text) => h("div", {}, text))))) : null,
+    found.users.length ? fact("Used by", found.users.map((name) => h("div", {}, `pod ${name}`))) : null,
+    found.containers.length ? fact("Containers", found.containers.map((one) => h("div", { class: "card" },
+      h("b", {}, `${one.pod}/${one.container}`), h("span", { class: "muted" }, ` ${one.phase ?? ""}${one.node ? ` on ${one.node}` : ""}`),
+      one.health.map((text) => h("div", { class: text.endsWith("Unhealthy") ? "bad" : "muted" }, text))))) : null,
+  ];
+}
+
+export function claimsPage(main, parameters) {
+  const filter = { name: parameters.get("name") ?? "", namespace: parameters.get("namespace") ?? "" };
+  const said = h("span", { class: "muted", role: "status" });
+  const panel = h("aside", { class: "panel wide", "aria-label": "A claim or pod", hidden: true });
+  let selected = null;
+
+  const list = new VirtualList({ height: ROW, size: PAGE, label: "Claims and pods", draw: drawRow, load });
+
+  async function load(offset) {
+    const found = await ask("claims", { ...filter, offset, count: PAGE });
+    said.textContent = `${number(found.pending)} pending of ${number(found.matching)}`
+      + found.unseen.map((one) => `; ${one.kind}s ${one.partial ? "of other namespaces " : ""}may not be read`).join("");
+    return { total: found.matching, rows: found.rows };
+  }
+
+  async function refresh(options) {
+    try {
+      await list.refresh(options);
+      empty.hidden = list.total > 0;
+    } catch (error) {
+      if (!isOld(error) && error.status !== 503) said.textContent = error.message;
+    }
+  }
+
+  async function show() {
+    const { kind, namespace, name } = selected;
+    const head = h("header", {}, h("h2", {}, `${kind} ${namespace}/${name}`),
+      h("button", { class: "quiet", type: "button", onclick: unchoose, "aria-label": "Close" }, "×"));
+    const [claim, reasons] = await Promise.all([
+      kind === "claim" ? ask("claim", { namespace, name }, { lane: "claim" }).catch((error) => error) : null,
+      ask("explanation", { kind, namespace, name }, { lane: "explanation" }).catch((error) => error),
+    ]);
+    if (isOld(reasons) || !selected || selected.name !== name) return;
+    replace(panel, head,
+      reasons instanceof Error ? h("div", { class: "message bad" }, reasons.message, reasons.hint ? ` (${reasons.hint})` : "") : drawReasons(reasons),
+      claim instanceof Error ? h("div", { class: "message bad" }, claim.message) : claim ? drawClaim(claim) : null);
+    panel.hidden = false;
+  }
+
+  function unchoose() {
+    selected = null;
+    panel.hidden = true;
+    list.element.querySelector("button")?.focus();
+  }
+
+  list.element.addEventListener("click", (event) => {
+    const button = event.target.closest(".claim");
+    if (!button) return;
+    selected = { ...button.dataset };
+    show();
+  });
+  const escape = (event) => { if (event.key === "Escape" && selected) unchoose(); };
+  addEventListener("keydown", escape);
+
+  const typed = calmed(200, () => { permalink("claims", filter); refresh({ fromTop: true }); });
+  const field = (name, hint) => h("input", { type: "search", placeholder: hint, "aria-label": `Filter by ${hint}`, value: filter[name], spellcheck: "false",
+    oninput: (event) => { filter[name] = event.target.value; typed(); } });
+  const empty = h("p", { class: "waits", hidden: true }, "There are no claims, and no pod waits for devices.");
+
+  replace(main, h("div", { class: "filters top", role: "search" }, field("name", "name"), field("namespace", "namespace"), said), empty,
+    h("div", { class: "split" }, list.element, panel));
+  const end = on("version", calmed(150, () => { refresh(); if (selected) show(); }));
+  refresh();
+  return () => { end(); removeEventListener("keydown", escape); list.close(); };
+}

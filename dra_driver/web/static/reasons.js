@@ -1,0 +1,43 @@
+// Why a claim or pod fits or does not: the allocator's sentence, what to change, and each kind of node.
+
+import { h, number, plural } from "./dom.js";
+
+const MOST_NODES = 40, MOST_LOST = 4;
+
+function drawStage(stage, before) {
+  const lost = before - stage.left;
+  return h("tr", {}, h("td", {}, stage.name), h("td", { class: "count" }, number(stage.left)),
+    h("td", {}, lost ? h("span", { class: "bad" }, `−${number(lost)} `) : "",
+      stage.lost.slice(0, MOST_LOST).map((one) => h("div", { class: "muted" }, h("span", { class: "mono" }, one.device), `: ${one.reason}`)),
+      stage.lost.length > MOST_LOST ? h("div", { class: "muted" }, `and ${number(stage.lost.length - MOST_LOST)} more`) : null));
+}
+
+function drawFunnel(funnel) {
+  let before = funnel.devices;
+  return h("div", { class: "funnel" },
+    h("div", {}, "request ", h("b", {}, funnel.request), ` wants ${funnel.wants ?? "all"}; ${plural(funnel.devices, "device")} here`),
+    h("table", {}, h("tbody", {}, funnel.stages.map((stage, place) => {
+      const row = drawStage(stage, before);
+      const isSilent = place > 0 && stage.left === before;
+      before = stage.left;
+      return isSilent ? null : row;
+    }))),
+    funnel.errors.map((one) => h("div", { class: "bad" }, `${one.device}: ${one.reason}`)));
+}
+
+function drawNode(node, isOpen) {
+  return h("details", { open: isOpen },
+    h("summary", {}, h("span", { class: node.ok ? "good" : "bad" }, node.ok ? "✓ " : "✗ "), h("b", {}, node.node),
+      node.like.length ? h("span", { class: "muted" }, ` and ${plural(node.like.length, "node")} like it`) : null, " ", node.skipped ?? node.sentence),
+    node.notes.map((text) => h("div", { class: "muted" }, text)),
+    node.funnels.map(drawFunnel));
+}
+
+export function drawReasons(found) {
+  return h("section", { class: "reasons" },
+    h("div", { class: `message ${found.ok ? "good" : "bad"}` }, found.sentence),
+    found.notes.map((text) => h("div", { class: "message warn" }, text)),
+    found.nodes.slice(0, MOST_NODES).map((node, index) => drawNode(node, index === 0 && !found.ok)),
+    found.nodes.length > MOST_NODES ? h("div", { class: "muted" }, `and ${number(found.nodes.length - MOST_NODES)} more kinds of nodes`) : null,
+    h("div", { class: "muted" }, `rules of Kubernetes ${found.kubernetes}${found.exact ? "" : ", derived from its source"}`));
+}

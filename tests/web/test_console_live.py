@@ -1,0 +1,161 @@
+"""The console on a live cluster: what the viewer may read, as it changes, and nothing but reading."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from contextlib import contextmanager
+
+import jsonschema
+import pytest
+
+from dra_driver.embedded.api.kinds import CLAIMS
+from dra_driver.embedded.api.server import EmbeddedApi
+from dra_driver.views.envelope import DocumentKind
+from dra_driver.views.schemas.documents import schema_of
+from tests.support.console_cluster import add_claim, add_pod, fill, taint
+from tests.support.console_process import running_console
+from tests.support.waiting import until
+
+SECRET = "hunter2-in-the-environment"
+
+
+@contextmanager
+def looked_at(console):
+    """Keep the stream of events open: a cluster is read only while somebody looks."""
+    line = http.client.HTTPConnection("127.0.0.1", console.port, timeout=60)
+    line.request("GET", "/api/v1/events", headers={"host": f"127.0.0.1:{console.port}", "cookie": console.cookie})
+    reply = line.getresponse()
+    drain = threading.Thread(target=lambda: [None for _ in iter(reply.readline, b"")], daemon=True)
+    drain.start()
+    try:
+        yield
+    finally:
+        line.sock.close() if line.sock else None
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    with EmbeddedApi() as api:
+        fill(api)
+        add_pod(api, "team-a", "user", "mine", SECRET)
+        add_pod(api, "team-a", "asks", "waiting", SECRET)
+        path = api.write_kubeconfig(tmp_path / "kubeconfig")
+        path.write_text(path.read_text().replace('"user": "embedded"', '"user": "embedded", "namespace": "team-a"'))
+        yield api, str(path)
+
+
+@contextmanager
+def console_on(kubeconfig):
+    with running_console("--kubeconfig", kubeconfig) as console:
+        console.ready()
+        with looked_at(console):
+            until(lambda: console.ask("summary").json["loading"] == [])
+            yield console
+
+
+def names(console, query=""):
+    found = console.ask("claims", query).json
+    jsonschema.validate(found, schema_of(DocumentKind.CLAIMS_PAGE))
+    return [(row["subject"], row["state"], row["name"]) for row in found["rows"]]
+
+
+def test_what_waits_stands_first_and_a_change_is_seen(cluster):
+    api, kubeconfig = cluster
+    with console_on(kubeconfig) as console:
+        until(lambda: len(names(console)) == 4)
+        assert names(console)[0][:2] == ("pod", "pending")
+        assert names(console)[-2:] == [("claim", "allocated", "mine"), ("claim", "allocated", "theirs")]
+        add_claim(api, "team-b", "later")
+        until(lambda: ("claim", "pending", "later") in names(console))
+        api.delete(CLAIMS, "later", "team-b")
+        until(lambda: ("claim", "pending", "later") not in names(console))
+        taint(api, "gpu-b")
+        until(lambda: console.ask("summary").json["states"]["tainted"] == 1)
+
+
+def test_a_claim_that_waits_is_explained_and_one_that_is_allocated_is_shown_with_its_containers(cluster):
+    _, kubeconfig = cluster
+    with console_on(kubeconfig) as console:
+        why = console.ask("explanation", "?kind=claim&namespace=team-a&name=waiting").json
+        jsonschema.validate(why, schema_of(DocumentKind.EXPLANATION))
+        assert "2 matching devices are held" in why["sentence"]
+        found = console.ask("claim", "?namespace=team-a&name=mine").json
+        jsonschema.validate(found, schema_of(DocumentKind.CLAIM_PAGE))
+        assert [(one["pod"], one["container"]) for one in found["containers"]] == [("user", "main")]
+        assert console.ask("claim", "?namespace=team-a&name=nothing").status == 502
+
+
+def test_only_get_requests_are_sent_no_secret_is_read_and_lists_come_by_pages(cluster):
+    api, kubeconfig = cluster
+    api.log.clear()
+    with console_on(kubeconfig) as console:
+        until(lambda: len(names(console)) == 4)
+        console.ask("claim", "?namespace=team-a&name=mine")
+        console.ask("explanation", "?kind=claim&namespace=team-a&name=waiting")
+    sent = api.log.entries()
+    assert {one.method for one in sent} == {"GET"}
+    assert not [one for one in sent if "secret" in one.path]
+    listed = [one for one in sent if one.path.endswith(("resourceslices", "resourceclaims", "pods", "nodes"))]
+    assert all("limit" in one.query or "watch" in one.query for one in listed)
+    assert all(
+        one.query.get("fieldSelector") == "status.phase=Pending"
+        for one in listed
+        if one.path.endswith("/pods") and "watch" in one.query
+    )
+
+
+def test_nothing_of_what_containers_run_with_is_answered(cluster):
+    _, kubeconfig = cluster
+    with console_on(kubeconfig) as console:
+        until(lambda: len(names(console)) == 4)
+        for reply in (
+            console.ask("claims"),
+            console.ask("claim", "?namespace=team-a&name=mine"),
+            console.ask("explanation", "?kind=pod&namespace=team-a&name=asks"),
+        ):
+            assert reply.status == 200
+            assert SECRET.encode() not in reply.body
+
+
+def test_who_may_read_one_namespace_sees_that_one_and_is_told_of_the_rest(cluster):
+    api, kubeconfig = cluster
+    api.troubles.fail_next(403, count=1000, method="GET", contains="v1/resourceclaims")
+    with running_console("--kubeconfig", kubeconfig) as console:
+        console.ready()
+        with looked_at(console):
+            until(lambda: [one["kind"] for one in console.ask("summary").json["unseen"]] == ["ResourceClaim"])
+            until(lambda: "ResourceClaim" not in console.ask("summary").json["loading"])
+            [unseen] = console.ask("summary").json["unseen"]
+            assert (unseen["namespace"], unseen["partial"]) == ("team-a", True)
+            assert "theirs" not in {name for _, _, name in names(console)}
+            assert "mine" in {name for _, _, name in names(console)}
+
+
+def test_a_server_that_goes_away_and_comes_back_is_followed_again(cluster):
+    api, kubeconfig = cluster
+    port = int(api.url.rpartition(":")[2])
+    with console_on(kubeconfig) as console:
+        api.stop()
+        assert console.ask("summary").json["claims"] == 3, "what was known is still shown"
+        add_claim(api, "team-b", "meanwhile")
+        api.start(port)
+        until(lambda: console.ask("summary").json["claims"] == 4)
+
+
+def test_nothing_is_read_before_somebody_looks(cluster):
+    api, kubeconfig = cluster
+    api.log.clear()
+    with running_console("--kubeconfig", kubeconfig) as console:
+        console.ready()
+        assert api.log.entries() == []
+
+
+def test_credentials_that_can_not_be_used_are_an_error_of_the_command(tmp_path):
+    import subprocess
+    import sys
+
+    command = [sys.executable, "-m", "dra_driver", "console", "--kubeconfig", str(tmp_path / "none")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 3
+    assert "kubeconfig" in done.stderr
