@@ -101,6 +101,18 @@ class Agent:
         self.daemon.signal(signal.SIGKILL)
         self.daemon.wait(10)
 
+    def command(self, *words: str) -> str:
+        """Run one of the driver's commands on the node's own folder and return what it wrote; it must end with 0."""
+        program = self.daemon.argv[: self.daemon.argv.index("agent")]
+        daemon = self.node.daemon(
+            f"{words[0]}-{self.status_port}",
+            [*program, *words, "--kubelet-plugins-directory-path", str(self.node.plugins)],
+            environment=self.daemon.environment,
+        )
+        daemon.start()
+        assert daemon.wait(30) == 0, daemon.tail()
+        return daemon.tail()
+
     def ask(self, path: str) -> str:
         """Return a page of the agent's status server."""
         return self.node.sandbox.fetch(self.status_port, path)

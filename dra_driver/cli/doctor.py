@@ -44,15 +44,25 @@ _STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 @click.option(
     "--only", type=click.Choice(["node", "cluster"]), default=None, help="Check only the node or only the cluster."
 )
+@click.option(
+    "--before-downgrade",
+    "back_to",
+    metavar="VERSION",
+    default=None,
+    help="Also report what that older release could not undo or would not keep.",
+)
 @click.option("--bundle", metavar="FILE", default=None, help="Also write a redacted support bundle (tar.gz).")
 @click.option("--output", "-o", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
-def command(host_root: str, only: str | None, bundle: str | None, output: str, **given: Any) -> int:
+def command(
+    host_root: str, only: str | None, back_to: str | None, bundle: str | None, output: str, **given: Any
+) -> int:
     """Report what is wrong, how it is known, and how to fix it.
 
     \b
     dra-driver doctor                       this node and the cluster, as far as either can be seen
     dra-driver doctor --only cluster        from a laptop, with your kubeconfig
     dra-driver doctor -n team-a             your claims and pods, with rights in one namespace
+    dra-driver doctor --before-downgrade 0.1.1   and what 0.1.1 could not undo, before a rollback to it
     dra-driver doctor --bundle b.tar.gz     and everything that a report needs, redacted
 
     Nothing is changed. What could not be checked is listed; run it as root on a node to check everything. There is no
@@ -63,12 +73,14 @@ def command(host_root: str, only: str | None, bundle: str | None, output: str, *
     """  # noqa: D301
     from dra_driver.doctor.bundle import write_bundle
     from dra_driver.doctor.examination import examine
+    from dra_driver.doctor.releases import older_release
 
+    release = older_release(back_to) if back_to else None
     selected, kubeconfig = chosen(given), given["kubeconfig"]
     unseen: list[Unseen] = []
     node = _look_at_node(selected, Path(host_root), unseen, is_asked=only == "node") if only != "cluster" else None
     cluster = _look_at_cluster(selected.driver, given, unseen) if only != "node" else None
-    report = examine(cluster, node, datetime.now(UTC), tuple(unseen))
+    report = examine(cluster, node, datetime.now(UTC), tuple(unseen), release)
     if bundle:
         write_bundle(Path(bundle), report, cluster, node)
     if output != "table":

@@ -12,6 +12,7 @@ from dra_driver.doctor.checks import (
     agent_checks,
     claim_checks,
     class_checks,
+    downgrade_checks,
     health_checks,
     kubernetes_checks,
     node_checks,
@@ -20,10 +21,12 @@ from dra_driver.doctor.checks import (
     server_checks,
     slice_checks,
     tenant_checks,
+    upgrade_checks,
 )
 from dra_driver.doctor.cluster_evidence import ClusterEvidence
 from dra_driver.doctor.finding import DoctorReport, Finding, Unseen, in_order
 from dra_driver.doctor.node_evidence import NodeEvidence
+from dra_driver.doctor.releases import OlderRelease
 
 # The areas, each with the kinds of objects that must have been read to examine it.
 CLUSTER_AREAS: dict[str, tuple[str, ...]] = {
@@ -37,10 +40,17 @@ CLUSTER_AREAS: dict[str, tuple[str, ...]] = {
 
 
 def examine(
-    cluster: ClusterEvidence | None, node: NodeEvidence | None, now: datetime, unseen: tuple[Unseen, ...] = ()
+    cluster: ClusterEvidence | None,
+    node: NodeEvidence | None,
+    now: datetime,
+    unseen: tuple[Unseen, ...] = (),
+    back_to: OlderRelease | None = None,
 ) -> DoctorReport:
-    """Run the checks and return their report. `unseen` lists what could not be examined at all."""
-    findings: list[Finding] = []
+    """Run the checks and return their report. `unseen` lists what could not be examined at all.
+
+    With `back_to` the report also has what that release could not undo, would not keep, or does not serve.
+    """
+    findings: list[Finding] = [] if back_to is None else list(_before_downgrade(back_to, cluster, node))
     if cluster is not None:
         findings += _without_echoes(list(_of_cluster(cluster, now)))
     if node is not None:
@@ -53,6 +63,16 @@ def examine(
         (*unseen, *(cluster.unseen if cluster else ()), *(node.unseen if node else ())),
         (*(_areas_of_cluster(cluster) if cluster else ()), *(_areas_of_node(node) if node else ())),
     )
+
+
+def _before_downgrade(
+    release: OlderRelease, cluster: ClusterEvidence | None, node: NodeEvidence | None
+) -> Iterator[Finding]:
+    if cluster is not None:
+        yield from downgrade_checks.check_held(release, cluster)
+        yield from downgrade_checks.check_withheld(release, cluster)
+    if node is not None:
+        yield from downgrade_checks.check_recorded(release, node)
 
 
 def _without_echoes(findings: list[Finding]) -> list[Finding]:
@@ -105,6 +125,7 @@ def _of_cluster(cluster: ClusterEvidence, now: datetime) -> Iterator[Finding]:
     yield from pod_checks.check_references(cluster)
     yield from pod_checks.check_resources(cluster)
     yield from placement_checks.check_taints(cluster)
+    yield from upgrade_checks.check_paused(cluster)
 
 
 def _of_node(node: NodeEvidence, cluster: ClusterEvidence | None) -> Iterator[Finding]:
@@ -115,3 +136,4 @@ def _of_node(node: NodeEvidence, cluster: ClusterEvidence | None) -> Iterator[Fi
     yield from node_checks.check_registration(node)
     yield from node_checks.check_prepared(node)
     yield from health_checks.check_recorded(node)
+    yield from upgrade_checks.check_device_users(node)

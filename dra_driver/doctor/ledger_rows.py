@@ -14,12 +14,12 @@ from urllib.parse import quote
 
 from dra_driver.model.errors import LedgerError
 from dra_driver.plugin.ledger.record import record_of_row
-from dra_driver.plugin.ledger.recorded_steps import RecordedFile
+from dra_driver.plugin.ledger.recorded_steps import RecordedFile, UnknownStep
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerRow:
-    """One claim as the agent has recorded it. `has_file` is whether its steps include a CDI file."""
+    """One claim as the agent has recorded it: `kinds` of steps, and whether they include a CDI file."""
 
     uid: str
     name: str
@@ -27,6 +27,7 @@ class LedgerRow:
     boot_id: str
     devices: tuple[str, ...]
     has_file: bool
+    kinds: tuple[str, ...] = ()
 
 
 def read_ledger(path: Path) -> tuple[LedgerRow, ...]:
@@ -58,4 +59,5 @@ def _row(row: sqlite3.Row) -> LedgerRow:
         boot_id=record.boot_id,
         devices=record.owned_names(),
         has_file=bool(record.steps_of(RecordedFile)),
+        kinds=tuple(step.name if isinstance(step, UnknownStep) else step.kind for step in record.steps),
     )

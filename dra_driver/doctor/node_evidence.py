@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dra_driver.cdi.ids import claim_uid_of
+from dra_driver.doctor.device_users import DeviceUser, read_device_users
 from dra_driver.doctor.finding import Unseen
 from dra_driver.doctor.kernel_driver import KernelDriver, read_kernel_driver
 from dra_driver.doctor.ledger_rows import LedgerRow, read_ledger
@@ -75,6 +76,7 @@ class NodeEvidence:
     boot_id: str
     unseen: tuple[Unseen, ...]
     health: NodeFaults | None = None
+    users: tuple[DeviceUser, ...] | None = None
 
 
 def read_node(node: str, driver: str, hardware: Hardware, roots: Roots, folders: EvidenceFolders) -> NodeEvidence:
@@ -99,8 +101,17 @@ def read_node(node: str, driver: str, hardware: Hardware, roots: Roots, folders:
         cdi_uids=cdi_uids,
         boot_id=_boot_id(roots),
         health=_look_at_health(folders.plugins / driver, unseen),
+        users=_look_at_users(roots, unseen),
         unseen=tuple(unseen),
     )
+
+
+def _look_at_users(roots: Roots, unseen: list[Unseen]) -> tuple[DeviceUser, ...] | None:
+    try:
+        return read_device_users(Path(roots.proc), Path(roots.dev))
+    except OSError as fault:
+        unseen.append(Unseen("processes that use the GPUs", f"{fault} can't be read: run as root"))
+        return None
 
 
 def _look_at_health(folder: Path, unseen: list[Unseen]) -> NodeFaults | None:

@@ -86,7 +86,7 @@ def test_a_pod_is_told_that_its_gpu_is_sick_and_well_again(ward: Ward, stage: St
 
 def test_a_gpu_is_cordoned_by_hand(ward: Ward, stage: Stage) -> None:
     spec = ward.one(FREE)
-    command(ward, "cordon", ward.name(FREE), "--reason", "fan noise")
+    ward.agent.command("cordon", ward.name(FREE), "--reason", "fan noise")
     if stage.cluster.keeps_gated:
         (taint,) = until("the GPU is tainted", lambda: ward.taints(FREE), 10)
         assert (taint["key"], taint["effect"]) == ("gpu.nvidia.com/cordoned", "NoSchedule")
@@ -100,7 +100,7 @@ def test_a_gpu_is_cordoned_by_hand(ward: Ward, stage: Stage) -> None:
     ward.agent.stop()
     ward.agent.start()
     stage.pending("waiting", "cannot allocate all claims")
-    command(ward, "uncordon", ward.name(FREE))
+    ward.agent.command("uncordon", ward.name(FREE))
     assert stage.devices(stage.check("waiting")) == [ward.name(FREE)]
 
 
@@ -145,19 +145,6 @@ def check_doctor(stage: Stage, folder: Path) -> None:
     rule = folder / "rule.json"
     rule.write_text(found["remedy"].partition("<<< '")[2].rstrip("'"))
     assert "created" in stage.cluster.kubectl("create", "--dry-run=server", "-f", str(rule))
-
-
-def command(ward: Ward, *words: str) -> None:
-    """Run one of the driver's commands on the node's own folder."""
-    agent = ward.agent
-    program = agent.daemon.argv[: agent.daemon.argv.index("agent")]
-    daemon = agent.node.daemon(
-        f"{words[0]}-{agent.status_port}",
-        [*program, *words, "--kubelet-plugins-directory-path", str(agent.node.plugins)],
-        environment=agent.daemon.environment,
-    )
-    daemon.start()
-    assert daemon.wait(30) == 0, daemon.tail()
 
 
 EVICTING = """

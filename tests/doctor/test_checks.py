@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 
 from dra_driver.cli.main import run
+from dra_driver.doctor.device_users import DeviceUser
 from dra_driver.doctor.examination import examine
 from dra_driver.doctor.finding import CATALOGUE, Severity
 from dra_driver.doctor.node_faults import NodeFaults
 from dra_driver.doctor.registrations import PluginSocket
+from dra_driver.doctor.releases import older_release
 from dra_driver.doctor.runtime_config import RuntimeConfig
 from dra_driver.hardware.facts import Facts, Problem
 from dra_driver.hardware.mixing import mixing_problems
@@ -23,7 +25,7 @@ from dra_driver.health.cordons import Cordon
 from dra_driver.health.fault import Fault, FaultKey, Subject
 from dra_driver.inventory.build import build_inventory
 from dra_driver.kube.api import ServerVersion
-from dra_driver.model.errors import ExitCode
+from dra_driver.model.errors import ExitCode, UsageError
 from dra_driver.plugin.kubelet.same_name_drivers import RegisteredPlugin
 from dra_driver.remediation.case import RemediationCase, Stage
 from dra_driver.remediation.policy import RemediationAction
@@ -139,6 +141,11 @@ CLUSTERS = {
         templates=[e.wire("one-gpu", "team", {"spec": {}})],
     ),
     "pod-resource-unserved": e.cluster(pods=[e.wire("p", "team", ASKS, {"phase": "Pending"})]),
+    "driver-upgrade-held": e.cluster(
+        nodes=[e.node_wire(**{"nvidia.com/gpu.deploy.dra-driver": "paused-for-driver-upgrade"})],
+        claims=[e.claim_of("c", "gpu-0000-01-00-0", pod="p")],
+        pods=[e.pod_of("p")],
+    ),
     "claim-waits": e.cluster(pods=[e.pod_of("p", "Pending", node="", claim="c")]),
     "claim-device-gone": e.cluster(claims=[e.claim_of("c", "gpu-0000-99-00-0", pod="p")], pods=[e.pod_of("p")]),
     "node-untainted": e.cluster(nodes=[e.node_wire(), e.node_wire("n2")]),
@@ -237,6 +244,10 @@ NODES = {
     "driver-nouveau": {"kernel": replace(e.node().kernel, bound={"0000:01:00.0": "nouveau"})},
     "driver-vfio": {"kernel": replace(e.node().kernel, bound={"0000:01:00.0": "vfio-pci"})},
     "driver-version-skew": {"kernel": replace(e.node().kernel, library_version="580.65.06")},
+    "driver-in-use": {
+        "kernel": replace(e.node().kernel, library_version="580.65.06"),
+        "users": (DeviceUser("nv-hostengine", 77),),
+    },
     "driver-bad-version": {"facts": MIXED, "inventory": build_inventory(MIXED)},
     "driver-risky-version": {"facts": replace(e.FACTS, driver_version="570.133.20")},
     "driver-not-answering": {"inventory": replace(build_inventory(e.FACTS), waiting_for="the driver")},
@@ -258,7 +269,7 @@ NODES = {
 
 @pytest.mark.parametrize("code", NODES)
 def test_a_fault_of_the_node_is_found(code):
-    also = {"driver-bad-version": {"hardware-mig-mode"}}
+    also = {"driver-bad-version": {"hardware-mig-mode"}, "driver-in-use": {"driver-version-skew"}}
     assert set(found(None, e.node(**NODES[code]))) == {code} | also.get(code, set())
 
 
@@ -422,7 +433,7 @@ def test_the_run_folder_and_var_run_are_one():
 
 
 def test_every_finding_of_the_catalogue_is_shown_by_a_test_here():
-    shown = {*CLUSTERS, *NODES, "driver-no-headers", "slices-differ", "claim-gone", "hardware-mig-mode"}
+    shown = {*CLUSTERS, *BACK, *NODES, "driver-no-headers", "slices-differ", "claim-gone", "hardware-mig-mode"}
     assert set(CATALOGUE) - shown == {"kubernetes-no-resource-api"}  # tests/doctor/test_evidence.py
 
 
@@ -435,3 +446,52 @@ def test_findings_come_worst_first_and_notes_alone_are_clean():
 def test_every_page_exists():
     docs = Path(__file__).resolve().parents[2] / "docs"
     assert all((docs / kind.page).is_file() for kind in CATALOGUE.values())
+
+
+BACK = {"downgrade-claim", "downgrade-health"}
+AMD = "gpu.amd.com"
+BACK_TO = older_release("0.1.1")
+
+
+def before_downgrade(cluster, node):
+    report = examine(cluster, node, NOW, back_to=BACK_TO)
+    return {one.id: one for one in report.findings if one.id in BACK}
+
+
+def test_nothing_stands_against_the_way_back_of_a_healthy_node_with_claims():
+    assert before_downgrade(e.cluster(), e.node()) == {}
+
+
+def test_a_claim_that_the_older_release_does_not_serve_is_named():
+    claim = e.claim_of("c", "gpu-1", pod="p")
+    claim["status"]["allocation"]["devices"]["results"][0]["driver"] = AMD
+    cluster = replace(e.cluster(claims=[claim], pods=[e.pod_of("p")]), driver=AMD)
+    finding = before_downgrade(cluster, None)["downgrade-claim"]
+    assert (finding.subject, "gpu.amd.com, which 0.1.1 does not serve" in finding.message) == ("claim team/c", True)
+
+
+def test_a_claim_with_a_step_that_the_older_release_can_not_undo_is_named():
+    row = replace((e.node().rows or ())[0], kinds=("cdi-file", "fabric-partition"))
+    finding = before_downgrade(None, e.node(rows=(row,)))["downgrade-claim"]
+    assert finding.message == "was prepared in steps that 0.1.1 can't undo: fabric-partition"
+
+
+def test_sick_and_cordoned_devices_that_the_older_release_would_hand_out_are_named():
+    taint = {"key": f"{e.DRIVER}/cordoned", "effect": "NoSchedule"}
+    tainted = e.cluster(slices=[e.slice_of([{**e.DEVICES[0], "taints": [taint]}, *e.DEVICES[1:]])])
+    assert e.DEVICES[0]["name"] in before_downgrade(tainted, None)["downgrade-health"].message
+    node = e.node(health=NodeFaults(cordons=(Cordon("gpu-0000-01-00-0", "card", 0.0),)))
+    assert "hand out gpu-0000-01-00-0 again" in before_downgrade(None, node)["downgrade-health"].message
+
+
+def test_a_release_that_is_not_known_is_refused_with_those_that_are():
+    with pytest.raises(UsageError, match=r"way back to 0\.0\.9 is known"):
+        older_release("0.0.9")
+
+
+def test_who_still_holds_a_paused_node_is_named_with_its_pod():
+    finding = found(CLUSTERS["driver-upgrade-held"])["driver-upgrade-held"]
+    assert finding.subject == "node n1"
+    assert "held by team/c (pod p)" in finding.message
+    finding = found(None, e.node(**NODES["driver-in-use"]))["driver-in-use"]
+    assert "in use by nv-hostengine (PID 77); claims that are still prepared: " in finding.message

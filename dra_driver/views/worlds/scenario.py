@@ -25,7 +25,7 @@ from dra_driver.allocation.simulation.timeline import KINDS, Job, TimelineEvent,
 from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire
 from dra_driver.views.objects.shape_checker import ShapeChecker
-from dra_driver.views.words import nearest
+from dra_driver.views.words import nearest, plural
 from dra_driver.views.worlds.pods import (
     allocation_of,
     has_ended,
@@ -97,7 +97,10 @@ def _of(wire: Wire, key: str, kind: type[_Kind], path: str) -> _Kind:
 def arrivals(world: World) -> TimelineEvent:
     """Return arrivals for everything in a world that waits: its pods, then claims that no pod uses."""
     jobs = list(jobs_of(world))
-    return TimelineEvent("arrive", f"{len(jobs)} pods and claims", jobs=tuple(jobs))
+    pods = sum(job.pod is not None for job in jobs)
+    claims = [plural(len(jobs) - pods, "claim")] if len(jobs) > pods else []
+    what = " and ".join([plural(pods, "pod"), *claims] if pods or not claims else claims)
+    return TimelineEvent("arrive", what, jobs=tuple(jobs))
 
 
 def jobs_of(world: World) -> Iterator[Job]:

@@ -363,10 +363,9 @@ def test_clients_of_mps_outlive_an_agent_that_runs_out_of_memory_and_an_upgrade(
     nothing_is_left(chart)
 
 
-@pytest.mark.soak
-def test_the_charts_agent_works_on_the_nvidia_library(chart: Chart, stage: Stage, tmp_path: Path) -> None:
-    machine = NvmlMachine(tmp_path)
-    place = str(tmp_path)
+def install_on(chart: Chart, stage: Stage, machine: NvmlMachine, **values: str) -> None:
+    """Install the chart with an agent that works on the fake NVIDIA library of a machine."""
+    place = str(machine.folder)
     more = {
         "extraArgs": machine.flags,
         "extraEnv": [{"name": name, "value": value} for name, value in machine.environment.items()],
@@ -375,12 +374,68 @@ def test_the_charts_agent_works_on_the_nvidia_library(chart: Chart, stage: Stage
     }
     sets = [word for name, value in more.items() for word in ("--set-json", f"agent.{name}={json.dumps(value)}")]
     options = ["--install", "--create-namespace", "--wait", "--timeout", "120s", *sets]
-    values = chart.values(stage.node, agent__hardware="nvidia")
-    chart.helm("upgrade", "dra-driver", str(CHART), *options, *values)
+    chosen = chart.values(stage.node, **{"agent__hardware": "nvidia", **values})
+    chart.helm("upgrade", "dra-driver", str(CHART), *options, *chosen)
+
+
+@pytest.mark.soak
+def test_the_charts_agent_works_on_the_nvidia_library(chart: Chart, stage: Stage, tmp_path: Path) -> None:
+    install_on(chart, stage, NvmlMachine(tmp_path))
     assert len(chart.published(stage.node)) > 6
     use_one_gpu(stage, "user")
     stage.check("user")
     stage.delete_pod("user")
+
+
+def test_a_gpu_driver_is_replaced_as_the_driver_manager_does_it_with_the_agent_last(
+    chart: Chart, stage: Stage, tmp_path: Path
+) -> None:
+    label = "nvidia.com/gpu.deploy.dra-driver"
+    kubectl, node = chart.cluster.kubectl, stage.node.name
+
+    def versions() -> set[str]:
+        slices = chart.cluster.api.list("ResourceSlice", fieldSelector=f"spec.nodeName={node}")
+        attributes = [one["attributes"] for slice_ in slices for one in slice_["spec"].get("devices", [])]
+        return {one["driverVersion"]["version"] for one in attributes if "driverVersion" in one}
+
+    def held() -> str:
+        """Return what doctor says of those who hold the paused node."""
+        argv = [sys.executable, "-m", "dra_driver", "doctor", "--only", "cluster", "-o", "json"]
+        surroundings = os.environ | {"PYTHONPATH": str(REPOSITORY), "KUBECONFIG": str(chart.cluster.kubeconfig)}
+        done = subprocess.run(argv, env=surroundings, capture_output=True, text=True, timeout=90, check=False)
+        findings = json.loads(done.stdout)["findings"]
+        return "".join(one["message"] for one in findings if one["id"] == "driver-upgrade-held")
+
+    machine = NvmlMachine(tmp_path)
+    kubectl("label", "node", node, f"{label}=true", "nvidia.com/gpu.deploy.device-plugin=true")
+    install_on(chart, stage, machine, driverManager__enabled="true")
+    chart.published(stage.node)
+    before = versions()
+    use_one_gpu(stage, "trains")
+    stage.check("trains")
+
+    # The driver manager pauses the other operands, cordons, evicts the pods with claims, and pauses a DRA driver last.
+    kubectl("label", "--overwrite", "node", node, "nvidia.com/gpu.deploy.device-plugin=paused-for-driver-upgrade")
+    assert "trains" in held()
+    kubectl("cordon", node)
+    stage.delete_pod("trains")
+    assert held() == ""
+    kubectl("label", "--overwrite", "node", node, f"{label}=paused-for-driver-upgrade")
+    until("the agent to end", lambda: chart.pods() == [], 60)
+    assert [one for one in stage.node.cdi.iterdir() if one.suffix == ".json"] == []
+
+    machine.library.rename(away := machine.library.with_name("replaced"))
+    machine.state.driver_version = "590.44.01"
+    machine.write()
+    away.rename(machine.library)
+    kubectl("label", "--overwrite", "node", node, f"{label}=true", "nvidia.com/gpu.deploy.device-plugin=true")
+    until("devices of the new driver", lambda: versions() == {"590.44.1"}, 120)
+    assert before != {"590.44.1"}
+    kubectl("uncordon", node)
+    use_one_gpu(stage, "trains-on")
+    stage.check("trains-on")
+    stage.delete_pod("trains-on")
+    kubectl("label", "node", node, f"{label}-", "nvidia.com/gpu.deploy.device-plugin-")
 
 
 def test_a_namespace_that_enforces_a_stricter_level_stops_the_install_with_the_command(chart: Chart) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +13,7 @@ from typing import Any
 import pytest
 
 from lane.agent import Agent
-from lane.cluster import Cluster
+from lane.cluster import REPOSITORY, Cluster
 from lane.drivers.older_version import NoHistoryError, OlderVersion, take_out
 from lane.sandbox import until
 from lane.stage import Stage
@@ -53,6 +57,16 @@ def start(stage: Stage, wave: str, specs: dict[str, Any]) -> list[str]:
     return names
 
 
+def before_downgrade(cluster: Cluster) -> list[str]:
+    """Return what doctor has against going back to 0.1.1."""
+    words = ["doctor", "--only", "cluster", "--before-downgrade", "0.1.1", "-o", "json"]
+    surroundings = os.environ | {"PYTHONPATH": str(REPOSITORY), "KUBECONFIG": str(cluster.kubeconfig)}
+    argv = [sys.executable, "-m", "dra_driver", *words]
+    done = subprocess.run(argv, env=surroundings, capture_output=True, text=True, timeout=90, check=False)
+    found = json.loads(done.stdout)["findings"]
+    return [f"{one['subject']}: {one['message']}" for one in found if one["id"].startswith("downgrade-")]
+
+
 def untouched(stage: Stage, names: list[str]) -> None:
     """Check that pods run as they did, and that every device is held by one of them alone, or is shared."""
     held: list[str] = []
@@ -84,6 +98,14 @@ def test_pods_with_claims_of_every_kind_run_on_through_an_upgrade_from_0_1_and_t
     untouched(stage, running)
     stage.delete_pod("whole-of-0-1")
     running.remove("whole-of-0-1")
+
+    # Nothing of this stands against the way back; a device that an administrator took out of use does.
+    assert before_downgrade(cluster) == []
+    if cluster.keeps_gated:
+        device = min(newer.devices())
+        newer.command("cordon", device, "--reason", "fan")
+        assert device in "".join(until("doctor to name the cordon", lambda: before_downgrade(cluster), 30))
+        newer.command("uncordon", device)
 
     # And back: the older agent undoes what the newer one has made.
     back = start_agent(mig="dynamic", flags=flags, pod_uid="back-0000000000000000", **older.options())

@@ -1,0 +1,53 @@
+"""Older releases: what each can read, keep and undo of what this one makes. Values.
+
+Source: the code of those releases; lane/scenarios/install/test_versions.py runs them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dra_driver.model.errors import UsageError
+from dra_driver.plugin.ledger.recorded_steps import (
+    RecordedFile,
+    RecordedLimit,
+    RecordedMode,
+    RecordedPartition,
+    RecordedSharing,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OlderRelease:
+    """What an older release knows.
+
+    `drivers` are the DRA drivers that it serves, `step_kinds` the recorded steps that it undoes; with `keeps_health` it
+    keeps sick and cordoned devices from being handed out.
+    """
+
+    name: str
+    drivers: frozenset[str]
+    step_kinds: frozenset[str]
+    keeps_health: bool
+
+
+_STEPS = (RecordedFile, RecordedMode, RecordedPartition, RecordedSharing, RecordedLimit)
+RELEASES = {
+    "0.1.1": OlderRelease(
+        "0.1.1",
+        drivers=frozenset({"gpu.nvidia.com"}),
+        step_kinds=frozenset(step.kind for step in _STEPS),
+        keeps_health=False,
+    )
+}
+
+
+def older_release(name: str) -> OlderRelease:
+    """Return what is known of a release. Raises: UsageError("usage.release")."""
+    found = RELEASES.get(name.removeprefix("v"))
+    if found is None:
+        known = ", ".join(RELEASES)
+        raise UsageError(
+            "release", f"no way back to {name} is known", hint=f"releases that can be gone back to: {known}"
+        )
+    return found
