@@ -28,6 +28,7 @@ from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.stop_request import StopRequest
 
 if TYPE_CHECKING:
+    from dra_driver.agent.node import NodeAgent
     from dra_driver.agent.status.page import StatusPage
     from dra_driver.kube.api import KubeApi
 
@@ -126,20 +127,9 @@ def _run(options: Options, hardware: Hardware) -> int:
     )
     if not _await_work(options, hardware, signals):
         return ExitCode.OK
-    with lean_imports():
-        import grpc._server  # noqa: F401 - else imported when the first server is made
-
-        from dra_driver.agent.node import NodeAgent
-
-        if options.status.is_served:
-            import dra_driver.telemetry.metrics  # noqa: F401
-
-    _share_heaps()
-    signals.end_at_once = True  # a named pipe among the operator's files would make the agent wait for ever
-    if signals.stop.is_set():
+    agent = _opened(options, hardware, signals)
+    if agent is None:
         return ExitCode.OK
-    agent = NodeAgent(options, hardware)
-    signals.end_at_once = False
     signals.on_library(let_go=agent.let_go, resume=agent.resume)
     try:
         agent.start()
@@ -154,6 +144,25 @@ def _run(options: Options, hardware: Hardware) -> int:
         os.execv(sys.executable, [sys.executable, "-m", "dra_driver", *sys.argv[1:]])
     sys.stderr.flush()
     os._exit(ExitCode.OK)  # a thread that hangs in a hardware call must not keep the process alive
+
+
+def _opened(options: Options, hardware: Hardware, signals: Signals) -> NodeAgent | None:
+    """Import and open the agent; return None when asked to stop before that. Raises: DriverError."""
+    with lean_imports():
+        import grpc._server  # noqa: F401 - else imported when the first server is made
+
+        from dra_driver.agent.node import NodeAgent
+
+        if options.status.is_served:
+            import dra_driver.telemetry.metrics  # noqa: F401
+
+    _share_heaps()
+    signals.end_at_once = True  # a named pipe among the operator's files would make the agent wait for ever
+    if signals.stop.is_set():
+        return None
+    agent = NodeAgent(options, hardware)
+    signals.end_at_once = False
+    return agent
 
 
 def _share_heaps() -> None:

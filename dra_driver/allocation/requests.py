@@ -169,20 +169,9 @@ class ClaimReader:
     def _alternative(self, claim: ClaimPlan, place: tuple[int, int, int], request: Wire, wire: Wire) -> Alternative:
         is_choice = bool(request.get("firstAvailable"))
         name = wire["name"] if is_choice else request["name"]
-        where = f"claim {claim.name}, request {name}"
         selectors: Sequence[Wire] = wire.get("selectors") or ()
-        for number, selector in enumerate(selectors):
-            if selector.get("cel") is None:
-                text = f"{where}, selector #{number}: CEL expression empty (unsupported selector type?)"
-                raise AllocatorError(Category.UNSUPPORTED, text)
         admin = None if is_choice else wire.get("adminAccess")
-        if admin is not None and not self._features.admin_access:
-            text = f"{where}: admin access is requested, but the feature is disabled"
-            raise AllocatorError(Category.FEATURE_DISABLED, text)
-        device_class = self._class(where, wire.get("deviceClassName") or "")
-        mode = wire.get("allocationMode")
-        if mode not in {"ExactCount", "All"}:
-            raise AllocatorError(Category.UNSUPPORTED, f"{where}: unsupported count mode {mode}")
+        device_class = self._checked(f"claim {claim.name}, request {name}", wire, selectors, admin)
         class_name = device_class["metadata"]["name"]
         written = (
             (f"class {class_name}", (device_class.get("spec") or {}).get("selectors") or ()),
@@ -195,12 +184,26 @@ class ClaimReader:
             wire=wire,
             device_class=device_class,
             matcher=self._matchers.matcher(written),
-            is_all=mode == "All",
+            is_all=wire["allocationMode"] == "All",
             count=int(wire.get("count") or 0),
             is_admin=admin is True,
             tolerations=wire.get("tolerations") or (),
             asked=_amounts(wire),
         )
+
+    def _checked(self, where: str, wire: Wire, selectors: Sequence[Wire], admin: bool | None) -> ClassWire:
+        """Check what is asked for in the scheduler's order, and return its class. Raises: AllocatorError."""
+        for number, selector in enumerate(selectors):
+            if selector.get("cel") is None:
+                text = f"{where}, selector #{number}: CEL expression empty (unsupported selector type?)"
+                raise AllocatorError(Category.UNSUPPORTED, text)
+        if admin is not None and not self._features.admin_access:
+            text = f"{where}: admin access is requested, but the feature is disabled"
+            raise AllocatorError(Category.FEATURE_DISABLED, text)
+        found = self._class(where, wire.get("deviceClassName") or "")
+        if (mode := wire.get("allocationMode")) not in {"ExactCount", "All"}:
+            raise AllocatorError(Category.UNSUPPORTED, f"{where}: unsupported count mode {mode}")
+        return found
 
     def _class(self, where: str, name: str) -> ClassWire:
         if not name:

@@ -178,7 +178,11 @@ def choose_rules(kubernetes: str, features: Features) -> AllocatorRules:
         if _patch(kubernetes, version) >= _COUNTERS_PER_POOL_SINCE[version]:
             rules = replace(rules, counters_of="pool")
         return replace(rules, limit_per_request=per_request)
-    base = AllocatorRules(version, "incubating", exact=True, limit_per_request=per_request)
+    return replace(_older(version, features, shares=shares), limit_per_request=per_request)
+
+
+def _older(version: str, features: Features, *, shares: bool) -> AllocatorRules:
+    base = AllocatorRules(version, "incubating", exact=True)
     base = replace(base, leaks=True, all_restarts_alternatives=True, late_match_key=True)
     if shares:
         base = replace(base, variant="experimental", shares=True, binding_slices_last=True)

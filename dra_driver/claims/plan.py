@@ -212,19 +212,20 @@ def plan_prepare(
         made={name: device for name, device in in_file.items() if device in made},
         metadata=plan_metadata(claim, devices, results, driver=metadata_of, made=made) if metadata_of else (),
     )
-    prepared = tuple(
-        PreparedDevice(
-            request=d.base_request,
-            pool=d.pool,
-            device=d.device,
-            cdi_ids=(names.id(claim.uid, d.device, d.share_id),),
-            share_id=d.share_id,
-        )
-        for d in claim.devices
-    )
+    prepared = tuple(_prepared(claim.uid, device, names) for device in claim.devices)
     taken = tuple(name for device in own for name in occupied(device.gpu, device.counters))
     sharing, limits = plan_sharing(claim, devices, results), plan_limits(claim, devices)
     return PreparePlan(claim, prepared, (*_mig_steps(own, mig_on), *sharing, *limits, cdi), taken)
+
+
+def _prepared(uid: str, device: AllocatedDevice, names: CdiNames) -> PreparedDevice:
+    return PreparedDevice(
+        request=device.base_request,
+        pool=device.pool,
+        device=device.device,
+        cdi_ids=(names.id(uid, device.device, device.share_id),),
+        share_id=device.share_id,
+    )
 
 
 def _mig_steps(own: list[Device], mig_on: Collection[str]) -> list[Step]:

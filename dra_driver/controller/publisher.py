@@ -73,9 +73,12 @@ class Publisher:
         self._threads: list[threading.Thread] = []
         self._is_stopping = False
         self._probe = Probe(self._writer)  # used by the writing thread only
-        empty = SliceSpec(driver, node, self._pool)
+        self._sync = self._pool_sync(offers)
+
+    def _pool_sync(self, offers: Offers) -> PoolSync:
+        empty = SliceSpec(self._driver, self._node, self._pool)
         planner = PoolPlanner(empty, offers, self._server, self._probe, losses=self._losses, changed=self._changed)
-        self._sync = PoolSync(
+        return PoolSync(
             self._writer,
             planner,
             self._followed,

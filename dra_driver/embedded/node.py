@@ -65,21 +65,20 @@ class EmbeddedNode:
             "--kubelet-plugins-directory-path": str(self.kubelet.plugins_dir),
             "--hardware": f"simulated:{profile}",
         }
-        self.agent = AgentProcess(
-            {
-                "--node-name": self.name,
-                "--kubeconfig": str(self._kubeconfig),
-                "--cdi-root": str(self.kubelet.cdi_dir),
-                "--kubelet-registrar-directory-path": str(self.kubelet.registrar_dir),
-                "--mig": mig,
-                **({"--sharing-config": str(sharing)} if sharing else {}),
-                **both,
-            },
-            self.folder / "agent.log",
-            command=command,
-        )
+        shared = {"--sharing-config": str(sharing)} if sharing else {}
+        flags = self._own_flags() | {"--mig": mig} | shared | both
+        self.agent = AgentProcess(flags, self.folder / "agent.log", command=command)
         supervisor = (sys.executable, "-m", "dra_driver", "mps")
         self._mps = AgentProcess(both, self.folder / "mps.log", command=supervisor) if sharing else None
+
+    def _own_flags(self) -> dict[str, str]:
+        """Return the flags that tell the agent where its node is."""
+        return {
+            "--node-name": self.name,
+            "--kubeconfig": str(self._kubeconfig),
+            "--cdi-root": str(self.kubelet.cdi_dir),
+            "--kubelet-registrar-directory-path": str(self.kubelet.registrar_dir),
+        }
 
     @property
     def ledger(self) -> Path:

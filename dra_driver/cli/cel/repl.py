@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -28,6 +28,10 @@ from dra_driver.selectors.suggestions import suggest, unknown_names
 from dra_driver.views.verdicts.documents import views_of
 from dra_driver.views.verdicts.given import Given
 from dra_driver.views.words import plural
+
+if TYPE_CHECKING:
+    from prompt_toolkit.completion import Completer
+    from prompt_toolkit.key_binding import KeyBindings
 
 _HELP = """\
 Type an expression: a condition shows which devices match, anything else its values.
@@ -154,9 +158,27 @@ def _typed(session: ReplSession) -> Iterator[str]:
     """Read lines from the terminal, edited with completion."""
     from prompt_toolkit import PromptSession
     from prompt_toolkit.application import get_app
-    from prompt_toolkit.completion import Completer, Completion
     from prompt_toolkit.history import InMemoryHistory
-    from prompt_toolkit.key_binding import KeyBindings
+
+    prompt: PromptSession[str] = PromptSession(
+        "cel> ",
+        key_bindings=_bindings(session),
+        completer=_completer(session),
+        bottom_toolbar=lambda: session.type_of(get_app().current_buffer.text),
+        history=InMemoryHistory(),
+        complete_while_typing=True,
+    )
+    while True:
+        try:
+            yield prompt.prompt()
+        except KeyboardInterrupt:
+            continue  # Ctrl-C drops the line, as in a shell
+        except EOFError:
+            return
+
+
+def _completer(session: ReplSession) -> Completer:
+    from prompt_toolkit.completion import Completer, Completion
 
     class FromDevices(Completer):
         """Complete names from the devices at hand."""
@@ -165,8 +187,11 @@ def _typed(session: ReplSession) -> Iterator[str]:
             for one in session.completions.complete(document.text_before_cursor):
                 yield Completion(one.text, -one.replaces, display=one.text, display_meta=one.meaning)
 
-    def toolbar() -> str:
-        return session.type_of(get_app().current_buffer.text)
+    return FromDevices()
+
+
+def _bindings(session: ReplSession) -> KeyBindings:
+    from prompt_toolkit.key_binding import KeyBindings
 
     bindings = KeyBindings()
 
@@ -183,18 +208,4 @@ def _typed(session: ReplSession) -> Iterator[str]:
         else:
             buffer.start_completion(select_first=True)
 
-    prompt: PromptSession[str] = PromptSession(
-        "cel> ",
-        key_bindings=bindings,
-        completer=FromDevices(),
-        bottom_toolbar=toolbar,
-        history=InMemoryHistory(),
-        complete_while_typing=True,
-    )
-    while True:
-        try:
-            yield prompt.prompt()
-        except KeyboardInterrupt:
-            continue  # Ctrl-C drops the line, as in a shell
-        except EOFError:
-            return
+    return bindings

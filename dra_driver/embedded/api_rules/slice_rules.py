@@ -160,43 +160,44 @@ def _check_devices(spec: Wire, circumstances: Circumstances, faults: Faults) -> 
 
 
 def _check_counters(spec: Wire, circumstances: Circumstances, faults: Faults) -> None:
-    if circumstances.minor >= COUNTERS_APART_MINOR and "sharedCounters" in spec and "devices" in spec:
+    is_apart = circumstances.minor >= COUNTERS_APART_MINOR
+    if is_apart and "sharedCounters" in spec and "devices" in spec:
         faults.invalid("spec", "", "only one of `sharedCounters` or `devices` is allowed")
     sets: list[Wire] = spec.get("sharedCounters") or []
-    if circumstances.minor >= COUNTERS_APART_MINOR and len(sets) > limits.COUNTER_SETS_PER_SLICE:
+    if is_apart and len(sets) > limits.COUNTER_SETS_PER_SLICE:
         faults.too_many("spec.sharedCounters", len(sets), limits.COUNTER_SETS_PER_SLICE)
     seen: set[Any] = set()
-    total = 0
     for i, counter_set in enumerate(sets):
-        at = f"spec.sharedCounters[{i}]"
-        value_rules.check_label_name(counter_set.get("name"), f"{at}.name", faults)
-        if counter_set.get("name") in seen:
-            faults.duplicate(at, counter_set["name"])
-        seen.add(counter_set.get("name"))
-        counters = counter_set.get("counters") or {}
-        total += len(counters)
-        if not counters:
-            faults.required(f"{at}.counters")
-        if circumstances.minor >= COUNTERS_APART_MINOR and len(counters) > limits.COUNTERS_PER_SET:
-            faults.too_many(f"{at}.counters", len(counters), limits.COUNTERS_PER_SET)
-        for name in counters:
-            value_rules.check_label_name(name, value_rules.of_key(f"{at}.counters", name, circumstances.minor), faults)
-    if circumstances.minor < COUNTERS_APART_MINOR:
-        if total > limits.COUNTERS_PER_SLICE_1_34:
-            faults.invalid(
-                "spec.sharedCounters",
-                total,
-                f"the total number of counters must not exceed {limits.COUNTERS_PER_SLICE_1_34}",
-            )
-        consumed = sum(
-            len(c.get("counters") or {}) for d in spec.get("devices") or [] for c in d.get("consumesCounters") or []
-        )
-        if consumed > _COUNTERS_CONSUMED_PER_SLICE:
-            faults.invalid(
-                "spec.devices",
-                consumed,
-                f"the total number of consumed counters must not exceed {_COUNTERS_CONSUMED_PER_SLICE}",
-            )
+        at, name = f"spec.sharedCounters[{i}]", counter_set.get("name")
+        value_rules.check_label_name(name, f"{at}.name", faults)
+        if name in seen:
+            faults.duplicate(at, name)
+        seen.add(name)
+        _check_counter_names(counter_set.get("counters") or {}, f"{at}.counters", circumstances, faults)
+    if not is_apart:
+        _check_totals(spec, sets, faults)
+
+
+def _check_counter_names(counters: Wire, at: str, circumstances: Circumstances, faults: Faults) -> None:
+    if not counters:
+        faults.required(at)
+    if circumstances.minor >= COUNTERS_APART_MINOR and len(counters) > limits.COUNTERS_PER_SET:
+        faults.too_many(at, len(counters), limits.COUNTERS_PER_SET)
+    for name in counters:
+        value_rules.check_label_name(name, value_rules.of_key(at, name, circumstances.minor), faults)
+
+
+def _check_totals(spec: Wire, sets: list[Wire], faults: Faults) -> None:
+    """Check the limits of servers before 1.35, which count over a whole slice."""
+    most = limits.COUNTERS_PER_SLICE_1_34
+    total = sum(len(one.get("counters") or {}) for one in sets)
+    if total > most:
+        faults.invalid("spec.sharedCounters", total, f"the total number of counters must not exceed {most}")
+    most = _COUNTERS_CONSUMED_PER_SLICE
+    taken = [one for device in spec.get("devices") or [] for one in device.get("consumesCounters") or []]
+    consumed = sum(len(one.get("counters") or {}) for one in taken)
+    if consumed > most:
+        faults.invalid("spec.devices", consumed, f"the total number of consumed counters must not exceed {most}")
 
 
 RULES = KindRules(shape=shapes.SLICE, prepare=prepare, check=check)

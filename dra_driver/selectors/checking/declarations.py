@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import resources
@@ -100,6 +100,10 @@ class Declarations:
         return is_visible(found["since"], found["gate"], self.kubernetes, self.gates, self.environment)
 
 
+Sees = Callable[[str | None, str | None], bool]
+"""Returns whether an entry that exists since a version, or with a gate, is visible."""
+
+
 def is_visible(
     since: str | None, gate: str | None, kubernetes: str, gates: Mapping[str, bool], environment: Environment
 ) -> bool:
@@ -139,17 +143,10 @@ def _declare(kubernetes: str, overrides: tuple[tuple[str, bool], ...], environme
     defaults = gate_defaults(minor_of(kubernetes))
     gates = {**{name: defaults[name] for name in SELECTOR_GATES if name in defaults}, **dict(overrides)}
     attribute = _attribute_type(table["attributeType"], gates, environment)
-    macros = {}
-    for row in table["macros"]:
-        name, arity, member, since = _read_macro(row)
-        if is_visible(since, None, kubernetes, gates, environment):
-            macros[name, arity, member] = EXPANDERS[name, arity, member]
-    fields = {}
-    for name, row in table["fields"].items():
-        found = _SUFFIX.fullmatch(row)
-        assert found is not None, row  # noqa: S101
-        if is_visible(found["since"], found["gate"], kubernetes, gates, environment):
-            fields[name] = parse_type(found["body"].replace("attribute", attribute.kind))
+
+    def sees(since: str | None, gate: str | None) -> bool:
+        return is_visible(since, gate, kubernetes, gates, environment)
+
     results = {
         "any": {ANY},
         "any, and dyn with the gate": {ANY, DYN} if gates.get(LIST_ATTRIBUTES) else {ANY},
@@ -161,15 +158,34 @@ def _declare(kubernetes: str, overrides: tuple[tuple[str, bool], ...], environme
         verdicts=table["verdicts"],
         gates=gates,
         environment=environment,
-        macros=macros,
+        macros=_macros_of(table["macros"], sees),
         identifiers={name: parse_type(text) for name, text in table["identifiers"].items()},
-        device_fields=fields,
+        device_fields=_fields_of(table["fields"], attribute, sees),
         attribute_type=attribute,
         result_types=frozenset({parse_type("bool"), *results}),
         converts_lists=lists,
         shows_sharing=gates.get(CONSUMABLE_CAPACITY, False),
         _rows=table["functions"],
     )
+
+
+def _macros_of(rows: Iterable[str], sees: Sees) -> dict[tuple[str, int, bool], Macro]:
+    macros = {}
+    for row in rows:
+        name, arity, member, since = _read_macro(row)
+        if sees(since, None):
+            macros[name, arity, member] = EXPANDERS[name, arity, member]
+    return macros
+
+
+def _fields_of(rows: Mapping[str, str], attribute: Type, sees: Sees) -> dict[str, Type]:
+    fields = {}
+    for name, row in rows.items():
+        found = _SUFFIX.fullmatch(row)
+        assert found is not None, row  # noqa: S101
+        if sees(found["since"], found["gate"]):
+            fields[name] = parse_type(found["body"].replace("attribute", attribute.kind))
+    return fields
 
 
 def _attribute_type(row: dict[str, str], gates: Mapping[str, bool], environment: Environment) -> Type:
