@@ -192,16 +192,9 @@ class Watch:
     def _follow(self) -> Iterator[Event]:
         """Yield the events of one stream until it ends."""
         lifetime_s = self._uniform(*LIFETIME_SECONDS)
-        query = {
-            **self._selector,
-            "watch": "1",
-            "allowWatchBookmarks": "true",
-            "resourceVersion": self._version,
-            "timeoutSeconds": str(int(lifetime_s)),
-        }
         is_renewal, self._is_renewal = self._is_renewal, False
         over_at = self._clock() + lifetime_s - _EARLY_SECONDS
-        stream = self._api.stream(self._path, query=query, most_s=lifetime_s + self._silence_s)
+        stream = self._api.stream(self._path, query=self._query(lifetime_s), most_s=lifetime_s + self._silence_s)
         with self._lock:
             self._stream = stream
         try:
@@ -225,6 +218,15 @@ class Watch:
             with self._lock:
                 self._stream = None
             stream.release()
+
+    def _query(self, lifetime_s: float) -> dict[str, str]:
+        return {
+            **self._selector,
+            "watch": "1",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": self._version,
+            "timeoutSeconds": str(int(lifetime_s)),
+        }
 
     def _decode(self, line: bytes) -> Event | None:
         """Decode one line; a bookmark only moves the resourceVersion to resume from.

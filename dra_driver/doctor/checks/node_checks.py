@@ -6,11 +6,13 @@ Pure. In: `NodeEvidence`. Out: findings.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from dra_driver.doctor.finding import Finding
 from dra_driver.doctor.node_evidence import NodeEvidence
+from dra_driver.doctor.registrations import PluginSocket
 from dra_driver.hardware.mixing import hangs_when_mixed
+from dra_driver.inventory.offering import Inventory
 from dra_driver.plugin.ledger.record import UNFINISHED, ClaimState
 
 _MIXED = "hardware.mixed-mig-driver"
@@ -31,24 +33,7 @@ def check_kernel_driver(node: NodeEvidence) -> Iterator[Finding]:
     answering = {gpu.pci_address for gpu in node.facts.gpus} if node.facts else set()
     unbound = {address for address, bound in kernel.bound.items() if bound is None} - answering
     for address, bound in kernel.bound.items():
-        subject, how = f"GPU {address}", "the driver link of its PCI function in sysfs"
-        if bound == "nouveau":
-            yield Finding(
-                "driver-nouveau", subject, "is bound to nouveau", how,
-                "blacklist nouveau (a file in /etc/modprobe.d, then a new initramfs) and reboot",
-            )  # fmt: skip
-        elif bound and bound.startswith("vfio"):
-            yield Finding(
-                "driver-vfio", subject, f"is bound to {bound}: virtual machines use it", how, "none is needed"
-            )
-        elif address in unbound:
-            yield Finding(
-                "driver-not-loaded",
-                subject,
-                "has no driver",
-                how,
-                "install NVIDIA's driver, or load it: modprobe nvidia",
-            )
+        yield from _binding(f"GPU {address}", bound, has_none=address in unbound)
     if unbound and kernel.sources and not kernel.has_headers:
         yield Finding(
             "driver-no-headers", f"kernel {kernel.kernel}",
@@ -65,6 +50,22 @@ def check_kernel_driver(node: NodeEvidence) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+def _binding(subject: str, bound: str | None, *, has_none: bool) -> Iterator[Finding]:
+    """Yield what is wrong with the kernel driver that a GPU is bound to."""
+    how = "the driver link of its PCI function in sysfs"
+    if bound == "nouveau":
+        yield Finding(
+            "driver-nouveau", subject, "is bound to nouveau", how,
+            "blacklist nouveau (a file in /etc/modprobe.d, then a new initramfs) and reboot",
+        )  # fmt: skip
+    elif bound and bound.startswith("vfio"):
+        yield Finding("driver-vfio", subject, f"is bound to {bound}: virtual machines use it", how, "none is needed")
+    elif has_none:
+        yield Finding(
+            "driver-not-loaded", subject, "has no driver", how, "install NVIDIA's driver, or load it: modprobe nvidia"
+        )
+
+
 def check_hardware(node: NodeEvidence) -> Iterator[Finding]:
     """Check the answers of the hardware's own library."""
     facts, inventory = node.facts, node.inventory
@@ -75,14 +76,7 @@ def check_hardware(node: NodeEvidence) -> Iterator[Finding]:
             "driver-not-answering", "GPU driver", f"waiting for {inventory.waiting_for}",
             "discovery, as the agent does it", "nvidia-smi should report the same; dmesg | grep NVRM shows why",
         )  # fmt: skip
-    for problem in inventory.problems:
-        if problem.code in _SAID_OTHERWISE:
-            continue
-        code = "driver-bad-version" if problem.code == _MIXED else "hardware-problem"
-        yield Finding(
-            code, problem.subject, f"{problem.message} [{problem.code}]", "discovery, as the agent does it",
-            _UPGRADE if problem.code == _MIXED else "docs/troubleshooting.md explains the code",
-        )  # fmt: skip
+    yield from _problems(inventory)
     if hangs_when_mixed(facts.driver_version) and not any(one.code == _MIXED for one in inventory.problems):
         yield Finding(
             "driver-risky-version", f"driver {facts.driver_version}",
@@ -99,6 +93,17 @@ def check_hardware(node: NodeEvidence) -> Iterator[Finding]:
         yield Finding(
             "toolkit-missing", "containers", text, "what lies below the driver root", "install the container toolkit"
         )
+
+
+def _problems(inventory: Inventory) -> Iterator[Finding]:
+    for problem in inventory.problems:
+        if problem.code in _SAID_OTHERWISE:
+            continue
+        code = "driver-bad-version" if problem.code == _MIXED else "hardware-problem"
+        yield Finding(
+            code, problem.subject, f"{problem.message} [{problem.code}]", "discovery, as the agent does it",
+            _UPGRADE if problem.code == _MIXED else "docs/troubleshooting.md explains the code",
+        )  # fmt: skip
 
 
 def check_runtime(node: NodeEvidence, version: tuple[int, int] | None = None) -> Iterator[Finding]:
@@ -139,31 +144,30 @@ def check_registration(node: NodeEvidence) -> Iterator[Finding]:
         )  # fmt: skip
     if node.sockets is None:
         return
-    data = node.folders.plugins / node.driver
-    serving = [one for one in node.sockets if one.serves(node.driver)]
-    foreign = [
-        one
-        for one in serving
-        if one.plugin and not (one.plugin.is_marked and one.plugin.endpoint.startswith(f"{data}/"))
-    ]
-    has_gpus = bool(node.kernel.bound or node.rows or (node.facts and node.facts.gpus))
-    if has_gpus and not serving:
-        yield Finding(
-            "node-not-registered", f"node {node.node}", f"no plugin answers as {node.driver}",
-            f"GetInfo on every socket in {node.folders.registrar}",
-            "is the agent running on this node? kubectl get pods -o wide; its log shows what it is waiting for",
-        )  # fmt: skip
-    for one in foreign:
-        yield Finding(
-            "node-second-driver", f"node {node.node}", f"another driver answers as {node.driver}",
-            f"GetInfo on {one.path}",
-            "remove the other driver from this node (docs/from-nvidias-driver.md)",
-        )  # fmt: skip
+    yield from _serving(node, [one for one in node.sockets if one.serves(node.driver)])
     for one in node.sockets:
         if one.is_dead:
             yield Finding(
                 "node-dead-socket", one.path, "no process listens", "connecting is refused",
                 "each such socket delays registrations by seconds; remove it if its driver is gone",
+            )  # fmt: skip
+
+
+def _serving(node: NodeEvidence, serving: Sequence[PluginSocket]) -> Iterator[Finding]:
+    """Yield whether nothing, or something else than this driver, serves its name."""
+    if not serving and (node.kernel.bound or node.rows or (node.facts and node.facts.gpus)):
+        yield Finding(
+            "node-not-registered", f"node {node.node}", f"no plugin answers as {node.driver}",
+            f"GetInfo on every socket in {node.folders.registrar}",
+            "is the agent running on this node? kubectl get pods -o wide; its log shows what it is waiting for",
+        )  # fmt: skip
+    data = node.folders.plugins / node.driver
+    for one in serving:
+        if one.plugin and not (one.plugin.is_marked and one.plugin.endpoint.startswith(f"{data}/")):
+            yield Finding(
+                "node-second-driver", f"node {node.node}", f"another driver answers as {node.driver}",
+                f"GetInfo on {one.path}",
+                "remove the other driver from this node (docs/from-nvidias-driver.md)",
             )  # fmt: skip
 
 

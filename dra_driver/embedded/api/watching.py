@@ -74,21 +74,16 @@ class Watchers:
                 yield _bookmark(request.kind, cursor, {"k8s.io/initial-events-end": "true"})
         next_bookmark = time.monotonic() + self.bookmark_every_s
         while not is_gone():
+            wake = min(deadline, next_bookmark) if request.wants_bookmarks else deadline
             try:
-                with store.changed:
-                    events = store.events_after(request.kind, cursor)
-                    if not events and self._epoch == epoch:
-                        wake = min(deadline, next_bookmark if request.wants_bookmarks else deadline)
-                        store.changed.wait(max(0.0, min(_LOOK_S, wake - time.monotonic())))
-                        events = store.events_after(request.kind, cursor)
-                    ended, seen = self._epoch != epoch, store.revision
+                events, seen, is_over = self._wait(request.kind, cursor, epoch, wake)
             except ApiRefusal as gone:
                 yield _line("ERROR", json.dumps(gone.wire()).encode())
                 return
             cursor = max(seen, cursor)
             if events:
                 yield b"".join(_selected(event, request.selection) for event in events)
-            if ended:
+            if is_over:
                 if self._is_expired:
                     yield _line("ERROR", json.dumps(expired(cursor, seen).wire()).encode())
                 return
@@ -98,6 +93,19 @@ class Watchers:
                 next_bookmark = now + self.bookmark_every_s
             if now >= deadline:
                 return
+
+    def _wait(self, kind: ApiKind, cursor: int, epoch: int, wake: float) -> tuple[list[Event], int, bool]:
+        """Return the events after a revision, the newest revision, and whether all watches were ended.
+
+        Where there is none of that yet, wait for it until `wake`, or the next look.
+        """
+        store = self._store
+        with store.changed:
+            events = store.events_after(kind, cursor)
+            if not events and self._epoch == epoch:
+                store.changed.wait(max(0.0, min(_LOOK_S, wake - time.monotonic())))
+                events = store.events_after(kind, cursor)
+            return events, store.revision, self._epoch != epoch
 
 
 def _line(kind: str, encoded: bytes) -> bytes:

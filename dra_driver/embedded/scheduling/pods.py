@@ -24,34 +24,27 @@ def make_claims(api: Api, pod: Wire) -> Wire:
         if "resourceClaimTemplateName" not in entry:
             continue
         template = api.request("GET", TEMPLATES.path(namespace, entry["resourceClaimTemplateName"]))
-        suffix = "".join(random.choices(_SUFFIX, k=5))  # noqa: S311
-        owner = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "name": metadata["name"],
-            "uid": metadata["uid"],
-            "controller": True,
-            "blockOwnerDeletion": True,
-        }
-        extra = template["spec"].get("metadata") or {}
-        claim: ClaimWire = {
-            "metadata": {
-                "name": f"{metadata['name']}-{entry['name']}-{suffix}",
-                "labels": extra.get("labels") or {},
-                "annotations": {
-                    **(extra.get("annotations") or {}),
-                    "resource.kubernetes.io/pod-claim-name": entry["name"],
-                },
-                "ownerReferences": [owner],
-            },
-            "spec": template["spec"].get("spec") or {},
-        }
-        made = api.request("POST", CLAIMS.path(namespace), body=claim)
+        made = api.request("POST", CLAIMS.path(namespace), body=_claim(metadata, entry["name"], template["spec"]))
         statuses.append({"name": entry["name"], "resourceClaimName": made["metadata"]["name"]})
     if not statuses:
         return pod
     status = {**(pod.get("status") or {}), "resourceClaimStatuses": statuses}
     return api.request("PUT", PODS.path(namespace, metadata["name"]) + "/status", body={**pod, "status": status})
+
+
+def _claim(pod: Wire, entry: str, template: Wire) -> ClaimWire:
+    """Return the claim that an entry of a pod requests by a template; `pod` is the pod's metadata."""
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": pod["name"], "uid": pod["uid"]}
+    extra = template.get("metadata") or {}
+    return {
+        "metadata": {
+            "name": f"{pod['name']}-{entry}-{''.join(random.choices(_SUFFIX, k=5))}",  # noqa: S311
+            "labels": extra.get("labels") or {},
+            "annotations": {**(extra.get("annotations") or {}), "resource.kubernetes.io/pod-claim-name": entry},
+            "ownerReferences": [{**owner, "controller": True, "blockOwnerDeletion": True}],
+        },
+        "spec": template.get("spec") or {},
+    }
 
 
 def claims_of(api: Api, pod: Wire) -> list[ClaimWire]:
