@@ -141,8 +141,8 @@ def devices_of(claim: AllocatedClaim, inventory: Inventory) -> dict[str, Device]
         raise ClaimError(
             "gpu-lost",
             f"claim {claim.namespace}/{claim.name} was allocated {', '.join(lost)}, whose GPU is lost",
-            hint=f"delete the pods that use claim {claim.namespace}/{claim.name}: an allocation stands for as long as "
-            "they do, and only what takes their place is scheduled anew",
+            hint=f"delete the pods that use claim {claim.namespace}/{claim.name}: the allocation lasts for as "
+            "long as they exist, and only the pods that replace them are scheduled again",
             retry=Retry.LATER,
         )
     raise ClaimError(

@@ -113,7 +113,7 @@ KINDS = (
     type=click.Choice([one.value for one in Tenants]),
     default=Tenants.ANY.value,
     show_default=True,
-    help="as the agents will have it: with `namespace`, rules with MPS must name their namespaces",
+    help="the agents' setting: with `namespace`, rules with MPS must name their namespaces",
 )
 @click.option("--output", "-o", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
 def command(files: tuple[Path, ...], mps_tenants: str, output: str) -> int:
@@ -173,7 +173,7 @@ def kind_of(path: Path) -> ConfigKind:
         if _is_mostly(content, kind) or version == kind.version != "v1":
             return kind
     known = "; ".join(f"{kind.title} (version: {kind.version}, {kind.keys[0]}: ...)" for kind in KINDS)
-    raise InputError("config-kind", f"{path} is no file that an agent reads", hint=f"known: {known}")
+    raise InputError("config-kind", f"{path} is not a file that an agent reads", hint=f"known: {known}")
 
 
 def _is_mostly(content: Mapping[str, Any], kind: ConfigKind) -> bool:

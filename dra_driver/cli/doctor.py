@@ -39,7 +39,9 @@ _STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 )
 @context_option
 @click.option("-n", "--namespace", metavar="NAME", default="", help="Claims and pods of this namespace only.")
-@click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="Of all namespaces, which is the default.")
+@click.option(
+    "-A", "--all-namespaces", "everywhere", is_flag=True, help="Claims and pods of all namespaces (the default)."
+)
 @click.option("--host-root", metavar="DIR", default="/", show_default=True, help="Where the host's / is mounted.")
 @click.option(
     "--only", type=click.Choice(["node", "cluster"]), default=None, help="Check only the node or only the cluster."

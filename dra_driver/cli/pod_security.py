@@ -19,7 +19,7 @@ LEVEL = "privileged"
 
 
 @click.command(name="pod-security")
-@click.option("--namespace", required=True, metavar="NAME", help="where the agents are to run")
+@click.option("--namespace", required=True, metavar="NAME", help="the namespace in which the agents are to run")
 @click.option("--kubeconfig", metavar="FILE", default=None, help="the cluster (default: the pod's ServiceAccount)")
 def command(namespace: str, kubeconfig: str | None) -> int:
     """Set the namespace's Pod Security level to privileged if it has none.

@@ -53,8 +53,8 @@ def test_each_kind_of_file_is_known_by_what_it_holds(check, capsys):
         (MIG.replace("1g.10gb", "tiny"), "'tiny' is not a profile"),
         (MIG.replace("v1", "v2"), "version: expected v1"),
         (MIG.replace("mig-enabled", "enabled"), "unknown field"),
-        ("version: v1\n", "is no file that an agent reads"),
-        ("[1, 2]\n", "is no file that an agent reads"),
+        ("version: v1\n", "is not a file that an agent reads"),
+        ("[1, 2]\n", "is not a file that an agent reads"),
         ("a: [", "not YAML"),
     ],
 )
@@ -85,4 +85,4 @@ def test_tenants_that_are_kept_apart_need_named_namespaces(check):
 def test_a_charts_values_are_no_sharing_configuration(capsys):
     values = Path(__file__).parents[2] / "deploy/helm/values.yaml"
     assert run(["check-config", str(values)]) == ExitCode.BAD_INPUT
-    assert "is no file that an agent reads" in capsys.readouterr().err
+    assert "is not a file that an agent reads" in capsys.readouterr().err

@@ -254,7 +254,7 @@ def test_with_tenants_by_namespace_a_rule_with_mps_names_them(read):
     [
         ("sharing: {strategy: MPS}", Tenants.NAMESPACE, "rules[0].namespaces: missing"),
         ("sharing: {strategy: MPS}, namespaces: []", Tenants.NAMESPACE, "rules[0].namespaces: missing"),
-        ("sharing: {strategy: MPS}, namespaces: [a, a]", Tenants.NAMESPACE, "rules[0].namespaces[1]: a stands there"),
+        ("sharing: {strategy: MPS}, namespaces: [a, a]", Tenants.NAMESPACE, "rules[0].namespaces[1]: a is listed"),
         ("sharing: {strategy: MPS}, namespaces: [A_b]", Tenants.NAMESPACE, "rules[0].namespaces[0]: expected the name"),
         ("sharing: {strategy: MPS}, namespaces: ['a\"b']", Tenants.NAMESPACE, "rules[0].namespaces[0]: expected"),
         ("sharing: {strategy: MPS}, namespaces: [a]", Tenants.ANY, "rules[0].namespaces: only goes with strategy MPS"),

@@ -43,7 +43,7 @@ _PLACES = (_PACKAGE, _PACKAGE.parent)  # installed from a wheel; in a checkout
     type=click.Choice(list(_SHIPPED)),
     default="dynamic",
     show_default=True,
-    help="the agent's flag of that name",
+    help="passed on to the agent's flag of the same name",
 )
 def command(examples: Path | None, profile: str, mig: str) -> int:
     """Run the driver from end to end, without a GPU and without a cluster.

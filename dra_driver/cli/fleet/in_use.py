@@ -30,7 +30,7 @@ from dra_driver.views.words import plural
     envvar="DRIVER_NAME",
     default=NVIDIA_DRIVER,
     show_default=True,
-    help="the driver whose devices are meant [env DRIVER_NAME]",
+    help="the driver whose devices are listed [env DRIVER_NAME]",
 )
 @access_options
 @click.option("--output", "-o", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)

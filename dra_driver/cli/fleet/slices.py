@@ -34,9 +34,9 @@ _MOST_IN_TREE = 8  # nodes; of more, the tree shows those with flags
     type=click.Choice(["node", "namespace", "class"]),
     default="node",
     show_default=True,
-    help="What a row of the table is.",
+    help="What each row of the table stands for.",
 )
-@click.option("--node", "only", multiple=True, metavar="NAME", help="Show these nodes only.")
+@click.option("--node", "only", multiple=True, metavar="NAME", help="Show only these nodes.")
 @click.option("--as-template", is_flag=True, help="Write the slices of a node of this kind, for an autoscaler.")
 def command(by: str, only: tuple[str, ...], *, as_template: bool, **given: Any) -> int:
     """Show how much of each node is free, and which claim and pod holds which device.

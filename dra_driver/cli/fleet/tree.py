@@ -49,13 +49,19 @@ def tree_options(function: Callable[..., Any]) -> Callable[..., Any]:
             default="tree",
             help="wide: every device, without folding.",
         ),
-        click.option("--watch", "-w", is_flag=True, help="Draw again when something changed, until interrupted."),
+        click.option(
+            "--watch", "-w", is_flag=True, help="Draw the tree again whenever something changes, until interrupted."
+        ),
         access_options,
         mig_option,
         click.option("--gate", "gates", multiple=True, metavar="NAME=BOOL", help="A feature gate of simulated nodes."),
-        click.option("--kubernetes", metavar="VERSION", default=None, help="Whose API server simulated nodes have."),
+        click.option(
+            "--kubernetes", metavar="VERSION", default=None, help="The API server version of the simulated nodes."
+        ),
         click.option("--fleet", "profiles", multiple=True, metavar="PROFILE[=N]", help="Simulated nodes."),
-        click.option("-f", "--file", "files", multiple=True, metavar="FILE", help="Slices, claims, pods."),
+        click.option(
+            "-f", "--file", "files", multiple=True, metavar="FILE", help="Files with slices, claims and pods."
+        ),
     ):
         function = decorate(function)
     return function

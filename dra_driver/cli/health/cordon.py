@@ -18,7 +18,7 @@ from dra_driver.views.node.fault_rows import time_text
 
 @click.command(name="cordon")
 @click.argument("device")
-@click.option("--reason", required=True, help="why, for those who find the device cordoned")
+@click.option("--reason", required=True, help="the reason, which is shown wherever the device appears as cordoned")
 @click.option("--until", default=None, metavar="TIME", help="when it ends: 2h, 7d, or a time [default: never]")
 @folder_options
 def command(device: str, reason: str, until: str | None, **where: str) -> int:

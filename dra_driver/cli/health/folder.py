@@ -64,5 +64,5 @@ def device_name(text: str, folder: Path) -> str:
     is_here = any(text == name or text.startswith(f"{name}-") for name in names)
     if not is_dns_label(text) or (names and not is_here):
         known = f"the GPUs here are {', '.join(names)}" if names else "see dra-driver devices"
-        raise InputError("device", f"{text!r} is no device of this node", hint=known)
+        raise InputError("device", f"{text!r} is not a device of this node", hint=known)
     return text

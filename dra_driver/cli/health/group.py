@@ -46,7 +46,7 @@ def show(output: str, **where: str) -> int:
     return ExitCode.NO_MATCH if rows else ExitCode.OK
 
 
-@command.command(name="forget", short_help="Forget a GPU that was taken out for good.")
+@command.command(name="forget", short_help="Forget a GPU that was removed from the machine for good.")
 @click.argument("device")
 @folder_options
 def forget(device: str, **where: str) -> int:
@@ -61,7 +61,7 @@ def forget(device: str, **where: str) -> int:
     name = device_name(device, folder)
     gpu = next((one for one in known_gpus(folder) if gpu_name(one.pci_address) == name), None)
     if gpu is None:
-        raise InputError("device", f"{name} is no GPU that the agent has seen in this boot")
+        raise InputError("device", f"{name} is not a GPU that the agent has seen since the machine was booted")
     ForgetFile(folder).ask(gpu.pci_address)
     click.echo(f"The agent will forget {name}.")
     return ExitCode.OK

@@ -27,7 +27,7 @@ def until_of(text: str, now: float) -> float:
     except ValueError:
         at = None
     if at is None or at.tzinfo is None:
-        raise UsageError("until", f"--until={text!r} is no time", hint="for example 2h, 7d or 2027-01-31T08:00:00Z")
+        raise UsageError("until", f"--until={text!r} is not a time", hint="for example 2h, 7d or 2027-01-31T08:00:00Z")
     if at.timestamp() <= now:
         raise UsageError("until", f"--until={text} has passed")
     return at.timestamp()

@@ -15,7 +15,7 @@ from dra_driver.model.errors import UsageError
 from dra_driver.views.access import ClusterAccess
 
 kubeconfig_option = click.option(
-    "--kubeconfig", metavar="FILE", default=None, help="The cluster, where nothing else is given."
+    "--kubeconfig", metavar="FILE", default=None, help="The cluster to read if nothing else is given."
 )
 context_option = click.option("--context", metavar="NAME", default="", help="A context of the kubeconfig.")
 

@@ -9,5 +9,5 @@ mig_option = click.option(
     type=click.Choice(["dynamic", "static"]),
     default="dynamic",
     show_default=True,
-    help="Partitions of simulated nodes: on demand, where DRAPartitionableDevices is on; or as they stand.",
+    help="Partitions of simulated nodes: made on demand, if DRAPartitionableDevices is on, or only the existing ones.",
 )

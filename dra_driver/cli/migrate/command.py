@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 @click.option("--context", metavar="NAME", default="", help="The same, with a context of the kubeconfig.")
 @click.option("--cluster", is_flag=True, help="The same, with kubectl's kubeconfig.")
 @click.option(
-    "-n", "--namespace", metavar="NAME", default="", help="Read the cluster's templates of this namespace alone."
+    "-n", "--namespace", metavar="NAME", default="", help="Read only the cluster's templates of this namespace."
 )
 @click.option(
     "--shared",

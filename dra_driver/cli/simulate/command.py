@@ -46,14 +46,20 @@ LINE_MAX = 64 << 20  # in characters
 @click.argument("scenario", required=False, metavar="[SCENARIO.yaml]")
 @click.option("-f", "--file", "files", multiple=True, metavar="FILE", help="Pods, claims, classes, nodes, slices.")
 @click.option("--fleet", "profiles", multiple=True, metavar="PROFILE[=N]", help="Simulated nodes.")
-@click.option("--add-nodes", "added", multiple=True, metavar="PROFILE[=N]", help="What if there were more nodes.")
-@click.option("--drain", "drained", multiple=True, metavar="NODE", help="What if a node were drained first.")
-@click.option("--defrag", "defragments", is_flag=True, help="Which running pods to move so that waiting ones fit.")
+@click.option(
+    "--add-nodes", "added", multiple=True, metavar="PROFILE[=N]", help="Simulate more nodes in addition to those given."
+)
+@click.option("--drain", "drained", multiple=True, metavar="NODE", help="Drain this node first.")
+@click.option("--defrag", "defragments", is_flag=True, help="Find which running pods to move so that waiting pods fit.")
 @kubeconfig_option
 @context_option
-@click.option("-n", "--namespace", metavar="NAME", default="", help="What is read where not all namespaces may be.")
-@click.option("--kubernetes", metavar="VERSION", default=None, help="Whose rules apply.")
-@click.option("--gate", "gates", multiple=True, metavar="NAME=BOOL", help="A feature gate that differs.")
+@click.option(
+    "-n", "--namespace", metavar="NAME", default="", help="The namespace to read if you may not read all of them."
+)
+@click.option("--kubernetes", metavar="VERSION", default=None, help="The Kubernetes version whose rules apply.")
+@click.option(
+    "--gate", "gates", multiple=True, metavar="NAME=BOOL", help="A feature gate that differs from the default."
+)
 @mig_option
 @click.option("--output", "-o", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
 @click.option(

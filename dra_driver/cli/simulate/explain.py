@@ -34,9 +34,16 @@ MOST_NODES = 8  # shown in full
 @click.option("--slices", multiple=True, metavar="FILE", help="ResourceSlices (kubectl get resourceslices -o yaml).")
 @click.option("--fleet", "profiles", multiple=True, metavar="PROFILE[=N]", help="Simulated nodes instead of slices.")
 @access_options
-@click.option("--node", "only", multiple=True, metavar="NAME", help="Look at these nodes only.")
-@click.option("--kubernetes", metavar="VERSION", default=None, help="Whose rules apply [default: the cluster's, 1.35].")
-@click.option("--gate", "gates", multiple=True, metavar="NAME=BOOL", help="A feature gate that differs.")
+@click.option("--node", "only", multiple=True, metavar="NAME", help="Consider only these nodes.")
+@click.option(
+    "--kubernetes",
+    metavar="VERSION",
+    default=None,
+    help="The Kubernetes version whose rules apply [default: the cluster's, 1.35].",
+)
+@click.option(
+    "--gate", "gates", multiple=True, metavar="NAME=BOOL", help="A feature gate that differs from the default."
+)
 @mig_option
 @click.option("--output", "-o", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
 def command(words: tuple[str, ...], output: str, **given: Any) -> int:

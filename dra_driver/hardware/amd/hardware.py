@@ -80,7 +80,7 @@ class AmdHardware:
     def device_edits(self, gpu: GpuFacts, partition: PartitionFacts | None) -> Edits:  # noqa: ARG002 - see AmdGpu.part
         """Return what one device needs. Raises: HardwareError("hardware.node-missing", "hardware.gpu-lost")."""
         if not isinstance(gpu, AmdGpu):
-            raise HardwareError("gpu-lost", f"{gpu.pci_address} is no GPU of AMD", retry=Retry.NEVER)
+            raise HardwareError("gpu-lost", f"{gpu.pci_address} is not a GPU of AMD", retry=Retry.NEVER)
         return device_edits(gpu, self._roots)
 
     def edit_problems(self) -> tuple[str, ...]:

@@ -92,7 +92,7 @@ def _namespaces(row: Fields, settings: SharingSettings | None, tenants: Tenants)
         if not is_dns_label(namespace):
             row.fault(f"namespaces[{index}]", f"expected the name of a namespace, got {namespace!r}")
         elif namespace in namespaces[:index]:
-            row.fault(f"namespaces[{index}]", f"{namespace} stands there twice")
+            row.fault(f"namespaces[{index}]", f"{namespace} is listed twice")
     is_mps, is_separate = isinstance(settings, MpsSettings), tenants is Tenants.NAMESPACE
     if row.has("namespaces") and not (is_mps and is_separate):
         row.fault("namespaces", "only goes with strategy MPS, and with mps.tenants=namespace (--mps-tenants)")
