@@ -3,7 +3,8 @@
     python deploy/manifests/generate.py [--check] [--helm PATH]
 
 In: the chart. Out: rbac.yaml, admission-policy.yaml and driver.yaml (everything that is on by default) in this folder,
-three options below options/ (webhook.yaml, config-policy.yaml, mps-tenants.yaml), and ../rules/prometheus-rule.yaml.
+options below options/ (webhook.yaml, config-policy.yaml, mps-tenants.yaml, claim-status.yaml), and
+../rules/prometheus-rule.yaml.
 `--check` writes nothing and exits with 1 if a file differs from what the chart renders.
 """
 
@@ -20,6 +21,8 @@ HERE = Path(__file__).resolve().parent
 CHART = HERE.parent / "helm"
 NOTE = "# Generated from the chart by deploy/manifests/generate.py: change that, not this.\n"
 VALUES = "namespace.create=true,webhook.enabled=true,configPolicy.enabled=true,rules.enabled=true"
+# What renders a template that is off by default.
+SWITCHES = {"tenants": "mps.tenants=namespace", "claim-status": "claimStatus=true"}
 # The order in which they have to be applied.
 FILES = {
     "rbac.yaml": ("namespace", "serviceaccount", "rbac", "view", "viewer"),
@@ -31,6 +34,7 @@ FILES = {
     "options/webhook.yaml": ("webhook",),
     "options/config-policy.yaml": ("config-policy",),
     "options/mps-tenants.yaml": ("tenants",),
+    "options/claim-status.yaml": ("claim-status",),
     "../rules/prometheus-rule.yaml": ("rules",),
 }
 
@@ -43,7 +47,9 @@ def main() -> int:
     options = parser.parse_args()
     stale = []
     for name, templates in FILES.items():
-        text = render(options.helm, templates, VALUES + (",mps.tenants=namespace" if "tenants" in templates else ""))
+        text = render(
+            options.helm, templates, ",".join([VALUES, *(SWITCHES[one] for one in templates if one in SWITCHES)])
+        )
         if options.check:
             stale += [name] if (HERE / name).read_text() != text else []
         else:

@@ -133,6 +133,8 @@ class NodeAgent:
         """Publish the devices with these taints, or withhold the free ones if the API server keeps no taints."""
         if self._parts.offer.taint(taints):
             self._parts.publisher.look()
+        if self._parts.claim_status is not None:
+            self._parts.claim_status.health_changed(taints)
         if self._parts.remediation is not None:
             self._parts.remediation.wake()
 
@@ -154,6 +156,8 @@ class NodeAgent:
             self._metrics.claim_answered(rpc, seconds, code)
         if self._parts.meter is not None:
             self._parts.meter.claims_changed()
+        if rpc == "prepare" and self._parts.claim_status is not None:
+            self._parts.claim_status.look()
         if rpc != "unprepare":
             return
         self._parts.neighbours.claim_ended()
@@ -178,9 +182,13 @@ class NodeAgent:
             self._parts.meter.start()
         if self._parts.remediation is not None:
             self._parts.remediation.start()
+        if self._parts.claim_status is not None:
+            self._parts.claim_status.start()
 
     def role_lost(self) -> None:
         """Leave publishing and tidying to another instance."""
+        if self._parts.claim_status is not None:
+            self._parts.claim_status.stop()
         if self._parts.remediation is not None:
             self._parts.remediation.stop()
         if self._parts.meter is not None:

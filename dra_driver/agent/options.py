@@ -55,6 +55,7 @@ class Options:
     mig_config: Path | None
     lists_claims: bool
     has_metadata: bool = False
+    writes_claim_status: bool = False
     feature_file: Path | None = None
     sharing_config: Path | None = None
     mps_tenants: Tenants = Tenants.ANY
@@ -171,6 +172,7 @@ def options_of(values: Mapping[str, str]) -> Options:
         mig_config=Path(values["mig_config"]) if values["mig_config"] else None,
         lists_claims=values["takeover_list_claims"] == "true",
         has_metadata=values["device_metadata"] == "on",
+        writes_claim_status=values["claim_status"] == "on",
         feature_file=_feature_file(values),
         has_all_profiles=values["mig_profiles"] == "all",
         sharing_config=Path(values["sharing_config"]).absolute() if values["sharing_config"] else None,

@@ -47,6 +47,7 @@ from dra_driver.plugin.repair.reaper import Chore, Reaper
 from dra_driver.plugin.repair.repair import Repair
 
 if TYPE_CHECKING:
+    from dra_driver.agent.claim_status import ClaimStatus
     from dra_driver.agent.node_health import NodeHealth
     from dra_driver.health.policy import HealthPolicy
     from dra_driver.kube.leases import LeaseSlots
@@ -73,6 +74,7 @@ class Parts:
     role: NodeRole
     health: NodeHealth | None
     meter: NodeMeter | None
+    claim_status: ClaimStatus | None
     remediation: Remediation | DryRun | None
 
 
@@ -121,6 +123,7 @@ def join_parts(node: OpenedNode, listener: Listener) -> Parts:
         NodeRole(options.data_dir / "role.lock", listener),
         health,
         _meter(node, inventory),
+        _claim_status(node, inventory, is_health_watched=health is not None),
         remediation,
     )
 
@@ -218,6 +221,21 @@ def _eviction_slots(node: OpenedNode, policy: HealthPolicy) -> LeaseSlots:
     limit = policy.evictions
     names = [f"dra-driver-eviction-{number}" for number in range(limit.devices)]
     return LeaseSlots(node.api, namespace=node.options.lease_namespace, names=names, period_s=limit.period_s)
+
+
+def _claim_status(node: OpenedNode, inventory: NodeInventory, *, is_health_watched: bool) -> ClaimStatus | None:
+    if not node.options.writes_claim_status:
+        return None
+    from dra_driver.agent.claim_status import ClaimStatus  # noqa: PLC0415 - only where statuses are written
+
+    return ClaimStatus(
+        node.api,
+        node.identity,
+        ledger=node.ledger,
+        store=node.store,
+        inventory=inventory,
+        is_health_watched=is_health_watched,
+    )
 
 
 def _labels(node: OpenedNode, inventory: NodeInventory) -> list[Chore]:

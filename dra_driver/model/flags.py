@@ -170,6 +170,14 @@ FLAGS: tuple[Flag, ...] = (
         choices=("on", "off"),
     ),
     Flag(
+        "--claim-status",
+        "off",
+        "on: write into the status of prepared claims which devices they got and whether these are well; needs the "
+        "right to patch resourceclaims/status; off: do not",
+        "SWITCH",
+        choices=("on", "off"),
+    ),
+    Flag(
         "--node-labels",
         "off",
         "file: tell Node Feature Discovery the labels of GPU feature discovery that hold for the node; off: do not",

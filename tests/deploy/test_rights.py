@@ -88,3 +88,15 @@ def test_labels_of_the_node_bring_the_folder_of_features_and_no_verb(helm: str) 
     assert verbs(found, "ClusterRole") == VERBS_BEFORE
     assert verbs(found, "Role") == {}
     assert mounts(found) == {**MOUNTS_BEFORE, "/etc/kubernetes/node-feature-discovery/features.d": True}
+
+
+def test_the_status_of_claims_brings_the_patch_of_statuses_and_a_policy(helm: str) -> None:
+    found = objects(render(helm, "claimStatus=true"))
+    assert verbs(found, "ClusterRole") == {
+        **VERBS_BEFORE,
+        ("resource.k8s.io", "resourceclaims/status"): {"patch"},
+        ("resource.k8s.io", "resourceclaims/driver/gpu.nvidia.com"): {"associated-node:patch"},
+    }
+    assert mounts(found) == MOUNTS_BEFORE
+    kinds = [one["kind"] for one in found if one["metadata"]["name"] == "dra-driver-agent-claim-status"]
+    assert {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"} <= set(kinds)

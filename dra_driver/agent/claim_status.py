@@ -1,0 +1,184 @@
+"""ClaimStatus: writes into the status of prepared claims which devices they got, and whether these are well.
+
+In: the ledger, the inventory, the CDI files and the taints of faults. Out: `status.devices` of the claims of this node,
+by server-side apply, after the kubelet was answered. Nothing is written where the server has it already; a server that
+drops the field (its gate is off) or forbids the write is left alone for an hour. Entries end with the allocation: the
+API server removes them.
+Source: KEP-4817; Kubernetes API resource/v1.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from dra_driver.cdi.store import CdiStore
+from dra_driver.claims.device_status import DeviceStatus, KnownDevice, applied_statuses, own_entries
+from dra_driver.inventory.offering import CurrentInventory
+from dra_driver.kube.api import KubeApi
+from dra_driver.kube.paths import RESOURCE_GROUP, claim_path
+from dra_driver.model.errors import ApiError, DriverError
+from dra_driver.model.names import replicated_name
+from dra_driver.model.sharing import strategy_of
+from dra_driver.model.taints import DeviceTaints
+from dra_driver.model.wire import Wire
+from dra_driver.plugin.effects.cdi_file import DriverCdiNames
+from dra_driver.plugin.ledger.ledger import Ledger
+from dra_driver.plugin.ledger.record import ClaimRecord, ClaimState
+from dra_driver.plugin.ledger.recorded_steps import RecordedPartition, RecordedSharing
+from dra_driver.plugin.node_identity import NodeIdentity
+from dra_driver.telemetry.logs import fields
+from dra_driver.telemetry.loop import Loop
+
+log = logging.getLogger(__name__)
+
+INTERVAL_SECONDS = 60.0
+FAULT_SECONDS = 15.0
+REFUSED_SECONDS = 3600.0  # until a server that keeps no status, or forbids it, is asked again
+AT_ONCE = 50  # claims of one turn, so that a restart with many claims does not flood the server
+MANAGER = "dra-driver"
+_APPLY = "application/apply-patch+yaml"
+_FORBIDDEN, _GONE, _CHANGED = 403, 404, 409
+
+
+class ClaimStatus:
+    """The statuses of one node's claims. It works in the instance that has the node's role; any thread may call it."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        node: NodeIdentity,
+        *,
+        ledger: Ledger,
+        store: CdiStore,
+        inventory: CurrentInventory,
+        is_health_watched: bool,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._api, self._node, self._ledger, self._store = api, node, ledger, store
+        self._inventory, self._clock = inventory, clock
+        self._taints: DeviceTaints | None = {} if is_health_watched else None
+        self._names = DriverCdiNames(node.driver)
+        self._written: dict[str, tuple[DeviceStatus, ...]] = {}  # by the claim's UID
+        self._rests_until = float("-inf")
+        self._loop = Loop("claim-status", self._turn, failure="status of claims not written", fault_s=FAULT_SECONDS)
+
+    def start(self) -> None:
+        """Write what is not written, now and whenever something changes."""
+        self._loop.start()
+
+    def stop(self) -> None:
+        """Leave it to another instance."""
+        self._loop.stop()
+
+    def look(self) -> None:
+        """Look again soon: a claim was prepared."""
+        self._loop.wake()
+
+    def health_changed(self, taints: DeviceTaints) -> None:
+        """Write what these faults change."""
+        if self._taints is not None:
+            self._taints = taints
+        self._loop.wake()
+
+    def write_all(self) -> int:
+        """Write the statuses that changed, of at most `AT_ONCE` claims; return how many are left.
+
+        Raises: ApiError, LedgerError.
+        """
+        if self._clock() < self._rests_until:
+            return 0
+        todo = dict(self._changed())
+        for uid, (record, statuses) in list(todo.items())[:AT_ONCE]:
+            if not self._write(record, statuses):
+                self._rests_until = self._clock() + REFUSED_SECONDS
+                return 0
+            self._written[uid] = statuses
+        return max(0, len(todo) - AT_ONCE)
+
+    def _turn(self) -> float:
+        return 1.0 if self.write_all() else INTERVAL_SECONDS
+
+    def _changed(self) -> Iterator[tuple[str, tuple[ClaimRecord, tuple[DeviceStatus, ...]]]]:
+        """Yield the claims whose status differs from what was written, and forget those that have ended."""
+        records = self._ledger.records()
+        known = {record.uid for record in records}
+        self._written = {uid: statuses for uid, statuses in self._written.items() if uid in known}
+        for record in records:
+            if record.state != ClaimState.PREPARED or not record.name or record.boot_id != self._node.boot_id:
+                continue
+            try:
+                statuses = tuple(self._statuses(record))
+            except DriverError as error:
+                log.warning("status of a claim not known", extra=fields(claim=record.full_name, err=str(error)))
+                continue
+            if self._written.get(record.uid) != statuses:
+                yield record.uid, (record, statuses)
+
+    def _statuses(self, record: ClaimRecord) -> Iterator[DeviceStatus]:
+        """Yield what is known of each device of a claim. Raises: LedgerError, PrepareError."""
+        nodes = _nodes(self._store.read(self._names.file(record.uid)) or {})
+        made = {step.device: step.uuid or "" for step in record.steps_of(RecordedPartition)}
+        sharing = {name: step for step in record.steps_of(RecordedSharing) for name in step.in_file}
+        for device in record.claim().devices:
+            name = self._names.device(record.uid, device.device, device.share_id)
+            found = self._inventory.current.find(device.device, device.share_id)
+            version = found.attributes.get("driverVersion") if found else None
+            known = KnownDevice(
+                uuid=made.get(device.device) or (found.uuid if found and (found.partition or not found.cut) else ""),
+                driver_version=version[1] if isinstance(version, tuple) else "",
+                nodes=nodes.get(name, ()),
+                sharing=str(strategy_of(sharing[name].settings)) if name in sharing else "",
+            )
+            if self._taints is not None:
+                known = replace(known, taints=self._taints.get(replicated_name(device.device) or device.device, ()))
+            yield DeviceStatus(self._node.driver, device, known)
+
+    def _write(self, record: ClaimRecord, statuses: tuple[DeviceStatus, ...]) -> bool:
+        """Write one claim's status unless the server has it; return False where the server takes none.
+
+        Raises: ApiError.
+        """
+        path = claim_path(record.namespace, record.name)
+        try:
+            claim = self._api.get_claim(record.namespace, record.name)
+            if claim["metadata"].get("uid") != record.uid:
+                return True
+            before = (claim.get("status") or {}).get("devices")
+            wanted = applied_statuses(statuses, before, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}")
+            if own_entries(before, self._node.driver) == wanted:
+                return True
+            meta = {"name": record.name, "namespace": record.namespace, "uid": record.uid}
+            body: Wire = {"apiVersion": RESOURCE_GROUP, "kind": "ResourceClaim", "metadata": meta}
+            body["status"] = {"devices": wanted}
+            query = {"fieldManager": MANAGER, "force": "true"}
+            answer = self._api.request("PATCH", f"{path}/status", body=body, query=query, content_type=_APPLY)
+        except ApiError as error:
+            return self._went_on(record, error)
+        if own_entries((answer.get("status") or {}).get("devices"), self._node.driver):
+            return True
+        log.warning("the API server keeps no status of devices (gate DRAResourceClaimDeviceStatus)")
+        return False
+
+    def _went_on(self, record: ClaimRecord, error: ApiError) -> bool:
+        """Return whether to go on after a refusal. Raises: ApiError for one that may pass."""
+        if error.status in {_GONE, _CHANGED}:
+            return True
+        if error.status != _FORBIDDEN:
+            raise error
+        extra = fields(claim=record.full_name, code=error.code, err=str(error))
+        log.warning("the status of claims may not be written: is claimStatus on in the chart?", extra=extra)
+        return False
+
+
+def _nodes(document: Mapping[str, object]) -> dict[str, tuple[str, ...]]:
+    """Return the paths of the device nodes of each device in a CDI document."""
+    devices = document.get("devices")
+    found: dict[str, tuple[str, ...]] = {}
+    for device in devices if isinstance(devices, list) else ():
+        edits = device.get("containerEdits") or {}
+        found[str(device.get("name"))] = tuple(str(node.get("path")) for node in edits.get("deviceNodes") or ())
+    return found
