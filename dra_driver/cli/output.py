@@ -20,8 +20,8 @@ from dra_driver.views.envelope import OutputDocument
 PIPE_WIDTH = 500
 
 
-def console(*, stderr: bool = False) -> Any:
-    """Return a rich console for this terminal or pipe."""
+def console(*, stderr: bool = False, is_quiet: bool = False) -> Any:
+    """Return a rich console for this terminal or pipe; one that `is_quiet` writes nothing."""
     from rich.console import Console
 
     class PipeConsole(Console):
@@ -31,7 +31,7 @@ def console(*, stderr: bool = False) -> Any:
 
     is_watched = (sys.stderr if stderr else sys.stdout).isatty()
     width = None if is_watched or "COLUMNS" in os.environ else PIPE_WIDTH
-    return PipeConsole(stderr=stderr, highlight=False, width=width)
+    return PipeConsole(stderr=stderr, highlight=False, width=width, quiet=is_quiet)
 
 
 @dataclass(frozen=True, slots=True)

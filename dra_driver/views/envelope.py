@@ -24,6 +24,8 @@ class DocumentKind(StrEnum):
     NODE_OFFER = "NodeOffer"
     NODE_HEALTH = "NodeHealth"
     NODE_REMEDIATION = "NodeRemediation"
+    CORDON = "Cordon"
+    DEMO_RUN = "DemoRun"
     CONFIG_CHECK = "ConfigCheck"
     DOCTOR_REPORT = "DoctorReport"
     SLICE_TREE = "SliceTree"

@@ -1,8 +1,8 @@
 """Warnings about images: pods with claims whose images need a newer CUDA than some drivers of the cluster serve.
 
-In: a Pod, as anyone may have written it, and the fleet. Out: two sentences for each need that a driver of the fleet
-does not serve: what is short, and the selector to paste. The pod's claims are not read, since the webhook has no right
-to; where one already asks for such a driver, the warning says nothing new.
+In: a Pod, or what makes pods, as anyone may have written it, and the fleet. Out: two sentences for each need that a
+driver of the fleet does not serve: what is short, and the selector to paste. Claims are not read: the webhook may not
+read them. Where one already asks for such a driver, the warning says nothing new.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class ImageAdvisor:
     def __init__(self, fleet: PublishedFleet, driver: str) -> None:
         self._fleet, self._driver = fleet, driver
 
-    def warnings(self, pod: Any) -> list[str]:
-        """Return the sentences about a pod; none for a pod without claims, and until the fleet is known."""
-        wire = _said_by(pod)
+    def warnings(self, wire: Any) -> list[str]:
+        """Return the sentences about a pod or pod template: none if it has no claims or the fleet is not known yet."""
+        wire = _said_by(_pod_of(wire))
         if not wire["spec"]["resourceClaims"] or not self._fleet.is_known:
             return []
         served = list(self._served())
@@ -53,6 +53,13 @@ def _short(need: CudaNeed, served: list[_Served]) -> Iterator[str]:
             f"for less (CUDA {min(cuda for cuda, _ in old)})"
         )
         yield f"unless its claims say so already, add to their selectors: {need.selector}"
+
+
+def _pod_of(wire: Any) -> Wire:
+    """Return a pod, or the pod template of a workload or of a CronJob."""
+    found = _mapping(wire)
+    job = _mapping(_mapping(found.get("spec")).get("jobTemplate")) or found
+    return _mapping(_mapping(job.get("spec")).get("template")) or found
 
 
 def _said_by(pod: Any) -> Wire:

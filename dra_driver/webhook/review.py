@@ -66,12 +66,22 @@ def judge_selectors(review: Any, linter: Linter, waiting: Patience | None = None
     return _answer(request["uid"], warnings=[shortened(one, WARNING_CHARACTERS) for one in found])
 
 
+_WRITES = ("CREATE", "UPDATE")
+MAKERS_OF_PODS: Mapping[str, tuple[str, ...]] = {
+    "Pod": ("CREATE",),
+    **dict.fromkeys(("Deployment", "StatefulSet", "DaemonSet", "Job", "CronJob"), _WRITES),
+}
+
+
 def judge_images(review: Any, advisor: Advisor) -> Wire:
-    """Answer with warnings about a new pod's images; the pod is always allowed. Raises: InputError("input.review")."""
+    """Answer with warnings about the images of a new pod, or of what makes pods; it is always allowed.
+
+    Raises: InputError("input.review").
+    """
     request = _request(review)
     kind = request.get("kind")
-    is_pod = isinstance(kind, dict) and kind.get("kind") == "Pod"
-    if not is_pod or request.get("operation") != "CREATE" or _is_settled(request):
+    operations = MAKERS_OF_PODS.get(str(kind.get("kind")), ()) if isinstance(kind, dict) else ()
+    if request.get("operation") not in operations or _is_settled(request):
         return _answer(request["uid"])
     found = advisor.warnings(request["object"])[:MOST_WARNINGS]
     return _answer(request["uid"], warnings=[shortened(one, WARNING_CHARACTERS) for one in found])

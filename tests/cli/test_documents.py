@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import jsonschema
@@ -11,9 +12,15 @@ import yaml
 
 from dra_driver.cli.main import run
 from dra_driver.embedded.api.server import EmbeddedApi
+from dra_driver.health.fault import FaultKey, Subject
+from dra_driver.health.record import HealthRecord
+from dra_driver.health.record_wire import record_wire
+from dra_driver.health.signs import Sign
+from dra_driver.health.store import RECORD, HealthStore
 from dra_driver.views.envelope import DocumentKind
 from dra_driver.views.schemas.documents import schema_of, text_of
 
+DRIVER = "gpu.nvidia.com"
 ROOT = Path(__file__).resolve().parents[2]
 CLAIM = str(ROOT / "examples/resourceclaims/01-one-gpu.yaml")
 FLEET = ("--fleet", "demo-h100")
@@ -52,11 +59,48 @@ def test_what_a_command_writes_is_what_its_schema_says(kind, form, tmp_path, mon
     assert "&id" not in out, "no anchors"
 
 
+@pytest.mark.parametrize("form", ["json", "yaml"])
+def test_cordons_and_the_health_of_a_node_are_what_their_schemas_say(form, tmp_path, capsys):
+    (tmp_path / DRIVER).mkdir()
+    record = HealthRecord("boot-1")
+    record.observe(Subject("0000:01:00.0", (19, 3)), Sign(FaultKey.ECC_THRESHOLD, is_bad=True), 900.0)
+    HealthStore(tmp_path / DRIVER).write({RECORD: record_wire(record)})
+    where = ("--kubelet-plugins-directory-path", str(tmp_path), "-o", form)
+
+    def written(kind, *words):
+        status = run([*words, *where])
+        out = capsys.readouterr().out
+        document = json.loads(out) if form == "json" else yaml.safe_load(out)
+        jsonschema.validate(document, schema_of(kind))
+        return status, document
+
+    _, made = written(DocumentKind.CORDON, "cordon", "gpu-0000-1b-00-0", "--reason", "fan", "--until", "2h")
+    assert (made["device"], made["isCordoned"], made["reason"]) == ("gpu-0000-1b-00-0", True, "fan")
+    assert made["until"] is not None
+    _, health = written(DocumentKind.NODE_HEALTH, "health", "show")
+    fault, cordon = health["faults"]
+    assert (fault["device"], fault["partition"]) == ("gpu-0000-01-00-0", {"profileId": 19, "start": 3})
+    assert (cordon["device"], cordon["fault"], cordon["message"]) == ("gpu-0000-1b-00-0", "cordoned", "fan")
+    assert written(DocumentKind.CORDON, "uncordon", "gpu-0000-1b-00-0")[0] == 0
+    status, again = written(DocumentKind.CORDON, "uncordon", "gpu-0000-1b-00-0")
+    assert (status, again["isCordoned"]) == (1, False)
+
+
+@pytest.mark.parametrize("form", ["json", "yaml"])
+def test_a_run_of_the_demo_is_what_its_schema_says(form, tmp_path, capsys):
+    shutil.copy(CLAIM, tmp_path)
+    assert run(["demo", "--examples", str(tmp_path), "-o", form]) == 0
+    out = capsys.readouterr().out
+    document = json.loads(out) if form == "json" else yaml.safe_load(out)
+    jsonschema.validate(document, schema_of(DocumentKind.DEMO_RUN))
+    assert [(one["file"], one["isGood"]) for one in document["examples"]] == [("01-one-gpu.yaml", True)]
+
+
 NODE = {"metadata": {"name": "n"}}
 BATCHES = [
     (DocumentKind.SELECTOR_VERDICT, ["cel", "batch"], {"id": 1, "expression": "device.driver == 'x'", "devices": [{}]}),
     (DocumentKind.SELECTOR_VERDICT, ["cel", "batch"], {"id": "b", "expression": "device.driver == 2"}),
-    (DocumentKind.SELECTOR_VERDICT, ["cel", "check", "--batch"], {"id": None, "expression": "true"}),
+    (DocumentKind.SELECTOR_VERDICT, ["cel", "batch"], {"id": None, "expression": "true"}),
     (DocumentKind.ALLOCATION_VERDICT, ["simulate", "--batch"], {"id": 1, "input": {"nodes": [NODE]}}),
     (DocumentKind.BATCH_FAULT, ["cel", "batch"], {"id": 3, "expression": 4}),
     (DocumentKind.BATCH_FAULT, ["simulate", "--batch"], {"id": 3}),

@@ -60,9 +60,28 @@ def test_a_need_above_some_drivers_is_said_with_the_selector_to_paste(fleet, obj
     assert all(len(one) < WARNING_CHARACTERS for one in (short, selector))
 
 
+def workload(kind, one):
+    inner = {"spec": {"template": {"metadata": one["metadata"], "spec": one["spec"]}}}
+    spec = {"jobTemplate": inner} if kind == "CronJob" else inner["spec"]
+    group = "batch/v1" if "Job" in kind else "apps/v1"
+    return {"apiVersion": group, "kind": kind, "metadata": {"name": "w"}, "spec": spec}
+
+
+@pytest.mark.parametrize("operation", ["CREATE", "UPDATE"])
+@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet", "DaemonSet", "Job", "CronJob"])
+def test_a_need_of_a_pod_template_is_said_to_whom_writes_the_workload(fleet, kind, operation):
+    one = pod(annotations={"gpu.nvidia.com/cuda-required": "12.8"})
+    short, selector = said(fleet, workload(kind, one), operation)
+    assert short.startswith("annotation gpu.nvidia.com/cuda-required needs CUDA 12.8")
+    assert selector.endswith(f": {SELECTOR}")
+
+
 @pytest.mark.parametrize(
     "obj",
     [
+        {"kind": "Deployment", "spec": {"template": 3}},
+        {"kind": "CronJob", "spec": {"jobTemplate": {"spec": []}}},
+        {"kind": "ReplicaSet", "spec": {"template": pod(required("cuda>=12.8"))}},
         pod(required("cuda>=12.0")),
         pod(required("cuda>=12.8"), claims=()),
         pod(required("brand=tesla")),

@@ -17,7 +17,6 @@ _COMMANDS = {
     "lint": CommandEntry("cel.lint", "What compiles but causes trouble, and how to write it better."),
     "repl": CommandEntry("cel.repl", "Try expressions interactively, with completion from the devices at hand."),
     "batch": CommandEntry("cel.batch", "Judge many expressions, one a line, for programs."),
-    "check": CommandEntry("cel.check", "The former name of batch.", heading=""),
 }
 
 

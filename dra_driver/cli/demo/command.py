@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import click
 
 import dra_driver
-from dra_driver.cli.output import console, say
+from dra_driver.cli.output import console, say, write_document
 from dra_driver.model.errors import ExitCode, InputError
 from dra_driver.model.wire import Wire
 
@@ -45,7 +45,8 @@ _PLACES = (_PACKAGE, _PACKAGE.parent)  # installed from a wheel; in a checkout
     show_default=True,
     help="passed on to the agent's flag of the same name",
 )
-def command(examples: Path | None, profile: str, mig: str) -> int:
+@click.option("--output", "-o", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
+def command(examples: Path | None, profile: str, mig: str, output: str) -> int:
     """Run the driver from end to end, without a GPU and without a cluster.
 
     \b
@@ -70,29 +71,32 @@ def command(examples: Path | None, profile: str, mig: str) -> int:
 
     Exit status 1: an example did not end as its file expects, or something was left behind.
     """  # noqa: D301
+    from dra_driver.cli.demo.report import demo_document
     from dra_driver.embedded.examples.reading import load_examples
 
     signal.signal(signal.SIGTERM, _end)  # the agent started below must not outlive this process
     started = time.monotonic()
     folders = [examples] if examples else [_folder(f"examples/{name}") for name in _SHIPPED[mig]]
-    out = console()
-    good = count = 0
-    left = ""
+    out = console(is_quiet=output != "table")
+    reports: list[Any] = []
+    problems: list[str] = []
     for group in _groups(folders):
         files = [example for folder in group for example in load_examples(folder)]
         node = _node(group[0], profile, mig)
         say(out, f": {node.profile.about}", bold=f"dra-driver {dra_driver.__version__} demo")
         status: int | None = None
         try:
-            good += _run(out, node, files)
+            reports += _run(out, node, files)
         finally:
             status = node.stop()
-        count += len(files)
         if status:
-            left = f"; the agent ended with status {status}"
-    took = time.monotonic() - started
-    out.print(f"{good} of {count} examples came out as their files say{left}. {took:.1f} s")
-    return ExitCode.OK if good == count and not left else ExitCode.NO_MATCH
+            problems.append(f"the agent ended with status {status}")
+    good, took = sum(one.is_good for one in reports), time.monotonic() - started
+    left = "".join(f"; {problem}" for problem in problems)
+    out.print(f"{good} of {len(reports)} examples came out as their files say{left}. {took:.1f} s")
+    if output != "table":
+        write_document(demo_document(reports, problems), output)
+    return ExitCode.OK if good == len(reports) and not problems else ExitCode.NO_MATCH
 
 
 def _groups(folders: list[Path]) -> list[list[Path]]:
@@ -115,8 +119,8 @@ def _node(folder: Path, profile: str, mig: str) -> Any:
     )
 
 
-def _run(out: Any, node: Any, files: list[Any]) -> int:
-    """Start the node, run every example, and return how many passed."""
+def _run(out: Any, node: Any, files: list[Any]) -> list[Any]:
+    """Start the node, run every example, and return their reports."""
     from dra_driver.cli.demo.report import show_ending, show_example, show_published
 
     with out.status("starting") as status:
@@ -131,15 +135,15 @@ def _run(out: Any, node: Any, files: list[Any]) -> int:
         memory = node.agent.resident_mib()
         out.print(f"  the agent is ready after {took:.1f} s (process {node.agent.pid}, {memory:.0f} MiB)")
         show_published(out, node.slices())
-        runner, good = node.runner(), 0
+        runner, reports = node.runner(), []
         for number, example in enumerate(files, 1):
             status.update(f"example {number} of {len(files)}: {example.path.name}")
             stages = runner.run(example)
             show_example(out, next(stages), with_document=number == 1)
             report = next(stages)
             show_ending(out, report)
-            good += report.is_good
-    return good
+            reports.append(report)
+    return reports
 
 
 def _end(number: int, _frame: FrameType | None) -> NoReturn:

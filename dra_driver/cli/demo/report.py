@@ -16,6 +16,7 @@ from dra_driver.embedded.examples.report import ClaimReport, ExampleReport
 from dra_driver.embedded.kubelet.container_view import ContainerView
 from dra_driver.embedded.scheduling.placement import Choice
 from dra_driver.model.wire import SliceWire
+from dra_driver.views.envelope import DocumentKind, OutputDocument
 from dra_driver.views.words import plural
 
 
@@ -69,6 +70,21 @@ def show_ending(out: Any, report: ExampleReport) -> None:
         met = "its expectation was met" if count == 1 else f"all {count} expectations were met"
         took = f"({1000 * report.took_s:.0f} ms)"
         say(out, f"✓ {met}; after unprepare nothing is left {took}", indent=2, style="green")
+
+
+def demo_document(reports: Sequence[ExampleReport], problems: Sequence[str]) -> OutputDocument:
+    """Return the document of a run: how each example ended, and what else went wrong."""
+    rows = [
+        {
+            "file": one.example.path.name,
+            "intent": one.example.intent,
+            "isGood": one.is_good,
+            "unmet": list(one.unmet),
+            "left": list(one.left),
+        }
+        for one in reports
+    ]
+    return OutputDocument(DocumentKind.DEMO_RUN, {"examples": rows, "problems": list(problems)})
 
 
 def _show_claim(out: Any, claim: ClaimReport) -> None:

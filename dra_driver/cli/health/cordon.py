@@ -11,17 +11,19 @@ import click
 
 from dra_driver.cli.health.folder import data_folder, device_name, folder_options, known_gpus
 from dra_driver.cli.health.times import until_of
+from dra_driver.cli.output import write_document
 from dra_driver.health.cordons import Cordon, CordonFile
 from dra_driver.model.errors import ExitCode
-from dra_driver.views.node.fault_rows import time_text
+from dra_driver.views.node.fault_rows import cordon_document, time_text
 
 
 @click.command(name="cordon")
 @click.argument("device")
 @click.option("--reason", required=True, help="the reason, which is shown wherever the device appears as cordoned")
 @click.option("--until", default=None, metavar="TIME", help="when it ends: 2h, 7d, or a time [default: never]")
+@click.option("--output", "-o", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
 @folder_options
-def command(device: str, reason: str, until: str | None, **where: str) -> int:
+def command(device: str, reason: str, until: str | None, output: str, **where: str) -> int:
     """Take DEVICE out of use: no new claim gets it.
 
     DEVICE is a name from `dra-driver devices`, or the PCI address or UUID of a GPU; a GPU's cordon covers all that is
@@ -35,9 +37,13 @@ def command(device: str, reason: str, until: str | None, **where: str) -> int:
     now = time.time()
     name = device_name(device, folder)
     cordon = Cordon(name, reason, now, until_of(until, now) if until else None)
-    CordonFile(folder).add(cordon)
-    end = f" until {time_text(cordon.until)}" if cordon.until else ""
-    click.echo(f"{name} is cordoned{end}.")
+    file = CordonFile(folder)
+    file.add(cordon)
+    if output != "table":
+        write_document(cordon_document(name, next(one for one in file.read() if one.device == name)), output)
+    else:
+        end = f" until {time_text(cordon.until)}" if cordon.until else ""
+        click.echo(f"{name} is cordoned{end}.")
     if not known_gpus(folder):
         click.echo("The agent has not recorded its GPUs yet, so the name was not checked.", err=True)
     return ExitCode.OK

@@ -5,14 +5,17 @@ from __future__ import annotations
 import click
 
 from dra_driver.cli.health.folder import data_folder, device_name, folder_options
+from dra_driver.cli.output import write_document
 from dra_driver.health.cordons import CordonFile
 from dra_driver.model.errors import ExitCode
+from dra_driver.views.node.fault_rows import cordon_document
 
 
 @click.command(name="uncordon")
 @click.argument("device")
+@click.option("--output", "-o", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
 @folder_options
-def command(device: str, **where: str) -> int:
+def command(device: str, output: str, **where: str) -> int:
     """End the cordon of DEVICE.
 
     Exit status 1: it was not cordoned.
@@ -23,8 +26,9 @@ def command(device: str, **where: str) -> int:
     folder = data_folder(**where)
     file = CordonFile(folder)
     name = device if any(one.device == device for one in file.read()) else device_name(device, folder)
-    if file.remove(name):
-        click.echo(f"{name} is not cordoned any more.")
-        return ExitCode.OK
-    click.echo(f"{name} was not cordoned.")
-    return ExitCode.NO_MATCH
+    was_cordoned = file.remove(name)
+    if output != "table":
+        write_document(cordon_document(name, None), output)
+    else:
+        click.echo(f"{name} is not cordoned any more." if was_cordoned else f"{name} was not cordoned.")
+    return ExitCode.OK if was_cordoned else ExitCode.NO_MATCH

@@ -15,6 +15,7 @@ from dra_driver.health.fault import Fault, FaultKey
 from dra_driver.model.names import gpu_name
 from dra_driver.model.wire import Wire
 from dra_driver.remediation.case import RemediationCase, Stage
+from dra_driver.views.envelope import DocumentKind, OutputDocument
 
 
 def fault_rows(folder: Path, now: float) -> list[Wire] | None:
@@ -27,6 +28,17 @@ def fault_rows(folder: Path, now: float) -> list[Wire] | None:
         *map(_cordon_row, recorded.cordons),
         *map(_case_row, recorded.remediations),
     ]
+
+
+def cordon_document(device: str, cordon: Cordon | None) -> OutputDocument:
+    """Return the document about a device: its cordon, or that it has none."""
+    if cordon is None:
+        return OutputDocument(
+            DocumentKind.CORDON, {"device": device, "isCordoned": False, "reason": None, "since": None, "until": None}
+        )
+    until = time_text(cordon.until) if cordon.until is not None else None
+    times = {"since": time_text(cordon.since), "until": until}
+    return OutputDocument(DocumentKind.CORDON, {"device": device, "isCordoned": True, "reason": cordon.reason, **times})
 
 
 def fault_place(row: Wire) -> str:

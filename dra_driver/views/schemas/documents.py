@@ -26,7 +26,17 @@ from dra_driver.views.schemas.console import (
     SELECTOR_PLAY,
 )
 from dra_driver.views.schemas.fleets import BRANCH, BRANCHES, HOLDER, NODE_FIGURES, UNSEEN
-from dra_driver.views.schemas.others import CHECK, CHECKED_FILE, FAULT, FINDING, MIGRATED, REMEDIATION, TREATMENT
+from dra_driver.views.schemas.others import (
+    CHECK,
+    CHECKED_FILE,
+    CORDON,
+    DEMO_RUN,
+    FAULT,
+    FINDING,
+    MIGRATED,
+    REMEDIATION,
+    TREATMENT,
+)
 from dra_driver.views.schemas.parts import (
     ALLOCATION,
     COUNT,
@@ -78,6 +88,8 @@ _CONTENTS: dict[DocumentKind, dict[str, Wire]] = {
     },
     DocumentKind.NODE_HEALTH: {"faults": list_of(FAULT)},
     DocumentKind.NODE_REMEDIATION: {"remediations": list_of(REMEDIATION), "actions": list_of(TREATMENT)},
+    DocumentKind.CORDON: CORDON,
+    DocumentKind.DEMO_RUN: DEMO_RUN,
     DocumentKind.CONFIG_CHECK: {"files": list_of(CHECKED_FILE)},
     DocumentKind.DOCTOR_REPORT: {
         "isClean": FLAG,

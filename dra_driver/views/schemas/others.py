@@ -50,6 +50,11 @@ FAULT = record(
     since=_TIME,
     message=TEXT,
 )
+CORDON = {"device": TEXT, "isCordoned": FLAG, "reason": MAYBE_TEXT, "since": maybe(_TIME), "until": maybe(_TIME)}
+DEMO_RUN = {
+    "examples": list_of(record(file=TEXT, intent=TEXT, isGood=FLAG, unmet=TEXTS, left=TEXTS)),
+    "problems": TEXTS,
+}
 REMEDIATION = record(
     device=TEXT,
     uuid=TEXT,
