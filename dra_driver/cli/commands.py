@@ -18,6 +18,7 @@ COMMANDS: dict[str, CommandEntry] = {
     "claims": CommandEntry("fleet.claims", "Claims as a tree, with their devices and pods.", _LOOK),
     "devices": CommandEntry("fleet.devices", "What this node would publish, and what is wrong with it.", _LOOK),
     "console": CommandEntry("console", "The fleet, claims and selectors in a browser.", _LOOK),
+    "usage": CommandEntry("cost.command", "What GPUs were used for, what that costs, what could be saved.", _LOOK),
     "explain": CommandEntry("simulate.explain", "Why claims and pods fit or do not, node by node.", _WHY),
     "simulate": CommandEntry(
         "simulate.command", "What the scheduler would do, on files or on the cluster as it is.", _WHY

@@ -53,13 +53,15 @@ class Listing:
         path: str,
         *,
         field_selector: str = "",
+        label_selector: str = "",
         limit: int = LIMIT,
         timeout_s: float = SECONDS,
         parse: Parse = answers.parse,
         most_objects: int = _MOST_OBJECTS,
     ) -> None:
         self._api, self._path, self._timeout_s = api, path, timeout_s
-        self._selector = {"fieldSelector": field_selector} if field_selector else {}
+        selectors = {"fieldSelector": field_selector, "labelSelector": label_selector}
+        self._selector = {name: text for name, text in selectors.items() if text}
         self._limit, self._most_objects, self._parse = limit, most_objects, parse
         self._token = self._version = ""
         self._pages = self._objects = self._expiries = 0
@@ -124,13 +126,14 @@ def pages(
     path: str,
     *,
     field_selector: str = "",
+    label_selector: str = "",
     limit: int = LIMIT,
     patience_s: float = PATIENCE_SECONDS,
     wait: Callable[[float], object] = time.sleep,
     parse: Parse = answers.parse,
 ) -> Iterator[Page]:
     """Yield page by page, waiting while the server is busy. Raises: ApiError once `patience_s` seconds are over."""
-    listing = Listing(api, path, field_selector=field_selector, limit=limit, parse=parse)
+    listing = Listing(api, path, field_selector=field_selector, label_selector=label_selector, limit=limit, parse=parse)
     backoff, left = Backoff(base_s=0.2, most_s=10.0), patience_s
     while not listing.is_done:
         try:
@@ -154,6 +157,7 @@ def objects(
     path: str,
     *,
     field_selector: str = "",
+    label_selector: str = "",
     limit: int = LIMIT,
     patience_s: float = PATIENCE_SECONDS,
     wait: Callable[[float], object] = time.sleep,
@@ -163,7 +167,16 @@ def objects(
     Raises: ApiError; also for a list that had to start over, since objects would come twice.
     """
     began = False
-    for page in pages(api, path, field_selector=field_selector, limit=limit, patience_s=patience_s, wait=wait):
+    read = pages(
+        api,
+        path,
+        field_selector=field_selector,
+        label_selector=label_selector,
+        limit=limit,
+        patience_s=patience_s,
+        wait=wait,
+    )
+    for page in read:
         if page.is_first and began:
             raise ApiError("gone", f"GET {path}: the list expired while it was read", status=410, retry=Retry.NOW)
         began = True

@@ -41,6 +41,7 @@ class DocumentKind(StrEnum):
     EXPLANATIONS = "Explanations"
     SIMULATION = "Simulation"
     MIGRATION = "Migration"
+    USAGE_REPORT = "UsageReport"
     SELECTOR_MATCHES = "SelectorMatches"
     SELECTOR_EXPLANATIONS = "SelectorExplanations"
     SELECTOR_FINDINGS = "SelectorFindings"

@@ -5,11 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-import socket
 import subprocess
-import time
-import urllib.parse
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +13,7 @@ import pytest
 import yaml
 
 from lane.binaries import BinariesMissing, prometheus
+from lane.prometheus.server import PrometheusServer
 from lane.prometheus.week import WEEK_S, text
 from tests.support.promql import metrics_of
 
@@ -42,38 +39,8 @@ QUERIES = [(file.stem, *query) for file in DASHBOARDS for query in queries(file)
 RECORDED = yaml.safe_load((DEPLOY / "rules" / "cost.rules.yaml").read_text())["groups"][0]["rules"]
 
 
-class Server:
-    def __init__(self, program: Path, folder: Path) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.url = f"http://127.0.0.1:{free.getsockname()[1]}"
-        (folder / "prometheus.yml").write_text("global: {}\n")
-        self.process = subprocess.Popen(
-            [program, f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
-             "--storage.tsdb.retention.time=100y", f"--web.listen-address={self.url.removeprefix('http://')}"],
-            stderr=(folder / "log").open("w"),
-        )  # fmt: skip
-        until = time.monotonic() + 60
-        while time.monotonic() < until:
-            try:
-                urllib.request.urlopen(f"{self.url}/-/ready", timeout=5).close()
-                return
-            except OSError:
-                time.sleep(0.2)
-        raise AssertionError((folder / "log").read_text())
-
-    def ask(self, expression: str) -> list[dict]:
-        query = urllib.parse.urlencode({"query": expression, "time": END})
-        with urllib.request.urlopen(f"{self.url}/api/v1/query?{query}", timeout=60) as answer:
-            return json.load(answer)["data"]["result"]
-
-    def stop(self) -> None:
-        self.process.terminate()
-        self.process.wait(30)
-
-
 @pytest.fixture(scope="session")
-def server(tmp_path_factory) -> Iterator[Server]:
+def server(tmp_path_factory) -> Iterator[PrometheusServer]:
     try:
         programs = prometheus()
     except BinariesMissing as missing:
@@ -86,17 +53,17 @@ def server(tmp_path_factory) -> Iterator[Server]:
     blocks = [programs["promtool"], "tsdb", "create-blocks-from", "openmetrics", "--max-block-duration=168h"]
     subprocess.run([*blocks, folder / "week.txt", folder / "data"], check=True, capture_output=True, timeout=300)
     (folder / "week.txt").unlink()
-    one = Server(programs["prometheus"], folder)
+    one = PrometheusServer(programs["prometheus"], folder)
     for file in (DEPLOY / "rules" / "prices.rules.yaml", DEPLOY / "rules" / "cost.rules.yaml"):
         for _ in range(3):  # a rule reads what the one before it recorded only once that is a block
             _backfill(programs["promtool"], one, folder, file)
             one.stop()
-            one = Server(programs["prometheus"], folder)
+            one = PrometheusServer(programs["prometheus"], folder)
     yield one
     one.stop()
 
 
-def _backfill(promtool: Path, server: Server, folder: Path, rules: Path) -> None:
+def _backfill(promtool: Path, server: PrometheusServer, folder: Path, rules: Path) -> None:
     command = [promtool, "tsdb", "create-blocks-from", "rules", f"--url={server.url}", f"--start={END - 86400}"]
     command += [f"--end={END}", "--eval-interval=5m", f"--output-dir={folder}/data", rules]
     subprocess.run(command, check=True, capture_output=True, timeout=300)
@@ -104,11 +71,11 @@ def _backfill(promtool: Path, server: Server, folder: Path, rules: Path) -> None
 
 @pytest.mark.parametrize(("dashboard", "title", "expression"), QUERIES, ids=[f"{d}: {t}" for d, t, _ in QUERIES])
 def test_a_panel_of_a_dashboard_shows_something(server, dashboard, title, expression):
-    found = server.ask(filled(expression))
+    found = server.ask(filled(expression), END)
     assert found, filled(expression)
     assert all(math.isfinite(float(one["value"][1])) for one in found)
 
 
 @pytest.mark.parametrize("rule", RECORDED, ids=lambda rule: rule["record"])
 def test_a_recording_rule_has_values(server, rule):
-    assert server.ask(rule["expr"])
+    assert server.ask(rule["expr"], END)

@@ -20,7 +20,7 @@ from dra_driver.model.errors import ExitCode
 ROOT = Path(__file__).resolve().parents[2]
 SERVERS = {"webhook", "console"}  # runs until it is ended
 FOR_JOBS = {name for name, entry in COMMANDS.items() if not entry.heading}
-TRIED_ELSEWHERE = {"demo"}  # takes ten seconds; tests/cli/test_demo.py runs it
+TRIED_ELSEWHERE = {"demo", "usage"}  # tests/cli/test_demo.py; tests/views/test_usage.py, with a Prometheus
 
 
 def commands(command: click.Command, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], click.Command]:

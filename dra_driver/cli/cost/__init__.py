@@ -1,0 +1,1 @@
+"""`dra-driver usage`: its arguments, table, spreadsheet and page."""

@@ -1,0 +1,79 @@
+"""The report as tables and sentences for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dra_driver.cli.output import Column, console, say, show_table
+from dra_driver.views.usage.report import UsageReport, UsageRow
+from dra_driver.views.words import plural
+
+MOST_ROWS = 50
+MOST_ADVICE = 10
+_HOURS = ("allocated h", "busy h", "idle h", "unmeasured h", "unclaimed h")
+_MONEY = ("cost", "idle", "unclaimed")
+
+
+def show_usage(report: UsageReport) -> None:
+    """Print the report."""
+    out = console()
+    has_money = any(value is not None for value in (report.total.cost, report.total.unclaimed_cost))
+    titles = [str(report.by), *_HOURS, *(f"{name} {report.currency}" for name in _MONEY if has_money)]
+    columns = [Column(title, is_number=at > 0) for at, title in enumerate(titles)]
+    rows = [_cells(row, has_money=has_money) for row in report.rows[:MOST_ROWS]]
+    show_table(out, headline(report), columns, [*rows, _cells(report.total, has_money=has_money)])
+    if len(report.rows) > MOST_ROWS:
+        say(out, f"{len(report.rows) - MOST_ROWS} more: -o csv has all of them.")
+    _show_idle(out, report)
+    _show_sizes(out, report)
+    for model in report.unpriced:
+        say(out, f"No price for {model}: its hours cost nothing here.")
+
+
+def headline(report: UsageReport) -> str:
+    """Return where the figures come from, and of which time they are."""
+    counted = report.counted
+    end = f"{counted.end:%Y-%m-%d %H:%M} UTC"
+    if counted.begin is None:
+        return f"From {counted.source}, until {end}. Claims: those that live or ended just now."
+    return f"From {counted.source}, {counted.begin:%Y-%m-%d %H:%M} to {end}."
+
+
+def idle_sentence(one: Any, currency: str) -> str:
+    """Return what an idle claim did not do, and what that costs."""
+    cost = "" if one.cost is None else f", {amount(one.cost)} {currency}"
+    kind = one.model if one.profile == "gpu" else f"{one.profile} of {one.model}"
+    return f"{one.namespace}/{one.name}: {one.hours:,.0f} h idle, {one.devices} \u00d7 {kind}{cost}"
+
+
+def size_sentence(one: Any, currency: str) -> str:
+    """Return which profile a claim should have, and why."""
+    money = "" if one.saved_per_hour is None else f", saves {amount(one.saved_per_hour)} {currency} an hour"
+    return f"{one.namespace}/{one.name}: {one.current} \u2192 {one.profile}: {one.reason}{money}"
+
+
+def amount(value: float) -> str:
+    """Return an amount of money."""
+    return f"{value:,.2f}"
+
+
+def _cells(row: UsageRow, *, has_money: bool) -> list[str]:
+    hours = (row.allocated, row.busy, row.idle, row.unmeasured, row.unclaimed)
+    money = (row.cost, row.idle_cost, row.unclaimed_cost) if has_money else ()
+    return [row.name, *(f"{one:,.1f}" for one in hours), *("-" if one is None else amount(one) for one in money)]
+
+
+def _show_idle(out: Any, report: UsageReport) -> None:
+    if not report.idle:
+        return
+    say(out, f"{plural(len(report.idle), 'claim')} did nearly nothing:")
+    for one in report.idle[:MOST_ADVICE]:
+        say(out, idle_sentence(one, report.currency), indent=2)
+
+
+def _show_sizes(out: Any, report: UsageReport) -> None:
+    advised = [one for one in report.sizes if one.profile]
+    if advised:
+        say(out, f"{plural(len(advised), 'claim')} would do with less:")
+    for one in advised[:MOST_ADVICE]:
+        say(out, size_sentence(one, report.currency), indent=2)

@@ -1,0 +1,39 @@
+"""The schemas of what GPUs were used for.
+
+In: nothing. Out: schemas of records, for `documents`.
+"""
+
+from __future__ import annotations
+
+from dra_driver.model.wire import Wire
+from dra_driver.views.schemas.parts import COUNT, MAYBE_TEXT, SHARE, TEXT, TEXTS, list_of, maybe, one_of, record
+from dra_driver.views.usage.report import Grouping
+
+_MONEY = maybe({"type": "number"})
+_ROW = record(
+    name=TEXT,
+    allocatedHours=SHARE,
+    busyHours=SHARE,
+    idleHours=SHARE,
+    unmeasuredHours=SHARE,
+    unclaimedHours=SHARE,
+    gpuHours=SHARE,
+    cost=_MONEY,
+    idleCost=_MONEY,
+    unclaimedCost=_MONEY,
+)
+_CLAIM = {"namespace": TEXT, "name": TEXT, "model": TEXT, "profile": TEXT}
+_TIME: Wire = {"type": "string", "format": "date-time"}
+USAGE: dict[str, Wire] = {
+    "source": TEXT,
+    "begin": maybe(_TIME),
+    "end": _TIME,
+    "by": one_of(*map(str, Grouping)),
+    "currency": TEXT,
+    "rows": list_of(_ROW),
+    "total": _ROW,
+    "idleClaims": list_of(record(**_CLAIM, devices=COUNT, hours=SHARE, cost=_MONEY)),
+    "sizes": list_of(record(**_CLAIM, advice=MAYBE_TEXT, reason=TEXT, gpusSaved=SHARE, savedPerHour=_MONEY)),
+    "unpriced": TEXTS,
+    "notes": TEXTS,
+}

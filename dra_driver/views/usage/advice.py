@@ -1,0 +1,77 @@
+"""Advice: claims that do nothing, and claims that would do with a smaller device.
+
+In: what was counted. Out: idle claims with what they cost, and for each claim a smaller profile or why there is none.
+The rule: the smallest profile that has 1.2 times the most memory that was used, and 1.2 times the multiprocessors of
+which 95 % of the readings are not above. Less than a day of data, or no data about multiprocessors, is no advice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dra_driver.views.usage.counted import CountedClaim
+from dra_driver.views.usage.profiles import SHARE, WHOLE, ProfileSize, profiles_of, size_of
+
+MARGIN = 1.2
+LEAST_HOURS = 24.0
+IDLE_RATIO = 0.05
+IDLE_LEAST_HOURS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class IdleClaim:
+    """A claim whose devices did nearly nothing. `hours` are those of each device; `cost` is that of all of them."""
+
+    namespace: str
+    name: str
+    devices: int
+    model: str
+    profile: str
+    hours: float
+    cost: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class SizeAdvice:
+    """Which profile a claim should have instead; `profile` is "" where there is no advice, and `reason` says why."""
+
+    namespace: str
+    name: str
+    model: str
+    current: str
+    profile: str
+    reason: str
+    gpus_saved: float = 0.0
+    saved_per_hour: float | None = None
+
+
+def is_idle(claim: CountedClaim) -> bool:
+    """Return whether a claim was measured for an hour, and busy for less than a twentieth of it."""
+    hours = claim.measured_s / 3600 / claim.devices
+    return hours >= IDLE_LEAST_HOURS and claim.busy_s < IDLE_RATIO * claim.measured_s
+
+
+def idle_hours(claim: CountedClaim) -> float:
+    """Return for how many hours each device of a claim did nothing, as far as that was measured."""
+    return (claim.measured_s - claim.busy_s) / 3600 / claim.devices
+
+
+def size_for(claim: CountedClaim) -> tuple[ProfileSize | None, str]:
+    """Return the profile that a claim would do with, and why; None where there is no advice."""
+    current = size_of(claim.model, claim.profile)
+    if claim.profile.endswith(SHARE):
+        return None, "no advice: it has a share"
+    if current is None:
+        return None, f"no advice: the profiles of {claim.model or 'its model'} are not known"
+    if claim.measured_s / 3600 / claim.devices < LEAST_HOURS:
+        return None, "no advice: less than 24 hours of data"
+    if claim.sm_p95 is None or claim.memory_max_bytes is None:
+        return None, "no advice: no data about multiprocessors or memory (telemetry.level: full)"
+    memory, sms = claim.memory_max_bytes * MARGIN, claim.sm_p95 * current.sm_part * MARGIN
+    sizes = profiles_of(claim.model)
+    fits = next((one for one in sizes if one.memory_bytes >= memory and one.sm_part >= sms), None)
+    if fits is None or fits.gpu_part >= current.gpu_part:
+        return None, "it has the right size"
+    used = f"{claim.memory_max_bytes / (1 << 30):.1f} GiB and {claim.sm_p95:.0%} of the multiprocessors of its"
+    kind = "GPU" if claim.profile == WHOLE else claim.profile
+    return fits, f"it used at most {used} {kind}"

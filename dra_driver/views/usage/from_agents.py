@@ -1,0 +1,158 @@
+"""Read what the agents themselves have counted, through the API server's proxy of pods, with the user's own rights.
+
+In: a cluster. Out: `Counted`, as far back as the agents count: totals from when each node began, claims that live or
+ended in the last five minutes. Agents that can't be asked are named. Each page has a time limit and a largest size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+
+from dra_driver.kube import paths
+from dra_driver.kube.api import KubeApi
+from dra_driver.kube.pages import objects
+from dra_driver.model.errors import ApiError, DriverError
+from dra_driver.model.wire import Wire
+from dra_driver.views.access import ClusterAccess
+from dra_driver.views.usage.counted import Counted, CountedUnclaimed
+from dra_driver.views.usage.joining import ClaimSeries, claims_of, namespace_of, totals_of
+from dra_driver.views.usage.prices import NodeKind
+from dra_driver.views.usage.samples import Sample, samples_of_page
+
+PAGE_SECONDS = 20.0
+AT_ONCE = 8
+MOST_NAMED = 5
+AGENTS = "app.kubernetes.io/name=dra-driver,app.kubernetes.io/component=agent"
+_PREFIX = "dra_"
+INSTANCE_TYPE = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
+# Labels by which clouds and autoscalers mark nodes that may be taken away, in lower case.
+SPOT = {
+    "karpenter.sh/capacity-type": "spot",
+    "eks.amazonaws.com/capacitytype": "spot",
+    "cloud.google.com/gke-spot": "true",
+    "cloud.google.com/gke-provisioning": "spot",
+    "kubernetes.azure.com/scalesetpriority": "spot",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AgentPage:
+    """Where an agent's metrics are, behind the API server's proxy."""
+
+    pod: str
+    node: str
+    path: str
+
+
+def read_agents(access: ClusterAccess, end: datetime, namespace: str = "") -> Counted:
+    """Return what the agents have counted until now. Raises: ApiError if none could be asked; InputError, NodeError."""
+    api = access.connect()
+    try:
+        pages = agent_pages(objects(api, paths.PODS, label_selector=AGENTS))
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            answers = list(pool.map(lambda page: _read(api, page), pages))
+    finally:
+        api.close()
+    silent = [(page, answer) for page, answer in zip(pages, answers, strict=True) if isinstance(answer, DriverError)]
+    read = [answer for answer in answers if not isinstance(answer, DriverError)]
+    if not read:
+        why = f"the first: {silent[0][1].message[:300]}" if silent else "no pod has their labels"
+        raise ApiError(
+            "agents", f"no agent of {len(pages)} could be asked: {why}",
+            hint="it needs get on pods/proxy; agents with metrics.readers=authorized need --prometheus",
+        )  # fmt: skip
+    return _counted([one for answer in read for one in answer], end, namespace, _notes(silent, len(pages)))
+
+
+def agent_pages(pods: Iterable[Wire]) -> list[AgentPage]:
+    """Return where the metrics of running agents are."""
+    found = []
+    for pod in pods:
+        container: Wire = next(iter(pod.get("spec", {}).get("containers") or ()), {})
+        ports = {one.get("name"): one.get("containerPort") for one in container.get("ports") or ()}
+        if pod.get("status", {}).get("phase") != "Running" or not isinstance(ports.get("metrics"), int):
+            continue
+        names = {one.get("name") for one in container.get("env") or ()}
+        scheme = "https:" if "METRICS_CERTIFICATE" in names else ""
+        name = pod["metadata"]["name"]
+        where = paths.named(
+            paths.within(paths.PODS, pod["metadata"]["namespace"]), f"{scheme}{name}:{ports['metrics']}"
+        )
+        found.append(AgentPage(name, pod["spec"].get("nodeName", ""), f"{where}/proxy/metrics"))
+    return found
+
+
+def node_kinds(nodes: Iterable[Wire]) -> dict[str, NodeKind]:
+    """Return what each node costs by, from its labels."""
+    found = {}
+    for node in nodes:
+        labels = {
+            str(name).lower(): str(value).lower() for name, value in (node["metadata"].get("labels") or {}).items()
+        }
+        kind = next((labels[name] for name in INSTANCE_TYPE if name in labels), "")
+        is_spot = any(labels.get(name) == value for name, value in SPOT.items())
+        found[node["metadata"]["name"]] = NodeKind(kind, "spot" if is_spot else "on-demand")
+    return found
+
+
+def _read(api: KubeApi, page: AgentPage) -> list[Sample] | DriverError:
+    try:
+        answer = api.request("GET", page.path, timeout_s=PAGE_SECONDS, parse=lambda body: {"text": body.decode()})
+        return list(samples_of_page(answer["text"], _PREFIX, f"agent {page.pod}"))
+    except DriverError as error:
+        return error
+
+
+def _notes(silent: list[tuple[AgentPage, DriverError]], count: int) -> tuple[str, ...]:
+    if not silent:
+        return ()
+    names = ", ".join(page.node or page.pod for page, _ in silent[:MOST_NAMED])
+    more = f" and {len(silent) - MOST_NAMED} more" if len(silent) > MOST_NAMED else ""
+    return (f"{len(silent)} of {count} agents could not be asked: {names}{more} ({silent[0][1].message[:200]})",)
+
+
+def _counted(samples: list[Sample], end: datetime, namespace: str, notes: tuple[str, ...]) -> Counted:
+    by_name: dict[str, list[Sample]] = {}
+    for one in samples:
+        is_asked = not namespace or namespace_of(one) == namespace
+        if is_asked or one.name in {"dra_gpu_part", "dra_unclaimed_seconds_total"}:
+            by_name.setdefault(one.name, []).append(one)
+
+    def rows(name: str) -> list[Sample]:
+        return by_name.get(name, [])
+
+    kinds = ("allocated", "busy", "measured")
+    unclaimed = (
+        CountedUnclaimed(one.labels.get("dra_pool_name", ""), one.labels.get("model", ""), one.value)
+        for one in ([] if namespace else rows("dra_unclaimed_seconds_total"))
+    )
+    parts = {(one.labels.get("model", ""), one.labels.get("profile", "")): one.value for one in rows("dra_gpu_part")}
+    return Counted(
+        source="the agents, since they began to count",
+        begin=None,
+        end=end,
+        claims=claims_of(
+            ClaimSeries(
+                hours={kind: rows(f"dra_claim_{kind}_seconds_total") for kind in kinds},
+                devices=_devices(rows("dra_claim_device_info")),
+                pods=rows("dra_claim_device_info"),
+                memory=rows("dra_claim_memory_used_max_bytes"),
+                activity=rows("dra_claim_sm_active_bucket"),
+            )
+        ),
+        totals=totals_of({kind: rows(f"dra_{kind}_seconds_total") for kind in kinds}),
+        unclaimed=tuple(sorted((one for one in unclaimed if one.seconds > 0), key=lambda one: (one.pool, one.model))),
+        parts=parts,
+        notes=notes,
+    )
+
+
+def _devices(rows: list[Sample]) -> list[Sample]:
+    found: dict[str, set[tuple[str, ...]]] = {}
+    for one in rows:
+        device = tuple(one.labels.get(name, "") for name in ("dra_pool_name", "dra_device_name", "dra_share_id"))
+        found.setdefault(one.labels.get("dra_claim_uid", ""), set()).add(device)
+    return [Sample("devices", {"dra_claim_uid": uid}, float(len(devices))) for uid, devices in found.items()]

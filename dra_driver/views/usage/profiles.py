@@ -1,0 +1,68 @@
+"""Profiles: into which partitions a model can be cut, and what each has of its GPU, for advice and for old series.
+
+In: a model as NVML names it. Out: its profiles, from the figures of cards that ship with the simulator; nothing for a
+model that is not among them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from dra_driver.hardware.simulated.models import Model, model_names, read_model
+
+WHOLE = "gpu"
+SHARE = "-share"
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileSize:
+    """What a device of a profile has: memory in bytes, and its parts of the GPU (0 to 1)."""
+
+    name: str
+    memory_bytes: int
+    sm_part: float
+    gpu_part: float
+
+
+@cache
+def profiles_of(model: str) -> tuple[ProfileSize, ...]:
+    """Return the sizes that a GPU of a model comes in, the smallest part of a GPU first and the whole GPU last."""
+    known = _models().get(model)
+    if known is None or known.memory_mib is None:
+        return ()
+    whole = ProfileSize(WHOLE, known.memory_mib << 20, 1.0, 1.0)
+    return (*sorted(_of_table(known), key=lambda one: (one.gpu_part, one.memory_bytes, one.sm_part)), whole)
+
+
+def size_of(model: str, profile: str) -> ProfileSize | None:
+    """Return the size of a device of a profile; None where it is not known. Shares are as large as their device."""
+    name = profile.removesuffix(SHARE)
+    return next((one for one in profiles_of(model) if one.name == name), None)
+
+
+def gpu_part_of(model: str, profile: str) -> float:
+    """Return which part of a GPU a device takes; 1 where that is not known."""
+    size = size_of(model, profile)
+    return size.gpu_part if size is not None else 1.0
+
+
+def _of_table(model: Model) -> list[ProfileSize]:
+    table = model.mig
+    if table is None:
+        return []
+    found = []
+    for one in table.profiles:
+        if "+" in one.name or "-" in one.name or one.memory_mib is None:  # media engines and graphics are not for sale
+            continue
+        memory, compute = one.memory_slices / table.memory_slices, one.compute_slices / table.compute_slices
+        sms = one.multiprocessors / model.multiprocessors if one.multiprocessors and model.multiprocessors else compute
+        found.append(ProfileSize(one.name, one.memory_mib << 20, sms, max(memory, compute)))
+    return found
+
+
+@cache
+def _models() -> dict[str, Model]:
+    faults: list[str] = []
+    models = (read_model(name, faults) for name in model_names())
+    return {one.product_name: one for one in models}

@@ -1,0 +1,195 @@
+"""The report: hours and money by claim, pod, namespace, class, node or pool, and what could be saved.
+
+In: what was counted, prices, kinds of nodes. Out: `UsageReport`. Hours are device-hours; money counts a partition as
+its part of a GPU. Rows by namespace and class come from totals, which have the shortest claims too.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from dra_driver.views.usage.advice import IdleClaim, SizeAdvice, idle_hours, is_idle, size_for
+from dra_driver.views.usage.counted import Counted, CountedClaim, CountedTotal, CountedUnclaimed
+from dra_driver.views.usage.prices import ANY_NODE, NodeKind, PriceTable
+from dra_driver.views.usage.profiles import WHOLE, gpu_part_of
+
+NO_PODS = "(no pod was seen)"
+
+
+class Grouping(enum.StrEnum):
+    """What the rows are about."""
+
+    CLAIM = "claim"
+    POD = "pod"
+    NAMESPACE = "namespace"
+    CLASS = "class"
+    NODE = "node"
+    POOL = "pool"
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRow:
+    """Hours and money of one name. `unmeasured` are allocated hours of which no use is known; None is no price."""
+
+    name: str
+    allocated: float = 0.0
+    busy: float = 0.0
+    idle: float = 0.0
+    unmeasured: float = 0.0
+    unclaimed: float = 0.0
+    gpu_hours: float = 0.0  # allocated and unclaimed, a partition as its part of a GPU
+    cost: float | None = None  # of what is allocated
+    idle_cost: float | None = None
+    unclaimed_cost: float | None = None
+
+    def plus(self, other: UsageRow) -> UsageRow:
+        """Return the sum of both under this name."""
+        return UsageRow(
+            self.name,
+            self.allocated + other.allocated,
+            self.busy + other.busy,
+            self.idle + other.idle,
+            self.unmeasured + other.unmeasured,
+            self.unclaimed + other.unclaimed,
+            self.gpu_hours + other.gpu_hours,
+            _sum(self.cost, other.cost),
+            _sum(self.idle_cost, other.idle_cost),
+            _sum(self.unclaimed_cost, other.unclaimed_cost),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class UsageReport:
+    """What GPUs were used for."""
+
+    counted: Counted
+    by: Grouping
+    currency: str
+    rows: tuple[UsageRow, ...]
+    total: UsageRow
+    idle: tuple[IdleClaim, ...] = ()
+    sizes: tuple[SizeAdvice, ...] = ()
+    unpriced: tuple[str, ...] = ()  # models without a price
+    notes: tuple[str, ...] = field(default=())
+
+
+class _Costing:
+    """What devices cost."""
+
+    def __init__(self, counted: Counted, prices: PriceTable, nodes: Mapping[str, NodeKind]) -> None:
+        self._parts, self._prices, self._nodes = counted.parts, prices, nodes
+        self.unpriced: set[str] = set()
+
+    def part(self, model: str, profile: str) -> float:
+        known = self._parts.get((model, profile))
+        return known if known is not None and 0 < known <= 1 else gpu_part_of(model, profile)
+
+    def per_hour(self, model: str, profile: str, node: str = "") -> float | None:
+        kind = self._nodes.get(node, ANY_NODE)
+        found = self._prices.per_device_hour(model, profile, self.part(model, profile), kind)
+        if found is None:
+            self.unpriced.add(model or "(an unknown model)")
+        return found
+
+    def row(self, name: str, one: CountedClaim | CountedTotal, node: str = "") -> UsageRow:
+        allocated, measured = one.allocated_s / 3600, min(one.measured_s, one.allocated_s) / 3600
+        busy = min(one.busy_s / 3600, measured)
+        price = self.per_hour(one.model, one.profile, node)
+        return UsageRow(
+            name, allocated, busy, measured - busy, allocated - measured,
+            gpu_hours=allocated * self.part(one.model, one.profile),
+            cost=None if price is None else allocated * price,
+            idle_cost=None if price is None else (measured - busy) * price,
+        )  # fmt: skip
+
+
+def report_of(
+    counted: Counted, by: Grouping, prices: PriceTable, nodes: Mapping[str, NodeKind] | None = None
+) -> UsageReport:
+    """Return the report; `nodes` says what each node costs by. Rows that cost most come first."""
+    costing = _Costing(counted, prices, nodes or {})
+    used = list(_used(counted, by, costing))
+    free = [_unclaimed(costing, one.node if by is Grouping.NODE else one.pool, one) for one in counted.unclaimed]
+    has_free = by in {Grouping.NODE, Grouping.POOL}
+    rows = _added([*used, *(free if has_free else ())])
+    total = UsageRow("total")
+    for row in [*used, *free]:
+        total = total.plus(row)
+    return UsageReport(
+        counted,
+        by,
+        prices.currency,
+        tuple(sorted(rows, key=lambda row: (-((row.cost or 0) + (row.unclaimed_cost or 0)), -row.allocated, row.name))),
+        total,
+        idle=tuple(_idle(counted, costing)),
+        sizes=tuple(_sizes(counted, costing)),
+        unpriced=tuple(sorted(costing.unpriced)) if prices.rows else (),
+        notes=counted.notes,
+    )
+
+
+def _used(counted: Counted, by: Grouping, costing: _Costing) -> Iterable[UsageRow]:
+    if by in {Grouping.NAMESPACE, Grouping.CLASS} and counted.totals:
+        for one in counted.totals:
+            yield costing.row(one.namespace if by is Grouping.NAMESPACE else one.device_class, one)
+        return
+    name = _NAMES[by]
+    for claim in counted.claims:
+        yield costing.row(name(claim), claim, claim.node)
+
+
+def _pod_name(claim: CountedClaim) -> str:
+    return f"{claim.namespace}/{', '.join(claim.pods)}" if claim.pods else f"{claim.namespace}/{NO_PODS}"
+
+
+_NAMES: Mapping[Grouping, Callable[[CountedClaim], str]] = {
+    Grouping.CLAIM: lambda claim: f"{claim.namespace}/{claim.name}",
+    Grouping.POD: _pod_name,
+    Grouping.NAMESPACE: lambda claim: claim.namespace,
+    Grouping.CLASS: lambda claim: claim.device_class,
+    Grouping.NODE: lambda claim: claim.node,
+    Grouping.POOL: lambda claim: claim.pool,
+}
+
+
+def _unclaimed(costing: _Costing, name: str, one: CountedUnclaimed) -> UsageRow:
+    price = costing.per_hour(one.model, WHOLE, one.node)
+    hours = one.seconds / 3600
+    return UsageRow(name, unclaimed=hours, gpu_hours=hours, unclaimed_cost=None if price is None else hours * price)
+
+
+def _added(rows: Iterable[UsageRow]) -> Iterable[UsageRow]:
+    found: dict[str, UsageRow] = {}
+    for row in rows:
+        found[row.name] = found[row.name].plus(row) if row.name in found else row
+    return found.values()
+
+
+def _idle(counted: Counted, costing: _Costing) -> Iterable[IdleClaim]:
+    found = []
+    for one in counted.claims:
+        if is_idle(one):
+            price, hours = costing.per_hour(one.model, one.profile, one.node), idle_hours(one)
+            cost = None if price is None else hours * one.devices * price
+            found.append(IdleClaim(one.namespace, one.name, one.devices, one.model, one.profile, hours, cost))
+    return sorted(found, key=lambda one: (-(one.cost or 0), -one.hours * one.devices, one.namespace, one.name))
+
+
+def _sizes(counted: Counted, costing: _Costing) -> Iterable[SizeAdvice]:
+    found = []
+    for one in counted.claims:
+        size, reason = size_for(one)
+        if size is None:
+            found.append(SizeAdvice(one.namespace, one.name, one.model, one.profile, "", reason))
+            continue
+        saved = (costing.part(one.model, one.profile) - size.gpu_part) * one.devices
+        before, after = (costing.per_hour(one.model, name, one.node) for name in (one.profile, size.name))
+        money = None if before is None or after is None else (before - after) * one.devices
+        found.append(SizeAdvice(one.namespace, one.name, one.model, one.profile, size.name, reason, saved, money))
+    return sorted(found, key=lambda one: (not one.profile, -one.gpus_saved, one.namespace, one.name))
+
+
+def _sum(one: float | None, other: float | None) -> float | None:
+    return other if one is None else one if other is None else one + other

@@ -1,0 +1,102 @@
+"""Samples: labels and numbers, as Prometheus answers queries and as agents write their pages; hostile until checked.
+
+In: a decoded answer, or the text of a page. Out: samples whose labels are short texts and whose values are finite.
+Sources: Prometheus' HTTP API ("Instant queries"), its text format 0.0.4.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dra_driver.model.errors import ApiError
+from dra_driver.model.wire import Wire
+
+MOST_SAMPLES = 200_000
+MOST_LABELS = 64
+LONGEST_LABEL = 1024
+_SAMPLE = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)(?: -?\d+)?")
+_LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)",?')
+_ESCAPES = {"n": "\n", "\\": "\\", '"': '"'}
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One value of one series."""
+
+    name: str
+    labels: Mapping[str, str]
+    value: float
+
+
+def samples_of_answer(answer: Wire, where: str) -> list[Sample]:
+    """Return the samples of the answer to an instant query. NaN is left out. Raises: ApiError."""
+    data = answer.get("data")
+    if answer.get("status") != "success" or not isinstance(data, dict) or data.get("resultType") != "vector":
+        said = str(answer.get("error") or "")[:300]
+        raise _bad(where, f"it is not the answer to a query {said}".rstrip())
+    result = data.get("result")
+    if not isinstance(result, list):
+        raise _bad(where, "its result is not a list")
+    if len(result) > MOST_SAMPLES:
+        raise _bad(where, f"it has {len(result)} series, of at most {MOST_SAMPLES}; ask for less with -n")
+    found = (_of_row(row, where) for row in result)
+    return [one for one in found if math.isfinite(one.value)]
+
+
+def _of_row(row: Any, where: str) -> Sample:
+    metric, value = (row.get("metric"), row.get("value")) if isinstance(row, dict) else (None, None)
+    if not isinstance(metric, dict) or not isinstance(value, list) or len(value) != 2 or not isinstance(value[1], str):
+        raise _bad(where, "a series of it has no labels or no value")
+    if len(metric) > MOST_LABELS or not all(_is_label(text) for pair in metric.items() for text in pair):
+        raise _bad(where, "a series of it has labels that are too many, too long or no texts")
+    try:
+        number = float(value[1])
+    except ValueError as error:
+        raise _bad(where, f"{value[1][:40]!r} is not a number") from error
+    return Sample(
+        metric.get("__name__", ""), {name: text for name, text in metric.items() if name != "__name__"}, number
+    )
+
+
+def samples_of_page(text: str, prefix: str, where: str) -> Iterator[Sample]:
+    """Yield the samples of a page whose names begin with a prefix. Raises: ApiError for a line that is none of them."""
+    count = 0
+    for line in text.splitlines():
+        if not line.startswith(prefix):
+            continue
+        count += 1
+        matched = _SAMPLE.fullmatch(line)
+        labels = _labels(matched[2] or "") if matched else None
+        if matched is None or labels is None or count > MOST_SAMPLES:
+            raise _bad(where, f"{line[:80]!r} is not a sample, or one too many")
+        try:
+            value = float(matched[3])
+        except ValueError as error:
+            raise _bad(where, f"{line[:80]!r} has no number") from error
+        if math.isfinite(value):
+            yield Sample(matched[1], labels, value)
+
+
+def _labels(text: str) -> dict[str, str] | None:
+    """Return labels by name; None where the text has something else."""
+    found: dict[str, str] = {}
+    at = 0
+    while at < len(text):
+        matched = _LABEL.match(text, at)
+        if matched is None or len(matched[2]) > LONGEST_LABEL or len(found) >= MOST_LABELS:
+            return None
+        found[matched[1]] = re.sub(r"\\(.)", lambda one: _ESCAPES.get(one[1], one[0]), matched[2])
+        at = matched.end()
+    return found
+
+
+def _is_label(text: Any) -> bool:
+    return isinstance(text, str) and len(text) <= LONGEST_LABEL
+
+
+def _bad(where: str, why: str) -> ApiError:
+    return ApiError("metrics", f"{where}: this is no answer that can be used: {why}")

@@ -1,0 +1,95 @@
+"""A Prometheus on a real socket that knows the functions which the driver asks for, over series that grow evenly."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
+
+from tests.support.usage_week import BEGIN, Line
+
+Row = tuple[dict[str, str], float]
+_AGGREGATION = re.compile(r"(sum|max|count|group) by \(([^)]*)\) \((.*)\)")
+_FUNCTION = re.compile(r"(\w+)\((\w+)(\{[^}]*\})?\[(\d+)s\]\)")
+_PLAIN = re.compile(r"(\w+)(\{[^}]*\})?")
+_OUTER: dict[str, Callable[[list[float]], float]] = {
+    "sum": sum, "max": max, "count": lambda found: float(len(found)), "group": lambda _: 1.0,
+}  # fmt: skip
+
+
+class PrometheusDouble:
+    """Answers /api/v1/query. `answer` replaces what is said, `asked` has the queries and the headers."""
+
+    def __init__(self, lines: list[Line]) -> None:
+        self.lines = lines
+        self.answer: bytes | None = None
+        self.status = 200
+        self.asked: list[tuple[str, dict[str, str]]] = []
+        double = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                given = parse_qs(urlsplit(self.path).query)
+                double.asked.append((given["query"][0], dict(self.headers)))
+                body = double.answer if double.answer is not None else double.said(given["query"][0], given["time"][0])
+                self.send_response(double.status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def said(self, query: str, time: str) -> bytes:
+        hour = (float(time) - BEGIN.timestamp()) / 3600
+        result = [{"metric": labels, "value": [float(time), str(value)]} for labels, value in self._rows(query, hour)]
+        return json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}}).encode()
+
+    def _rows(self, query: str, hour: float) -> list[Row]:
+        aggregated = _AGGREGATION.fullmatch(query)
+        if aggregated is None:
+            return self._of_function(query, hour)
+        outer, labels, inner = aggregated.groups()
+        names = [name.strip() for name in labels.split(",")]
+        grouped: dict[tuple[tuple[str, str], ...], list[float]] = {}
+        for found, value in self._rows(inner, hour):
+            key = tuple((name, found[name]) for name in names if name in found)
+            grouped.setdefault(key, []).append(value)
+        return [(dict(key), _OUTER[outer](values)) for key, values in grouped.items()]
+
+    def _of_function(self, query: str, hour: float) -> list[Row]:
+        if matched := _FUNCTION.fullmatch(query):
+            function, name, matcher, seconds = matched.groups()
+            begin = hour - int(seconds) / 3600
+            return [row for line in self._found(name, matcher) if (row := _over(function, line, begin, hour))]
+        matched = _PLAIN.fullmatch(query)
+        assert matched is not None, query
+        rows = ((line.labels, line.at(hour)) for line in self._found(*matched.groups()))
+        return [(labels, value) for labels, value in rows if value is not None]
+
+    def _found(self, name: str, matcher: str | None) -> list[Line]:
+        wanted = dict(re.findall(r'(\w+)="([^"]*)"', matcher or ""))
+        return [line for line in self.lines if line.name == name and wanted.items() <= line.labels.items()]
+
+
+def _over(function: str, line: Line, begin: float, end: float) -> Row | None:
+    first, last = max(begin, line.first), min(end, line.last)
+    if first > last:
+        return None
+    at_first, at_last = line.at(first), line.at(last)
+    assert at_first is not None
+    assert at_last is not None
+    value = {"max_over_time": max(at_first, at_last), "increase": at_last - at_first, "resets": 0.0}[function]
+    return line.labels, value
