@@ -1,10 +1,15 @@
 """The embedded API server, and a client of it, each over real HTTP."""
 
+import time
+
 import pytest
 
 from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.kube import credentials
 from dra_driver.kube.api import KubeApi
+from dra_driver.kube.paths import SLICES
+from dra_driver.kube.watch import Watch
+from tests.kube.support.following import Follower
 
 
 @pytest.fixture
@@ -16,3 +21,17 @@ def embedded():
 @pytest.fixture
 def api(embedded, tmp_path):
     return KubeApi(credentials.load(str(embedded.write_kubeconfig(tmp_path / "config"))))
+
+
+@pytest.fixture
+def follow():
+    followers = []
+
+    def start(api, **options) -> Follower:
+        options.setdefault("wait", lambda seconds: time.sleep(0.001))
+        followers.append(Follower(Watch(api, SLICES, **options)))
+        return followers[-1]
+
+    yield start
+    for follower in followers:
+        follower.stop()

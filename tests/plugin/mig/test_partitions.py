@@ -1,25 +1,15 @@
 """Claims of MIG partitions: made, shared, undone, never an administrator's."""
 
-import re
 import sqlite3
 import threading
 import time
 
 import pytest
 
-from dra_driver.hardware.facts import Facts
 from dra_driver.model.errors import ClaimError, DriverError, HardwareError
 from dra_driver.plugin.effects.file_records import OWNER_ENV
-from dra_driver.plugin.node_claims.gone_claims import GONE_SECONDS
 from tests.support.plugin.mig_parts import OTHER, WHOLE, MigRig, large, small
 from tests.support.plugin.parts import claim_wire, in_thread, result
-
-
-@pytest.fixture
-def rig(tmp_path):
-    rig = MigRig(tmp_path)
-    yield rig
-    rig.close()
 
 
 def test_a_claim_makes_its_partition_and_leaves_nothing(rig):
@@ -140,26 +130,6 @@ def test_overlapping_claims_are_refused_with_the_holder_named(rig, first, second
     rig.assert_untouched()
 
 
-def test_after_a_reboot_the_partition_is_made_again_under_the_same_ids(rig):
-    before = rig.now_prepare("u1", small(3))
-    rig.reboot()
-    assert rig.cuts() == []
-    assert rig.now_prepare("u1", small(3)) == before
-    assert rig.cuts() == [(0, "1g.10gb", 3)]
-    rig.unprepare("u1")
-    rig.assert_untouched()
-
-
-def test_after_a_reboot_a_partition_that_an_administrator_made_in_its_place_is_left(rig):
-    rig.now_prepare("u1", small(3))
-    rig.reboot()
-    rig.by_hand("1g.10gb", 3)  # same instance ids, same UUID
-    assert rig.names() == [small(3)], "offered as it stands"
-    rig.unprepare("u1")
-    assert rig.cuts() == [(0, "1g.10gb", 3)]
-    assert rig.states() == {}
-
-
 def test_an_administrators_partition_is_used_and_left(rig):
     rig.by_hand("1g.10gb", 3)
     rig.look()
@@ -214,21 +184,6 @@ def test_admin_access_never_makes_or_destroys(rig):
     assert rig.cuts() == [(0, "1g.10gb", 3)]
     rig.unprepare("u1")
     rig.assert_untouched()
-
-
-def test_after_a_lost_ledger_ours_is_known_from_the_cdi_file(rig):
-    rig.now_prepare("u1", small(3))
-    rig.by_hand("1g.10gb", 6)
-    rig.ledger.close()
-    for path in rig.data.glob("ledger.db*"):
-        path.unlink()
-    from dra_driver.plugin.ledger.ledger import Ledger
-    from dra_driver.plugin.repair.recovery import CdiClaimFiles
-
-    Ledger(rig.data / "ledger.db", files=CdiClaimFiles(rig.store, "gpu.nvidia.com")).close()
-    rig.restart()
-    rig.unprepare("u1")
-    assert rig.cuts() == [(0, "1g.10gb", 6)]
 
 
 def test_a_partition_in_use_is_waited_for_then_reported(tmp_path):
@@ -340,72 +295,6 @@ def test_each_change_of_mode_or_partitions_is_announced_before_and_after_it(rig,
     seen.clear()
     rig.unprepare("u1")
     assert (seen[0], seen[-1]) == ((True, made), (False, []))
-
-
-def test_the_partition_of_an_orphan_file_goes_with_it_and_no_other(rig):
-    rig.now_prepare("u1", small(3))
-    rig.now_prepare("u2", small(5))
-    rig.by_hand("1g.10gb", 6)
-    rig.ledger.forget(rig.ledger.get("u1"))  # a ledger that an older copy replaced
-    rig.look()
-    assert not rig.repair.remove_orphan("u1"), "its claim exists: somebody may be using it"
-    rig.api.delete("u1")
-    assert not rig.repair.remove_orphan("u1"), "a kubelet that has just begun knows no pod yet"
-    rig.clock.seconds += GONE_SECONDS
-    assert rig.repair.remove_orphan("u1")
-    assert rig.cuts() == [(0, "1g.10gb", 5), (0, "1g.10gb", 6)]
-    assert list(rig.files()) == [rig.file_of("u2")]
-    assert not rig.repair.remove_orphan("u2")
-
-
-def test_an_orphan_file_of_another_boot_or_of_a_partition_that_is_gone_destroys_nothing(rig):
-    rig.now_prepare("u1", small(3))
-    path = rig.cdi / rig.file_of("u1")
-    record = rig.cdi / f".{rig.file_of('u1')}.record"
-    text, recorded = path.read_bytes(), record.read_bytes()
-    rig.unprepare("u1")
-    rig.api.delete("u1")
-    rig.by_hand("1g.10gb", 3)
-    uuid = rig.partitions()[0].uuid.encode()
-    for boot in (b"another-boot", b"boot-1"):
-        other = uuid if boot != b"boot-1" else b"MIG-of-nobody"
-        path.write_bytes(text)
-        record.write_bytes(re.sub(rb"MIG-[^/\"]+/boot-1", other + b"/" + boot, recorded))
-        rig.repair.remove_orphan("u1")
-        rig.clock.seconds += GONE_SECONDS
-        assert rig.repair.remove_orphan("u1")
-        assert rig.cuts() == [(0, "1g.10gb", 3)]
-
-
-def test_an_orphan_file_stays_while_nobody_can_say_where_its_partition_is(rig, monkeypatch):
-    rig.now_prepare("u1", small(3))
-    rig.ledger.forget(rig.ledger.get("u1"))
-    rig.api.delete("u1")
-    discover = rig.hardware.discover
-    monkeypatch.setattr(rig.hardware, "discover", lambda: Facts("simulated", waiting_for="the driver"))
-    rig.repair.remove_orphan("u1")
-    rig.clock.seconds += GONE_SECONDS
-    with pytest.raises(HardwareError, match="the driver"):
-        rig.repair.remove_orphan("u1")
-    assert rig.file_of("u1") in rig.files()
-    monkeypatch.setattr(rig.hardware, "discover", discover)
-    rig.repair.remove_orphan("u1")
-    rig.clock.seconds += GONE_SECONDS
-    assert rig.repair.remove_orphan("u1")
-    assert rig.cuts() == []
-
-
-def test_a_recovered_claim_that_is_prepared_again_keeps_its_partition_and_loses_it_in_the_end(rig):
-    rig.now_prepare("u1", small(3))
-    before = rig.partitions()
-    rig.ledger.close()
-    for path in rig.data.glob("ledger.db*"):
-        path.unlink()
-    rig.restart()
-    assert rig.now_prepare("u1", small(3))
-    assert rig.partitions() == before
-    rig.unprepare("u1")
-    assert rig.cuts() == []
 
 
 def test_nodes_that_come_a_moment_after_their_partition_are_waited_for(rig, monkeypatch):

@@ -14,8 +14,8 @@ from dra_driver.plugin.ledger import kept_back
 from dra_driver.plugin.ledger.record import ClaimState
 from dra_driver.plugin.prepare import guard
 from dra_driver.plugin.prepare.running_pods import pods_with_processes
-from tests.plugin.ledger.test_ledger import sql
 from tests.plugin.support.kubelet import eventually
+from tests.plugin.support.ledger_file import sql
 from tests.support.plugin.parts import Rig, claim_wire, in_thread, result
 
 OLD, OTHER = "0f9f7b1c-0000-4000-8000-000000000001", "0f9f7b1c-0000-4000-8000-000000000002"

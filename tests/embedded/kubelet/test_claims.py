@@ -3,77 +3,16 @@
 from __future__ import annotations
 
 import json
-import shutil
-import socket
-import tempfile
 import threading
-import time
-from pathlib import Path
 
 import pytest
 
-from dra_driver.embedded.api.kinds import CLAIMS, SLICES
-from dra_driver.embedded.api.server import EmbeddedApi
-from dra_driver.embedded.kubelet import plugin_calls, plugin_watcher
+from dra_driver.embedded.api.kinds import CLAIMS
 from dra_driver.embedded.kubelet.kubelet import EmbeddedKubelet
 from dra_driver.model.errors import NodeError
 from dra_driver.plugin.node_claims.pod_resources import ClaimHere, HeldDevice, PodResources
-from tests.support.embedded_client import slice_wire
-from tests.support.stand_in_plugin import StandInPlugin
+from tests.embedded.support.kubelet_pods import DRIVER, make_claim, pod
 from tests.support.waiting import until
-
-DRIVER = "gpu.example.com"
-
-
-@pytest.fixture
-def folder():
-    made = Path(tempfile.mkdtemp(prefix="k-", dir="/tmp"))
-    yield made
-    shutil.rmtree(made)
-
-
-@pytest.fixture
-def api():
-    return EmbeddedApi()
-
-
-@pytest.fixture
-def kubelet(folder, api):
-    made = EmbeddedKubelet(folder, api, node="n1", wipe_after_s=0.3)
-    made.start()
-    yield made
-    made.stop()
-
-
-@pytest.fixture
-def plugin(folder, kubelet):
-    made = StandInPlugin(folder).start()
-    kubelet.wait_registered(DRIVER, 10)
-    yield made
-    made.stop()
-
-
-def make_claim(api, name="c", *, devices=("d",), pods=("u1",), driver=DRIVER):
-    requests = [{"name": f"r{i}", "exactly": {"deviceClassName": "x"}} for i in range(len(devices))]
-    path = CLAIMS.path("default")
-    made = api.request("POST", path, body={"metadata": {"name": name}, "spec": {"devices": {"requests": requests}}})
-    results = [{"request": f"r{i}", "driver": driver, "pool": "n1", "device": d} for i, d in enumerate(devices)]
-    status = {
-        "allocation": {"devices": {"results": results}},
-        "reservedFor": [{"resource": "pods", "name": uid, "uid": uid} for uid in pods],
-    }
-    return api.request("PUT", f"{path}/{name}/status", body={**made, "status": status})["metadata"]["uid"]
-
-
-def pod(*claims, uid="u1", requests=()):
-    uses = [{"name": claims[0], "request": r} for r in requests] or [{"name": name} for name in claims]
-    return {
-        "metadata": {"name": uid, "namespace": "default", "uid": uid},
-        "spec": {
-            "resourceClaims": [{"name": name, "resourceClaimName": name} for name in claims],
-            "containers": [{"name": "main", "resources": {"claims": uses}}],
-        },
-    }
 
 
 def device(name="d", *, requests=("r0",), ids=()):
@@ -87,105 +26,6 @@ def write_cdi(kubelet, name, **devices):
         "devices": [{"name": n, "containerEdits": {"env": env}} for n, env in devices.items()],
     }
     (kubelet.cdi_dir / name).write_text(json.dumps(document))
-
-
-# -- registration -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("versions", "chosen"),
-    [
-        (["v1.DRAPlugin", "v1beta1.DRAPlugin"], "v1.DRAPlugin"),
-        (["v1beta1.DRAPlugin", "v1.DRAPlugin"], "v1beta1.DRAPlugin"),
-        (["v9.DRAPlugin", "v1alpha1.DRAResourceHealth", "v1.DRAPlugin"], "v1.DRAPlugin"),
-    ],
-)
-def test_the_first_version_that_is_known_is_taken(folder, kubelet, api, versions, chosen):
-    plugin = StandInPlugin(folder, versions=versions).start()
-    assert kubelet.wait_registered(DRIVER, 10).version == chosen
-    assert plugin.statuses == [(True, "")]
-    uid = make_claim(api)
-    kubelet.prepare_pod(pod("c"))
-    assert plugin.calls == [(chosen, "prepare", [uid])]
-    plugin.stop()
-
-
-@pytest.mark.parametrize(
-    ("type_", "versions", "message"),
-    [
-        ("DRAPlugin", [], "empty list"),
-        ("DRAPlugin", ["v2.DRAPlugin"], "none of the versions"),
-        ("CSIPlugin", ["v1.DRAPlugin"], "no handler"),
-    ],
-)
-def test_a_plugin_that_does_not_fit_is_refused_and_told_why(folder, kubelet, type_, versions, message):
-    plugin = StandInPlugin(folder, versions=versions)
-    plugin.type = type_
-    plugin.start()
-    until(kubelet.plugins.errors)
-    with pytest.raises(NodeError, match="did not register") as caught:
-        kubelet.wait_registered(DRIVER, 0.01)
-    assert message in caught.value.hint
-    assert plugin.statuses[0][0] is False
-    assert message in plugin.statuses[0][1]
-    plugin.stop()
-
-
-def test_a_socket_that_goes_deregisters_and_one_that_comes_back_registers(kubelet, plugin):
-    plugin.deregister()
-    until(lambda: not kubelet.plugins.plugins(DRIVER))
-    plugin.register()
-    kubelet.wait_registered(DRIVER, 10)
-    assert plugin.statuses == [(True, ""), (True, "")]
-
-
-def test_dot_files_and_files_that_are_no_sockets_are_not_looked_at(kubelet, plugin):
-    (kubelet.registrar_dir / "notes.txt").write_text("")
-    shutil.copy(plugin.registrar.parent / "notes.txt", kubelet.registrar_dir / ".hidden")
-    assert kubelet.plugins.errors() == {}
-
-
-def test_a_kubelet_ends_at_once_though_nobody_answers_behind_a_socket(kubelet, monkeypatch):
-    waiting = threading.Event()
-
-    class Asking(plugin_watcher.Registrar):
-        def get_info(self):
-            waiting.set()
-            return super().get_info()
-
-    monkeypatch.setattr(plugin_watcher, "Registrar", Asking)
-    with socket.socket(socket.AF_UNIX) as killed:  # the file of a process that was killed
-        killed.bind(str(kubelet.registrar_dir / "killed.sock"))
-    assert waiting.wait(10)
-    began = time.monotonic()
-    kubelet.stop()
-    assert time.monotonic() - began < plugin_calls.DIAL_S / 2
-    kubelet.start()
-
-
-def test_a_second_instance_takes_the_calls_and_the_first_takes_over_again(folder, kubelet, plugin, api):
-    second = StandInPlugin(folder, name="second").start()
-    kubelet.wait_registered(DRIVER, 10, instances=2)
-    first_uid = make_claim(api)
-    kubelet.prepare_pod(pod("c"))
-    assert [call[1:] for call in second.calls] == [("prepare", [first_uid])]
-    second.deregister()
-    until(lambda: len(kubelet.plugins.plugins(DRIVER)) == 1)
-    kubelet.unprepare_pod(pod("c"))
-    assert [call[1:] for call in plugin.calls] == [("unprepare", [first_uid])]
-    second.stop()
-
-
-def test_the_same_endpoint_is_not_registered_twice(folder, kubelet, plugin):
-    double = StandInPlugin(folder, name="double")
-    double.socket = plugin.socket
-    double.register()
-    until(lambda: double.statuses)
-    assert double.statuses[0] == (False, f"endpoint {plugin.socket} already registered for driver {DRIVER}")
-    double.stop()
-
-
-# -- prepare and unprepare --------------------------------------------------------------------------------------------
 
 
 def test_a_pod_gets_the_devices_of_its_claims_in_one_call(kubelet, plugin, api):
@@ -343,58 +183,6 @@ def test_without_its_driver_a_pod_cannot_end(kubelet, plugin, api):
     until(lambda: not kubelet.plugins.plugins(DRIVER))
     with pytest.raises(NodeError, match="not registered"):
         kubelet.unprepare_pod(pod("c"))
-
-
-# -- slices -----------------------------------------------------------------------------------------------------------
-
-
-def put_slices(api):
-    for name, node, driver in (("mine", "n1", DRIVER), ("other", "n1", "nic.example.com"), ("far", "n2", DRIVER)):
-        api.request("POST", SLICES.path(), body=slice_wire(name, node=node, driver=driver))
-
-
-def names(api):
-    return {item["metadata"]["name"] for item in api.items(SLICES)}
-
-
-def test_a_start_wipes_the_slices_of_the_node_and_no_others(kubelet, api):
-    put_slices(api)
-    kubelet.restart()
-    assert names(api) == {"far"}
-
-
-def test_a_start_may_leave_slices_alone(folder, api):
-    put_slices(api)
-    kubelet = EmbeddedKubelet(folder, api, node="n1", wipes_slices=False)
-    kubelet.start()
-    kubelet.stop()
-    assert len(names(api)) == 3
-
-
-def test_slices_of_a_driver_that_stays_away_are_wiped(kubelet, plugin, api):
-    until(lambda: DRIVER in kubelet._known_drivers)
-    put_slices(api)
-    plugin.stop()
-    until(lambda: "mine" not in names(api))
-    assert names(api) == {"other", "far"}
-
-
-def test_slices_stay_when_the_driver_comes_back_in_time(folder, api):
-    kubelet = EmbeddedKubelet(folder, api, node="n1", wipe_after_s=30)
-    kubelet.start()
-    plugin = StandInPlugin(folder).start()
-    kubelet.wait_registered(DRIVER, 10)
-    put_slices(api)
-    plugin.deregister()
-    until(lambda: not kubelet.plugins.plugins(DRIVER))
-    plugin.register()
-    kubelet.wait_registered(DRIVER, 10)
-    assert "mine" in names(api)
-    kubelet.stop()
-    plugin.stop()
-
-
-# -- pod resources ----------------------------------------------------------------------------------------------------
 
 
 def test_pod_resources_are_told_over_a_socket_as_the_kubelet_tells_them(kubelet, plugin, api, folder):

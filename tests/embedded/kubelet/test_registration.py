@@ -1,0 +1,109 @@
+"""Plugins register with the embedded kubelet over real sockets."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import threading
+import time
+
+import pytest
+
+from dra_driver.embedded.kubelet import plugin_calls, plugin_watcher
+from dra_driver.model.errors import NodeError
+from tests.embedded.support.kubelet_pods import DRIVER, make_claim, pod
+from tests.support.stand_in_plugin import StandInPlugin
+from tests.support.waiting import until
+
+
+@pytest.mark.parametrize(
+    ("versions", "chosen"),
+    [
+        (["v1.DRAPlugin", "v1beta1.DRAPlugin"], "v1.DRAPlugin"),
+        (["v1beta1.DRAPlugin", "v1.DRAPlugin"], "v1beta1.DRAPlugin"),
+        (["v9.DRAPlugin", "v1alpha1.DRAResourceHealth", "v1.DRAPlugin"], "v1.DRAPlugin"),
+    ],
+)
+def test_the_first_version_that_is_known_is_taken(folder, kubelet, api, versions, chosen):
+    plugin = StandInPlugin(folder, versions=versions).start()
+    assert kubelet.wait_registered(DRIVER, 10).version == chosen
+    assert plugin.statuses == [(True, "")]
+    uid = make_claim(api)
+    kubelet.prepare_pod(pod("c"))
+    assert plugin.calls == [(chosen, "prepare", [uid])]
+    plugin.stop()
+
+
+@pytest.mark.parametrize(
+    ("type_", "versions", "message"),
+    [
+        ("DRAPlugin", [], "empty list"),
+        ("DRAPlugin", ["v2.DRAPlugin"], "none of the versions"),
+        ("CSIPlugin", ["v1.DRAPlugin"], "no handler"),
+    ],
+)
+def test_a_plugin_that_does_not_fit_is_refused_and_told_why(folder, kubelet, type_, versions, message):
+    plugin = StandInPlugin(folder, versions=versions)
+    plugin.type = type_
+    plugin.start()
+    until(kubelet.plugins.errors)
+    with pytest.raises(NodeError, match="did not register") as caught:
+        kubelet.wait_registered(DRIVER, 0.01)
+    assert message in caught.value.hint
+    assert plugin.statuses[0][0] is False
+    assert message in plugin.statuses[0][1]
+    plugin.stop()
+
+
+def test_a_socket_that_goes_deregisters_and_one_that_comes_back_registers(kubelet, plugin):
+    plugin.deregister()
+    until(lambda: not kubelet.plugins.plugins(DRIVER))
+    plugin.register()
+    kubelet.wait_registered(DRIVER, 10)
+    assert plugin.statuses == [(True, ""), (True, "")]
+
+
+def test_dot_files_and_files_that_are_no_sockets_are_not_looked_at(kubelet, plugin):
+    (kubelet.registrar_dir / "notes.txt").write_text("")
+    shutil.copy(plugin.registrar.parent / "notes.txt", kubelet.registrar_dir / ".hidden")
+    assert kubelet.plugins.errors() == {}
+
+
+def test_a_kubelet_ends_at_once_though_nobody_answers_behind_a_socket(kubelet, monkeypatch):
+    waiting = threading.Event()
+
+    class Asking(plugin_watcher.Registrar):
+        def get_info(self):
+            waiting.set()
+            return super().get_info()
+
+    monkeypatch.setattr(plugin_watcher, "Registrar", Asking)
+    with socket.socket(socket.AF_UNIX) as killed:  # the file of a process that was killed
+        killed.bind(str(kubelet.registrar_dir / "killed.sock"))
+    assert waiting.wait(10)
+    began = time.monotonic()
+    kubelet.stop()
+    assert time.monotonic() - began < plugin_calls.DIAL_S / 2
+    kubelet.start()
+
+
+def test_a_second_instance_takes_the_calls_and_the_first_takes_over_again(folder, kubelet, plugin, api):
+    second = StandInPlugin(folder, name="second").start()
+    kubelet.wait_registered(DRIVER, 10, instances=2)
+    first_uid = make_claim(api)
+    kubelet.prepare_pod(pod("c"))
+    assert [call[1:] for call in second.calls] == [("prepare", [first_uid])]
+    second.deregister()
+    until(lambda: len(kubelet.plugins.plugins(DRIVER)) == 1)
+    kubelet.unprepare_pod(pod("c"))
+    assert [call[1:] for call in plugin.calls] == [("unprepare", [first_uid])]
+    second.stop()
+
+
+def test_the_same_endpoint_is_not_registered_twice(folder, kubelet, plugin):
+    double = StandInPlugin(folder, name="double")
+    double.socket = plugin.socket
+    double.register()
+    until(lambda: double.statuses)
+    assert double.statuses[0] == (False, f"endpoint {plugin.socket} already registered for driver {DRIVER}")
+    double.stop()

@@ -1,0 +1,12 @@
+"""The ledger's file as SQLite has it."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+
+def sql(path: Path, *lines: str) -> list[tuple]:
+    with closing(sqlite3.connect(path)) as connection:
+        rows = [connection.execute(line).fetchall() for line in lines]
+        connection.commit()
+    return rows[-1]
