@@ -8,29 +8,27 @@ Source: KEP-4381 (configs and their order), KEP-5075 (consumed capacity); NVIDIA
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from dra_driver.claims.allocated import AllocatedClaim, AllocatedDevice, ConfigEntry
 from dra_driver.claims.config import refuse
 from dra_driver.claims.device_config import ConfigFault, DeviceConfig
-from dra_driver.hardware.nvidia.facts import NvidiaGpu
+from dra_driver.claims.sharing_faults import (
+    above,
+    capability_faults,
+    crowded,
+    disagreements,
+    unknown_devices,
+    unseparated,
+)
+from dra_driver.claims.sharing_wishes import SharingWish, fault_of, uuid_if_made
 from dra_driver.inventory.device import Device
 from dra_driver.model.quantity import Quantity
 from dra_driver.model.shares import DeviceType
-from dra_driver.model.sharing import (
-    ClientLimits,
-    Interval,
-    MpsSettings,
-    SharedDevice,
-    SharingSettings,
-    Tenants,
-    TimeSlicingSettings,
-    strategy_of,
-)
+from dra_driver.model.sharing import ClientLimits, MpsSettings, SharedDevice, SharingSettings
 
-_KEPLER, _VOLTA = (3, 5), (7, 0)  # compute capabilities: for MPS at all, for its limits and several users
 _MIB = 1 << 20
 
 
@@ -77,7 +75,7 @@ def plan_sharing(
     """
     applying = _applying(claim, devices)
     faults: list[ConfigFault] = []
-    wishes: dict[str, list[_Wish]] = {}
+    wishes: dict[str, list[SharingWish]] = {}
     for result, entries in applying.items():
         if result.is_admin:
             continue
@@ -87,20 +85,10 @@ def plan_sharing(
         faults += wish.faults
         if wish.settings is not None:
             wishes.setdefault(device.shared_name, []).append(wish)
-    faults += [fault for group in wishes.values() for fault in _disagreements(group)]
-    faults += _crowded(wishes)
+    faults += [fault for group in wishes.values() for fault in disagreements(group)]
+    faults += crowded(wishes)
     refuse(faults, f"claim {claim.namespace}/{claim.name}")
     return tuple(_step(devices, group, in_file) for group in wishes.values() if _has_effect(devices, group[0]))
-
-
-@dataclass(frozen=True, slots=True)
-class _Wish:
-    """What one result asks for: settings of its device, and limits of its own."""
-
-    result: AllocatedDevice
-    settings: SharingSettings | None = None
-    limits: ClientLimits = field(default_factory=ClientLimits)
-    faults: tuple[ConfigFault, ...] = ()
 
 
 def _applying(claim: AllocatedClaim, devices: Mapping[str, Device]) -> dict[AllocatedDevice, tuple[ConfigEntry, ...]]:
@@ -116,7 +104,7 @@ def _applying(claim: AllocatedClaim, devices: Mapping[str, Device]) -> dict[Allo
         for entry in meant:
             if entry.requests and entry.config.device_type is not found.undivided:
                 message = f"{entry.config.kind} does not go with {result.device}, which is of type {found}"
-                faults.append(_fault(result, message))
+                faults.append(fault_of(result, message))
         applying[result] = tuple(entry for entry in meant if entry.config.device_type is found.undivided)
     refuse(faults, f"claim {claim.namespace}/{claim.name}")
     return applying
@@ -131,38 +119,29 @@ def _of_own(
     entries: Sequence[ConfigEntry],
     applying: Mapping[AllocatedDevice, Sequence[ConfigEntry]],
     devices: Mapping[str, Device],
-) -> _Wish:
+) -> SharingWish:
     """Take the settings of the winning config; its limits by device refer to the devices for which it wins."""
     settings = entries[-1].config.settings if entries else None
     if not isinstance(settings, MpsSettings):
-        return _Wish(result, settings)
+        return SharingWish(result, settings)
     won = {r.device for r, other in applying.items() if other and other[-1] is entries[-1] and not r.is_admin}
-    uuids = sorted((_uuid_if_made(devices[name]), name) for name in won)
-    faults = () if entries[-1].is_class else tuple(_unknown_devices(result, settings, uuids))
-    settings = _for_device(settings, device, uuids.index((_uuid_if_made(device), device.name)))
-    return _Wish(result, settings, faults=(*faults, *_capability_faults(result, device, settings)))
+    uuids = sorted((uuid_if_made(devices[name]), name) for name in won)
+    faults = () if entries[-1].is_class else tuple(unknown_devices(result, settings, uuids))
+    settings = _for_device(settings, device, uuids.index((uuid_if_made(device), device.name)))
+    return SharingWish(result, settings, faults=(*faults, *capability_faults(result, device, settings)))
 
 
 def _for_device(settings: MpsSettings, device: Device, index: int) -> MpsSettings:
     """Reduce limits by device to the limit of this device."""
     by_device = settings.per_device_limits
-    limit = by_device.get(_uuid_if_made(device), by_device.get(str(index), settings.pinned_memory_limit))
+    limit = by_device.get(uuid_if_made(device), by_device.get(str(index), settings.pinned_memory_limit))
     return replace(settings, pinned_memory_limit=limit, per_device_limits={})
-
-
-def _unknown_devices(
-    result: AllocatedDevice, settings: MpsSettings, uuids: Sequence[tuple[str, str]]
-) -> Iterator[ConfigFault]:
-    known = {*(uuid for uuid, _ in uuids), *map(str, range(len(uuids)))}
-    for key in sorted(settings.per_device_limits.keys() - known):
-        names = ", ".join(f"{index}: {uuid or name}" for index, (uuid, name) in enumerate(uuids))
-        yield _fault(result, f"mpsConfig.defaultPerDevicePinnedMemoryLimit[{key}] is none of its devices ({names})")
 
 
 # A device shared with other claims.
 
 
-def _of_shared(result: AllocatedDevice, device: Device, entries: Sequence[ConfigEntry]) -> _Wish:
+def _of_shared(result: AllocatedDevice, device: Device, entries: Sequence[ConfigEntry]) -> SharingWish:
     """Take the device's settings from class or agent, and let the claim lower limits for its own clients."""
     given = device.share.settings if device.share else None
     of_class = [entry.config.settings for entry in entries if entry.is_class]
@@ -173,19 +152,11 @@ def _of_shared(result: AllocatedDevice, device: Device, entries: Sequence[Config
     wish = of_claim[-1] if of_claim else None
     if isinstance(wish, MpsSettings):
         wish = _for_device(wish, device, 0)
-    faults = tuple(_fault(result, text) for text in _above(base, wish, device))
+    faults = tuple(fault_of(result, text) for text in above(base, wish, device))
     if not isinstance(base, MpsSettings):
-        return _Wish(result, base, faults=faults)
-    faults += tuple(_capability_faults(result, device, base)) + tuple(_unseparated(result, device))
-    return _Wish(result, base, _limits(result, wish if isinstance(wish, MpsSettings) else MpsSettings()), faults)
-
-
-def _unseparated(result: AllocatedDevice, device: Device) -> Iterator[ConfigFault]:
-    """Yield a fault if MPS must stay within one namespace but the device is not offered to a single one."""
-    share = device.share
-    if share is not None and share.tenants is Tenants.NAMESPACE and not share.tenant:
-        message = f"{device.name} is not offered to one namespace, as MPS requires with mps.tenants=namespace"
-        yield _fault(result, f"{message}: set MPS by a rule of the sharing configuration, not by a device class")
+        return SharingWish(result, base, faults=faults)
+    faults += tuple(capability_faults(result, device, base)) + tuple(unseparated(result, device))
+    return SharingWish(result, base, _limits(result, wish if isinstance(wish, MpsSettings) else MpsSettings()), faults)
 
 
 def _completed(of_class: SharingSettings | None, given: SharingSettings | None) -> SharingSettings | None:
@@ -200,31 +171,6 @@ def _completed(of_class: SharingSettings | None, given: SharingSettings | None) 
         multi_user=of_class.multi_user or given.multi_user,
         across_namespaces=given.across_namespaces,
     )
-
-
-def _above(base: SharingSettings | None, wish: SharingSettings | None, device: Device) -> Iterator[str]:
-    """Yield each part of a claim's wish that goes beyond lowering a limit."""
-    if wish is None or wish == TimeSlicingSettings() == (base or TimeSlicingSettings()):
-        return
-    shared = f"{device.name} is shared with other claims"
-    if base is None:
-        yield f"{shared}: its sharing is set by a device class or the agent's configuration, and neither sets any"
-    elif strategy_of(wish) is not strategy_of(base):
-        theirs = strategy_of(base)
-        yield f"{shared} by {theirs}: {strategy_of(wish)} can't be combined with {theirs} on one device"
-    elif isinstance(wish, TimeSlicingSettings) and isinstance(base, TimeSlicingSettings):
-        if wish.interval not in {base.interval, Interval.DEFAULT}:
-            yield f"{shared} with interval {base.interval}, which a claim can't change to {wish.interval}"
-    elif isinstance(wish, MpsSettings) and isinstance(base, MpsSettings):
-        for what, most, asked, is_memory in (
-            ("active thread percentage", base.active_thread_percentage, wish.active_thread_percentage, False),
-            ("pinned memory limit", base.pinned_memory_limit, wish.pinned_memory_limit, True),
-        ):
-            if most is not None and asked is not None and asked > most:
-                texts = [str(Quantity.of(amount, binary=is_memory)) for amount in (most, asked)]
-                yield f"{shared}: a claim may only lower its {what} of {texts[0]}, not raise it to {texts[1]}"
-        if wish.multi_user and not base.multi_user:
-            yield f"{shared} by clients of one user: a claim can't set multiUser"
 
 
 def _limits(result: AllocatedDevice, wish: MpsSettings) -> ClientLimits:
@@ -243,51 +189,15 @@ def _least(limits: Sequence[int | None]) -> int | None:
 # Both kinds of devices.
 
 
-def _capability_faults(result: AllocatedDevice, device: Device, settings: MpsSettings) -> Iterator[ConfigFault]:
-    text = device.gpu.compute_capability if isinstance(device.gpu, NvidiaGpu) else None
-    if text is None:
-        return
-    capability = tuple(int(part) for part in text.split(".")[:2])
-    limits = settings.multi_user or (settings.active_thread_percentage, settings.pinned_memory_limit) != (None, None)
-    if capability < _KEPLER or (limits and capability < _VOLTA):
-        what, needed = ("MPS", "3.5") if capability < _KEPLER else ("MPS with limits or several users", "7.0")
-        yield _fault(result, f"{what} needs compute capability {needed}, {device.shared_name} has {text}")
-
-
-def _disagreements(group: Sequence[_Wish]) -> Iterator[ConfigFault]:
-    """Yield a fault for each result of the claim that wants the same device shared in a different way."""
-    first = group[0]
-    for other in group[1:]:
-        if other.settings != first.settings:
-            yield _fault(
-                other.result,
-                f"{other.result.device} can't be shared in two ways: request {first.result.request} has another config",
-            )
-
-
-def _crowded(wishes: Mapping[str, Sequence[_Wish]]) -> Iterator[ConfigFault]:
-    """Yield a fault for each request with several devices under MPS: a container talks to only one MPS daemon."""
-    by_request: dict[str, dict[str, AllocatedDevice]] = {}
-    for shared_name, group in wishes.items():
-        for wish in group:
-            if isinstance(wish.settings, MpsSettings):
-                by_request.setdefault(wish.result.base_request, {})[shared_name] = wish.result
-    for found in by_request.values():
-        if len(found) > 1:
-            first, *_ = found.values()
-            listed = ", ".join(sorted(found))
-            yield _fault(
-                first, f"a container talks to one MPS daemon, but each of {listed} has its own: request one device"
-            )
-
-
-def _has_effect(devices: Mapping[str, Device], wish: _Wish) -> bool:
+def _has_effect(devices: Mapping[str, Device], wish: SharingWish) -> bool:
     """Return whether there is anything to set: MIG devices have no time slices of their own."""
     is_gpu = devices[wish.result.device].type.undivided is DeviceType.GPU
     return is_gpu or isinstance(wish.settings, MpsSettings)
 
 
-def _step(devices: Mapping[str, Device], group: Sequence[_Wish], in_file: Mapping[AllocatedDevice, str]) -> SharingStep:
+def _step(
+    devices: Mapping[str, Device], group: Sequence[SharingWish], in_file: Mapping[AllocatedDevice, str]
+) -> SharingStep:
     device = devices[group[0].result.device]
     settings = group[0].settings
     assert settings is not None  # noqa: S101 - only such wishes are in a group
@@ -307,7 +217,7 @@ def _step(devices: Mapping[str, Device], group: Sequence[_Wish], in_file: Mappin
     return SharingStep(shared, settings, names, clients, made=device.name if is_made else "", tenant=tenant)
 
 
-def _together(group: Sequence[_Wish], wish: _Wish, settings: MpsSettings) -> ClientLimits:
+def _together(group: Sequence[SharingWish], wish: SharingWish, settings: MpsSettings) -> ClientLimits:
     """Add up the shares of one request: its user gets all of them, with one limit for the device."""
     limits = [other.limits for other in group if other.result.base_request == wish.result.base_request]
     threads = _sum([one.active_thread_percentage for one in limits], settings.active_thread_percentage or 100)
@@ -320,13 +230,3 @@ def _sum(limits: Sequence[int | None], most: int | None) -> int | None:
         return None
     total = sum(limit for limit in limits if limit is not None)
     return total if most is None else min(total, most)
-
-
-def _uuid_if_made(device: Device) -> str:
-    """Return the UUID by which CUDA finds the device; "" for a partition that Prepare is yet to make."""
-    is_made = device.partition is not None or device.type.undivided is DeviceType.GPU
-    return device.uuid if is_made else ""
-
-
-def _fault(result: AllocatedDevice, message: str) -> ConfigFault:
-    return ConfigFault(f"config for request {result.request}", message)

@@ -23,6 +23,7 @@ from dra_driver.selectors.syntax.nodes import (
     qualified_name,
 )
 from dra_driver.selectors.syntax.source import NOWHERE, SyntaxFault
+from dra_driver.selectors.values.bindings import Bindings, most_general
 from dra_driver.selectors.values.messages import ENUM_VALUES, MESSAGE_FIELDS, MESSAGE_TYPES, message_name
 from dra_driver.selectors.values.types import (
     BOOL,
@@ -35,13 +36,11 @@ from dra_driver.selectors.values.types import (
     STRING,
     UINT,
     WILD,
-    Bindings,
     Type,
     TypeTooLarge,
     is_optional,
     list_of,
     map_of,
-    most_general,
     optional_of,
     type_of,
 )

@@ -4,12 +4,13 @@ In: a checked tree. Out: one number, the most that an evaluation may cost. The A
 estimate exceeds 1,000,000. Nothing is evaluated.
 
 The rule: cel-go's checker.Cost, including its order of visits (sizes are read when a node is visited, and visits have
-side effects on paths; see `sizes.py`). `estimate_rules.py` holds the cost of each function.
+side effects on paths; see `sizes.py`). `estimate_rules.py` leads to the cost of each function.
 """
 
 from __future__ import annotations
 
-from dra_driver.selectors.checking.estimate_rules import Estimate, Operand, rule_for
+from dra_driver.selectors.checking.estimate_rules import rule_for
+from dra_driver.selectors.checking.estimate_values import Estimate, Operand
 from dra_driver.selectors.checking.sizes import (
     INDICES,
     ITEMS,

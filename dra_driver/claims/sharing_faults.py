@@ -1,0 +1,100 @@
+"""What can be wrong with how a claim wants its devices shared: one function for each rule, each yields its faults.
+
+Source: KEP-5075 (consumed capacity); NVIDIA, "Multi-Process Service" (compute capabilities, one daemon a container).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from dra_driver.claims.allocated import AllocatedDevice
+from dra_driver.claims.device_config import ConfigFault
+from dra_driver.claims.sharing_wishes import SharingWish, fault_of
+from dra_driver.hardware.nvidia.facts import NvidiaGpu
+from dra_driver.inventory.device import Device
+from dra_driver.model.quantity import Quantity
+from dra_driver.model.sharing import Interval, MpsSettings, SharingSettings, Tenants, TimeSlicingSettings, strategy_of
+
+_KEPLER, _VOLTA = (3, 5), (7, 0)  # compute capabilities: for MPS at all, for its limits and several users
+
+
+def unknown_devices(
+    result: AllocatedDevice, settings: MpsSettings, uuids: Sequence[tuple[str, str]]
+) -> Iterator[ConfigFault]:
+    """Yield a fault for each limit of a device that is none of those for which the config wins."""
+    known = {*(uuid for uuid, _ in uuids), *map(str, range(len(uuids)))}
+    for key in sorted(settings.per_device_limits.keys() - known):
+        names = ", ".join(f"{index}: {uuid or name}" for index, (uuid, name) in enumerate(uuids))
+        yield fault_of(result, f"mpsConfig.defaultPerDevicePinnedMemoryLimit[{key}] is none of its devices ({names})")
+
+
+def unseparated(result: AllocatedDevice, device: Device) -> Iterator[ConfigFault]:
+    """Yield a fault if MPS must stay within one namespace but the device is not offered to a single one."""
+    share = device.share
+    if share is not None and share.tenants is Tenants.NAMESPACE and not share.tenant:
+        message = f"{device.name} is not offered to one namespace, as MPS requires with mps.tenants=namespace"
+        yield fault_of(result, f"{message}: set MPS by a rule of the sharing configuration, not by a device class")
+
+
+def above(base: SharingSettings | None, wish: SharingSettings | None, device: Device) -> Iterator[str]:
+    """Yield each part of a claim's wish that goes beyond lowering a limit."""
+    if wish is None or wish == TimeSlicingSettings() == (base or TimeSlicingSettings()):
+        return
+    shared = f"{device.name} is shared with other claims"
+    if base is None:
+        yield f"{shared}: its sharing is set by a device class or the agent's configuration, and neither sets any"
+    elif strategy_of(wish) is not strategy_of(base):
+        theirs = strategy_of(base)
+        yield f"{shared} by {theirs}: {strategy_of(wish)} can't be combined with {theirs} on one device"
+    elif isinstance(wish, TimeSlicingSettings) and isinstance(base, TimeSlicingSettings):
+        if wish.interval not in {base.interval, Interval.DEFAULT}:
+            yield f"{shared} with interval {base.interval}, which a claim can't change to {wish.interval}"
+    elif isinstance(wish, MpsSettings) and isinstance(base, MpsSettings):
+        for what, most, asked, is_memory in (
+            ("active thread percentage", base.active_thread_percentage, wish.active_thread_percentage, False),
+            ("pinned memory limit", base.pinned_memory_limit, wish.pinned_memory_limit, True),
+        ):
+            if most is not None and asked is not None and asked > most:
+                texts = [str(Quantity.of(amount, binary=is_memory)) for amount in (most, asked)]
+                yield f"{shared}: a claim may only lower its {what} of {texts[0]}, not raise it to {texts[1]}"
+        if wish.multi_user and not base.multi_user:
+            yield f"{shared} by clients of one user: a claim can't set multiUser"
+
+
+def capability_faults(result: AllocatedDevice, device: Device, settings: MpsSettings) -> Iterator[ConfigFault]:
+    """Yield a fault if the GPU is too old for MPS, or for what the settings ask of it."""
+    text = device.gpu.compute_capability if isinstance(device.gpu, NvidiaGpu) else None
+    if text is None:
+        return
+    capability = tuple(int(part) for part in text.split(".")[:2])
+    limits = settings.multi_user or (settings.active_thread_percentage, settings.pinned_memory_limit) != (None, None)
+    if capability < _KEPLER or (limits and capability < _VOLTA):
+        what, needed = ("MPS", "3.5") if capability < _KEPLER else ("MPS with limits or several users", "7.0")
+        yield fault_of(result, f"{what} needs compute capability {needed}, {device.shared_name} has {text}")
+
+
+def disagreements(group: Sequence[SharingWish]) -> Iterator[ConfigFault]:
+    """Yield a fault for each result of the claim that wants the same device shared in a different way."""
+    first = group[0]
+    for other in group[1:]:
+        if other.settings != first.settings:
+            yield fault_of(
+                other.result,
+                f"{other.result.device} can't be shared in two ways: request {first.result.request} has another config",
+            )
+
+
+def crowded(wishes: Mapping[str, Sequence[SharingWish]]) -> Iterator[ConfigFault]:
+    """Yield a fault for each request with several devices under MPS: a container talks to only one MPS daemon."""
+    by_request: dict[str, dict[str, AllocatedDevice]] = {}
+    for shared_name, group in wishes.items():
+        for wish in group:
+            if isinstance(wish.settings, MpsSettings):
+                by_request.setdefault(wish.result.base_request, {})[shared_name] = wish.result
+    for found in by_request.values():
+        if len(found) > 1:
+            first, *_ = found.values()
+            listed = ", ".join(sorted(found))
+            yield fault_of(
+                first, f"a container talks to one MPS daemon, but each of {listed} has its own: request one device"
+            )
