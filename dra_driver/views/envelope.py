@@ -35,6 +35,7 @@ class DocumentKind(StrEnum):
     DEVICE_PAGE = "DevicePage"
     CLAIMS_PAGE = "ClaimsPage"
     CLAIM_PAGE = "ClaimPage"
+    WHAT_IF = "WhatIf"
     SELECTOR_PLAY = "SelectorPlay"
     CLAIMS_IN_USE = "ClaimsInUse"
     EXPLANATION = "Explanation"

@@ -16,6 +16,8 @@ from dra_driver.views.board.claims_page import MOST_ROWS, claim_page, claims_pag
 from dra_driver.views.board.device_page import device_page
 from dra_driver.views.board.fleet_page import MOST_NODES, FleetFilter, fleet_page, fleet_summary
 from dra_driver.views.board.playground import Trial, completions, explain_on, play
+from dra_driver.views.board.what_if import MOST_TEXT as MOST_PASTED
+from dra_driver.views.board.what_if import Change, what_if
 
 Asked = Mapping[str, Any]
 QUICK_SECONDS = 0.9  # for what someone waits for while typing
@@ -98,6 +100,26 @@ def _explanation(board: Board, question: Asked) -> Wire:
     return explanation(board, *(_text(question, name) for name in ("kind", "namespace", "name"))).wire()
 
 
+def _texts(question: Asked, name: str) -> tuple[str, ...]:
+    value = question.get(name) or []
+    is_list = isinstance(value, list) and len(value) <= 500
+    if not is_list or not all(isinstance(one, str) and len(one) < 600 for one in value):
+        raise InputError("question", f"{name} is not a list of names")
+    return tuple(value)
+
+
+def _what_if(board: Board, question: Asked) -> Wire:
+    pairs = tuple(one.partition("=") for one in _texts(question, "recut"))
+    change = Change(
+        _text(question, "objects", MOST_PASTED),
+        _texts(question, "added"),
+        _texts(question, "drained"),
+        _texts(question, "lost"),
+        tuple((node, profile) for node, _, profile in pairs),
+    )
+    return what_if(board, change).wire()
+
+
 def _completions(board: Board, question: Asked) -> Wire:
     return {"candidates": completions(board, _trial(question), _text(question, "before"))}
 
@@ -109,6 +131,7 @@ KINDS: dict[str, QuestionKind] = {
     "claims": QuestionKind(_claims, LONG_SECONDS),
     "claim": QuestionKind(_claim),
     "explanation": QuestionKind(_explanation, LONG_SECONDS),
+    "what-if": QuestionKind(_what_if, LONG_SECONDS),
     "selector": QuestionKind(_selector),
     "selector/explain": QuestionKind(_selector_on),
     "selector/completions": QuestionKind(_completions),

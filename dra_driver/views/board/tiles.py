@@ -22,7 +22,7 @@ from dra_driver.views.fleet.device_facts import attribute_of, memory_of, memory_
 FREE, HELD, TAINTED, WITHHELD = "free", "held", "tainted", "withheld"
 _WORST = (TAINTED, WITHHELD, HELD, FREE)
 _PART = re.compile(r"-mig-|-share-")
-_SLICE = re.compile(r"memorySlice(\d+)")
+_SLICE = re.compile(r"memory(?:Slice|-slice-)(\d+)")  # as a capacity, or as a counter
 # MIG cuts the memory of a GPU into 8 slices, that of an A30 into 4. Source: NVIDIA MIG User Guide, supported profiles.
 _SLICES, _SLICES_OF_A30 = 8, 4
 _WHOLE = (0.0, 1.0)
@@ -207,9 +207,9 @@ def _fits(device: DeviceRecord, left: Mapping[tuple[str, str], float]) -> bool:
 
 def place_of(wire: DeviceWire) -> tuple[float, float]:
     """Return where a partition lies in its GPU: its start and its size, as shares of the GPU's memory slices."""
-    places = [
-        int(found[1]) for name in wire.get("capacity") or {} if (found := _SLICE.fullmatch(name.rpartition("/")[2]))
-    ]
+    names = [name.rpartition("/")[2] for name in wire.get("capacity") or {}]
+    names += [name for taken in wire.get("consumesCounters") or () for name in taken.get("counters") or {}]
+    places = {int(found[1]) for name in names if (found := _SLICE.fullmatch(name))}
     if not places:
         return _WHOLE
     of = _SLICES_OF_A30 if "A30" in (string_of(wire, "productName") or "") else _SLICES

@@ -24,6 +24,7 @@ from dra_driver.views.schemas.parts import (
     record,
 )
 from dra_driver.views.schemas.selectors import FINDING, GIVEN, MISS, SELECTOR
+from dra_driver.views.schemas.worlds import MOMENT
 
 _STATE = one_of("free", "held", "tainted", "withheld")
 _PART = record(
@@ -150,3 +151,4 @@ CLAIM_PAGE: dict[str, Wire] = {
     "users": TEXTS,
     "containers": list_of(record(pod=TEXT, phase=MAYBE_TEXT, node=MAYBE_TEXT, container=TEXT, health=TEXTS)),
 }
+WHAT_IF: dict[str, Wire] = {"now": list_of(MOMENT), "then": list_of(MOMENT), "kubernetes": TEXT}

@@ -24,6 +24,7 @@ from dra_driver.views.schemas.console import (
     FLEET_PAGE,
     FLEET_SUMMARY,
     SELECTOR_PLAY,
+    WHAT_IF,
 )
 from dra_driver.views.schemas.fleets import BRANCH, BRANCHES, HOLDER, NODE_FIGURES, UNSEEN
 from dra_driver.views.schemas.others import (
@@ -109,6 +110,7 @@ _CONTENTS: dict[DocumentKind, dict[str, Wire]] = {
     DocumentKind.DEVICE_PAGE: DEVICE_PAGE,
     DocumentKind.CLAIMS_PAGE: CLAIMS_PAGE,
     DocumentKind.CLAIM_PAGE: CLAIM_PAGE,
+    DocumentKind.WHAT_IF: WHAT_IF,
     DocumentKind.SELECTOR_PLAY: SELECTOR_PLAY,
     DocumentKind.CLAIMS_IN_USE: {
         "driver": TEXT,

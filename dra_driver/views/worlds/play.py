@@ -60,11 +60,11 @@ class Play:
 
 def moments_document(moments: Sequence[Moment], rearrangements: Sequence[Rearrangement]) -> OutputDocument:
     """Return the document of all moments, and of the moves that would make room in the end."""
-    content = {"moments": [_document(moment) for moment in moments], "rearrangements": plain(rearrangements)}
+    content = {"moments": [moment_document(moment) for moment in moments], "rearrangements": plain(rearrangements)}
     return OutputDocument(DocumentKind.SIMULATION, content)
 
 
-def _document(moment: Moment) -> Wire:
+def moment_document(moment: Moment) -> Wire:
     """Return the document of a moment. Shares are rounded, because they are results of divisions."""
     event, usage = moment.event, moment.usage
     jobs = [job.name for job in event.jobs]

@@ -80,7 +80,7 @@ def read_scenario(
     rules = settle_rules(world, version, {**gates, **given}, mig)
     add_profiles(world, [f"{name}={count}" for name, count in fleet.items()])
     world.complete()
-    events = tuple(_event(entry, number, world, folder) for number, entry in enumerate(timeline, 1))
+    events = tuple(event_of(entry, number, world, folder) for number, entry in enumerate(timeline, 1))
     return Scenario(world, events, tuple(map(str, fleet))), rules
 
 
@@ -169,7 +169,8 @@ def _without_allocation(claim: Wire) -> Wire:
     return {key: value for key, value in claim.items() if key != "status"}
 
 
-def _event(entry: Any, number: int, world: World, folder: Path) -> TimelineEvent:
+def event_of(entry: Any, number: int, world: World, folder: Path) -> TimelineEvent:
+    """Return an entry of a timeline as an event; files that it names lie in `folder`. Raises: InputError."""
     if not isinstance(entry, dict) or len(entry) != 1:
         raise InputError("scenario", f"timeline entry {number} is not one KIND: …", hint=", ".join(KINDS))
     [(kind, what)] = entry.items()

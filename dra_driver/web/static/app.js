@@ -6,11 +6,13 @@ import { h, number, replace } from "./dom.js";
 import { fleetPage } from "./fleet.js";
 import { playgroundPage } from "./playground.js";
 import { onSummary } from "./summary.js";
+import { whatIfPage } from "./what-if.js";
 
 const PAGES = [
   { name: "fleet", title: "Fleet", key: "f", open: fleetPage },
   { name: "claims", title: "Claims", key: "c", open: claimsPage },
   { name: "playground", title: "Selectors", key: "s", open: playgroundPage },
+  { name: "what-if", title: "What if", key: "w", open: whatIfPage },
 ];
 
 const main = document.getElementById("main");
@@ -111,7 +113,8 @@ on("cluster", (fault) => announce(fault ? `The cluster does not answer; what is 
 on("version", () => { link.textContent = "live"; });
 onSummary((summary) => {
   const title = summary.gates || "the gates have the version's defaults";
-  replace(document.getElementById("source"), h("span", { title }, `${summary.source} · Kubernetes ${summary.kubernetes}`));
+  const source = summary.source.split(", ").map((one) => one.split("/").pop()).join(", ");
+  replace(document.getElementById("source"), h("span", { title: `${summary.source}; ${title}` }, `${source} · Kubernetes ${summary.kubernetes}`));
 });
 
 addEventListener("hashchange", () => {

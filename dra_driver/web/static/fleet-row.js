@@ -23,8 +23,8 @@ function drawPart(part, tile) {
   const element = h("div", { class: `part state-${part.state}${isDim ? " dim" : ""}` });
   element.style.left = `${part.start * 100}%`;
   element.style.width = `calc(${part.size * 100}% - ${part.size < 1 ? 1 : 0}px)`;
-  const text = part.holders.length ? part.holders[0].split("/").pop() : tile.parts.length > 1 ? part.label : busOf(tile);
-  if (text && part.size >= 0.24) element.append(h("span", {}, text));
+  const text = part.holders.length ? part.holders[0].split("/").pop() : tile.parts.length === 1 ? busOf(tile) : part.device ? part.label : "";
+  if (text) element.append(h("span", { class: text.length > 3 ? "long" : "" }, text));
   return element;
 }
 

@@ -10,6 +10,7 @@ import { claimTemplate, deviceClass } from "./manifests.js";
 
 const VERSIONS = ["", "1.34", "1.35", "1.36", "1.37"];
 const GATES = ["DRAConsumableCapacity", "DRAListTypeAttributes"];
+const FEW = 16; // devices that do not match, shown without being asked for
 const VERDICTS = [["match", "match", "✓"], ["noMatch", "do not match", "✗"], ["abort", "abort scheduling", "!"]];
 
 export function playgroundPage(main, parameters) {
@@ -108,11 +109,14 @@ export function playgroundPage(main, parameters) {
       title: one.error ?? word, "aria-label": `${one.device}: ${word}`,
       onclick: (event) => choose(event.currentTarget, { node: row.node, pool: one.pool, device: one.device }),
     }, `${sign} ${one.device}`)));
+    const refused = row.noMatch.length > FEW ? devices.splice(row.match.length, row.noMatch.length) : [];
     const hidden = VERDICTS.reduce((sum, [kind]) => sum + row.counts[kind] - row[kind].length, 0);
     return h("div", {},
       h("div", {}, h("b", {}, row.node), row.like ? h("span", { class: "muted" }, ` and ${plural(row.like, "node")} like it`) : null,
         h("span", { class: "muted" }, `  ${row.counts.match} of ${row.counts.match + row.counts.noMatch + row.counts.abort} match`)),
-      h("div", { class: "devices" }, devices, hidden ? h("span", { class: "muted" }, `and ${number(hidden)} more`) : null));
+      h("div", { class: "devices" }, devices),
+      refused.length ? h("details", { class: "refused" }, h("summary", {}, `${number(row.counts.noMatch)} do not match`), h("div", { class: "devices" }, refused)) : null,
+      h("div", { class: "devices" }, hidden ? h("span", { class: "muted" }, `and ${number(hidden)} more`) : null));
   }
 
   const isChosen = (node, one) => chosen && chosen.node === node && chosen.pool === one.pool && chosen.device === one.device;

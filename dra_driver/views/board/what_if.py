@@ -1,0 +1,121 @@
+"""What if: the scheduler's timeline after a change, beside the one without it. Nothing is changed anywhere.
+
+In: a board and a `Change`: objects that arrive, nodes that come, go or are cut otherwise. Out: the document of both
+timelines. Pods that run are known by their claims alone: where they may run otherwise is not considered.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dra_driver.allocation.simulation.timeline import TimelineEvent
+from dra_driver.hardware.simulated import profile_names
+from dra_driver.model.errors import InputError
+from dra_driver.model.wire import Wire
+from dra_driver.views.board.board import Board
+from dra_driver.views.envelope import DocumentKind, OutputDocument
+from dra_driver.views.fleet.profile_nodes import read_count
+from dra_driver.views.worlds.play import Play, moment_document
+from dra_driver.views.worlds.reading import world_of_files
+from dra_driver.views.worlds.scenario import Scenario, arrivals, event_of
+from dra_driver.views.worlds.simulated_nodes import add_profiles
+from dra_driver.views.worlds.world import World
+
+MOST_TEXT = 1 << 20  # characters of pasted objects
+_MOST_EVENTS, _MOST_NODES = 200, 20_000
+_PASTED = "pasted.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What is different: `added` are PROFILE or PROFILE=COUNT, `recut` pairs of a node and the profile it becomes."""
+
+    objects: str = ""
+    added: tuple[str, ...] = ()
+    drained: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+    recut: tuple[tuple[str, str], ...] = ()
+
+    def check(self) -> None:
+        """Check what only files of a person may be: profiles are the shipped ones. Raises: InputError."""
+        for given in (*self.added, *(profile for _, profile in self.recut)):
+            name, count = read_count(given)
+            if name not in profile_names() or count > _MOST_NODES:
+                hint = f"shipped profiles: {', '.join(profile_names())}; at most {_MOST_NODES:,} nodes"
+                raise InputError("profile", f"{given[:80]!r} is no profile with a count", hint=hint)
+        if len(self.drained) + len(self.lost) + len(self.recut) > _MOST_EVENTS:
+            raise InputError("too-large", f"at most {_MOST_EVENTS} changes are played")
+
+
+def what_if(board: Board, change: Change) -> OutputDocument:
+    """Return the document of both timelines. Raises: InputError for objects or names that can't be used."""
+    change.check()
+    before = list(_moments(board, Change(objects=change.objects), ()))
+    events = [TimelineEvent("drain", node) for node in change.drained]
+    events += [TimelineEvent("lose", device) for device in change.lost]
+    after = list(_moments(board, change, events))
+    content = {"now": before, "then": after, "kubernetes": board.rules.kubernetes}
+    return OutputDocument(DocumentKind.WHAT_IF, content)
+
+
+def _moments(board: Board, change: Change, events: Sequence[TimelineEvent]) -> Iterator[Wire]:
+    world = board.snapshot()
+    _paste(world, change.objects)
+    add_profiles(world, change.added)
+    world.objects["Pod"] += _running(board)
+    world.complete()
+    pairs = [{"replace": {"node": node, "fleet": profile}} for node, profile in change.recut]
+    changed = [*events, *(event_of(one, number, world, Path()) for number, one in enumerate(pairs, 1))]
+    known = {node["metadata"]["name"] for node in world.of("Node")}
+    for one in changed:
+        if one.target.partition("/")[0] not in known:
+            raise InputError("missing", f"{one.kind}: there is no node {one.target.partition('/')[0][:253]}")
+    play = Play(Scenario(world, (*changed, arrivals(world)), change.added), board.rules)
+    for moment in play.moments(play.beginning()):
+        yield moment_document(moment)
+    world.refuse_strangers()
+
+
+def _paste(world: World, text: str) -> None:
+    """Add pasted objects to a world, read as a file is. Raises: InputError."""
+    if len(text) > MOST_TEXT:
+        raise InputError("too-large", f"at most {MOST_TEXT >> 20} Mi characters can be pasted")
+    if not text.strip():
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / _PASTED
+        path.write_text(text)
+        try:
+            coming = world_of_files([str(path)])
+        except InputError as fault:
+            fault.message = fault.message.replace(f"{folder}/", "")
+            raise
+    for kind, objects in coming.objects.items():
+        world.objects[kind] += objects
+    world.templates += coming.templates
+    world.strangers += coming.strangers
+
+
+def _running(board: Board) -> list[Wire]:
+    """Return the pods that use allocated claims, as far as the claims know them, unless they are on the board."""
+    nodes = {one["spec"]["pool"]["name"]: one["spec"].get("nodeName") for one in board.of("ResourceSlice")}
+    found: dict[tuple[str, str], Wire] = {}
+    for claim in board.of("ResourceClaim"):
+        status, namespace = claim.get("status") or {}, claim["metadata"].get("namespace") or "default"
+        results = ((status.get("allocation") or {}).get("devices") or {}).get("results") or ()
+        node = next((nodes[one["pool"]] for one in results if nodes.get(one["pool"])), None)
+        for user in status.get("reservedFor") or () if node else ():
+            key = namespace, str(user.get("name"))
+            if board.find("Pod", *key) is None:
+                entries = found.setdefault(key, _bound(*key, str(node)))["spec"]["resourceClaims"]
+                entries.append({"name": f"claim-{len(entries)}", "resourceClaimName": claim["metadata"]["name"]})
+    return list(found.values())
+
+
+def _bound(namespace: str, name: str, node: str) -> Wire:
+    metadata = {"namespace": namespace, "name": name}
+    spec: Wire = {"nodeName": node, "resourceClaims": []}
+    return {"kind": "Pod", "metadata": metadata, "spec": spec, "status": {"phase": "Running"}}

@@ -1,0 +1,100 @@
+// What if: a change, and the scheduler's timeline with and without it.
+
+import { permalink } from "./address.js";
+import { ask, isOld } from "./api.js";
+import { h, plural, replace } from "./dom.js";
+import { drawUsage } from "./usage-plot.js";
+
+const EXAMPLE = `apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata:
+  name: two-gpus
+spec:
+  devices:
+    requests:
+    - name: gpus
+      exactly:
+        deviceClassName: gpu.nvidia.com
+        count: 2
+`;
+const FIELDS = [
+  ["added", "Nodes added", "dgx-h100=2, l40s"],
+  ["drained", "Nodes drained", "node-1, node-2"],
+  ["lost", "Devices lost", "node-1/gpu-0000-1b-00-0"],
+  ["recut", "Nodes that become another", "node-1=mixed"],
+];
+const MOST = 60;
+
+const split = (text) => text.split(/[\s,]+/).filter(Boolean);
+
+function grouped(waiting) {
+  const found = new Map();
+  for (const one of waiting) found.set(one.reason, [...(found.get(one.reason) ?? []), one.job]);
+  return [...found];
+}
+
+function drawMoment(moment) {
+  const { usage } = moment;
+  return h("div", { class: "card" },
+    h("h3", {}, moment.message),
+    h("div", { class: "muted" }, `${Math.round(usage.held * 10) / 10} of ${plural(usage.devices, "device")} held`),
+    moment.evicted.length ? h("div", { class: "warn" }, `evicted: ${moment.evicted.slice(0, MOST).join(", ")}`) : null,
+    moment.placed.slice(0, MOST).map((one) => h("div", {}, h("span", { class: "good" }, "✓ "), h("b", {}, one.job), ` on ${one.node}: `, h("span", { class: "mono" }, one.devices.map((name) => name.split("/").pop()).join(", ")))),
+    moment.placed.length > MOST ? h("div", { class: "muted" }, `and ${moment.placed.length - MOST} more placed`) : null,
+    grouped(moment.waiting).map(([reason, jobs]) => h("div", {}, h("span", { class: "bad" }, "✗ "), h("b", {}, jobs.slice(0, 8).join(", ")),
+      jobs.length > 8 ? ` and ${jobs.length - 8} more` : "", jobs.length > 1 ? " wait: " : " waits: ", reason)));
+}
+
+function sentence(found) {
+  const last = (moments) => moments.at(-1);
+  const [now, then] = [last(found.now), last(found.then)];
+  const waits = (moment) => new Set(moment?.waiting.map((one) => one.job) ?? []);
+  const [before, after] = [waits(now), waits(then)];
+  const freed = [...before].filter((job) => !after.has(job));
+  const stuck = [...after].filter((job) => !before.has(job));
+  const parts = [];
+  if (freed.length) parts.push(`${freed.slice(0, 5).join(", ")}${freed.length > 5 ? " and others" : ""} would no longer wait`);
+  if (stuck.length) parts.push(`${stuck.slice(0, 5).join(", ")}${stuck.length > 5 ? " and others" : ""} would wait`);
+  return parts.length ? `With the change, ${parts.join("; ")}.` : `The change makes no difference to what waits (${plural(after.size, "waits", "wait")}).`;
+}
+
+export function whatIfPage(main, parameters) {
+  const values = Object.fromEntries(FIELDS.map(([name]) => [name, parameters.get(name) ?? ""]));
+  const objects = h("textarea", { rows: "14", spellcheck: "false", class: "mono pasted", "aria-label": "Pods and claims, as YAML" });
+  objects.value = parameters.get("objects") ?? EXAMPLE;
+  const out = h("div", { class: "verdicts", role: "region", "aria-label": "Timelines", tabindex: "0" },
+    h("p", { class: "muted" }, "Nothing is changed in any cluster: the scheduler's own rules are played on what is known now."));
+  const button = h("button", { class: "first", type: "submit" }, "Play it");
+  let plot = null;
+
+  async function run(event) {
+    event?.preventDefault();
+    permalink("what-if", { ...values, objects: objects.value === EXAMPLE ? "" : objects.value });
+    button.disabled = true;
+    try {
+      const question = { objects: objects.value, ...Object.fromEntries(FIELDS.map(([name]) => [name, split(values[name])])) };
+      const found = await ask("what-if", question, { post: true, lane: "what-if" });
+      plot?.close();
+      plot = drawUsage(found);
+      replace(out,
+        h("div", { class: "message good", role: "status" }, sentence(found)),
+        found.now.length + found.then.length > 2 ? plot.element : null,
+        h("div", { class: "both" },
+          h("section", {}, h("h2", {}, "As it is"), found.now.map(drawMoment)),
+          h("section", {}, h("h2", {}, "With the change"), found.then.map(drawMoment))));
+      if (plot.element.isConnected) plot.paint();
+    } catch (error) {
+      if (!isOld(error)) replace(out, h("div", { class: "message bad", role: "alert" }, error.message, error.hint ? ` (${error.hint})` : ""));
+    } finally {
+      button.disabled = false;
+    }
+  }
+
+  replace(main, h("form", { class: "bench", onsubmit: run },
+    h("h1", {}, "What if"),
+    h("label", { class: "stack" }, "Pods and claims that arrive", objects),
+    FIELDS.map(([name, title, hint]) => h("label", { class: "stack" }, title,
+      h("input", { type: "text", class: "mono", placeholder: hint, value: values[name], spellcheck: "false", oninput: (event) => { values[name] = event.target.value; } }))),
+    h("div", {}, button)), out);
+  return () => plot?.close();
+}

@@ -1,0 +1,76 @@
+"""The pictures of docs/console.md and the README, taken anew.
+
+    python -m tests.browser.support.pictures FOLDER
+
+In: a Chromium. Out: a PNG for each page, in light and dark.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import sync_playwright
+
+from tests.browser.support.scene import write_scene
+from tests.support.console_process import running_console
+
+SELECTOR = """device.driver == "gpu.nvidia.com" &&
+  device.attributes["gpu.nvidia.com"].productName.contains("H100") &&
+  device.capacity["gpu.nvidia.com"].memory.isGreaterThan(quantity("40Gi"))"""
+
+
+def fleet(page: Any) -> None:
+    page.locator(".tile:has(.state-held)").nth(3).click()
+    page.wait_for_selector(".panel .card")
+
+
+def claims(page: Any) -> None:
+    page.locator(".claim").first.click()
+    page.wait_for_selector(".reasons")
+
+
+def playground(page: Any) -> None:
+    page.locator(".cm-content").click()
+    page.keyboard.press("Control+A")
+    page.keyboard.insert_text(SELECTOR)
+    page.wait_for_selector('.outcome:has-text("match")')
+    page.locator(".device.match").first.click()
+    page.wait_for_selector(".tree")
+
+
+def what_if(page: Any) -> None:
+    page.get_by_label("Nodes added").fill("dgx-h100=1")
+    page.get_by_role("button", name="Play it").click()
+    page.wait_for_selector(".both")
+
+
+PAGES = {
+    "fleet": (".tile", fleet),
+    "claims": (".claim", claims),
+    "playground": (".device", playground),
+    "what-if": ("textarea", what_if),
+}
+
+
+def main(folder: Path) -> None:
+    with tempfile.TemporaryDirectory() as scratch, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+        scene = write_scene(Path(scratch))
+        for scheme in ("light", "dark"):
+            with running_console("-f", scene, "--kubernetes", "1.36") as console:
+                page = browser.new_context(viewport={"width": 1280, "height": 760}, color_scheme=scheme).new_page()
+                page.goto(console.address)
+                page.wait_for_selector(".tile")
+                for name, (seen, prepare) in PAGES.items():
+                    page.evaluate(f"location.hash = '#/{name}'")
+                    page.wait_for_selector(seen)
+                    prepare(page)
+                    page.wait_for_timeout(400)
+                    page.screenshot(path=folder / f"{name}-{scheme}.png")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
