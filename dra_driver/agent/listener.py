@@ -25,6 +25,9 @@ class Listener(Protocol):
     def health_changed(self, taints: DeviceTaints) -> None:
         """Handle the taints that the devices have now."""
 
+    def validation_changed(self) -> None:
+        """Handle that other devices than before are held back, or have failed a test."""
+
     def answered(self, rpc: str, seconds: float, code: str) -> None:
         """Handle that a call of the kubelet was answered for one claim."""
 

@@ -89,7 +89,7 @@ class NodeAgent:
         parts.scanner.stop()
         if self._page:
             self._page.stop()
-        keepers = [part for part in (parts.health, parts.remediation) if part is not None]
+        keepers = [part for part in (parts.health, parts.gate, parts.remediation) if part is not None]
         is_needed = not self._is_ledger_empty() or any(part.is_needed for part in keepers)
         self._node.ledger.close()
         self._folder.leave(is_needed=is_needed)
@@ -116,6 +116,8 @@ class NodeAgent:
         if self._parts.declared_mig.is_declared or not self._has_looked:
             self._has_looked = True  # undo what had to wait for the first look at the hardware
             self._parts.reaper.look_now()
+        if self._parts.gate is not None:
+            self._parts.gate.refresh()
         if self._parts.health is not None:
             self._parts.health.refresh()
         self._publish()
@@ -137,6 +139,10 @@ class NodeAgent:
             self._parts.claim_status.health_changed(taints)
         if self._parts.remediation is not None:
             self._parts.remediation.wake()
+
+    def validation_changed(self) -> None:
+        """Offer what is not held back any more."""
+        self._publish()
 
     def driver_changed(self) -> None:
         """Restart the process, because only a new one can use the new driver's library."""
@@ -172,6 +178,8 @@ class NodeAgent:
 
     def role_gained(self) -> None:
         """Publish and tidy for this node from now on; the first write already has what is known about health."""
+        if self._parts.gate is not None:
+            self._parts.gate.start()
         if self._parts.remediation is not None:
             self._parts.remediation.load()
         if self._parts.health is not None:
@@ -197,6 +205,8 @@ class NodeAgent:
         self._parts.publisher.stop()
         if self._parts.health is not None:
             self._parts.health.stop()
+        if self._parts.gate is not None:
+            self._parts.gate.stop()
 
     def tidy(self) -> int:
         """Check other software on the node, remove sockets of instances that died, and partition GPUs as declared."""

@@ -10,12 +10,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
+from dra_driver.agent.device_places import place_of
 from dra_driver.agent.device_users import DeviceUsers
 from dra_driver.agent.fault_events import FAULT_REASON, HELD_BACK_REASON, DeviceNews, FaultEvents
 from dra_driver.agent.listener import Listener
+from dra_driver.agent.validation_gate import ValidationGate
 from dra_driver.hardware.evidence import XidReport
 from dra_driver.hardware.facts import Facts
 from dra_driver.hardware.port import HealthReporter
@@ -28,7 +30,6 @@ from dra_driver.health.policy import HealthPolicy, HeldBack, Verdict
 from dra_driver.health.spreading import DevicePlace, is_within, taints_of, verdicts_of
 from dra_driver.health.store import HealthStore
 from dra_driver.health.xid_table import row_of
-from dra_driver.inventory.device import Device
 from dra_driver.inventory.offering import CurrentInventory
 from dra_driver.plugin.kubelet.health_stream import DeviceReport, DeviceState, HealthStream
 
@@ -57,6 +58,7 @@ class NodeHealth:
         listener: Listener,
         events: FaultEvents,
         users: DeviceUsers,
+        gate: ValidationGate | None,
     ) -> None:
         self._policy = policy
         self._budget = self._budget_of(slots, node, HealthStore(folder)) if slots else None
@@ -71,6 +73,7 @@ class NodeHealth:
             boot_id=boot_id,
             changed=self.refresh,
             application_error=self._tell_of_application,
+            failed_tests=gate.failed if gate else _no_tests,
         )
         self._is_running = self._is_starting = False
         self._began = 0.0
@@ -187,7 +190,7 @@ class NodeHealth:
         return EvictionBudget(slots, node=node, store=store, changed=self.refresh, alert=alert)
 
     def _places(self) -> Mapping[str, DevicePlace]:
-        return {device.name: _place(device) for device in self._inventory.current.offering.every()}
+        return {device.name: place_of(device) for device in self._inventory.current.offering.every()}
 
     def _tell_faults(self, verdicts: Mapping[str, tuple[Verdict, ...]]) -> None:
         blocking: dict[tuple[Subject, str], DeviceNews] = {}
@@ -225,13 +228,8 @@ def read_policy(path: Path | None) -> HealthPolicy:
     return read_health_policy(path)
 
 
-def _place(device: Device) -> DevicePlace:
-    at = None
-    if device.cut is not None:
-        at = (device.cut.profile.gi_profile_id, device.cut.start)
-    elif device.partition is not None:
-        at = (device.partition.gi_profile_id, device.partition.start)
-    return DevicePlace(device.name, device.gpu.pci_address, at, device.shared_name)
+def _no_tests(_: Iterable[Fault]) -> Mapping[Subject, str]:
+    return {}
 
 
 def _report(pool: str, name: str, verdicts: tuple[Verdict, ...]) -> DeviceReport:

@@ -3,7 +3,8 @@
     hardware ──facts──► judge ──► inventory ──► decide ──► current ──► slices
 
 `judge` decides how facts become devices: MIG on demand or as it is, whose partitions are whose, what is shared, what
-claims hold. `decide` leaves out what other software on the node hands out or holds. `current` adapts the rest to what
+claims hold. `decide` leaves out what other software on the node hands out or holds, and what has to pass a test
+first. `current` adapts the rest to what
 the API server keeps. Devices that claims hold or were just given stay offered: before anything is withdrawn, the claims
 that the ledger does not know are looked up. Nothing on the node is changed here.
 """
@@ -14,6 +15,7 @@ import logging
 import threading
 from collections.abc import Hashable
 from dataclasses import replace
+from typing import Protocol
 
 from dra_driver.agent.neighbours import Neighbours
 from dra_driver.agent.node_inventory import FIRST_LOOK, Findings, NodeInventory
@@ -21,7 +23,7 @@ from dra_driver.agent.sharing_rules import CurrentSharingRules
 from dra_driver.hardware.facts import Facts, GpuFacts
 from dra_driver.inventory.mig.partitions import MigPolicy, Ownership
 from dra_driver.inventory.mig.words import how_offered
-from dra_driver.inventory.offering import ALL_KEPT, NOTHING, KeptFields, Offering
+from dra_driver.inventory.offering import ALL_KEPT, NOTHING, Inventory, KeptFields, Offering
 from dra_driver.kube.events import NodeEvents
 from dra_driver.model.errors import ApiError, DriverError, LedgerError, NodeError, Retry
 from dra_driver.model.names import gpu_name, partition_name, replicated_name
@@ -35,6 +37,13 @@ log = logging.getLogger(__name__)
 NOT_ON_DEMAND = "MigNotOnDemand"
 
 
+class HoldingBack(Protocol):
+    """Holds devices back that are not offered yet."""
+
+    def held_back(self, inventory: Inventory) -> frozenset[str] | None:
+        """Return the names of these devices of an inventory; None while that is not known."""
+
+
 class NodeOffer:
     """Decides what one node offers. `judge` belongs to one thread; any thread may call the other methods."""
 
@@ -46,12 +55,13 @@ class NodeOffer:
         allocated: AllocatedDevices,
         sharing: CurrentSharingRules,
         neighbours: Neighbours,
+        gate: HoldingBack | None,
         events: NodeEvents,
         is_mig_dynamic: bool,
         has_all_profiles: bool,
     ) -> None:
         self._inventory, self._owners, self._given = inventory, owners, allocated
-        self._sharing, self._neighbours, self._events = sharing, neighbours, events
+        self._sharing, self._neighbours, self._events, self._gate = sharing, neighbours, events, gate
         self._is_dynamic, self._with_all = is_mig_dynamic, has_all_profiles
         self._ownership = Ownership()
         self._allocated: frozenset[str] = frozenset()  # the last answer of the API, kept while placements are withdrawn
@@ -136,11 +146,12 @@ class NodeOffer:
                 decided = None
             elif neighbours.is_serving:
                 decided = NOTHING
-            elif self._is_unsure:  # a device that a claim may have been given is never withdrawn
-                return False
+            elif self._is_unsure or (held_back := self._held_back(inventory)) is None:
+                return False  # a device that a claim may have been given is never withdrawn
             else:
                 neighbours.meet(inventory)
-                decided = replace(inventory.offering.narrowed(neighbours.offer), taints=self._taints)
+                offering = inventory.offering.narrowed(neighbours.offer).without(held_back)
+                decided = replace(offering, taints=self._taints)
             before, self._decided = self._decided, (decided,)
             return before != self._decided
 
@@ -158,11 +169,17 @@ class NodeOffer:
                 self._allocated = self._given.names()
                 self._tell_not_on_demand()
                 standing = self._inventory.holding(self._allocated).offering
-                decided = replace(standing.narrowed(self._neighbours.offer), taints=decided.taints)
+                held_back = self._held_back(self._inventory.current) or ()
+                offering = standing.narrowed(self._neighbours.offer).without(held_back)
+                decided = replace(offering, taints=decided.taints)
             in_use = self._in_use() if not keeps.taints and decided.blocked() else ()
         except (NodeError, LedgerError) as error:
             raise ApiError("given-unknown", str(error), retry=Retry.NOW) from error
         return decided.for_server(keeps, in_use=in_use)
+
+    def _held_back(self, inventory: Inventory) -> frozenset[str] | None:
+        """Return the devices that have to pass a test first; None while that is not known."""
+        return self._gate.held_back(inventory) if self._gate is not None else frozenset()
 
     def claim_ended(self) -> bool:
         """Return whether the offer may have changed because a claim was unprepared."""

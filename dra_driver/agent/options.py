@@ -18,6 +18,7 @@ from dra_driver.model.errors import UsageError
 from dra_driver.model.names import check_driver_name, check_node_name, check_pod_uid, check_pool_name, is_dns_label
 from dra_driver.model.sharing import Tenants
 from dra_driver.model.vendors import registered
+from dra_driver.validation.setting import NO_VALIDATION, ValidationSetting, read_setting
 
 MOST_INTERVAL_SECONDS = 60
 
@@ -61,6 +62,7 @@ class Options:
     mps_tenants: Tenants = Tenants.ANY
     is_health_watched: bool = True
     health_policy: Path | None = None
+    validation: ValidationSetting = NO_VALIDATION
     telemetry: TelemetryOptions | None = None
     lease_namespace: str = "dra-driver"
     remediation: str = "off"
@@ -149,6 +151,14 @@ def _check_shareable(hardware: str) -> None:
         raise UsageError("hardware", f"--sharing-config: {vendor.title}'s GPUs are not shared", hint="leave it out")
 
 
+def _validation(values: Mapping[str, str]) -> ValidationSetting:
+    """Return how devices are tested. Raises: UsageError("usage.validate")."""
+    setting = read_setting(values["validate"])
+    if values["health"] == "off" and setting.level:
+        raise UsageError("validate", f"--validate={values['validate']:.80} needs --health=on")
+    return setting
+
+
 def options_of(values: Mapping[str, str]) -> Options:
     """Return the options for the values of the flags. Raises: UsageError."""
     check_pool_name(check_node_name(values["node_name"]), check_driver_name(values["driver_name"]))
@@ -179,6 +189,7 @@ def options_of(values: Mapping[str, str]) -> Options:
         mps_tenants=Tenants(values["mps_tenants"]),
         is_health_watched=values["health"] == "on",
         health_policy=Path(values["health_policy"]).absolute() if values["health_policy"] else None,
+        validation=_validation(values),
         telemetry=_telemetry(values),
         lease_namespace=_namespace(values["lease_namespace"]),
         remediation=_remediation(values),

@@ -45,10 +45,12 @@ from dra_driver.plugin.node_claims.gone_claims import GoneClaims
 from dra_driver.plugin.prepare.preparer import Preparer
 from dra_driver.plugin.repair.reaper import Chore, Reaper
 from dra_driver.plugin.repair.repair import Repair
+from dra_driver.validation.turn import ValidationTurn
 
 if TYPE_CHECKING:
     from dra_driver.agent.claim_status import ClaimStatus
     from dra_driver.agent.node_health import NodeHealth
+    from dra_driver.agent.validation_gate import ValidationGate
     from dra_driver.health.policy import HealthPolicy
     from dra_driver.kube.leases import LeaseSlots
     from dra_driver.metering.node_meter import NodeMeter
@@ -72,6 +74,7 @@ class Parts:
     abandoned: AbandonedPartitions
     reaper: Reaper
     role: NodeRole
+    gate: ValidationGate | None
     health: NodeHealth | None
     meter: NodeMeter | None
     claim_status: ClaimStatus | None
@@ -86,9 +89,10 @@ def join_parts(node: OpenedNode, listener: Listener) -> Parts:
         options.sharing_config, options.node, api=node.api, allocated=allocated, tenants=options.mps_tenants
     )
     neighbours = _neighbours(node, listener)
-    offer = _offer(node, inventory, allocated, sharing, neighbours)
+    gate = _gate(node, listener, inventory, allocated, neighbours)
+    offer = _offer(node, inventory, allocated=allocated, sharing=sharing, neighbours=neighbours, gate=gate)
     users = DeviceUsers(node.api, node.identity, node.ledger)
-    health = _health(node, inventory, listener, users)
+    health = _health(node, inventory, listener, users, gate)
     judge = CompletingJudge(offer, health) if health else offer
     own_changes = OwnChanges()
     scanner = Scanner(node.hardware, inventory, judge, own_changes=own_changes, listener=listener)
@@ -121,6 +125,7 @@ def join_parts(node: OpenedNode, listener: Listener) -> Parts:
             claims=node.claims,
         ),
         NodeRole(options.data_dir / "role.lock", listener),
+        gate,
         health,
         _meter(node, inventory),
         _claim_status(node, inventory, is_health_watched=health is not None),
@@ -131,9 +136,11 @@ def join_parts(node: OpenedNode, listener: Listener) -> Parts:
 def _offer(
     node: OpenedNode,
     inventory: NodeInventory,
+    *,
     allocated: AllocatedDevices,
     sharing: CurrentSharingRules,
     neighbours: Neighbours,
+    gate: ValidationGate | None,
 ) -> NodeOffer:
     return NodeOffer(
         inventory,
@@ -141,6 +148,7 @@ def _offer(
         allocated=allocated,
         sharing=sharing,
         neighbours=neighbours,
+        gate=gate,
         events=node.events,
         is_mig_dynamic=node.options.is_mig_dynamic,
         has_all_profiles=node.options.has_all_profiles,
@@ -176,13 +184,31 @@ def _claim_work(node: OpenedNode, inventory: NodeInventory, own_changes: OwnChan
             folders=NodeFolders(options.kubelet_dir / "pods", cgroups=Path(options.roots.sys) / "fs/cgroup"),
             own_changes=own_changes,
             supervisor=MpsClient(socket_path(options.data_dir)),
+            validation=ValidationTurn(options.data_dir),
             metadata=DeviceMetadata(options.cdi_root, options.driver),
             has_metadata=options.has_metadata,
         )
     )
 
 
-def _health(node: OpenedNode, inventory: NodeInventory, listener: Listener, users: DeviceUsers) -> NodeHealth | None:
+def _gate(
+    node: OpenedNode,
+    listener: Listener,
+    inventory: NodeInventory,
+    allocated: AllocatedDevices,
+    neighbours: Neighbours,
+) -> ValidationGate | None:
+    setting, options = node.options.validation, node.options
+    if setting.level is None or not options.is_health_watched or not isinstance(node.hardware, HealthReporter):
+        return None
+    from dra_driver.agent.node_validation import make_gate  # noqa: PLC0415 - only where it is wanted
+
+    return make_gate(node, setting, listener, inventory=inventory, allocated=allocated, neighbours=neighbours)
+
+
+def _health(
+    node: OpenedNode, inventory: NodeInventory, listener: Listener, users: DeviceUsers, gate: ValidationGate | None
+) -> NodeHealth | None:
     options = node.options
     if not options.is_health_watched or not isinstance(node.hardware, HealthReporter):
         return None
@@ -203,6 +229,7 @@ def _health(node: OpenedNode, inventory: NodeInventory, listener: Listener, user
         listener=listener,
         events=FaultEvents(node.api, users, node=options.node, driver=options.driver),
         users=users,
+        gate=gate,
     )
 
 

@@ -30,6 +30,7 @@ COMMANDS: dict[str, CommandEntry] = {
     "check-config": CommandEntry("check_config", "Check files for the agents before they are rolled out.", _CHANGE),
     "cordon": CommandEntry("health.cordon", "Take a device of this node out of use; its pods stay.", _CHANGE),
     "uncordon": CommandEntry("health.uncordon", "End the cordon of a device.", _CHANGE),
+    "validate": CommandEntry("health.validate", "Test devices of this node that nobody has.", _WHY),
     "health": CommandEntry("health.group", "Faults and cordons of this node; forget a GPU that is gone.", _WHY),
     "remediation": CommandEntry(
         "health.remediation", "What is done about GPUs that need a reset or a reboot; retry, give up.", _CHANGE

@@ -26,6 +26,7 @@ class FaultKey(enum.StrEnum):
     ROW_REMAP_FAILED = "row-remap-failed"
     NVLINK = "nvlink"
     FABRIC = "fabric"
+    UNVALIDATED = "unvalidated"
     ROW_REMAP_PENDING = "row-remap-pending"
     THERMAL = "thermal"
     THROTTLED = "throttled"
@@ -55,6 +56,7 @@ SENTENCES = {
     FaultKey.ROW_REMAP_FAILED: "a row of the GPU's memory could not be remapped: have the card replaced",
     FaultKey.NVLINK: "an NVLink that was up is down",
     FaultKey.FABRIC: "the NVLink fabric reports that the GPU is unhealthy",
+    FaultKey.UNVALIDATED: "a test of the device failed; dra-driver validate tests it again",
     FaultKey.ROW_REMAP_PENDING: "a row of the GPU's memory will be remapped at the next reset",
     FaultKey.THERMAL: "the GPU is so hot that it slows down",
     FaultKey.THROTTLED: "the hardware slows the GPU down",

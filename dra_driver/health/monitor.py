@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from dra_driver.hardware.evidence import BusState, HealthReport, XidReport
@@ -64,6 +64,8 @@ class HealthMonitor:
         boot_id: this boot's id.
         changed: called by the monitor's thread when faults or cordons have changed.
         application_error: called by that thread with an Xid that an application caused, once in each turn.
+        failed_tests: called in each turn with the faults; returns which devices failed a test, with the reason, or None
+            while that is not known.
     """
 
     def __init__(
@@ -77,12 +79,14 @@ class HealthMonitor:
         boot_id: str,
         changed: Callable[[], None],
         application_error: Callable[[Subject, XidReport], None] = lambda *_: None,
+        failed_tests: Callable[[Iterable[Fault]], Mapping[Subject, str] | None] = lambda _: {},
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._reporter, self._store, self._cordon_file, self._policy = reporter, store, cordons, policy
         self._forget_file = forget
         self._boot_id, self._changed, self._clock = boot_id, changed, clock
         self._application_error, self._started_at = application_error, clock()
+        self._failed_tests = failed_tests
         self._mutex = threading.Lock()  # guards the known GPUs, which the scanner's thread completes
         self._known = KnownGpus(reporter.bus_states)
         self._record = HealthRecord(boot_id)
@@ -154,6 +158,7 @@ class HealthMonitor:
         self._record.absorb(report, known, now)
         self._take_missing(missing, now)
         self._take_silence(report, known, now)
+        self._take_tests(now)
         self._tally.count(report.xids)
         self._report_applications(report, known)
         self._read_cordons()
@@ -193,6 +198,21 @@ class HealthMonitor:
             known = self._record.tracks.get((Subject(gpu), key))
             if known is None or not known.is_raised or known.good:
                 self._record.observe(Subject(gpu), Sign(key, is_bad=True), now)
+
+    def _take_tests(self, now: float) -> None:
+        """Record which devices failed a test."""
+        failed = self._failed_tests(self.now.faults)
+        if failed is None:
+            return
+        tracks = self._record.tracks
+        known = {subject: one for (subject, key), one in tracks.items() if key is FaultKey.UNVALIDATED}
+        for subject, track in known.items():
+            if track.is_raised and subject not in failed:
+                self._record.observe(subject, Sign(FaultKey.UNVALIDATED, is_bad=False), now)
+        for subject, reason in failed.items():
+            before = known.get(subject)
+            if before is None or not before.is_raised or before.good or before.value != reason:
+                self._record.observe(subject, Sign(FaultKey.UNVALIDATED, is_bad=True, value=reason), now)
 
     def _take_silence(self, report: HealthReport, known: Mapping[str, object], now: float) -> None:
         is_silent = report.silent_s >= SILENT_SECONDS

@@ -217,6 +217,13 @@ FLAGS: tuple[Flag, ...] = (
         "FILE",
     ),
     Flag(
+        "--validate",
+        "0",
+        "how a device is tested before it is offered: none; 0: by what the vendor's library says; 1: a process of its "
+        "own uses it; 2: all of its memory and its copies too; or a command with an absolute path, run without a shell",
+        "LEVEL",
+    ),
+    Flag(
         "--telemetry",
         "basic",
         "off; basic: measure the GPUs and publish it at --metrics-address with claim and pod; full: the profiling "

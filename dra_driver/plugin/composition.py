@@ -39,6 +39,7 @@ from dra_driver.plugin.prepare.preparer import Preparer
 from dra_driver.plugin.prepare.running_pods import PROC
 from dra_driver.plugin.prepare.waiting import InterruptiblePause
 from dra_driver.plugin.repair.repair import Repair
+from dra_driver.validation.turn import ValidationTurn
 
 PODS_DIR = Path("/var/lib/kubelet/pods")
 CGROUPS = Path("/sys/fs/cgroup")
@@ -77,6 +78,7 @@ class ClaimSurroundings:
         folders: where pods, processes and cgroups are seen.
         own_changes: a GPU is added to it before and after each change of its MIG mode or partitions.
         metadata: the folder of the files that tell containers about their devices.
+        validation: the turn of tests of devices, which a claim ends.
         has_metadata: whether such files are written; what was written before is removed in any case.
         supervisor: keeps the MPS daemons; if it is None, claims that ask for MPS are refused.
     """
@@ -91,6 +93,7 @@ class ClaimSurroundings:
     gone: GoneClaims
     folders: NodeFolders = NodeFolders()
     metadata: DeviceMetadata
+    validation: ValidationTurn
     has_metadata: bool = False
     own_changes: OwnChanges = field(default_factory=OwnChanges)
     supervisor: MpsSupervisor | None = None
@@ -185,6 +188,7 @@ def _preparer(
         undo=undo,
         wait=DeviceWait(ledger, boot_id, undoing.pause, undo=undo, guard=undoing.guard),
         late_pods=late_pods,
+        validation=here.validation,
     )
 
 

@@ -1,8 +1,8 @@
 """The turn: one test at a time on a node, and what a claim does that arrives meanwhile.
 
-In: the folder that the agents and commands of a node share. Out: the right to test one GPU, or the certainty that no
-test of it runs. Whoever has the turn holds a lock on one file, in which its GPU and its process stand. The process of
-the test holds the same lock, so a free lock means that no context is left, whoever was killed.
+In: the folder that the agents and commands of a node share. Out: the right to test one device, or the certainty that
+no test of it runs. Whoever has the turn holds a lock on one file, in which the device and the process stand. The
+process of the test holds the same lock, so a free lock means that no context is left, whoever was killed.
 
 A claim is recorded in the ledger before the turn is looked at, and a test looks at the ledger after it took the turn:
 so one of the two sees the other, without a lock that both would need.
@@ -30,14 +30,14 @@ _BYTES_MOST = 4096
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """What stands in the file: the GPU, by the name of its device, and the test's process, known by when it began."""
+    """What stands in the file: the device, by its name, and the test's process, known by when it began."""
 
-    gpu: str
+    device: str
     pid: int
     began: str
 
     def concerns(self, devices: Collection[str]) -> bool:
-        return any(name == self.gpu or name.startswith((f"{self.gpu}-", f"{self.gpu}/")) for name in devices)
+        return any(overlap(name, self.device) for name in devices)
 
     def kill(self) -> None:
         """End the process and its group, unless the pid is another process's by now."""
@@ -53,8 +53,8 @@ class _Mark:
 class HeldTurn:
     """The turn while it is held; `fd` is to be inherited by the test's process."""
 
-    def __init__(self, fd: int, gpu: str) -> None:
-        self.fd, self._gpu = fd, gpu
+    def __init__(self, fd: int, device: str) -> None:
+        self.fd, self._device = fd, device
         self._write("", 0)
 
     def started(self, pid: int) -> None:
@@ -63,7 +63,7 @@ class HeldTurn:
 
     def _write(self, began: str, pid: int) -> None:
         os.ftruncate(self.fd, 0)
-        os.pwrite(self.fd, (json.dumps({"gpu": self._gpu, "pid": pid, "began": began}) + "\n").encode(), 0)
+        os.pwrite(self.fd, (json.dumps({"device": self._device, "pid": pid, "began": began}) + "\n").encode(), 0)
 
 
 class ValidationTurn:
@@ -73,8 +73,11 @@ class ValidationTurn:
         self._path = folder / FILE_NAME
 
     @contextmanager
-    def take(self, gpu: str, patience_s: float) -> Iterator[HeldTurn]:
-        """Hold the turn for one GPU. Raises: NodeError("node.validation-busy", LATER) while another is tested."""
+    def take(self, device: str, patience_s: float) -> Iterator[HeldTurn]:
+        """Hold the turn for one device, by its name.
+
+        Raises: NodeError("node.validation-busy", LATER) while another is tested, NodeError("node.lock-file").
+        """
         try:
             fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
@@ -85,14 +88,14 @@ class ValidationTurn:
                 if time.monotonic() >= until:
                     raise NodeError("validation-busy", "another device is being tested", retry=Retry.LATER)
                 time.sleep(10 * _POLL_SECONDS)
-            yield HeldTurn(fd, gpu)
+            yield HeldTurn(fd, device)
             with suppress(OSError):
                 os.ftruncate(fd, 0)
         finally:
             os.close(fd)
 
     def interrupt(self, devices: Collection[str], patience_s: float = INTERRUPT_SECONDS) -> None:
-        """End a test of these devices, or of the GPUs that they are parts of, and wait until its process is gone.
+        """End a test of what these devices, by name, have a part in, and wait until its process is gone.
 
         Call this once the ledger says that the devices are held. Without a test it costs a few microseconds.
 
@@ -117,6 +120,15 @@ class ValidationTurn:
             os.close(fd)
 
 
+def overlap(one: str, other: str) -> bool:
+    """Return whether two devices are the same, or one is cut or shared from the other, by their names.
+
+    >>> overlap("gpu-0000-65-00-0", "gpu-0000-65-00-0-mig-1g10gb-19-2"), overlap("gpu-0000-65-00-0", "gpu-0000-65-00-1")
+    (True, False)
+    """
+    return one == other or one.startswith((f"{other}-", f"{other}/")) or other.startswith((f"{one}-", f"{one}/"))
+
+
 def began_at(pid: int) -> str:
     """Return when a process began, in the kernel's ticks; empty if there is none."""
     try:
@@ -137,12 +149,12 @@ def _read(fd: int) -> _Mark | None:
     """Return what stands in the file; None while it is being written."""
     try:
         wire = json.loads(os.pread(fd, _BYTES_MOST, 0))
-        return _Mark(str(wire["gpu"]), int(wire["pid"]), str(wire["began"]))
+        return _Mark(str(wire["device"]), int(wire["pid"]), str(wire["began"]))
     except (ValueError, KeyError, TypeError):
         return None
 
 
 def _hangs(mark: _Mark | None) -> PrepareError:
-    what = f"process {mark.pid} of the test of {mark.gpu}" if mark else "the test of a device"
+    what = f"process {mark.pid} of the test of {mark.device}" if mark else "the test of a device"
     hint = "the GPU may hang; the kubelet asks again"
     return PrepareError("validation-hangs", f"{what} was killed and does not end", hint=hint, retry=Retry.LATER)

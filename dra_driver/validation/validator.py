@@ -9,13 +9,11 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Protocol
 
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts
 from dra_driver.hardware.port import ComputeTested, Hardware
 from dra_driver.model.errors import DriverError
-from dra_driver.model.names import gpu_name
 from dra_driver.validation.child import ChildEnd, ChildOrder, TestChild
 from dra_driver.validation.judgement import judged, judged_command
 from dra_driver.validation.memory_cgroup import make_cgroup, room_below
@@ -29,6 +27,7 @@ from dra_driver.validation.result import (
     ValidationResult,
     ValidationVerdict,
 )
+from dra_driver.validation.tested_devices import tested_name
 from dra_driver.validation.turn import HeldTurn, ValidationTurn
 
 MEMORY_BYTES = 512 << 20  # of the machine's memory, for the process of one test
@@ -44,8 +43,8 @@ class DeviceHolders(Protocol):
     def holder_of(self, gpu: GpuFacts, partition: PartitionFacts | None) -> str:
         """Return who uses a device, in words; empty for nobody. This may ask the library and the kubelet."""
 
-    def claims_of(self, gpu: GpuFacts) -> str:
-        """Return which claims the ledger has for a GPU or parts of it, in words; empty for none. This is quick."""
+    def claims_of(self, device: str) -> str:
+        """Return which claims the ledger has for a device or parts of it, in words; empty for none. This is quick."""
 
     def fault_of(self, gpu: GpuFacts, partition: PartitionFacts | None) -> str:
         """Return what the vendor's library says is wrong with a device; empty for nothing."""
@@ -99,14 +98,19 @@ class Validator:
         if holder:
             return ValidationResult(COULD_NOT_RUN, level, HELD, holder)
         try:
-            with self._turn.take(gpu_name(gpu.pci_address), TURN_SECONDS) as turn:
-                holder = self._holders.claims_of(gpu)
+            with self._turn.take(device := tested_name(gpu, partition), TURN_SECONDS) as turn:
+                holder = self._holders.claims_of(device)
                 if holder:
                     return ValidationResult(COULD_NOT_RUN, level, HELD, holder)
                 return self._run(gpu, partition, level, turn, told)
         except DriverError as error:
             is_busy = error.code == "node.validation-busy"
             return ValidationResult(COULD_NOT_RUN, level, BUSY if is_busy else error.code, str(error))
+
+    def resume(self) -> None:
+        """Test again after `stop`."""
+        with self._mutex:
+            self._is_stopped = False
 
     def stop(self) -> None:
         """End the test under way, and begin none from now on."""
@@ -172,16 +176,6 @@ class Validator:
             self._child = None
             if cgroup is not None:
                 cgroup.remove()
-
-
-def command_of(text: str) -> tuple[str, ...]:
-    """Return the words of a command, which begins with an absolute path. Raises: ValueError."""
-    import shlex  # noqa: PLC0415 - only where a command is configured
-
-    words = tuple(shlex.split(text))
-    if not words or not Path(words[0]).is_absolute():
-        raise ValueError(f"{text!r:.80} does not begin with an absolute path")
-    return words
 
 
 def _replaced(word: str, values: Mapping[str, str]) -> str:

@@ -26,6 +26,7 @@ class DocumentKind(StrEnum):
     NODE_REMEDIATION = "NodeRemediation"
     CORDON = "Cordon"
     DEMO_RUN = "DemoRun"
+    VALIDATION = "Validation"
     CONFIG_CHECK = "ConfigCheck"
     DOCTOR_REPORT = "DoctorReport"
     SLICE_TREE = "SliceTree"

@@ -48,6 +48,7 @@ from tests.support.chart import CASES, CHART, OURS, PLUGINS, ROOT, objects, rend
         "deviceClasses.examples=some",
         "sharing.config.rule=4",
         "sharing.config.version=rules/v2",
+        "health.validate=often",
     ],
 )
 def test_a_value_that_makes_no_sense_is_refused_by_name(helm: str, wrong: str) -> None:
@@ -168,3 +169,20 @@ def test_every_value_is_described_and_in_the_table_of_the_page() -> None:
     command = [sys.executable, str(ROOT / "deploy" / "values_table.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("level", "limit"), [("0", "256Mi"), ("none", "256Mi"), ("1", "768Mi"), ("/usr/bin/diag", "768Mi")]
+)
+def test_tests_of_devices_get_room_below_the_agents_limit(helm: str, level: str, limit: str) -> None:
+    for more in ((), ("agent.runtimeClassName=nvidia",)):
+        found = objects(render(helm, f"health.validate={level}", *more))
+        (agent,) = (one["spec"]["template"]["spec"]["containers"][0] for one in found if one["kind"] == "DaemonSet")
+        variables = {one["name"]: one.get("value") for one in agent["env"]}
+        assert variables.get("VALIDATE", "0") == level
+        assert agent["resources"]["limits"]["memory"] == limit
+        wanted = "compute,utility" if limit == "768Mi" else "utility"
+        assert variables.get("NVIDIA_DRIVER_CAPABILITIES", wanted) == wanted
+    own = objects(render(helm, "health.validate=1", "agent.resources.limits.memory=2Gi"))
+    (agent,) = (one["spec"]["template"]["spec"]["containers"][0] for one in own if one["kind"] == "DaemonSet")
+    assert agent["resources"]["limits"]["memory"] == "2Gi"

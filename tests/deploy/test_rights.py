@@ -54,7 +54,14 @@ def mounts(found: list[dict]) -> dict[str, bool]:
 
 
 @pytest.mark.parametrize(
-    "values", [(), ("health.policy.version=health/v1",), ("health.enabled=false",), ("deviceMetadata=true",)]
+    "values",
+    [
+        (),
+        ("health.policy.version=health/v1",),
+        ("health.enabled=false",),
+        ("deviceMetadata=true",),
+        ("health.validate=2",),
+    ],
 )
 def test_health_and_metadata_bring_no_verb_and_no_mount(helm: str, values: tuple[str, ...]) -> None:
     found = objects(render(helm, *values))

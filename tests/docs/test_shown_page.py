@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "shown.md"
 COLUMNS = ("embedded", "fake NVIDIA library", "real Kubernetes", "recorded", "real GPU")
 NOT_SHOWN = "\u2013"
-LIBRARY = re.compile(r"fake_nvml|nvml_machine|fake_driver|tests\.hardware|NVML", re.IGNORECASE)
+LIBRARY = re.compile(r"fake_nvml|fake_cuda|nvml_machine|fake_driver|tests\.hardware|NVML", re.IGNORECASE)
 
 
 def rows() -> dict[str, dict[str, str]]:

@@ -11,10 +11,12 @@ import pytest
 
 from dra_driver.hardware.nvidia.hardware import NvidiaHardware
 from dra_driver.hardware.port import Roots
+from dra_driver.model.errors import UsageError
 from dra_driver.validation import validator as module
 from dra_driver.validation.result import ValidationLevel, ValidationVerdict
+from dra_driver.validation.setting import command_of
 from dra_driver.validation.turn import ValidationTurn
-from dra_driver.validation.validator import Validator, command_of
+from dra_driver.validation.validator import Validator
 from tests.support.facts import FULL_GPU, PARTITION
 from tests.support.fake_cuda import FakeCuda
 from tests.support.waiting import until
@@ -34,7 +36,7 @@ class Holders:
     def holder_of(self, gpu, partition):
         return self.holder
 
-    def claims_of(self, gpu):
+    def claims_of(self, device):
         return self.claims
 
     def fault_of(self, gpu, partition):
@@ -188,7 +190,7 @@ def test_a_command_gets_the_device_in_its_arguments_and_no_shell(bench):
     missing = bench.validator(command=("/no/such/program",)).validate(GPU, None, COMMAND)
     assert missing.verdict is COULD_NOT_RUN
     for text in ("nvidia-smi", "", "'"):
-        with pytest.raises(ValueError, match=r".+"):
+        with pytest.raises(UsageError):
             command_of(text)
 
 

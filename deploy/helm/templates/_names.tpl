@@ -138,3 +138,17 @@ kubernetes.io/os: linux
 {{- define "dra-driver.healthPort" -}}
 {{- if .Values.agent.healthPort -}}health{{- else if .Values.agent.metricsPort -}}metrics{{- end -}}
 {{- end -}}
+
+{{- /* Not empty where processes test GPUs (health.validate). */ -}}
+{{- define "dra-driver.tests" -}}
+{{- if and .Values.health.enabled (not (has (toString .Values.health.validate) (list "none" "0"))) }}true{{ end -}}
+{{- end -}}
+
+{{- /* The agent's resources; the default limit leaves no room for a process that tests a GPU. */ -}}
+{{- define "dra-driver.agentResources" -}}
+{{- $resources := deepCopy .Values.agent.resources -}}
+{{- if and (include "dra-driver.tests" .) (eq (toString (dig "limits" "memory" "" $resources)) "256Mi") -}}
+{{- $_ := set $resources.limits "memory" "768Mi" -}}
+{{- end -}}
+{{- toYaml $resources -}}
+{{- end -}}

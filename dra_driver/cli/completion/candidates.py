@@ -53,6 +53,7 @@ _BY_OPTION: Mapping[str, Source] = {
     "--device": _of_cluster("device"),
 }
 _FILES = {"-f", "--slices", "--kubeconfig", "--batch", "--bundle", "--sharing-config", "--examples"}
+_NODE_DEVICES = {"device", "devices"}  # arguments of commands about this node
 _FILE_ARGUMENTS = {"files", "scenario"}
 # `explain KIND NAME` and `explain KIND/NAME`: the kinds from which claims come.
 _EXPLAINED = ("claim", "pod", *WORKLOADS)
@@ -94,6 +95,8 @@ def complete_parameter(ctx: click.Context, parameter: click.Parameter, typed: st
         return _starting(source(ctx, typed), typed)
     if options & _FILES or parameter.name in _FILE_ARGUMENTS or isinstance(parameter.type, click.Path | click.File):
         return [CompletionItem(typed, type="file")]
+    if parameter.name in _NODE_DEVICES and isinstance(parameter, click.Argument):
+        return _starting(sources.node_gpus(), typed)
     if parameter.name == "words":
         return _explained(ctx, parameter, typed)
     return None

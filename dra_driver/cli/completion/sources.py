@@ -6,6 +6,7 @@ the deadline. At most one page of objects is read.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
@@ -27,6 +28,20 @@ def usual_kubeconfig() -> str | None:
     """Return the kubeconfig in the user's home, if there is one."""
     usual = Path.home() / ".kube" / "config"
     return str(usual) if usual.is_file() else None
+
+
+def node_gpus() -> Sequence[str]:
+    """Return the names of the GPUs that the agent of this node has seen; none after any failure."""
+    from dra_driver.health.known_gpus import read_gpus
+    from dra_driver.health.store import GPUS, HealthStore
+    from dra_driver.model.flags import resolve
+    from dra_driver.model.names import gpu_name
+
+    with suppress(Exception):
+        values = resolve({}, os.environ)
+        folder = Path(values["kubelet_plugins_directory_path"], values["driver_name"])
+        return sorted(gpu_name(gpu.pci_address) for gpu in read_gpus(HealthStore(folder).read().get(GPUS)))
+    return ()
 
 
 def names(kind: str, kubeconfig: str | None, namespace: str | None = None) -> Sequence[str]:

@@ -30,6 +30,7 @@ from dra_driver.plugin.prepare.device_wait import DeviceWait
 from dra_driver.plugin.prepare.planner import Planner
 from dra_driver.plugin.steps.step_run import StepRun
 from dra_driver.telemetry.logs import fields
+from dra_driver.validation.turn import ValidationTurn
 
 log = logging.getLogger(__name__)
 
@@ -48,9 +49,11 @@ class Preparer:
         undo: ClaimUndo,
         wait: DeviceWait,
         late_pods: LatePods,
+        validation: ValidationTurn,
     ) -> None:
         self._boot_id, self._ledger, self._locks, self._planner = boot_id, ledger, locks, planner
         self._effects, self._undo, self._wait, self._late_pods = effects, undo, wait, late_pods
+        self._validation = validation
 
     def prepare(self, namespace: str, name: str, uid: str, deadline: Deadline) -> tuple[PreparedDevice, ...]:
         """Make a claim's devices usable, and return the devices that the kubelet is to pass on.
@@ -165,6 +168,8 @@ class Preparer:
         """Carry out the steps and commit, unless that is recorded; after an error, undo them."""
         run = StepRun(intent.uid, intent.steps, self._ledger, deadline)
         try:
+            # From the intent on no test of these devices begins.
+            self._validation.interrupt([device.device for device in plan.claim.devices])
             self._effects.apply(plan.steps, run)
             if not is_only_file(intent.steps):
                 self._ledger.commit(intent.uid, run.recorded if run.is_changed else None)

@@ -52,7 +52,7 @@ def report_of(selected: Chosen, access: ClusterAccess) -> NodeReport:
         left_out = selected.hardware.edit_problems()
     finally:
         selected.hardware.close()
-    return NodeReport(selected, facts, offer, left_out, _withheld(selected), _faults(selected))
+    return NodeReport(selected, facts, offer, left_out, withheld_reason(selected), _faults(selected))
 
 
 def report_document(report: NodeReport) -> OutputDocument:
@@ -95,7 +95,8 @@ def _faults(selected: Chosen) -> tuple[Wire, ...]:
     return ()
 
 
-def _withheld(selected: Chosen) -> str:
+def withheld_reason(selected: Chosen) -> str:
+    """Return why the agent would publish nothing, as far as sockets on the node show; empty for no reason."""
     if other := SameNameDrivers(selected.registrar, selected.data, driver=selected.driver).find():
         return other
     sockets = live_sockets(selected.device_plugins) if selected.device_plugins else []

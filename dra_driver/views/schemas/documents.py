@@ -36,6 +36,7 @@ from dra_driver.views.schemas.others import (
     FINDING,
     MIGRATED,
     REMEDIATION,
+    TESTED,
     TREATMENT,
 )
 from dra_driver.views.schemas.parts import (
@@ -92,6 +93,7 @@ _CONTENTS: dict[DocumentKind, dict[str, Wire]] = {
     DocumentKind.NODE_REMEDIATION: {"remediations": list_of(REMEDIATION), "actions": list_of(TREATMENT)},
     DocumentKind.CORDON: CORDON,
     DocumentKind.DEMO_RUN: DEMO_RUN,
+    DocumentKind.VALIDATION: {"node": TEXT, "driver": TEXT, "devices": list_of(TESTED)},
     DocumentKind.CONFIG_CHECK: {"files": list_of(CHECKED_FILE)},
     DocumentKind.DOCTOR_REPORT: {
         "isClean": FLAG,

@@ -14,6 +14,7 @@ from dra_driver.views.schemas.parts import (
     TEXT,
     TEXTS,
     list_of,
+    map_of,
     maybe,
     one_of,
     record,
@@ -69,6 +70,16 @@ REMEDIATION = record(
     message=TEXT,
 )
 TREATMENT = record(at=_TIME, uuid=TEXT, action=TEXT, outcome=MAYBE_TEXT)
+TESTED = record(
+    device=TEXT,
+    uuid=TEXT,
+    level=COUNT,
+    verdict=one_of("passed", "failed", "could-not-run"),
+    code=MAYBE_TEXT,
+    message=TEXT,
+    seconds={"type": "number"},
+    figures=map_of(COUNT),
+)
 FINDING = record(
     id=TEXT,
     subject=TEXT,

@@ -1,0 +1,16 @@
+"""Device places: where each published device lies, as faults are spread by it."""
+
+from __future__ import annotations
+
+from dra_driver.health.spreading import DevicePlace
+from dra_driver.inventory.device import Device
+
+
+def place_of(device: Device) -> DevicePlace:
+    """Return a device's place: its GPU and, for a partition, profile and first memory slice."""
+    at = None
+    if device.cut is not None:
+        at = (device.cut.profile.gi_profile_id, device.cut.start)
+    elif device.partition is not None:
+        at = (device.partition.gi_profile_id, device.partition.start)
+    return DevicePlace(device.name, device.gpu.pci_address, at, device.shared_name)

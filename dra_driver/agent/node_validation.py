@@ -1,0 +1,47 @@
+"""What an agent tests its devices with, made only where `--validate` is not `none`."""
+
+from __future__ import annotations
+
+from dra_driver.agent.device_holders import NodeDeviceHolders
+from dra_driver.agent.listener import Listener
+from dra_driver.agent.neighbours import Neighbours
+from dra_driver.agent.node_inventory import NodeInventory
+from dra_driver.agent.opened_node import OpenedNode
+from dra_driver.agent.validation_gate import ValidationGate
+from dra_driver.health.store import HealthStore
+from dra_driver.plugin.node_claims.allocations import AllocatedDevices
+from dra_driver.validation.records import ValidationRecords
+from dra_driver.validation.result import ValidationLevel
+from dra_driver.validation.setting import ValidationSetting
+from dra_driver.validation.turn import ValidationTurn
+
+
+def make_gate(
+    node: OpenedNode,
+    setting: ValidationSetting,
+    listener: Listener,
+    *,
+    inventory: NodeInventory,
+    allocated: AllocatedDevices,
+    neighbours: Neighbours,
+) -> ValidationGate:
+    """Return the gate of a node. Nothing of a test is imported where none will be made."""
+    options, level = node.options, setting.level or ValidationLevel.READING
+    holders = NodeDeviceHolders(
+        node.hardware, node.ledger, inventory=inventory, allocated=allocated, neighbours=neighbours
+    )
+    validator = None
+    if level is not ValidationLevel.READING:
+        from dra_driver.validation.validator import Validator  # noqa: PLC0415 - only where devices are tested
+
+        validator = Validator(node.hardware, ValidationTurn(options.data_dir), holders, command=setting.command)
+    return ValidationGate(
+        validator,
+        ValidationRecords(HealthStore(options.data_dir), node.identity.boot_id),
+        options.data_dir,
+        level=level,
+        inventory=inventory,
+        claims=holders,
+        events=node.events,
+        listener=listener,
+    )

@@ -1,0 +1,267 @@
+"""Validation gate: no device of this node is offered before it has passed a test, where tests are switched on.
+
+In: the inventory, results of tests, the faults that the health monitor knows. Out: which devices are held back, and
+which have failed. Tests run one after the other in a thread that ends when there is nothing left to test. Only devices
+that have neither been tested nor served in this boot are tested; a claim that comes first ends the test, and its device
+has served from then on.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from dra_driver.agent.device_places import place_of
+from dra_driver.agent.listener import Listener
+from dra_driver.health.fault import Fault, FaultKey, Subject
+from dra_driver.health.spreading import is_within
+from dra_driver.inventory.offering import CurrentInventory, Inventory
+from dra_driver.kube.events import NodeEvents
+from dra_driver.model.errors import DriverError
+from dra_driver.plugin.node_claims.device_holders import held_among
+from dra_driver.telemetry.logs import fields
+from dra_driver.telemetry.loop import Loop
+from dra_driver.validation.by_hand import ResultsFile
+from dra_driver.validation.records import ValidationRecords
+from dra_driver.validation.result import HELD, INTERRUPTED, ValidationLevel, ValidationResult
+from dra_driver.validation.tested_devices import TestedDevice, tested_devices
+from dra_driver.validation.verdicts_of_node import NodeVerdicts, verdicts_of_node
+
+if TYPE_CHECKING:
+    from dra_driver.validation.validator import Validator
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS, TRIES_MOST = 60.0, 10  # of a test that could not run; a fabric manager may come minutes after the GPUs
+UNSURE_SECONDS = 2.0
+STOP_SECONDS = 3.0
+NODE_AT_FAULT = "DevicesNotValidated"
+# A GPU with one of these is not tested before the fault is over.
+SICK = frozenset(
+    [FaultKey.GPU_LOST, FaultKey.NEEDS_REBOOT, FaultKey.NEEDS_RESET, FaultKey.NEEDS_ATTENTION, FaultKey.NOT_ANSWERING]
+)
+
+
+class HeldDevices(Protocol):
+    """What claims have on this node."""
+
+    def held(self) -> frozenset[str]:
+        """Return the names of the devices that claims hold or were given. Raises: DriverError."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Tries:
+    """How often a test could not run, and when (monotonic) it is tried again."""
+
+    count: int
+    due: float
+
+
+class ValidationGate:
+    """The gate of one node. Any thread may call any method.
+
+    Args:
+        validator: tests devices; None at level READING.
+        records: what is known from before.
+        folder: the agent's own, for results of tests by hand.
+        level: how devices are tested; READING tests none, and only results by hand count.
+        inventory: this node's.
+        claims: which devices claims have.
+        events: of the node.
+        listener: hears when what is held back, or what has failed, may have changed.
+    """
+
+    def __init__(
+        self,
+        validator: Validator | None,
+        records: ValidationRecords,
+        folder: Path,
+        *,
+        level: ValidationLevel,
+        inventory: CurrentInventory,
+        claims: HeldDevices,
+        events: NodeEvents,
+        listener: Listener,
+    ) -> None:
+        self._validator, self._records, self._file = validator, records, ResultsFile(folder)
+        self._level, self._inventory, self._claims = level, inventory, claims
+        self._events, self._listener = events, listener
+        self._mutex = threading.RLock()  # guards everything below
+        self._loop = Loop("validation", self._turn, failure="validation failed")
+        self._is_running = False
+        self._devices: Mapping[str, TestedDevice] = {}  # by UUID
+        self._examined: frozenset[str] | None = None  # None until it is known which devices claims have
+        self._tries: dict[str, _Tries] = {}
+        self._sick: frozenset[Subject] = frozenset()
+        self._tainted: frozenset[Subject] | None = None  # failed tests that are faults; None until the monitor said so
+        self._verdicts = NodeVerdicts()
+
+    def start(self) -> None:
+        """Begin to test: this instance got the node's role."""
+        with self._mutex:
+            self._is_running = True
+            if self._validator is not None:
+                self._validator.resume()
+                self._records.begin(self._driver)
+        self.refresh()
+
+    def stop(self) -> None:
+        """End the test under way, and begin no other."""
+        with self._mutex:
+            self._is_running = False
+        if self._validator is not None:
+            self._validator.stop()
+            self._loop.stop(STOP_SECONDS)
+
+    @property
+    def is_needed(self) -> bool:
+        """Return whether there are results that a later agent would have to find out again."""
+        return not self._records.is_empty
+
+    def refresh(self) -> None:
+        """Take the newest inventory; call this before it is offered."""
+        with self._mutex:
+            if not self._is_running:
+                return
+            self._devices = {one.uuid: one for one in tested_devices(self._inventory.current)}
+            self._examine()
+        self._conclude()
+
+    def held_back(self, inventory: Inventory) -> frozenset[str] | None:
+        """Return the names of the devices that are not offered yet; None while that is not known."""
+        with self._mutex:
+            if self._examined is None or any(one.uuid not in self._examined for one in tested_devices(inventory)):
+                return None
+            failed = self._verdicts.failed.keys()
+            if failed and self._tainted is None:
+                return None
+            # What failed is offered with its taint, not before.
+            subjects = self._verdicts.held_back | (failed - (self._tainted or frozenset()))
+        places = map(place_of, inventory.offering.every()) if subjects else ()
+        return frozenset(place.name for place in places if any(is_within(place, one) for one in subjects))
+
+    def failed(self, faults: Iterable[Fault]) -> Mapping[Subject, str] | None:
+        """Return which devices failed, with the reason; None while that is not known.
+
+        Called by the health monitor in each of its turns, with the faults that it knows: sick GPUs are not tested.
+        """
+        faults = tuple(faults)
+        sick = frozenset(one.subject for one in faults if one.key in SICK)
+        tainted = frozenset(one.subject for one in faults if one.key is FaultKey.UNVALIDATED)
+        by_hand = self._file.take()
+        with self._mutex:
+            for uuid, result in by_hand.items():
+                if uuid in self._devices and result.is_conclusive:
+                    self._tries.pop(uuid, None)
+                    self._records.add_result(uuid, self._driver, result)
+            before, self._sick, self._tainted = (self._sick, self._tainted), sick, tainted
+        if by_hand or before != (sick, tainted):
+            self._conclude(is_news=before[1] != tainted)
+        with self._mutex:
+            return self._verdicts.failed if self._examined is not None else None
+
+    @property
+    def _driver(self) -> str:
+        return self._inventory.current.driver_version or ""
+
+    def _examine(self) -> None:
+        """Record which of the devices serve already, because claims have them."""
+        new = [one for one in self._devices.values() if self._examined is None or one.uuid not in self._examined]
+        if not new and self._examined is not None:
+            return
+        try:
+            held = self._claims.held() if self._validator is not None else frozenset[str]()
+        except DriverError as error:
+            log.info("not known which devices claims have", extra=fields(err=str(error)))
+            self._loop.resume()
+            return
+        self._records.add_served([one.uuid for one in new if held_among(held, one.name)], self._driver)
+        self._examined = frozenset(self._devices)
+
+    def _turn(self) -> float | None:
+        with self._mutex:
+            if not self._is_running:
+                return None
+            if self._examined is None or not self._examined.issuperset(self._devices):
+                self._examine()
+                is_known = self._examined is not None and self._examined.issuperset(self._devices)
+                if not is_known:
+                    return UNSURE_SECONDS
+            device = self._next()
+        self._conclude()
+        if device is None or self._validator is None:
+            return self._pause()
+        log.info("testing a device", extra=fields(device=device.name, step=f"level {int(self._level)}"))
+        result = self._validator.validate(device.gpu, device.partition, self._level)
+        self._take(device, result)
+        return 0.0
+
+    def _pending(self) -> list[TestedDevice]:
+        """Return the devices that have to be tested before they are offered."""
+        if self._validator is None:
+            return []
+        return [
+            one
+            for uuid, one in self._devices.items()
+            if uuid not in self._tries and self._records.of(uuid, self._driver) is None and not self._is_sick(one)
+        ]
+
+    def _next(self) -> TestedDevice | None:
+        now = time.monotonic()
+        due = [self._devices[uuid] for uuid, one in self._tries.items() if uuid in self._devices and one.due <= now]
+        return next(iter([*self._pending(), *(one for one in due if not self._is_sick(one))]), None)
+
+    def _pause(self) -> float | None:
+        """Return the time until a test is tried again; None for never."""
+        with self._mutex:
+            dues = [one.due for uuid, one in self._tries.items() if uuid in self._devices and one.count < TRIES_MOST]
+        return max(0.0, min(dues) - time.monotonic()) if dues else None
+
+    def _is_sick(self, device: TestedDevice) -> bool:
+        subject = device.subject
+        return Subject(subject.gpu) in self._sick or subject in self._sick
+
+    def _take(self, device: TestedDevice, result: ValidationResult) -> None:
+        why = f"{result.reason} {result.detail}".strip()
+        keys = {"status": str(result.verdict), **({"problem": why} if why else {})}
+        log.info("device tested", extra=fields(device=device.name, took_ms=round(result.seconds * 1000), **keys))
+        with self._mutex:
+            tries = self._tries.pop(device.uuid, _Tries(0, 0.0))
+            if result.is_conclusive and result.level is not ValidationLevel.READING:
+                self._records.add_result(device.uuid, self._driver, result)
+            elif result.reason in {HELD, INTERRUPTED} and self._is_claimed(device):
+                self._records.add_served([device.uuid], self._driver)
+            elif tries.count + 1 < TRIES_MOST:
+                self._tries[device.uuid] = _Tries(tries.count + 1, time.monotonic() + RETRY_SECONDS)
+            else:
+                self._tries[device.uuid] = _Tries(TRIES_MOST, float("inf"))
+        self._conclude()
+
+    def _is_claimed(self, device: TestedDevice) -> bool:
+        try:
+            return bool(held_among(self._claims.held(), device.name))
+        except DriverError:
+            return True
+
+    def _conclude(self, *, is_news: bool = False) -> None:
+        """Work out what follows from all results, and report it if that has changed, or if it `is_news` already."""
+        with self._mutex:
+            if not self._is_running or self._examined is None:
+                return
+            known = {one.subject: self._records.of(uuid, self._driver) for uuid, one in self._devices.items()}
+            pending = self._pending()
+            before, self._verdicts = self._verdicts, verdicts_of_node(known, [one.subject for one in pending])
+            is_news |= before != self._verdicts
+            if pending:
+                self._loop.resume()
+        if self._verdicts.is_node_at_fault and not before.is_node_at_fault:
+            text = "every GPU of this node failed its test, so all are offered: look at the driver and its libraries"
+            log.error("every GPU failed its test", extra=fields(count=len(known)))
+            self._events.send(NODE_AT_FAULT, text, "Warning")
+        if is_news:
+            self._listener.validation_changed()

@@ -1,0 +1,113 @@
+"""Validation records: which devices were tested in this boot, with which driver, and what was found.
+
+In: results. Out: what is still true of a device. They lie beside the faults in `health.db`. A device that a claim had,
+or that an agent offered before there were records in this boot, counts as one that has served: it is not tested again
+by an upgrade. A reboot, or another driver, makes every record worthless.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dra_driver.health.known_gpus import read_gpus
+from dra_driver.health.record_wire import record_among
+from dra_driver.health.store import GPUS, HealthStore
+from dra_driver.model.errors import DriverError
+from dra_driver.validation.result import ValidationResult, ValidationVerdict
+
+DOCUMENT = "validation"
+SERVED = "served"  # in place of a verdict
+RECORDS_MOST = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class ValidationRecord:
+    """What is known of one device. `verdict` is passed, failed or served; `at` is in seconds since 1970."""
+
+    driver: str
+    verdict: str
+    reason: str = ""
+    detail: str = ""
+    at: float = 0.0
+
+    @property
+    def has_failed(self) -> bool:
+        """Return whether the device failed its last test."""
+        return self.verdict == ValidationVerdict.FAILED
+
+
+class ValidationRecords:
+    """The records of one node in this boot, by UUID. For use under the caller's lock."""
+
+    def __init__(self, store: HealthStore, boot_id: str, clock: Callable[[], float] = time.time) -> None:
+        self._store, self._boot_id, self._clock = store, boot_id, clock
+        self._records: dict[str, ValidationRecord] = {}
+        self._offered: frozenset[str] = frozenset()
+        self._load()
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether nothing is known that a later agent would have to find out by tests."""
+        return not any(one.verdict != SERVED for one in self._records.values())
+
+    def of(self, uuid: str, driver: str) -> ValidationRecord | None:
+        """Return what is known of a device under a driver."""
+        known = self._records.get(uuid)
+        if known is None and uuid in self._offered:
+            return ValidationRecord(driver, SERVED)
+        return known if known is not None and known.driver == driver else None
+
+    def add_result(self, uuid: str, driver: str, result: ValidationResult) -> None:
+        """Record a conclusive result."""
+        self._put({uuid: ValidationRecord(driver, str(result.verdict), result.reason, result.detail, self._clock())})
+
+    def add_served(self, uuids: Collection[str], driver: str) -> None:
+        """Record that claims have these devices, unless more is known of them."""
+        self._put(
+            {one: ValidationRecord(driver, SERVED, at=self._clock()) for one in uuids if not self.of(one, driver)}
+        )
+
+    def begin(self, driver: str) -> None:
+        """Write what is known, so that a later agent of this boot knows that tests are made here."""
+        self._put({uuid: ValidationRecord(driver, SERVED) for uuid in self._offered if uuid not in self._records})
+
+    def _put(self, more: Mapping[str, ValidationRecord]) -> None:
+        known = {**self._records, **more}
+        self._records = dict(list(known.items())[-RECORDS_MOST:])
+        wire = {"boot": self._boot_id, "records": {uuid: asdict(one) for uuid, one in self._records.items()}}
+        with suppress(DriverError):  # then the next agent tests again
+            self._store.write({DOCUMENT: wire})
+
+    def _load(self) -> None:
+        try:
+            documents = self._store.read()
+        except DriverError:
+            return  # health says so
+        wire = documents.get(DOCUMENT)
+        if isinstance(wire, dict) and wire.get("boot") == self._boot_id:
+            self._records = _records(wire.get("records"))
+        else:
+            self._offered = _offered(documents, self._boot_id)
+
+
+def _records(wire: Any) -> dict[str, ValidationRecord]:
+    found = {}
+    for uuid, one in wire.items() if isinstance(wire, dict) else ():
+        with suppress(KeyError, TypeError, ValueError):
+            words = {name: str(one[name]) for name in ("driver", "verdict", "reason", "detail")}
+            found[str(uuid)] = ValidationRecord(**words, at=float(one["at"]))
+    return found
+
+
+def _offered(documents: Mapping[str, Any], boot_id: str) -> frozenset[str]:
+    """Return the GPUs and partitions that an agent without tests has seen in this boot."""
+    with suppress(ValueError):
+        record = record_among(documents)
+        if record is not None and record.boot == boot_id:
+            gpus = read_gpus(documents.get(GPUS))
+            return frozenset(uuid for gpu in gpus for uuid in (gpu.uuid, *(part.uuid for part in gpu.partitions)))
+    return frozenset()

@@ -1,0 +1,63 @@
+"""Tested devices: what of a node's hardware is tested on its own.
+
+Pure. In: an inventory. Out: each GPU, or each partition that stands on a GPU in MIG mode. A GPU in MIG mode itself
+can't be tested; a partition that a claim has made is that claim's before there is time for a test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dra_driver.hardware.facts import GpuFacts, PartitionFacts
+from dra_driver.health.fault import Subject
+from dra_driver.inventory.offering import Inventory
+from dra_driver.model.names import gpu_name, partition_name
+
+
+def tested_name(gpu: GpuFacts, partition: PartitionFacts | None) -> str:
+    """Return the name under which a GPU or partition is published when it is not shared."""
+    if partition is None:
+        return gpu_name(gpu.pci_address)
+    return partition_name(gpu.pci_address, partition.profile, partition.gi_profile_id, partition.start)
+
+
+@dataclass(frozen=True, slots=True)
+class TestedDevice:
+    """A GPU, or a partition with its GPU."""
+
+    __test__ = False
+
+    gpu: GpuFacts
+    partition: PartitionFacts | None = None
+
+    @property
+    def uuid(self) -> str:
+        """Return the UUID by which a process chooses the device."""
+        return (self.partition or self.gpu).uuid
+
+    @property
+    def name(self) -> str:
+        """Return the name under which it is published when it is not shared."""
+        return tested_name(self.gpu, self.partition)
+
+    @property
+    def subject(self) -> Subject:
+        """Return the subject of its faults."""
+        part = self.partition
+        return Subject(self.gpu.pci_address, (part.gi_profile_id, part.start) if part else None)
+
+
+def tested_devices(inventory: Inventory) -> tuple[TestedDevice, ...]:
+    """Return what can be tested, in the order of the names."""
+    gpus = {device.gpu.pci_address: device.gpu for device in inventory.by_name.values()}
+    found = (one for gpu in gpus.values() if not gpu.is_lost for one in devices_of(gpu))
+    return tuple(sorted(found, key=lambda one: one.name))
+
+
+def devices_of(gpu: GpuFacts) -> Iterator[TestedDevice]:
+    """Yield what of one GPU can be tested."""
+    if not gpu.mig_enabled:
+        yield TestedDevice(gpu)
+    for partition in gpu.partitions:
+        yield TestedDevice(gpu, partition)

@@ -1,0 +1,38 @@
+"""Verdicts of a node: what follows from the results of all its devices together.
+
+Pure. A device that failed is withheld, unless every GPU of the node failed, and there are several: then the node, its
+driver or its library is to blame, and what is said about each GPU is worth nothing. While that is not known yet, what
+failed is held back like what was not tested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from dra_driver.health.fault import Subject
+from dra_driver.validation.records import ValidationRecord
+
+GPUS_LEAST = 2
+
+
+@dataclass(frozen=True, slots=True)
+class NodeVerdicts:
+    """Which devices are held back, as nothing is known of them; which failed, with the reason; whether the node did."""
+
+    held_back: frozenset[Subject] = frozenset()
+    failed: Mapping[Subject, str] = field(default_factory=dict)
+    is_node_at_fault: bool = False
+
+
+def verdicts_of_node(known: Mapping[Subject, ValidationRecord | None], pending: Collection[Subject]) -> NodeVerdicts:
+    """Return what follows from the records of all devices of a node; `pending` are those that will be tested."""
+    waiting = frozenset(pending)
+    failed = {subject: one.reason for subject, one in known.items() if one is not None and one.has_failed}
+    gpus = {subject.gpu for subject in known}
+    good = {subject.gpu for subject in known if subject not in failed and subject not in waiting}
+    if failed and not good and len(gpus) >= GPUS_LEAST:
+        if waiting:
+            return NodeVerdicts(waiting | failed.keys())
+        return NodeVerdicts(is_node_at_fault=True)
+    return NodeVerdicts(waiting, failed)
