@@ -55,7 +55,9 @@ class Neighbours:
         self._device_plugin = None
         if folder:
             changed_there = self._device_plugin_changed
-            self._device_plugin = DevicePluginWatch(kubelet, api, node=node, folder=folder, changed=changed_there)
+            self._device_plugin = DevicePluginWatch(
+                kubelet, api, node=node, folder=folder, changed=changed_there, vendor=options.vendor
+            )
         self._namesakes = SameNameDrivers(
             options.registrar_dir, options.data_dir, driver=driver, changed=self._namesake_changed
         )

@@ -20,17 +20,14 @@ from typing import TYPE_CHECKING
 from dra_driver.agent.condition import NodeCondition, count_claims
 from dra_driver.agent.opened_node import open_node
 from dra_driver.agent.options import Options
-from dra_driver.agent.status.options import StatusOptions
 from dra_driver.agent.wiring import join_parts
 from dra_driver.hardware.port import Hardware
 from dra_driver.model.errors import DriverError
 from dra_driver.model.taints import DeviceTaints
 from dra_driver.plugin.instances.folder_use import FolderUse
 from dra_driver.telemetry.logs import fields
-from dra_driver.telemetry.stop_request import StopRequest
 
 if TYPE_CHECKING:
-    from dra_driver.agent.status.page import StatusPage
     from dra_driver.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -51,7 +48,7 @@ class NodeAgent:
         self._node = open_node(options, hardware)
         self._parts = join_parts(self._node, self)
         self._condition = NodeCondition(self._node, self._parts)
-        self._page, self._metrics = self._open_page(options.status)
+        self.metrics = self._make_metrics() if options.status.is_served else None
         self._must_restart = threading.Event()
         self._has_looked = False
 
@@ -60,8 +57,6 @@ class NodeAgent:
     def start(self) -> None:
         """Register, look at the hardware, and try to get the node's role. Raises: NodeError."""
         parts = self._parts
-        if self._page:
-            self._page.start()
         parts.neighbours.start()
         parts.scanner.start()
         parts.role.start()
@@ -70,7 +65,7 @@ class NodeAgent:
         else:
             self._serve()
 
-    def wait(self, stop: StopRequest) -> bool:
+    def wait(self, stop: threading.Event) -> bool:
         """Wait until asked to stop or until this process can't go on; return whether it has to be restarted."""
         while not stop.wait(POLL_SECONDS):
             if self._must_restart.is_set():
@@ -87,13 +82,15 @@ class NodeAgent:
         parts.server.stop(DRAIN_SECONDS)
         parts.role.stop()
         parts.scanner.stop()
-        if self._page:
-            self._page.stop()
         keepers = [part for part in (parts.health, parts.gate, parts.remediation) if part is not None]
         is_needed = not self._is_ledger_empty() or any(part.is_needed for part in keepers)
         self._node.ledger.close()
         self._folder.leave(is_needed=is_needed)
         log.info("stopped", extra=fields(node=self._options.node))
+
+    def unready(self) -> tuple[str, ...]:
+        """Return the reasons why this driver is not ready; none if it is."""
+        return self._condition.unready()
 
     def let_go(self) -> None:
         """Release the vendor's library, so that the driver can be unloaded."""
@@ -158,8 +155,8 @@ class NodeAgent:
 
     def answered(self, rpc: str, seconds: float, code: str) -> None:
         """Count a call, and after an Unprepare decide again what to offer."""
-        if self._metrics is not None:
-            self._metrics.claim_answered(rpc, seconds, code)
+        if self.metrics is not None:
+            self.metrics.claim_answered(rpc, seconds, code)
         if self._parts.meter is not None:
             self._parts.meter.claims_changed()
         if rpc == "prepare" and self._parts.claim_status is not None:
@@ -245,17 +242,11 @@ class NodeAgent:
             parts.scanner.look_now()
         return count
 
-    def _open_page(self, wanted: StatusOptions) -> tuple[StatusPage | None, Metrics | None]:
-        """Return the status page and the metrics on it; without an address neither is made. Raises: DriverError."""
-        if not wanted.is_served:
-            return None, None
-        from dra_driver.agent.status.page import StatusPage  # noqa: PLC0415 - only where a page is wanted
+    def _make_metrics(self) -> Metrics:
         from dra_driver.telemetry.metrics import Metrics  # noqa: PLC0415 - only where a page is wanted
 
         meter = self._parts.meter
-        metrics = Metrics(self._condition.snapshot, more=meter.render if meter is not None else bytes)
-        readiness, api = self._condition.unready, self._node.api
-        return StatusPage(wanted, metrics=metrics.render, readiness=readiness, api=lambda: api), metrics
+        return Metrics(self._condition.snapshot, more=meter.render if meter is not None else bytes)
 
     def _is_ledger_empty(self) -> bool:
         try:

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dra_driver.agent.status.options import StatusOptions, parse_address
-from dra_driver.hardware.choose import roots_of
+from dra_driver.hardware.choose import AUTO, roots_of
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.vendors import load_vendor
 from dra_driver.inventory.mig.geometry_rules import GeometryRule, read_rules
 from dra_driver.model.errors import UsageError
 from dra_driver.model.names import check_driver_name, check_node_name, check_pod_uid, check_pool_name, is_dns_label
 from dra_driver.model.sharing import Tenants
-from dra_driver.model.vendors import registered
+from dra_driver.model.vendors import DEFAULT_VENDOR, VENDORS, RegisteredVendor, registered
 from dra_driver.validation.setting import NO_VALIDATION, ValidationSetting, read_setting
 
 MOST_INTERVAL_SECONDS = 60
@@ -50,6 +50,8 @@ class Options:
     status: StatusOptions
     hardware: str
     roots: Roots
+    vendor: str
+    waits_for_bus: bool  # whether nothing of the vendor is loaded before a PCI function of it is there
     is_mig_dynamic: bool
     has_all_profiles: bool
     mig_geometry: tuple[GeometryRule, ...]
@@ -159,8 +161,38 @@ def _validation(values: Mapping[str, str]) -> ValidationSetting:
     return setting
 
 
-def options_of(values: Mapping[str, str]) -> Options:
-    """Return the options for the values of the flags. Raises: UsageError."""
+def drivers_of(values: Mapping[str, str], *, is_named: bool) -> tuple[Options, ...]:
+    """Return the options of each driver that the flags name; `is_named` tells whether the driver's name was given.
+
+    "auto" is every vendor of the registry, each once its hardware is there; with a driver's name it is one driver, that
+    of the default vendor. Raises: UsageError.
+    """
+    choice = values["hardware"]
+    if choice == AUTO and not is_named:
+        return tuple(_of_vendor(values, vendor, is_optional=vendor is not DEFAULT_VENDOR) for vendor in VENDORS)
+    if "," not in choice or choice.startswith("simulated:"):
+        return (options_of(values),)
+    if is_named:
+        text = f"--driver-name names one driver, and --hardware={choice} has several"
+        raise UsageError("driver-name", text, hint="leave --driver-name out: each vendor has its own")
+    vendors = [registered(name) for name in choice.split(",")]
+    if None in vendors or len(set(vendors)) < len(vendors):
+        known = ", ".join(one.name for one in VENDORS)
+        raise UsageError("hardware", f"--hardware={choice!r} is no list of different vendors", hint=f"of {known}")
+    return tuple(_of_vendor(values, vendor, is_optional=False) for vendor in vendors if vendor is not None)
+
+
+def _of_vendor(values: Mapping[str, str], vendor: RegisteredVendor, *, is_optional: bool) -> Options:
+    own = {**values, "hardware": vendor.name, "driver_name": vendor.driver}
+    if own["sharing_config"] and not load_vendor(vendor.name).is_shareable:
+        own["sharing_config"] = ""  # it is for another vendor of the process
+    if vendor is not DEFAULT_VENDOR:
+        own["node_labels"] = "off"  # the file of labels has one writer
+    return options_of(own, waits_for_bus=is_optional)
+
+
+def options_of(values: Mapping[str, str], *, waits_for_bus: bool = False) -> Options:
+    """Return the options of one driver for the values of the flags. Raises: UsageError."""
     check_pool_name(check_node_name(values["node_name"]), check_driver_name(values["driver_name"]))
     if values["sharing_config"]:
         _check_shareable(values["hardware"])
@@ -177,6 +209,8 @@ def options_of(values: Mapping[str, str]) -> Options:
         status=_status(values),
         hardware=values["hardware"],
         roots=roots_of(values),
+        vendor=(registered(values["hardware"]) or DEFAULT_VENDOR).name,
+        waits_for_bus=waits_for_bus,
         is_mig_dynamic=values["mig"] == "dynamic",
         mig_geometry=read_rules(values["mig_geometry"], has_file=bool(values["mig_config"])),
         mig_config=Path(values["mig_config"]) if values["mig_config"] else None,

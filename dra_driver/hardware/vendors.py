@@ -42,14 +42,23 @@ class ReferencePage:
 
 
 @dataclass(frozen=True, slots=True)
+class DevicePluginSigns:
+    """How a vendor's device plugins are known: prefixes of their resources, and a pattern of their sockets."""
+
+    resources: tuple[str, ...]
+    sockets: str
+
+
+@dataclass(frozen=True, slots=True)
 class Vendor:
     """Everything that a vendor declares beside its driver's name, which the registry has.
 
     `title` is its name in texts. `open` returns its hardware behind the port, which has an ability if it implements the
-    ability's protocol. `gpu` is the type of its facts. `rows` are the names that its devices are published
-    with, in the domain of its driver. `labels` returns the labels of a node with such GPUs; it is None where nobody
-    expects any. `generated_classes` are the files below deviceclasses/ that `make docs` writes;
-    more may stand there by hand. `is_shareable` tells whether rules for sharing may mean its devices.
+    ability's protocol. `gpu` is the type of its facts. `rows` are the names that its devices are published with, in the
+    domain of its driver. While a device plugin with the signs of `device_plugin` serves its devices, none is offered.
+    `labels` returns the labels of a node with such GPUs; it is None where nobody expects any.
+    `generated_classes` are the files below deviceclasses/ that `make docs` writes; more may stand there by hand.
+    `is_shareable` tells whether rules for sharing may mean its devices.
     """
 
     title: str
@@ -57,6 +66,7 @@ class Vendor:
     gpu: type[GpuFacts]
     rows: tuple[Published, ...]
     page: ReferencePage
+    device_plugin: DevicePluginSigns
     generated_classes: tuple[VendorClass, ...] = ()
     labels: Callable[[Facts, Roots], Mapping[str, str]] | None = None
     is_shareable: bool = False

@@ -45,7 +45,8 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         "--driver-name",
         DEFAULT_VENDOR.driver,
-        "DRA driver name, used in slices, sockets and claims; the default is that of the vendor of --hardware",
+        "DRA driver name, used in slices, sockets and claims, for one vendor; the default is that of the vendor of "
+        "--hardware",
         "NAME",
     ),
     Flag("--cdi-root", "/var/run/cdi", "folder for CDI files, watched by the container runtime", "DIR"),
@@ -270,7 +271,8 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         "--hardware",
         "auto",
-        f"auto (NVIDIA), {', '.join(one.name for one in VENDORS)}, or simulated:PROFILE-OR-FILE",
+        f"auto (each vendor whose hardware is there), a list of {', '.join(one.name for one in VENDORS)}, or "
+        "simulated:PROFILE-OR-FILE",
         "CHOICE",
         is_hardware=True,
     ),

@@ -71,6 +71,43 @@ class Metrics:
         """Return everything in Prometheus' text format."""
         return generate_latest(self._registry) + self._more()
 
+    def families(self) -> Iterable[Metric]:
+        """Return the families of metrics, without what is text already."""
+        return self._registry.collect()
+
+    def text(self) -> bytes:
+        """Return what is text already."""
+        return self._more()
+
+
+def render_together(metrics: Mapping[str, Metrics]) -> bytes:
+    """Return the metrics of several drivers, by name, as one text; a label `driver` tells them apart."""
+    registry = CollectorRegistry()
+    registry.register(_Together(metrics))
+    return generate_latest(registry) + b"".join(one.text() for one in metrics.values())
+
+
+class _Together:
+    """A collector that joins the families of several drivers: a family may occur once in a text."""
+
+    def __init__(self, metrics: Mapping[str, Metrics]) -> None:
+        self._metrics = metrics
+
+    def describe(self) -> Iterable[Metric]:
+        """Return nothing, because registering must not take a snapshot."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield each family once, with the samples of all drivers."""
+        joined: dict[str, Metric] = {}
+        for driver, one in self._metrics.items():
+            for family in one.families():
+                into = joined.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+                into.samples += [
+                    sample._replace(labels={**sample.labels, "driver": driver}) for sample in family.samples
+                ]
+        yield from joined.values()
+
 
 class _Scrape:
     """A collector that turns a snapshot into metric families."""

@@ -46,9 +46,8 @@ class AmdTree:
         self.folder = folder
         self.cards: list[AmdCard] = []
         self.xcp = "amdgpu_xcp_{}"
-        (folder / "sys/bus/pci/devices").mkdir(parents=True)
-        (folder / "sys/bus/pci/drivers/amdgpu").mkdir(parents=True)
-        (folder / "dev/dri").mkdir(parents=True)
+        for below in ("sys/bus/pci/devices", "sys/bus/pci/drivers/amdgpu", "dev/dri"):
+            (folder / below).mkdir(parents=True, exist_ok=True)
 
     @property
     def roots(self) -> Roots:
@@ -60,8 +59,12 @@ class AmdTree:
         for below in ("sys", "dev"):
             shutil.rmtree(self.folder / below)
             (self.folder / below).mkdir()
+        return self.add(*cards, version=version)
+
+    def add(self, *cards: AmdCard, version: str | None = "6.16.13") -> AmdTree:
+        """Add these cards to what other vendors have in the same trees."""
         for below in ("sys/bus/pci/devices", "sys/bus/pci/drivers/amdgpu", "dev/dri"):
-            (self.folder / below).mkdir(parents=True)
+            (self.folder / below).mkdir(parents=True, exist_ok=True)
         if version is not None:
             self._put("module/amdgpu/version", version)
         self.cards = list(cards)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dra_driver.hardware.amd.attributes import AMD_ROWS
 from dra_driver.hardware.amd.facts import AmdGpu
 from dra_driver.hardware.port import Hardware, Roots
-from dra_driver.hardware.vendors import ReferencePage, Vendor, VendorClass
+from dra_driver.hardware.vendors import DevicePluginSigns, ReferencePage, Vendor, VendorClass
 
 _INTRODUCTION = """\
 # Attributes and capacities of AMD's devices
@@ -48,4 +48,5 @@ VENDOR = Vendor(
     rows=AMD_ROWS,
     page=ReferencePage("attributes-amd.md", _INTRODUCTION),
     generated_classes=(_CLASS,),
+    device_plugin=DevicePluginSigns(("amd.com/",), "amd.com_*"),  # source: ROCm/k8s-device-plugin
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dra_driver.hardware.intel.attributes import INTEL_ROWS
 from dra_driver.hardware.intel.facts import IntelGpu
 from dra_driver.hardware.port import Hardware, Roots
-from dra_driver.hardware.vendors import ReferencePage, Vendor, VendorClass
+from dra_driver.hardware.vendors import DevicePluginSigns, ReferencePage, Vendor, VendorClass
 
 _INTRODUCTION = """\
 # Attributes and capacities of Intel's devices
@@ -47,4 +47,6 @@ VENDOR = Vendor(
     rows=INTEL_ROWS,
     page=ReferencePage("attributes-intel.md", _INTRODUCTION),
     generated_classes=(_CLASS,),
+    # Source: intel/intel-device-plugins-for-kubernetes, GPU plugin: resources i915 and xe.
+    device_plugin=DevicePluginSigns(("gpu.intel.com/",), "gpu.intel.com-*.sock"),
 )

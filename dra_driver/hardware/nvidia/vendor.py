@@ -9,7 +9,7 @@ from dra_driver.hardware.nvidia.facts import NvidiaGpu
 from dra_driver.hardware.nvidia.published.attributes import ATTRIBUTES
 from dra_driver.hardware.nvidia.published.capacities import CAPACITIES, MEMORY_SLICES
 from dra_driver.hardware.port import Hardware, Roots
-from dra_driver.hardware.vendors import ReferencePage, Vendor
+from dra_driver.hardware.vendors import DevicePluginSigns, ReferencePage, Vendor
 
 _INTRODUCTION = """\
 # Attributes and capacities of published devices
@@ -60,6 +60,7 @@ VENDOR = Vendor(
     gpu=NvidiaGpu,
     rows=(*ATTRIBUTES, *CAPACITIES),
     page=ReferencePage("attributes.md", _INTRODUCTION, _CLOSING, more=(MEMORY_SLICES,)),
+    device_plugin=DevicePluginSigns(("nvidia.com/gpu", "nvidia.com/mig-"), "nvidia*.sock"),
     labels=_labels,
     is_shareable=True,
 )

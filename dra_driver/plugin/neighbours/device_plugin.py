@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import Protocol
 
 from dra_driver.hardware.facts import Problem
+from dra_driver.hardware.vendors import load_vendor
 from dra_driver.kube.backoff import Backoff
 from dra_driver.kube.ports import NodeApi
 from dra_driver.model.errors import ApiError, NodeError
+from dra_driver.model.vendors import DEFAULT_VENDOR
 from dra_driver.model.wire import Wire
 from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.loop import Loop
@@ -30,8 +32,6 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 60.0
 FIRST_SECONDS = (1.0, 30.0)  # the first and the longest pause until there is an answer
 CONNECT_SECONDS = 1.0
-RESOURCES = ("nvidia.com/gpu", "nvidia.com/mig-")
-SOCKETS = "nvidia*.sock"
 CODE = "node.device-plugin"
 
 
@@ -53,10 +53,11 @@ class DevicePluginWatch:
         node: str,
         folder: Path,
         changed: Callable[[], None],
+        vendor: str = DEFAULT_VENDOR.name,
         look_s: float = LOOK_SECONDS,
     ) -> None:
         self._kubelet, self._api, self._node, self._folder = kubelet, api, node, folder
-        self._changed, self._look_s = changed, look_s
+        self._changed, self._look_s, self._vendor = changed, look_s, vendor
         self._loop = Loop(
             "device-plugin",
             self._turn,
@@ -100,7 +101,7 @@ class DevicePluginWatch:
         return least_s + pause
 
     def _look(self) -> None:
-        found = serving(self._offered(), self._folder)
+        found = serving(self._offered(), self._folder, self._vendor)
         if found == self._reason:
             return
         was, self._reason = self._reason, found
@@ -119,30 +120,32 @@ class DevicePluginWatch:
         try:
             counts = self._kubelet.allocatable()
         except NodeError:
-            return allocatable_gpus(self._api.get_node(self._node))
-        return {name: str(count) for name, count in counts.items() if name.startswith(RESOURCES) and count}
+            return allocatable_gpus(self._api.get_node(self._node), self._vendor)
+        resources = load_vendor(self._vendor).device_plugin.resources
+        return {name: str(count) for name, count in counts.items() if name.startswith(resources) and count}
 
 
-def serving(offered: Mapping[str, str], folder: Path) -> str:
+def serving(offered: Mapping[str, str], folder: Path, vendor: str = DEFAULT_VENDOR.name) -> str:
     """Return which device plugin serves this node's GPUs, given what is `offered`; empty when none does."""
     if offered:
         listed = ", ".join(f"{name}: {count}" for name, count in sorted(offered.items()))
         return f"a device plugin serves these GPUs (node allocatable {listed})"
-    if sockets := live_sockets(folder):
+    if sockets := live_sockets(folder, vendor):
         return f"a device plugin serves these GPUs (socket {sockets[0]})"
     return ""
 
 
-def allocatable_gpus(node: Wire) -> dict[str, str]:
-    """Return the node's GPU resources with a count above zero."""
+def allocatable_gpus(node: Wire, vendor: str = DEFAULT_VENDOR.name) -> dict[str, str]:
+    """Return the node's resources of a vendor's device plugins with a count above zero."""
+    resources = load_vendor(vendor).device_plugin.resources
     offered = (node.get("status") or {}).get("allocatable") or {}
-    return {name: str(count) for name, count in offered.items() if name.startswith(RESOURCES) and str(count) != "0"}
+    return {name: str(count) for name, count in offered.items() if name.startswith(resources) and str(count) != "0"}
 
 
-def live_sockets(folder: Path) -> list[Path]:
-    """Return the sockets of GPU device plugins that have a listener; a plugin that died leaves its file behind."""
+def live_sockets(folder: Path, vendor: str = DEFAULT_VENDOR.name) -> list[Path]:
+    """Return the sockets of a vendor's device plugins that have a listener; one that died leaves its file behind."""
     try:
-        found = sorted(folder.glob(SOCKETS))
+        found = sorted(folder.glob(load_vendor(vendor).device_plugin.sockets))
     except OSError:
         return []
     return [path for path in found if _is_served(path)]

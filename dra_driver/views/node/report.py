@@ -14,6 +14,7 @@ from dra_driver.hardware.facts import Facts, GpuFacts
 from dra_driver.inventory.wire import counter_set_wire, device_wire
 from dra_driver.model.errors import DriverError
 from dra_driver.model.names import pool_name
+from dra_driver.model.vendors import DEFAULT_VENDOR, registered
 from dra_driver.model.wire import Wire
 from dra_driver.plugin.kubelet.same_name_drivers import SameNameDrivers
 from dra_driver.plugin.neighbours.device_plugin import live_sockets
@@ -99,8 +100,12 @@ def withheld_reason(selected: Chosen) -> str:
     """Return why the agent would publish nothing, as far as sockets on the node show; empty for no reason."""
     if other := SameNameDrivers(selected.registrar, selected.data, driver=selected.driver).find():
         return other
-    sockets = live_sockets(selected.device_plugins) if selected.device_plugins else []
+    sockets = live_sockets(selected.device_plugins, _vendor_of(selected)) if selected.device_plugins else []
     return f"a device plugin serves these GPUs (socket {sockets[0]})" if sockets else ""
+
+
+def _vendor_of(selected: Chosen) -> str:
+    return (registered(selected.hardware.vendor) or DEFAULT_VENDOR).name
 
 
 def _gpu_document(gpu: GpuFacts) -> Wire:

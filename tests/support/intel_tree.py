@@ -47,8 +47,12 @@ class IntelTree:
         """Lay the node out with these cards, instead of what was there."""
         for below in ("sys", "dev"):
             shutil.rmtree(self.folder / below, ignore_errors=True)
-        (self.folder / "sys/bus/pci/devices").mkdir(parents=True)
-        (self.folder / "dev/dri").mkdir(parents=True)
+        return self.add(*cards, has_dmem=has_dmem)
+
+    def add(self, *cards: IntelCard, has_dmem: bool = True) -> IntelTree:
+        """Add these cards to what other vendors have in the same trees."""
+        for below in ("sys/bus/pci/devices", "dev/dri"):
+            (self.folder / below).mkdir(parents=True, exist_ok=True)
         for card in cards:
             self._write(card)
         if has_dmem:

@@ -1,0 +1,159 @@
+"""DriverLife: one driver of the node, from the first sight of its hardware to its end, in a thread of its own.
+
+Until the hardware is there, or the driver's ledger has claims, nothing of the driver is loaded. A driver that hangs in
+its hardware, or that can't start, holds up no other driver of the process: each has its own agent, with its own parts,
+threads, locks, sockets and ledger.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dra_driver.agent.lean import lean_imports
+from dra_driver.agent.options import Options
+from dra_driver.hardware.choose import choose
+from dra_driver.hardware.port import Hardware
+from dra_driver.hardware.presence import vendors_on_bus
+from dra_driver.model.errors import DriverError
+from dra_driver.telemetry.logs import fields
+
+if TYPE_CHECKING:
+    from dra_driver.agent.node import NodeAgent
+
+log = logging.getLogger(__name__)
+
+IDLE_SECONDS = 2.0
+AGAIN_SECONDS = 10.0  # from one attempt to start to the next, while other drivers of the process run
+_loading = threading.Lock()  # stand-ins of modules belong to one importer at a time
+
+
+class DriverLife:
+    """The life of one driver. `changed` is called when the process has something to decide: see the properties."""
+
+    def __init__(self, options: Options, *, changed: Callable[[], None]) -> None:
+        self.options = options
+        self._changed = changed
+        self._ended = threading.Event()
+        self._over = threading.Event()
+        self._hardware: Hardware | None = None
+        self.agent: NodeAgent | None = None  # once it is made
+        self.error: Exception | None = None  # why the last attempt to start failed
+        self.must_restart = False  # only a new process can go on
+        self.is_idle = False  # whether there is nothing to do, as far as is known
+
+    @property
+    def vendor(self) -> str:
+        """Return the vendor's name, as far as it is known before its hardware is there."""
+        return self._hardware.vendor if self._hardware is not None else self.options.vendor
+
+    def start(self) -> None:
+        """Begin, in a thread that does not keep the process alive."""
+        threading.Thread(target=self._run, name=f"driver-{self.options.driver}", daemon=True).start()
+
+    def end(self) -> None:
+        """Ask the driver to end; `wait` for it."""
+        self._ended.set()
+
+    def wait(self, seconds: float) -> bool:
+        """Return whether the driver has ended in order; one that is still being made has nothing to be ended."""
+        return self.agent is None or self._over.wait(seconds)
+
+    def problems(self) -> tuple[str, ...]:
+        """Return why the driver is not ready; nothing while it has nothing to do."""
+        if self.error is not None:
+            return (f"cannot start: {self.error}",)
+        return self.agent.unready() if self.agent is not None else ()
+
+    def _run(self) -> None:
+        try:
+            while self._await_work() and not self._serve():
+                if self._ended.wait(AGAIN_SECONDS):
+                    break
+        finally:
+            self._over.set()
+
+    def _await_work(self) -> bool:
+        """Wait until there is a GPU, or a claim to be undone. Return False when asked to end before that."""
+        while not self._has_work():
+            if not self.is_idle and self.error is None:
+                keys = fields(node=self.options.node, driver=self.options.driver)
+                log.info("no GPU on this node and no claims: idle until one appears", extra=keys)
+            self.is_idle = self.error is None
+            if self._ended.wait(IDLE_SECONDS):
+                return False
+        self.is_idle = False
+        return not self._ended.is_set()
+
+    def _has_work(self) -> bool:
+        if has_claims(self.options.data_dir):
+            return True
+        if self.options.waits_for_bus and not self._is_on_bus():
+            return False
+        try:
+            return self._opened().is_present()
+        except DriverError as error:
+            self._fail(error)
+            return False
+
+    def _is_on_bus(self) -> bool:
+        return any(one.driver == self.options.driver for one in vendors_on_bus(self.options.roots))
+
+    def _opened(self) -> Hardware:
+        if self._hardware is None:
+            options = self.options
+            self._hardware = choose(options.hardware, options.roots, node_name=options.node, state_dir=options.data_dir)
+        return self._hardware
+
+    def _serve(self) -> bool:
+        """Make the agent and let it live; return False where it could not start and that may be tried again."""
+        agent = None
+        try:
+            agent = self._made()
+            self.agent = agent
+            agent.start()
+        except Exception as error:  # noqa: BLE001 - a fault of one driver is not the end of the others
+            if agent is not None:
+                agent.stop()
+            self.agent = None
+            self._fail(error)
+            return False
+        self.error = None
+        self.must_restart = agent.wait(self._ended)
+        if self.must_restart:
+            self._changed()
+            self._ended.wait()
+        agent.stop()
+        return True
+
+    def _made(self) -> NodeAgent:
+        hardware = self._opened()
+        with _loading, lean_imports():
+            import grpc._server  # noqa: F401, PLC0415 - else imported when the first server is made
+
+            from dra_driver.agent.node import NodeAgent  # noqa: PLC0415 - an idle node pays for no import
+
+            if self.options.status.is_served:
+                import dra_driver.telemetry.metrics  # noqa: F401, PLC0415
+        return NodeAgent(self.options, hardware)
+
+    def _fail(self, error: Exception) -> None:
+        if isinstance(error, DriverError):
+            keys = fields(driver=self.options.driver, code=error.code, err=str(error))
+            log.error("driver cannot start", extra=keys)
+        else:
+            log.error("bug: unexpected error", exc_info=error, extra=fields(driver=self.options.driver))
+        self.error = error
+        self._changed()
+
+
+def has_claims(data_dir: Path) -> bool:
+    """Return whether the ledger may hold claims, without opening a ledger that does not exist."""
+    if not (data_dir / "ledger.db").exists():
+        return False
+    from dra_driver.plugin.ledger.connections import has_claims as has_rows  # noqa: PLC0415
+
+    return has_rows(data_dir / "ledger.db")

@@ -1,0 +1,137 @@
+"""NodeProcess: the drivers of one node in one process, and what they have in common.
+
+That is the status page, the signals and the end. Everything else is a driver's own (`driver_life`). While one driver
+has work, the page is that driver's; with several, each answer names the driver.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from dra_driver import __version__
+from dra_driver.agent.driver_life import DriverLife
+from dra_driver.agent.lean import lean_imports
+from dra_driver.agent.options import Options
+from dra_driver.model.errors import ExitCode
+from dra_driver.telemetry.stop_request import StopRequest
+
+if TYPE_CHECKING:
+    from dra_driver.agent.status.page import StatusPage
+    from dra_driver.kube.api import KubeApi
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 1.0
+END_SECONDS = 25.0  # how long the drivers together may take to end in order
+
+
+class NodeProcess:
+    """The drivers of one node."""
+
+    def __init__(self, drivers: Sequence[Options]) -> None:
+        self._decide = threading.Event()
+        self._lives = [DriverLife(options, changed=self._decide.set) for options in drivers]
+        self._page: StatusPage | None = None
+
+    def run(self, stop: StopRequest) -> int:
+        """Serve until asked to stop, and return the exit status; the process is replaced where that is needed.
+
+        Raises: DriverError where no driver can start.
+        """
+        self._page = self._open_page()
+        for life in self._lives:
+            life.start()
+        must_restart = False
+        try:
+            while not must_restart and not stop.wait(POLL_SECONDS):
+                must_restart = self._must_restart()
+        finally:
+            self._end()
+        if must_restart and not stop.is_set():
+            log.info("restarting the process")
+            logging.shutdown()
+            os.execv(sys.executable, [sys.executable, "-m", "dra_driver", *sys.argv[1:]])
+        sys.stderr.flush()
+        return ExitCode.OK
+
+    def let_go(self) -> None:
+        """Release the vendors' libraries, so that kernel drivers can be unloaded."""
+        for life in self._lives:
+            if life.agent is not None:
+                life.agent.let_go()
+
+    def resume(self) -> None:
+        """Use the hardware again after `let_go`."""
+        for life in self._lives:
+            if life.agent is not None:
+                life.agent.resume()
+
+    def _must_restart(self) -> bool:
+        """Return whether a new process is needed. Raises: the error of the driver where none could start."""
+        if not self._decide.is_set():
+            return False
+        self._decide.clear()
+        errors = [life.error for life in self._lives if life.error is not None]
+        if errors and all(life.is_idle or life.error is not None for life in self._lives):
+            raise errors[0]
+        return any(life.must_restart for life in self._lives)
+
+    def _end(self) -> None:
+        """End all drivers at once; one that hangs is left behind."""
+        for life in self._lives:
+            life.end()
+        until = time.monotonic() + END_SECONDS
+        for life in self._lives:
+            if not life.wait(max(0.0, until - time.monotonic())):
+                log.error("driver did not end in time: %s", life.options.driver)
+        if self._page is not None:
+            self._page.stop()
+
+    # -- the status page -----------------------------------------------------------------------------------------------
+
+    def unready(self) -> tuple[str, ...]:
+        """Return the reasons why a driver is not ready, so that a kubelet does not restart what can work."""
+        busy = [life for life in self._lives if not life.is_idle]
+        if len(busy) == 1:
+            return busy[0].problems()
+        return tuple(f"{life.options.driver}: {reason}" for life in busy for reason in life.problems())
+
+    def metrics(self) -> bytes:
+        """Return the metrics of all drivers; with several, each sample names its driver."""
+        from dra_driver.telemetry.metrics import Metrics, Snapshot, render_together  # noqa: PLC0415
+
+        running = {life.options.driver: life.agent for life in self._lives if life.agent is not None}
+        if not running:
+            idle = Snapshot(version=__version__, vendor=self._lives[0].vendor)
+            return Metrics(lambda: idle).render()
+        pages = {driver: agent.metrics for driver, agent in running.items() if agent.metrics is not None}
+        if len(pages) == 1:
+            return next(iter(pages.values())).render()
+        return render_together(pages)
+
+    def _open_page(self) -> StatusPage | None:
+        """Begin to answer probes, because a kubelet keeps restarting an agent that does not answer.
+
+        Raises: DriverError.
+        """
+        options = self._lives[0].options
+        if not options.status.is_served:
+            return None
+        with lean_imports():
+            from dra_driver.agent.status.page import StatusPage  # noqa: PLC0415 - only where a page is wanted
+            from dra_driver.telemetry import metrics as _  # noqa: F401, PLC0415
+
+        def open_api() -> KubeApi:
+            from dra_driver.kube import api, credentials  # noqa: PLC0415 - only where readers are reviewed
+
+            return api.KubeApi(credentials.load(options.kubeconfig))
+
+        page = StatusPage(options.status, metrics=self.metrics, readiness=self.unready, api=open_api)
+        page.start()
+        return page

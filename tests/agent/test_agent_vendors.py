@@ -1,0 +1,221 @@
+"""One agent process over several vendors: a driver each, and nothing of one that holds up another."""
+
+import json
+import re
+import signal
+import socket
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dra_driver.embedded.api.kinds import SLICES
+from dra_driver.embedded.kubelet.plugin_calls import ClaimRef
+from dra_driver.model.names import pool_name
+from tests.agent.support.mixed_node import MixedNode, UnansweredFolder
+from tests.support.agent_process import NODE, Stage, stage
+from tests.support.fake_node import can_make_nodes
+from tests.support.stand_in_plugin import StandInPlugin
+from tests.support.waiting import until
+
+AMD, INTEL, NVIDIA = "gpu.amd.com", "gpu.intel.com", "gpu.nvidia.com"
+ONE_EACH = {NVIDIA: "gpu-0000-65-00-0", AMD: "gpu-0000-05-00-0", INTEL: "gpu-0000-03-00-0"}
+
+
+class Machine:
+    """A node with one NVIDIA, two AMD and one Intel GPU, and the agent that looks at them."""
+
+    def __init__(self, here: Stage, folder: Path, *, has_amd: bool = True) -> None:
+        self.here, self.node = here, MixedNode(folder, has_amd=has_amd)
+
+    def start(self, hardware: str = "auto", *flags: str) -> Any:
+        roots = self.node.roots
+        places = f"--sysfs-root={roots.sys}", f"--proc-root={roots.proc}", f"--dev-root={roots.dev}"
+        return self.here.start(hardware, *places, *flags, environment=self.node.environment)
+
+    def devices(self, driver: str) -> set[str]:
+        slices = [one for one in self.here.api.items(SLICES) if one["spec"]["driver"] == driver]
+        return {device["name"] for one in slices for device in one["spec"].get("devices", ())}
+
+    def wait_published(self, *drivers: str) -> None:
+        until(lambda: all(self.devices(driver) for driver in drivers), what=f"slices of {drivers}")
+
+    def claim(self, devices: dict[str, str]) -> ClaimRef:
+        """Return a claim that has one device of each of these drivers."""
+        requests = [{"name": driver.split(".")[1], "exactly": {"deviceClassName": driver}} for driver in devices]
+        wire = self.here.api.create(
+            {
+                "apiVersion": "resource.k8s.io/v1",
+                "kind": "ResourceClaim",
+                "metadata": {"generateName": "claim-", "namespace": "default"},
+                "spec": {"devices": {"requests": requests}},
+            }
+        )
+        results = [
+            {"request": driver.split(".")[1], "driver": driver, "pool": pool_name(NODE, driver), "device": device}
+            for driver, device in devices.items()
+        ]
+        wire["status"] = {"allocation": {"devices": {"results": results}}}
+        name = wire["metadata"]["name"]
+        path = f"/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/{name}/status"
+        self.here.api.request("PUT", path, body=wire)
+        return ClaimRef("default", name, wire["metadata"]["uid"])
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    if not can_make_nodes(tmp_path):
+        pytest.skip("making device nodes needs root")
+    with stage("1.36") as here:
+        yield Machine(here, tmp_path)
+
+
+pytestmark = pytest.mark.gcc
+
+
+def nodes_of(path: Path) -> list[str]:
+    document = json.loads(path.read_text())
+    return [node["path"] for one in document["devices"] for node in one["containerEdits"]["deviceNodes"]]
+
+
+def test_each_vendor_has_a_driver_of_its_own_and_a_claim_gets_a_device_of_each(machine: Machine) -> None:
+    machine.start()
+    machine.wait_published(NVIDIA, AMD, INTEL)
+    assert machine.devices(AMD) == {"gpu-0000-05-00-0", "gpu-0000-06-00-0"}
+    pools = {one["spec"]["driver"]: one["spec"]["pool"]["name"] for one in machine.here.api.items(SLICES)}
+    assert pools == {driver: f"{NODE}/{driver}" for driver in (NVIDIA, AMD, INTEL)}
+    claim = machine.claim(ONE_EACH)
+    for driver, device in ONE_EACH.items():
+        plugin = machine.here.kubelet.wait_registered(driver)
+        ((prepared,),) = plugin.prepare([claim]).values()
+        assert prepared.device == device
+        assert (machine.here.kubelet.plugins_dir / driver / "ledger.db").exists()
+    files = {
+        path.name.split("-claim_")[0].removeprefix("k8s."): path for path in machine.here.kubelet.cdi_dir.iterdir()
+    }
+    assert nodes_of(files[NVIDIA])[0] == "/dev/nvidia0"
+    assert nodes_of(files[AMD]) == ["/dev/dri/card1", "/dev/dri/renderD129"]
+    assert nodes_of(files[INTEL]) == ["/dev/dri/card0", "/dev/dri/renderD128"]
+    for driver in ONE_EACH:
+        assert machine.here.kubelet.wait_registered(driver).unprepare([claim]) == {claim.uid: ""}
+    assert not list(machine.here.kubelet.cdi_dir.iterdir())
+
+
+def test_a_list_of_vendors_serves_those_alone(machine: Machine) -> None:
+    machine.start("nvidia,amd")
+    machine.wait_published(NVIDIA, AMD)
+    assert not machine.devices(INTEL)
+    assert not (machine.here.kubelet.plugins_dir / INTEL).exists()
+
+
+def test_with_a_drivers_name_auto_is_that_driver_alone(machine: Machine) -> None:
+    machine.start("auto", "--driver-name", NVIDIA)
+    machine.wait_published(NVIDIA)
+    assert not machine.devices(AMD)
+    assert not (machine.here.kubelet.plugins_dir / AMD).exists()
+
+
+def test_a_vendor_whose_reads_never_return_holds_up_no_other(machine: Machine) -> None:
+    machine.start("nvidia,amd,intel")
+    machine.wait_published(NVIDIA, AMD, INTEL)
+    machine.node.hang_nvidia()
+    claims = [machine.claim({AMD: ONE_EACH[AMD]}) for _ in range(20)]
+    plugin = machine.here.kubelet.wait_registered(AMD)
+    for claim in claims:
+        assert not isinstance(plugin.prepare([claim])[claim.uid], str)
+        assert plugin.unprepare([claim]) == {claim.uid: ""}
+    assert machine.devices(INTEL)
+
+
+def test_a_vendor_whose_files_never_answer_holds_up_no_other_from_the_start(machine: Machine) -> None:
+    try:
+        hanging = UnansweredFolder(machine.node.folder / "sys/class/kfd")
+        hanging.__enter__()
+    except OSError as error:
+        pytest.skip(str(error))
+    with ExitStack() as stack:
+        stack.push(hanging)
+        agent = machine.start("nvidia,amd,intel")
+        machine.wait_published(NVIDIA, INTEL)
+        plugin = machine.here.kubelet.wait_registered(INTEL)
+        claim = machine.claim({INTEL: ONE_EACH[INTEL]})
+        ((prepared,),) = plugin.prepare([claim]).values()
+        assert prepared.device == ONE_EACH[INTEL]
+        assert not machine.devices(AMD)
+        assert machine.here.end(agent) == 0
+
+
+def test_a_vendor_whose_hardware_comes_later_begins_then(tmp_path: Path) -> None:
+    if not can_make_nodes(tmp_path):
+        pytest.skip("making device nodes needs root")
+    with stage("1.36") as here:
+        machine = Machine(here, tmp_path, has_amd=False)
+        machine.start()
+        machine.wait_published(NVIDIA, INTEL)
+        machine.node.add_amd()
+        machine.wait_published(AMD)
+
+
+def test_an_agent_that_is_killed_comes_back_with_every_vendors_claims(machine: Machine) -> None:
+    agent = machine.start()
+    machine.wait_published(NVIDIA, AMD, INTEL)
+    claim = machine.claim(ONE_EACH)
+    for driver in ONE_EACH:
+        machine.here.kubelet.wait_registered(driver).prepare([claim])
+    before = {path.name: path.read_bytes() for path in machine.here.kubelet.cdi_dir.iterdir()}
+    machine.here.end(agent, signal.SIGKILL)
+    machine.start()
+    for driver in ONE_EACH:
+        until(lambda driver=driver: machine.here.kubelet.wait_registered(driver), what=driver)
+    until(lambda: machine.here.log().count("hardware scanned") >= 3, what="a look at all hardware")
+    assert {path.name: path.read_bytes() for path in machine.here.kubelet.cdi_dir.iterdir()} == before
+    for driver in ONE_EACH:
+        assert machine.here.kubelet.wait_registered(driver).unprepare([claim]) == {claim.uid: ""}
+
+
+def test_a_node_without_any_vendors_hardware_idles_and_loads_nothing_of_them(tmp_path: Path) -> None:
+    with stage("1.36") as here:
+        roots = [f for name in ("sysfs", "proc", "dev") for f in (f"--{name}-root", str(tmp_path))]
+        agent = here.start("auto", *roots)
+        until(lambda: here.log().count("idle until one appears") == 3, what="three idle drivers")
+        maps = Path(f"/proc/{agent.pid}/maps").read_text()
+        assert "grpc" not in maps
+        assert here.end(agent) == 0
+
+
+def test_the_page_names_the_driver_where_several_have_work(machine: Machine) -> None:
+    machine.start("auto", "--metrics-address=127.0.0.1:0")
+    machine.wait_published(NVIDIA, AMD, INTEL)
+    address = re.search(r"address=(127.0.0.1:\d+)", machine.here.log())[1]
+    text = urllib.request.urlopen(f"http://{address}/metrics", timeout=10).read().decode()
+    for driver, count in ((NVIDIA, 1), (AMD, 2), (INTEL, 1)):
+        assert f'dra_driver_devices{{driver="{driver}",type="gpu"}} {count}.0' in text
+    assert text.count("# TYPE dra_driver_devices gauge") == 1
+
+
+def test_a_device_plugin_of_one_vendor_withholds_that_vendors_devices_alone(machine: Machine) -> None:
+    folder = machine.node.folder / "device-plugins"
+    folder.mkdir()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as plugin:
+        plugin.bind(str(folder / "amd.com_gpu"))
+        plugin.listen()
+        machine.start("auto", f"--device-plugins-directory-path={folder}")
+        machine.wait_published(NVIDIA, INTEL)
+        until(lambda: "a device plugin serves these GPUs" in machine.here.log(), what="the plugin to be noticed")
+        assert not machine.devices(AMD)
+
+
+def test_a_vendors_own_driver_is_yielded_to_and_the_others_serve(machine: Machine) -> None:
+    plugin = StandInPlugin(machine.here.folder, AMD, name="amds-own").start()
+    try:
+        machine.here.kubelet.wait_registered(AMD)
+        machine.start()
+        machine.wait_published(NVIDIA, INTEL)
+        until(lambda: "another driver has this name" in machine.here.log(), what="the driver to be noticed")
+        assert not machine.devices(AMD)
+    finally:
+        plugin.stop()
+    machine.wait_published(AMD)
