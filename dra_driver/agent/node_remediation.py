@@ -11,11 +11,13 @@ import time
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Protocol
 
+from dra_driver.agent.device_holders import NodeDeviceHolders
+from dra_driver.agent.neighbours import Neighbours
 from dra_driver.agent.node_health import NodeHealth
 from dra_driver.agent.node_inventory import NodeInventory
 from dra_driver.agent.opened_node import OpenedNode
+from dra_driver.agent.remediation_proof import RemediationProof
 from dra_driver.agent.scanner import Scanner
 from dra_driver.controller.publisher import Publisher
 from dra_driver.hardware.facts import GpuFacts
@@ -34,8 +36,9 @@ from dra_driver.remediation.holders import claims_on, described
 from dra_driver.remediation.policy import CommandRoot, RemediationMode, RemediationPolicy, SiteCommand
 from dra_driver.remediation.reboot_request import FILE_NAME, RebootRequest
 from dra_driver.remediation.remediation import Remediation
-from dra_driver.remediation.treated_node import Proof, ProofResult
 from dra_driver.telemetry.logs import fields
+from dra_driver.validation.result import ValidationResult
+from dra_driver.validation.turn import ValidationTurn
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +48,7 @@ CALL_SECONDS = 10.0
 SLOT_PERIOD_S, SLOT_KEPT_S = 3600, 600.0  # a slot ends by itself after the first; it is renewed after the second
 
 
+HOST_ROOT = "1/root"  # below /proc: the root of the host's first process
 _CAPABILITIES = {18: "CAP_SYS_CHROOT", 21: "CAP_SYS_ADMIN"}  # linux/capability.h
 
 
@@ -57,6 +61,7 @@ def make_remediation(
     publisher: Publisher,
     repair: Repair,
     allocated: AllocatedDevices,
+    neighbours: Neighbours,
 ) -> Remediation | DryRun | None:
     """Return what remediates the node's GPUs; None for hardware that can't be reset.
 
@@ -71,6 +76,9 @@ def make_remediation(
         require_privilege()
     names = [f"dra-driver-remediation-{number}" for number in range(policy.nodes)]
     slots = LeaseSlots(node.api, namespace=options.lease_namespace, names=names, period_s=SLOT_PERIOD_S)
+    holders = NodeDeviceHolders(
+        node.hardware, node.ledger, inventory=inventory, allocated=allocated, neighbours=neighbours
+    )
     treated = NodeUnderTreatment(
         node,
         node.hardware,
@@ -81,12 +89,20 @@ def make_remediation(
         repair=repair,
         allocated=allocated,
         slots=slots,
-        prover=LevelZero(),
-        reboot_file=policy.reboot_file or options.data_dir / FILE_NAME,
+        reboot=_reboot_request(node, policy),
+        proof=RemediationProof(node.hardware, ValidationTurn(options.data_dir), holders, options.validation),
     )
     if not is_on:
         return DryRun(treated, policy)
     return Remediation(treated, options.data_dir, policy, boot_id=node.identity.boot_id)
+
+
+def _reboot_request(node: OpenedNode, policy: RemediationPolicy) -> RebootRequest:
+    """Return the file that asks for a reboot: the policy's is one of the host's, the default one the agent's own."""
+    boot_id, host = node.identity.boot_id, f"{node.options.roots.proc}/{HOST_ROOT}"
+    if policy.reboot_file is None:
+        return RebootRequest(node.options.data_dir / FILE_NAME, boot_id)
+    return RebootRequest(policy.reboot_file, boot_id, host=host if os.access(host, os.X_OK) else "/")
 
 
 def read_policy(path: Path | None) -> RemediationPolicy:
@@ -111,21 +127,6 @@ def require_privilege(status: Path = Path("/proc/self/status")) -> None:
         )
 
 
-class GpuProver(Protocol):
-    """Proves GPUs well that nobody uses."""
-
-    def prove(self, gpu: GpuFacts) -> ProofResult:
-        """Validate a GPU."""
-
-
-class LevelZero:
-    """NVML's own word, which the remediation has read already: the GPU answers and no fault stands."""
-
-    def prove(self, gpu: GpuFacts) -> ProofResult:
-        """Return that the GPU passed."""
-        return ProofResult(Proof.PASSED, f"{gpu.uuid} answers and reports no fault")
-
-
 class NodeUnderTreatment:
     """One node, for its remediation. Its methods belong to the remediation's thread."""
 
@@ -141,13 +142,14 @@ class NodeUnderTreatment:
         repair: Repair,
         allocated: AllocatedDevices,
         slots: LeaseSlots,
-        prover: GpuProver,
-        reboot_file: Path,
+        reboot: RebootRequest,
+        proof: RemediationProof,
     ) -> None:
         self._node, self._hardware, self._inventory, self._health = node, hardware, inventory, health
         self._scanner, self._publisher, self._repair, self._allocated = scanner, publisher, repair, allocated
-        self._slots, self._prover = slots, prover
-        self._reboot = RebootRequest(reboot_file, node.identity.boot_id)
+        self._slots = slots
+        self._proof = proof
+        self._reboot = reboot
         self._kept = ExitStack()  # the locks of the devices that are kept from Prepare
         self._is_let_go = False
         self._slot_at = float("-inf")
@@ -267,9 +269,9 @@ class NodeUnderTreatment:
         """Forget the errors that were reported of a GPU before it was treated."""
         self._health.forget_errors(gpu)
 
-    def prove(self, gpu: GpuFacts) -> ProofResult:
+    def prove(self, gpu: GpuFacts) -> ValidationResult:
         """Validate a GPU that nobody uses."""
-        return self._prover.prove(gpu)
+        return self._proof.prove(gpu)
 
     def take_slot(self) -> float:
         """Return 0 if this node may act now, else for how many seconds others may."""

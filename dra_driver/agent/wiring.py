@@ -104,7 +104,14 @@ def join_parts(node: OpenedNode, listener: Listener) -> Parts:
         from dra_driver.agent.node_remediation import make_remediation  # noqa: PLC0415 - only where the option is on
 
         remediation = make_remediation(
-            node, inventory, health, scanner=scanner, publisher=publisher, repair=work.repair, allocated=allocated
+            node,
+            inventory,
+            health,
+            scanner=scanner,
+            publisher=publisher,
+            repair=work.repair,
+            allocated=allocated,
+            neighbours=neighbours,
         )
     return Parts(
         inventory,

@@ -2,6 +2,8 @@
 
 In: a reason. Out: a file whose first line has the id of this boot, so that a request of an earlier boot means nothing:
 `grep -qsf /proc/sys/kernel/random/boot_id FILE` says whether one stands. A file that somebody else wrote is left alone.
+The path is one on the host, which an agent in a container reaches through the root of the host's first process. Links
+on the way are followed as the host would.
 Source: kured, --reboot-sentinel and --reboot-sentinel-command.
 """
 
@@ -14,13 +16,14 @@ from dra_driver.model.errors import NodeError, Retry
 FILE_NAME = "reboot-required"
 MARK = "dra-driver asks for a reboot in boot "
 _BYTES = 4096
+LINKS_MOST = 64  # parts of a path, links among them
 
 
 class RebootRequest:
-    """The request of one node, in the file `path`."""
+    """The request of one node, in the file `path` of the host, which this process sees below `host`."""
 
-    def __init__(self, path: Path, boot_id: str) -> None:
-        self._path, self._boot_id = path, boot_id
+    def __init__(self, path: Path, boot_id: str, *, host: str = "/") -> None:
+        self._wanted, self._boot_id, self._host = path, boot_id, host
 
     def ask(self, text: str) -> None:
         """Ask for a reboot in this boot. Raises: NodeError("node.reboot-request")."""
@@ -36,6 +39,10 @@ class RebootRequest:
             hint = "the folder must exist and be writable for the agent (docs/health.md)"
             raise NodeError("reboot-request", message, hint=hint, retry=Retry.LATER) from error
 
+    @property
+    def _path(self) -> Path:
+        return Path(self._host, *_inside(self._host, self._wanted.parent), self._wanted.name)
+
     def withdraw(self) -> None:
         """Remove our request; it is no error if there is none."""
         if self._is_ours():
@@ -50,3 +57,24 @@ class RebootRequest:
                 return file.read(_BYTES).startswith(MARK.encode())
         except OSError:
             return False
+
+
+def _inside(host: str, folder: Path) -> list[str]:
+    """Return the parts of a folder below the host's root, with links followed as if that root were `/`."""
+    done: list[str] = []
+    todo = list(reversed(folder.parts[1:]))
+    for _ in range(LINKS_MOST):
+        if not todo:
+            break
+        part = todo.pop()
+        if part == "..":
+            del done[-1:]
+            continue
+        try:
+            target = Path(host, *done, part).readlink()
+        except OSError:  # no link, or not there, which writing will say
+            done.append(part)
+            continue
+        done = [] if target.is_absolute() else done
+        todo += [one for one in reversed(target.parts) if one != "/"]
+    return done

@@ -239,6 +239,9 @@ class Remediation:
                 self._write(self._steps.escalated(case, "given up by hand"))
                 continue
             self._node.resume()
+            self._node.withdraw_reboot()
+            if request is RemediationRequest.DONE:
+                self._node.forget_errors(gpu)
             stage = Stage.DETECTED if request is RemediationRequest.RETRY else Stage.SAME_UUID_FOUND
             self._write(case.at(stage, self._clock(), tries=0, not_before=0.0, is_acting=False, is_unproven=False))
 

@@ -19,9 +19,10 @@ from dra_driver.remediation.budgets import ActionRow, spent
 from dra_driver.remediation.case import RemediationCase, Stage
 from dra_driver.remediation.journal import RemediationJournal
 from dra_driver.remediation.policy import RemediationAction, RemediationPolicy
-from dra_driver.remediation.treated_node import Proof, TreatedNode
+from dra_driver.remediation.treated_node import TreatedNode
 from dra_driver.remediation.treatment import treatment_of
 from dra_driver.telemetry.logs import fields
+from dra_driver.validation.result import ValidationVerdict
 
 log = logging.getLogger(__name__)
 
@@ -157,7 +158,7 @@ class RemediationSteps:
     def _find(self, case: RemediationCase) -> RemediationCase:
         if case.action is RemediationAction.REBOOT and case.boot == self._boot_id:
             if self._clock() - case.stage_at > self._policy.reboot_within_s:
-                return self.escalated(case, "nobody rebooted the machine")
+                return self.escalated(case, "nobody rebooted the machine", keeps_request=True)
             return case.waiting("a reboot of the machine")
         self._node.withdraw_reboot()
         since = max(case.stage_at, self._began_at)
@@ -187,11 +188,13 @@ class RemediationSteps:
                 return self.failed(case, f"the GPU is not well: {what}")
             return case.waiting("the GPU's health to be read as good")
         found = self._node.prove(gpu)
-        if found.proof is Proof.FAILED:
-            return self.failed(replace(case, is_unproven=True), f"validation failed: {found.text}")
+        if found.verdict is ValidationVerdict.FAILED:
+            why = f"validation failed: {found.reason} {found.detail}".rstrip()
+            return self.failed(replace(case, is_unproven=True), why)
         return case.at(Stage.VALIDATED, now)
 
     def _return(self, case: RemediationCase) -> RemediationCase:
+        self._node.withdraw_reboot()
         self._node.give_slot_back()
         self._node.tell(RETURNED, f"{gpu_name(case.gpu)} is well and offered again after {_noun(case.action)}")
         return case.at(Stage.RETURNED, self._clock(), waits_for=f"after {_noun(case.action)}")
@@ -209,9 +212,11 @@ class RemediationSteps:
         self._node.give_slot_back()
         return again
 
-    def escalated(self, case: RemediationCase, why: str) -> RemediationCase:
-        """Return the case as one for a person."""
+    def escalated(self, case: RemediationCase, why: str, *, keeps_request: bool = False) -> RemediationCase:
+        """Return the case as one for a person. A request of a reboot is taken back, unless it is to stay."""
         self._node.resume()
+        if not keeps_request:
+            self._node.withdraw_reboot()
         self._node.give_slot_back()
         self._node.tell(GAVE_UP, f"{gpu_name(case.gpu)} stays out of use, a person has to look: {why}")
         return case.at(Stage.ESCALATED, self._clock(), is_acting=False, boot=self._boot_id, waits_for=why)

@@ -6,30 +6,13 @@ claims and processes come back as people read them.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.health.fault import Fault
 from dra_driver.remediation.policy import SiteCommand
-
-
-class Proof(enum.StrEnum):
-    """What a validation found."""
-
-    PASSED = "passed"
-    FAILED = "failed"  # wrong data, or an error of the device
-    COULD_NOT_RUN = "could-not-run"  # says nothing about the GPU
-
-
-@dataclass(frozen=True, slots=True)
-class ProofResult:
-    """A proof, and in one sentence what it rests on."""
-
-    proof: Proof
-    text: str = ""
+from dra_driver.validation.result import ValidationResult
 
 
 class TreatedNode(Protocol):
@@ -98,7 +81,7 @@ class TreatedNode(Protocol):
     def forget_errors(self, gpu: str) -> None:
         """Forget the errors that were reported of a GPU before it was treated; what lasts is seen again."""
 
-    def prove(self, gpu: GpuFacts) -> ProofResult:
+    def prove(self, gpu: GpuFacts) -> ValidationResult:
         """Validate a GPU that nobody uses."""
 
     def take_slot(self) -> float:

@@ -1,16 +1,24 @@
 """Remediation from end to end: the real agent process, simulated hardware, a program nvidia-smi below a driver root."""
 
+import json
 import os
+import signal
 import sqlite3
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import yaml
 
-from dra_driver.embedded.api.kinds import EVENTS, SLICES
+from dra_driver.agent.node_remediation import require_privilege
+from dra_driver.cli.main import run
+from dra_driver.embedded.api.kinds import EVENTS, LEASES, SLICES
 from dra_driver.hardware.simulated.profile import FOLDER
+from dra_driver.model.errors import NodeError
 from dra_driver.model.names import NVIDIA_DRIVER
-from tests.agent.support.static_program import build_static
 from tests.support.agent_process import stage
+from tests.support.static_program import build_static
 from tests.support.waiting import until
 
 SICK = "0000:1b:00.0"
@@ -82,3 +90,91 @@ def test_a_gpu_that_needs_a_reset_is_drained_reset_proven_and_returned(tmp_path)
             "SELECT action, outcome FROM actions"
         )
         assert rows.fetchall() == [("reset", "done")]
+
+
+def wrote(here):
+    """Return what the agent has written to the API server beside its slices."""
+    return [one["reason"] for one in here.api.items(EVENTS) if one["reason"].startswith("Remediation")]
+
+
+def test_a_dry_run_says_what_it_would_do_and_writes_nothing(tmp_path):
+    profile = tmp_path / "node.yaml"
+    write_profile(profile, recoveryAction=1)
+    with stage("1.36") as here:
+        here.start(f"simulated:{profile}", "--mig=static", "--remediation=dry-run", "--lease-namespace=default")
+        until(lambda: f"would reset {NAME}" in here.log(), what="the dry run")
+        until(lambda: "needs-reset" in taints(here).get(NAME, {}), what="the taint of the fault")
+        assert "remediation" not in taints(here)[NAME]
+        assert not wrote(here)
+        assert not here.api.items(LEASES)
+        folder = here.kubelet.plugins_dir / NVIDIA_DRIVER
+        assert [one.name for one in folder.iterdir() if "remed" in one.name or "reboot" in one.name] == []
+        assert [one.name for one in folder.iterdir() if "resets" in one.name] == []
+
+
+@pytest.mark.long
+def test_an_agent_that_is_killed_in_the_middle_goes_on_and_people_can_see_and_steer_it(tmp_path, capsys):
+    profile = tmp_path / "node.yaml"
+    write_profile(profile, reset="nothing")
+    flags = ["--mig=static", "--remediation=on", "--lease-namespace=default"]
+    with stage("1.36") as here:
+        agent = here.start(f"simulated:{profile}", *flags)
+        until(lambda: len(here.devices()) == 8, what="devices")
+        write_profile(profile, recoveryAction=2, reset="nothing")
+        until(lambda: 'reason="a reboot of the machine"' in here.log(), what="the request of a reboot")
+        folder = here.kubelet.plugins_dir / NVIDIA_DRIVER
+        request = (folder / "reboot-required").read_text()
+        assert Path("/proc/sys/kernel/random/boot_id").read_text().strip() in request
+        here.end(agent, signal.SIGKILL)
+        where = ["--kubelet-plugins-directory-path", str(here.kubelet.plugins_dir)]
+        assert run(["remediation", "show", "-o", "json", *where]) == 1
+        shown = json.loads(capsys.readouterr().out)
+        (row,) = shown["remediations"]
+        assert (row["device"], row["stage"], row["action"]) == (NAME, "acted", "reboot")
+        assert row["message"] == "a reboot of the machine"
+        (action,) = shown["actions"]
+        assert (action["action"], action["outcome"]) == ("reboot", "asked")
+        assert run(["health", "show", *where]) == 1
+        assert "a reboot of the machine" in " ".join(capsys.readouterr().out.split())
+
+        before = taints(here)
+        here.start(f"simulated:{profile}", *flags)
+        until(lambda: "role gained" in here.log(), what="the role")
+        until(lambda: len(here.devices()) == 8, what="devices")
+        assert taints(here) == before, "the GPU was offered, or its taint got another time"
+        assert run(["remediation", "give-up", "gpu-0000-43-00-0", *where]) == 3
+        assert run(["remediation", "give-up", SICK, *where]) == 0
+        until(lambda: taints(here).get(NAME, {}).get("remediation") == "support", what="the escalation")
+        write_profile(profile)
+        assert run(["remediation", "done", NAME, *where]) == 0
+        until(lambda: not taints(here), what="the return", timeout_s=60)
+        assert (folder / "reboot-required").exists() is False
+        assert {"RemediationEscalated", "RemediationReturned"} <= set(wrote(here))
+
+
+def test_remediation_without_health_is_refused(tmp_path):
+    with stage() as here:
+        agent = here.start("simulated:t4", "--remediation=on", "--health=off")
+        assert agent.wait(30) == 2
+        assert "acts on faults" in here.log()
+
+
+def test_an_agent_without_the_rights_of_a_reset_is_refused(tmp_path):
+    status = tmp_path / "status"
+    status.write_text("Name:\tagent\nCapEff:\t00000000a80425fb\n")
+    with pytest.raises(NodeError, match="CAP_SYS_ADMIN") as refused:
+        require_privilege(status)
+    assert refused.value.code == "node.unprivileged"
+    status.write_text("CapEff:\t000001ffffffffff\n")
+    require_privilege(status)
+
+
+def test_nothing_of_remediation_is_imported_while_the_option_is_off():
+    program = """
+import sys
+import dra_driver.agent.main, dra_driver.agent.node, dra_driver.agent.node_health, dra_driver.health.monitor
+import dra_driver.hardware.simulated.hardware, dra_driver.hardware.nvidia.hardware
+print([name for name in sys.modules if "remediation" in name or "resetting" in name or "programs" in name])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "[]\n"

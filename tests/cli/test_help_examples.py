@@ -13,9 +13,13 @@ import pytest
 from dra_driver.cli.commands import COMMANDS, cli
 from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.hardware.nvidia.facts import NvidiaGpu
+from dra_driver.health.fault import FaultKey
 from dra_driver.health.known_gpus import KnownGpus
 from dra_driver.health.store import GPUS, HealthStore
 from dra_driver.model.errors import ExitCode
+from dra_driver.remediation.case import RemediationCase, Stage
+from dra_driver.remediation.journal import RemediationJournal
+from dra_driver.remediation.policy import RemediationAction
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVERS = {"webhook", "console"}  # runs until it is ended
@@ -62,6 +66,9 @@ def environment(tmp_path_factory: pytest.TempPathFactory):
     data = folder / "plugins" / "gpu.nvidia.com"
     data.mkdir(parents=True)
     HealthStore(data).write({GPUS: known.to_wire()})
+    stage, action = Stage.ESCALATED, RemediationAction.RESET
+    case = RemediationCase("0000:1b:00.0", "GPU-0", FaultKey.NEEDS_RESET, "gpu-reset", 0.0, 0.0, stage, 0.0, action)
+    RemediationJournal(data).write(case)
     yield os.environ | {
         "PATH": f"{folder}:{os.environ['PATH']}",
         "KUBECONFIG": str(api.write_kubeconfig(folder / "kubeconfig")),

@@ -68,6 +68,8 @@ def test_a_value_that_makes_no_sense_is_refused_by_name(helm: str, wrong: str) -
             ["agent.runtimeClassName=nvidia", *OURS, "sharing.config.rules[0].sharing.strategy=MPS"],
             "no MPS daemon can be kept",
         ),
+        (["agent.runtimeClassName=nvidia", "remediation.mode=on"], "can't reset a GPU"),
+        (["health.enabled=false", "remediation.mode=dry-run"], "acts on faults"),
         (["agent.runtimeClassName=nvidia", "agent.mig.mode=dynamic"], "no GPU can be cut on demand"),
         (["agent.runtimeClassName=nvidia", "agent.mig.geometry=all-balanced"], "no GPU can be cut"),
         ([*OURS, "sharing.configMap=mine"], "leave one empty"),

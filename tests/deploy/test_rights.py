@@ -22,6 +22,7 @@ MOUNTS_BEFORE = {
     "/": False,
     "/dev": True,
 }
+REMEDYING = ("remediation.mode=on", "remediation.policy.version=remediation/v1")
 EVICTING = ("health.policy.version=health/v1", "health.policy.faults.gpu-lost.effect=NoExecute")
 
 
@@ -107,3 +108,22 @@ def test_the_status_of_claims_brings_the_patch_of_statuses_and_a_policy(helm: st
     assert mounts(found) == MOUNTS_BEFORE
     kinds = [one["kind"] for one in found if one["metadata"]["name"] == "dra-driver-agent-claim-status"]
     assert {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"} <= set(kinds)
+
+
+def test_remediation_brings_the_leases_of_its_nodes_by_name_and_nothing_else(helm: str) -> None:
+    found = objects(render(helm, *REMEDYING, "remediation.policy.nodes=2"))
+    names = ["dra-driver-remediation-0", "dra-driver-remediation-1"]
+    assert verbs(found, "ClusterRole") == VERBS_BEFORE
+    assert verbs(found, "Role") == {("coordination.k8s.io", "/".join(["leases", *names])): {"get", "update"}}
+    assert mounts(found) == MOUNTS_BEFORE
+    assert [one["metadata"]["name"] for one in found if one["kind"] == "Lease"] == names
+    assert sum(one["kind"] == "Lease" for one in objects(render(helm, *REMEDYING))) == 1
+
+
+@pytest.mark.parametrize("mode", ["off", "dry-run"])
+def test_a_dry_run_of_remediation_brings_no_right(helm: str, mode: str) -> None:
+    found = objects(render(helm, f"remediation.mode={mode}", "remediation.policy.version=remediation/v1"))
+    assert verbs(found, "ClusterRole") == VERBS_BEFORE
+    assert verbs(found, "Role") == {}
+    assert mounts(found) == MOUNTS_BEFORE
+    assert not any(one["kind"] == "Lease" for one in found)

@@ -150,7 +150,7 @@ def test_a_spent_weekly_budget_escalates_before_anything_is_done(tmp_path):
 def test_validation_decides_and_one_that_could_not_run_does_not(ward):
     ward.node.change(proof="failed", cures=1)
     ward.turns(Stage.ESCALATED)
-    assert "validation failed: as told" in ward.case().waits_for
+    assert "validation failed: as-told" in ward.case().waits_for
     ward.node.change(proof="could-not-run")
     RequestFile(ward.folder).ask(ONE, RemediationRequest.DONE)
     ward.turns(Stage.RETURNED)
@@ -189,9 +189,21 @@ def test_a_reboot_is_asked_for_and_the_gpu_returns_after_it(ward):
     ward.again()
     ward.turn(3)
     assert len(ward.node.did("reboot")) == 1, "asked again after a restart"
+    assert ward.node["is_asked"]
     ward.node.change(faults={})
     ward.again(boot="another")
     ward.turns(Stage.RETURNED)
+    assert not ward.node["is_asked"]
+
+
+@pytest.mark.parametrize("request_", list(RemediationRequest))
+def test_a_request_of_a_reboot_is_taken_back_when_a_person_steps_in(ward, request_):
+    ward.node.change(faults={ONE: ["gpu-lost", ""]})
+    ward.turns(Stage.ACTED)
+    ward.node.change(users=["team/train"])
+    RequestFile(ward.folder).ask(ONE, request_)
+    ward.turn()
+    assert not ward.node["is_asked"]
 
 
 def test_nobody_reboots(ward):

@@ -114,6 +114,17 @@ kubernetes.io/os: linux
 {{- end -}}
 {{- end -}}
 
+{{/* What is done about GPUs that need a reset: off, dry-run or on. YAML reads a bare on or off as a boolean. */}}
+{{- define "dra-driver.remediation" -}}
+{{- $mode := (.Values.remediation | default dict).mode -}}
+{{- if kindIs "bool" $mode -}}{{- ternary "on" "off" $mode -}}{{- else -}}{{- $mode | default "off" -}}{{- end -}}
+{{- end -}}
+
+{{/* On how many nodes GPUs may be acted on at the same time; as in the agent, 1 if the policy does not say. */}}
+{{- define "dra-driver.remediationNodes" -}}
+{{- ((.Values.remediation | default dict).policy | default dict).nodes | default 1 -}}
+{{- end -}}
+
 {{/* How many devices may lose their pods within the period; as in the agent, 5 if the policy does not say. */}}
 {{- define "dra-driver.evictions" -}}
 {{- ((.Values.health.policy | default dict).evictions | default dict).devices | default 5 -}}

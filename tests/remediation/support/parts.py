@@ -11,7 +11,7 @@ from dra_driver.hardware.nvidia.facts import NvidiaGpu
 from dra_driver.health.fault import Fault, FaultKey, Subject
 from dra_driver.model.errors import HardwareError, Retry
 from dra_driver.remediation.policy import SiteCommand
-from dra_driver.remediation.treated_node import Proof, ProofResult
+from dra_driver.validation.result import ValidationLevel, ValidationResult, ValidationVerdict
 
 ONE, TWO = "0000:1b:00.0", "0000:43:00.0"
 BOOT = "1b4e28ba"
@@ -125,16 +125,17 @@ class FileNode:
 
     def ask_reboot(self, text: str) -> None:
         self._note("reboot", text)
+        self.change(is_asked=True)
 
     def withdraw_reboot(self) -> None:
-        pass
+        self.change(is_asked=False)
 
     def forget_errors(self, gpu: str) -> None:
         pass
 
-    def prove(self, gpu: GpuFacts) -> ProofResult:
+    def prove(self, gpu: GpuFacts) -> ValidationResult:
         self._note("prove", gpu.pci_address)
-        return ProofResult(Proof(self["proof"]), "as told")
+        return ValidationResult(ValidationVerdict(self["proof"]), ValidationLevel.COMPUTE, "as-told")
 
     def take_slot(self) -> float:
         self._note("slot")

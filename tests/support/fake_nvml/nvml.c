@@ -13,6 +13,7 @@
  *     lost | KEY TEXT (uuid, name, minor, memory_bytes, brand, ...: see the getters)
  *     mig_mode CURRENT PENDING
  *     mig_reset 1                     (MIG mode changes with a reset only) | mig_minor N (its minor in MIG mode)
+ *     persistence 0|1 (absent: the GPU has no persistence mode)
  *     compute_mode N (0 where there is none) | mig_compute_modes 1 (MIG devices take a compute mode as well)
  *     memory_limits 1                 (the driver is one that keeps cgroups to limits) | memory_limit_HASH BYTES CGROUP
  *     mig_late 1                      (MIG mode stays pending until somebody writes another mig_mode)
@@ -360,6 +361,22 @@ API nvmlDeviceSetComputeMode(void *device, unsigned mode) {
     rewrite(h->pci, key, line);
     end_change();
     if ((gpu = gpu_at(h->pci))) crash_after(gpu, __func__);
+    return leave(SUCCESS);
+}
+
+/* -- persistence mode: `persistence 0|1`; without it the GPU has none */
+
+API nvmlDeviceGetPersistenceMode(void *device, unsigned *out) {
+    BEGIN(ON_GPU);
+    const char *text = fact(gpu->facts, gpu->facts_n, "persistence");
+    return text ? give_number(text, out) : leave(NOT_SUPPORTED);
+}
+API nvmlDeviceSetPersistenceMode(void *device, unsigned mode) {
+    BEGIN(ON_GPU);
+    if (!fact(gpu->facts, gpu->facts_n, "persistence")) return leave(NOT_SUPPORTED);
+    begin_change();
+    rewrite(h->pci, "persistence", mode ? "persistence 1" : "persistence 0");
+    end_change();
     return leave(SUCCESS);
 }
 

@@ -199,7 +199,7 @@ class Gpu:
                 self.gis.append(Gi(*map(int, rest)))
             elif word == "ci":
                 self.cis.append(Ci(*map(int, rest[:7]), uuid=rest[7], name=rest[8]))
-            elif word == "mig_mode" or word.startswith(("compute_mode", "memory_limit_")):
+            elif word in {"mig_mode", "persistence"} or word.startswith(("compute_mode", "memory_limit_")):
                 self.facts[word] = " ".join(rest)
             elif word == "fault":
                 faults[rest[0]] = " ".join(rest[1:])

@@ -1,0 +1,32 @@
+"""Remediation proof: a GPU that was reset computes again, before it is offered.
+
+In: a GPU that nobody uses. Out: the result of validation, at level 1 at least where the vendor has a test. That the
+library answers and reports no fault was read before.
+"""
+
+from __future__ import annotations
+
+from dra_driver.hardware.facts import GpuFacts
+from dra_driver.hardware.port import ComputeTested, Hardware
+from dra_driver.validation.result import ValidationLevel, ValidationResult, ValidationVerdict
+from dra_driver.validation.setting import ValidationSetting
+from dra_driver.validation.turn import ValidationTurn
+from dra_driver.validation.validator import DeviceHolders, Validator
+
+
+class RemediationProof:
+    """Tests GPUs after their remediation, as the agent's validation is set; with `none` no test is made."""
+
+    def __init__(
+        self, hardware: Hardware, turn: ValidationTurn, holders: DeviceHolders, setting: ValidationSetting
+    ) -> None:
+        level = setting.level
+        self._level = level if level is None else max(level, ValidationLevel.COMPUTE)
+        self._has_test = self._level is ValidationLevel.COMMAND or isinstance(hardware, ComputeTested)
+        self._validator = Validator(hardware, turn, holders, command=setting.command)
+
+    def prove(self, gpu: GpuFacts) -> ValidationResult:
+        """Test a GPU. One in MIG mode is not tested as a whole; its partitions are when they are made."""
+        if self._level is None or not self._has_test or gpu.mig_enabled:
+            return ValidationResult(ValidationVerdict.PASSED, ValidationLevel.READING)
+        return self._validator.validate(gpu, None, self._level)

@@ -1,0 +1,127 @@
+"""One of eight GPUs is reset: what the other seven and their pods see meanwhile, over a fake library of the driver."""
+
+import os
+import threading
+
+import grpc
+import pytest
+
+from dra_driver.embedded.api.kinds import SLICES
+from dra_driver.model.names import NVIDIA_DRIVER
+from dra_driver.plugin._proto.k8s.dra_health.v1alpha1 import api_pb2 as messages
+from tests.agent.test_agent_nvidia import Machine, names, until
+from tests.support.agent_process import stage
+from tests.support.fake_nvml import hgx_h100
+from tests.support.static_program import build_static
+
+pytestmark = [
+    pytest.mark.gcc,
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root may change a process's root"),
+]
+
+
+class Ward(Machine):
+    """Eight H100 that report their health, and an agent that resets them by a program below a driver root."""
+
+    def __init__(self, here, folder):
+        super().__init__(here, folder)
+        for gpu in hgx_h100(8)[2:]:
+            self.node.add_gpu(gpu.pci, gpu.minor)
+            self.gpus.append(gpu)
+            self.state.gpus.append(gpu)
+        for gpu in self.gpus:
+            gpu.report_health(recovery_action=0, persistence=1)
+        self.write()
+        self.calls, self.root = folder / "calls", folder / "driver"
+        build_static(self.root / "usr/bin/nvidia-smi", log=self.root / "smi")
+
+    def start(self, *flags):
+        environment = {
+            "LD_LIBRARY_PATH": str(self.folder / "lib"),
+            "FAKE_NVML_STATE": str(self.folder / "state"),
+            "FAKE_NVML_LOG": str(self.calls),
+            "FAKE_NVML_PROC": self.node.roots.proc,
+        }
+        roots = [f"--sysfs-root={self.node.roots.sys}", f"--proc-root={self.node.roots.proc}"]
+        roots += [f"--dev-root={self.node.roots.dev}", f"--nvidia-driver-root={self.root}"]
+        flags = (*roots, "--remediation=on", "--lease-namespace=default", *flags)
+        agent = self.here.start("auto", *flags, environment=environment)
+        self.plugin = self.here.kubelet.wait_registered(NVIDIA_DRIVER)
+        return agent
+
+    def library_calls(self, pid):
+        return [line.split()[1] for line in self.calls.read_text().splitlines() if line.startswith(f"{pid} ")]
+
+    def persistence(self, index):
+        return self.state.read().gpus[index].facts["persistence"]
+
+    def reported(self, socket):
+        """Return the health that the kubelet is told of each device: 1 healthy, 2 unhealthy."""
+        channel = grpc.insecure_channel(f"unix:{socket}")
+        call = channel.unary_stream(
+            "/v1alpha1.DRAResourceHealth/NodeWatchResources",
+            request_serializer=lambda request: request.SerializeToString(),
+            response_deserializer=messages.NodeWatchResourcesResponse.FromString,
+        )
+        try:
+            lists = call(messages.NodeWatchResourcesRequest(), timeout=10)
+            return {one.device.device_name: one.health for one in next(lists).devices}
+        finally:
+            channel.close()
+
+
+@pytest.fixture
+def ward(tmp_path):
+    with stage("1.36") as here:
+        yield Ward(here, tmp_path)
+
+
+def devices(ward):
+    """Return each published device of the whole GPUs, as it stands in its slice."""
+    slices = [s for s in ward.here.api.items(SLICES) if s["spec"]["driver"] == NVIDIA_DRIVER]
+    return {one["name"]: one for s in slices for one in s["spec"].get("devices", ())}
+
+
+def test_seven_gpus_and_their_pods_notice_nothing_but_a_short_wait_where_partitions_are_made(ward):
+    agent = ward.start("--mig=dynamic")
+    sick, *well = names(ward.gpus)
+    until(lambda: set(names(ward.gpus)) <= set(devices(ward)), "eight GPUs")
+    holder = ward.claim(well[0], "holder")
+    assert not isinstance(ward.plugin.prepare([holder])[holder.uid], str)
+    socket = next((ward.here.kubelet.plugins_dir / NVIDIA_DRIVER).glob("dra*.sock"))
+    before = {name: one for name, one in devices(ward).items() if not name.startswith(sick)}
+
+    (ward.root / "smi.hold").touch()
+    ward.gpus[0].report_health(recovery_action=1, persistence=1)
+    ward.gpus[0].xid(95)
+    ward.write()
+    until((ward.root / "smi").exists, "the reset to begin", 40)
+    calls = ward.library_calls(agent.pid)
+    assert calls[-1] == "nvmlShutdown", "the agent has the GPU open while it is reset"
+    assert ward.persistence(0) == "0"
+    assert ward.persistence(1) == "1"
+
+    whole = ward.claim(well[1], "whole")
+    assert not isinstance(ward.plugin.prepare([whole])[whole.uid], str), "a whole GPU waits for the library"
+    assert ward.plugin.unprepare([holder]) == {holder.uid: ""}
+    part, answers = ward.claim(f"{well[2]}-mig-1g10gb-19-0", "part"), {}
+    asking = threading.Thread(target=lambda: answers.update(ward.plugin.prepare([part])))
+    asking.start()
+    asking.join(1.0)
+    assert asking.is_alive(), "a partition was made while the library was released"
+    assert {name: one for name, one in devices(ward).items() if not name.startswith(sick)} == before
+    told = ward.reported(socket)
+    assert {name: health for name, health in told.items() if health != 1 and not name.startswith(sick)} == {}
+    assert told[sick] == 2
+    assert ward.library_calls(agent.pid) == calls, "the library was used while the GPU was reset"
+
+    ward.state = ward.state.read()
+    ward.state.gpus[0].report_health(recovery_action=0)
+    ward.write()
+    (ward.root / "smi.hold").unlink()
+    asking.join(40)
+    assert not isinstance(answers[part.uid], str), answers
+    until(lambda: "step=returned" in ward.here.log(), "the return", 60)
+    until(lambda: not devices(ward)[sick].get("taints"), "no taint")
+    assert ward.persistence(0) == "1"
+    assert (ward.root / "smi").read_text() == f"--gpu-reset -i {ward.gpus[0].facts['uuid']} env=0 root=1\n"
