@@ -67,6 +67,17 @@ def test_a_claim_shows_what_is_wrong_with_its_device_and_since_when() -> None:
     }
 
 
+def test_a_claim_shows_what_its_status_says_of_its_devices() -> None:
+    claim = used(allocated(("a", "gpu-0"), ("a", "gpu-1")), "p")
+    entry = {"driver": DRIVER, "pool": "a", "device": "gpu-1", "data": {"uuid": "GPU-1"}}
+    ill = {"type": "Healthy", "status": "False", "reason": "Fault", "message": "d/xid=79"}
+    claim["status"]["devices"] = [{**entry, "conditions": [{"type": "Ready", "status": "True", "reason": "x"}, ill]}]
+    [found] = picture_of_claims([claim], [pool("a", [gpu("gpu-0"), gpu("gpu-1")])], [pod("p")])
+    assert flags([found]) == {"unhealthy: d/xid=79"}
+    first, second = (child for child in found.children if child.kind == "device")
+    assert ("GPU-1" in first.text, "GPU-1" in second.text) == (False, True)
+
+
 def test_what_is_held_but_not_published_is_shown() -> None:
     found = picture_of_slices([pool("a", [gpu("gpu-0")])], [used(allocated(("a", "gone")), "p")], [pod("p")])
     assert flags(found) == {"held, but not published"}

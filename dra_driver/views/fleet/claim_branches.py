@@ -17,6 +17,7 @@ from dra_driver.model.wire import ClaimWire, SliceWire, Wire
 from dra_driver.views.fleet.branch import Branch, BranchFlag
 
 TERMINATING = "Terminating"  # the word that kubectl shows for what is being deleted
+_UUID_CHARS = 64
 Pods = Mapping[tuple[Any, Any], Wire] | None  # by namespace and name; None if the pods are not known
 
 
@@ -57,8 +58,10 @@ def picture_of_claims(
             key = (result["driver"], result["pool"], result["device"])
             is_known = slices is None or key in published
             flags = tainted.get(key, ()) if is_known else (BranchFlag("not-published", "not published any more"),)
-            text = f"for {result['request']}{_consumed(result)}"
+            uuid, unwell = _told(claim, result)
+            text = f"for {result['request']}{_consumed(result)}{f', {uuid}' if uuid else ''}"
             facts = {"driver": key[0], "pool": key[1], "device": key[2], **_result_facts(result)}
+            flags = (*flags, *unwell)
             held.append(Branch("device", f"{place_name(*key[:2])}/{key[2]}", text, flags=flags, facts=facts))
         branch.children = [*held, *branch.children]
         branches.append(branch)
@@ -115,6 +118,19 @@ def claim_branch(claim: ClaimWire, pods: Pods, result: Wire | None = None) -> Br
         pod_facts = {"phase": phase, "terminating": text == TERMINATING}
         branch.children.append(Branch("pod", one["name"], text, flags=pod_flags, facts=pod_facts))
     return branch
+
+
+def _told(claim: ClaimWire, result: Wire) -> tuple[str, tuple[BranchFlag, ...]]:
+    """Return what the claim's status says of a device: its UUID, and a flag if it is not well (docs/metadata.md)."""
+    keys = ("driver", "pool", "device", "shareID")
+    for entry in (claim.get("status") or {}).get("devices") or ():
+        if all(entry.get(key) == result.get(key) for key in keys):
+            data = entry.get("data")
+            uuid = data.get("uuid") if isinstance(data, dict) else None
+            ill = [one for one in entry.get("conditions") or () if (one["type"], one["status"]) == ("Healthy", "False")]
+            flags = tuple(BranchFlag("unhealthy", f"unhealthy: {one.get('message') or one['reason']}") for one in ill)
+            return (uuid if isinstance(uuid, str) and len(uuid) <= _UUID_CHARS else ""), flags
+    return "", ()
 
 
 def _result_facts(result: Wire) -> Wire:
