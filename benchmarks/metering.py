@@ -12,18 +12,18 @@ from pathlib import Path
 from benchmarks.figures import Report, percentiles
 from benchmarks.world import NODE, World, world
 from dra_driver.embedded.kubelet.plugin_calls import ClaimRef
-from dra_driver.hardware.metered import Quantity
+from dra_driver.hardware.metered import Measure
 
 IDLE_SECONDS = 30.0
 SCRAPES = 100
 SERIES_MOST = 2000
 _OF_INSTANCE = (
-    Quantity.MEMORY_USED_BYTES,
-    Quantity.MEMORY_FREE_BYTES,
-    Quantity.GRAPHICS_RATIO,
-    Quantity.SM_RATIO,
-    Quantity.TENSOR_RATIO,
-    Quantity.DRAM_RATIO,
+    Measure.MEMORY_USED_BYTES,
+    Measure.MEMORY_FREE_BYTES,
+    Measure.GRAPHICS_RATIO,
+    Measure.SM_RATIO,
+    Measure.TENSOR_RATIO,
+    Measure.DRAM_RATIO,
 )
 _RULES = "version: rules/v1\nrules: [{match: {types: [mig]}, replicas: 4, sharing: {strategy: TimeSlicing}}]\n"
 
@@ -92,7 +92,7 @@ def _crowd(report: Report) -> None:
 
 
 def _profile(folder: Path, *, parts: int) -> Path:
-    values = dict.fromkeys(Quantity, 1)
+    values = dict.fromkeys(Measure, 1)
     mig = {"mig": [{"profile": "1g.10gb", "start": start} for start in range(parts)]} if parts else {}
     processes = [{"pid": 1, "gi": gi, "memoryBytes": 1 << 30} for gi in range(1, parts + 1)]
     instance = dict.fromkeys(_OF_INSTANCE, 1)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 
-class Quantity(enum.StrEnum):
+class Measure(enum.StrEnum):
     """What can be measured. A ratio is between 0 and 1; a total counts since the driver was loaded."""
 
     SM_CLOCK_MHZ = "smClockMHz"
@@ -64,16 +64,16 @@ class Quantity(enum.StrEnum):
 # What only the profiling counters show.
 PROFILED = frozenset(
     [
-        Quantity.GRAPHICS_RATIO,
-        Quantity.SM_RATIO,
-        Quantity.SM_OCCUPANCY_RATIO,
-        Quantity.TENSOR_RATIO,
-        Quantity.DRAM_RATIO,
-        Quantity.FP64_RATIO,
-        Quantity.FP32_RATIO,
-        Quantity.FP16_RATIO,
-        Quantity.PCIE_SENT_BYTES_PER_S,
-        Quantity.PCIE_RECEIVED_BYTES_PER_S,
+        Measure.GRAPHICS_RATIO,
+        Measure.SM_RATIO,
+        Measure.SM_OCCUPANCY_RATIO,
+        Measure.TENSOR_RATIO,
+        Measure.DRAM_RATIO,
+        Measure.FP64_RATIO,
+        Measure.FP32_RATIO,
+        Measure.FP16_RATIO,
+        Measure.PCIE_SENT_BYTES_PER_S,
+        Measure.PCIE_RECEIVED_BYTES_PER_S,
     ]
 )
 
@@ -96,7 +96,7 @@ class Reading:
 
     gpu: str
     at: float
-    values: Mapping[Quantity, float]
+    values: Mapping[Measure, float]
     gi_id: int | None = None
     processes: tuple[ProcessUse, ...] | None = None
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from dra_driver.hardware.metered import ProcessUse, Quantity
+from dra_driver.hardware.metered import Measure, ProcessUse
 from dra_driver.metering.holders import Holder
 
 _POD = re.compile(r"pod([0-9a-fA-F]{8}(?:[-_][0-9a-fA-F]{4}){3}[-_][0-9a-fA-F]{12})")
@@ -28,9 +28,9 @@ class HolderUse:
     sm_percent: float | None
 
     @property
-    def values(self) -> dict[Quantity, float]:
+    def values(self) -> dict[Measure, float]:
         """Return what is known as quantities."""
-        found = {Quantity.MEMORY_USED_BYTES: self.memory_bytes, Quantity.GPU_PERCENT: self.sm_percent}
+        found = {Measure.MEMORY_USED_BYTES: self.memory_bytes, Measure.GPU_PERCENT: self.sm_percent}
         return {quantity: value for quantity, value in found.items() if value is not None}
 
 

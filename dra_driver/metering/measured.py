@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from dra_driver.hardware.metered import Quantity, Reading
+from dra_driver.hardware.metered import Measure, Reading
 from dra_driver.metering.attribution import uses_of
 from dra_driver.metering.holders import Holder, Subject
 
@@ -55,10 +55,10 @@ class Intervals:
 
 def _of_only(holder: Holder, reading: Reading, last: Reading, seconds: float) -> HolderReading:
     values = reading.values
-    percent = values.get(Quantity.GPU_PERCENT)
-    busy = values.get(Quantity.GRAPHICS_RATIO, None if percent is None else percent / 100)
+    percent = values.get(Measure.GPU_PERCENT)
+    busy = values.get(Measure.GRAPHICS_RATIO, None if percent is None else percent / 100)
     energy = None
-    if Quantity.ENERGY_MJ_TOTAL in values and Quantity.ENERGY_MJ_TOTAL in last.values:
-        energy = max(0.0, values[Quantity.ENERGY_MJ_TOTAL] - last.values[Quantity.ENERGY_MJ_TOTAL])
-    memory = values.get(Quantity.MEMORY_USED_BYTES)
-    return HolderReading(holder, seconds, busy, values.get(Quantity.SM_RATIO), memory, energy)
+    if Measure.ENERGY_MJ_TOTAL in values and Measure.ENERGY_MJ_TOTAL in last.values:
+        energy = max(0.0, values[Measure.ENERGY_MJ_TOTAL] - last.values[Measure.ENERGY_MJ_TOTAL])
+    memory = values.get(Measure.MEMORY_USED_BYTES)
+    return HolderReading(holder, seconds, busy, values.get(Measure.SM_RATIO), memory, energy)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dra_driver.hardware.metered import Quantity
+from dra_driver.hardware.metered import Measure
 from dra_driver.telemetry.exposition import FamilyHead, SampleKind
 
 XID_ERRORS = "DCGM_FI_DEV_XID_ERRORS"
@@ -23,7 +23,7 @@ class MetricName:
     """One published name. A quantity times `scale` is its value; whole MiB are rounded down."""
 
     head: FamilyHead
-    quantity: Quantity | None
+    quantity: Measure | None
     scale: float = 1.0
     is_default: bool = True
 
@@ -33,16 +33,16 @@ class MetricName:
 
 
 def _gauge(
-    name: str, meaning: str, quantity: Quantity | None, *, scale: float = 1.0, is_default: bool = True
+    name: str, meaning: str, quantity: Measure | None, *, scale: float = 1.0, is_default: bool = True
 ) -> MetricName:
     return MetricName(FamilyHead(f"DCGM_FI_{name}", SampleKind.GAUGE, meaning), quantity, scale, is_default)
 
 
-def _counter(name: str, meaning: str, quantity: Quantity, *, is_default: bool = True) -> MetricName:
+def _counter(name: str, meaning: str, quantity: Measure, *, is_default: bool = True) -> MetricName:
     return MetricName(FamilyHead(f"DCGM_FI_{name}", SampleKind.COUNTER, meaning), quantity, 1.0, is_default)
 
 
-_Q = Quantity
+_Q = Measure
 _MET = "Time that clocks were held down, in ns: "
 NAMES: tuple[MetricName, ...] = (
     _gauge("DEV_SM_CLOCK", "Clock of the multiprocessors (in MHz).", _Q.SM_CLOCK_MHZ),

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts
-from dra_driver.hardware.metered import MeterReport, Quantity, Reading
+from dra_driver.hardware.metered import Measure, MeterReport, Reading
 from dra_driver.metering.attribution import uses_of
 from dra_driver.metering.holders import Holder, Subject
 from dra_driver.metering.names import XID_ERRORS, MetricName
@@ -42,9 +42,9 @@ class SubjectSeries:
     """The series of one subject: its values, and those of each of its claims where it has several."""
 
     labels: str
-    values: dict[Quantity, float]
+    values: dict[Measure, float]
     last_xid: int | None
-    parts: list[tuple[str, Mapping[Quantity, float]]] = field(default_factory=list)
+    parts: list[tuple[str, Mapping[Measure, float]]] = field(default_factory=list)
 
 
 def lines_of(names: Iterable[MetricName], scene: Scene) -> Iterator[str]:
@@ -84,7 +84,7 @@ def _subjects(scene: Scene) -> Iterator[SubjectSeries]:
             yield _of_subject(scene, readings[subject], values, heads[subject], partitions.get(subject))
 
 
-def _shared_out(readings: Mapping[Subject, Reading], *, repeats_gpu: bool) -> dict[Subject, dict[Quantity, float]]:
+def _shared_out(readings: Mapping[Subject, Reading], *, repeats_gpu: bool) -> dict[Subject, dict[Measure, float]]:
     """Return the values of each subject of one GPU, without those that another one repeats."""
     values = {subject: dict(reading.values) for subject, reading in readings.items()}
     whole = next((subject for subject in values if subject[1] is None), None)
@@ -101,7 +101,7 @@ def _shared_out(readings: Mapping[Subject, Reading], *, repeats_gpu: bool) -> di
 def _of_subject(
     scene: Scene,
     reading: Reading,
-    values: dict[Quantity, float],
+    values: dict[Measure, float],
     head: tuple[tuple[str, str], ...],
     partition: PartitionFacts | None,
 ) -> SubjectSeries:

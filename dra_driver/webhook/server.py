@@ -56,7 +56,7 @@ class ReviewServer:
         answering = Answering(judges, unread or {}, pages, answered, callers.refusal, Room(tuple(judges)))
         self.connections = ClientConnections()
         try:
-            self._server = _Server(address, handler_of(answering), context, self.connections)
+            self._server = _WebhookServer(address, handler_of(answering), context, self.connections)
         except OSError as error:
             raise NodeError("webhook-address", f"cannot listen on {address[0]}:{address[1]}: {error}") from error
         self.port = int(self._server.server_address[1])
@@ -74,7 +74,7 @@ class ReviewServer:
         self.connections.stop()
 
 
-class _Server(HttpServer):
+class _WebhookServer(HttpServer):
     request_queue_size = 128
     block_on_close = False  # with True, the base class would remember every thread
 

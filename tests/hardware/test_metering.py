@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from dra_driver.hardware.metered import MeterPlan, Quantity
+from dra_driver.hardware.metered import Measure, MeterPlan
 from dra_driver.hardware.port import Metered
 from tests.hardware.conftest import eventually
 from tests.support.fake_nvml import hgx_h100
@@ -62,19 +62,19 @@ def test_a_round_reads_what_the_hardware_reports_and_leaves_out_what_it_does_not
     metering.await_rounds(4)
     found = metering.values(one)
     expected = {
-        Quantity.SM_CLOCK_MHZ: 1980, Quantity.MEMORY_CLOCK_MHZ: 2619, Quantity.TEMPERATURE_C: 54,
-        Quantity.MEMORY_TEMPERATURE_C: 61, Quantity.POWER_W: 312.5, Quantity.ENERGY_MJ_TOTAL: 7_000_000,
-        Quantity.PCIE_REPLAYS_TOTAL: 3, Quantity.GPU_PERCENT: 93, Quantity.MEMORY_COPY_PERCENT: 41,
-        Quantity.ENCODER_PERCENT: 0, Quantity.DECODER_PERCENT: 7, Quantity.MEMORY_USED_BYTES: 70 << 30,
-        Quantity.MEMORY_RESERVED_BYTES: 1 << 30, Quantity.NVLINK_KIB_TOTAL: 1500,
-        Quantity.REMAPPED_CORRECTABLE_TOTAL: 1, Quantity.REMAPPED_UNCORRECTABLE_TOTAL: 2, Quantity.REMAP_FAILED: 0,
-        Quantity.GRAPHICS_RATIO: 0.875, Quantity.SM_RATIO: 0.8, Quantity.TENSOR_RATIO: 0.44,
-        Quantity.PCIE_SENT_BYTES_PER_S: 2 << 20,
+        Measure.SM_CLOCK_MHZ: 1980, Measure.MEMORY_CLOCK_MHZ: 2619, Measure.TEMPERATURE_C: 54,
+        Measure.MEMORY_TEMPERATURE_C: 61, Measure.POWER_W: 312.5, Measure.ENERGY_MJ_TOTAL: 7_000_000,
+        Measure.PCIE_REPLAYS_TOTAL: 3, Measure.GPU_PERCENT: 93, Measure.MEMORY_COPY_PERCENT: 41,
+        Measure.ENCODER_PERCENT: 0, Measure.DECODER_PERCENT: 7, Measure.MEMORY_USED_BYTES: 70 << 30,
+        Measure.MEMORY_RESERVED_BYTES: 1 << 30, Measure.NVLINK_KIB_TOTAL: 1500,
+        Measure.REMAPPED_CORRECTABLE_TOTAL: 1, Measure.REMAPPED_UNCORRECTABLE_TOTAL: 2, Measure.REMAP_FAILED: 0,
+        Measure.GRAPHICS_RATIO: 0.875, Measure.SM_RATIO: 0.8, Measure.TENSOR_RATIO: 0.44,
+        Measure.PCIE_SENT_BYTES_PER_S: 2 << 20,
     }  # fmt: skip
     assert {key: found.get(key) for key in expected} == pytest.approx(expected)
-    assert set(found) - set(expected) == {Quantity.MEMORY_FREE_BYTES}
+    assert set(found) - set(expected) == {Measure.MEMORY_FREE_BYTES}
     assert set(metering.values(two)) == {
-        Quantity.TEMPERATURE_C, Quantity.MEMORY_FREE_BYTES, Quantity.MEMORY_USED_BYTES, Quantity.MEMORY_RESERVED_BYTES,
+        Measure.TEMPERATURE_C, Measure.MEMORY_FREE_BYTES, Measure.MEMORY_USED_BYTES, Measure.MEMORY_RESERVED_BYTES,
     }  # fmt: skip
 
 
@@ -83,7 +83,7 @@ def test_without_profiling_the_counters_are_not_touched(metering):
     metering.machine.write()
     metering.begin(with_profiling=False)
     metering.await_rounds(3)
-    assert Quantity.GRAPHICS_RATIO not in metering.values(metering.gpus[0])
+    assert Measure.GRAPHICS_RATIO not in metering.values(metering.gpus[0])
     assert not metering.machine.calls("nvmlGpmQueryDeviceSupport")
     assert not metering.machine.calls("nvmlGpmSampleGet")
 
@@ -96,12 +96,12 @@ def test_in_mig_mode_each_instance_has_its_own_memory_and_profile_and_the_gpu_ha
     metering.machine.write()
     metering.begin()
     metering.await_rounds(4)
-    assert Quantity.GPU_PERCENT not in metering.values(one)
-    assert metering.values(one)[Quantity.TEMPERATURE_C] == 54
+    assert Measure.GPU_PERCENT not in metering.values(one)
+    assert metering.values(one)[Measure.TEMPERATURE_C] == 54
     of_first, of_second = metering.values(one, first.gi), metering.values(one, second.gi)
-    assert (of_first[Quantity.MEMORY_USED_BYTES], of_first[Quantity.GRAPHICS_RATIO]) == (5 << 30, 0.125)
-    assert (of_second[Quantity.MEMORY_USED_BYTES], of_second[Quantity.GRAPHICS_RATIO]) == (0, 0)
-    assert Quantity.TEMPERATURE_C not in of_first
+    assert (of_first[Measure.MEMORY_USED_BYTES], of_first[Measure.GRAPHICS_RATIO]) == (5 << 30, 0.125)
+    assert (of_second[Measure.MEMORY_USED_BYTES], of_second[Measure.GRAPHICS_RATIO]) == (0, 0)
+    assert Measure.TEMPERATURE_C not in of_first
 
 
 def test_an_instance_that_is_gone_has_no_reading_and_its_id_is_profiled_afresh(metering):
@@ -111,13 +111,13 @@ def test_an_instance_that_is_gone_has_no_reading_and_its_id_is_profiled_afresh(m
     one.measure(**{f"gpm_1_gi{gone.gi}": 50})
     metering.machine.write()
     metering.begin()
-    eventually(lambda: (metering.values(one, gone.gi) or {}).get(Quantity.GRAPHICS_RATIO) == 0.5)
+    eventually(lambda: (metering.values(one, gone.gi) or {}).get(Measure.GRAPHICS_RATIO) == 0.5)
     one.unpartition()
     metering.machine.write()
     eventually(lambda: metering.values(one, gone.gi) is None)
     one.partition("1g.10gb", 0)
     metering.machine.write()
-    eventually(lambda: (metering.values(one, gone.gi) or {}).get(Quantity.GRAPHICS_RATIO) == 0.5)
+    eventually(lambda: (metering.values(one, gone.gi) or {}).get(Measure.GRAPHICS_RATIO) == 0.5)
 
 
 def test_processes_are_listed_for_shared_gpus_alone(metering):
@@ -149,11 +149,11 @@ def test_a_hanging_call_leaves_the_readings_as_they_are_and_the_report_at_hand(m
     metering.machine.write()
     eventually(lambda: metering.hardware._session.watch._worker.waits_for()[0] == "nvmlDeviceGetFieldValues")
     before = metering.hardware.meter_report()
-    assert metering.values(one)[Quantity.TEMPERATURE_C] == 54
+    assert metering.values(one)[Measure.TEMPERATURE_C] == 54
     one.heal()
     one.measure(temperature=60)
     metering.machine.write()
-    eventually(lambda: metering.values(one)[Quantity.TEMPERATURE_C] == 60)
+    eventually(lambda: metering.values(one)[Measure.TEMPERATURE_C] == 60)
     newest = {reading.gpu: reading.at for reading in metering.hardware.meter_report().readings}
     assert newest[one.pci] > {reading.gpu: reading.at for reading in before.readings}[one.pci]
 
@@ -168,8 +168,8 @@ def test_a_lost_gpu_keeps_its_last_reading_while_the_other_is_read_on(metering):
     one.is_lost = True
     two.measure(temperature=71)
     metering.machine.write()
-    eventually(lambda: metering.values(two)[Quantity.TEMPERATURE_C] == 71)
-    assert metering.values(one)[Quantity.TEMPERATURE_C] == 54
+    eventually(lambda: metering.values(two)[Measure.TEMPERATURE_C] == 71)
+    assert metering.values(one)[Measure.TEMPERATURE_C] == 54
 
 
 def test_xids_are_counted_by_gpu_and_instance_and_the_newest_is_kept(metering):

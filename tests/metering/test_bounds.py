@@ -2,7 +2,7 @@
 
 import json
 
-from dra_driver.hardware.metered import ProcessUse, Quantity
+from dra_driver.hardware.metered import Measure, ProcessUse
 from dra_driver.hardware.simulated.hardware import facts_of
 from dra_driver.hardware.simulated.profile import load_profile
 from dra_driver.metering.own_series import claim_lines
@@ -11,8 +11,8 @@ from dra_driver.metering.series import lines_of
 from tests.support.metering_scenes import Made, holder, samples
 
 OF_INSTANCE = (
-    Quantity.MEMORY_FREE_BYTES, Quantity.MEMORY_USED_BYTES, Quantity.MEMORY_RESERVED_BYTES, Quantity.GRAPHICS_RATIO,
-    Quantity.SM_RATIO, Quantity.TENSOR_RATIO, Quantity.DRAM_RATIO,
+    Measure.MEMORY_FREE_BYTES, Measure.MEMORY_USED_BYTES, Measure.MEMORY_RESERVED_BYTES, Measure.GRAPHICS_RATIO,
+    Measure.SM_RATIO, Measure.TENSOR_RATIO, Measure.DRAM_RATIO,
 )  # fmt: skip
 
 
@@ -31,7 +31,7 @@ def count(made):
 def test_eight_gpus_in_use_have_at_most_300_series(tmp_path):
     made = node(tmp_path, parts=0)
     for index, gpu in enumerate(made.gpus):
-        made.read(index, dict.fromkeys(Quantity, 1.0))
+        made.read(index, dict.fromkeys(Measure, 1.0))
         made.holders[gpu.pci_address, None] = (holder(f"claim-{index}"),)
     assert 200 < count(made) <= 300
 
@@ -39,7 +39,7 @@ def test_eight_gpus_in_use_have_at_most_300_series(tmp_path):
 def test_four_tenants_on_each_of_56_partitions_have_at_most_1500_series(tmp_path):
     made = node(tmp_path, parts=7)
     for index, gpu in enumerate(made.gpus):
-        made.read(index, dict.fromkeys(Quantity, 1.0))
+        made.read(index, dict.fromkeys(Measure, 1.0))
         for partition in gpu.partitions:
             made.read(index, dict.fromkeys(OF_INSTANCE, 1.0), partition.gi_id, (ProcessUse(1, 1),))
             tenants = (holder(f"claim-{index}-{partition.gi_id}-{number}", share=str(number)) for number in range(4))

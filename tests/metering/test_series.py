@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from dra_driver.hardware.metered import ProcessUse, Quantity
+from dra_driver.hardware.metered import Measure, ProcessUse
 from dra_driver.metering.names import NAMES
 from dra_driver.metering.own_series import Ages, claim_lines, xid_lines
 from dra_driver.metering.series import lines_of
@@ -12,7 +12,7 @@ from dra_driver.plugin.node_claims.pod_resources import ClaimUser
 from tests.support.metering_scenes import Made, gpus, holder, samples
 
 GIB = 1 << 30
-FULL = dict.fromkeys(Quantity, 3.0)
+FULL = dict.fromkeys(Measure, 3.0)
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def with_pods(folder, *pods):
 
 
 def test_a_gpu_has_the_labels_of_the_common_exporter_in_their_order_and_those_of_its_claim(made):
-    made.read(0, {Quantity.TEMPERATURE_C: 54.0})
+    made.read(0, {Measure.TEMPERATURE_C: 54.0})
     made.holders[made.gpus[0].pci_address, None] = (holder("train", uid="p-1", pod="train-0"),)
     text = next(line for line in lines_of(NAMES, made.scene()) if line.startswith("DCGM_FI_DEV_GPU_TEMP"))
     gpu = made.gpus[0]
@@ -69,10 +69,10 @@ def test_everything_that_is_measured_has_the_common_exporter_s_name_and_type(mad
 @pytest.mark.parametrize(
     ("quantity", "measured", "name", "shown"),
     [
-        (Quantity.MEMORY_USED_BYTES, 70 * GIB + 1, "DCGM_FI_DEV_FB_USED", 71680),
-        (Quantity.ENERGY_MJ_TOTAL, 7e9, "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", 7e9),
-        (Quantity.POWER_W, 312.5, "DCGM_FI_DEV_POWER_USAGE", 312.5),
-        (Quantity.GRAPHICS_RATIO, 0.875, "DCGM_FI_PROF_GR_ENGINE_ACTIVE", 0.875),
+        (Measure.MEMORY_USED_BYTES, 70 * GIB + 1, "DCGM_FI_DEV_FB_USED", 71680),
+        (Measure.ENERGY_MJ_TOTAL, 7e9, "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", 7e9),
+        (Measure.POWER_W, 312.5, "DCGM_FI_DEV_POWER_USAGE", 312.5),
+        (Measure.GRAPHICS_RATIO, 0.875, "DCGM_FI_PROF_GR_ENGINE_ACTIVE", 0.875),
     ],
 )
 def test_values_are_in_the_units_of_their_names(made, quantity, measured, name, shown):
@@ -81,7 +81,7 @@ def test_values_are_in_the_units_of_their_names(made, quantity, measured, name, 
 
 
 def test_what_is_not_measured_has_no_series(made):
-    made.read(0, {Quantity.TEMPERATURE_C: 40.0})
+    made.read(0, {Measure.TEMPERATURE_C: 40.0})
     assert {one.name for one in made.samples()} == {"DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_XID_ERRORS"}
 
 
@@ -98,9 +98,7 @@ def test_two_claims_on_a_gpu_have_a_series_each_and_the_sum_is_the_gpu_s(made, t
         ProcessUse(43, GIB, 0.0),
         ProcessUse(44, 1, 1.0),
     )
-    made.read(
-        0, {Quantity.MEMORY_USED_BYTES: 17.0 * GIB, Quantity.GPU_PERCENT: 60.0, Quantity.POWER_W: 500.0}, None, uses
-    )
+    made.read(0, {Measure.MEMORY_USED_BYTES: 17.0 * GIB, Measure.GPU_PERCENT: 60.0, Measure.POWER_W: 500.0}, None, uses)
     used = {one.labels.get("dra_claim_name", ""): one.value for one in made.samples("DCGM_FI_DEV_FB_USED")}
     assert used == {"": 1024, "a": 10240, "b": 6144}
     util = {one.labels.get("pod", ""): one.value for one in made.samples("DCGM_FI_DEV_GPU_UTIL")}
@@ -113,9 +111,9 @@ def test_two_claims_on_a_gpu_have_a_series_each_and_the_sum_is_the_gpu_s(made, t
 def test_what_partitions_report_is_not_repeated_for_their_gpu_nor_the_other_way_round(made):
     made.gpus = gpus("mixed")
     index, gpu = next((i, one) for i, one in enumerate(made.gpus) if len(one.partitions) > 1)
-    made.read(index, {Quantity.POWER_W: 300.0, Quantity.MEMORY_USED_BYTES: 9.0 * GIB})
+    made.read(index, {Measure.POWER_W: 300.0, Measure.MEMORY_USED_BYTES: 9.0 * GIB})
     for number, partition in enumerate(gpu.partitions):
-        made.read(index, {Quantity.MEMORY_USED_BYTES: (number + 1.0) * GIB}, partition.gi_id)
+        made.read(index, {Measure.MEMORY_USED_BYTES: (number + 1.0) * GIB}, partition.gi_id)
     of_parts = {
         one.labels.get("GPU_I_ID"): one.labels.get("GPU_I_PROFILE") for one in made.samples("DCGM_FI_DEV_FB_USED")
     }
@@ -127,7 +125,7 @@ def test_what_partitions_report_is_not_repeated_for_their_gpu_nor_the_other_way_
 
 
 def test_the_newest_xid_is_a_gauge_and_every_xid_is_counted(made):
-    made.read(0, {Quantity.TEMPERATURE_C: 40.0})
+    made.read(0, {Measure.TEMPERATURE_C: 40.0})
     address = made.gpus[0].pci_address
     made.last_xids = {(address, None): 79}
     assert [one.value for one in made.samples("DCGM_FI_DEV_XID_ERRORS")] == [79]
@@ -140,7 +138,7 @@ def test_a_claim_of_several_containers_is_named_for_each_and_its_values_stand_on
     users = (ClaimUser("pod-a", "one"), ClaimUser("pod-a", "two"))
     shared = replace(holder("a", uid="p-1", pod="pod-a"), users=users)
     made.holders[made.gpus[0].pci_address, None] = (shared,)
-    made.read(0, {Quantity.TEMPERATURE_C: 40.0})
+    made.read(0, {Measure.TEMPERATURE_C: 40.0})
     (temperature,) = made.samples("DCGM_FI_DEV_GPU_TEMP")
     assert temperature.labels["pod"] == "pod-a"
     assert "container" not in temperature.labels
@@ -149,14 +147,14 @@ def test_a_claim_of_several_containers_is_named_for_each_and_its_values_stand_on
 
 
 def test_the_age_of_readings_grows_while_none_come(made):
-    made.read(1, {Quantity.TEMPERATURE_C: 40.0})
+    made.read(1, {Measure.TEMPERATURE_C: 40.0})
     ages = Ages(made.scene())
     assert [one.value for now in (1003.0, 1060.5) for one in samples(ages.lines(now))] == [3, 60.5]
 
 
 def test_the_host_s_label_may_be_written_as_newer_exporters_do(made):
     made.style = replace(made.style, hostname_label="hostname")
-    made.read(0, {Quantity.TEMPERATURE_C: 40.0})
+    made.read(0, {Measure.TEMPERATURE_C: 40.0})
     (temperature,) = made.samples("DCGM_FI_DEV_GPU_TEMP")
     assert temperature.labels["hostname"] == "node-1"
     assert "Hostname" not in temperature.labels

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dra_driver.hardware.metered import MeterReport, Quantity, Reading
+from dra_driver.hardware.metered import Measure, MeterReport, Reading
 from dra_driver.hardware.simulated.hardware import facts_of
 from dra_driver.hardware.simulated.profile import load_profile
 from dra_driver.metering.holders import Holder
@@ -61,7 +61,7 @@ class Made:
     style: LabelStyle = STYLE
     proc: Path = Path("/nonexistent")
 
-    def read(self, index: int, values: dict[Quantity, float], gi_id: int | None = None, processes=None) -> None:
+    def read(self, index: int, values: dict[Measure, float], gi_id: int | None = None, processes=None) -> None:
         self.readings.append(Reading(self.gpus[index].pci_address, 1000.0, values, gi_id, processes))
 
     def scene(self) -> Scene:

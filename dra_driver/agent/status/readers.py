@@ -38,7 +38,7 @@ Decided = Callable[[PageAnswer | None], None]
 
 
 @dataclass(frozen=True, slots=True)
-class _Verdict:
+class _ReaderVerdict:
     refusal: PageAnswer | None
     at: float
 
@@ -49,7 +49,7 @@ class MetricsReaders:
     def __init__(self, api: Callable[[], ReviewApi], *, clock: Callable[[], float] = time.monotonic) -> None:
         self._open_api, self._clock = api, clock
         self._api: ReviewApi | None = None
-        self._kept: OrderedDict[bytes, _Verdict] = OrderedDict()
+        self._kept: OrderedDict[bytes, _ReaderVerdict] = OrderedDict()
         self._known: deque[tuple[str, Decided]] = deque()
         self._strangers: deque[tuple[str, Decided]] = deque()
         self._changed = threading.Condition()
@@ -112,7 +112,7 @@ class MetricsReaders:
             is_usable = kept is not None and kept.refusal is None and now - kept.at < STALE_SECONDS
             return None if is_usable else _UNDECIDED
         with self._changed:
-            self._kept[digest] = _Verdict(refusal, now)
+            self._kept[digest] = _ReaderVerdict(refusal, now)
             self._kept.move_to_end(digest)
             while len(self._kept) > _MOST_KEPT:
                 self._forget_one()

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from dra_driver.allocation.allocator import Allocator, PodAllocator
-from dra_driver.allocation.explaining.funnel import Funnel, Stage, funnels_on
+from dra_driver.allocation.explaining.funnel import Funnel, FunnelStage, funnels_on
 from dra_driver.allocation.explaining.node_kinds import NodeKinds, owners_of
 from dra_driver.allocation.outcome import FILTER_TIMEOUT_SECONDS, AllocatorError, Category, NodeOutcome
 from dra_driver.allocation.pools.pod_nodes import why_not_on
@@ -197,7 +197,7 @@ def _shortage(one: Funnel) -> str:
     return f"{head}: {_loss(stage)}{then}"
 
 
-def _loss(stage: Stage) -> str:
+def _loss(stage: FunnelStage) -> str:
     """Return why a stage lost devices: the common reason, or the first reason and the number of the others."""
     reasons = list(dict.fromkeys(loss.reason for loss in stage.lost))
     if stage.name == "in use":

@@ -48,7 +48,7 @@ class RefusedDevice:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class FunnelStage:
     """One stage: its name from `STAGES`, the number of devices left after it, and the devices that it refused."""
 
     name: str
@@ -64,7 +64,7 @@ class Funnel:
     request: str
     wants: int | None
     devices: int
-    stages: tuple[Stage, ...]
+    stages: tuple[FunnelStage, ...]
     fits: int
     errors: tuple[RefusedDevice, ...]
 
@@ -80,7 +80,7 @@ class Funnel:
         return sum(len(stage.lost) for stage in self.stages if stage.name in late)
 
     @property
-    def bottleneck(self) -> Stage | None:
+    def bottleneck(self) -> FunnelStage | None:
         """The stage at which too few devices were left, or None if enough were left at the end."""
         wanted = max(self.wants or 1, 1)
         if self.wants is None and self.blocked_of_all:
@@ -120,7 +120,7 @@ def funnel(context: Context, prepared: Prepared, attempt: Attempt, alternative: 
     remaining = len(prepared.devices) - len(errors)
     for name in STAGES:
         remaining -= len(lost[name])
-        stages.append(Stage(name, remaining, tuple(lost[name])))
+        stages.append(FunnelStage(name, remaining, tuple(lost[name])))
     claim = context.plan.claims[alternative.claim].name
     return Funnel(claim, alternative.full_name, wants, len(prepared.devices), tuple(stages), remaining, tuple(errors))
 

@@ -20,7 +20,7 @@ from dra_driver.selectors.kubernetes_engine import KubernetesEngine, KubernetesS
 
 
 @dataclass(slots=True)
-class _Verdict:
+class _SelectorVerdict:
     """The matches of a class, counted by driver; `fault` is Kubernetes' message for the first selector that failed."""
 
     matches: dict[str, int] = field(default_factory=dict)
@@ -45,7 +45,7 @@ def check_classes(cluster: ClusterEvidence) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _findings(driver: str, one: ClassWire, verdict: _Verdict, wanted_by: str) -> Iterator[Finding]:
+def _findings(driver: str, one: ClassWire, verdict: _SelectorVerdict, wanted_by: str) -> Iterator[Finding]:
     subject, how = f"class {one['metadata']['name']}", "its selectors, evaluated on every published device"
     is_ours = any(driver in expression for expression in _expressions(one))
     others = {name: count for name, count in verdict.matches.items() if name != driver}
@@ -103,8 +103,8 @@ def _wires(expressions: list[str]) -> list[Wire]:
     return [{"cel": {"expression": one}} for one in expressions]
 
 
-def _judge(engine: KubernetesEngine, one: ClassWire, fleet: Mapping[str, Mapping[str, DeviceWire]]) -> _Verdict:
-    verdict = _Verdict()
+def _judge(engine: KubernetesEngine, one: ClassWire, fleet: Mapping[str, Mapping[str, DeviceWire]]) -> _SelectorVerdict:
+    verdict = _SelectorVerdict()
     try:
         selectors = [engine.compile(expression) for expression in _expressions(one)]
     except SelectorCompileError as error:

@@ -1,7 +1,7 @@
 """The `metering` section of a GPU in a profile.
 
 In: the fields of a section. Out: `SimulatedMetering`. Every field is optional, and what is left out is not measured, as
-by a GPU or a driver without it. The names are those of `metered.Quantity`; `instances` has the values of each of the
+by a GPU or a driver without it. The names are those of `metered.Measure`; `instances` has the values of each of the
 GPU's partitions by its GPU instance id, and `instance` those of all others. The fields are described in
 docs/telemetry.md.
 """
@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dra_driver.documents.fields import Fields
-from dra_driver.hardware.metered import ProcessUse, Quantity
+from dra_driver.hardware.metered import Measure, ProcessUse
 
 _PERCENT_MOST = 100.0
 _PROCESSES_MOST = 1000
 _NUMBER = re.compile(r"[0-9]{1,16}(\.[0-9]{1,9})?")
 
-Values = Mapping[Quantity, float]
+Values = Mapping[Measure, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def decode_metering(fields: Fields) -> SimulatedMetering:
 
 
 def _values(fields: Fields) -> Values:
-    found = {one: _number(fields, one) for one in Quantity}
+    found = {one: _number(fields, one) for one in Measure}
     return {one: value for one, value in found.items() if value is not None}
 
 

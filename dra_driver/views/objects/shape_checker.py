@@ -11,7 +11,7 @@ from typing import Any
 from dra_driver.allocation.pools.replicas import Replica
 from dra_driver.model.errors import InputError
 from dra_driver.model.quantity import Quantity, QuantityError
-from dra_driver.views.objects.shapes import DEVICES, OBJECTS, Many, Named, Record, Scalar, Shape
+from dra_driver.views.objects.shapes import DEVICES, OBJECTS, Many, Named, PlainValue, Record, Shape
 
 _GOOD_MAX = 65_536
 
@@ -47,7 +47,7 @@ class ShapeChecker:
             case Many():
                 for number, entry in enumerate(_typed(value, list, "a list", at, path)):
                     self._check(shape.of, entry, at, f"{path}[{number}]")
-            case Scalar():
+            case PlainValue():
                 if type(value) not in shape.types:
                     raise _fault(shape.what, value, at, path)
                 if shape.is_quantity:

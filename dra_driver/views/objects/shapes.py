@@ -16,7 +16,7 @@ from dra_driver.embedded.api_rules.shapes import CLAIM, CLASS, SLICE, TEMPLATE
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Scalar:
+class PlainValue:
     """One value of one of several types."""
 
     what: str
@@ -46,13 +46,13 @@ class Record:
     required: frozenset[str] = frozenset()
 
 
-Shape = Scalar | Many | Named | Record
+Shape = PlainValue | Many | Named | Record
 
-_SCALARS: dict[Any, Scalar] = {
-    str: Scalar("a text", frozenset({str})),
-    int: Scalar("a whole number", frozenset({int})),
-    bool: Scalar("true or false", frozenset({bool})),
-    QUANTITY: Scalar("a quantity", frozenset({str, int, float}), is_quantity=True),
+_SCALARS: dict[Any, PlainValue] = {
+    str: PlainValue("a text", frozenset({str})),
+    int: PlainValue("a whole number", frozenset({int})),
+    bool: PlainValue("true or false", frozenset({bool})),
+    QUANTITY: PlainValue("a quantity", frozenset({str, int, float}), is_quantity=True),
 }
 _UNCHECKED = (ANY, TIME)  # of a time, only whether there is one matters to this program
 

@@ -12,23 +12,23 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any
 
-from dra_driver.hardware.metered import Quantity
+from dra_driver.hardware.metered import Measure
 from dra_driver.hardware.nvidia.metering.calls import MeterNvml
 from dra_driver.hardware.nvidia.nvml_mig import Handle, NvmlFault
 
 LEAST_SECONDS = 0.1
 _PERCENT, _MIB_PER_S = 0.01, float(1 << 20)
-_METRICS: dict[int, tuple[Quantity, float]] = {
-    1: (Quantity.GRAPHICS_RATIO, _PERCENT),
-    2: (Quantity.SM_RATIO, _PERCENT),
-    3: (Quantity.SM_OCCUPANCY_RATIO, _PERCENT),
-    5: (Quantity.TENSOR_RATIO, _PERCENT),
-    10: (Quantity.DRAM_RATIO, _PERCENT),
-    11: (Quantity.FP64_RATIO, _PERCENT),
-    12: (Quantity.FP32_RATIO, _PERCENT),
-    13: (Quantity.FP16_RATIO, _PERCENT),
-    20: (Quantity.PCIE_SENT_BYTES_PER_S, _MIB_PER_S),
-    21: (Quantity.PCIE_RECEIVED_BYTES_PER_S, _MIB_PER_S),
+_METRICS: dict[int, tuple[Measure, float]] = {
+    1: (Measure.GRAPHICS_RATIO, _PERCENT),
+    2: (Measure.SM_RATIO, _PERCENT),
+    3: (Measure.SM_OCCUPANCY_RATIO, _PERCENT),
+    5: (Measure.TENSOR_RATIO, _PERCENT),
+    10: (Measure.DRAM_RATIO, _PERCENT),
+    11: (Measure.FP64_RATIO, _PERCENT),
+    12: (Measure.FP32_RATIO, _PERCENT),
+    13: (Measure.FP16_RATIO, _PERCENT),
+    20: (Measure.PCIE_SENT_BYTES_PER_S, _MIB_PER_S),
+    21: (Measure.PCIE_RECEIVED_BYTES_PER_S, _MIB_PER_S),
 }
 _OF_GPU_ONLY = (20, 21)
 
@@ -43,7 +43,7 @@ class Profiling:
         self._last: dict[tuple[str, int | None], tuple[float, Any]] = {}
         self._spare: list[Any] = []
 
-    def read(self, gpu: Handle, address: str, gi_id: int | None) -> dict[Quantity, float]:
+    def read(self, gpu: Handle, address: str, gi_id: int | None) -> dict[Measure, float]:
         """Return the means since the last call for the same GPU or instance; nothing at the first one.
 
         Raises: NvmlFault when the GPU is lost.
@@ -77,7 +77,7 @@ class Profiling:
                 self._nvml.free_sample(sample)
         self._spare, self._last = [], {}
 
-    def _compare(self, older: Any, newer: Any, gi_id: int | None) -> dict[Quantity, float]:
+    def _compare(self, older: Any, newer: Any, gi_id: int | None) -> dict[Measure, float]:
         comparison = self._of_gpu if gi_id is None else self._of_instance
         found = self._nvml.compare(comparison, older, newer)
         return {_METRICS[number][0]: value * _METRICS[number][1] for number, value in found.items()}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from dra_driver.hardware.metered import ProcessUse, Quantity, Reading
+from dra_driver.hardware.metered import Measure, ProcessUse, Reading
 from dra_driver.hardware.nvidia.metering.calls import MeterNvml
 from dra_driver.hardware.nvidia.metering.profiling import Profiling
 from dra_driver.hardware.nvidia.mig import mig_devices
@@ -17,30 +17,30 @@ from dra_driver.hardware.nvidia.nvml_mig import Handle, NvmlFault
 ALL_LINKS = 0xFFFFFFFF  # the scope of a field that stands for the sum of all links
 _SENT, _RECEIVED = (138, ALL_LINKS), (139, ALL_LINKS)  # NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX and _RX, in KiB
 _POWER_AVERAGE, _POWER_NOW = 185, 186
-_FIELDS: dict[int, Quantity] = {  # NVML_FI_DEV_*
-    82: Quantity.MEMORY_TEMPERATURE_C,
-    83: Quantity.ENERGY_MJ_TOTAL,
-    94: Quantity.PCIE_REPLAYS_TOTAL,
-    142: Quantity.REMAPPED_CORRECTABLE_TOTAL,
-    143: Quantity.REMAPPED_UNCORRECTABLE_TOTAL,
-    145: Quantity.REMAP_FAILED,
-    74: Quantity.POWER_VIOLATION_NS_TOTAL,
-    75: Quantity.THERMAL_VIOLATION_NS_TOTAL,
-    76: Quantity.SYNC_BOOST_VIOLATION_NS_TOTAL,
-    77: Quantity.BOARD_LIMIT_VIOLATION_NS_TOTAL,
-    78: Quantity.LOW_UTILIZATION_VIOLATION_NS_TOTAL,
-    79: Quantity.RELIABILITY_VIOLATION_NS_TOTAL,
-    3: Quantity.ECC_SINGLE_VOLATILE_TOTAL,
-    4: Quantity.ECC_DOUBLE_VOLATILE_TOTAL,
-    5: Quantity.ECC_SINGLE_LIFETIME_TOTAL,
-    6: Quantity.ECC_DOUBLE_LIFETIME_TOTAL,
-    29: Quantity.RETIRED_SINGLE_TOTAL,
-    30: Quantity.RETIRED_DOUBLE_TOTAL,
-    31: Quantity.RETIRED_PENDING,
-    38: Quantity.NVLINK_FLIT_CRC_TOTAL,
-    45: Quantity.NVLINK_DATA_CRC_TOTAL,
-    52: Quantity.NVLINK_REPLAYS_TOTAL,
-    59: Quantity.NVLINK_RECOVERIES_TOTAL,
+_FIELDS: dict[int, Measure] = {  # NVML_FI_DEV_*
+    82: Measure.MEMORY_TEMPERATURE_C,
+    83: Measure.ENERGY_MJ_TOTAL,
+    94: Measure.PCIE_REPLAYS_TOTAL,
+    142: Measure.REMAPPED_CORRECTABLE_TOTAL,
+    143: Measure.REMAPPED_UNCORRECTABLE_TOTAL,
+    145: Measure.REMAP_FAILED,
+    74: Measure.POWER_VIOLATION_NS_TOTAL,
+    75: Measure.THERMAL_VIOLATION_NS_TOTAL,
+    76: Measure.SYNC_BOOST_VIOLATION_NS_TOTAL,
+    77: Measure.BOARD_LIMIT_VIOLATION_NS_TOTAL,
+    78: Measure.LOW_UTILIZATION_VIOLATION_NS_TOTAL,
+    79: Measure.RELIABILITY_VIOLATION_NS_TOTAL,
+    3: Measure.ECC_SINGLE_VOLATILE_TOTAL,
+    4: Measure.ECC_DOUBLE_VOLATILE_TOTAL,
+    5: Measure.ECC_SINGLE_LIFETIME_TOTAL,
+    6: Measure.ECC_DOUBLE_LIFETIME_TOTAL,
+    29: Measure.RETIRED_SINGLE_TOTAL,
+    30: Measure.RETIRED_DOUBLE_TOTAL,
+    31: Measure.RETIRED_PENDING,
+    38: Measure.NVLINK_FLIT_CRC_TOTAL,
+    45: Measure.NVLINK_DATA_CRC_TOTAL,
+    52: Measure.NVLINK_REPLAYS_TOTAL,
+    59: Measure.NVLINK_RECOVERIES_TOTAL,
 }
 _WANTED: tuple[int | tuple[int, int], ...] = (*_FIELDS, _POWER_AVERAGE, _POWER_NOW, _SENT, _RECEIVED)
 
@@ -73,41 +73,41 @@ def read_gpu(
         yield Reading(address, clock(), found, gi_id, uses)
 
 
-def _batch(nvml: MeterNvml, gpu: Handle) -> dict[Quantity, float]:
+def _batch(nvml: MeterNvml, gpu: Handle) -> dict[Measure, float]:
     found = nvml.fields(gpu, _WANTED)
-    values: dict[Quantity, float] = {_FIELDS[key]: float(found[key]) for key in _FIELDS if key in found}
+    values: dict[Measure, float] = {_FIELDS[key]: float(found[key]) for key in _FIELDS if key in found}
     power = found.get(_POWER_AVERAGE, found.get(_POWER_NOW))
     if power is None:
         power = nvml.power_mw(gpu)
     if power is not None:
-        values[Quantity.POWER_W] = power / 1000
+        values[Measure.POWER_W] = power / 1000
     if _SENT in found and _RECEIVED in found:
-        values[Quantity.NVLINK_KIB_TOTAL] = float(found[_SENT] + found[_RECEIVED])
+        values[Measure.NVLINK_KIB_TOTAL] = float(found[_SENT] + found[_RECEIVED])
     return values
 
 
-def _single(nvml: MeterNvml, gpu: Handle) -> dict[Quantity, float]:
+def _single(nvml: MeterNvml, gpu: Handle) -> dict[Measure, float]:
     """Return what takes a call for each value."""
     rates = nvml.utilization(gpu)
     found = {
-        Quantity.SM_CLOCK_MHZ: nvml.clock_mhz(gpu, is_memory=False),
-        Quantity.MEMORY_CLOCK_MHZ: nvml.clock_mhz(gpu, is_memory=True),
-        Quantity.TEMPERATURE_C: nvml.temperature_c(gpu),
-        Quantity.GPU_PERCENT: rates[0] if rates else None,
-        Quantity.MEMORY_COPY_PERCENT: rates[1] if rates else None,
-        Quantity.ENCODER_PERCENT: nvml.coder_percent(gpu, is_decoder=False),
-        Quantity.DECODER_PERCENT: nvml.coder_percent(gpu, is_decoder=True),
+        Measure.SM_CLOCK_MHZ: nvml.clock_mhz(gpu, is_memory=False),
+        Measure.MEMORY_CLOCK_MHZ: nvml.clock_mhz(gpu, is_memory=True),
+        Measure.TEMPERATURE_C: nvml.temperature_c(gpu),
+        Measure.GPU_PERCENT: rates[0] if rates else None,
+        Measure.MEMORY_COPY_PERCENT: rates[1] if rates else None,
+        Measure.ENCODER_PERCENT: nvml.coder_percent(gpu, is_decoder=False),
+        Measure.DECODER_PERCENT: nvml.coder_percent(gpu, is_decoder=True),
     }
     return {quantity: float(value) for quantity, value in found.items() if value is not None}
 
 
-def _memory(nvml: MeterNvml, device: Handle) -> dict[Quantity, float]:
+def _memory(nvml: MeterNvml, device: Handle) -> dict[Measure, float]:
     memory = nvml.memory(device)
     if memory is None:
         return {}
     free, used, reserved = memory
-    values = {Quantity.MEMORY_FREE_BYTES: float(free), Quantity.MEMORY_USED_BYTES: float(used)}
-    return values if reserved is None else {**values, Quantity.MEMORY_RESERVED_BYTES: float(reserved)}
+    values = {Measure.MEMORY_FREE_BYTES: float(free), Measure.MEMORY_USED_BYTES: float(used)}
+    return values if reserved is None else {**values, Measure.MEMORY_RESERVED_BYTES: float(reserved)}
 
 
 def _is_divided(nvml: MeterNvml, gpu: Handle) -> bool:
