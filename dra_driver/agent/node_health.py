@@ -14,9 +14,9 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from dra_driver.agent.device_places import place_of
-from dra_driver.agent.device_users import DeviceUsers
-from dra_driver.agent.fault_events import FAULT_REASON, HELD_BACK_REASON, DeviceNews, FaultEvents
 from dra_driver.agent.listener import Listener
+from dra_driver.agent.reports.device_users import DeviceUsers
+from dra_driver.agent.reports.fault_events import FAULT_REASON, HELD_BACK_REASON, DeviceNews, FaultEvents
 from dra_driver.agent.validation_gate import ValidationGate
 from dra_driver.hardware.evidence import XidReport
 from dra_driver.hardware.facts import Facts

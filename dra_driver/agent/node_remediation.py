@@ -13,12 +13,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from dra_driver.agent.device_holders import NodeDeviceHolders
+from dra_driver.agent.inventory.node_inventory import NodeInventory
+from dra_driver.agent.inventory.scanner import Scanner
 from dra_driver.agent.neighbours import Neighbours
 from dra_driver.agent.node_health import NodeHealth
-from dra_driver.agent.node_inventory import NodeInventory
 from dra_driver.agent.opened_node import OpenedNode
 from dra_driver.agent.remediation_proof import RemediationProof
-from dra_driver.agent.scanner import Scanner
 from dra_driver.controller.publisher import Publisher
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.hardware.port import Resettable

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dra_driver.agent.device_holders import NodeDeviceHolders
+from dra_driver.agent.inventory.node_inventory import NodeInventory
 from dra_driver.agent.listener import Listener
 from dra_driver.agent.neighbours import Neighbours
-from dra_driver.agent.node_inventory import NodeInventory
 from dra_driver.agent.opened_node import OpenedNode
 from dra_driver.agent.validation_gate import ValidationGate
 from dra_driver.health.store import HealthStore

@@ -17,8 +17,8 @@ from collections.abc import Hashable
 from dataclasses import replace
 from typing import Protocol
 
+from dra_driver.agent.inventory.node_inventory import FIRST_LOOK, Findings, NodeInventory
 from dra_driver.agent.neighbours import Neighbours
-from dra_driver.agent.node_inventory import FIRST_LOOK, Findings, NodeInventory
 from dra_driver.agent.sharing_rules import CurrentSharingRules
 from dra_driver.hardware.facts import Facts, GpuFacts
 from dra_driver.inventory.mig.partitions import MigPolicy, Ownership

@@ -15,14 +15,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dra_driver.agent.completing_judge import CompletingJudge
-from dra_driver.agent.device_users import DeviceUsers
+from dra_driver.agent.inventory.completing_judge import CompletingJudge
+from dra_driver.agent.inventory.node_inventory import NodeInventory
+from dra_driver.agent.inventory.scanner import Scanner
 from dra_driver.agent.listener import Listener
 from dra_driver.agent.neighbours import Neighbours
-from dra_driver.agent.node_inventory import NodeInventory
 from dra_driver.agent.offer import NodeOffer
 from dra_driver.agent.opened_node import OpenedNode
-from dra_driver.agent.scanner import Scanner
+from dra_driver.agent.reports.device_users import DeviceUsers
 from dra_driver.agent.sharing_rules import CurrentSharingRules
 from dra_driver.controller.publisher import Publisher
 from dra_driver.controller.rivals import AgentMark
@@ -48,8 +48,8 @@ from dra_driver.plugin.repair.repair import Repair
 from dra_driver.validation.turn import ValidationTurn
 
 if TYPE_CHECKING:
-    from dra_driver.agent.claim_status import ClaimStatus
     from dra_driver.agent.node_health import NodeHealth
+    from dra_driver.agent.reports.claim_status import ClaimStatus
     from dra_driver.agent.validation_gate import ValidationGate
     from dra_driver.health.policy import HealthPolicy
     from dra_driver.kube.leases import LeaseSlots
@@ -219,8 +219,8 @@ def _health(
     options = node.options
     if not options.is_health_watched or not isinstance(node.hardware, HealthReporter):
         return None
-    from dra_driver.agent.fault_events import FaultEvents  # noqa: PLC0415 - only where health is watched
     from dra_driver.agent.node_health import NodeHealth, read_policy  # noqa: PLC0415 - only where health is watched
+    from dra_driver.agent.reports.fault_events import FaultEvents  # noqa: PLC0415 - only where health is watched
 
     policy = read_policy(options.health_policy)
     return NodeHealth(
@@ -260,7 +260,7 @@ def _eviction_slots(node: OpenedNode, policy: HealthPolicy) -> LeaseSlots:
 def _claim_status(node: OpenedNode, inventory: NodeInventory, *, is_health_watched: bool) -> ClaimStatus | None:
     if not node.options.writes_claim_status:
         return None
-    from dra_driver.agent.claim_status import ClaimStatus  # noqa: PLC0415 - only where statuses are written
+    from dra_driver.agent.reports.claim_status import ClaimStatus  # noqa: PLC0415 - only where statuses are written
 
     return ClaimStatus(
         node.api,
@@ -277,7 +277,7 @@ def _labels(node: OpenedNode, inventory: NodeInventory) -> list[Chore]:
     path, roots = node.options.feature_file, node.options.roots
     if path is None:
         return []
-    from dra_driver.agent.feature_file import FeatureFile, node_labels  # noqa: PLC0415 - only where labels are wanted
+    from dra_driver.agent.reports.feature_file import FeatureFile, node_labels  # noqa: PLC0415 - only where labels are wanted
 
     return [FeatureFile(path, partial(node_labels, inventory, node.hardware.vendor, roots))]
 

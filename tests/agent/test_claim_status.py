@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from dra_driver.agent.claim_status import AT_ONCE, REFUSED_SECONDS, ClaimStatus
+from dra_driver.agent.reports.claim_status import AT_ONCE, REFUSED_SECONDS, ClaimStatus
 from dra_driver.embedded.api.kinds import CLAIMS
 from dra_driver.embedded.kubelet.plugin_calls import Plugin, Registrar
 from dra_driver.model.errors import ApiError

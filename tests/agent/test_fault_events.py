@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from dra_driver.agent.device_users import DeviceUsers
-from dra_driver.agent.fault_events import APPLICATION_REASON, FAULT_REASON, DeviceNews, FaultEvents
+from dra_driver.agent.reports.device_users import DeviceUsers
+from dra_driver.agent.reports.fault_events import APPLICATION_REASON, FAULT_REASON, DeviceNews, FaultEvents
 from dra_driver.embedded.api.kinds import CLAIMS, EVENTS
 from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.kube import credentials

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dra_driver.agent.feature_file import EXPIRY_SECONDS, REFRESH_SECONDS, FeatureFile
+from dra_driver.agent.reports.feature_file import EXPIRY_SECONDS, REFRESH_SECONDS, FeatureFile
 from dra_driver.hardware.facts import Facts
 from dra_driver.hardware.nvidia.facts import NvidiaGpu
 from dra_driver.hardware.nvidia.feature_labels import feature_labels

@@ -5,8 +5,8 @@ import time
 from contextlib import contextmanager
 from types import SimpleNamespace
 
-from dra_driver.agent.node_inventory import Findings, NodeInventory
-from dra_driver.agent.scanner import Scanner
+from dra_driver.agent.inventory.node_inventory import Findings, NodeInventory
+from dra_driver.agent.inventory.scanner import Scanner
 from dra_driver.hardware.facts import Facts
 from dra_driver.hardware.nvidia.facts import NvidiaGpu
 from dra_driver.hardware.own_change import OwnChanges

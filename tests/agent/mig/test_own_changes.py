@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from dra_driver.agent.node_inventory import Findings, NodeInventory
-from dra_driver.agent.scanner import Scanner
+from dra_driver.agent.inventory.node_inventory import Findings, NodeInventory
+from dra_driver.agent.inventory.scanner import Scanner
 from dra_driver.hardware.facts import Problem
 from dra_driver.hardware.own_change import OwnChanges
 from dra_driver.hardware.port import Roots

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from dra_driver.agent.node_inventory import NodeInventory
+from dra_driver.agent.inventory.node_inventory import NodeInventory
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.vendors import load_vendor
 from dra_driver.model.errors import NodeError, Retry

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dra_driver.agent.device_users import ClaimUse, DeviceUsers
+from dra_driver.agent.reports.device_users import ClaimUse, DeviceUsers
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.events import node_event, pod_event, send_event
 from dra_driver.telemetry.loop import Loop

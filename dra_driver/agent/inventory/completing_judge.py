@@ -10,12 +10,12 @@ from collections.abc import Hashable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dra_driver.agent.node_inventory import Findings
+from dra_driver.agent.inventory.node_inventory import Findings
 from dra_driver.hardware.facts import Facts
 
 if TYPE_CHECKING:
+    from dra_driver.agent.inventory.scanner import OfferJudge
     from dra_driver.agent.node_health import NodeHealth
-    from dra_driver.agent.scanner import OfferJudge
 
 
 class CompletingJudge:
