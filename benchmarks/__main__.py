@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from benchmarks import agent, allocation, metering, scale, selectors, tools, webhook
+from benchmarks import agent, allocation, console, metering, scale, selectors, tools, webhook
 from benchmarks.figures import Report
 
 SUITES = {
@@ -16,6 +16,7 @@ SUITES = {
     "allocation": allocation.run,
     "tools": tools.run,
     "webhook": webhook.run,
+    "console": console.run,
 }
 
 

@@ -37,6 +37,7 @@ class DocumentKind(StrEnum):
     CLAIMS_PAGE = "ClaimsPage"
     CLAIM_PAGE = "ClaimPage"
     WHAT_IF = "WhatIf"
+    ATTENTION = "Attention"
     SELECTOR_PLAY = "SelectorPlay"
     CLAIMS_IN_USE = "ClaimsInUse"
     EXPLANATION = "Explanation"

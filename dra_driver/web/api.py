@@ -21,7 +21,7 @@ from dra_driver.web.events import MOST_STREAMS, Notices
 from dra_driver.web.questions import KINDS
 
 # All other questions come as a JSON body.
-_ASKED_BY_ADDRESS = frozenset({"summary", "fleet", "device", "claims", "claim", "explanation"})
+_ASKED_BY_ADDRESS = frozenset({"summary", "attention", "fleet", "device", "claims", "claim", "explanation"})
 
 
 class ConsoleApi:

@@ -11,6 +11,7 @@ from typing import Any, Literal, cast
 
 from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire
+from dra_driver.views.board.attention import attention
 from dra_driver.views.board.board import Board
 from dra_driver.views.board.claims_page import MOST_ROWS, claim_page, claims_page, explanation
 from dra_driver.views.board.device_page import device_page
@@ -100,6 +101,10 @@ def _explanation(board: Board, question: Asked) -> Wire:
     return explanation(board, *(_text(question, name) for name in ("kind", "namespace", "name"))).wire()
 
 
+def _attention(board: Board, _question: Asked) -> Wire:
+    return attention(board).wire()
+
+
 def _texts(question: Asked, name: str) -> tuple[str, ...]:
     value = question.get(name) or []
     is_list = isinstance(value, list) and len(value) <= 500
@@ -131,6 +136,7 @@ KINDS: dict[str, QuestionKind] = {
     "claims": QuestionKind(_claims, LONG_SECONDS),
     "claim": QuestionKind(_claim),
     "explanation": QuestionKind(_explanation, LONG_SECONDS),
+    "attention": QuestionKind(_attention, LONG_SECONDS),
     "what-if": QuestionKind(_what_if, LONG_SECONDS),
     "selector": QuestionKind(_selector),
     "selector/explain": QuestionKind(_selector_on),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 RULES = "axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice']})"
-PAGES = {"fleet": ".tile", "claims": ".filters", "playground": ".device"}
+PAGES = {"fleet": ".tile", "claims": ".filters", "playground": ".device", "health": ".card", "what-if": "textarea"}
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

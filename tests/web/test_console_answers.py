@@ -60,6 +60,10 @@ def test_the_map_is_filtered_by_name_model_and_state(console, query, count):
     assert valid(console.ask("fleet", query), DocumentKind.FLEET_PAGE)["matching"] == count
 
 
+def test_what_deserves_attention_is_what_its_schema_says(console):
+    assert valid(console.ask("attention"), DocumentKind.ATTENTION)["flags"] == []
+
+
 def test_a_device_has_its_attributes_and_holders(console):
     query = "?" + "&".join(f"{name}={value}" for name, value in PLACE.items())
     found = valid(console.ask("device", query), DocumentKind.DEVICE_PAGE)

@@ -6,7 +6,7 @@ In: nothing. Out: schemas of records, for `documents`.
 from __future__ import annotations
 
 from dra_driver.model.wire import Wire
-from dra_driver.views.schemas.fleets import UNSEEN
+from dra_driver.views.schemas.fleets import HOLDER, UNSEEN
 from dra_driver.views.schemas.parts import (
     COUNT,
     COUNTS,
@@ -152,3 +152,11 @@ CLAIM_PAGE: dict[str, Wire] = {
     "containers": list_of(record(pod=TEXT, phase=MAYBE_TEXT, node=MAYBE_TEXT, container=TEXT, health=TEXTS)),
 }
 WHAT_IF: dict[str, Wire] = {"now": list_of(MOMENT), "then": list_of(MOMENT), "kubernetes": TEXT}
+ATTENTION: dict[str, Wire] = {
+    "version": COUNT,
+    "counts": COUNTS,
+    "flags": list_of(record(code=TEXT, message=TEXT, kind=TEXT, place=TEXT, nodes=COUNT)),
+    "namespaces": list_of(HOLDER),
+    "classes": list_of(HOLDER),
+    "unseen": UNSEEN,
+}

@@ -18,6 +18,7 @@ from dra_driver.allocation.outcome import Category
 from dra_driver.model.wire import Wire
 from dra_driver.views.envelope import API_VERSION, DocumentKind
 from dra_driver.views.schemas.console import (
+    ATTENTION,
     CLAIM_PAGE,
     CLAIMS_PAGE,
     DEVICE_PAGE,
@@ -113,6 +114,7 @@ _CONTENTS: dict[DocumentKind, dict[str, Wire]] = {
     DocumentKind.CLAIMS_PAGE: CLAIMS_PAGE,
     DocumentKind.CLAIM_PAGE: CLAIM_PAGE,
     DocumentKind.WHAT_IF: WHAT_IF,
+    DocumentKind.ATTENTION: ATTENTION,
     DocumentKind.SELECTOR_PLAY: SELECTOR_PLAY,
     DocumentKind.CLAIMS_IN_USE: {
         "driver": TEXT,

@@ -4,6 +4,7 @@ import { connect, on } from "./api.js";
 import { claimsPage } from "./claims.js";
 import { h, number, replace } from "./dom.js";
 import { fleetPage } from "./fleet.js";
+import { healthPage } from "./health.js";
 import { playgroundPage } from "./playground.js";
 import { onSummary } from "./summary.js";
 import { whatIfPage } from "./what-if.js";
@@ -12,6 +13,7 @@ const PAGES = [
   { name: "fleet", title: "Fleet", key: "f", open: fleetPage },
   { name: "claims", title: "Claims", key: "c", open: claimsPage },
   { name: "playground", title: "Selectors", key: "s", open: playgroundPage },
+  { name: "health", title: "Health", key: "h", open: healthPage },
   { name: "what-if", title: "What if", key: "w", open: whatIfPage },
 ];
 

@@ -81,7 +81,7 @@ export function playgroundPage(main, parameters) {
 
   function drawRemarks(found) {
     const one = found.selector;
-    const seen = [];
+    const seen = found.notes.map((text) => h("div", { class: "message" }, text));
     if (one.compileError) seen.push(h("div", { class: "message bad" }, h("pre", {}, one.compileError)));
     if (one.refusal) seen.push(h("div", { class: "message bad" }, "The API server would refuse this: ", one.refusal));
     const abort = found.rows.flatMap((row) => row.abort)[0];

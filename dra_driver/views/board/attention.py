@@ -1,0 +1,47 @@
+"""What deserves attention in a fleet, and who holds how much of it.
+
+In: a board. Out: a document: every flag of the picture that `dra-driver slices` draws, with its place, and what each
+namespace and class of devices holds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from dra_driver.model.wire import Wire
+from dra_driver.views.access import unseen_document
+from dra_driver.views.board.board import Board
+from dra_driver.views.envelope import DocumentKind, OutputDocument, plain
+from dra_driver.views.fleet.branch import Branch
+from dra_driver.views.fleet.picture import picture_of_slices
+from dra_driver.views.fleet.summary import class_rows, namespace_rows
+
+_MOST = 500
+_MOST_HOLDERS = 200
+
+
+def attention(board: Board) -> OutputDocument:
+    """Return the document of all flags, those of most devices first by their code."""
+    claims = board.of("ResourceClaim")
+    branches = picture_of_slices(board.of("ResourceSlice"), claims, None if board.is_live else board.of("Pod") or None)
+    flags = list(_flags(branches))
+    counts = Counter(one["code"] for one in flags)
+    content = {
+        "version": board.version,
+        "counts": dict(counts.most_common()),
+        "flags": sorted(flags, key=lambda one: (counts[one["code"]], one["code"], one["place"]))[:_MOST],
+        "namespaces": plain(namespace_rows(claims)[:_MOST_HOLDERS]),
+        "classes": plain(class_rows(claims)[:_MOST_HOLDERS]),
+        "unseen": unseen_document(board.world.unseen),
+    }
+    return OutputDocument(DocumentKind.ATTENTION, content)
+
+
+def _flags(branches: Iterable[Branch], place: tuple[str, ...] = ()) -> Iterator[Wire]:
+    for one in branches:
+        here = (*place, one.name)
+        for flag in one.flags:
+            found = {"code": flag.code, "message": flag.message, "kind": one.kind, "place": " / ".join(here)}
+            yield {**found, "nodes": 1 + (len(one.like) if one.kind == "node" else 0)}
+        yield from _flags(one.children, here)

@@ -1,0 +1,45 @@
+// What deserves attention, and who holds how much.
+
+import { ask, on } from "./api.js";
+import { calmed, h, number, plural, replace } from "./dom.js";
+
+const WORDS = {
+  taint: "tainted", incomplete: "incomplete pools", stale: "slices of older generations", "pool-gone": "pools that are gone",
+  "not-published": "held, but not published", leaked: "leaked reservations", unused: "allocated, but not used", "not-prepared": "not prepared yet",
+};
+
+const table = (titles, rows) => h("table", { class: "rows" },
+  h("thead", {}, h("tr", {}, titles.map((title, place) => h("th", { scope: "col", class: place ? "count" : "" }, title)))),
+  h("tbody", {}, rows.map((cells) => h("tr", {}, cells.map((cell, place) => h("td", { class: place ? "count" : "" }, cell))))));
+
+const holders = (title, rows) => h("section", { class: "card" }, h("h2", {}, `Held by ${title}`),
+  rows.length ? table([title, "devices", "claims", "waiting"], rows.map((one) => [one.name, number(one.devices), number(one.claims), one.waiting ? h("b", { class: "warn" }, number(one.waiting)) : "0"]))
+    : h("p", { class: "muted" }, "There are no claims."));
+
+function draw(found) {
+  const counts = Object.entries(found.counts);
+  return [
+    h("section", { class: "card" }, h("h2", {}, "Attention"),
+      counts.length ? h("p", {}, counts.map(([code, count]) => h("span", { class: "chip state-withheld" }, `${number(count)} ${WORDS[code] ?? code}`)))
+        : h("p", { class: "good" }, "Nothing deserves attention."),
+      counts.length ? h("table", { class: "rows" },
+        h("thead", {}, h("tr", {}, ["where", "what"].map((title) => h("th", { scope: "col" }, title)))),
+        h("tbody", {}, found.flags.map((one) => h("tr", {}, h("td", { class: "mono" }, one.place, one.nodes > 1 ? h("span", { class: "muted" }, ` and ${plural(one.nodes - 1, "node")} like it`) : null),
+          h("td", { class: one.code === "taint" ? "bad" : "" }, one.message))))) : null),
+    h("div", { class: "both" }, holders("namespace", found.namespaces), holders("class", found.classes)),
+    found.unseen.map((one) => h("p", { class: "message warn" }, `${one.kind}s ${one.partial ? "of other namespaces " : ""}may not be read`)),
+  ];
+}
+
+export function healthPage(main) {
+  const out = h("div", { class: "bench", role: "region", "aria-label": "Health and usage", tabindex: "0" });
+  async function refresh() {
+    const found = await ask("attention", {}, { lane: "attention" }).catch((error) => error);
+    if (found.name === "AbortError" || found.status === 503) return;
+    replace(out, h("h1", {}, "Health and usage"), found instanceof Error ? h("div", { class: "message bad" }, found.message) : draw(found));
+  }
+  replace(main, out);
+  const end = on("version", calmed(300, refresh));
+  refresh();
+  return end;
+}
