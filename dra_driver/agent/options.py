@@ -188,6 +188,8 @@ def _of_vendor(values: Mapping[str, str], vendor: RegisteredVendor, *, is_option
         own["sharing_config"] = ""  # it is for another vendor of the process
     if vendor is not DEFAULT_VENDOR:
         own["node_labels"] = "off"  # the file of labels has one writer
+        own["remediation"] = "off"  # resets and tests by use are the default vendor's
+        own["validate"] = "none" if own["validate"] == "none" else "0"
     return options_of(own, waits_for_bus=is_optional)
 
 

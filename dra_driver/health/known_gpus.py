@@ -25,14 +25,14 @@ class KnownGpus:
 
     def __init__(self, bus: BusStates) -> None:
         self._bus = bus
-        self._gpus: dict[str, GpuFacts] = {}
+        self._gpus: dict[str, tuple[GpuFacts, ...]] = {}  # several where the hardware itself divides a GPU
         self._missing: Mapping[str, bool] = {}
         self.revision = 0  # increases whenever what is known changes
 
     @property
     def by_address(self) -> Mapping[str, GpuFacts]:
-        """Return the newest facts of each GPU."""
-        return dict(self._gpus)
+        """Return the newest facts of each GPU; of one that is divided, those of the whole."""
+        return {address: max(parts, key=lambda gpu: gpu.parts) for address, parts in self._gpus.items()}
 
     @property
     def missing(self) -> Mapping[str, bool]:
@@ -41,26 +41,25 @@ class KnownGpus:
 
     def learn(self, gpus: Iterable[GpuFacts]) -> None:
         """Add GPUs that were seen before a restart. For a GPU that was seen since, the newer facts are kept."""
-        self._gpus = {**{gpu.pci_address: gpu for gpu in gpus}, **self._gpus}
+        self._gpus = {**_by_address(gpus), **self._gpus}
 
     def completed(self, facts: Facts) -> Facts:
         """Return the facts with the missing GPUs added as they were last seen, and marked as lost."""
         if facts.waiting_for:
             return facts
-        here = {
-            gpu.pci_address: gpu for gpu in facts.gpus if not gpu.is_lost
-        }  # the facts may have been completed before
-        for address, gpu in here.items():
-            if self._gpus.get(address) != gpu:
-                self._gpus[address] = gpu
+        here = _by_address(gpu for gpu in facts.gpus if not gpu.is_lost)  # the facts may have been completed before
+        for address, parts in here.items():
+            if self._gpus.get(address) != parts:
+                self._gpus[address] = parts
                 self.revision += 1
         absent = tuple(sorted(set(self._gpus) - set(here)))
         states = self._bus(absent) if absent else {}
         self.forget(gpu for gpu in absent if states.get(gpu) is BusState.ELSEWHERE)
         hanging = {problem.subject for problem in facts.problems if problem.code == NOT_ANSWERING}
         self._missing = {gpu: gpu in hanging for gpu in absent if gpu in self._gpus}
-        lost = (replace(self._gpus[gpu], is_lost=True) for gpu in self._missing)
-        return replace(facts, gpus=tuple(sorted((*here.values(), *lost), key=lambda gpu: gpu.pci_address)))
+        lost = (replace(part, is_lost=True) for gpu in self._missing for part in self._gpus[gpu])
+        found = (part for parts in here.values() for part in parts)
+        return replace(facts, gpus=tuple(sorted((*found, *lost), key=lambda gpu: (gpu.pci_address, gpu.part))))
 
     def forget(self, gpus: Iterable[str]) -> None:
         """Forget GPUs that are gone for good."""
@@ -71,7 +70,14 @@ class KnownGpus:
 
     def to_wire(self) -> list[dict[str, Any]]:
         """Return what is known as JSON values."""
-        return [{"vendor": gpu.vendor, **asdict(gpu)} for gpu in self._gpus.values()]
+        return [{"vendor": gpu.vendor, **asdict(gpu)} for parts in self._gpus.values() for gpu in parts]
+
+
+def _by_address(gpus: Iterable[GpuFacts]) -> dict[str, tuple[GpuFacts, ...]]:
+    found: dict[str, tuple[GpuFacts, ...]] = {}
+    for gpu in gpus:
+        found[gpu.pci_address] = (*found.get(gpu.pci_address, ()), gpu)
+    return found
 
 
 def read_gpus(wire: Any) -> tuple[GpuFacts, ...]:

@@ -121,3 +121,18 @@ def test_a_mode_that_is_switched_under_the_agent_changes_the_devices_and_refuses
     (answer,) = plugin.prepare([late]).values()
     assert "gpu-0000-05-00-0-dpx-0" in answer
     assert plugin.unprepare([claim]) == {claim.uid: ""}
+
+
+def test_uncorrectable_errors_taint_the_gpu_and_a_gpu_that_left_the_bus_is_lost(machine: Machine) -> None:
+    machine.tree.write(replace(CARD, files={"ras/umc_err_count": "ue: 0\nce: 3"}), OTHER)
+    machine.start()
+    until(lambda: len(machine.devices()) == 2, what="two GPUs")
+    assert not any("taints" in device for device in machine.devices().values())
+    (machine.tree.function(CARD) / "ras/umc_err_count").write_text("ue: 1\nce: 3\n")
+    until(lambda: "taints" in machine.devices()["gpu-0000-05-00-0"], what="a taint", timeout_s=40)
+    keys = {taint["key"] for taint in machine.devices()["gpu-0000-05-00-0"]["taints"]}
+    assert keys == {"gpu.amd.com/ecc-uncorrectable"}
+    assert "taints" not in machine.devices()["gpu-0000-06-00-0"]
+    (machine.tree.function(OTHER) / "config").write_bytes(b"\xff" * 64)
+    until(lambda: "taints" in machine.devices()["gpu-0000-06-00-0"], what="the loss", timeout_s=40)
+    assert {taint["key"] for taint in machine.devices()["gpu-0000-06-00-0"]["taints"]} == {"gpu.amd.com/gpu-lost"}

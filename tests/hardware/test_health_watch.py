@@ -4,9 +4,9 @@ import threading
 
 import pytest
 
+from dra_driver.hardware.bus import bus_state
 from dra_driver.hardware.evidence import BusState
 from dra_driver.hardware.nvidia.hardware import NvidiaHardware
-from dra_driver.hardware.nvidia.health.bus import bus_state
 from dra_driver.hardware.port import HealthReporter
 from tests.support.fake_node import FakeNode
 from tests.support.fake_nvml import State, build, hgx_h100
@@ -148,10 +148,10 @@ def test_the_bus_shows_what_is_gone_dead_and_in_other_hands(tmp_path):
     (tmp_path / "sys/bus/pci/devices/0000:01:00.0/config").write_bytes(b"\xde\x10" + b"\xff" * 62)
     node.bind("0000:03:00.0", "vfio-pci")
     node.bind("0000:04:00.0", None)
-    shown = [bus_state(node.roots, f"0000:0{n}:00.0") for n in range(1, 6)]
+    shown = [bus_state(node.roots, f"0000:0{n}:00.0", ("nvidia",)) for n in range(1, 6)]
     elsewhere = BusState.ELSEWHERE
     assert shown == [BusState.HERE, BusState.DEAD, elsewhere, elsewhere, BusState.GONE]
 
 
 def test_without_a_visible_bus_nothing_is_gone(tmp_path):
-    assert bus_state(FakeNode(tmp_path).roots, "0000:01:00.0") is BusState.HERE
+    assert bus_state(FakeNode(tmp_path).roots, "0000:01:00.0", ("nvidia",)) is BusState.HERE

@@ -7,7 +7,9 @@ is opened, so there is nothing that hangs in a library and nothing to let go of.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dra_driver.hardware import pci
 from dra_driver.hardware.amd import kfd
@@ -15,10 +17,14 @@ from dra_driver.hardware.amd.edits import common_edits, device_edits
 from dra_driver.hardware.amd.facts import AMD, DRIVERS, AmdGpu
 from dra_driver.hardware.amd.reading import read_gpus
 from dra_driver.hardware.drm import on_bus, read_device_nodes, read_functions
+from dra_driver.hardware.evidence import BusState, HealthReport
 from dra_driver.hardware.facts import Facts, GpuFacts, PartitionFacts, Problem
 from dra_driver.hardware.port import Fingerprint, Roots
 from dra_driver.model.edits import Edits
 from dra_driver.model.errors import HardwareError, Retry
+
+if TYPE_CHECKING:
+    from dra_driver.hardware.amd.health import AmdHealth
 
 _VERSION = re.compile(r"(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?")
 _MODE_FILES = ("current_compute_partition", "current_memory_partition")
@@ -35,6 +41,7 @@ class AmdHardware:
 
     def __init__(self, roots: Roots) -> None:
         self._roots = roots
+        self._health: AmdHealth | None = None
 
     def is_present(self) -> bool:
         """Return whether there is a GPU of AMD on the bus, or one that its kernel driver drives."""
@@ -88,6 +95,31 @@ class AmdHardware:
         if kfd.is_there(self._roots):
             return ()
         return ("/dev/kfd: the kernel offers no compute driver, so containers can draw but not compute",)
+
+    # -- health (port.HealthReporter)
+
+    def watch_health(self, notify: Callable[[], None], *, log_position: int) -> None:  # noqa: ARG002 - no Xids here
+        """Begin to observe the health of the GPUs."""
+        from dra_driver.hardware.amd.health import AmdHealth  # noqa: PLC0415 - only where it is on
+
+        self.end_health()
+        self._health = AmdHealth(self._roots, notify)
+
+    def health(self, *, is_urgent: bool, patience_s: float) -> HealthReport:
+        """Return what was observed since the last call."""
+        health = self._health
+        return health.report(is_urgent=is_urgent, patience_s=patience_s) if health is not None else HealthReport()
+
+    def bus_states(self, gpus: tuple[str, ...]) -> Mapping[str, BusState]:
+        """Return what the PCI bus shows of GPUs."""
+        health = self._health
+        return health.bus_states(gpus) if health is not None else {}
+
+    def end_health(self) -> None:
+        """Stop observing."""
+        health, self._health = self._health, None
+        if health is not None:
+            health.close()
 
     def close(self) -> None:
         """Do nothing: no library and no device node is ever held."""

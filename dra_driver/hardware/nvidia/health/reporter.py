@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dra_driver.hardware.bus import bus_state
 from dra_driver.hardware.evidence import BusState, HealthReport
-from dra_driver.hardware.nvidia.health.bus import bus_state
 from dra_driver.hardware.nvidia.health.kernel_log import KernelLog
 from dra_driver.hardware.nvidia.health.watch import HealthWatch, Watched
 from dra_driver.hardware.port import Roots
@@ -68,7 +68,7 @@ class NvidiaHealth:
 
     def bus_states(self, gpus: tuple[str, ...]) -> Mapping[str, BusState]:
         """Return what the bus shows of GPUs."""
-        return {gpu: bus_state(self._roots, gpu) for gpu in gpus}
+        return {gpu: bus_state(self._roots, gpu, ("nvidia",)) for gpu in gpus}
 
     def close(self) -> None:
         """Close the kernel log."""

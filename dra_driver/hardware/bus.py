@@ -12,17 +12,18 @@ from dra_driver.hardware import pci
 from dra_driver.hardware.evidence import BusState
 from dra_driver.hardware.port import Roots
 
-_DRIVER = "nvidia"
 
+def bus_state(roots: Roots, address: str, drivers: tuple[str, ...]) -> BusState:
+    """Return what the bus shows of a GPU that one of these kernel drivers should have.
 
-def bus_state(roots: Roots, address: str) -> BusState:
-    """Return what the bus shows of a GPU. Where no bus is visible at all, everything counts as there."""
+    Where no bus is visible at all, everything counts as there.
+    """
     folder = pci.function_folder(roots, address)
     if not folder.parent.is_dir() or not any(folder.parent.iterdir()):
         return BusState.HERE
     if not folder.exists():
         return BusState.GONE
-    if pci.read_driver(str(folder)) != _DRIVER:
+    if pci.read_driver(str(folder)) not in drivers:
         return BusState.ELSEWHERE
     return BusState.DEAD if _reads_ones(folder / "config") else BusState.HERE
 

@@ -1,0 +1,106 @@
+"""What AMD's GPUs report of their health, from files as the kernel writes them."""
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dra_driver.hardware.amd.facts import AMD, DRIVERS
+from dra_driver.hardware.amd.hardware import AmdHardware
+from dra_driver.hardware.amd.health import read_vitals
+from dra_driver.hardware.drm import read_functions
+from dra_driver.hardware.evidence import BusState, Vitals
+from dra_driver.hardware.facts import Facts
+from dra_driver.hardware.port import HealthReporter
+from dra_driver.health.fault import FaultKey
+from dra_driver.health.known_gpus import KnownGpus
+from dra_driver.health.signs import Before, signs_of
+from tests.support.amd_tree import AmdCard, AmdTree
+
+CARD = AmdCard("0000:05:00.0")
+
+
+def vitals(tree: AmdTree, **files: str) -> Vitals:
+    tree.write(replace(CARD, files={name.replace("__", "/"): text for name, text in files.items()}))
+    (function,) = read_functions(tree.roots, AMD, DRIVERS)
+    return read_vitals(function, tree.roots)
+
+
+def bad(reading: Vitals) -> set[FaultKey]:
+    return {sign.key for sign in signs_of(reading, Before()) if sign.is_bad}
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> AmdTree:
+    return AmdTree(tmp_path)
+
+
+def test_a_gpu_without_the_files_says_nothing_of_its_memory_or_heat(tree: AmdTree) -> None:
+    reading = vitals(tree)
+    assert (reading.ecc_uncorrectable, reading.remap_pending, reading.thermal_margin) == (None, None, None)
+    assert bad(reading) == set()
+
+
+def test_uncorrectable_errors_of_all_blocks_are_summed_and_corrected_ones_are_no_fault(tree: AmdTree) -> None:
+    counts = {"ras__umc_err_count": "ue: 2\nce: 7", "ras__gfx_err_count": "ue: 1\nce: 0", "ras__features": "mask: 0x5"}
+    assert vitals(tree, **counts).ecc_uncorrectable == 3
+    reading = vitals(tree, ras__umc_err_count="ue: 0\nce: 7")
+    assert (reading.ecc_uncorrectable, bad(reading)) == (0, set())
+
+
+@pytest.mark.parametrize(
+    ("states", "expected"),
+    [("", set()), ("R", set()), ("RP", {FaultKey.ROW_REMAP_PENDING}), ("RF", {FaultKey.ROW_REMAP_FAILED})],
+)
+def test_bad_pages_that_are_not_retired_are_faults(tree: AmdTree, states: str, expected: set[FaultKey]) -> None:
+    pages = "\n".join(f"0x0000000{n} : 0x00001000 : {state}" for n, state in enumerate(states))
+    assert bad(vitals(tree, ras__gpu_vram_bad_pages=pages)) == expected
+
+
+def test_a_gpu_above_its_critical_temperature_is_too_hot(tree: AmdTree) -> None:
+    sensors = {"hwmon__hwmon3__temp1_input": "60000", "hwmon__hwmon3__temp1_crit": "100000"}
+    assert vitals(tree, **sensors).thermal_margin == 40
+    hot = {**sensors, "hwmon__hwmon3__temp2_input": "112000", "hwmon__hwmon3__temp2_crit": "110000"}
+    assert bad(vitals(tree, **hot)) == {FaultKey.THERMAL}
+
+
+def test_a_gpu_whose_configuration_reads_all_ones_is_lost(tree: AmdTree) -> None:
+    tree.write(CARD)
+    (tree.function(CARD) / "config").write_bytes(b"\xff" * 64)
+    (function,) = read_functions(tree.roots, AMD, DRIVERS)
+    assert read_vitals(function, tree.roots).is_lost
+
+
+def test_the_vendor_reports_each_gpu_and_what_the_bus_shows(tree: AmdTree) -> None:
+    hardware = AmdHardware(tree.write(CARD).roots)
+    assert isinstance(hardware, HealthReporter)
+    told = threading.Event()
+    hardware.watch_health(told.set, log_position=-1)
+    assert told.wait(10)
+    report = hardware.health(is_urgent=True, patience_s=10)
+    assert [reading.gpu for reading in report.readings] == [CARD.address]
+    assert hardware.bus_states((CARD.address, "0000:99:00.0")) == {
+        CARD.address: BusState.HERE,
+        "0000:99:00.0": BusState.GONE,
+    }
+    hardware.end_health()
+    assert hardware.health(is_urgent=True, patience_s=0).readings == ()
+
+
+def test_all_parts_of_a_divided_gpu_are_known_and_lost_together(tree: AmdTree) -> None:
+    tree.write(replace(CARD, modes=("DPX", "NPS1"), partitions=(128, 129)))
+    facts = AmdHardware(tree.roots).discover()
+    known = KnownGpus(lambda _: {})
+    assert known.completed(facts) == facts
+    lost = known.completed(Facts("amd"))
+    assert [(gpu.part, gpu.is_lost) for gpu in lost.gpus] == [("dpx-0", True), ("dpx-1", True), ("dpx-all", True)]
+
+
+def test_partitions_that_ended_with_their_mode_are_not_lost(tree: AmdTree) -> None:
+    known = KnownGpus(lambda _: {})
+    known.completed(
+        AmdHardware(tree.write(replace(CARD, modes=("DPX", "NPS1"), partitions=(128, 129))).roots).discover()
+    )
+    whole = AmdHardware(tree.write(CARD).roots).discover()
+    assert known.completed(whole) == whole
