@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
+from urllib.parse import quote
 
 from dra_driver.kube import paths
 from dra_driver.kube.api import KubeApi
@@ -78,9 +79,8 @@ def agent_pages(pods: Iterable[Wire]) -> list[AgentPage]:
         names = {one.get("name") for one in container.get("env") or ()}
         scheme = "https:" if "METRICS_CERTIFICATE" in names else ""
         name = pod["metadata"]["name"]
-        where = paths.named(
-            paths.within(paths.PODS, pod["metadata"]["namespace"]), f"{scheme}{name}:{ports['metrics']}"
-        )
+        target = quote(f"{scheme}{name}:{ports['metrics']}", safe=":")
+        where = f"{paths.within(paths.PODS, pod['metadata']['namespace'])}/{target}"
         found.append(AgentPage(name, pod["spec"].get("nodeName", ""), f"{where}/proxy/metrics"))
     return found
 

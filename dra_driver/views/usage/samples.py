@@ -87,7 +87,7 @@ def _labels(text: str) -> dict[str, str] | None:
     at = 0
     while at < len(text):
         matched = _LABEL.match(text, at)
-        if matched is None or len(matched[2]) > LONGEST_LABEL or len(found) >= MOST_LABELS:
+        if matched is None or matched[1] in found or len(matched[2]) > LONGEST_LABEL or len(found) >= MOST_LABELS:
             return None
         found[matched[1]] = re.sub(r"\\(.)", lambda one: _ESCAPES.get(one[1], one[0]), matched[2])
         at = matched.end()

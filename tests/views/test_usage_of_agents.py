@@ -1,0 +1,171 @@
+"""`dra-driver usage` without a Prometheus: pages of agents through the API server's proxy, with one's own rights."""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from dra_driver.cli.main import run
+from dra_driver.model.errors import ExitCode
+from dra_driver.views.usage.from_agents import agent_pages, node_kinds
+from dra_driver.views.usage.prices import NodeKind
+from tests.support.usage_week import H100, WEEK_H, Line, week
+
+
+def pod(name, node, *, port=9400, phase="Running", env=()):
+    ports = [{"name": "health", "containerPort": 9401}, *([{"name": "metrics", "containerPort": port}] if port else [])]
+    container = {"name": "agent", "ports": ports, "env": [{"name": one, "value": "x"} for one in env]}
+    metadata = {"name": name, "namespace": "gpus", "uid": name, "resourceVersion": "1"}
+    return {"metadata": metadata, "spec": {"nodeName": node, "containers": [container]}, "status": {"phase": phase}}
+
+
+def page(node, hour=WEEK_H):
+    """Return what an agent of the week shows at a moment: its own series, those of others' nodes left out."""
+    lines = [
+        line for line in week() if node in (line.labels.get("node"), line.labels.get("dra_pool_name", "").split("/")[0])
+    ]
+    rows = [(line, line.at(hour)) for line in lines]
+    return "# HELP x y\n" + "".join(f"{text(line)} {value}\n" for line, value in rows if value is not None)
+
+
+def text(line: Line) -> str:
+    return line.name + "{" + ",".join(f'{name}="{value}"' for name, value in line.labels.items()) + "}"
+
+
+class ApiDouble:
+    """Lists pods and nodes, and proxies to pages by pod."""
+
+    def __init__(self):
+        self.pods, self.pages, self.nodes, self.asked = [], {}, [], []
+        double = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                path, query = urlsplit(self.path).path, parse_qs(urlsplit(self.path).query)
+                double.asked.append((path, query))
+                status, body = double.answer(path)
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_):
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def answer(self, path):
+        lists = {"/api/v1/pods": self.pods, "/api/v1/nodes": self.nodes}
+        if path in lists:
+            return 200, json.dumps(
+                {"kind": "List", "metadata": {"resourceVersion": "1"}, "items": lists[path]}
+            ).encode()
+        for name, found in self.pages.items():
+            if path == f"/api/v1/namespaces/gpus/pods/{name}:9400/proxy/metrics":
+                return 200, found
+        return 403, b'{"kind":"Status","message":"pods \\"x\\" is forbidden: cannot get pods/proxy"}'
+
+    def stop(self):
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def api():
+    double = ApiDouble()
+    yield double
+    double.stop()
+
+
+@pytest.fixture
+def usage(api, tmp_path, capsys):
+    config = {
+        "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{"name": "c", "cluster": {"server": api.url}}], "users": [{"name": "u", "user": {}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+    }  # fmt: skip
+    (tmp_path / "kubeconfig").write_text(json.dumps(config))
+
+    def ask(*more):
+        status = run(["usage", "--kubeconfig", str(tmp_path / "kubeconfig"), *more])
+        return status, *capsys.readouterr()
+
+    return ask
+
+
+def test_hours_come_from_every_agent_and_the_headline_says_since_when(api, usage):
+    for node in ("h100-0", "mig-0", "a100-00"):
+        api.pods.append(pod(f"agent-{node}", node))
+        api.pages[f"agent-{node}"] = page(node).encode()
+    status, out, _ = usage("--by", "namespace", "-o", "json")
+    found = {row["name"]: row["allocatedHours"] for row in json.loads(out)["rows"]}
+    assert status == ExitCode.OK
+    assert found == pytest.approx({"train": 864, "web": 52 + 168, "lab": 83, "ci": 2})
+    assert json.loads(out)["total"]["unclaimedHours"] == pytest.approx(8 * 60)
+    _, out, _ = usage("--by", "claim")
+    assert "the agents, since they began to count" in out
+    assert "web/part" in out  # the only claim that still lives
+    assert any(query.get("labelSelector") for path, query in api.asked if path == "/api/v1/pods")
+
+
+def test_agents_that_can_t_be_asked_are_named_and_the_others_count(api, usage):
+    for node in ("h100-0", "mig-0"):
+        api.pods.append(pod(f"agent-{node}", node))
+    api.pages["agent-mig-0"] = page("mig-0").encode()
+    status, out, err = usage("-o", "json")
+    assert status == ExitCode.OK
+    assert "1 of 2 agents could not be asked: h100-0" in err
+    assert json.loads(out)["notes"]
+    api.pages.clear()
+    status, _, err = usage()
+    assert status == ExitCode.ENVIRONMENT
+    assert "[api.agents]" in err
+    assert "pods/proxy" in err
+
+
+@pytest.mark.parametrize("said", [b"\xff\xfe", b"dra_allocated_seconds_total{", b"dra_x{a=\"b\" 1\n", b"dra_x one\n",
+                                  b"dra_x{" + b'a="b",' * 200 + b"} 1\n", b"dra_x 1\n" * 200_001])  # fmt: skip
+def test_a_page_that_is_none_is_an_error_of_that_agent_alone(api, usage, said):
+    api.pods += [pod("bad", "n1"), pod("agent-mig-0", "mig-0")]
+    api.pages |= {"bad": said, "agent-mig-0": page("mig-0").encode()}
+    status, out, err = usage("-o", "json")
+    assert status == ExitCode.OK
+    assert "1 of 2 agents could not be asked: n1" in err
+    assert json.loads(out)["total"]["allocatedHours"] == pytest.approx(168)
+
+
+def test_only_running_agents_with_a_port_of_metrics_are_asked_and_by_https_where_they_serve_it():
+    pods = [
+        pod("a", "n1"),
+        pod("b", "n2", phase="Pending"),
+        pod("c", "n3", port=0),
+        pod("d", "n4", env=["METRICS_CERTIFICATE"]),
+    ]
+    assert [one.path.split("/pods/")[1] for one in agent_pages(pods)] == [
+        "a:9400/proxy/metrics",
+        "https:d:9400/proxy/metrics",
+    ]
+
+
+def test_nodes_are_priced_by_their_type_and_by_whether_they_are_spot(api, usage, tmp_path):
+    kind = {"node.kubernetes.io/instance-type": "p5.48xlarge"}
+    labels = {
+        "mig-0": kind | {"karpenter.sh/capacity-type": "spot"},
+        "b": kind | {"eks.amazonaws.com/capacityType": "SPOT"},
+        "c": {"cloud.google.com/gke-spot": "true"},
+        "d": kind,
+    }
+    api.nodes = [{"metadata": {"name": name, "uid": name, "labels": found}} for name, found in labels.items()]
+    assert node_kinds(api.nodes) == {
+        "mig-0": NodeKind("p5.48xlarge", "spot"), "b": NodeKind("p5.48xlarge", "spot"), "c": NodeKind("", "spot"),
+        "d": NodeKind("p5.48xlarge", "on-demand"),
+    }  # fmt: skip
+    api.pods, api.pages = [pod("agent-mig-0", "mig-0")], {"agent-mig-0": page("mig-0").encode()}
+    row = f'{{model: {H100}, instanceType: p5.48xlarge, capacity: spot, perHour: "2"}}'
+    (tmp_path / "p.yaml").write_text(f"version: prices/v1\nprices: [{row}, {{model: '*', perHour: '9'}}]\n")
+    _, out, _ = usage("--by", "node", "--prices", str(tmp_path / "p.yaml"), "--node-prices", "-o", "json")
+    assert json.loads(out)["total"]["cost"] == pytest.approx(168 * 0.5 * 2)
