@@ -8,9 +8,13 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from dra_driver.cli.main import run
+from dra_driver.kube.paths import CLAIMS, SLICES
 from dra_driver.model.errors import ExitCode
+from dra_driver.views.fleet.profile_nodes import FleetOffer
 from dra_driver.views.usage.from_agents import agent_pages, node_kinds
 from dra_driver.views.usage.prices import NodeKind
+from dra_driver.views.worlds.simulated_nodes import add_profiles
+from dra_driver.views.worlds.world import World
 from tests.support.usage_week import H100, WEEK_H, Line, week
 
 
@@ -39,6 +43,7 @@ class ApiDouble:
 
     def __init__(self):
         self.pods, self.pages, self.nodes, self.asked = [], {}, [], []
+        self.slices, self.claims = [], []
         double = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -59,7 +64,9 @@ class ApiDouble:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def answer(self, path):
-        lists = {"/api/v1/pods": self.pods, "/api/v1/nodes": self.nodes}
+        lists = {"/api/v1/pods": self.pods, "/api/v1/nodes": self.nodes, SLICES: self.slices, CLAIMS: self.claims}
+        if path == "/version":
+            return 200, b'{"major": "1", "minor": "36", "gitVersion": "v1.36.0"}'
         if path in lists:
             return 200, json.dumps(
                 {"kind": "List", "metadata": {"resourceVersion": "1"}, "items": lists[path]}
@@ -169,3 +176,25 @@ def test_nodes_are_priced_by_their_type_and_by_whether_they_are_spot(api, usage,
     (tmp_path / "p.yaml").write_text(f"version: prices/v1\nprices: [{row}, {{model: '*', perHour: '9'}}]\n")
     _, out, _ = usage("--by", "node", "--prices", str(tmp_path / "p.yaml"), "--node-prices", "-o", "json")
     assert json.loads(out)["total"]["cost"] == pytest.approx(168 * 0.5 * 2)
+
+
+def test_what_the_advice_would_free_is_tried_on_the_cluster_and_told(api, usage):
+    world = World(offer=FleetOffer(is_on_demand=True, minor=36))
+    add_profiles(world, ["dgx-h100"])
+    api.slices = [one | {"metadata": one["metadata"] | {"uid": "u", "resourceVersion": "1"}}
+                  for one in world.of("ResourceSlice")]  # fmt: skip
+    wires = []
+    for name, device in (("small", "gpu-0000-1b-00-0"), ("short", "gpu-0000-43-00-0")):
+        result = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": "dgx-h100-1", "device": device}
+        wires.append({
+            "metadata": {"name": name, "namespace": "lab", "uid": f"uid-{name}", "resourceVersion": "1"},
+            "spec": {}, "status": {"allocation": {"devices": {"results": [result]}}},
+        })  # fmt: skip
+    api.claims = wires
+    api.pods, api.pages = [pod("a", "h100-0")], {"a": page("h100-0", hour=47).encode()}
+    status, out, err = usage("--by", "claim", "--what-if")
+    assert status == ExitCode.OK, err
+    assert "lab/small: gpu \u2192 1g.10gb" in out
+    assert "With this 1 change 0 GPUs fall free." in out  # one claim alone still takes a part of a GPU
+    _, out, _ = usage("--by", "claim", "--what-if", "-o", "json")
+    assert json.loads(out)["whatIf"] == {"changes": 1, "gpus": 0, "nodes": [], "unplaced": []}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,11 @@ from dra_driver.cli.cost.period import period_of
 from dra_driver.cli.inputs.access import access_of, context_option, kubeconfig_option, namespace_option
 from dra_driver.cli.output import write_document
 from dra_driver.model.errors import ExitCode, UsageError
+from dra_driver.views.access import unseen_sentences
 from dra_driver.views.usage.counted import Counted
 from dra_driver.views.usage.prices import NodeKind, PriceTable
 from dra_driver.views.usage.report import Grouping, UsageReport
+from dra_driver.views.usage.what_if import WhatIf
 
 _FORMS = ["table", "json", "yaml", "csv", "html"]
 
@@ -34,6 +37,7 @@ _FORMS = ["table", "json", "yaml", "csv", "html"]
 @click.option("--by", type=click.Choice(list(map(str, Grouping))), default="namespace", show_default=True)
 @click.option("--prices", type=click.Path(path_type=Path), default=None, help="A price table (docs/cost.md).")
 @click.option("--node-prices", is_flag=True, help="Price nodes by their labels: asks the cluster for its nodes.")
+@click.option("--what-if", "tries", is_flag=True, help="Try the advised sizes: reads the cluster's slices and claims.")
 @kubeconfig_option
 @context_option
 @namespace_option
@@ -56,6 +60,8 @@ def command(output: str, by: str, prices: Path | None, **given: Any) -> int:
     table = read_prices(prices) if prices else PriceTable()
     counted = _counted(given)
     report = report_of(counted, Grouping(by), table, _nodes(given))
+    if given["tries"]:
+        report = replace(report, what_if=_what_if(report, given))
     _write(report, output)
     for note in report.notes:
         print(f"dra-driver: {note}", file=sys.stderr)
@@ -91,6 +97,23 @@ def _nodes(given: dict[str, Any]) -> dict[str, NodeKind]:
         return node_kinds(objects(api, paths.NODES))
     finally:
         api.close()
+
+
+def _what_if(report: UsageReport, given: dict[str, Any]) -> WhatIf:
+    """Return what the advice would free in the cluster. Raises: DriverError."""
+    from dra_driver.views.fleet.cluster import Cluster
+    from dra_driver.views.usage.what_if import ClusterState, what_if
+
+    access = access_of({**given, "namespace": "", "everywhere": True})
+    cluster = Cluster(access)
+    driver = next((claim.driver for claim in report.counted.claims), "")
+    try:
+        state = ClusterState(cluster.slices(), cluster.claims(), cluster.kubernetes(), driver)
+    finally:
+        cluster.close()
+    for one in unseen_sentences(access.unseen):
+        print(f"dra-driver: {one}", file=sys.stderr)
+    return what_if(report.sizes, state)
 
 
 def _write(report: UsageReport, output: str) -> None:

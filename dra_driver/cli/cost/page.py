@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
 
-from dra_driver.cli.cost.table import amount, headline, idle_sentence, size_sentence
+from dra_driver.cli.cost.table import amount, headline, idle_sentence, size_sentence, what_if_sentence
 from dra_driver.views.usage.report import UsageReport, UsageRow
 
 MOST_BARS = 25
@@ -34,6 +34,7 @@ def usage_page(report: UsageReport) -> str:
         _list("Claims that did nearly nothing", (idle_sentence(one, report.currency) for one in report.idle)),
         _list("Claims that would do with less",
               (size_sentence(one, report.currency) for one in report.sizes if one.profile)),
+        f"<p>{escape(what_if_sentence(report.what_if))}</p>" if report.what_if else "",
         _list("Models without a price", report.unpriced),
     ])  # fmt: skip
     return (

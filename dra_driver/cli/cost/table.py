@@ -6,6 +6,7 @@ from typing import Any
 
 from dra_driver.cli.output import Column, console, say, show_table
 from dra_driver.views.usage.report import UsageReport, UsageRow
+from dra_driver.views.usage.what_if import WhatIf
 from dra_driver.views.words import plural
 
 MOST_ROWS = 50
@@ -52,6 +53,14 @@ def size_sentence(one: Any, currency: str) -> str:
     return f"{one.namespace}/{one.name}: {one.current} \u2192 {one.profile}: {one.reason}{money}"
 
 
+def what_if_sentence(tried: WhatIf) -> str:
+    """Return what following the advice would free."""
+    where = f", on {', '.join(tried.nodes)}" if tried.nodes else ""
+    changes = f"{'this' if tried.changes == 1 else 'these'} {plural(tried.changes, 'change')}"
+    text = f"With {changes} {plural(tried.gpus, 'GPU')} {'falls' if tried.gpus == 1 else 'fall'} free{where}."
+    return text + (f" No smaller device was found for {', '.join(tried.unplaced)}." if tried.unplaced else "")
+
+
 def amount(value: float) -> str:
     """Return an amount of money."""
     return f"{value:,.2f}"
@@ -77,3 +86,5 @@ def _show_sizes(out: Any, report: UsageReport) -> None:
         say(out, f"{plural(len(advised), 'claim')} would do with less:")
     for one in advised[:MOST_ADVICE]:
         say(out, size_sentence(one, report.currency), indent=2)
+    if report.what_if is not None:
+        say(out, what_if_sentence(report.what_if))

@@ -31,6 +31,10 @@ class Cluster:
         slices = [(f"ResourceSlice {wire['metadata']['name']}", wire) for wire in self._list(SLICES)]
         return fleet_of_slices(slices, f"cluster ({self.name})")
 
+    def slices(self) -> list[Wire]:
+        """Read all ResourceSlices as they are. Raises: ApiError."""
+        return self._list(SLICES)
+
     def classes(self) -> list[Wire]:
         """Read all DeviceClasses. Raises: ApiError."""
         return [{"kind": "DeviceClass", **wire} for wire in self._list(CLASSES)]

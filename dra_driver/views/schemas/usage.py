@@ -34,6 +34,7 @@ USAGE: dict[str, Wire] = {
     "total": _ROW,
     "idleClaims": list_of(record(**_CLAIM, devices=COUNT, hours=SHARE, cost=_MONEY)),
     "sizes": list_of(record(**_CLAIM, advice=MAYBE_TEXT, reason=TEXT, gpusSaved=SHARE, savedPerHour=_MONEY)),
+    "whatIf": maybe(record(changes=COUNT, gpus=COUNT, nodes=TEXTS, unplaced=TEXTS)),
     "unpriced": TEXTS,
     "notes": TEXTS,
 }

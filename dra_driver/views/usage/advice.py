@@ -41,6 +41,7 @@ class SizeAdvice:
     current: str
     profile: str
     reason: str
+    uid: str = ""
     gpus_saved: float = 0.0
     saved_per_hour: float | None = None
 

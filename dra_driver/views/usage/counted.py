@@ -37,6 +37,11 @@ class CountedClaim:
         """Return the node of the pool."""
         return self.pool.partition("/")[0]
 
+    @property
+    def driver(self) -> str:
+        """Return the driver of the pool."""
+        return self.pool.partition("/")[2]
+
 
 @dataclass(frozen=True, slots=True)
 class CountedTotal:

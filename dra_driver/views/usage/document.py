@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from dra_driver.views.envelope import DocumentKind, OutputDocument
+from dra_driver.views.envelope import DocumentKind, OutputDocument, plain
 from dra_driver.views.usage.report import UsageReport, UsageRow
 
 COLUMNS = (
@@ -45,6 +45,7 @@ def usage_document(report: UsageReport) -> OutputDocument:
                 }
                 for one in report.sizes
             ],
+            "whatIf": plain(report.what_if),
             "unpriced": list(report.unpriced),
             "notes": list(report.notes),
         },

@@ -14,6 +14,7 @@ from dra_driver.views.usage.advice import IdleClaim, SizeAdvice, idle_hours, is_
 from dra_driver.views.usage.counted import Counted, CountedClaim, CountedTotal, CountedUnclaimed
 from dra_driver.views.usage.prices import ANY_NODE, NodeKind, PriceTable
 from dra_driver.views.usage.profiles import WHOLE, gpu_part_of
+from dra_driver.views.usage.what_if import WhatIf
 
 NO_PODS = "(no pod was seen)"
 
@@ -73,6 +74,7 @@ class UsageReport:
     sizes: tuple[SizeAdvice, ...] = ()
     unpriced: tuple[str, ...] = ()  # models without a price
     notes: tuple[str, ...] = field(default=())
+    what_if: WhatIf | None = None
 
 
 class _Costing:
@@ -182,12 +184,14 @@ def _sizes(counted: Counted, costing: _Costing) -> Iterable[SizeAdvice]:
     for one in counted.claims:
         size, reason = size_for(one)
         if size is None:
-            found.append(SizeAdvice(one.namespace, one.name, one.model, one.profile, "", reason))
+            found.append(SizeAdvice(one.namespace, one.name, one.model, one.profile, "", reason, one.uid))
             continue
         saved = (costing.part(one.model, one.profile) - size.gpu_part) * one.devices
         before, after = (costing.per_hour(one.model, name, one.node) for name in (one.profile, size.name))
         money = None if before is None or after is None else (before - after) * one.devices
-        found.append(SizeAdvice(one.namespace, one.name, one.model, one.profile, size.name, reason, saved, money))
+        found.append(
+            SizeAdvice(one.namespace, one.name, one.model, one.profile, size.name, reason, one.uid, saved, money)
+        )
     return sorted(found, key=lambda one: (not one.profile, -one.gpus_saved, one.namespace, one.name))
 
 
