@@ -101,7 +101,7 @@ def join_parts(node: OpenedNode, listener: Listener) -> Parts:
     publisher = Publisher(node.api, node=options.node, driver=options.driver, offers=offer, mark=mark)
     remediation = None
     if options.remediation != "off" and health is not None:
-        from dra_driver.agent.node_remediation import make_remediation  # noqa: PLC0415 - only where the option is on
+        from dra_driver.agent.remediation.node_remediation import make_remediation  # noqa: PLC0415 - only where the option is on
 
         remediation = make_remediation(
             node,

@@ -18,7 +18,7 @@ from dra_driver.views.board.device_page import device_page
 from dra_driver.views.board.fleet_page import MOST_NODES, FleetFilter, fleet_page, fleet_summary
 from dra_driver.views.board.playground import Trial, completions, explain_on, play
 from dra_driver.views.board.what_if import MOST_TEXT as MOST_PASTED
-from dra_driver.views.board.what_if import Change, what_if
+from dra_driver.views.board.what_if import FleetChange, what_if
 
 Asked = Mapping[str, Any]
 QUICK_SECONDS = 0.9  # for what someone waits for while typing
@@ -115,7 +115,7 @@ def _texts(question: Asked, name: str) -> tuple[str, ...]:
 
 def _what_if(board: Board, question: Asked) -> Wire:
     pairs = tuple(one.partition("=") for one in _texts(question, "recut"))
-    change = Change(
+    change = FleetChange(
         _text(question, "objects", MOST_PASTED),
         _texts(question, "added"),
         _texts(question, "drained"),

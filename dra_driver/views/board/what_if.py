@@ -1,7 +1,7 @@
 """What if: the scheduler's timeline after a change, beside the one without it. Nothing is changed anywhere.
 
-In: a board and a `Change`: objects that arrive, nodes that come, go or are cut otherwise. Out: the document of both
-timelines. Pods that run are known by their claims alone: where they may run otherwise is not considered.
+In: a board and a `FleetChange`: objects that arrive, nodes that come, go or are cut otherwise. Out: the document of
+both timelines. Pods that run are known by their claims alone: where they may run otherwise is not considered.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PASTED = "pasted.yaml"
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class FleetChange:
     """What is different: `added` are PROFILE or PROFILE=COUNT, `recut` pairs of a node and the profile it becomes."""
 
     objects: str = ""
@@ -50,10 +50,10 @@ class Change:
             raise InputError("too-large", f"at most {_MOST_EVENTS} changes are played")
 
 
-def what_if(board: Board, change: Change) -> OutputDocument:
+def what_if(board: Board, change: FleetChange) -> OutputDocument:
     """Return the document of both timelines. Raises: InputError for objects or names that can't be used."""
     change.check()
-    before = list(_moments(board, Change(objects=change.objects), ()))
+    before = list(_moments(board, FleetChange(objects=change.objects), ()))
     events = [TimelineEvent("drain", node) for node in change.drained]
     events += [TimelineEvent("lose", device) for device in change.lost]
     after = list(_moments(board, change, events))
@@ -61,7 +61,7 @@ def what_if(board: Board, change: Change) -> OutputDocument:
     return OutputDocument(DocumentKind.WHAT_IF, content)
 
 
-def _moments(board: Board, change: Change, events: Sequence[TimelineEvent]) -> Iterator[Wire]:
+def _moments(board: Board, change: FleetChange, events: Sequence[TimelineEvent]) -> Iterator[Wire]:
     world = board.snapshot()
     _paste(world, change.objects)
     add_profiles(world, change.added)

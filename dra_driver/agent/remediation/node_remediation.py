@@ -18,7 +18,7 @@ from dra_driver.agent.inventory.scanner import Scanner
 from dra_driver.agent.neighbours import Neighbours
 from dra_driver.agent.node_health import NodeHealth
 from dra_driver.agent.opened_node import OpenedNode
-from dra_driver.agent.remediation_proof import RemediationProof
+from dra_driver.agent.remediation.proof import RemediationProof
 from dra_driver.controller.publisher import Publisher
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.hardware.port import Resettable

@@ -1,0 +1,1 @@
+"""How the agent joins the remediation of its GPUs: who holds them, what is proven after a reset, what is reported."""
