@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 import click
@@ -37,6 +38,18 @@ class LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """List the commands in the order of the table."""
         return [name for name, entry in self._table.items() if entry.module]
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that the first word names. A name like it is proposed where there is none."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as fault:
+            near = get_close_matches(args[0], [name for name, entry in self._table.items() if entry.heading], n=1)
+            if not near or args[0].startswith("-"):
+                raise
+            raise click.UsageError(f"{fault.message} Did you mean {near[0]!r}?", ctx) from fault
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command; return None if the table has no such name."""

@@ -63,8 +63,10 @@ def read_document(path: Path, lines: dict[str, int] | None = None) -> object:
             _note_lines(node, "", lines, set())
         return yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader with fewer types
     except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise InputError("not-yaml", f"{path} is not YAML that this driver reads: {reason}") from error
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark is not None else f"{path}"
+        reason = getattr(error, "problem", None) or " ".join(str(error).split()) or type(error).__name__
+        raise InputError("not-yaml", f"{where} is not YAML that this driver reads: {reason}") from error
 
 
 def _check_depth(text: bytes) -> None:

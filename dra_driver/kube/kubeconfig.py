@@ -155,7 +155,9 @@ class _KubeconfigReader:
         try:
             with self._path.open(encoding="utf-8-sig") as file:
                 text = file.read(_SIZE_MAX + 1)
-        except (OSError, ValueError) as err:
+        except OSError as err:
+            raise self._error("", f"can't be read: {err.strerror}") from err
+        except ValueError as err:
             raise self._error("", f"can't be read: {err}") from err
         if len(text) > _SIZE_MAX:
             raise self._error("", f"is larger than {_SIZE_MAX >> 20} MiB")

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from dra_driver.cli.completion.command import complete
 from dra_driver.cli.completion.scripts import PROGRAMS, SHELLS, script
@@ -101,6 +102,18 @@ def test_what_is_known_without_a_cluster_completes(words, expected, capsys, monk
 def test_names_come_from_the_cluster(words, expected, capsys, monkeypatch, cluster):
     monkeypatch.setenv("KUBECONFIG", cluster)
     assert answers(capsys, *words) == expected
+
+
+def test_names_come_from_the_namespace_of_the_kubeconfig_or_of_the_context(capsys, monkeypatch, cluster):
+    config = yaml.safe_load(Path(cluster).read_text())
+    (context,) = config["contexts"]
+    other = {"name": "other", "context": {**context["context"], "namespace": "default"}}
+    context["context"]["namespace"] = "team"
+    config["contexts"].append(other)
+    Path(cluster).write_text(yaml.safe_dump(config))
+    monkeypatch.setenv("KUBECONFIG", cluster)
+    assert answers(capsys, "explain", "claim", "") == ["ours", ":4"]
+    assert answers(capsys, "explain", "--context", "other", "claim", "") == ["mine", ":4"]
 
 
 def test_a_cluster_that_does_not_answer_completes_nothing(capsys, monkeypatch, tmp_path):

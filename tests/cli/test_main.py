@@ -51,6 +51,14 @@ def test_a_wrong_command_line_is_a_2_without_a_traceback(words, capsys):
     assert "Traceback" not in text
 
 
+@pytest.mark.parametrize(
+    ("words", "meant"), [(["slice"], "slices"), (["cel", "tets"], "test"), (["expalin", "pod", "x"], "explain")]
+)
+def test_a_name_that_is_nearly_a_command_is_answered_with_the_command(words, meant, capsys):
+    assert main.run(words) == ExitCode.USAGE
+    assert f"Did you mean {meant!r}?" in capsys.readouterr().err
+
+
 def test_help_has_commands_by_what_one_wants_and_none_for_jobs_of_the_chart(capsys):
     main.run(["--help"])
     text = capsys.readouterr().out

@@ -33,7 +33,7 @@ def test_numbers_truth_and_nothing_are_read(read, text, value):
 
 
 def test_a_name_given_twice_is_refused_with_its_line(read):
-    with pytest.raises(InputError, match=r"'pci' is given twice.*line 3") as caught:
+    with pytest.raises(InputError, match=r":3:3 .*'pci' is given twice") as caught:
         read("gpu:\n  pci: a\n  pci: b\n")
     assert caught.value.code == "input.not-yaml"
 

@@ -14,6 +14,7 @@ from dra_driver.allocation.allocator import Allocator, PodAllocator
 from dra_driver.allocation.explaining.funnel import Funnel, FunnelStage, funnels_on
 from dra_driver.allocation.explaining.node_kinds import NodeKinds, owners_of
 from dra_driver.allocation.outcome import FILTER_TIMEOUT_SECONDS, AllocatorError, Category, NodeOutcome
+from dra_driver.allocation.pools.held import claim_name
 from dra_driver.allocation.pools.pod_nodes import why_not_on
 from dra_driver.allocation.pools.pools import Pool
 from dra_driver.model.wire import ClaimWire, Wire
@@ -91,11 +92,12 @@ def explain(
     asked = allocator.for_claims(claims)
     other = newer.for_claims(claims) if newer is not None else None
     owners = owners_of(allocator.index)
+    shared = _held_by(allocated)
     kinds = [NodeKinds(asked, owners, names_holders=names_holders)]
     if other is not None:
         kinds.append(NodeKinds(other, owners, names_holders=names_holders, like=kinds[0]))
     explained = tuple(
-        replace(_explain_node(asked, other, first, skipped), like=tuple(names))
+        replace(_explain_node(asked, other, first, skipped, shared), like=tuple(names))
         for first, skipped, names in _kinds(kinds if folds else [], nodes, pod, allocated)
     )
     errors = [n for n in explained if n.outcome is not None and not n.outcome.category.is_node_local]
@@ -124,13 +126,16 @@ def _kinds(
     return found.values()
 
 
-def _explain_node(asked: PodAllocator, newer: PodAllocator | None, node: Wire, skipped: str) -> NodeExplanation:
+def _explain_node(
+    asked: PodAllocator, newer: PodAllocator | None, node: Wire, skipped: str, shared: str
+) -> NodeExplanation:
     name = node["metadata"]["name"]
     if skipped:
         return NodeExplanation(name, f"not considered: {skipped}", None, skipped=skipped)
     outcome = asked.allocate(node)
     if outcome.ok:
-        return NodeExplanation(name, f"fits: {_given(outcome)}", outcome, notes=_notes(asked, newer, node, outcome))
+        sentence = f"fits: {_given(outcome, shared)}"
+        return NodeExplanation(name, sentence, outcome, notes=_notes(asked, newer, node, outcome))
     pools, funnels = _look(asked, node)
     notes = (*_pool_notes(pools), *_notes(asked, newer, node, outcome))
     return NodeExplanation(name, _why(outcome, funnels, pools), outcome, funnels, notes)
@@ -212,13 +217,24 @@ def _loss(stage: FunnelStage) -> str:
     return f"{stage.name}: {first.device}: {first.reason} (and {len(stage.lost) - 1} more)"
 
 
-def _given(outcome: NodeOutcome) -> str:
+def _held_by(allocated: Sequence[ClaimWire]) -> str:
+    """Return the devices that a pod's claims hold already."""
+    held = [
+        f"{one['device']}, which claim {claim_name(claim)} holds already"
+        for claim in allocated
+        for one in claim["status"]["allocation"].get("devices", {}).get("results", ())
+    ]
+    return "; ".join(held)
+
+
+def _given(outcome: NodeOutcome, shared: str = "") -> str:
     names = [
         f"{one['device']} for {one['request']}"
         for result in outcome.results or []
         for one in result["devices"].get("results", ())
     ]
-    return ", ".join(names) if names else "no devices are requested"
+    given = [*([", ".join(names)] if names else []), *([shared] if shared else [])]
+    return "; ".join(given) if given else "no devices are requested"
 
 
 def _pool_notes(pools: Sequence[Pool]) -> tuple[str, ...]:

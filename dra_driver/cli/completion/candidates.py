@@ -37,7 +37,13 @@ def _hardware(_ctx: click.Context, _typed: str) -> Sequence[str]:
 
 
 def _of_cluster(kind: str) -> Source:
-    return lambda ctx, _typed: sources.names(kind, kubeconfig_of(ctx), ctx.params.get("namespace"))
+    return lambda ctx, _typed: _names(ctx, kind)
+
+
+def _names(ctx: click.Context, kind: str) -> Sequence[str]:
+    """Return the names of a kind in the cluster, context and namespace that the words before the cursor name."""
+    given = ctx.params
+    return sources.names(kind, kubeconfig_of(ctx), given.get("namespace"), given.get("context") or "")
 
 
 # By the name of the option, which means the same in every command that has it.
@@ -107,11 +113,11 @@ def _explained(ctx: click.Context, parameter: click.Parameter, typed: str) -> li
     given = ctx.params.get(str(parameter.name)) or ()
     kind, slash, _ = typed.partition("/")
     if slash:
-        names = sources.names(kind, kubeconfig_of(ctx), ctx.params.get("namespace"))
+        names = _names(ctx, kind)
         return _starting([f"{kind}/{name}" for name in names], typed)
     if not given:
         return _starting(_EXPLAINED, typed)
-    return _starting(sources.names(str(given[0]), kubeconfig_of(ctx), ctx.params.get("namespace")), typed)
+    return _starting(_names(ctx, str(given[0])), typed)
 
 
 def _starting(names: Sequence[str], typed: str) -> list[CompletionItem]:

@@ -44,16 +44,16 @@ def node_gpus() -> Sequence[str]:
     return ()
 
 
-def names(kind: str, kubeconfig: str | None, namespace: str | None = None) -> Sequence[str]:
+def names(kind: str, kubeconfig: str | None, namespace: str | None = None, context: str = "") -> Sequence[str]:
     """Return the names of nodes, namespaces, devices, claims, pods or workloads in a cluster; none after any failure.
 
-    `kind` is in the singular (`claim`). Namespaced objects are those of `namespace`, or of `default` without one.
+    `kind` is in the singular (`claim`). Namespaced objects are those of `namespace`, or of the context's without one.
     """
     found: list[str] = []
 
     def ask() -> None:
         with suppress(Exception):  # the command itself reports what is wrong when it is run
-            found.extend(_read(kind, kubeconfig, namespace))
+            found.extend(_read(kind, kubeconfig, namespace, context))
 
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()
@@ -61,21 +61,23 @@ def names(kind: str, kubeconfig: str | None, namespace: str | None = None) -> Se
     return () if asking.is_alive() else sorted(set(found))
 
 
-def _read(kind: str, kubeconfig: str | None, namespace: str | None) -> Sequence[str]:
+def _read(kind: str, kubeconfig: str | None, namespace: str | None, context: str) -> Sequence[str]:
     """Read one page of a kind. Raises: whatever reading a kubeconfig or asking a server raises."""
     from dra_driver.kube import paths
     from dra_driver.kube.api import KubeApi
     from dra_driver.kube.credentials import load
+    from dra_driver.kube.kubeconfig import read_namespace
 
+    home = namespace or (read_namespace(kubeconfig, context) if kubeconfig else "default")
     kinds = {"node": paths.NODES, "namespace": paths.NAMESPACES, "device": paths.SLICES}
     kinds |= {
-        name: paths.within(path, namespace or "default")
+        name: paths.within(path, home)
         for name, path in (("claim", paths.CLAIMS), ("pod", paths.PODS), *paths.WORKLOADS.items())
     }
     path = kinds.get(kind)
     if path is None:
         return ()
-    api = KubeApi(load(kubeconfig))
+    api = KubeApi(load(kubeconfig, context=context))
     try:
         answer: dict[str, Any] = api.request("GET", path, query={"limit": _PAGE}, timeout_s=_SECONDS)
     finally:

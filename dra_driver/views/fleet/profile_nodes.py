@@ -127,10 +127,9 @@ def read_count(text: str) -> tuple[str, int]:
     name, equals, count = text.rpartition("=")
     if not equals:
         return text, 1
-    if not (count.isascii() and count.isdigit() and len(count) <= len(str(MOST_NODES))):
-        raise UsageError("count", f"{text!r} is not PROFILE or PROFILE=COUNT, with a count of at most {MOST_NODES:,}")
-    if int(count) > MOST_NODES:
-        raise UsageError("count", f"{text!r}: at most {MOST_NODES:,} nodes of a profile are simulated")
+    is_number = count.isascii() and count.isdigit() and len(count) <= len(str(MOST_NODES))
+    if not (is_number and 1 <= int(count) <= MOST_NODES):
+        raise UsageError("count", f"{text!r} is not PROFILE or PROFILE=COUNT, with a count from 1 to {MOST_NODES:,}")
     return name, int(count)
 
 

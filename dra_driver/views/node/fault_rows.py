@@ -32,13 +32,14 @@ def fault_rows(folder: Path, now: float) -> list[Wire] | None:
 
 def cordon_document(device: str, cordon: Cordon | None) -> OutputDocument:
     """Return the document about a device: its cordon, or that it has none."""
-    if cordon is None:
-        return OutputDocument(
-            DocumentKind.CORDON, {"device": device, "isCordoned": False, "reason": None, "since": None, "until": None}
-        )
-    until = time_text(cordon.until) if cordon.until is not None else None
-    times = {"since": time_text(cordon.since), "until": until}
-    return OutputDocument(DocumentKind.CORDON, {"device": device, "isCordoned": True, "reason": cordon.reason, **times})
+    content = {
+        "device": device,
+        "isCordoned": cordon is not None,
+        "reason": cordon.reason if cordon else None,
+        "since": time_text(cordon.since) if cordon else None,
+        "until": time_text(cordon.until) if cordon and cordon.until is not None else None,
+    }
+    return OutputDocument(DocumentKind.CORDON, content)
 
 
 def fault_place(row: Wire) -> str:

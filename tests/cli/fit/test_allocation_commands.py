@@ -37,6 +37,20 @@ def test_explain_says_what_fits_and_exits_with_it(claims, capsys):
     assert "request gpu wants 9, 8 of 8 devices can be had" in capsys.readouterr().out
 
 
+def test_a_pod_that_shares_a_claim_is_said_to_get_the_device_that_the_claim_holds(capsys):
+    shared = str(ROOT / "examples/resourceclaims/03-two-pods-share.yaml")
+    assert run(["explain", "-f", shared, "--fleet", "l40s"]) == ExitCode.OK
+    out = capsys.readouterr().out
+    assert "pod first: fits on l40s-1: gpu-0000-38-00-0 for gpu" in out
+    assert "pod second: fits on l40s-1: gpu-0000-38-00-0, which claim default/shared-gpu holds already" in out
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "1.5", "100001", "x", ""])
+def test_a_fleet_of_no_or_too_many_nodes_is_refused(count, claims, capsys):
+    assert run(["explain", "-f", claims, "--fleet", f"l40s={count}"]) == ExitCode.USAGE
+    assert "with a count from 1 to 100,000" in capsys.readouterr().err
+
+
 def test_explain_of_something_unknown_is_bad_input(claims, capsys):
     assert run(["explain", "claim", "none", "-f", claims, "--fleet", "dgx-h100"]) == ExitCode.BAD_INPUT
 
