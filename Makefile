@@ -23,7 +23,7 @@ $(READY): requirements.lock pyproject.toml
 	@touch $@
 
 demo: $(READY)   ## The main job on one laptop: publish, allocate, prepare, unprepare, for every example.
-	@$(BIN)/dra-driver demo
+	@$(BIN)/dra-driver demo && $(BIN)/dra-driver demo --mending
 
 test: $(READY)   ## The fast lane: lint, types, laws, tests.
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint collected

@@ -9,9 +9,10 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 
 from dra_driver.embedded.agent_process import AgentProcess
 from dra_driver.embedded.api.kinds import SLICES
@@ -37,7 +38,7 @@ class EmbeddedNode:
     """One node. `classes` are the DeviceClasses to create, and `mig` is the agent's flag.
 
     With `sharing`, a sharing configuration, the agent is started with it and an MPS supervisor runs beside the agent.
-    `command` replaces the agent's command line in tests.
+    `flags` are others of the agent's. `command` replaces the agent's command line in tests.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class EmbeddedNode:
         version: str = "1.36",
         mig: str = "dynamic",
         sharing: Path | None = None,
+        flags: Mapping[str, str] = MappingProxyType({}),
         command: Sequence[str] = (),
     ) -> None:
         self.profile = load_profile(profile)
@@ -66,8 +68,8 @@ class EmbeddedNode:
             "--hardware": f"simulated:{profile}",
         }
         shared = {"--sharing-config": str(sharing)} if sharing else {}
-        flags = self._own_flags() | {"--mig": mig} | shared | both
-        self.agent = AgentProcess(flags, self.folder / "agent.log", command=command)
+        own = self._own_flags() | {"--mig": mig} | shared | both | dict(flags)
+        self.agent = AgentProcess(own, self.folder / "agent.log", command=command)
         supervisor = (sys.executable, "-m", "dra_driver", "mps")
         self._mps = AgentProcess(both, self.folder / "mps.log", command=supervisor) if sharing else None
 

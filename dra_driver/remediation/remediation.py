@@ -28,7 +28,7 @@ from dra_driver.telemetry.loop import Loop
 
 log = logging.getLogger(__name__)
 
-TURN_SECONDS, IDLE_SECONDS, STOP_SECONDS = 2.0, 5.0, 5.0
+TURN_SECONDS, IDLE_SECONDS, STOP_SECONDS = 2.0, 5.0, 20.0
 SUPPORT, PEER = "support", "peer"
 _OPEN_TO_NEWS = (Stage.DETECTED, Stage.TAINTED, Stage.DRAIN_ASKED, Stage.DRAINED)
 _ACTING = (Stage.DRAINED, Stage.NVML_LET_GO, Stage.ACTED, Stage.SAME_UUID_FOUND, Stage.VALIDATED)
@@ -76,9 +76,8 @@ class Remediation:
         self._loop.start()
 
     def stop(self) -> None:
-        """Stop, and let go of what is kept. A step that is under way ends, or is repeated by the next instance."""
+        """Stop. A step that is under way, such as a reset, has some time to end; else the next instance goes on."""
         self._loop.stop(STOP_SECONDS)
-        self._node.resume()
 
     def wake(self) -> None:
         """Take a turn soon, because faults or claims have changed."""

@@ -15,6 +15,7 @@ import pytest
 from dra_driver.embedded.examples.reading import load_objects
 from dra_driver.embedded.node import EmbeddedNode
 from dra_driver.model.errors import NodeError
+from dra_driver.remediation.case import Stage
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "resourceclaims"
@@ -188,3 +189,12 @@ def test_claims_for_replicas_are_the_same_where_the_scheduler_does_not_count_sha
     finally:
         status = node.stop()
     assert status == 0
+
+
+@pytest.mark.long
+def test_a_gpu_that_falls_ill_is_shown_from_its_fault_to_its_return():
+    command = [sys.executable, "-m", "dra_driver", "demo", "--mending"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    stages = [line.split()[2] for line in done.stdout.splitlines() if " s  " in line]
+    assert (done.returncode, stages[0], stages[-1]) == (0, "detected", "returned"), done.stdout + done.stderr
+    assert stages == [str(stage) for stage in Stage if stage is not Stage.ESCALATED]

@@ -97,25 +97,30 @@ class Scanner:
         self._loop.wake()
 
     def release(self, timeout_s: float) -> bool:
-        """Release the vendor's library for a moment: calls about GPUs wait until `resume`. Return whether it is done.
+        """Release the vendor's library for a moment: calls about GPUs wait until `take_up`. Return whether it is done.
 
-        If it is not, `resume` has to be called too.
+        If it is not, `take_up` has to be called too.
         """
         if not isinstance(self._hardware, Resettable):
             return False
         self._let_go.clear()
         self._returns_soon, self._is_let_go = True, False
-        self.let_go()
+        self._loop.wake()
         return self._let_go.wait(timeout_s) and self._hardware.is_closed()
 
     def resume(self) -> None:
         """Use the hardware again after `let_go`."""
-        self._is_paused = self._returns_soon = False
+        self._is_paused = False
+        self.look_now()
+
+    def take_up(self) -> None:
+        """Use the hardware again after `release`, unless `let_go` was called meanwhile."""
+        self._returns_soon = False
         self.look_now()
 
     @property
     def is_paused(self) -> bool:
-        """Return whether the vendor's library is not used now."""
+        """Return whether the vendor's library was let go until `resume`."""
         return self._is_paused
 
     def _turn(self) -> float | None:
@@ -130,7 +135,7 @@ class Scanner:
         return self._probe_s
 
     def _step(self) -> None:
-        if self._is_paused:
+        if self._is_paused or self._returns_soon:
             if not self._is_let_go:
                 if self._returns_soon and isinstance(self._hardware, Resettable):
                     self._hardware.await_return()

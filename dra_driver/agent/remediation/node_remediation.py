@@ -235,7 +235,7 @@ class NodeUnderTreatment:
         """Undo `let_go` and look at the hardware."""
         if self._is_let_go:
             self._is_let_go = False
-            self._scanner.resume()
+            self._scanner.take_up()
             self._kept.close()
 
     def reset(self, gpus: Sequence[GpuFacts], timeout_s: float) -> None:

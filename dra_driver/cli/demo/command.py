@@ -17,7 +17,7 @@ import click
 
 import dra_driver
 from dra_driver.cli.output import console, say, write_document
-from dra_driver.model.errors import ExitCode, InputError
+from dra_driver.model.errors import ExitCode, InputError, UsageError
 from dra_driver.model.wire import Wire
 
 PROFILE = "demo-h100"
@@ -46,11 +46,13 @@ _PLACES = (_PACKAGE, _PACKAGE.parent)  # installed from a wheel; in a checkout
     help="passed on to the agent's flag of the same name",
 )
 @click.option("--output", "-o", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
-def command(examples: Path | None, profile: str, mig: str, output: str) -> int:
+@click.option("--mending", is_flag=True, help="instead of the examples: a GPU needs a reset, is mended and comes back")
+def command(examples: Path | None, profile: str, mig: str, output: str, *, mending: bool) -> int:
     """Run the driver from end to end, without a GPU and without a cluster.
 
     \b
     dra-driver demo
+    dra-driver demo --mending
     dra-driver demo --examples my-claims/ --profile dgx-a100
 
     A simulated node (8 x H100: an administrator has cut two of them with MIG, the agent cuts the others on demand)
@@ -75,6 +77,12 @@ def command(examples: Path | None, profile: str, mig: str, output: str) -> int:
     from dra_driver.embedded.examples.reading import load_examples
 
     signal.signal(signal.SIGTERM, _end)  # the agent started below must not outlive this process
+    if mending:
+        from dra_driver.cli.demo.mending import show_mending
+
+        if output != "table":
+            raise UsageError("mending", "--mending is for people: it writes no document", hint="leave out --output")
+        return ExitCode.OK if show_mending(console(), profile) else ExitCode.NO_MATCH
     started = time.monotonic()
     folders = [examples] if examples else [_folder(f"examples/{name}") for name in _SHIPPED[mig]]
     out = console(is_quiet=output != "table")
