@@ -41,7 +41,7 @@ class Server:
 
     def request(self, method: str, path: str, *, body: dict, query: dict, content_type: str) -> dict:
         assert (method, content_type) == ("PATCH", "application/apply-patch+yaml")
-        assert query == {"fieldManager": "dra-driver", "force": "true"}
+        assert query == {"fieldManager": "dra-driver gpu.nvidia.com", "force": "true"}
         if self.refusal:
             raise self.refusal
         name = body["metadata"]["name"]

@@ -170,6 +170,27 @@ def test_a_release_for_amd_with_settings_of_nvidia_is_refused(helm: str, values:
     assert "docs/amd.md" in caught.value.stderr
 
 
+def test_a_release_for_several_vendors_has_the_classes_and_policies_of_each(helm: str) -> None:
+    values = ("agent.hardware=nvidia\\,amd\\,intel", "deviceClasses.extendedResources.enabled=true", "claimStatus=true")
+    rendered = objects(render(helm, *values))
+    classes = {one["metadata"]["name"]: one["spec"] for one in rendered if one["kind"] == "DeviceClass"}
+    for vendor in ("nvidia", "amd", "intel"):
+        assert classes[f"gpu.{vendor}.com"]["extendedResourceName"] == f"{vendor}.com/gpu"
+    (agent,) = [one for one in rendered if one["kind"] == "DaemonSet" and one["metadata"]["name"].endswith("agent")]
+    environment = {one["name"]: one.get("value") for one in agent["spec"]["template"]["spec"]["containers"][0]["env"]}
+    assert environment["HARDWARE"] == "nvidia,amd,intel"
+    assert "DRIVER_NAME" not in environment
+    drivers = '["gpu.nvidia.com","gpu.amd.com","gpu.intel.com"]'
+    policies = [yaml.safe_dump(one, width=1000) for one in rendered if one["kind"] == "ValidatingAdmissionPolicy"]
+    assert any(f"spec.driver in {drivers}" in policy for policy in policies)
+
+
+def test_several_vendors_under_one_drivers_name_are_refused(helm: str) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        render(helm, "agent.hardware=nvidia\\,amd", "driverName=gpu.example.com")
+    assert "leave driverName" in caught.value.stderr
+
+
 def test_the_chart_and_the_package_have_one_version() -> None:
     from dra_driver import __version__
 

@@ -163,3 +163,41 @@ kubernetes.io/os: linux
 {{- end -}}
 {{- toYaml $resources -}}
 {{- end -}}
+
+{{/* The vendors that the agent serves, as a JSON list: those of agent.hardware, else the one of driverName. */}}
+{{- define "dra-driver.vendors" -}}
+{{- $hardware := .Values.agent.hardware -}}
+{{- if or (contains "," $hardware) (has $hardware (list "amd" "intel")) -}}
+{{- splitList "," $hardware | toJson -}}
+{{- else -}}
+{{- list "nvidia" | toJson -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The drivers that the agent serves, as a JSON list. Several have the names of their vendors. */}}
+{{- define "dra-driver.drivers" -}}
+{{- if contains "," .Values.agent.hardware -}}
+{{- $drivers := list -}}
+{{- range splitList "," .Values.agent.hardware -}}
+{{- $drivers = append $drivers (printf "gpu.%s.com" .) -}}
+{{- end -}}
+{{- $drivers | toJson -}}
+{{- else -}}
+{{- list .Values.driverName | toJson -}}
+{{- end -}}
+{{- end -}}
+
+{{/* What follows an expression in CEL, so that it tells whether that is one of the agent's drivers. */}}
+{{- define "dra-driver.isOwn" -}}
+{{- $drivers := include "dra-driver.drivers" . | fromJsonArray -}}
+{{- if eq (len $drivers) 1 -}}
+== {{ first $drivers | quote }}
+{{- else -}}
+in {{ $drivers | toJson }}
+{{- end -}}
+{{- end -}}
+
+{{/* The drivers in words. */}}
+{{- define "dra-driver.driverNames" -}}
+{{- include "dra-driver.drivers" . | fromJsonArray | join ", " -}}
+{{- end -}}

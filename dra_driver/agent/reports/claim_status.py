@@ -39,7 +39,8 @@ INTERVAL_SECONDS = 60.0
 FAULT_SECONDS = 15.0
 REFUSED_SECONDS = 3600.0  # until a server that keeps no status, or forbids it, is asked again
 AT_ONCE = 50  # claims of one turn, so that a restart with many claims does not flood the server
-MANAGER = "dra-driver"
+# Each driver applies as a manager of its own: an entry that a manager leaves out of what it applies is removed.
+MANAGER = "dra-driver {}"
 _APPLY = "application/apply-patch+yaml"
 _FORBIDDEN, _GONE, _CHANGED = 403, 404, 409
 
@@ -154,7 +155,7 @@ class ClaimStatus:
             meta = {"name": record.name, "namespace": record.namespace, "uid": record.uid}
             body: Wire = {"apiVersion": RESOURCE_GROUP, "kind": "ResourceClaim", "metadata": meta}
             body["status"] = {"devices": wanted}
-            query = {"fieldManager": MANAGER, "force": "true"}
+            query = {"fieldManager": MANAGER.format(self._node.driver), "force": "true"}
             answer = self._api.request("PATCH", f"{path}/status", body=body, query=query, content_type=_APPLY)
         except ApiError as error:
             return self._went_on(record, error)
