@@ -50,6 +50,11 @@ def cases() -> Iterator[AlertCase]:
     yield _fault("GpuThermalMargin", "thermal", 5)
     yield _fault("GpuThrottled", "throttled", 10)
     yield _fault("GpuCordonedLong", "cordoned", 1440)
+    yield _fault("GpuValidationFailed", "unvalidated", 10)
+    stuck = {f'dra_driver_remediations{{stage="drain-asked",{NODE}}}': "0x4 1x720 0x30"}
+    yield AlertCase("GpuRemediationStuck", stuck, (370,), (4, 300, 740), {"stage": "drain-asked"})
+    escalated = {f'dra_driver_remediations{{stage="escalated",{NODE}}}': "0x4 1x20 0x30"}
+    yield AlertCase("GpuRemediationEscalated", escalated, (15,), (4, 8, 40))
     yield _fault("GpuHealthMonitorStale", "unmonitored", 2)
     ages = {f"dra_telemetry_age_seconds{{{GPU}}}": "5x9 60+60x9 5x20"}
     yield AlertCase("GpuHealthMonitorStale", ages, (16,), (9, 11, 30))

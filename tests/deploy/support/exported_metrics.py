@@ -23,7 +23,15 @@ def exported_metrics() -> frozenset[str]:
 
 def _of_the_agent() -> set[str]:
     one = {"x": 1}
-    full = Snapshot(devices=one, problems=one, slice_writes=one, faults=one, held_back=one, xids={("1", "reset"): 1})
+    full = Snapshot(
+        devices=one,
+        problems=one,
+        slice_writes=one,
+        faults=one,
+        held_back=one,
+        remediations=one,
+        xids={("1", "reset"): 1},
+    )
     metrics = Metrics(lambda: full)
     metrics.claim_answered("prepare", 0.1, "ok")
     lines = metrics.render().decode().splitlines()
