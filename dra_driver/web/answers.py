@@ -1,19 +1,15 @@
 """An answer on its way from the desk to a browser: a status line, then a document.
 
-In: a question and the board, in a child process that may end at any time. Out: bytes. A fault that the driver foresees
-becomes its code, message and hint; for any other the browser learns that it is a bug, and nothing of the process.
+In: a document or a fault, in a child process that may end at any time. Out: bytes, and whether they are whole.
 """
 
 from __future__ import annotations
 
 import json
-import traceback
 from dataclasses import dataclass
 from typing import Any
 
 from dra_driver.model.errors import ApiError, DriverError
-from dra_driver.views.board.board import Board
-from dra_driver.web.questions import KINDS, Asked
 
 MOST_BYTES = 32 << 20  # of an answer
 
@@ -40,7 +36,7 @@ def unpacked(content: bytes) -> DeskAnswer | None:
 
 def refusal(status: int, code: str, message: str, hint: str = "") -> DeskAnswer:
     """Return the document of an error."""
-    return DeskAnswer(status, _written({"error": {"code": code, "message": message, "hint": hint}}))
+    return DeskAnswer(status, written({"error": {"code": code, "message": message, "hint": hint}}))
 
 
 def of_fault(fault: DriverError) -> DeskAnswer:
@@ -48,18 +44,6 @@ def of_fault(fault: DriverError) -> DeskAnswer:
     return refusal(502 if isinstance(fault, ApiError) else 422, fault.code, fault.message, fault.hint)
 
 
-def answer(board: Board, question: Asked) -> DeskAnswer:
-    """DeskAnswer one question. Raises nothing."""
-    try:
-        return DeskAnswer(200, _written(KINDS[str(question["ask"])].answer(board, question)))
-    except DriverError as fault:
-        return of_fault(fault)
-    except (MemoryError, RecursionError):
-        return refusal(422, "input.too-large", "this needs more memory than one question may use")
-    except Exception:  # noqa: BLE001  the process ends, and with it whatever was wrong
-        traceback.print_exc()
-        return refusal(500, "bug", "this is a bug in dra-driver: the terminal of the console shows it")
-
-
-def _written(document: Any) -> bytes:
+def written(document: Any) -> bytes:
+    """Return a document as bytes; the newline at its end shows that it is whole."""
     return json.dumps(document, separators=(",", ":"), ensure_ascii=True).encode() + b"\n"

@@ -15,10 +15,10 @@ from starlette.responses import Response, StreamingResponse
 
 from dra_driver.model.errors import DriverError, InputError
 from dra_driver.web.answers import DeskAnswer, of_fault, refusal
+from dra_driver.web.bounds import SECONDS
 from dra_driver.web.cluster_reader import ClusterReader
 from dra_driver.web.desk_line import DeskLine
 from dra_driver.web.events import MOST_STREAMS, Notices
-from dra_driver.web.questions import KINDS
 
 # All other questions come as a JSON body.
 _ASKED_BY_ADDRESS = frozenset({"summary", "attention", "fleet", "device", "claims", "claim", "explanation"})
@@ -33,7 +33,7 @@ class ConsoleApi:
     async def question(self, request: Request) -> Response:
         """DeskAnswer a question: with parameters in the address, or with a JSON object."""
         name = request.path_params["name"]
-        if name not in KINDS:
+        if name not in SECONDS:
             return _response(refusal(404, "no-question", f"there is no /api/v1/{name[:80]}"))
         given: Any = dict(request.query_params)
         if request.method == "POST":

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from starlette.applications import Starlette
@@ -18,13 +18,15 @@ from dra_driver.model.errors import DriverError, ExitCode, NodeError
 from dra_driver.views.access import ClusterAccess
 from dra_driver.web.api import ConsoleApi
 from dra_driver.web.cluster_reader import ClusterReader
-from dra_driver.web.desk import Load
 from dra_driver.web.desk_line import DeskLine
 from dra_driver.web.events import Notices
 from dra_driver.web.guard import ENTER, RequestGuard
 from dra_driver.web.looking import Looking
 from dra_driver.web.pages import entering, index, static
 from dra_driver.web.session import ConsoleSession
+
+if TYPE_CHECKING:
+    from dra_driver.web.desk import Load
 
 _BACKLOG = 64
 

@@ -16,6 +16,7 @@ import select
 import signal
 import socket
 import sys
+import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
@@ -23,10 +24,11 @@ from typing import Any, NoReturn
 from dra_driver.model.errors import DriverError
 from dra_driver.views.board.board import Board
 from dra_driver.views.progress import ProgressLines
-from dra_driver.web.answers import answer, refusal
+from dra_driver.web.answers import DeskAnswer, of_fault, refusal, written
+from dra_driver.web.bounds import SECONDS
 from dra_driver.web.loading import Tell, lines_to
-from dra_driver.web.news import NewsTaker
-from dra_driver.web.questions import KINDS
+from dra_driver.web.news_taker import NewsTaker
+from dra_driver.web.questions import ANSWERS, Asked
 
 _MOST_QUESTION = 4 << 20  # bytes
 _MORE_MEMORY = 1 << 30  # bytes that a child may add to what the desk holds
@@ -115,10 +117,23 @@ def _answer(board: Board, line: socket.socket) -> None:
         line.sendall(refusal(413, "input.too-large", "the question is too long").packed())
         return
     question = json.loads(content)
-    signal.setitimer(signal.ITIMER_REAL, KINDS[question["ask"]].seconds)
+    signal.setitimer(signal.ITIMER_REAL, SECONDS[question["ask"]])
     soft = _held_memory() + _MORE_MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (soft, soft))
-    line.sendall(answer(board, question).packed())
+    line.sendall(_answered(board, question).packed())
+
+
+def _answered(board: Board, question: Asked) -> DeskAnswer:
+    """DeskAnswer one question. Raises nothing."""
+    try:
+        return DeskAnswer(200, written(ANSWERS[str(question["ask"])](board, question)))
+    except DriverError as fault:
+        return of_fault(fault)
+    except (MemoryError, RecursionError):
+        return refusal(422, "input.too-large", "this needs more memory than one question may use")
+    except Exception:  # noqa: BLE001  the process ends, and with it whatever was wrong
+        traceback.print_exc()
+        return refusal(500, "bug", "this is a bug in dra-driver: the terminal of the console shows it")
 
 
 def _held_memory() -> int:

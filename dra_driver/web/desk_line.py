@@ -14,12 +14,15 @@ import socket
 from collections.abc import Callable
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dra_driver.web.answers import MOST_BYTES, DeskAnswer, refusal, unpacked
-from dra_driver.web.desk import Load, run_desk
+from dra_driver.web.bounds import SECONDS
 from dra_driver.web.news import BoardNews
-from dra_driver.web.questions import KINDS, Asked
+
+if TYPE_CHECKING:
+    from dra_driver.web.desk import Load
+    from dra_driver.web.questions import Asked
 
 _AT_ONCE = 4
 _MOST_WAITING = 64
@@ -44,6 +47,8 @@ class DeskLine:
         if self.pid == 0:
             self._feed.close()
             self._questions.close()
+            from dra_driver.web.desk import run_desk  # what answers questions is loaded there alone
+
             run_desk(load, feed, questions)
         feed.close()
         questions.close()
@@ -80,7 +85,7 @@ class DeskLine:
             self._waiting -= 1
 
     async def _asked(self, question: Asked) -> DeskAnswer:
-        seconds = KINDS[question["ask"]].seconds
+        seconds = SECONDS[question["ask"]]
         ours, theirs = socket.socketpair()
         with ours:
             ours.setblocking(False)

@@ -6,7 +6,6 @@ In: a question as a mapping of texts. Out: the view that answers it. All values 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from dra_driver.model.errors import InputError
@@ -21,17 +20,7 @@ from dra_driver.views.board.what_if import MOST_TEXT as MOST_PASTED
 from dra_driver.views.board.what_if import FleetChange, what_if
 
 Asked = Mapping[str, Any]
-QUICK_SECONDS = 0.9  # for what someone waits for while typing
-LONG_SECONDS = 20.0
 _MOST_TEXT = 32 << 10  # characters of a value
-
-
-@dataclass(frozen=True, slots=True)
-class QuestionKind:
-    """How a kind of question is answered, and for how many seconds it may be worked on."""
-
-    answer: Callable[[Board, Asked], Wire]
-    seconds: float = QUICK_SECONDS
 
 
 def _text(question: Asked, name: str, most: int = _MOST_TEXT) -> str:
@@ -129,16 +118,16 @@ def _completions(board: Board, question: Asked) -> Wire:
     return {"candidates": completions(board, _trial(question), _text(question, "before"))}
 
 
-KINDS: dict[str, QuestionKind] = {
-    "summary": QuestionKind(_summary, LONG_SECONDS),
-    "fleet": QuestionKind(_fleet),
-    "device": QuestionKind(_device),
-    "claims": QuestionKind(_claims, LONG_SECONDS),
-    "claim": QuestionKind(_claim),
-    "explanation": QuestionKind(_explanation, LONG_SECONDS),
-    "attention": QuestionKind(_attention, LONG_SECONDS),
-    "what-if": QuestionKind(_what_if, LONG_SECONDS),
-    "selector": QuestionKind(_selector),
-    "selector/explain": QuestionKind(_selector_on),
-    "selector/completions": QuestionKind(_completions),
+ANSWERS: dict[str, Callable[[Board, Asked], Wire]] = {
+    "summary": _summary,
+    "fleet": _fleet,
+    "device": _device,
+    "claims": _claims,
+    "claim": _claim,
+    "explanation": _explanation,
+    "attention": _attention,
+    "what-if": _what_if,
+    "selector": _selector,
+    "selector/explain": _selector_on,
+    "selector/completions": _completions,
 }

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -70,6 +71,21 @@ class RunningConsole:
         """Enter, and wait until the fleet is read."""
         self.enter()
         until(lambda: self.ask("summary").status == 200)
+
+    @contextmanager
+    def looked_at(self) -> Iterator[None]:
+        """Keep the stream of events open, as a page does: a cluster is read only while somebody looks."""
+        line = http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)
+        line.request("GET", "/api/v1/events", headers={"host": f"127.0.0.1:{self.port}", "cookie": self.cookie})
+        reply = line.getresponse()
+        reader = threading.Thread(target=lambda: [None for _ in iter(reply.readline, b"")], daemon=True)
+        reader.start()
+        try:
+            until(lambda: self.ask("summary").json["loading"] == [])
+            yield
+        finally:
+            if line.sock is not None:
+                line.sock.close()
 
     def end(self) -> int:
         """Interrupt it as Ctrl-C does, and return its exit status."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
-import threading
 from contextlib import contextmanager
 
 import jsonschema
@@ -18,20 +16,6 @@ from tests.support.console_process import running_console
 from tests.support.waiting import until
 
 SECRET = "hunter2-in-the-environment"
-
-
-@contextmanager
-def looked_at(console):
-    """Keep the stream of events open: a cluster is read only while somebody looks."""
-    line = http.client.HTTPConnection("127.0.0.1", console.port, timeout=60)
-    line.request("GET", "/api/v1/events", headers={"host": f"127.0.0.1:{console.port}", "cookie": console.cookie})
-    reply = line.getresponse()
-    drain = threading.Thread(target=lambda: [None for _ in iter(reply.readline, b"")], daemon=True)
-    drain.start()
-    try:
-        yield
-    finally:
-        line.sock.close() if line.sock else None
 
 
 @pytest.fixture
@@ -49,8 +33,7 @@ def cluster(tmp_path):
 def console_on(kubeconfig):
     with running_console("--kubeconfig", kubeconfig) as console:
         console.ready()
-        with looked_at(console):
-            until(lambda: console.ask("summary").json["loading"] == [])
+        with console.looked_at():
             yield console
 
 
@@ -123,7 +106,7 @@ def test_who_may_read_one_namespace_sees_that_one_and_is_told_of_the_rest(cluste
     api.troubles.fail_next(403, count=1000, method="GET", contains="v1/resourceclaims")
     with running_console("--kubeconfig", kubeconfig) as console:
         console.ready()
-        with looked_at(console):
+        with console.looked_at():
             until(lambda: [one["kind"] for one in console.ask("summary").json["unseen"]] == ["ResourceClaim"])
             until(lambda: "ResourceClaim" not in console.ask("summary").json["loading"])
             [unseen] = console.ask("summary").json["unseen"]

@@ -49,3 +49,10 @@ def test_no_module_of_ours_makes_elements_from_markup_or_code_from_text(path):
 def test_no_page_names_another_host():
     for path in [*OURS, STATIC / "index.html", *STATIC.glob("*.css")]:
         assert re.findall(r"(?:https?:)?//[\w.-]+\.\w+", path.read_text()) == [], path.name
+
+
+def test_every_question_has_an_answer_and_a_time():
+    from dra_driver.web.bounds import SECONDS
+    from dra_driver.web.questions import ANSWERS
+
+    assert SECONDS.keys() == ANSWERS.keys()

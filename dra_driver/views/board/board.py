@@ -88,6 +88,8 @@ class Board:
         """Record what may not be read. What is partly seen is replaced by what is not seen at all."""
         others = [one for one in self.world.unseen if one.kind != unseen.kind]
         self.world.unseen = [*others, unseen]
+        if not unseen.is_partial:
+            self.loaded.add(unseen.kind)  # nothing of it is waited for
         self.version += 1
 
     def serve(self, kubernetes: str) -> None:

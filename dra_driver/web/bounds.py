@@ -1,0 +1,20 @@
+"""How long each question may be worked on: known to the server, which waits, and to the desk, which ends it."""
+
+from __future__ import annotations
+
+QUICK_SECONDS = 0.9  # for what someone waits for while typing
+LONG_SECONDS = 20.0
+
+SECONDS: dict[str, float] = {
+    "summary": LONG_SECONDS,
+    "attention": LONG_SECONDS,
+    "fleet": QUICK_SECONDS,
+    "device": QUICK_SECONDS,
+    "claims": LONG_SECONDS,
+    "claim": QUICK_SECONDS,
+    "explanation": LONG_SECONDS,
+    "what-if": LONG_SECONDS,
+    "selector": QUICK_SECONDS,
+    "selector/explain": QUICK_SECONDS,
+    "selector/completions": QUICK_SECONDS,
+}
