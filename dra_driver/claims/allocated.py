@@ -20,7 +20,7 @@ from dra_driver.model.wire import ClaimWire, Wire
 
 POD_CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"  # annotation of claims that were made from a template
 _FROM_CLASS = "FromClass"
-_DEVICES, _PODS = "devices", "pods"  # keys of a record
+_DEVICES, _PODS, _POD_NAMES = "devices", "pods", "podNames"  # keys of a record
 _PRECEDENCE = {_FROM_CLASS: 0, "FromClaim": 1}
 
 
@@ -155,6 +155,16 @@ def names_of_record(record: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(part.device for part in _parts_of(record))
 
 
+def devices_of_record(record: Mapping[str, Any]) -> tuple[AllocatedDevice, ...]:
+    """Return the devices of a recorded claim. Raises: KeyError for a record that this driver can't have written."""
+    return _devices(record.get(_DEVICES) or ())
+
+
+def pod_names_of_record(record: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Return the names, by UID, of the pods for which a recorded claim was reserved."""
+    return _pairs(record.get(_POD_NAMES))
+
+
 def pods_of_record(record: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the UIDs of the pods for which a recorded claim was reserved."""
     return tuple(map(str, record.get(_PODS) or ()))
@@ -232,6 +242,10 @@ def _decode_configs(entries: Any, driver: str, full_name: str) -> tuple[ConfigEn
     return tuple(entry for _, entry in sorted(decoded, key=lambda ranked: ranked[0]))
 
 
+def _pairs(names: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((names or {}).items()))
+
+
 def _parts_of(record: Mapping[str, Any]) -> Iterator[HeldPart]:
     return map(_HELD.read, record.get(_DEVICES) or ())
 
@@ -268,6 +282,6 @@ _CLAIM = RecordForm(
     devices=Key(_DEVICES, lambda devices: list(map(_DEVICE.write, devices)), _devices),
     configs=Key("configs", lambda configs: list(map(_CONFIG.write, configs)), _configs),
     pods=Key(_PODS, list, lambda pods: tuple(pods or ()), left_out=()),
-    pod_names=Key("podNames", dict, lambda names: tuple(sorted((names or {}).items())), left_out=()),
+    pod_names=Key(_POD_NAMES, dict, _pairs, left_out=()),
     pod_claim_name=Key("podClaimName", left_out=""),
 )

@@ -51,7 +51,11 @@ class _Answer:
 
 
 class KubeApi:
-    """A client of one API server. All methods may be called from any thread."""
+    """A client of one API server. All methods may be called from any thread.
+
+    At most `connections` requests are under way at once; further calls wait for a connection, within their own time.
+    `clock` returns seconds and decides how long idle connections are kept. Every answer is bounded in size and time.
+    """
 
     def __init__(
         self, credentials: Credentials, *, connections: int = 16, clock: Callable[[], float] = time.monotonic
@@ -70,13 +74,25 @@ class KubeApi:
         content_type: str = "application/json",
         parse: Parse = answers.parse,
     ) -> Wire:
-        """Send one request and return the decoded object of the answer, which `parse` reads from its bytes.
+        """Send one request and return the decoded object of the answer.
 
-        `timeout_s` is the limit for the whole answer, in seconds. A GET may be sent twice, any other request
-        only if the first try provably had no effect.
+        A GET may be sent twice, any other request only if the first try provably had no effect. After a 401 a token
+        file is read again, and the request is sent once more if the token has changed.
+
+        Args:
+            method: the HTTP method.
+            path: the path below the server's address, without a query (`kube.paths`).
+            body: the object to send, as JSON.
+            query: the parameters of the query; they are encoded here.
+            timeout_s: the limit for the whole answer, in seconds, all tries together.
+            content_type: that of the body, for the several kinds of PATCH.
+            parse: what reads the object from the answer's bytes.
 
         Raises: ApiError; its `status` is 0 if no whole answer came ("api.unreachable", "api.timeout", "api.tls",
-        "api.answer-too-large").
+        "api.answer-too-large"), else that of the server's refusal, with its reason and message. `retry` says whether
+        the same request can succeed later, and `retry_after_s` when the server wants it.
+
+        Source: Kubernetes API concepts; API conventions, "Response Status Kind".
         """
         encoded = None if body is None else json.dumps(body, separators=(",", ":")).encode()
         target = self._target(path, query)

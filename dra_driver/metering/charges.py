@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from dra_driver.claims.allocated import devices_of_record
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.inventory.device import Device
 from dra_driver.inventory.offering import Inventory
@@ -43,16 +44,15 @@ class Charge:
 
 def charges_of(namespace: str, allocation: Wire, inventory: Inventory) -> Iterator[Charge]:
     """Yield the charge of each device that a claim has; access for administration counts as nothing."""
-    for row in allocation.get("devices") or ():
-        if row.get("adminAccess"):
+    for held in devices_of_record(allocation):
+        if held.is_admin:
             continue
-        name, share_id = str(row["device"]), str(row.get("shareID") or "")
+        name, share_id, device_class = held.device, held.share_id or "", held.device_class
         device = inventory.find(name, share_id)
-        device_class = str(row.get("deviceClass") or "")
         if device is None:
             yield Charge(UsageKey(namespace, device_class, "", ""), name, share_id)
             continue
-        weight = _weight(device, row.get("consumedCapacity") or {}, inventory)
+        weight = _weight(device, dict(held.consumed), inventory)
         key = UsageKey(namespace, device_class, device.gpu.product_name or "", _profile(device))
         yield Charge(key, name, share_id, weight, weight * _gpu_part(device), is_known=True)
 

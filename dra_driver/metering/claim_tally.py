@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from dra_driver.claims.allocated import pod_names_of_record
 from dra_driver.metering.charges import Charge, UsageKey
 from dra_driver.metering.measured import HolderReading
 from dra_driver.plugin.ledger.spans import Span
@@ -131,7 +132,7 @@ def _family(head: FamilyHead, rows: Iterable[tuple[str, float | None]]) -> Itera
 
 
 def _labels(span: Span) -> str:
-    names = sorted({str(name) for name in (span.allocation.get("podNames") or {}).values()})
+    names = sorted({name for _, name in pod_names_of_record(span.allocation)})
     pairs = (
         ("namespace", span.namespace),
         ("pod", names[0] if len(names) == 1 else ""),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from dra_driver.claims.allocated import devices_of_record, pod_names_of_record
 from dra_driver.inventory.device import Device
 from dra_driver.inventory.offering import Inventory
 from dra_driver.plugin.ledger.record import ClaimRecord, ClaimState
@@ -80,20 +81,20 @@ def subject_of(device: Device | None) -> Subject | None:
 
 
 def _of_record(record: ClaimRecord, users: tuple[ClaimUser, ...]) -> Iterator[Holder]:
-    names = record.allocation.get("podNames") or {}
-    for device in record.allocation.get("devices") or ():
-        if device.get("adminAccess"):
+    names = pod_names_of_record(record.allocation)
+    for device in devices_of_record(record.allocation):
+        if device.is_admin:
             continue
         yield Holder(
             uid=record.uid,
             namespace=record.namespace,
             name=record.name,
-            device=str(device["device"]),
-            pool=str(device.get("pool") or ""),
-            share_id=str(device.get("shareID") or ""),
-            device_class=str(device.get("deviceClass") or ""),
+            device=device.device,
+            pool=device.pool,
+            share_id=device.share_id or "",
+            device_class=device.device_class,
             pod_uids=record.pods,
-            pod_names=tuple(sorted((str(uid), str(name)) for uid, name in names.items())),
+            pod_names=names,
             users=users,
         )
 
