@@ -110,8 +110,8 @@ RECORDED = {
     "dra:busy_gpus:sum": {TEAM: 1.25},
     "dra:idle_gpus:sum": {TEAM: 0.75},
     "dra:unclaimed_gpus:sum": {POOL: 3},
-    "dra:allocated_cost_per_hour:sum": {TEAM: 5.98, WEB: 1.495},
-    "dra:idle_cost_per_hour:sum": {TEAM: 2.2425},
+    "dra:allocated_cost_per_hour:sum": {TEAM: 5.38, WEB: 1.345},
+    "dra:idle_cost_per_hour:sum": {TEAM: 2.0175},
     "dra:unclaimed_cost_per_hour:sum": {POOL: 4.68},
 }
 
