@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import functools
 import hashlib
+import json
 import platform
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from lane import binaries
 from lane.agent import DRIVER
 from lane.cluster import REPOSITORY, Cluster
 from lane.node import Node
+from lane.nvml_machine import NvmlMachine
 from lane.sandbox import until
 
 REPOSITORY_NAME, TAG = "cluster.lane/dra-driver", "lane"
@@ -132,6 +134,20 @@ def agent():
     def uninstall(self) -> str:
         """Uninstall and wait until everything is gone."""
         return self.helm("uninstall", RELEASE, "--wait", "--timeout", "90s")
+
+    def install_on(self, node: Node, machine: NvmlMachine, **values: str) -> None:
+        """Install the chart with an agent that works on the fake NVIDIA library of a machine."""
+        place = str(machine.folder)
+        more = {
+            "extraArgs": machine.flags,
+            "extraEnv": [{"name": name, "value": value} for name, value in machine.environment.items()],
+            "extraVolumes": [{"name": "machine", "hostPath": {"path": place}}],
+            "extraVolumeMounts": [{"name": "machine", "mountPath": place}],
+        }
+        sets = [word for name, value in more.items() for word in ("--set-json", f"agent.{name}={json.dumps(value)}")]
+        options = ["--install", "--create-namespace", "--wait", "--timeout", "120s", *sets]
+        chosen = self.values(node, **{"agent__hardware": "nvidia", **values})
+        self.helm("upgrade", "dra-driver", str(CHART), *options, *chosen)
 
     def pods(self) -> list[dict[str, Any]]:
         """Return the agents' pods."""

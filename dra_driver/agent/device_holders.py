@@ -13,7 +13,7 @@ from dra_driver.model.errors import DriverError
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.node_claims.allocations import AllocatedDevices
 from dra_driver.plugin.node_claims.device_holders import held_among, holding_claims, processes_on
-from dra_driver.validation.tested_devices import tested_name
+from dra_driver.validation.tested_devices import unshared_name
 
 
 class NodeDeviceHolders:
@@ -43,7 +43,7 @@ class NodeDeviceHolders:
         if self._neighbours.is_serving:
             return "another driver or a device plugin serves this node's GPUs"
         try:
-            held = held_among(self.held(), tested_name(gpu, partition))
+            held = held_among(self.held(), unshared_name(gpu, partition))
         except DriverError as error:
             return f"it can't be determined which devices claims have: {error}"
         return held or processes_on(self._hardware, gpu, partition)

@@ -29,7 +29,7 @@ from dra_driver.telemetry.loop import Loop
 from dra_driver.validation.by_hand import ResultsFile
 from dra_driver.validation.records import ValidationRecords
 from dra_driver.validation.result import HELD, INTERRUPTED, ValidationLevel, ValidationResult
-from dra_driver.validation.tested_devices import TestedDevice, tested_devices
+from dra_driver.validation.tested_devices import TestedDevice, devices_to_test
 from dra_driver.validation.verdicts_of_node import NodeVerdicts, verdicts_of_node
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 
 RETRY_SECONDS, TRIES_MOST = 60.0, 10  # of a test that could not run; a fabric manager may come minutes after the GPUs
 UNSURE_SECONDS = 2.0
+BATCH_SECONDS = 30.0  # what passes is offered together: each new device changes many slices of a pool
 STOP_SECONDS = 3.0
 NODE_AT_FAULT = "DevicesNotValidated"
 # A GPU with one of these is not tested before the fault is over.
@@ -100,6 +101,7 @@ class ValidationGate:
         self._sick: frozenset[Subject] = frozenset()
         self._tainted: frozenset[Subject] | None = None  # failed tests that are faults; None until the monitor said so
         self._verdicts = NodeVerdicts()
+        self._released_at = float("-inf")  # when devices were last released (monotonic)
 
     def start(self) -> None:
         """Begin to test: this instance got the node's role."""
@@ -128,14 +130,14 @@ class ValidationGate:
         with self._mutex:
             if not self._is_running:
                 return
-            self._devices = {one.uuid: one for one in tested_devices(self._inventory.current)}
+            self._devices = {one.uuid: one for one in devices_to_test(self._inventory.current)}
             self._examine()
         self._conclude()
 
     def held_back(self, inventory: Inventory) -> frozenset[str] | None:
         """Return the names of the devices that are not offered yet; None while that is not known."""
         with self._mutex:
-            if self._examined is None or any(one.uuid not in self._examined for one in tested_devices(inventory)):
+            if self._examined is None or any(one.uuid not in self._examined for one in devices_to_test(inventory)):
                 return None
             failed = self._verdicts.failed.keys()
             if failed and self._tainted is None:
@@ -255,7 +257,12 @@ class ValidationGate:
                 return
             known = {one.subject: self._records.of(uuid, self._driver) for uuid, one in self._devices.items()}
             pending = self._pending()
-            before, self._verdicts = self._verdicts, verdicts_of_node(known, [one.subject for one in pending])
+            now = verdicts_of_node(known, [one.subject for one in pending])
+            if pending and time.monotonic() - self._released_at < BATCH_SECONDS:
+                now = now.after(self._verdicts, known)
+            else:
+                self._released_at = time.monotonic()
+            before, self._verdicts = self._verdicts, now
             is_news |= before != self._verdicts
             if pending:
                 self._loop.resume()

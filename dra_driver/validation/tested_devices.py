@@ -15,7 +15,7 @@ from dra_driver.inventory.offering import Inventory
 from dra_driver.model.names import gpu_name, partition_name
 
 
-def tested_name(gpu: GpuFacts, partition: PartitionFacts | None) -> str:
+def unshared_name(gpu: GpuFacts, partition: PartitionFacts | None) -> str:
     """Return the name under which a GPU or partition is published when it is not shared."""
     if partition is None:
         return gpu_name(gpu.pci_address)
@@ -39,7 +39,7 @@ class TestedDevice:
     @property
     def name(self) -> str:
         """Return the name under which it is published when it is not shared."""
-        return tested_name(self.gpu, self.partition)
+        return unshared_name(self.gpu, self.partition)
 
     @property
     def subject(self) -> Subject:
@@ -48,7 +48,7 @@ class TestedDevice:
         return Subject(self.gpu.pci_address, (part.gi_profile_id, part.start) if part else None)
 
 
-def tested_devices(inventory: Inventory) -> tuple[TestedDevice, ...]:
+def devices_to_test(inventory: Inventory) -> tuple[TestedDevice, ...]:
     """Return what can be tested, in the order of the names."""
     gpus = {device.gpu.pci_address: device.gpu for device in inventory.by_name.values()}
     found = (one for gpu in gpus.values() if not gpu.is_lost for one in devices_of(gpu))

@@ -27,7 +27,7 @@ from dra_driver.validation.result import (
     ValidationResult,
     ValidationVerdict,
 )
-from dra_driver.validation.tested_devices import tested_name
+from dra_driver.validation.tested_devices import unshared_name
 from dra_driver.validation.turn import HeldTurn, ValidationTurn
 
 MEMORY_BYTES = 512 << 20  # of the machine's memory, for the process of one test
@@ -98,7 +98,7 @@ class Validator:
         if holder:
             return ValidationResult(COULD_NOT_RUN, level, HELD, holder)
         try:
-            with self._turn.take(device := tested_name(gpu, partition), TURN_SECONDS) as turn:
+            with self._turn.take(device := unshared_name(gpu, partition), TURN_SECONDS) as turn:
                 holder = self._holders.claims_of(device)
                 if holder:
                     return ValidationResult(COULD_NOT_RUN, level, HELD, holder)

@@ -8,7 +8,7 @@ failed is held back like what was not tested.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dra_driver.health.fault import Subject
 from dra_driver.validation.records import ValidationRecord
@@ -23,6 +23,12 @@ class NodeVerdicts:
     held_back: frozenset[Subject] = frozenset()
     failed: Mapping[Subject, str] = field(default_factory=dict)
     is_node_at_fault: bool = False
+
+    def after(self, before: NodeVerdicts, known: Collection[Subject]) -> NodeVerdicts:
+        """Return these verdicts without what they newly release or fail: that stays held back for now."""
+        kept = before.held_back.intersection(known)
+        failed = {subject: reason for subject, reason in self.failed.items() if subject not in kept}
+        return replace(self, held_back=self.held_back | kept, failed=failed)
 
 
 def verdicts_of_node(known: Mapping[Subject, ValidationRecord | None], pending: Collection[Subject]) -> NodeVerdicts:

@@ -86,7 +86,7 @@ def _test(cuda: Cuda, request: Mapping[str, Any], figures: dict[str, int]) -> No
     began = time.monotonic()
     say_step("init")
     found = cuda.open()
-    if found.lower() not in {request["pci"], f"0000{request['pci']}"}:
+    if found and found.lower() not in {request["pci"], f"0000{request['pci']}"}:
         raise OtherDevice(f"the library shows {found}, not {request['pci']}")
     say_step("context")
     cuda.make_context()

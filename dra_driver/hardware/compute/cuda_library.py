@@ -46,11 +46,15 @@ class Cuda:
         return bool(self._context.value)
 
     def open(self) -> str:
-        """Initialise the library and choose its only device; return the PCI address, as the library writes it."""
+        """Initialise the library and choose its only device.
+
+        Return the PCI address as the library writes it, or "" from a library that does not tell.
+        """
         self._call("cuInit", ctypes.c_uint(0))
         self._call("cuDeviceGet", ctypes.byref(self._device), ctypes.c_int(0))
         address = ctypes.create_string_buffer(32)
-        self._call("cuDeviceGetPCIBusId", address, ctypes.c_int(32), self._device)
+        if hasattr(self._library, "cuDeviceGetPCIBusId"):
+            self._call("cuDeviceGetPCIBusId", address, ctypes.c_int(32), self._device)
         return address.value.decode("ascii", "replace")
 
     def make_context(self) -> None:

@@ -26,7 +26,7 @@ from dra_driver.plugin.node_claims.device_holders import held_among, holding_cla
 from dra_driver.plugin.node_claims.pod_resources import PodResources
 from dra_driver.validation.by_hand import ResultsFile
 from dra_driver.validation.result import ValidationLevel, ValidationResult
-from dra_driver.validation.tested_devices import TestedDevice, devices_of, tested_name
+from dra_driver.validation.tested_devices import TestedDevice, devices_of, unshared_name
 from dra_driver.validation.turn import ValidationTurn
 from dra_driver.validation.validator import DEADLINES, Validator
 from dra_driver.views.envelope import DocumentKind, OutputDocument
@@ -61,7 +61,7 @@ class PresentHolders:
 
     def holder_of(self, gpu: GpuFacts, partition: PartitionFacts | None) -> str:
         """Return who uses a device, in words; empty for nobody."""
-        device = tested_name(gpu, partition)
+        device = unshared_name(gpu, partition)
         return (
             self._serving
             or self.claims_of(device)
@@ -179,7 +179,7 @@ def _row(device: TestedDevice, result: ValidationResult) -> Wire:
 
 
 def _is_meant(device: TestedDevice, text: str) -> bool:
-    if text in {device.name, device.uuid, device.gpu.uuid, tested_name(device.gpu, None)}:
+    if text in {device.name, device.uuid, device.gpu.uuid, unshared_name(device.gpu, None)}:
         return True
     try:
         return normal_pci_address(text) == device.gpu.pci_address

@@ -97,24 +97,9 @@ def test_clients_of_mps_outlive_an_agent_that_runs_out_of_memory_and_an_upgrade(
     nothing_is_left(chart)
 
 
-def install_on(chart: Chart, stage: Stage, machine: NvmlMachine, **values: str) -> None:
-    """Install the chart with an agent that works on the fake NVIDIA library of a machine."""
-    place = str(machine.folder)
-    more = {
-        "extraArgs": machine.flags,
-        "extraEnv": [{"name": name, "value": value} for name, value in machine.environment.items()],
-        "extraVolumes": [{"name": "machine", "hostPath": {"path": place}}],
-        "extraVolumeMounts": [{"name": "machine", "mountPath": place}],
-    }
-    sets = [word for name, value in more.items() for word in ("--set-json", f"agent.{name}={json.dumps(value)}")]
-    options = ["--install", "--create-namespace", "--wait", "--timeout", "120s", *sets]
-    chosen = chart.values(stage.node, **{"agent__hardware": "nvidia", **values})
-    chart.helm("upgrade", "dra-driver", str(CHART), *options, *chosen)
-
-
 @pytest.mark.soak
 def test_the_charts_agent_works_on_the_nvidia_library(chart: Chart, stage: Stage, tmp_path: Path) -> None:
-    install_on(chart, stage, NvmlMachine(tmp_path))
+    chart.install_on(stage.node, NvmlMachine(tmp_path))
     assert len(chart.published(stage.node)) > 6
     use_one_gpu(stage, "user")
     stage.check("user")
@@ -142,7 +127,7 @@ def test_a_gpu_driver_is_replaced_as_the_driver_manager_does_it_with_the_agent_l
 
     machine = NvmlMachine(tmp_path)
     kubectl("label", "node", node, f"{label}=true", "nvidia.com/gpu.deploy.device-plugin=true")
-    install_on(chart, stage, machine, driverManager__enabled="true")
+    chart.install_on(stage.node, machine, driverManager__enabled="true")
     chart.published(stage.node)
     before = versions()
     use_one_gpu(stage, "trains")

@@ -88,6 +88,7 @@ class HealthWatch:
         events = None
         try:
             events = self._open()
+            self._is_wanted.set()  # the first readings are there before the GPUs are offered
             due = 0.0
             while not self._stop.is_set():
                 self._wait(events)

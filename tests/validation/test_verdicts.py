@@ -1,0 +1,94 @@
+"""What follows from the results of a node's devices together, and what of them a later agent still knows."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dra_driver.health.fault import Subject
+from dra_driver.health.known_gpus import KnownGpus
+from dra_driver.health.record import HealthRecord
+from dra_driver.health.record_wire import record_wire
+from dra_driver.health.store import GPUS, RECORD, HealthStore
+from dra_driver.inventory.build import build_inventory
+from dra_driver.inventory.mig.partitions import STATIC
+from dra_driver.validation.records import ValidationRecord, ValidationRecords
+from dra_driver.validation.result import ValidationLevel, ValidationResult, ValidationVerdict
+from dra_driver.validation.tested_devices import devices_to_test
+from dra_driver.validation.verdicts_of_node import NodeVerdicts, verdicts_of_node
+from tests.support.facts import FULL_GPU, PARTITION, facts
+
+A, B = Subject("0000:1b:00.0"), Subject("0000:43:00.0")
+PART = Subject("0000:1b:00.0", (19, 0))
+GOOD, BAD, SERVED = (ValidationRecord("580", verdict, reason) for verdict, reason in
+                     (("passed", ""), ("failed", "hang"), ("served", "")))  # fmt: skip
+DRIVER, BOOT = "580.95.5", "1b4e28ba"
+PASSED = ValidationResult(ValidationVerdict.PASSED, ValidationLevel.COMPUTE)
+
+
+def test_one_bad_gpu_among_good_ones_has_failed():
+    assert verdicts_of_node({A: BAD, B: GOOD}, []) == NodeVerdicts(failed={A: "hang"})
+    assert verdicts_of_node({A: BAD, B: SERVED}, []) == NodeVerdicts(failed={A: "hang"})
+    assert verdicts_of_node({A: BAD, B: None}, []) == NodeVerdicts(failed={A: "hang"}), "the other could not be tested"
+
+
+def test_while_all_so_far_have_failed_nothing_is_said_yet():
+    assert verdicts_of_node({A: BAD, B: None}, [B]) == NodeVerdicts(frozenset([A, B]))
+
+
+def test_where_every_gpu_failed_the_node_is_to_blame_but_a_single_gpu_is_itself():
+    assert verdicts_of_node({A: BAD, B: BAD}, []) == NodeVerdicts(is_node_at_fault=True)
+    assert verdicts_of_node({A: BAD}, []) == NodeVerdicts(failed={A: "hang"})
+    assert verdicts_of_node({PART: BAD, B: BAD}, []).is_node_at_fault
+
+
+def test_what_passes_or_fails_while_others_are_tested_is_held_back_until_all_are_released():
+    before = verdicts_of_node({A: None, B: None}, [A, B])
+    for one in (GOOD, BAD):
+        now = verdicts_of_node({A: one, B: None}, [B]).after(before, [A, B])
+        assert now == NodeVerdicts(frozenset([A, B]))
+    gone = verdicts_of_node({B: None}, [B]).after(before, [B])
+    assert gone == NodeVerdicts(frozenset([B]))
+
+
+@given(st.dictionaries(st.sampled_from([A, B, PART, Subject("0000:61:00.0")]), st.sampled_from([GOOD, BAD, SERVED])))
+def test_no_good_device_is_ever_held_back(known):
+    found = verdicts_of_node(known, [])
+    assert found.held_back == frozenset()
+    assert all(known[subject] is BAD for subject in found.failed)
+
+
+def test_a_whole_gpu_is_tested_and_of_one_in_mig_mode_the_partitions(tmp_path):
+    whole = devices_to_test(build_inventory(facts(FULL_GPU), STATIC))
+    assert [one.uuid for one in whole] == [FULL_GPU.uuid]
+    cut = replace(FULL_GPU, mig_enabled=True, partitions=(PARTITION,))
+    (part,) = devices_to_test(build_inventory(facts(cut), STATIC))
+    assert (part.uuid, part.subject) == (PARTITION.uuid, Subject(FULL_GPU.pci_address, (19, 2)))
+    assert part.name in {device.name for device in build_inventory(facts(cut), STATIC).devices}
+    assert devices_to_test(build_inventory(facts(replace(FULL_GPU, is_lost=True)), STATIC)) == ()
+
+
+def test_a_result_counts_for_its_device_driver_and_boot_alone(tmp_path):
+    records = ValidationRecords(HealthStore(tmp_path), BOOT)
+    records.begin(DRIVER)
+    assert records.is_empty
+    records.add_result("GPU-1", DRIVER, PASSED)
+    again = ValidationRecords(HealthStore(tmp_path), BOOT)
+    assert again.of("GPU-1", DRIVER) is not None
+    assert again.of("GPU-1", "590.1") is None
+    assert again.of("GPU-2", DRIVER) is None
+    assert ValidationRecords(HealthStore(tmp_path), "another boot").of("GPU-1", DRIVER) is None
+
+
+def test_what_an_agent_without_tests_has_seen_in_this_boot_has_served(tmp_path):
+    known = KnownGpus(lambda _: {})
+    known.learn([FULL_GPU])
+    store = HealthStore(tmp_path)
+    store.write({RECORD: record_wire(HealthRecord(BOOT)), GPUS: known.to_wire()})
+    records = ValidationRecords(store, BOOT)
+    assert records.of(FULL_GPU.uuid, DRIVER).verdict == "served"
+    records.begin(DRIVER)
+    assert ValidationRecords(store, BOOT).of(FULL_GPU.uuid, DRIVER).verdict == "served"
+    assert ValidationRecords(store, "another boot").of(FULL_GPU.uuid, DRIVER) is None
+    later = ValidationRecords(store, BOOT)
+    assert later.of("GPU-that-came-later", DRIVER) is None
