@@ -29,13 +29,14 @@ if TYPE_CHECKING:
     from dra_driver.web.desk import Load
 
 _BACKLOG = 64
+_GONE = "the process that holds the fleet has ended"
 
 
 class Console:
     """A console on the loopback address. Its address is known before it serves. Raises: NodeError for a taken port."""
 
     def __init__(self, port: int = 0) -> None:
-        self._desk = DeskLine()
+        self._desk, self._notices = DeskLine(), Notices()
         self._socket = _listening(port)
         self.port: int = self._socket.getsockname()[1]
         hosts = {f"{name}:{self.port}" for name in ("127.0.0.1", "localhost")}
@@ -55,36 +56,10 @@ class Console:
         self._access = access
 
     def serve(self) -> None:
-        """Serve until interrupted. Raises: whatever fault the desk met while it loaded."""
-        notices = Notices()
+        """Serve until interrupted. Raises: whatever fault the desk met while it loaded, or that it is gone."""
         reader = ClusterReader(self._access, self._desk.send) if self._access else None
-        api = ConsoleApi(self._desk, notices, reader)
-        routes = [
-            Route("/", index),
-            Route(f"{ENTER}{{token}}", entering(self._session)),  # type: ignore[arg-type]
-            Route("/static/{path:path}", static),
-            Route("/api/v1/events", api.events),
-            Route("/api/v1/{name:path}", api.question, methods=["GET", "POST"]),
-        ]
-        app = Starlette(routes=routes, middleware=[Middleware(RequestGuard, session=self._session)])
-
-        def heard(message: tuple[Any, ...] | None) -> None:
-            match message:
-                case None:
-                    self._server.should_exit = True
-                    notices.end()
-                case ("fault", code, text, hint, status):
-                    self._fault = _LoadError(code, text, hint, status)
-                case ("progress", noun, done, total):
-                    notices.post("progress", {"noun": noun, "done": done, "total": total})
-                case ("ready", version):
-                    notices.post("state", "ready")
-                    notices.post("version", version)
-                case ("version", version):
-                    notices.post("version", version)
-
-        looking = Looking(reader, notices) if reader else None
-        self._server = _Server(_settings(app), self._desk, heard, notices, looking)
+        looking = Looking(reader, self._notices) if reader else None
+        self._server = _Server(_settings(self._app(reader)), self._desk, self._heard, self._notices, looking)
         try:
             self._server.run(sockets=[self._socket])
         except KeyboardInterrupt:
@@ -95,6 +70,34 @@ class Console:
             self._desk.close()
         if self._fault is not None:
             raise self._fault
+
+    def _app(self, reader: ClusterReader | None) -> Starlette:
+        api = ConsoleApi(self._desk, self._notices, reader)
+        routes = [
+            Route("/", index),
+            Route(f"{ENTER}{{token}}", entering(self._session)),  # type: ignore[arg-type]
+            Route("/static/{path:path}", static),
+            Route("/api/v1/events", api.events),
+            Route("/api/v1/{name:path}", api.question, methods=["GET", "POST"]),
+        ]
+        return Starlette(routes=routes, middleware=[Middleware(RequestGuard, session=self._session)])
+
+    def _heard(self, message: tuple[Any, ...] | None) -> None:
+        """Take a message of the desk; None says that its process has ended."""
+        match message:
+            case None:
+                self._fault = self._fault or NodeError("desk-gone", _GONE, hint="the lines above may say why")
+                self._server.should_exit = True
+                self._notices.end()
+            case ("fault", code, text, hint, status):
+                self._fault = _LoadError(code, text, hint, status)
+            case ("progress", noun, done, total):
+                self._notices.post("progress", {"noun": noun, "done": done, "total": total})
+            case ("ready", version):
+                self._notices.post("state", "ready")
+                self._notices.post("version", version)
+            case ("version", version):
+                self._notices.post("version", version)
 
 
 class _LoadError(DriverError):

@@ -1,6 +1,7 @@
 """What the console answers: documents of known shapes, within their bounds, whatever is asked."""
 
 import json
+import os
 import re
 import threading
 from pathlib import Path
@@ -195,3 +196,12 @@ def test_without_its_packages_the_command_names_the_line_that_installs_them(monk
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert run(["console", "--fleet", "demo-h100"]) == 5
     assert "pip install 'dra-driver[console]'" in capsys.readouterr().err
+
+
+def test_a_console_whose_desk_is_gone_says_so_and_ends():
+    with running_console("--fleet", "demo-h100") as console:
+        console.ready()
+        pid = console.process.pid
+        [desk] = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        os.kill(int(desk), 9)
+        assert console.process.wait(20) == 5

@@ -24,21 +24,8 @@ def device_page(board: Board, node: str, pool: str, name: str) -> OutputDocument
 
     Raises: InputError if there is none.
     """
-    found = [
-        (one["spec"]["driver"], wire)
-        for one in board.slices_by_node().get(node, ())
-        if one["spec"]["pool"]["name"] == pool
-        for wire in one["spec"].get("devices") or ()
-        if wire["name"] == name or wire["name"].startswith((f"{name}-mig-", f"{name}-share-"))
-    ]
-    holders = [
-        (key, one)
-        for (_, own), devices in board.held().items()
-        if own == pool
-        for key, several in devices.items()
-        if key[2] == name or key[2].startswith((f"{name}-mig-", f"{name}-share-"))
-        for one in several
-    ]
+    found = _published(board, node, pool, name)
+    holders = _held(board, pool, name)
     if not found and not holders:
         raise InputError("no-device", f"node {node} publishes no device {name}", hint="it may be gone: see the map")
     own: DeviceWire = next(
@@ -64,6 +51,33 @@ def device_page(board: Board, node: str, pool: str, name: str) -> OutputDocument
         "holders": [_holder(board, key, one) for key, one in holders[:_MOST_HOLDERS]],
     }
     return OutputDocument(DocumentKind.DEVICE_PAGE, content)
+
+
+def _published(board: Board, node: str, pool: str, name: str) -> list[tuple[str, DeviceWire]]:
+    """Return the device of a name and its parts, with their drivers."""
+    return [
+        (one["spec"]["driver"], wire)
+        for one in board.slices_by_node().get(node, ())
+        if one["spec"]["pool"]["name"] == pool
+        for wire in one["spec"].get("devices") or ()
+        if _is_of(wire["name"], name)
+    ]
+
+
+def _held(board: Board, pool: str, name: str) -> list[tuple[DeviceId, Holding]]:
+    """Return who holds the device of a name or a part of it."""
+    return [
+        (key, one)
+        for (_, own), devices in board.held().items()
+        if own == pool
+        for key, several in devices.items()
+        if _is_of(key[2], name)
+        for one in several
+    ]
+
+
+def _is_of(device: str, gpu: str) -> bool:
+    return device == gpu or device.startswith((f"{gpu}-mig-", f"{gpu}-share-"))
 
 
 def _taint(taint: Wire) -> Wire:

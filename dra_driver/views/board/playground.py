@@ -16,6 +16,7 @@ from dra_driver.selectors.checking.declarations import SELECTOR_GATES, declare
 from dra_driver.selectors.completion import Completions
 from dra_driver.selectors.engine import Environment, SelectorCompileError
 from dra_driver.selectors.kubernetes_engine import MAX_COST
+from dra_driver.selectors.lint.findings import LintFinding
 from dra_driver.views.board.board import Board
 from dra_driver.views.envelope import DocumentKind, OutputDocument, plain
 from dra_driver.views.fleet.devices import Fleet, FleetDevice
@@ -73,20 +74,15 @@ def play(board: Board, trial: Trial) -> OutputDocument:
         "rows": [_row(judged, names, held) for names, held in rows[:_MOST_ROWS]],
         "moreRows": max(0, len(rows) - _MOST_ROWS),
         "nearestMisses": [] if judged.count(MATCH) else [miss_document(miss) for miss in misses(judged)],
-        "findings": [
-            {
-                "rule": f.rule,
-                "message": f.message,
-                "clause": f.clause,
-                "fix": f.fix,
-                "safe": f.is_safe,
-                "effect": f.effect,
-            }
-            for f in (remarks.findings if remarks else ())
-        ],
+        "findings": [_finding(one) for one in (remarks.findings if remarks else ())],
         "better": remarks.better if remarks else None,
     }
     return OutputDocument(DocumentKind.SELECTOR_PLAY, content)
+
+
+def _finding(one: LintFinding) -> Wire:
+    about = {"rule": one.rule, "message": one.message, "clause": one.clause}
+    return {**about, "fix": one.fix, "safe": one.is_safe, "effect": one.effect}
 
 
 def _quick(given: Given) -> Given:
