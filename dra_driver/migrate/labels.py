@@ -80,7 +80,7 @@ def expressed(rule: LabelRequirement, kind: DeviceKind) -> Said:
 
 def refined(kind: DeviceKind, rules: list[LabelRequirement]) -> DeviceKind:
     """Return the kind that `nvidia.com/gpu` stands for: a whole GPU, a partition (strategy single), or a share."""
-    if kind.is_partition:
+    if kind.is_partition or kind.vendor != "nvidia":
         return kind
     is_cut, is_share = False, kind.is_share
     for rule in rules:

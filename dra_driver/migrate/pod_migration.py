@@ -46,7 +46,8 @@ class PodMigration:
         wanted = [want for want in wants if want.count]
         claims = _PodClaims(shape)
         blocks = blocks_of(wanted)
-        rows = absorb(shape.spec, dict.fromkeys(block.kind for block in blocks), place)
+        kinds = dict.fromkeys(block.kind for block in blocks if block.kind.vendor == "nvidia")  # its labels are known
+        rows = absorb(shape.spec, kinds, place) if kinds else {}
         specs = _specs(blocks, rows)
         templates = name(specs, shape.role)
         owned = claims.add(templates, place)
@@ -76,7 +77,7 @@ def _specs(blocks: list[Block], rows: dict[Any, list[str]]) -> list[ClaimSpec]:
         exactly: dict[str, Any] = {"deviceClassName": block.kind.device_class}
         if block.count > 1:
             exactly["count"] = block.count
-        texts = list(rows[block.kind])
+        texts = list(rows.get(block.kind, ()))
         if block.kind.profile:
             domain = 'device.attributes["gpu.nvidia.com"]'
             texts.insert(0, f'{domain}.?profile.orValue("") == {json.dumps(block.kind.profile)}')

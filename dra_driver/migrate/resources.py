@@ -21,6 +21,8 @@ from dra_driver.model.quantity import Quantity, QuantityError
 WHOLE = "nvidia.com/gpu"
 _PARTITION = re.compile(r"nvidia\.com/mig-((?:[0-9]+c\.)?[0-9]+g\.[0-9]+gb)([-.][a-z.]+)?")
 SHARED = ".shared"
+# Source: the device plugins of ROCm/k8s-device-plugin and intel/intel-device-plugins-for-kubernetes.
+_OTHERS = {"amd.com/gpu": "amd", "gpu.intel.com/i915": "intel", "gpu.intel.com/xe": "intel"}
 QUOTA = "requests."
 
 
@@ -31,10 +33,13 @@ class DeviceKind:
     is_partition: bool = False
     is_share: bool = False
     profile: str = ""
+    vendor: str = "nvidia"
 
     @property
     def device_class(self) -> str:
         """The name of the class that hands out such devices."""
+        if self.vendor != "nvidia":
+            return f"gpu.{self.vendor}.com"
         stem = "mig" if self.is_partition else "gpu"
         return f"{stem}-share.nvidia.com" if self.is_share else f"{stem}.nvidia.com"
 
@@ -53,10 +58,12 @@ def kind_of(resource: str, known: Known = NOTHING_KNOWN) -> DeviceKind | None:
     """Return the kind of device that a resource stands for; None if it is not a resource of the device plugin.
 
     >>> kind_of("nvidia.com/mig-1g.10gb.me"), kind_of("nvidia.com/gpu.shared").device_class, kind_of("cpu")
-    (DeviceKind(is_partition=True, is_share=False, profile='1g.10gb+me'), 'gpu-share.nvidia.com', None)
+    (DeviceKind(is_partition=True, is_share=False, profile='1g.10gb+me', vendor='nvidia'), 'gpu-share.nvidia.com', None)
     """
     if resource in known:
         return known[resource]
+    if resource in _OTHERS:
+        return DeviceKind(vendor=_OTHERS[resource])
     stem = resource.removesuffix(SHARED)
     is_share = stem != resource
     if stem == WHOLE:

@@ -213,7 +213,7 @@ def test_a_made_up_name_for_two_things_is_said_and_not_guessed():
 
 
 def test_a_resource_that_nobody_knows_is_said():
-    wire = pod([gpus("a", 1, "nvidia.com/gpu-small"), gpus("b", 1, "amd.com/gpu")])
+    wire = pod([gpus("a", 1, "nvidia.com/gpu-small"), gpus("b", 1, "example.com/gpu")])
     found, done = run(wire)
     assert found == [wire]
     [loss] = done.losses
