@@ -22,8 +22,8 @@ MIB = 1 << 20
 PATTERN_BYTES, CHUNK_BYTES, KERNEL_WORDS = 64 * MIB, 4 * MIB, 1 << 16
 PATTERNS = (0x55555555, 0xAAAAAAAA)
 BLOCK_BYTES, SPARED_BYTES, BLOCKS = 1024 * MIB, 512 * MIB, 2048
-COPY_BYTES, COPIES = 64 * MIB, 16
-COPY_FLOOR_MIB_S = 2048  # below what PCIe 3.0 gives four lanes
+COPY_BYTES, COPIES = 16 * MIB, 32
+COPY_FLOOR_MIB_S = 1024  # a third of what PCIe 3.0 gives four lanes
 # Errors of the device itself: ECC, NVLink, contained error, illegal address or instruction of a kernel that has none,
 # timeout, hardware stack, misaligned, address space, program counter, launch.
 DEVICE_ERRORS = frozenset([214, 220, 226, 700, 702, 714, 715, 716, 717, 718, 719])

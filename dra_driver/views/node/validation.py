@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -144,8 +145,7 @@ def validate_devices(
     """Test devices one after the other, and yield each with its result. Results go to an agent on this node too."""
     holders = PresentHolders(selected)
     deadlines = {**DEADLINES, order.level: order.deadline_s or DEADLINES.get(order.level, 0.0)}
-    with tempfile.TemporaryDirectory(prefix="dra-driver-") as alone:
-        folder = selected.data if selected.data.is_dir() else Path(alone)
+    with _turn_folder(selected.data) as folder:
         validator = Validator(
             selected.hardware, ValidationTurn(folder), holders, command=order.command, deadlines=deadlines
         )
@@ -157,6 +157,16 @@ def validate_devices(
                 yield one, result
         finally:
             holders.close()
+
+
+@contextmanager
+def _turn_folder(data: Path) -> Iterator[Path]:
+    """Yield the agent's folder; where there is none, one of this command's own. A container has no folder for that."""
+    if data.is_dir():
+        yield data
+        return
+    with tempfile.TemporaryDirectory(prefix="dra-driver-") as alone:
+        yield Path(alone)
 
 
 def validation_document(selected: Chosen, rows: Sequence[tuple[TestedDevice, ValidationResult]]) -> OutputDocument:

@@ -104,6 +104,12 @@ def test_a_device_that_a_claim_holds_is_not_touched_and_results_reach_the_agent(
     assert list(ResultsFile(rig.data).take()) == [facts.gpus[1].uuid]
 
 
+def test_beside_an_agent_no_temporary_folder_is_needed(profile, validate, tmp_path, monkeypatch):
+    (tmp_path / "plugins/gpu.nvidia.com").mkdir(parents=True)
+    monkeypatch.setattr("tempfile.TemporaryDirectory", lambda **_: pytest.fail("the image has no folder for it"))
+    assert validate(profile(("1b", {})))[0] == 0
+
+
 def test_a_device_with_a_process_on_it_is_not_touched(profile, validate, tmp_path):
     hardware = profile(("1b", {}))
     path = Path(hardware.partition("simulated:")[2])
