@@ -31,7 +31,7 @@ from dra_driver.kube import credentials
 from dra_driver.kube.api import KubeApi
 from dra_driver.model.wire import Wire
 from lane.binaries import FLOOR
-from lane.nvml_machine import NvmlMachine
+from lane.machines.nvml_machine import NvmlMachine
 
 RESOURCES = "/apis/resource.k8s.io/v1"
 OURS, THEIRS = "gpu.nvidia.com", "floor.example.com"

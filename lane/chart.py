@@ -19,8 +19,8 @@ from dra_driver import __version__
 from lane import binaries
 from lane.agent import DRIVER
 from lane.cluster import REPOSITORY, Cluster
+from lane.machines.nvml_machine import NvmlMachine
 from lane.node import Node
-from lane.nvml_machine import NvmlMachine
 from lane.sandbox import until
 
 REPOSITORY_NAME, TAG = "cluster.lane/dra-driver", "lane"

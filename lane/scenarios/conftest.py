@@ -21,7 +21,7 @@ from lane.agent import ACCOUNT, NAMESPACE, Agent
 from lane.api import Refused
 from lane.balance import spread
 from lane.cluster import REPOSITORY, Cluster
-from lane.hardware import KINDS, machine
+from lane.machines.hardware import KINDS, machine
 from lane.node import Node
 from lane.sandbox import until
 from lane.stage import Stage

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lane.agent import Agent
-from lane.hardware import SIMULATED, machine
+from lane.machines.hardware import SIMULATED, machine
 from lane.sandbox import until
 from lane.stage import PATIENCE, Stage
 from lane.workload import STAY, claim, container, devices, pod, request, template

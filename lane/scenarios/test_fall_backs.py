@@ -12,7 +12,7 @@ import pytest
 from lane.agent import Agent
 from lane.drivers import richer_driver
 from lane.drivers.richer_driver import BLOCKED, NOTED, TAINT
-from lane.hardware import KINDS, machine
+from lane.machines.hardware import KINDS, machine
 from lane.sandbox import until
 from lane.stage import Stage
 from lane.workload import claim, container, devices, pod, request, template

@@ -15,9 +15,9 @@ import pytest
 
 from lane.agent import ACCOUNT, NAMESPACE, Agent
 from lane.cluster import REPOSITORY, Cluster
+from lane.machines.ward import ILL, KEY, WELL, Ward, await_health, events_of, health_of, version
 from lane.sandbox import until
 from lane.stage import PATIENCE, Stage
-from lane.ward import ILL, KEY, WELL, Ward, await_health, events_of, health_of, version
 from lane.workload import claim, container, pod, template
 
 RAISED, CLEARED = 15, 60  # a source is polled every 10 s; a fault ends after three good readings

@@ -15,9 +15,9 @@ import pytest
 
 from lane.agent import DRIVER, Agent
 from lane.cluster import REPOSITORY
+from lane.machines.ward import ILL, KEY, WELL, Ward, await_health, events_of
 from lane.sandbox import until
 from lane.stage import PATIENCE, Stage
-from lane.ward import ILL, KEY, WELL, Ward, await_health, events_of
 from lane.workload import container, devices, pod, request, template
 
 RAISED, CLEARED = 15, 60

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from lane.agent import Agent
-from lane.hardware import KINDS
-from lane.nvml_machine import NvmlMachine
+from lane.machines.hardware import KINDS
+from lane.machines.nvml_machine import NvmlMachine
 from lane.sandbox import until
 from lane.stage import PATIENCE, Stage
 from lane.workload import SHOW, container, devices, pod, request, template

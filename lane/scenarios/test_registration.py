@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from lane.agent import DRIVER, Agent
-from lane.hardware import NVML, PROFILES, machine
+from lane.machines.hardware import NVML, PROFILES, machine
 from lane.sandbox import until
 from lane.stage import Stage
 from lane.workload import container, devices, pod, request, template

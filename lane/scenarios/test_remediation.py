@@ -11,9 +11,9 @@ import pytest
 
 from lane.agent import ACCOUNT, NAMESPACE, Agent
 from lane.cluster import Cluster
+from lane.machines.ward import ILL, WELL, Ward
 from lane.sandbox import until
 from lane.stage import PATIENCE, Stage
-from lane.ward import ILL, WELL, Ward
 from lane.workload import container, pod, template
 from tests.support.static_program import build_static
 

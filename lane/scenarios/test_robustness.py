@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from lane.agent import Agent
-from lane.nvml_machine import NvmlMachine
+from lane.machines.nvml_machine import NvmlMachine
 from lane.sandbox import until
 from lane.stage import PATIENCE, Stage
 from lane.workload import SHOW, STUBBORN, claim, container, devices, pod, request, template

@@ -27,7 +27,7 @@ from tests.support.fake_nvml import Gpu, State, build
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that use the fake library: it has to be compiled."""
     for item in items:
-        is_ours = isinstance(item, pytest.Function) and item.path.parent == Path(__file__).parent
+        is_ours = isinstance(item, pytest.Function) and Path(__file__).parent in item.path.parents
         if is_ours and "machine" in item.fixturenames:
             item.add_marker(pytest.mark.gcc)
 

@@ -14,7 +14,7 @@ from lane import workload
 from lane.chart import CHART, NAMESPACE, Chart
 from lane.chart_use import POPULATION, nothing_is_left, run_on, run_out_of_memory, use_one_gpu
 from lane.cluster import REPOSITORY
-from lane.nvml_machine import NvmlMachine
+from lane.machines.nvml_machine import NvmlMachine
 from lane.sandbox import until
 from lane.stage import Stage
 from tests.support.mps.parts import processes_below

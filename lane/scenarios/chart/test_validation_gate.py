@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from lane.chart import Chart
-from lane.nvml_machine import NvmlMachine
+from lane.machines.nvml_machine import NvmlMachine
 from lane.sandbox import until
 from lane.stage import Stage
 from tests.support.fake_cuda import FakeCuda

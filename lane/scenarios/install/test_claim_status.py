@@ -12,7 +12,7 @@ import pytest
 from lane.agent import ACCOUNT, DRIVER, NAMESPACE, Agent
 from lane.api import Api, Refused
 from lane.cluster import Cluster
-from lane.hardware import SIMULATED, machine
+from lane.machines.hardware import SIMULATED, machine
 from lane.sandbox import until
 from lane.stage import PATIENCE, Stage
 from lane.workload import claim, container, devices, pod, request

@@ -16,8 +16,8 @@ from dra_driver.mps.client import MpsClient, socket_path
 from lane.agent import Agent
 from lane.cluster import REPOSITORY
 from lane.daemon import Daemon
+from lane.machines.nvml_machine import NvmlMachine
 from lane.node import Node
-from lane.nvml_machine import NvmlMachine
 from lane.sandbox import until
 from lane.stage import Stage
 from lane.workload import SHOW, STAY, container, devices, pod, request, template

@@ -13,7 +13,7 @@ import pytest
 
 from lane.agent import Agent
 from lane.cluster import REPOSITORY, Cluster
-from lane.nvml_machine import NvmlMachine
+from lane.machines.nvml_machine import NvmlMachine
 from lane.sandbox import hierarchies, until
 from lane.stage import Stage, results
 from lane.workload import claim, container, devices, pod, request, template

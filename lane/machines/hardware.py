@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from lane.cluster import REPOSITORY
-from lane.nvml_machine import PROFILE, STARTS, NvmlMachine
+from lane.machines.nvml_machine import PROFILE, STARTS, NvmlMachine
 
 PROFILES = REPOSITORY / "dra_driver/hardware/simulated/profiles"
 SIMULATED, NVML = KINDS = ("simulated", "nvml")

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from lane.agent import Agent
-from lane.hardware import SIMULATED, machine
+from lane.machines.hardware import SIMULATED, machine
 from lane.sandbox import until
 from lane.stage import Stage
 from lane.workload import devices, request

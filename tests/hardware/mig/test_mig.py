@@ -12,7 +12,7 @@ from tests.hardware.conftest import Machine, codes
 from tests.support.fake_nvml import Code, a100_40, gb200, h100
 
 MIB = 2**20
-SHARED = Path(os.environ.get("DRA_SHARED", Path(__file__).resolve().parents[3] / "shared"))
+SHARED = Path(os.environ.get("DRA_SHARED", Path(__file__).resolve().parents[4] / "shared"))
 
 
 def test_a_partition_has_its_profile_s_sizes_and_its_placement(machine: Machine) -> None:
