@@ -108,7 +108,7 @@ class RemediationSteps:
         if case.action is RemediationAction.RESET and self._awaits_driver(case):
             return self._await_driver(case)
         if case.action is RemediationAction.RESET and any(gpu.partitions for gpu in gpus):
-            return self.escalated(case, "the GPU has MIG partitions that no claim made, which a reset would remove")
+            return self._await_partitions(case)
         why = self._node.let_go(gpus) or self._used(case) or self._blocked(gpus)
         if not why:
             return case.at(Stage.NVML_LET_GO, self._clock())
@@ -254,6 +254,12 @@ class RemediationSteps:
         if self._clock() - case.stage_at > SETTLED_SECONDS:
             return self.escalated(case, "its peers are drained, but the driver does not say what to do next")
         return case.waiting("the driver to say what to do, now that the GPU's peers are drained")
+
+    def _await_partitions(self, case: RemediationCase) -> RemediationCase:
+        """Wait for partitions that ended claims leave behind; an administrator's stay, and no reset removes them."""
+        if self._clock() - case.stage_at > SETTLED_SECONDS:
+            return self.escalated(case, "the GPU has MIG partitions that no claim made, which a reset would remove")
+        return case.waiting("the GPU's MIG partitions to be removed")
 
     def _closed(self, case: RemediationCase) -> tuple[RemediationCase, str]:
         """Make whatever is ours close the GPU; return the case, and who else has it open."""

@@ -86,3 +86,20 @@ def test_a_charts_values_are_no_sharing_configuration(capsys):
     values = Path(__file__).parents[2] / "deploy/helm/values.yaml"
     assert run(["check-config", str(values)]) == ExitCode.BAD_INPUT
     assert "is not a file that an agent reads" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "used_by", "said"),
+    [
+        ("version: health/v1\nfaults: {thermal: {effect: NoSchedule}}\n", "--health-policy", "thermal: NoSchedule"),
+        ("version: remediation/v1\nactions: {gpu-lost: none}\n", "--remediation-policy", "needs-reset: reset"),
+    ],
+)
+def test_a_policy_is_read_as_the_agent_reads_it(check, text, used_by, said):
+    status, out, _ = check(text)
+    assert (status, used_by in out, said in out) == (ExitCode.OK, True, True)
+
+
+def test_the_mistakes_of_a_policy_are_listed(check):
+    status, _, err = check("version: remediation/v1\nactions: {gpu-lost: reset}\ntries: 0\n")
+    assert (status, "a reset does not cure gpu-lost" in err, "tries" in err) == (ExitCode.BAD_INPUT, True, True)

@@ -90,3 +90,24 @@ def test_an_api_server_that_refuses_gives_no_slot_and_says_why(server, slots):
     with pytest.raises(ApiError, match="403") as caught:
         slots().take("n0")
     assert caught.value.code == "api.forbidden"
+
+
+def test_a_slot_that_is_kept_ends_later_and_one_that_is_given_back_is_free_at_once(server, slots):
+    assert slots().take("n0") == 0.0
+    assert slots(lambda: 1500.0).keep("n0")
+    assert slots(lambda: 2000.0).take("n0") == 0.0, "kept until 2100"
+    for number in (1, 2):
+        slots(lambda: 2000.0).take(f"n{number}")
+    assert slots(lambda: 2000.0).take("n3") == 100.0
+    slots(lambda: 2000.0).give_back("n0")
+    assert slots(lambda: 2000.0).take("n3") == 0.0
+    assert holders(server) == ["n1", "n2", "n3"]
+
+
+def test_a_slot_that_another_holds_or_that_is_over_is_neither_kept_nor_given_back(server, slots):
+    slots().take("n0")
+    slots(lambda: 1601.0).give_back("n0")
+    assert not slots(lambda: 1601.0).keep("n0")
+    assert not slots().keep("n9")
+    slots().give_back("n9")
+    assert "n0" in holders(server)

@@ -269,6 +269,25 @@ def test_what_is_asked_by_hand_is_done(ward):
     ward.turns(Stage.RETURNED)
 
 
+def test_partitions_that_an_administrator_made_keep_a_gpu_from_being_reset(ward):
+    ward.node.change(cut=[ONE])
+    ward.turns(Stage.DRAINED)
+    ward.turn(2)
+    assert ward.case().waits_for == "the GPU's MIG partitions to be removed"
+    ward.clock.now += 300
+    ward.turn()
+    assert ward.case().stage is Stage.ESCALATED
+    assert not ward.node.did("reset")
+
+
+def test_partitions_of_ended_claims_are_waited_for(ward):
+    ward.node.change(cut=[ONE])
+    ward.turns(Stage.DRAINED)
+    ward.turn(2)
+    ward.node.change(cut=[])
+    ward.turns(Stage.RETURNED)
+
+
 def test_a_damaged_journal_is_set_aside(ward):
     ward.turn(3)
     (ward.folder / "remediation.db").write_bytes(b"not a database, and too long to be an empty one" * 40)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from dra_driver.hardware.facts import GpuFacts
+from dra_driver.hardware.facts import GpuFacts, PartitionFacts
 from dra_driver.hardware.nvidia.facts import NvidiaGpu
 from dra_driver.health.fault import Fault, FaultKey, Subject
 from dra_driver.model.errors import HardwareError, Retry
@@ -23,6 +23,12 @@ def gpu(address: str = ONE, **more: object) -> GpuFacts:
 
 def fault(key: FaultKey, value: str = "", address: str = ONE, **more: object) -> Fault:
     return Fault(key, Subject(address), value, 100.0, 200.0, **more)  # type: ignore[arg-type]
+
+
+def partition() -> PartitionFacts:
+    engines = {f"{name}s": 1 for name in ("copy_engine", "decoder", "encoder", "jpeg_engine", "ofa_engine")}
+    place = {"gi_profile_id": 19, "gi_id": 1, "ci_id": 0, "start": 0, "size": 1}
+    return PartitionFacts(uuid="MIG-1", profile="1g.10gb", memory_bytes=1 << 30, multiprocessors=16, **place, **engines)
 
 
 class Clock:
@@ -44,7 +50,7 @@ class FileNode:
         if not path.exists():
             start = {"faults": {ONE: ["needs-reset", "gpu-reset"]}, "gpus": {ONE: f"GPU-{ONE}", TWO: f"GPU-{TWO}"}}
             self.change(**start, log=[], users=[], clients=[], proof="passed", cures=1, slot=0.0, persistence=True)
-            self.change(published=True)
+            self.change(published=True, cut=[])
 
     def change(self, **values: object) -> None:
         state = json.loads(self._path.read_text()) if self._path.exists() else {}
@@ -65,7 +71,11 @@ class FileNode:
 
     def gpus(self) -> tuple[GpuFacts, ...]:
         lost = [address for address, (key, _) in self["faults"].items() if key == "gpu-lost"]
-        return tuple(gpu(one, uuid=uuid, is_lost=one in lost) for one, uuid in sorted(self["gpus"].items()))
+        cut = {one: (partition(),) for one in self["cut"]}
+        return tuple(
+            gpu(one, uuid=uuid, is_lost=one in lost, partitions=cut.get(one, ()))
+            for one, uuid in sorted(self["gpus"].items())
+        )
 
     def faults(self) -> tuple[Fault, ...]:
         return tuple(fault(FaultKey(key), value, address) for address, (key, value) in self["faults"].items())
