@@ -136,7 +136,12 @@ def _show(out: Any, world: World, branches: list[Branch], *, by: str, is_wide: b
     if world.is_unseen("ResourceSlice") and not rows:
         say(out, "What there is is not known, because no ResourceSlice may be read.")
         return
-    if by == "node":
+    if by == "node" and not rows:
+        say(
+            out,
+            "There is no ResourceSlice: no DRA driver has published a device. dra-driver doctor says what is missing.",
+        )
+    elif by == "node":
         show_table(out, "", _NODE_COLUMNS, map(_node_cells, rows if is_wide else compact(rows)))
     else:
         held = namespace_rows if by == "namespace" else class_rows

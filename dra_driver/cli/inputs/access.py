@@ -12,6 +12,7 @@ import click
 
 from dra_driver.cli.inputs.kubeconfig import default_kubeconfig
 from dra_driver.model.errors import UsageError
+from dra_driver.model.names import is_dns_label
 from dra_driver.views.access import ClusterAccess
 
 kubeconfig_option = click.option(
@@ -41,5 +42,7 @@ def access_of(given: Mapping[str, Any]) -> ClusterAccess:
     everywhere, namespace = bool(given.get("everywhere")), given.get("namespace") or ""
     if everywhere and namespace:
         raise UsageError("namespace", "-n and -A were both given: give one of them")
+    if namespace and not is_dns_label(namespace):
+        raise UsageError("namespace", f"-n {namespace!r} is not the name of a namespace", hint="such as team-a")
     kubeconfig = given["kubeconfig"] or default_kubeconfig()
     return ClusterAccess(kubeconfig, given.get("context") or "", namespace, everywhere)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dra_driver.model.errors import InputError
 from dra_driver.views.access import ClusterAccess
 from dra_driver.views.objects.documents import read_documents
 from dra_driver.views.objects.shape_checker import ShapeChecker
@@ -47,9 +48,10 @@ def world_of_files(paths: Sequence[str], lines: ProgressLines = NoProgress) -> W
             refuse_unknown(document, document.wire)
             add_workload(world, document.wire, document.name)
     for wire in world.objects["ResourceClaim"]:
-        default_requests(wire.get("spec") or {})
+        default_requests(wire.get("spec") or {}, f"ResourceClaim {wire['metadata']['name']}")
     for wire in world.objects["ResourceClaimTemplate"]:
-        default_requests((wire.get("spec") or {}).get("spec") or {})
+        title = f"ResourceClaimTemplate {wire['metadata'].get('name')}"
+        default_requests((wire.get("spec") or {}).get("spec") or {}, title)
     return world
 
 
@@ -72,11 +74,21 @@ def world_of_cluster(
         api.close()
 
 
-def default_requests(spec: Mapping[str, Any]) -> None:
-    """Set the defaults that the API server would set in a hand-written claim."""
+def default_requests(spec: Mapping[str, Any], title: str) -> None:
+    """Set the defaults that the API server would set in a hand-written claim.
+
+    Raises: InputError("input.object") for a count that it refuses.
+    Source: Kubernetes, pkg/apis/resource/v1/defaults.go (a count of 0 becomes 1) and pkg/apis/resource/validation.
+    """
     for request in (spec.get("devices") or {}).get("requests") or ():
         for one in [request.get("exactly"), *(request.get("firstAvailable") or ())]:
-            if one is not None:
-                one.setdefault("allocationMode", "ExactCount")
-                if one["allocationMode"] == "ExactCount":
-                    one.setdefault("count", 1)
+            if one is None:
+                continue
+            one["allocationMode"] = one.get("allocationMode") or "ExactCount"
+            count = one.get("count") or 0
+            if one["allocationMode"] == "ExactCount":
+                one["count"] = count or 1
+            if count < 0 or (count and one["allocationMode"] == "All"):
+                why = "must be greater than zero" if count < 0 else "must not be given with allocationMode: All"
+                where = f"{title}: request {request.get('name')}"
+                raise InputError("object", f"{where}: count {count} {why}; the API server refuses it")

@@ -211,7 +211,7 @@ def _arrive(what: Any, number: int, world: World, folder: Path) -> TimelineEvent
     for name in names:
         devices = {key: what[key] for key in ("requests", "constraints", "config") if key in what}
         spec: Wire = {"devices": devices}
-        default_requests(spec)
+        default_requests(spec, f"timeline entry {number}")
         claim = {"metadata": {"name": name, "namespace": "default"}, "spec": spec}
         jobs.append(Job(name, (claim,)))
     return TimelineEvent("arrive", what["name"] if count == 1 else f"{what['name']} ({count})", jobs=tuple(jobs))

@@ -51,6 +51,22 @@ def test_a_fleet_of_no_or_too_many_nodes_is_refused(count, claims, capsys):
     assert "with a count from 1 to 100,000" in capsys.readouterr().err
 
 
+def test_a_count_of_0_is_the_one_that_the_api_server_makes_of_it(tmp_path, capsys):
+    (tmp_path / "claim.yaml").write_text(CLAIM.format(name="c", count=0))
+    assert run(["explain", "-f", str(tmp_path / "claim.yaml"), "--fleet", "l40s"]) == ExitCode.OK
+    assert "fits on l40s-1: gpu-0000-38-00-0 for gpu" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["explain", "simulate"])
+@pytest.mark.parametrize(("count", "why"), [("-1", "greater than zero"), ("2, allocationMode: All", "not be given")])
+def test_a_count_that_the_api_server_refuses_is_bad_input(command, count, why, tmp_path, capsys):
+    (tmp_path / "claim.yaml").write_text(CLAIM.format(name="c", count=count))
+    assert run([command, "-f", str(tmp_path / "claim.yaml"), "--fleet", "l40s"]) == ExitCode.BAD_INPUT
+    err = capsys.readouterr().err
+    assert "ResourceClaim c: request gpu: count" in err
+    assert why in err
+
+
 def test_explain_of_something_unknown_is_bad_input(claims, capsys):
     assert run(["explain", "claim", "none", "-f", claims, "--fleet", "dgx-h100"]) == ExitCode.BAD_INPUT
 

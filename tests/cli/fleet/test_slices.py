@@ -143,3 +143,17 @@ def test_a_fleet_in_which_every_node_differs_fits_on_two_screens(tmp_path, capsy
     path.write_text(yaml.safe_dump_all(objects))
     run(["slices", "-f", str(path)])
     assert len(capsys.readouterr().out.splitlines()) <= LINES_OF_TWO_SCREENS * 2.5  # a hundred rows of their own
+
+
+def test_where_nothing_is_published_that_is_said(tmp_path, capsys):
+    (tmp_path / "none.yaml").write_text("kind: List\napiVersion: v1\nitems: []\n")
+    assert run(["slices", "-f", str(tmp_path / "none.yaml")]) == 0
+    out = capsys.readouterr().out
+    assert "There is no ResourceSlice: no DRA driver has published a device." in out
+    assert "0 nodes, 0 GPUs" in out
+
+
+@pytest.mark.parametrize("name", ["UPPER CASE", "a/../b", "x" * 64])
+def test_what_can_not_be_a_namespace_is_refused(name, capsys):
+    assert run(["claims", "-n", name]) == 2
+    assert "is not the name of a namespace" in capsys.readouterr().err
