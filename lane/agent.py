@@ -170,10 +170,11 @@ class Agent:
     def ledger_rows(self) -> list[tuple[Any, ...]]:
         """Return every row of the ledger that refers to a claim, from all of its tables but one.
 
-        Spans say for how long claims were prepared: they outlive their claims until that is added up.
+        Spans say for how long claims were prepared: they outlive their claims until that is added up. Other stores of
+        the agent keep what is known of GPUs, not of claims.
         """
         rows: list[tuple[Any, ...]] = []
-        for file in sorted(self.data.glob("*.db")):
+        for file in self.data.glob("ledger.db"):
             with sqlite3.connect(f"file:{file}?mode=ro", uri=True) as ledger:
                 names = [row[0] for row in ledger.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
                 for name in names:
