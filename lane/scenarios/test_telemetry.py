@@ -1,0 +1,148 @@
+"""Labels of measurements on a real cluster: whose each series is, at every step of what pods and claims go through."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lane.agent import Agent
+from lane.sandbox import until
+from lane.stage import Stage
+from lane.workload import claim, container, devices, pod, request, template
+from tests.support.metering_scenes import Sample, samples
+
+SOON = 20.0
+WHOLE, SHARED, CUT = "0000:01:00.0", "0000:02:00.0", "0000:03:00.0"
+RULES = """\
+version: rules/v1
+rules:
+  - match: {devices: ["gpu-0000-02-*"]}
+    replicas: 4
+    sharing: {strategy: TimeSlicing, timeSlicingConfig: {interval: Short}}
+"""
+MEASURED = {
+    "temperatureC": 41, "powerW": "312.5", "gpuPercent": 80, "memoryUsedBytes": 8 << 30, "graphicsRatio": "0.5",
+    "instance": {"memoryUsedBytes": 1 << 30, "graphicsRatio": "0.25"},
+}  # fmt: skip
+
+
+@pytest.fixture
+def agent(start_agent: Callable[..., Agent], tmp_path: Path) -> Agent:
+    """The agent of a machine with a whole GPU, one that is shared and one that is cut, all of them measured."""
+    mig = [{"profile": "3g.40gb", "start": 0}, {"profile": "1g.10gb", "start": 4}]
+    gpus = [{"pci": WHOLE}, {"pci": SHARED}, {"pci": CUT, "mig": mig}]
+    defaults = {"model": "h100-sxm5-80gb", "metering": MEASURED}
+    profile = {"about": "measured", "driverVersion": "580.126.20", "gpuDefaults": defaults, "gpus": gpus}
+    (tmp_path / "profile.yaml").write_text(json.dumps(profile))
+    (tmp_path / "rules.yaml").write_text(RULES)
+    flags = ["--telemetry", "full", "--telemetry-interval", "1", "--sharing-config", str(tmp_path / "rules.yaml")]
+    started = start_agent(hardware=f"simulated:{tmp_path}/profile.yaml", flags=flags)
+    started.published()
+    return started
+
+
+def shown(agent: Agent, name: str, **labels: str) -> list[Sample]:
+    """Return the samples of a name that have these labels."""
+    found = [one for one in samples(agent.ask("/metrics").encode()) if one.name == name]
+    return [one for one in found if labels.items() <= one.labels.items()]
+
+
+def owners(found: list[Sample]) -> set[tuple[str, str, str]]:
+    """Return whose series are: claim, pod and container."""
+    return {tuple(one.labels.get(label, "") for label in ("dra_claim_name", "pod", "container")) for one in found}
+
+
+def await_owners(agent: Agent, name: str, wanted: set[tuple[str, str, str]], **labels: str) -> list[Sample]:
+    until(f"{name} is of {sorted(wanted)}", lambda: owners(shown(agent, name, **labels)) == wanted, SOON)
+    return shown(agent, name, **labels)
+
+
+def uuid_of(agent: Agent, address: str) -> str:
+    """Return the UUID that an address has in every series."""
+    bus = f"00000000:{address[5:].upper()}"
+    return shown(agent, "DCGM_FI_DEV_GPU_TEMP", pci_bus_id=bus)[0].labels["UUID"]
+
+
+def test_a_gpu_s_series_follow_pods_that_come_and_go_under_one_claim_and_claims_under_one_name(
+    agent: Agent, stage: Stage
+) -> None:
+    uuid = uuid_of(agent, WHOLE)
+    power = "DCGM_FI_DEV_POWER_USAGE"
+    assert owners(shown(agent, power, UUID=uuid)) == {("", "", "")}
+    only = f'device.attributes["resource.kubernetes.io"].pciBusID == "{WHOLE}"'
+    spec = devices(request("gpu", selector=only))
+    uids = []
+    stage.create(claim(stage.namespace, "train", spec))
+    for name in ("first", "second"):  # the claim stays, its pods change
+        stage.create(pod(stage.namespace, name, container("main", "gpu"), claims={"gpu": "train"}))
+        uid = stage.running(name)["metadata"]["uid"]
+        (one,) = await_owners(agent, power, {("train", name, "main")}, UUID=uuid)
+        assert (one.value, one.labels["pod_uid"], one.labels["namespace"]) == (312.5, uid, stage.namespace)
+        uids.append(one.labels["dra_claim_uid"])
+        stage.delete_pod(name)
+        await_owners(agent, power, {("", "", "")}, UUID=uuid)
+    assert len(set(uids)) == 1
+    hours = sum(one.value for one in shown(agent, "dra_allocated_seconds_total", namespace=stage.namespace))
+    stage.cluster.api.delete("ResourceClaim", "train", stage.namespace)
+    until("the claim is gone", lambda: not stage.cluster.api.list("ResourceClaim", namespace=stage.namespace), SOON)
+    stage.create(claim(stage.namespace, "train", spec))  # another claim of the same name
+    stage.create(pod(stage.namespace, "first", container("main", "gpu"), claims={"gpu": "train"}))
+    stage.running("first")
+    (one,) = await_owners(agent, power, {("train", "first", "main")}, UUID=uuid)
+    assert one.labels["dra_claim_uid"] not in uids
+    total = sum(one.value for one in shown(agent, "dra_allocated_seconds_total", namespace=stage.namespace))
+    assert total >= hours > 0
+
+
+def test_two_claims_on_one_gpu_have_a_line_each_and_what_can_t_be_told_apart_stands_once(
+    agent: Agent, stage: Stage
+) -> None:
+    uuid = uuid_of(agent, SHARED)
+    stage.create(template(stage.namespace, "share", devices(request("share", "gpu-share.nvidia.com"))))
+    for name in ("one", "two"):
+        stage.create(pod(stage.namespace, name, container("main", "share"), templates={"share": "share"}))
+        stage.running(name)
+    found = until(
+        "both have a line",
+        lambda: [f for f in [shown(agent, "dra_claim_device_info", UUID=uuid)] if len(f) == 2] or None,
+        SOON,
+    )[0]
+    assert {one.labels["pod"] for one in found} == {"one", "two"}
+    assert len({one.labels["dra_claim_uid"] for one in found}) == 2
+    assert len({(one.labels["dra_device_name"], one.labels.get("dra_share_id", "")) for one in found}) == 2
+    assert owners(shown(agent, "DCGM_FI_DEV_POWER_USAGE", UUID=uuid)) == {("", "", "")}
+    used = shown(agent, "DCGM_FI_DEV_FB_USED", UUID=uuid)
+    assert sum(one.value for one in used) == 8192, "the parts of the claims and the rest are the device's value"
+    stage.delete_pod("one")
+    await_owners(agent, "DCGM_FI_DEV_POWER_USAGE", {tuple(_only(agent, "two"))}, UUID=uuid)
+
+
+def _only(agent: Agent, name: str) -> tuple[str, str, str]:
+    (one,) = [one for one in shown(agent, "dra_claim_device_info") if one.labels.get("pod") == name]
+    return one.labels["dra_claim_name"], name, "main"
+
+
+def test_partitions_have_the_labels_of_their_own_claims_and_the_gpu_has_none(agent: Agent, stage: Stage) -> None:
+    uuid = uuid_of(agent, CUT)
+    for name, profile in (("large", "3g.40gb"), ("small", "1g.10gb")):
+        only = f'device.attributes["gpu.nvidia.com"].profile == "{profile}"'
+        stage.create(claim(stage.namespace, name, devices(request("part", "mig.nvidia.com", only))))
+        stage.create(pod(stage.namespace, name, container("main", "part"), claims={"part": name}))
+        stage.running(name)
+    for name, profile in (("large", "3g.40gb"), ("small", "1g.10gb")):
+        (one,) = await_owners(
+            agent, "DCGM_FI_PROF_GR_ENGINE_ACTIVE", {(name, name, "main")}, UUID=uuid, GPU_I_PROFILE=profile
+        )
+        assert (one.value, one.labels["dra_mig_profile"]) == (0.25, profile)
+    (power,) = shown(agent, "DCGM_FI_DEV_POWER_USAGE", UUID=uuid)
+    assert owners([power]) == {("", "", "")}
+    parts = {one.labels["profile"]: one.value for one in shown(agent, "dra_gpu_part")}
+    assert parts["3g.40gb"] == 0.5
+    stage.delete_pod("small")
+    await_owners(agent, "DCGM_FI_PROF_GR_ENGINE_ACTIVE", {("", "", "")}, UUID=uuid, GPU_I_PROFILE="1g.10gb")
+    await_owners(
+        agent, "DCGM_FI_PROF_GR_ENGINE_ACTIVE", {("large", "large", "main")}, UUID=uuid, GPU_I_PROFILE="3g.40gb"
+    )
