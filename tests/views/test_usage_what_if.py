@@ -4,7 +4,7 @@ import pytest
 
 from dra_driver.views.fleet.profile_nodes import FleetOffer
 from dra_driver.views.usage.advice import SizeAdvice
-from dra_driver.views.usage.what_if import ClusterState, what_if
+from dra_driver.views.usage.what_if import UsageState, what_if
 from dra_driver.views.worlds.simulated_nodes import add_profiles
 from dra_driver.views.worlds.world import World
 from tests.support.usage_week import H100
@@ -42,7 +42,7 @@ def advice(name, profile):
 
 
 def tried(slices, claims, *sizes):
-    return what_if(sizes, ClusterState(slices, claims, "1.36", DRIVER))
+    return what_if(sizes, UsageState(slices, claims, "1.36", DRIVER))
 
 
 def test_seven_small_claims_on_seven_gpus_fit_on_one_and_six_fall_free(slices, gpus):

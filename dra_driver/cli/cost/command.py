@@ -102,13 +102,13 @@ def _nodes(given: dict[str, Any]) -> dict[str, NodeKind]:
 def _what_if(report: UsageReport, given: dict[str, Any]) -> WhatIf:
     """Return what the advice would free in the cluster. Raises: DriverError."""
     from dra_driver.views.fleet.cluster import Cluster
-    from dra_driver.views.usage.what_if import ClusterState, what_if
+    from dra_driver.views.usage.what_if import UsageState, what_if
 
     access = access_of({**given, "namespace": "", "everywhere": True})
     cluster = Cluster(access)
     driver = next((claim.driver for claim in report.counted.claims), "")
     try:
-        state = ClusterState(cluster.slices(), cluster.claims(), cluster.kubernetes(), driver)
+        state = UsageState(cluster.slices(), cluster.claims(), cluster.kubernetes(), driver)
     finally:
         cluster.close()
     for one in unseen_sentences(access.unseen):

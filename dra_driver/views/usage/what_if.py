@@ -30,7 +30,7 @@ class WhatIf:
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterState:
+class UsageState:
     """Slices and claims as wire objects, and the version whose allocator decides."""
 
     slices: Sequence[Wire]
@@ -39,7 +39,7 @@ class ClusterState:
     driver: str
 
 
-def what_if(sizes: Sequence[SizeAdvice], state: ClusterState) -> WhatIf:
+def what_if(sizes: Sequence[SizeAdvice], state: UsageState) -> WhatIf:
     """Return what the advice would free in a cluster."""
     gpus = _gpus_of_devices(state)
     wanted = {one.uid: one.profile for one in sizes if one.profile}
@@ -91,7 +91,7 @@ def _class(driver: str) -> Wire:
     }
 
 
-def _gpus_of_devices(state: ClusterState) -> dict[tuple[str, str], Gpu]:
+def _gpus_of_devices(state: UsageState) -> dict[tuple[str, str], Gpu]:
     return {
         (pool, str(device.get("name"))): (pool, uuid)
         for one in state.slices
