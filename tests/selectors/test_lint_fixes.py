@@ -200,5 +200,6 @@ def test_the_expressions_make_every_rule_with_a_fix_offer_one():
         "refused",
         "deprecated-name",
         "two-drivers",
+        "unknown-before-launch",
     }
     assert offered == set(RULES) - without
