@@ -16,6 +16,8 @@ settings.load_profile("any machine")
 # Hypothesis may spend five minutes on making a failing example small. A timeout in that time would end the process
 # (pytest-xdist calls it a crash) before the example is shown.
 SHRINKING = 420  # seconds
+# Tests that fork run in processes that have gRPC servers: its handlers write into what the forked program says.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 os.environ.pop("COLUMNS", None)  # pytest-xdist sets it in its processes, and output is as wide as it says
 
 

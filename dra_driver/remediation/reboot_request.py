@@ -1,7 +1,7 @@
 """RebootRequest: a file that asks for a reboot of this machine; who reboots reads it, and the agent never does it.
 
-In: a reason. Out: a file whose first line has the id of this boot, so that a request of an earlier boot means nothing:
-`grep -qsf /proc/sys/kernel/random/boot_id FILE` says whether one stands. A file that somebody else wrote is left alone.
+In: a reason. Out: a file whose first line has the id of this boot, so that a request of an earlier boot means nothing;
+docs/health.md has the command that says whether one stands. A file that somebody else wrote is left alone.
 The path is one on the host, which an agent in a container reaches through the root of the host's first process. Links
 on the way are followed as the host would.
 Source: kured, --reboot-sentinel and --reboot-sentinel-command.

@@ -150,6 +150,7 @@ def test_a_start_asks_little_whatever_the_cluster_holds(here):
     here.kubelet.wait_registered(NVIDIA_DRIVER)
     selector = f"spec.nodeName={NODE},spec.driver={NVIDIA_DRIVER}"
     soon(lambda: any(what == "watch" for _, _, what in asked(here)), "a watch")
+    soon(lambda: any(path == "/version" for _, path, _ in asked(here)), "the version")
     requests = asked(here)
     assert sorted(set(requests)) == sorted(
         {

@@ -183,8 +183,14 @@ def test_an_object_that_is_not_built_as_its_kind_is_told_as_a_fault_and_no_event
 
     with ScriptedServer(script) as server:
         api, options = scripted_watch(server)
-        faults = []
-        follower = follow(api, check=check_slice, wait=lambda _: faults.append(follower.watch.fault), **options)
+        faults, is_made = [], threading.Event()
+
+        def wait(_):  # in the follower's thread, which runs before its name is known here
+            is_made.wait(10)
+            faults.append(follower.watch.fault)
+
+        follower = follow(api, check=check_slice, wait=wait, **options)
+        is_made.set()
         assert follower.next(Listed).objects == ()
         follower.next(Connected)
     assert "ResourceSlice.metadata" in str(faults[0])

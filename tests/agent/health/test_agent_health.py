@@ -42,6 +42,13 @@ def versions(here):
             for s in here.api.items(SLICES)}  # fmt: skip
 
 
+def is_whole(here):
+    """Return whether every slice of the newest pool is there."""
+    pools = [s["spec"]["pool"] for s in here.api.items(SLICES)]
+    newest = [p for p in pools if p["generation"] == max(p["generation"] for p in pools)]
+    return bool(newest) and len(newest) == newest[0]["resourceSliceCount"]
+
+
 class Machine:
     """Two H100s behind the fake library that report their health, and agents that look at them."""
 
@@ -94,6 +101,7 @@ def watched(machine):
         return calls.count("nvmlDeviceGetFieldValues") >= 2 and "nvmlEventSetWait_v2" in calls[-50:]
 
     until(is_watched, "both GPUs read")
+    until(lambda: is_whole(machine.here), "every slice written")
 
 
 pytestmark = pytest.mark.gcc
