@@ -208,6 +208,8 @@ class NodeAgent:
     def tidy(self) -> int:
         """Check other software on the node, remove sockets of instances that died, and partition GPUs as declared."""
         self._parts.neighbours.look()
+        if self._parts.offer.claim_ended():  # the kubelet may still have told of a claim when it was unprepared
+            self._parts.publisher.look()
         return self._parts.server.tidy() + self._apply_geometry() + self._destroy_abandoned()
 
     def _publish(self) -> None:
