@@ -58,6 +58,12 @@ def names(agent: Agent) -> set[str]:
     return set(agent.devices())
 
 
+def reasons(stage: Stage) -> set[str]:
+    """Return the reasons of the Events about the node."""
+    events = stage.cluster.api.list("Event", "default", fieldSelector="involvedObject.name=node-1")
+    return {event["reason"] for event in events}
+
+
 def start_user(stage: Stage, name: str) -> None:
     stage.create(workload.pod(stage.namespace, name, workload.container("main", "gpu"), templates={"gpu": "one"}))
 
@@ -74,11 +80,10 @@ def test_nvidias_driver_is_left_alone_while_it_lives_and_taken_over_from_with_ru
 
     # Beside the other driver nothing is published or deleted, and the kubelet goes on calling the other one.
     agent = start_agent(flags=STATIC)
-    assert 'dra_driver_problems{code="node.namesake"} 1.0' in agent.ask("/metrics")
-    assert 'dra_driver_problems{code="node.foreign-claim"} 2.0' in agent.ask("/metrics")
+    for problem in ('{code="node.namesake"} 1.0', '{code="node.foreign-claim"} 2.0'):
+        until(problem, lambda told=problem: f"dra_driver_problems{told}" in agent.ask("/metrics"), 20)
     assert [found["metadata"]["name"] for found in agent.slices()] == ["node-1-other"]
-    events = stage.cluster.api.list("Event", "default", fieldSelector="involvedObject.name=node-1")
-    assert "AnotherDriverRegistered" in {event["reason"] for event in events}
+    until("an Event", lambda: "AnotherDriverRegistered" in reasons(stage), 20)
     other.run("on-free", foreign_name(free))
     stage.delete_pod("on-free")
     for file in other.node.cdi.glob("*.yaml"):  # as the other driver itself would
