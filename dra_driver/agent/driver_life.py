@@ -66,7 +66,9 @@ class DriverLife:
         """Return why the driver is not ready; nothing while it has nothing to do."""
         if self.error is not None:
             return (f"cannot start: {self.error}",)
-        return self.agent.unready() if self.agent is not None else ()
+        if self.agent is not None:
+            return self.agent.unready()
+        return () if self.is_idle else ("it is starting",)
 
     def _run(self) -> None:
         try:

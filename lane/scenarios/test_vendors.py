@@ -13,7 +13,7 @@ from lane.cluster import REPOSITORY, Cluster
 from lane.sandbox import until
 from lane.stage import Stage, results
 from lane.workload import container, devices, pod, request, template
-from tests.agent.support.mixed_node import MixedNode
+from tests.support.mixed_node import MixedNode
 
 DRIVERS = ("gpu.nvidia.com", "gpu.amd.com", "gpu.intel.com")
 POLICY = REPOSITORY / "deploy/manifests/admission-policy.yaml"

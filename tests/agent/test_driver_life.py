@@ -1,0 +1,19 @@
+"""One driver of the process: it is ready once it works or has nothing to do, and not before."""
+
+from dra_driver.agent.driver_life import DriverLife
+from dra_driver.agent.options import options_of
+from dra_driver.model.flags import FLAGS, resolve
+from tests.support.waiting import until
+
+
+def test_a_driver_that_has_only_begun_is_not_ready(tmp_path):
+    (tmp_path / "sys/bus/pci/devices").mkdir(parents=True)
+    places = {"sysfs_root": str(tmp_path / "sys"), "proc_root": str(tmp_path), "dev_root": str(tmp_path)}
+    folders = {"kubelet_plugins_directory_path": str(tmp_path), "nvidia_driver_root": str(tmp_path)}
+    given = {"node_name": "n1", "hardware": "nvidia", **places, **folders}
+    life = DriverLife(options_of(resolve(given, {}, FLAGS)), changed=lambda: None)
+    assert life.problems() == ("it is starting",), "a roll-out would go on to the next node"
+    life.start()
+    until(lambda: life.is_idle, timeout_s=10, what="nothing to do")
+    assert life.problems() == ()
+    life.end()
