@@ -10,7 +10,7 @@ import pytest
 from dra_driver.agent.reports.claim_status import AT_ONCE, REFUSED_SECONDS, ClaimStatus
 from dra_driver.embedded.api.kinds import CLAIMS
 from dra_driver.embedded.kubelet.plugin_calls import Plugin, Registrar
-from dra_driver.model.errors import ApiError
+from dra_driver.model.errors import ApiError, Retry
 from dra_driver.model.taints import DeviceTaint, TaintEffect
 from dra_driver.plugin._proto.k8s.dra.v1 import api_pb2 as v1
 from dra_driver.plugin.node_identity import NodeIdentity
@@ -177,12 +177,53 @@ def test_a_server_that_takes_no_status_is_left_alone_for_an_hour(rig, server, ho
 
 def test_a_server_that_fails_is_asked_again(rig, server):
     rig.now_prepare("a", WHOLE)
-    server.refusal = ApiError("unreachable", "no")
+    server.refusal = ApiError("unreachable", "no", retry=Retry.NOW)
     status = writer(rig, server)
     with pytest.raises(ApiError):
         status.write_all()
     server.refusal = None
     status.write_all()
+    assert len(server.patches) == 1
+
+
+def test_what_has_not_changed_is_not_looked_at_again(rig, server):
+    rig.now_prepare("a", WHOLE)
+    status = writer(rig, server)
+    status.write_all()
+    read, looks = rig.store.read, []
+    rig.store.read = lambda file: looks.append(file) or read(file)
+    status.write_all()
+    assert looks == [], "each Prepare of a node would read the files of all its claims"
+    rig.look()
+    status.health_changed({WHOLE: (SICK,)})
+    status.write_all()
+    assert len(looks) == 1
+
+
+def test_a_claim_that_the_server_refuses_keeps_no_other_from_being_written(rig, server):
+    rig.now_prepare("a", WHOLE)
+    rig.now_prepare("b", OTHER)
+    request = server.request
+
+    def refuse(method: str, path: str, **more: object) -> dict:
+        if "claim-a" in path:
+            raise ApiError("invalid", "no", status=422)
+        return request(method, path, **more)
+
+    server.request = refuse
+    writer(rig, server).write_all()
+    assert [body["metadata"]["name"] for body in server.patches] == ["claim-b"]
+
+
+def test_claims_that_are_prepared_in_a_burst_are_written_together(rig, server):
+    clock = Clock()
+    status = writer(rig, server, clock=clock)
+    assert status._turn() > 1
+    rig.now_prepare("a", WHOLE)
+    assert status._turn() == 1.0, "a second has not gone by"
+    assert server.patches == []
+    clock.now += 1
+    status._turn()
     assert len(server.patches) == 1
 
 

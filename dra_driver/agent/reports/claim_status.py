@@ -12,15 +12,15 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from dra_driver.cdi.store import CdiStore
 from dra_driver.claims.device_status import DeviceStatus, KnownDevice, applied_statuses, own_entries
-from dra_driver.inventory.offering import CurrentInventory
+from dra_driver.inventory.offering import CurrentInventory, Inventory
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.paths import RESOURCE_GROUP, claim_path
-from dra_driver.model.errors import ApiError, DriverError
+from dra_driver.model.errors import ApiError, DriverError, Retry
 from dra_driver.model.names import replicated_name
 from dra_driver.model.sharing import strategy_of
 from dra_driver.model.taints import DeviceTaints
@@ -36,6 +36,7 @@ from dra_driver.telemetry.loop import Loop
 log = logging.getLogger(__name__)
 
 INTERVAL_SECONDS = 60.0
+APART_SECONDS = 1.0
 FAULT_SECONDS = 15.0
 REFUSED_SECONDS = 3600.0  # until a server that keeps no status, or forbids it, is asked again
 AT_ONCE = 50  # claims of one turn, so that a restart with many claims does not flood the server
@@ -43,6 +44,24 @@ AT_ONCE = 50  # claims of one turn, so that a restart with many claims does not 
 MANAGER = "dra-driver {}"
 _APPLY = "application/apply-patch+yaml"
 _FORBIDDEN, _GONE, _CHANGED = 403, 404, 409
+
+
+@dataclass(frozen=True, slots=True)
+class _Grounds:
+    """What the statuses of a claim are derived from. The inventory and the taints are replaced, never changed."""
+
+    record: ClaimRecord
+    inventory: Inventory
+    taints: DeviceTaints | None
+
+    def is_same(self, before: _Grounds | None) -> bool:
+        """Return whether nothing has changed since."""
+        return (
+            before is not None
+            and self.inventory is before.inventory
+            and self.taints is before.taints
+            and self.record == before.record
+        )
 
 
 class ClaimStatus:
@@ -64,6 +83,8 @@ class ClaimStatus:
         self._taints: DeviceTaints | None = {} if is_health_watched else None
         self._names = DriverCdiNames(node.driver)
         self._written: dict[str, tuple[DeviceStatus, ...]] = {}  # by the claim's UID
+        self._looked_at: dict[str, _Grounds] = {}  # what the written statuses were derived from, by the claim's UID
+        self._next = float("-inf")
         self._rests_until = float("-inf")
         self._loop = Loop("claim-status", self._turn, failure="status of claims not written", fault_s=FAULT_SECONDS)
 
@@ -101,16 +122,27 @@ class ClaimStatus:
         return max(0, len(todo) - AT_ONCE)
 
     def _turn(self) -> float:
-        return 1.0 if self.write_all() else INTERVAL_SECONDS
+        """Write at most once in `APART_SECONDS`, however many claims are prepared meanwhile."""
+        wait_s = self._next - self._clock()
+        if wait_s > 0:
+            return wait_s
+        self._next = self._clock() + APART_SECONDS
+        return APART_SECONDS if self.write_all() else INTERVAL_SECONDS
 
     def _changed(self) -> Iterator[tuple[str, tuple[ClaimRecord, tuple[DeviceStatus, ...]]]]:
         """Yield the claims whose status differs from what was written, and forget those that have ended."""
         records = self._ledger.records()
         known = {record.uid for record in records}
         self._written = {uid: statuses for uid, statuses in self._written.items() if uid in known}
+        self._looked_at = {uid: grounds for uid, grounds in self._looked_at.items() if uid in known}
+        inventory, taints = self._inventory.current, self._taints
         for record in records:
             if record.state != ClaimState.PREPARED or not record.name or record.boot_id != self._node.boot_id:
                 continue
+            grounds = _Grounds(record, inventory, taints)
+            if record.uid in self._written and grounds.is_same(self._looked_at.get(record.uid)):
+                continue
+            self._looked_at[record.uid] = grounds
             try:
                 statuses = tuple(self._statuses(record))
             except DriverError as error:
@@ -168,9 +200,12 @@ class ClaimStatus:
         """Return whether to go on after a refusal. Raises: ApiError for one that may pass."""
         if error.status in {_GONE, _CHANGED}:
             return True
-        if error.status != _FORBIDDEN:
-            raise error
         extra = fields(claim=record.full_name, code=error.code, err=str(error))
+        if error.status != _FORBIDDEN:
+            if error.retry is not Retry.NEVER:
+                raise error
+            log.warning("status of a claim refused", extra=extra)  # a fault of this claim alone
+            return True
         log.warning("the status of claims may not be written: is claimStatus on in the chart?", extra=extra)
         return False
 
