@@ -105,7 +105,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine
         gpu.heal()
     made.write()
     for hardware in made.made:
-        while (session := hardware._session) and session.has_calls_in_flight():
+        while (session := hardware._use.session) and session.has_calls_in_flight():
             time.sleep(0.01)  # a call that hung goes on now, and must not be counted in the next test's log
         hardware.close()
 

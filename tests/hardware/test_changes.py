@@ -136,7 +136,7 @@ def test_a_library_that_is_installed_late_is_found_without_a_restart(machine: Ma
 def test_a_driver_that_can_t_be_used_yet_is_tried_again(
     machine: Machine, code: Code, problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dra_driver.hardware.nvidia.hardware.RETRY_S", 0.2)
+    monkeypatch.setattr("dra_driver.hardware.nvidia.discovery.RETRY_S", 0.2)
     machine.add(h100("0000:65:00.0", 0))
     machine.state.init = code
     machine.write()

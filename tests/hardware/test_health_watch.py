@@ -124,7 +124,7 @@ def test_the_library_is_released_while_it_is_watched(watching):
     held = watching.state.path.with_name("held")
     held.touch()
     watching.hardware.close()
-    assert watching.hardware._leaving == []
+    assert watching.hardware._use.leaving == []
     watching.hardware.discover()
     watching.vitals.clear()
     watching.until(lambda: len(watching.vitals) == 2)

@@ -147,7 +147,7 @@ def test_a_hanging_call_leaves_the_readings_as_they_are_and_the_report_at_hand(m
     metering.await_rounds(2)
     one.hang("nvmlDeviceGetFieldValues")
     metering.machine.write()
-    eventually(lambda: metering.hardware._session.watch._worker.waits_for()[0] == "nvmlDeviceGetFieldValues")
+    eventually(lambda: metering.hardware._use.session.watch._worker.waits_for()[0] == "nvmlDeviceGetFieldValues")
     before = metering.hardware.meter_report()
     assert metering.values(one)[Measure.TEMPERATURE_C] == 54
     one.heal()
@@ -196,10 +196,10 @@ def test_health_and_metering_share_one_session_and_one_thread_and_closing_lets_t
     metering.machine.write()
     metering.hardware.watch_health(lambda: None, log_position=-1)
     metering.hardware.discover()
-    watch = metering.hardware._session.watch
+    watch = metering.hardware._use.session.watch
     metering.begin()
     metering.await_rounds(1)
-    assert metering.hardware._session.watch is watch
+    assert metering.hardware._use.session.watch is watch
     assert metering.machine.calls("nvmlInitWithFlags") == 1
     assert [thread.name for thread in threading.enumerate()].count("health") == 1
     metering.hardware.close()
@@ -220,5 +220,5 @@ def test_metering_goes_on_when_health_ends_and_nothing_runs_when_both_have(meter
         pass
     metering.await_rounds(3)
     metering.hardware.end_metering()
-    assert metering.hardware._session.watch.end(5)
+    assert metering.hardware._use.session.watch.end(5)
     assert metering.hardware.meter_report().readings == ()

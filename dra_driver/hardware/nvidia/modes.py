@@ -21,9 +21,9 @@ from dra_driver.hardware.facts import GpuFacts
 from dra_driver.hardware.nvidia import library
 from dra_driver.hardware.nvidia.edits.driver_files import BINARY_FOLDERS, find_program
 from dra_driver.hardware.nvidia.edits.driver_root import DriverRoot
+from dra_driver.hardware.nvidia.gpu_calls import GpuCalls
 from dra_driver.hardware.nvidia.nvml import UNLIMITED, Nvml
 from dra_driver.hardware.nvidia.nvml_mig import Handle, NvmlFault
-from dra_driver.hardware.nvidia.partitioning import Partitioning
 from dra_driver.hardware.port import Roots
 from dra_driver.model.errors import HardwareError, Retry
 from dra_driver.model.sharing import ComputeMode, Interval, SharedDevice
@@ -39,11 +39,11 @@ _OUTPUT_MOST = 300  # how many characters of the program's output an error quote
 
 
 class Modes:
-    """Modes of one node's devices; `partitioning` lets a GPU's worker make library calls."""
+    """Modes of one node's devices; `calls` are made by the GPU's worker."""
 
-    def __init__(self, roots: Roots, partitioning: Partitioning) -> None:
+    def __init__(self, roots: Roots, calls: GpuCalls) -> None:
         self._roots = roots
-        self._partitioning = partitioning
+        self._calls = calls
 
     def compute_mode(self, device: SharedDevice, deadline_s: float) -> ComputeMode:
         """Return the compute mode (port.Shareable)."""
@@ -56,10 +56,10 @@ class Modes:
     def time_slice(self, device: SharedDevice, deadline_s: float) -> Interval | None:
         """Return the time slice, or None where nvidia-smi does not report it."""
         try:
-            told = self._run(device, ("-l",), deadline_s)
+            output = self._run(device, ("-l",), deadline_s)
         except HardwareError:
             return None
-        found = _INTERVAL.search(told)
+        found = _INTERVAL.search(output)
         return Interval(found[1].capitalize()) if found else None
 
     def set_time_slice(self, device: SharedDevice, interval: Interval, deadline_s: float) -> None:
@@ -87,7 +87,7 @@ class Modes:
         def on_handle(nvml: Nvml, handle: Handle, _: GpuFacts) -> T:
             return work(nvml, nvml.by_uuid(device.mig_uuid) if device.mig_uuid else handle)
 
-        return self._partitioning.ask(gpu, on_handle, time.monotonic() + deadline_s)
+        return self._calls.ask(gpu, on_handle, time.monotonic() + deadline_s)
 
     def _run(self, device: SharedDevice, arguments: tuple[str, ...], deadline_s: float) -> str:
         """Run nvidia-smi on one GPU and return its output."""

@@ -2,52 +2,35 @@
 
 In: what a caller wants of one GPU. Out: that, done by the GPU's worker, or a HardwareError that explains what prevents
 it. Calls for one GPU wait for each other; nothing else waits. An operation on something that is in use is repeated
-until the deadline, and the worker is free in between. A call that outlasts its deadline goes on, and a caller that
-repeats it finds its result. Of the facts that a caller passes only UUID and PCI address matter, which a caller still
-knows after a restart.
+until the deadline, and the worker is free in between. A caller that repeats a call which outlasted its deadline finds
+its result.
 """
 
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
 from dra_driver.hardware.facts import GpuFacts, MigProfile, PartitionFacts
+from dra_driver.hardware.nvidia.gpu_calls import GpuCalls, Work
 from dra_driver.hardware.nvidia.instances import MigOff, Removal, SharedInstance, make_partition
 from dra_driver.hardware.nvidia.mig import MigReading, mig_devices, read_partitions
 from dra_driver.hardware.nvidia.nvml import Nvml
 from dra_driver.hardware.nvidia.nvml_mig import Handle, NvmlFault
-from dra_driver.hardware.nvidia.session import GpuWorker, NvmlSession
-from dra_driver.hardware.nvidia.worker import WorkerEnded
 from dra_driver.model.errors import HardwareError, Retry
 
 T = TypeVar("T")
-Work = Callable[[Nvml, Handle, GpuFacts], T]  # called with the library, the GPU's handle, and its facts as last read
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
 _TAKE_BACK_S = 1.0
 
 
 class Partitioning:
-    """Changes to the MIG mode and the partitions of GPUs.
+    """Changes to the MIG mode and the partitions of GPUs, made by `calls`."""
 
-    `session` returns the library in use, None while it is not open; `is_gone` returns, without the library, whether a
-    GPU was taken out. While `returned` is not set the library will be opened again soon, and calls wait for that.
-    """
-
-    def __init__(
-        self,
-        session: Callable[[], NvmlSession | None],
-        is_gone: Callable[[GpuFacts], bool],
-        overdue_s: float,
-        returned: threading.Event,
-    ) -> None:
-        self._session, self._returned = session, returned
-        self._is_gone = is_gone
-        self._overdue_s = overdue_s
+    def __init__(self, calls: GpuCalls) -> None:
+        self._calls = calls
 
     def create(self, gpu: GpuFacts, profile: MigProfile, start: int, deadline_s: float) -> PartitionFacts:
         """Return a partition, created now unless it exists (port.Partitionable)."""
@@ -83,20 +66,20 @@ class Partitioning:
         except HardwareError:
             # the caller needs the original refusal, not a failure to take the change back
             with contextlib.suppress(HardwareError, NvmlFault):
-                self.ask(gpu, change.take_back, time.monotonic() + _TAKE_BACK_S)
+                self._calls.ask(gpu, change.take_back, time.monotonic() + _TAKE_BACK_S)
             raise
 
     def mode(self, gpu: GpuFacts, deadline_s: float) -> bool:
         """Return whether MIG mode is on."""
         try:
-            return self.ask(gpu, lambda nvml, handle, _: nvml.mig_mode(handle)[0], time.monotonic() + deadline_s)
+            return self._calls.ask(gpu, lambda nvml, handle, _: nvml.mig_mode(handle)[0], time.monotonic() + deadline_s)
         except NvmlFault as fault:
             raise _refusal(fault, f"MIG mode of GPU {gpu.pci_address}") from fault
 
     def read(self, gpu: GpuFacts, deadline_s: float) -> MigReading:
         """Return which MIG devices and other instances exist on a GPU."""
-        self._returned.wait(deadline_s)
-        worker, _ = self._find(gpu)
+        self._calls.await_library(deadline_s)
+        worker, _ = self._calls.find(gpu)
 
         def read(nvml: Nvml, handle: Handle, known: GpuFacts) -> MigReading:
             if not nvml.mig_mode(handle)[0]:
@@ -106,7 +89,7 @@ class Partitioning:
             return read_partitions(nvml, handle, profiles, subject=subject, gpu_memory_bytes=memory_bytes)
 
         try:
-            return self.ask(gpu, read, time.monotonic() + deadline_s)
+            return self._calls.ask(gpu, read, time.monotonic() + deadline_s)
         except NvmlFault as fault:
             raise _refusal(fault, f"partitions of GPU {gpu.pci_address}") from fault
 
@@ -115,7 +98,7 @@ class Partitioning:
         pause_s, refused = _FIRST_PAUSE_S, None
         while True:
             try:
-                return self.ask(gpu, work, end)
+                return self._calls.ask(gpu, work, end)
             except NvmlFault as fault:
                 if fault.name != "IN_USE":
                     raise _refusal(fault, what) from fault
@@ -127,58 +110,6 @@ class Partitioning:
                 raise _in_use(in_use, what, refused) from refused
             time.sleep(pause_s)
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
-
-    def ask(self, gpu: GpuFacts, work: Work[T], end: float) -> T:
-        """Return the result of `work`, done by the GPU's worker before `end` (monotonic seconds).
-
-        Raises: NvmlFault, HardwareError.
-        """
-        self._returned.wait(max(0.0, end - time.monotonic()))
-        worker, known = self._find(gpu)
-        job = worker.worker.submit(lambda: work(worker.nvml, worker.find(gpu.uuid), known))
-        if worker.is_overdue(self._overdue_s) or not job.wait(end - time.monotonic()):
-            job.drop()
-            call = worker.worker.waits_for()[0]
-            raise HardwareError(
-                "not-answering", f"GPU {gpu.pci_address} does not answer {call or 'in time'}", retry=Retry.LATER
-            )
-        try:
-            return job.take()
-        except WorkerEnded as ended:
-            raise _not_open(gpu) from ended
-
-    def _find(self, gpu: GpuFacts) -> tuple[GpuWorker, GpuFacts]:
-        """Return the GPU's worker, and its facts as last read.
-
-        Raises: HardwareError; "hardware.gpu-lost" only where that is certain, because the GPU's partitions are then
-        gone too.
-        """
-        session = self._session()
-        if session is None:
-            raise _lost(gpu) if self._is_gone(gpu) else _not_open(gpu)
-        readings = [(worker, worker.last) for worker in session.gpus]
-        for worker, last in readings:
-            if last is None or last.address != gpu.pci_address:
-                continue
-            if last.facts is not None and last.facts.uuid == gpu.uuid:
-                return worker, last.facts
-            if last.facts is None and not last.is_lost:
-                raise HardwareError("not-answering", f"GPU {gpu.pci_address} can't be read", retry=Retry.LATER)
-            break
-        else:
-            if not readings or any(last is None or last.address is None for _, last in readings):
-                raise HardwareError("not-answering", f"GPU {gpu.pci_address} has not answered", retry=Retry.LATER)
-        raise _lost(gpu)
-
-
-def _lost(gpu: GpuFacts) -> HardwareError:
-    return HardwareError("gpu-lost", f"GPU {gpu.pci_address} ({gpu.uuid}) is lost", retry=Retry.LATER)
-
-
-def _not_open(gpu: GpuFacts) -> HardwareError:
-    return HardwareError(
-        "no-library", f"GPU {gpu.pci_address} is not known to the driver at the moment", retry=Retry.LATER
-    )
 
 
 @dataclass(slots=True)

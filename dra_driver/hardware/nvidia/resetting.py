@@ -16,8 +16,8 @@ from pathlib import Path
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.hardware.nvidia.edits.driver_files import BINARY_FOLDERS, find_program
 from dra_driver.hardware.nvidia.edits.driver_root import DriverRoot
+from dra_driver.hardware.nvidia.gpu_calls import GpuCalls
 from dra_driver.hardware.nvidia.nvml_mig import NvmlFault
-from dra_driver.hardware.nvidia.partitioning import Partitioning
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.programs import run_program
 from dra_driver.model.errors import HardwareError, Retry
@@ -49,22 +49,22 @@ def reset_gpus(roots: Roots, gpus: Sequence[GpuFacts], timeout_s: float) -> None
         raise HardwareError("reset-failed", f"{PROGRAM} --gpu-reset said: {said}", retry=Retry.LATER)
 
 
-def persistence(partitioning: Partitioning, gpu: GpuFacts, deadline_s: float) -> bool | None:
+def persistence(calls: GpuCalls, gpu: GpuFacts, deadline_s: float) -> bool | None:
     """Return whether a GPU is in persistence mode; None where it reports none. Raises: HardwareError."""
     end = time.monotonic() + deadline_s
     try:
-        return partitioning.ask(gpu, lambda nvml, handle, _: nvml.persistence_mode(handle), end)
+        return calls.ask(gpu, lambda nvml, handle, _: nvml.persistence_mode(handle), end)
     except NvmlFault as fault:
         if fault.is_absent:
             return None
         raise HardwareError("persistence-failed", f"GPU {gpu.pci_address}: {fault}", retry=Retry.LATER) from fault
 
 
-def set_persistence(partitioning: Partitioning, gpu: GpuFacts, deadline_s: float, *, enabled: bool) -> None:
+def set_persistence(calls: GpuCalls, gpu: GpuFacts, deadline_s: float, *, enabled: bool) -> None:
     """Switch persistence mode. Raises: HardwareError."""
     end = time.monotonic() + deadline_s
     try:
-        partitioning.ask(gpu, lambda nvml, handle, _: nvml.set_persistence_mode(handle, enabled=enabled), end)
+        calls.ask(gpu, lambda nvml, handle, _: nvml.set_persistence_mode(handle, enabled=enabled), end)
     except NvmlFault as fault:
         raise HardwareError("persistence-failed", f"GPU {gpu.pci_address}: {fault}", retry=Retry.LATER) from fault
 
