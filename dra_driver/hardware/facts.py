@@ -107,6 +107,16 @@ class GpuFacts:
     limits_memory: bool = False  # whether the driver can limit how much of this GPU's memory a cgroup gets
 
     @property
+    def part_number(self) -> int | None:
+        """Return which of its GPU's parts this is, None for a whole GPU or all of its parts together.
+
+        >>> GpuFacts("u", "0000:05:00.0", 0, None, part="cpx-3").part_number
+        3
+        """
+        number = self.part.rpartition("-")[2]
+        return int(number) if number.isdecimal() and not self.parts else None
+
+    @property
     def is_reset_with_peers(self) -> bool:
         """Return whether the device can only be reset together with those that it is linked to (`Resettable`)."""
         return False

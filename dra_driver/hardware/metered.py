@@ -10,6 +10,9 @@ import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+Values = Mapping[str, float]
+"""Quantities: those of `Measure`, and what only one vendor measures, by a name that the vendor's folder defines."""
+
 
 class Measure(enum.StrEnum):
     """What can be measured. A ratio is between 0 and 1; a total counts since the driver was loaded."""
@@ -91,12 +94,13 @@ class ProcessUse:
 class Reading:
     """What was measured at one moment on one GPU, or on one of its GPU instances.
 
+    `gi_id` is the id of the instance, or `GpuFacts.part_number` where the hardware itself divides its GPUs.
     `processes` is None where nobody asked for them or the driver does not list them.
     """
 
     gpu: str
     at: float
-    values: Mapping[Measure, float]
+    values: Values
     gi_id: int | None = None
     processes: tuple[ProcessUse, ...] | None = None
 

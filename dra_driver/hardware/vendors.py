@@ -10,11 +10,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from dra_driver.hardware.facts import Facts, GpuFacts
 from dra_driver.hardware.port import Hardware, Roots
 from dra_driver.hardware.published import Published
 from dra_driver.model.vendors import registered
+
+if TYPE_CHECKING:
+    from dra_driver.hardware.metric_names import MetricNames
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,7 @@ class Vendor:
     ability's protocol. `gpu` is the type of its facts. `rows` are the names that its devices are published with, in the
     domain of its driver. While a device plugin with the signs of `device_plugin` serves its devices, none is offered.
     `labels` returns the labels of a node with such GPUs; it is None where nobody expects any.
+    `metric_names` returns the names of its own exporter, which its readings are published under (`port.Metered`).
     `generated_classes` are the files below deviceclasses/ that `make docs` writes; more may stand there by hand.
     `is_shareable` tells whether rules for sharing may mean its devices.
     """
@@ -69,6 +74,7 @@ class Vendor:
     device_plugin: DevicePluginSigns
     generated_classes: tuple[VendorClass, ...] = ()
     labels: Callable[[Facts, Roots], Mapping[str, str]] | None = None
+    metric_names: Callable[[], MetricNames] | None = None
     is_shareable: bool = False
 
 

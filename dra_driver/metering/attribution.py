@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from dra_driver.hardware.metered import Measure, ProcessUse
+from dra_driver.hardware.metered import Measure, ProcessUse, Values
 from dra_driver.metering.holders import Holder
 
 _POD = re.compile(r"pod([0-9a-fA-F]{8}(?:[-_][0-9a-fA-F]{4}){3}[-_][0-9a-fA-F]{12})")
@@ -28,10 +28,14 @@ class HolderUse:
     sm_percent: float | None
 
     @property
-    def values(self) -> dict[Measure, float]:
+    def values(self) -> Values:
         """Return what is known as quantities."""
-        found = {Measure.MEMORY_USED_BYTES: self.memory_bytes, Measure.GPU_PERCENT: self.sm_percent}
-        return {quantity: value for quantity, value in found.items() if value is not None}
+        known: dict[str, float] = {}
+        if self.memory_bytes is not None:
+            known[Measure.MEMORY_USED_BYTES] = self.memory_bytes
+        if self.sm_percent is not None:
+            known[Measure.GPU_PERCENT] = self.sm_percent
+        return known
 
 
 def pod_of_process(pid: int, proc: Path) -> str:

@@ -37,8 +37,8 @@ NONE = UsageTotal()
 class Billing:
     """The totals of one node. For one thread."""
 
-    def __init__(self, spans: ClaimSpans, pool: str) -> None:
-        self._spans, self._pool = spans, pool
+    def __init__(self, spans: ClaimSpans, driver: str, pool: str) -> None:
+        self._spans, self._driver, self._pool = spans, driver, pool
         self._charges: dict[int, tuple[Charge, ...]] = {}
         self._parts: dict[tuple[str, str], float] = {}
         self._saved: dict[tuple[str, ...], UsageTotal] = {}
@@ -84,6 +84,7 @@ class Billing:
         """Yield the totals."""
         of_claims = {UsageKey(*key[1:]): total for key, total in sorted(self._shown.items()) if key[0] == _OF_CLAIMS}
         measured = {key: total for key, total in of_claims.items() if total.measured}
+        of_driver = ("dra_driver_name", self._driver)
         for head, rows in (
             (ALLOCATED, {key: total.allocated for key, total in of_claims.items()}),
             (BUSY, {key: total.busy for key, total in measured.items()}),
@@ -92,7 +93,7 @@ class Billing:
             if rows:
                 yield from head.lines()
                 yield from (
-                    sample_line(head.name, labels_text(zip(UsageKey._fields, k, strict=True)), v)
+                    sample_line(head.name, labels_text((*zip(UsageKey._fields, k, strict=True), of_driver)), v)
                     for k, v in rows.items()
                 )
         if self._parts:
@@ -135,7 +136,7 @@ class Billing:
         if before is None or not 0 < now - before <= LONGEST_GAP_SECONDS:
             return
         free: dict[str, float] = defaultdict(float)
-        for gpu in gpus_of(inventory):
+        for gpu in {one.pci_address: one for one in gpus_of(inventory)}.values():  # one for all parts of a divided GPU
             free[gpu.product_name or ""] += now - before
         for span in spans:
             overlap = min(now, span.ended or now) - max(before, span.began)

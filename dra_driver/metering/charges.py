@@ -54,11 +54,11 @@ def charges_of(namespace: str, allocation: Wire, inventory: Inventory) -> Iterat
             continue
         weight = _weight(device, dict(held.consumed), inventory)
         key = UsageKey(namespace, device_class, device.gpu.product_name or "", _profile(device))
-        yield Charge(key, name, share_id, weight, weight * _gpu_part(device), is_known=True)
+        yield Charge(key, name, share_id, weight, weight * _gpu_part(device, inventory), is_known=True)
 
 
 def _profile(device: Device) -> str:
-    profile = WHOLE
+    profile = device.gpu.part.rpartition("-")[0] if device.gpu.part_number is not None else WHOLE
     if device.partition is not None:
         profile = device.partition.profile
     elif device.cut is not None:
@@ -86,8 +86,15 @@ def _part(amount: Any, capacity: int) -> float:
         return 0.0
 
 
-def _gpu_part(device: Device) -> float:
-    """Return which part of its GPU a device is: the larger of its parts of memory slices and compute slices."""
+def _gpu_part(device: Device, inventory: Inventory) -> float:
+    """Return which part of its GPU a device is: the larger of its parts of memory slices and compute slices.
+
+    The parts of a GPU that the hardware itself divides are equal.
+    """
+    if device.gpu.part_number is not None:
+        address = device.gpu.pci_address
+        siblings = {one.gpu.part_number for one in inventory.by_name.values() if one.gpu.pci_address == address}
+        return 1.0 / len(siblings - {None})
     if device.cut is not None:
         return _of_slices(device.gpu, device.cut.profile.gi_profile_id, device.cut.profile.memory_bytes)
     if device.partition is not None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from dra_driver.claims.allocated import devices_of_record, pod_names_of_record
+from dra_driver.hardware.facts import GpuFacts
 from dra_driver.inventory.device import Device
 from dra_driver.inventory.offering import Inventory
 from dra_driver.plugin.ledger.record import ClaimRecord, ClaimState
@@ -17,7 +18,7 @@ from dra_driver.plugin.node_claims.claim_results import ClaimName
 from dra_driver.plugin.node_claims.pod_resources import ClaimUser
 
 Subject = tuple[str, int | None]
-"""A GPU by PCI address, and the id of one of its GPU instances or None."""
+"""A GPU by PCI address, and the id of one of its GPU instances, the number of one of its parts, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +72,18 @@ def subject_of(device: Device | None) -> Subject | None:
     if device is None:
         return None
     if device.partition is None and device.cut is None:
-        return device.gpu.pci_address, None
+        return subject_of_gpu(device.gpu)
     if device.partition is not None:
         return device.gpu.pci_address, device.partition.gi_id
     cut = device.cut
     here = (one.gi_id for one in device.gpu.partitions if cut is not None and cut.is_at(one))
     gi_id = next(here, None)
     return None if gi_id is None else (device.gpu.pci_address, gi_id)
+
+
+def subject_of_gpu(gpu: GpuFacts) -> Subject:
+    """Return the subject that a GPU is, or a part of one that the hardware itself divides."""
+    return gpu.pci_address, gpu.part_number
 
 
 def _of_record(record: ClaimRecord, users: tuple[ClaimUser, ...]) -> Iterator[Holder]:

@@ -22,7 +22,7 @@ from dra_driver.metering.claim_tally import ClaimTallies
 from dra_driver.metering.holders import Holder, Subject, holders_of
 from dra_driver.metering.measured import Intervals
 from dra_driver.metering.own_series import Ages, claim_lines, xid_lines
-from dra_driver.metering.selection import DEFAULT, Selection
+from dra_driver.metering.selection import Selection
 from dra_driver.metering.series import Scene, lines_of
 from dra_driver.metering.subjects import LabelStyle, gpus_of
 from dra_driver.model.errors import DriverError, LedgerError, NodeError
@@ -43,11 +43,11 @@ class MeterSettings:
     """How a node is metered. Without `has_common_names` only this driver's own series are published."""
 
     style: LabelStyle
+    selection: Selection
     pool: str = ""
     beat_s: float = 10.0
     with_profiling: bool = False
     has_common_names: bool = True
-    selection: Selection = DEFAULT
     repeats_gpu: bool = False
     proc: Path = Path("/proc")
 
@@ -76,7 +76,8 @@ class NodeMeter:
         self._is_kubelet_silent = False
         ledger.keeps_spans = True
         self._intervals = Intervals(settings.beat_s, settings.proc)
-        self._billing, self._tallies = Billing(ledger.spans, settings.pool), ClaimTallies(settings.pool)
+        self._billing = Billing(ledger.spans, settings.style.driver, settings.pool)
+        self._tallies = ClaimTallies(settings.pool)
         self._is_billing = False
         self._page: tuple[bytes, Ages | None] = (b"", None)
 

@@ -1,4 +1,4 @@
-"""Selection: which names are published, from a counters file of the common exporter.
+"""Selection: which of a vendor's names are published, from a counters file of the common exporter.
 
 In: a CSV file, one line for each field: name, type, meaning. Out: names with the type and meaning that the file gives
 them, and the fields that become labels. Fields that are not known here are listed, not guessed. Source: dcgm-exporter's
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dra_driver.metering.names import BY_NAME, DRIVER_VERSION, LABELS, NAMES, MetricName
+from dra_driver.hardware.metric_names import MetricName, MetricNames
 from dra_driver.model.errors import InputError
 from dra_driver.telemetry.exposition import FamilyHead, SampleKind
 
@@ -29,11 +29,13 @@ class Selection:
     unknown: tuple[str, ...] = ()
 
 
-DEFAULT = Selection(tuple(name for name in NAMES if name.is_default), (DRIVER_VERSION,))
+def usual_selection(known: MetricNames) -> Selection:
+    """Return what is published of a vendor's names where nothing is selected."""
+    return Selection(tuple(name for name in known.names if name.is_default), known.default_fields)
 
 
-def read_selection(path: Path) -> Selection:
-    """Return what a counters file selects.
+def read_selection(path: Path, known: MetricNames) -> Selection:
+    """Return what a counters file selects of a vendor's names.
 
     Raises: InputError("input.counters") for a file that can't be read, or a line that is not one of such a file.
     """
@@ -45,14 +47,15 @@ def read_selection(path: Path) -> Selection:
         raise InputError("counters", f"the counters file {path} can't be read: {fault}") from fault
     if len(content) > MOST_BYTES:
         raise InputError("counters", f"the counters file {path} has more than {MOST_BYTES} bytes")
+    by_name = {one.head.name: one for one in known.names}
     names: dict[str, MetricName] = {}
     labels: dict[str, None] = {}
     unknown: dict[str, None] = {}
     for name, kind, meaning in _rows(path, text):
-        if kind == _LABEL and name in LABELS:
+        if kind == _LABEL and name in known.fields:
             labels[name] = None
-        elif name in BY_NAME and kind in (SampleKind.GAUGE, SampleKind.COUNTER):
-            names[name] = replace(BY_NAME[name], head=FamilyHead(name, SampleKind(kind), meaning))
+        elif name in by_name and kind in (SampleKind.GAUGE, SampleKind.COUNTER):
+            names[name] = replace(by_name[name], head=FamilyHead(name, SampleKind(kind), meaning))
         else:
             unknown[name] = None
     return Selection(tuple(names.values()), tuple(labels), tuple(unknown))

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts
-from dra_driver.hardware.metered import Measure, MeterReport, Reading
+from dra_driver.hardware.metered import MeterReport, Reading
+from dra_driver.hardware.metric_names import MetricName
 from dra_driver.metering.attribution import uses_of
 from dra_driver.metering.holders import Holder, Subject
-from dra_driver.metering.names import XID_ERRORS, MetricName
 from dra_driver.metering.subjects import LabelStyle, labels_of_holder, labels_of_subjects, partitions_of, text_of
 from dra_driver.telemetry.exposition import sample_line
 
@@ -42,9 +42,9 @@ class SubjectSeries:
     """The series of one subject: its values, and those of each of its claims where it has several."""
 
     labels: str
-    values: dict[Measure, float]
+    values: dict[str, float]
     last_xid: int | None
-    parts: list[tuple[str, Mapping[Measure, float]]] = field(default_factory=list)
+    parts: list[tuple[str, Mapping[str, float]]] = field(default_factory=list)
 
 
 def lines_of(names: Iterable[MetricName], scene: Scene) -> Iterator[str]:
@@ -58,11 +58,11 @@ def lines_of(names: Iterable[MetricName], scene: Scene) -> Iterator[str]:
 
 
 def _samples(name: MetricName, subject: SubjectSeries) -> Iterator[str]:
-    if name.head.name == XID_ERRORS:
+    if name.quantity is None:
         if subject.last_xid is not None:
             yield sample_line(name.head.name, subject.labels, float(subject.last_xid))
         return
-    if name.quantity is None or name.quantity not in subject.values:
+    if name.quantity not in subject.values:
         return
     parts = [(labels, values[name.quantity]) for labels, values in subject.parts if name.quantity in values]
     left = max(0.0, subject.values[name.quantity] - sum(value for _, value in parts))
@@ -78,13 +78,13 @@ def _subjects(scene: Scene) -> Iterator[SubjectSeries]:
     for reading in scene.report.readings:
         if (reading.gpu, reading.gi_id) in heads:
             by_gpu.setdefault(reading.gpu, {})[reading.gpu, reading.gi_id] = reading
-    for gpu in scene.gpus:
-        readings = by_gpu.get(gpu.pci_address, {})
+    for address in dict.fromkeys(gpu.pci_address for gpu in scene.gpus):
+        readings = by_gpu.get(address, {})
         for subject, values in _shared_out(readings, repeats_gpu=scene.repeats_gpu).items():
             yield _of_subject(scene, readings[subject], values, heads[subject], partitions.get(subject))
 
 
-def _shared_out(readings: Mapping[Subject, Reading], *, repeats_gpu: bool) -> dict[Subject, dict[Measure, float]]:
+def _shared_out(readings: Mapping[Subject, Reading], *, repeats_gpu: bool) -> dict[Subject, dict[str, float]]:
     """Return the values of each subject of one GPU, without those that another one repeats."""
     values = {subject: dict(reading.values) for subject, reading in readings.items()}
     whole = next((subject for subject in values if subject[1] is None), None)
@@ -101,7 +101,7 @@ def _shared_out(readings: Mapping[Subject, Reading], *, repeats_gpu: bool) -> di
 def _of_subject(
     scene: Scene,
     reading: Reading,
-    values: dict[Measure, float],
+    values: dict[str, float],
     head: tuple[tuple[str, str], ...],
     partition: PartitionFacts | None,
 ) -> SubjectSeries:

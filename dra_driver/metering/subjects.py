@@ -1,22 +1,19 @@
 """Subjects: the labels that say which GPU or GPU instance a series is about, and who has it.
 
-In: facts of GPUs, holders. Out: label texts. The names and their order are those of the common exporter; those that
-begin with `dra_` say which claim it is.
+In: facts of GPUs, holders. Out: label texts. The names of a GPU's labels and their order are those of its vendor's
+exporter; those that begin with `dra_` say which claim it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts
-from dra_driver.hardware.nvidia.facts import NvidiaGpu
+from dra_driver.hardware.metric_names import MetricNames, Pairs
 from dra_driver.inventory.offering import Inventory
-from dra_driver.metering.holders import Holder, Subject
-from dra_driver.metering.names import DRIVER_VERSION
+from dra_driver.metering.holders import Holder, Subject, subject_of_gpu
 from dra_driver.telemetry.exposition import labels_text
-
-Pairs = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,27 +22,33 @@ class LabelStyle:
 
     node: str
     driver: str
+    names: MetricNames
     hostname_label: str = "Hostname"
-    fields: tuple[str, ...] = (DRIVER_VERSION,)
+    fields: tuple[str, ...] = ()
 
 
 def gpus_of(inventory: Inventory) -> tuple[GpuFacts, ...]:
-    """Return this node's GPUs in the order of their PCI addresses, which is that of the library's indices."""
+    """Return this node's GPUs in the order of their PCI addresses, which is that of the library's indices.
+
+    A GPU that the hardware itself divides comes as all of its parts together, followed by each of them.
+    """
     devices = (*inventory.offering.every(), *inventory.hidden)
-    found = {device.gpu.pci_address: device.gpu for device in devices}
-    return tuple(found[address] for address in sorted(found))
+    found = {subject_of_gpu(device.gpu): device.gpu for device in devices}
+    return tuple(found[address, number] for address, number in sorted(found, key=_order))
 
 
 def labels_of_subjects(gpus: Iterable[GpuFacts], style: LabelStyle, driver_version: str) -> dict[Subject, Pairs]:
-    """Return the labels of each GPU, and of each of its GPU instances."""
+    """Return the labels of each GPU, and of each of its GPU instances or parts."""
     found: dict[Subject, Pairs] = {}
-    for index, gpu in enumerate(gpus):
-        head = _head(index, gpu)
+    index = 0
+    for gpu in gpus:
+        head = style.names.gpu_labels(index, gpu)
         tail = ((style.hostname_label, style.node), *_fields(gpu, style, driver_version))
-        found[gpu.pci_address, None] = (*head, *tail)
+        found[subject_of_gpu(gpu)] = (*head, *tail)
         for partition in gpu.partitions:
-            instance = (("GPU_I_PROFILE", partition.profile), ("GPU_I_ID", str(partition.gi_id)))
+            instance = style.names.instance_labels(partition)
             found.setdefault((gpu.pci_address, partition.gi_id), (*head, *instance, *tail))
+        index += not gpu.parts  # all parts together have the index of the first one
     return found
 
 
@@ -86,31 +89,9 @@ def text_of(*parts: Pairs) -> str:
     return labels_text(pair for part in parts for pair in part)
 
 
-def _head(index: int, gpu: GpuFacts) -> Pairs:
-    return (
-        ("gpu", str(index)),
-        ("UUID", gpu.uuid),
-        ("pci_bus_id", _bus_id(gpu.pci_address)),
-        ("device", f"nvidia{gpu.minor}"),
-        ("modelName", gpu.product_name or ""),
-    )
+def _order(subject: Subject) -> tuple[str, int]:
+    return subject[0], -1 if subject[1] is None else subject[1]
 
 
-def _bus_id(address: str) -> str:
-    """Return a PCI address as the library writes it.
-
-    >>> _bus_id("0000:ab:00.0")
-    '00000000:AB:00.0'
-    """
-    domain, _, rest = address.partition(":")
-    return f"{domain.rjust(8, '0')}:{rest}".upper()
-
-
-def _fields(gpu: GpuFacts, style: LabelStyle, driver_version: str) -> Iterator[tuple[str, str]]:
-    values = {
-        DRIVER_VERSION: driver_version,
-        "DCGM_FI_DEV_BRAND": (gpu.brand if isinstance(gpu, NvidiaGpu) else None) or "",
-        "DCGM_FI_DEV_SERIAL": gpu.serial or "",
-        "DCGM_FI_DEV_VBIOS_VERSION": gpu.vbios_version or "",
-    }
-    return ((name, values[name]) for name in style.fields)
+def _fields(gpu: GpuFacts, style: LabelStyle, driver_version: str) -> Pairs:
+    return tuple((name, style.names.fields[name](gpu, driver_version)) for name in style.fields)

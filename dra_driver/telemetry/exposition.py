@@ -10,6 +10,8 @@ import enum
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+_HEAD = b"\n# HELP "
+
 
 class SampleKind(enum.StrEnum):
     """The types of families that are written here."""
@@ -51,6 +53,20 @@ def sample_line(name: str, labels: str, value: float) -> str:
     """
     number = str(int(value)) if value.is_integer() else repr(value)
     return f"{name}{{{labels}}} {number}" if labels else f"{name} {number}"
+
+
+def join_families(texts: Iterable[bytes]) -> bytes:
+    """Return several texts as one in which each family stands once, as the format demands.
+
+    The texts are those of `FamilyHead.lines` and `sample_line`: the samples of a family follow its head. The head is
+    that of the first text that has the family.
+    """
+    joined: dict[bytes, list[bytes]] = {}
+    for text in texts:
+        for block in (b"\n" + text.rstrip(b"\n")).split(_HEAD)[1:]:  # not the words within a line
+            pieces = joined.setdefault(block.partition(b" ")[0], [])
+            pieces.append(block.split(b"\n", 2)[2] if pieces else _HEAD[1:] + block)
+    return b"".join(piece + b"\n" for pieces in joined.values() for piece in pieces)
 
 
 def _escaped(value: str) -> str:

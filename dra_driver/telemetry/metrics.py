@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from dra_driver.telemetry.exposition import join_families
+
 PREFIX = "dra_driver"
 # In seconds. Preparing a whole GPU takes 1 to 3 ms; the kubelet gives up after 45 s.
 BUCKETS = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.25, 1.0, 5.0, 15.0, 45.0)
@@ -84,7 +86,7 @@ def render_together(metrics: Mapping[str, Metrics]) -> bytes:
     """Return the metrics of several drivers, by name, as one text; a label `driver` tells them apart."""
     registry = CollectorRegistry()
     registry.register(_Together(metrics))
-    return generate_latest(registry) + b"".join(one.text() for one in metrics.values())
+    return generate_latest(registry) + join_families(one.text() for one in metrics.values())
 
 
 class _Together:

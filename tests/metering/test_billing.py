@@ -34,7 +34,7 @@ class Node:
     def start(self):
         self.ledger = Ledger(self.path, boot_id="boot")
         self.ledger.keeps_spans = True
-        self.billing = Billing(self.ledger.spans, "node-1/gpu.nvidia.com")
+        self.billing = Billing(self.ledger.spans, "gpu.nvidia.com", "node-1/gpu.nvidia.com")
         self.billing.begin(self.now)
         self.tallies = ClaimTallies("node-1/gpu.nvidia.com")
         self.turn()
@@ -84,7 +84,7 @@ def test_a_thousand_claims_of_five_seconds_add_up_whenever_it_is_looked(node):
     assert node.total("dra_allocated_seconds_total") == pytest.approx(5000.0, rel=1e-9)
     assert node.total("dra_unclaimed_seconds_total") == pytest.approx(7 * 5000.0, rel=1e-9)
     assert node.shown("dra_allocated_seconds_total") == {
-        ("team", "gpu.nvidia.com", GPUS[0].product_name, "gpu"): pytest.approx(5000.0)
+        ("team", "gpu.nvidia.com", GPUS[0].product_name, "gpu", "gpu.nvidia.com"): pytest.approx(5000.0)
     }
     assert node.ledger.spans.every() == ()
 

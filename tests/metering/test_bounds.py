@@ -6,9 +6,8 @@ from dra_driver.hardware.metered import Measure, ProcessUse
 from dra_driver.hardware.simulated.hardware import facts_of
 from dra_driver.hardware.simulated.profile import load_profile
 from dra_driver.metering.own_series import claim_lines
-from dra_driver.metering.selection import DEFAULT
 from dra_driver.metering.series import lines_of
-from tests.support.metering_scenes import Made, holder, samples
+from tests.support.metering_scenes import USUAL, Made, holder, samples
 
 OF_INSTANCE = (
     Measure.MEMORY_FREE_BYTES, Measure.MEMORY_USED_BYTES, Measure.MEMORY_RESERVED_BYTES, Measure.GRAPHICS_RATIO,
@@ -25,7 +24,7 @@ def node(folder, *, parts):
 
 
 def count(made):
-    return len(samples([*lines_of(DEFAULT.names, made.scene()), *claim_lines(made.scene())]))
+    return len(samples([*lines_of(USUAL.names, made.scene()), *claim_lines(made.scene())]))
 
 
 def test_eight_gpus_in_use_have_at_most_300_series(tmp_path):

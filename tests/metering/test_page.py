@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from dra_driver.hardware.nvidia.metering.dcgm_names import NAMES
 from dra_driver.hardware.simulated.profile import load_profile
-from dra_driver.metering.names import NAMES
 from dra_driver.metering.own_series import AGE, CLAIM_DEVICE, XIDS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "telemetry.md").read_text()

@@ -2,7 +2,8 @@
 
 import pytest
 
-from dra_driver.metering.selection import DEFAULT, read_selection
+from dra_driver.hardware.nvidia.metering.dcgm_names import DCGM_NAMES
+from dra_driver.metering.selection import read_selection, usual_selection
 from dra_driver.model.errors import InputError
 
 FILE = """# Format,,
@@ -22,7 +23,7 @@ DCGM_EXP_XID_ERRORS_COUNT, gauge, Window
 def test_a_counters_file_selects_names_types_meanings_and_labels(tmp_path):
     path = tmp_path / "counters.csv"
     path.write_text(FILE)
-    found = read_selection(path)
+    found = read_selection(path, DCGM_NAMES)
     assert [(one.head.name, one.head.kind, one.head.meaning) for one in found.names] == [
         ("DCGM_FI_DEV_GPU_TEMP", "gauge", "Temperature (in C)."),
         ("DCGM_FI_DEV_DEC_UTIL", "gauge", "Decoder, and more"),
@@ -37,7 +38,7 @@ def test_a_line_that_is_none_of_such_a_file_is_refused_with_its_number(tmp_path,
     path = tmp_path / "counters.csv"
     path.write_text(f"# first\n{line}\n")
     with pytest.raises(InputError, match="line 2") as fault:
-        read_selection(path)
+        read_selection(path, DCGM_NAMES)
     assert len(str(fault.value)) < 1000
 
 
@@ -46,10 +47,10 @@ def test_a_file_that_is_no_text_or_too_long_is_refused(tmp_path, content):
     path = tmp_path / "counters.csv"
     path.write_bytes(content)
     with pytest.raises(InputError):
-        read_selection(path)
+        read_selection(path, DCGM_NAMES)
     with pytest.raises(InputError):
-        read_selection(tmp_path / "missing.csv")
+        read_selection(tmp_path / "missing.csv", DCGM_NAMES)
 
 
 def test_without_a_file_the_usual_names_are_published():
-    assert len(DEFAULT.names) == 25
+    assert len(usual_selection(DCGM_NAMES).names) == 25

@@ -5,15 +5,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dra_driver.hardware.metered import Measure, MeterReport, Reading
+from dra_driver.hardware.nvidia.metering.dcgm_names import DCGM_NAMES
 from dra_driver.hardware.simulated.hardware import facts_of
 from dra_driver.hardware.simulated.profile import load_profile
 from dra_driver.metering.holders import Holder
-from dra_driver.metering.selection import DEFAULT
+from dra_driver.metering.selection import usual_selection
 from dra_driver.metering.series import Scene, lines_of
 from dra_driver.metering.subjects import LabelStyle
 from dra_driver.plugin.node_claims.pod_resources import ClaimUser
 
-STYLE = LabelStyle("node-1", "gpu.nvidia.com")
+USUAL = usual_selection(DCGM_NAMES)
+STYLE = LabelStyle("node-1", "gpu.nvidia.com", DCGM_NAMES, fields=USUAL.labels)
 _SAMPLE = re.compile(r"^(?P<name>\w+)(\{(?P<labels>.*)\})? (?P<value>[-+.\de]+)$")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
@@ -68,5 +70,5 @@ class Made:
         report = MeterReport(tuple(self.readings), {}, self.last_xids)
         return Scene(self.gpus, "580.126.20", report, self.holders, self.style, self.proc, self.repeats_gpu)
 
-    def samples(self, name: str = "", names=DEFAULT.names) -> list[Sample]:
+    def samples(self, name: str = "", names=USUAL.names) -> list[Sample]:
         return [one for one in samples(lines_of(names, self.scene())) if one.name == name or not name]

@@ -112,7 +112,7 @@ AMD_ROWS: tuple[Published, ...] = (
         "partitionIndex",
         ValueKind.INT,
         "Number of the partition within its GPU, from 0; absent on whole GPUs.",
-        lambda gpu: int(gpu.part.rpartition("-")[2]) if gpu.part and not gpu.parts else None,
+        lambda gpu: gpu.part_number,
         Owner.OURS,
     ),
     _row("vbiosVersion", ValueKind.STRING, "Version of the video BIOS.", lambda gpu: gpu.vbios_version, Owner.OURS),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from dra_driver.hardware.facts import Facts
 from dra_driver.hardware.nvidia.facts import NvidiaGpu
@@ -10,6 +11,9 @@ from dra_driver.hardware.nvidia.published.attributes import ATTRIBUTES
 from dra_driver.hardware.nvidia.published.capacities import CAPACITIES, MEMORY_SLICES
 from dra_driver.hardware.port import Hardware, Roots
 from dra_driver.hardware.vendors import DevicePluginSigns, ReferencePage, Vendor
+
+if TYPE_CHECKING:
+    from dra_driver.hardware.metric_names import MetricNames
 
 _INTRODUCTION = """\
 # Attributes and capacities of published devices
@@ -54,6 +58,12 @@ def _labels(facts: Facts, roots: Roots) -> Mapping[str, str]:
     return feature_labels(facts, roots)
 
 
+def _metric_names() -> MetricNames:
+    from dra_driver.hardware.nvidia.metering.dcgm_names import DCGM_NAMES  # noqa: PLC0415 - only where it is metered
+
+    return DCGM_NAMES
+
+
 VENDOR = Vendor(
     title="NVIDIA",
     open=_open,
@@ -62,5 +72,6 @@ VENDOR = Vendor(
     page=ReferencePage("attributes.md", _INTRODUCTION, _CLOSING, more=(MEMORY_SLICES,)),
     device_plugin=DevicePluginSigns(("nvidia.com/gpu", "nvidia.com/mig-"), "nvidia*.sock"),
     labels=_labels,
+    metric_names=_metric_names,
     is_shareable=True,
 )

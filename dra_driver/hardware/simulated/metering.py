@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
 from dra_driver.hardware.facts import Facts, GpuFacts
-from dra_driver.hardware.metered import PROFILED, MeterPlan, MeterReport, Reading
-from dra_driver.hardware.simulated.metering_section import NOT_METERED, SimulatedMetering, Values
+from dra_driver.hardware.metered import PROFILED, MeterPlan, MeterReport, Reading, Values
+from dra_driver.hardware.simulated.metering_section import NOT_METERED, SimulatedMetering
 from dra_driver.hardware.simulated.profile import SimulatedGpu
 
 _EARLY_SECONDS = 0.05  # by which a thread that waits for a beat may wake before it

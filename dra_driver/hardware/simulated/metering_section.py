@@ -13,13 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dra_driver.documents.fields import Fields
-from dra_driver.hardware.metered import Measure, ProcessUse
+from dra_driver.hardware.metered import Measure, ProcessUse, Values
 
 _PERCENT_MOST = 100.0
 _PROCESSES_MOST = 1000
 _NUMBER = re.compile(r"[0-9]{1,16}(\.[0-9]{1,9})?")
-
-Values = Mapping[Measure, float]
 
 
 @dataclass(frozen=True, slots=True)

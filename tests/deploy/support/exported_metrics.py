@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from dra_driver.hardware.nvidia.metering.dcgm_names import NAMES
 from dra_driver.metering import billing, claim_tally, own_series
-from dra_driver.metering.names import NAMES
 from dra_driver.telemetry.exposition import FamilyHead, SampleKind
 from dra_driver.telemetry.metrics import Metrics, Snapshot
 

@@ -43,7 +43,7 @@ class Profiling:
         self._last: dict[tuple[str, int | None], tuple[float, Any]] = {}
         self._spare: list[Any] = []
 
-    def read(self, gpu: Handle, address: str, gi_id: int | None) -> dict[Measure, float]:
+    def read(self, gpu: Handle, address: str, gi_id: int | None) -> dict[str, float]:
         """Return the means since the last call for the same GPU or instance; nothing at the first one.
 
         Raises: NvmlFault when the GPU is lost.
@@ -77,7 +77,7 @@ class Profiling:
                 self._nvml.free_sample(sample)
         self._spare, self._last = [], {}
 
-    def _compare(self, older: Any, newer: Any, gi_id: int | None) -> dict[Measure, float]:
+    def _compare(self, older: Any, newer: Any, gi_id: int | None) -> dict[str, float]:
         comparison = self._of_gpu if gi_id is None else self._of_instance
         found = self._nvml.compare(comparison, older, newer)
         return {_METRICS[number][0]: value * _METRICS[number][1] for number, value in found.items()}

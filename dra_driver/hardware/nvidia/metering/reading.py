@@ -73,9 +73,9 @@ def read_gpu(
         yield Reading(address, clock(), found, gi_id, uses)
 
 
-def _batch(nvml: MeterNvml, gpu: Handle) -> dict[Measure, float]:
+def _batch(nvml: MeterNvml, gpu: Handle) -> dict[str, float]:
     found = nvml.fields(gpu, _WANTED)
-    values: dict[Measure, float] = {_FIELDS[key]: float(found[key]) for key in _FIELDS if key in found}
+    values: dict[str, float] = {_FIELDS[key]: float(found[key]) for key in _FIELDS if key in found}
     power = found.get(_POWER_AVERAGE, found.get(_POWER_NOW))
     if power is None:
         power = nvml.power_mw(gpu)
@@ -86,7 +86,7 @@ def _batch(nvml: MeterNvml, gpu: Handle) -> dict[Measure, float]:
     return values
 
 
-def _single(nvml: MeterNvml, gpu: Handle) -> dict[Measure, float]:
+def _single(nvml: MeterNvml, gpu: Handle) -> dict[str, float]:
     """Return what takes a call for each value."""
     rates = nvml.utilization(gpu)
     found = {
@@ -101,12 +101,12 @@ def _single(nvml: MeterNvml, gpu: Handle) -> dict[Measure, float]:
     return {quantity: float(value) for quantity, value in found.items() if value is not None}
 
 
-def _memory(nvml: MeterNvml, device: Handle) -> dict[Measure, float]:
+def _memory(nvml: MeterNvml, device: Handle) -> dict[str, float]:
     memory = nvml.memory(device)
     if memory is None:
         return {}
     free, used, reserved = memory
-    values = {Measure.MEMORY_FREE_BYTES: float(free), Measure.MEMORY_USED_BYTES: float(used)}
+    values: dict[str, float] = {Measure.MEMORY_FREE_BYTES: float(free), Measure.MEMORY_USED_BYTES: float(used)}
     return values if reserved is None else {**values, Measure.MEMORY_RESERVED_BYTES: float(reserved)}
 
 

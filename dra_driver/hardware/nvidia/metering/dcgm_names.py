@@ -1,4 +1,4 @@
-"""Names: every quantity under the name by which dashboards know it, that of the common exporter for NVIDIA's GPUs.
+"""The names of NVIDIA's exporter: every quantity under the name by which its dashboards know it, and its labels.
 
 One table: name, kind, unit in the meaning, quantity, and whether it is published unless a selection is given. The names
 and units are NVIDIA's, so that dashboards and rules made for them work; docs/telemetry.md shows the table.
@@ -7,29 +7,13 @@ Source: NVIDIA DCGM's field identifiers, and the fields that dcgm-exporter expor
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from dra_driver.hardware.facts import GpuFacts, PartitionFacts
 from dra_driver.hardware.metered import Measure
+from dra_driver.hardware.metric_names import WHOLE_MIB, MetricName, MetricNames, Pairs
+from dra_driver.hardware.nvidia.facts import NvidiaGpu
 from dra_driver.telemetry.exposition import FamilyHead, SampleKind
 
-XID_ERRORS = "DCGM_FI_DEV_XID_ERRORS"
 DRIVER_VERSION = "DCGM_FI_DRIVER_VERSION"
-LABELS = (DRIVER_VERSION, "DCGM_FI_DEV_BRAND", "DCGM_FI_DEV_SERIAL", "DCGM_FI_DEV_VBIOS_VERSION")
-_MIB = 1 / (1 << 20)
-
-
-@dataclass(frozen=True, slots=True)
-class MetricName:
-    """One published name. A quantity times `scale` is its value; whole MiB are rounded down."""
-
-    head: FamilyHead
-    quantity: Measure | None
-    scale: float = 1.0
-    is_default: bool = True
-
-    def value(self, measured: float) -> float:
-        """Return a quantity in the unit of the name."""
-        return float(int(measured * self.scale)) if self.scale == _MIB else measured * self.scale
 
 
 def _gauge(
@@ -59,10 +43,13 @@ NAMES: tuple[MetricName, ...] = (
     _gauge("DEV_ENC_UTIL", "Use of the encoders (in %).", _Q.ENCODER_PERCENT),
     _gauge("DEV_DEC_UTIL", "Use of the decoders (in %).", _Q.DECODER_PERCENT),
     _gauge("DEV_XID_ERRORS", "Code of the newest Xid error; 0 before the first.", None),
-    _gauge("DEV_FB_FREE", "Memory that is free (in MiB).", _Q.MEMORY_FREE_BYTES, scale=_MIB),
-    _gauge("DEV_FB_USED", "Memory that is used (in MiB).", _Q.MEMORY_USED_BYTES, scale=_MIB),
+    _gauge("DEV_FB_FREE", "Memory that is free (in MiB).", _Q.MEMORY_FREE_BYTES, scale=WHOLE_MIB),
+    _gauge("DEV_FB_USED", "Memory that is used (in MiB).", _Q.MEMORY_USED_BYTES, scale=WHOLE_MIB),
     _gauge(
-        "DEV_FB_RESERVED", "Memory that the driver keeps for itself (in MiB).", _Q.MEMORY_RESERVED_BYTES, scale=_MIB
+        "DEV_FB_RESERVED",
+        "Memory that the driver keeps for itself (in MiB).",
+        _Q.MEMORY_RESERVED_BYTES,
+        scale=WHOLE_MIB,
     ),
     _counter("DEV_NVLINK_BANDWIDTH_TOTAL", "Data sent and received on all NVLinks (in KiB).", _Q.NVLINK_KIB_TOTAL),
     _counter(
@@ -145,4 +132,42 @@ NAMES: tuple[MetricName, ...] = (
         "DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL", "NVLink recoveries.", _Q.NVLINK_RECOVERIES_TOTAL, is_default=False
     ),
 )
-BY_NAME = {name.head.name: name for name in NAMES}
+
+
+def _labels_of_gpu(index: int, gpu: GpuFacts) -> Pairs:
+    return (
+        ("gpu", str(index)),
+        ("UUID", gpu.uuid),
+        ("pci_bus_id", _bus_id(gpu.pci_address)),
+        ("device", f"nvidia{gpu.minor}"),
+        ("modelName", gpu.product_name or ""),
+    )
+
+
+def _labels_of_instance(partition: PartitionFacts) -> Pairs:
+    return ("GPU_I_PROFILE", partition.profile), ("GPU_I_ID", str(partition.gi_id))
+
+
+def _bus_id(address: str) -> str:
+    """Return a PCI address as the library writes it.
+
+    >>> _bus_id("0000:ab:00.0")
+    '00000000:AB:00.0'
+    """
+    domain, _, rest = address.partition(":")
+    return f"{domain.rjust(8, '0')}:{rest}".upper()
+
+
+DCGM_NAMES = MetricNames(
+    NAMES,
+    gpu_labels=_labels_of_gpu,
+    instance_labels=_labels_of_instance,
+    fields={
+        DRIVER_VERSION: lambda _, driver_version: driver_version,
+        "DCGM_FI_DEV_BRAND": lambda gpu, _: (gpu.brand if isinstance(gpu, NvidiaGpu) else None) or "",
+        "DCGM_FI_DEV_SERIAL": lambda gpu, _: gpu.serial or "",
+        "DCGM_FI_DEV_VBIOS_VERSION": lambda gpu, _: gpu.vbios_version or "",
+    },
+    default_fields=(DRIVER_VERSION,),
+    takes_counters_file=True,
+)

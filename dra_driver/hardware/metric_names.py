@@ -1,0 +1,58 @@
+"""Metric names: under which names and labels a vendor's quantities are published, as its own exporter would.
+
+A vendor declares one `MetricNames` in its own folder (`Vendor.metric_names`), so that dashboards and rules that were
+made for its exporter work unchanged. Labels of claims and pods are added to all of them alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from dra_driver.hardware.facts import GpuFacts, PartitionFacts
+from dra_driver.telemetry.exposition import FamilyHead
+
+Pairs = tuple[tuple[str, str], ...]
+WHOLE_MIB = 1 / (1 << 20)  # a scale: bytes as MiB, rounded down
+
+
+@dataclass(frozen=True, slots=True)
+class MetricName:
+    """One published name. A quantity times `scale` is its value; without one it is the code of the newest Xid."""
+
+    head: FamilyHead
+    quantity: str | None
+    scale: float = 1.0
+    is_default: bool = True
+
+    def value(self, measured: float) -> float:
+        """Return a quantity in the unit of the name."""
+        return float(int(measured * self.scale)) if self.scale == WHOLE_MIB else measured * self.scale
+
+
+def _no_instances(_: PartitionFacts) -> Pairs:
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class MetricNames:
+    """The names of one vendor.
+
+    Args:
+        names: every name that can be published.
+        gpu_labels: returns the labels of a GPU, or of a part of one, from its index on the node and its facts.
+        instance_labels: returns those that a partition has beside its GPU's.
+        fields: what else can be a label of every series, by its name: a function of the facts and of the version of
+            the node's driver.
+        default_fields: those that are labels unless a selection is given.
+        hostname_label: the label of the node's name; "" for the one that the agent's option gives.
+        takes_counters_file: whether the counters file of the agent's option selects from these names.
+    """
+
+    names: tuple[MetricName, ...]
+    gpu_labels: Callable[[int, GpuFacts], Pairs]
+    instance_labels: Callable[[PartitionFacts], Pairs] = _no_instances
+    fields: Mapping[str, Callable[[GpuFacts, str], str]] = field(default_factory=dict)
+    default_fields: tuple[str, ...] = ()
+    hostname_label: str = ""
+    takes_counters_file: bool = False
