@@ -7,8 +7,8 @@ from dra_driver.hardware.nvidia.published.attributes import ATTRIBUTES
 from dra_driver.hardware.nvidia.published.capacities import CAPACITIES
 from dra_driver.hardware.nvidia.published.family import family
 from dra_driver.hardware.published import Owner, ValueKind
-from dra_driver.hardware.simulated.hardware import facts_of
 from dra_driver.hardware.simulated.profile import load_profile, profile_names
+from dra_driver.hardware.simulated.profile_facts import facts_of
 from dra_driver.inventory.build import build_inventory
 from dra_driver.inventory.vendors import carried, rows_of
 from dra_driver.model import limits

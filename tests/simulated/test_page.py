@@ -8,8 +8,8 @@ import yaml
 
 from dra_driver.documents.fields import Fields
 from dra_driver.hardware.simulated import load_profile, profile_names
-from dra_driver.hardware.simulated.hardware import facts_of
 from dra_driver.hardware.simulated.models import decode_model
+from dra_driver.hardware.simulated.profile_facts import facts_of
 from dra_driver.inventory.build import build_inventory
 from dra_driver.model.errors import InputError
 

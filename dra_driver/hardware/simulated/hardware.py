@@ -1,51 +1,36 @@
 """The port, implemented by a profile on disk.
 
 In: a profile's file, read again whenever it changed, and what was done to its GPUs since. Out: facts and edits as a
-real vendor would return them, and partitions, created and destroyed. UUIDs and NVLink groups are derived from the
-node's name and PCI addresses, so that the same hardware is found after a restart, and a partition that is created again
-has the UUID it had before.
-
-Nothing on the machine is looked at: simulated devices are character devices 1:3 (those of /dev/null), written with type
-and numbers, so that any container runtime can create them although the host has no such node.
+real vendor would return them, and partitions, created and destroyed. The same hardware is found after a restart, and a
+partition that is created again has the UUID it had before. Nothing on the machine is looked at.
 """
 
 from __future__ import annotations
 
 import threading
-import uuid
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from dra_driver.hardware.compute.program import ComputeProgram
 from dra_driver.hardware.evidence import BusState, HealthReport
-from dra_driver.hardware.facts import Facts, GpuFacts, MigProfile, PartitionFacts, Problem
+from dra_driver.hardware.facts import Facts, GpuFacts, MigProfile, PartitionFacts
 from dra_driver.hardware.metered import MeterPlan, MeterReport
-from dra_driver.hardware.mixing import MIXED, mixing_problems
-from dra_driver.hardware.nvidia.facts import NvidiaGpu
 from dra_driver.hardware.port import Fingerprint, Roots
-from dra_driver.hardware.simulated.cuts import Cuts, placements_of
+from dra_driver.hardware.simulated import edits
+from dra_driver.hardware.simulated.cuts import Cuts
 from dra_driver.hardware.simulated.health import HealthDrama
 from dra_driver.hardware.simulated.health_section import ComputeBehaviour
 from dra_driver.hardware.simulated.metering import SimulatedMeter
-from dra_driver.hardware.simulated.mig import MigTable, Placement
 from dra_driver.hardware.simulated.modes import Modes
 from dra_driver.hardware.simulated.partitioning import Partitioning
 from dra_driver.hardware.simulated.profile import Profile, SimulatedGpu, load_profile, profile_path
+from dra_driver.hardware.simulated.profile_facts import facts_of, partition_facts, with_cuts
 from dra_driver.hardware.simulated.resets import Resets
 from dra_driver.model.boot import read_boot_id
-from dra_driver.model.edits import DeviceNode, Edits
+from dra_driver.model.edits import Edits
 from dra_driver.model.errors import HardwareError, InputError, Retry
 from dra_driver.model.sharing import ComputeMode, Interval, SharedDevice
 from dra_driver.model.stamp import stamp_of
-
-_PCI_VENDOR = 0x10DE
-# used by this driver alone; changing it would rename all simulated hardware
-_SPACE = uuid.UUID("6d3b9ac6-35cb-5c5f-9f6a-6f1d3c1b9a11")
-_NULL_MAJOR, _NULL_MINOR = 1, 3
-# Numbers of MIG capability nodes as the driver assigns them: 2 global ones, then 15 GPU instances for each GPU, each of
-# which has one for itself and 8 for compute instances.
-_CAPS_FIRST, _CAPS_INSTANCES, _CAPS_A_INSTANCE = 3, 15, 9
 
 
 class SimulatedHardware:
@@ -101,22 +86,17 @@ class SimulatedHardware:
 
     def common_edits(self) -> Edits:
         """Return the control nodes, and the environment that keeps other runtimes from adding GPUs."""
-        nodes = tuple(_null(f"/dev/{name}") for name in ("nvidiactl", "nvidia-uvm"))
-        return Edits(device_nodes=nodes, env=("NVIDIA_VISIBLE_DEVICES=void",))
+        return edits.common_edits()
 
     def device_edits(self, gpu: GpuFacts, partition: PartitionFacts | None) -> Edits:
         """Return the GPU's node, and for a partition its two capability nodes.
 
         Raises: HardwareError("hardware.node-missing") for a partition that does not exist now.
         """
-        nodes = [_null(f"/dev/nvidia{gpu.minor}")]
-        if partition is not None:
-            if all(partition.uuid != known.uuid for known in self.partitions_now(gpu)):
-                path = f"/dev/nvidia{gpu.minor}, gi{partition.gi_id}"
-                raise HardwareError("node-missing", f"no capability nodes: {path} does not exist", retry=Retry.LATER)
-            first = _CAPS_FIRST + (gpu.minor * _CAPS_INSTANCES + partition.gi_id) * _CAPS_A_INSTANCE
-            nodes += [_null(f"/dev/nvidia-caps/nvidia-cap{cap}") for cap in (first, first + 1 + partition.ci_id)]
-        return Edits(device_nodes=tuple(nodes))
+        if partition is not None and all(partition.uuid != known.uuid for known in self.partitions_now(gpu)):
+            path = f"/dev/nvidia{gpu.minor}, gi{partition.gi_id}"
+            raise HardwareError("node-missing", f"no capability nodes: {path} does not exist", retry=Retry.LATER)
+        return edits.device_edits(gpu, partition)
 
     def edit_problems(self) -> tuple[str, ...]:
         """Return the remark that containers get device nodes without a device behind them."""
@@ -139,7 +119,7 @@ class SimulatedHardware:
     def create_partition(self, gpu: GpuFacts, profile: MigProfile, start: int, deadline_s: float) -> PartitionFacts:
         """Create a partition and return it; see port.Partitionable."""
         placement = self._partitioning.create(gpu, profile.name, start, deadline_s)
-        return _partition_facts(placement, f"{self._node}/{gpu.pci_address}")
+        return partition_facts(placement, f"{self._node}/{gpu.pci_address}")
 
     def destroy_partition(
         self, gpu: GpuFacts, uuid: str, deadline_s: float, *, placement: tuple[int, int] | None = None
@@ -275,7 +255,7 @@ class SimulatedHardware:
                 self._take(profile)
             elif cuts == seen_cuts:
                 return self._facts
-            self._facts = _with_cuts(self._uncut, profile, self._cuts, self._node)
+            self._facts = with_cuts(self._uncut, profile, self._cuts.read(), self._node)
             self._seen = (file, cuts)
             return self._facts
 
@@ -286,140 +266,8 @@ class SimulatedHardware:
         self._gpus = {gpu.pci_address: gpu for gpu in profile.gpus}
 
 
-def _with_cuts(facts: Facts, profile: Profile, cuts: Cuts, node_name: str) -> Facts:
-    """Return the facts of a profile with the partitions that there are now."""
-    known = cuts.read()
-    placements = {
-        gpu.pci_address: placements_of(gpu, known[gpu.pci_address]) for gpu in profile.gpus if gpu.pci_address in known
-    }
-    gpus = tuple(_cut_again(gpu, placements, node_name) for gpu in facts.gpus)
-    mixing = mixing_problems(gpus, profile.driver_version)
-    kept = (problem for problem in facts.problems if problem.code != MIXED)
-    return replace(facts, gpus=gpus, problems=(*kept, *mixing))
-
-
-def _cut_again(gpu: GpuFacts, placements: Mapping[str, tuple[Placement, ...] | None], node_name: str) -> GpuFacts:
-    if gpu.pci_address not in placements:
-        return gpu
-    now = placements[gpu.pci_address]
-    return replace(gpu, mig_enabled=now is not None, partitions=_partitions(now, gpu.pci_address, node_name))
-
-
 def _boot_id(roots: Roots) -> str:
     try:
         return read_boot_id(roots.proc)
     except OSError:
         return ""
-
-
-def facts_of(profile: Profile, node_name: str) -> Facts:
-    """Return what discovery would find on a node with this profile. Pure."""
-    if profile.waiting_for:
-        return Facts("simulated", waiting_for=profile.waiting_for)
-    gpus = sorted(profile.gpus, key=lambda gpu: gpu.pci_address)
-    found = tuple(_gpu_facts(profile, gpu, node_name) for gpu in gpus if not gpu.is_lost)
-    lost = [Problem("hardware.gpu-lost", gpu.pci_address, "the GPU is lost") for gpu in gpus if gpu.is_lost]
-    return Facts(
-        "simulated",
-        gpus=found,
-        driver_version=profile.driver_version,
-        runtime_version=profile.cuda_driver_version,
-        problems=(*lost, *mixing_problems(found, profile.driver_version)),
-    )
-
-
-def _gpu_facts(profile: Profile, gpu: SimulatedGpu, node_name: str) -> NvidiaGpu:
-    model = gpu.model
-    domain = gpu.nvlink_fabric
-    if gpu.nvlink_group:
-        domain = str(uuid.uuid5(_SPACE, f"{node_name}/nvlink/{gpu.nvlink_group}"))
-    links = gpu.links_up if gpu.links_up is not None else model.nvlinks if domain else None
-    return NvidiaGpu(
-        uuid=f"GPU-{uuid.uuid5(_SPACE, f'{node_name}/{gpu.pci_address}')}",
-        pci_address=gpu.pci_address,
-        minor=gpu.minor,
-        nodes=(f"nvidia{gpu.minor}",),
-        memory_bytes=None if model.memory_mib is None else model.memory_mib << 20,
-        product_name=model.product_name,
-        brand=model.brand,
-        architecture=model.architecture,
-        compute_capability=model.compute_capability,
-        addressing_mode=profile.addressing_mode,
-        numa_node=gpu.numa_node,
-        pcie_root=gpu.pcie_root,
-        link_domain=domain,
-        nvlink_count=links,
-        mig_capable=model.mig_capable,
-        mig_enabled=gpu.mig is not None,
-        ecc_enabled=gpu.ecc_enabled,
-        serial=gpu.serial,
-        vbios_version=gpu.vbios_version,
-        memory_bandwidth_bytes_per_s=model.memory_bandwidth_gb_per_s and model.memory_bandwidth_gb_per_s * 10**9,
-        power_limit_max_w=model.power_limit_max_w,
-        sm_clock_max_mhz=model.sm_clock_max_mhz,
-        partitions=_partitions(gpu.mig, gpu.pci_address, node_name),
-        mig_profiles=_mig_profiles(model.mig) if model.mig else (),
-        mig_toggles_without_reset=bool(model.mig and model.mig.toggles_without_reset),
-        pci_id=int(model.pci_device_id, 16) << 16 | _PCI_VENDOR if model.pci_device_id else None,
-    )
-
-
-def _partitions(
-    placements: tuple[Placement, ...] | None, pci_address: str, node_name: str
-) -> tuple[PartitionFacts, ...]:
-    in_order = sorted(placements or (), key=lambda placement: placement.start)
-    return tuple(_partition_facts(placement, f"{node_name}/{pci_address}") for placement in in_order)
-
-
-def _mig_profiles(table: MigTable) -> tuple[MigProfile, ...]:
-    """Return the profiles about which everything is known, in order of id."""
-    made = []
-    for profile in table.profiles:
-        engines = profile.engines
-        if not profile.has_figures or engines is None or not profile.starts:
-            continue
-        made.append(
-            MigProfile(
-                name=profile.name,
-                gi_profile_id=profile.gi_profile_id or 0,
-                slices=profile.compute_slices,
-                size=profile.memory_slices,
-                starts=profile.starts,
-                memory_bytes=(profile.memory_mib or 0) << 20,
-                multiprocessors=profile.multiprocessors or 0,
-                copy_engines=engines.copy,
-                decoders=engines.decoders,
-                encoders=engines.encoders,
-                jpeg_engines=engines.jpeg,
-                ofa_engines=engines.ofa,
-                max_instances=profile.max_instances,
-            )
-        )
-    return tuple(sorted(made, key=lambda profile: profile.gi_profile_id))
-
-
-def _partition_facts(placement: Placement, gpu: str) -> PartitionFacts:
-    """Return the facts of a partition; the decoder has checked that all of them are known."""
-    profile, engines = placement.profile, placement.profile.engines
-    if profile.gi_profile_id is None or profile.memory_mib is None or not (profile.multiprocessors and engines):
-        raise InputError("profile", f"the figures of {profile.name} are not known")
-    return PartitionFacts(
-        uuid=f"MIG-{uuid.uuid5(_SPACE, f'{gpu}/{profile.name}/{placement.start}')}",
-        profile=profile.name,
-        gi_profile_id=profile.gi_profile_id,
-        gi_id=placement.start + 1,
-        ci_id=0,
-        start=placement.start,
-        size=profile.memory_slices,
-        memory_bytes=profile.memory_mib << 20,
-        multiprocessors=profile.multiprocessors,
-        copy_engines=engines.copy,
-        decoders=engines.decoders,
-        encoders=engines.encoders,
-        jpeg_engines=engines.jpeg,
-        ofa_engines=engines.ofa,
-    )
-
-
-def _null(path: str) -> DeviceNode:
-    return DeviceNode(path=path, major=_NULL_MAJOR, minor=_NULL_MINOR, file_mode=0o666)

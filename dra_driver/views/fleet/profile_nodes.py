@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from dra_driver.allocation.pools.replicas import ReplicaShape
 from dra_driver.controller.layout import lay_out
 from dra_driver.hardware.simulated import load_profile
-from dra_driver.hardware.simulated.hardware import facts_of
+from dra_driver.hardware.simulated.profile_facts import facts_of
 from dra_driver.inventory.build import build_inventory
 from dra_driver.inventory.mig.partitions import MigPolicy
 from dra_driver.inventory.offering import Inventory
