@@ -9,6 +9,8 @@ The rule: cel-go's checker. Messages, their positions and their order are Kubern
 from __future__ import annotations
 
 from dra_driver.selectors.checking.declarations import Declarations
+from dra_driver.selectors.checking.names import DEVICE, Names, without_dot
+from dra_driver.selectors.checking.overloads import Overloads
 from dra_driver.selectors.syntax.nodes import (
     Call,
     Comprehension,
@@ -23,8 +25,8 @@ from dra_driver.selectors.syntax.nodes import (
     qualified_name,
 )
 from dra_driver.selectors.syntax.source import NOWHERE, SyntaxFault
-from dra_driver.selectors.values.bindings import Bindings, most_general
-from dra_driver.selectors.values.messages import ENUM_VALUES, MESSAGE_FIELDS, MESSAGE_TYPES, message_name
+from dra_driver.selectors.values.bindings import Bindings
+from dra_driver.selectors.values.messages import MESSAGE_FIELDS, message_name
 from dra_driver.selectors.values.types import (
     BOOL,
     BYTES,
@@ -42,12 +44,10 @@ from dra_driver.selectors.values.types import (
     list_of,
     map_of,
     optional_of,
-    type_of,
 )
 from dra_driver.selectors.values.values import Uint
 
 _LITERAL_TYPES = {bool: BOOL, int: INT, Uint: UINT, float: DOUBLE, str: STRING, bytes: BYTES, type(None): NULL}
-_DEVICE = MESSAGE_TYPES["kubernetes.DRADevice"]
 _LOGICAL = {"_&&_": ("logical_and",), "_||_": ("logical_or",)}
 
 
@@ -62,19 +62,14 @@ def check(root: Node, declarations: Declarations) -> list[SyntaxFault]:
     return checker.faults
 
 
-def _named_field(name: str) -> str:
-    return name.removeprefix(".")
-
-
-class _Checker:
-    __slots__ = ("_bindings", "_declarations", "_locals", "_open", "faults")
+class _Checker(Names):
+    __slots__ = ("_bindings", "_open", "_overloads")
 
     def __init__(self, declarations: Declarations) -> None:
-        self._declarations = declarations
+        super().__init__(declarations)
         self._bindings = Bindings()
-        self._locals: dict[str, list[Type]] = {}
+        self._overloads = Overloads(declarations, self._bindings)
         self._open: list[Node] = []  # nodes whose type still contains type parameters
-        self.faults: list[SyntaxFault] = []
 
     def settle(self) -> None:
         """Replace the type parameters that are left."""
@@ -89,7 +84,7 @@ class _Checker:
         elif kind is Literal:
             node.type = _LITERAL_TYPES[type(node.value)]  # type: ignore[attr-defined]
         elif kind is Ident:
-            self._ident(node)  # type: ignore[arg-type]
+            self._name(node)  # type: ignore[arg-type]
         elif kind is Select:
             self._select(node)  # type: ignore[arg-type]
         elif kind is Comprehension:
@@ -103,45 +98,15 @@ class _Checker:
         if not node.type.closed:
             self._open.append(node)
 
-    def _fault(self, node: Node | Entry, message: str) -> None:
-        self.faults.append(SyntaxFault(node.offset, message))
-
     def _current(self, node: Node) -> Type:
         return self._bindings.substitute(node.type, unbound_to_dyn=False)
 
-    # Names.
-
-    def _global(self, name: str) -> Type | None:
-        """Return the type of a name that is not a local variable."""
-        if name == "device":
-            return _DEVICE
-        declared = self._declarations.identifiers.get(name)
-        if declared is not None:
-            return declared
-        if name in ENUM_VALUES:
-            return INT
-        message = MESSAGE_TYPES.get(name)
-        return type_of(message) if message is not None else None
-
-    def _ident(self, node: Ident) -> None:
-        name = _named_field(node.name)
-        local = self._locals.get(name)
-        if local:
-            node.name, node.type = name, local[-1]
-            return
-        found = self._global(name)
-        if found is None:
-            node.type = ERROR
-            self._fault(node, f"undeclared reference to '{node.name}' (in container '')")
-            return
-        node.name, node.type = name, found
-        if name != "device":
-            node.declared = name
+    # Fields.
 
     def _select(self, node: Select) -> None:
         name = qualified_name(node)
         if name is not None:
-            name = _named_field(name)
+            name = without_dot(name)
             found = self._global(name)
             if found is not None:
                 node.declared, node.type = name, found
@@ -166,17 +131,6 @@ class _Checker:
             self._fault(node, f"type '{holder}' does not support field selection")
         return optional_of(result) if optional or was_optional else result
 
-    def _struct_field(self, node: Node | Entry, struct: str, field: str) -> Type:
-        fields = self._declarations.device_fields if struct == _DEVICE.name else MESSAGE_FIELDS.get(struct)
-        if fields is None:
-            self._fault(node, f"unexpected failed resolution of '{struct}'")
-            return ERROR
-        found = fields.get(field)
-        if found is None:
-            self._fault(node, f"undefined field '{field}'")
-            return ERROR
-        return found
-
     # Calls.
 
     def _call(self, node: Call) -> None:
@@ -194,13 +148,13 @@ class _Checker:
         if target is not None:
             prefix = qualified_name(target)
             if prefix is not None:
-                name = f"{_named_field(prefix)}.{node.function}"
+                name = f"{without_dot(prefix)}.{node.function}"
                 if self._declarations.overloads(name):
                     node.function, node.target = name, None
                     self._resolve(node)
                     return
             self.check(target)
-        name = _named_field(node.function)
+        name = without_dot(node.function)
         if not self._declarations.overloads(name):
             node.type = ERROR
             self._fault(node, f"undeclared reference to '{node.function}' (in container '')")
@@ -223,30 +177,15 @@ class _Checker:
         operands = node.args if node.target is None else [node.target, *node.args]
         types = [operand.type for operand in operands]
         member = node.target is not None
-        key = None
-        closed = True
-        for t in types:
-            if not t.closed:
-                closed = False
-                break
-        if closed:
-            key = (node.function, member, *[t.key for t in types])
-            known = self._declarations.resolutions.get(key)
-            if known is not None:
-                node.overloads, node.type = known
-                self._bind(node)
-                return
-        ids, result = self._candidates(node.function, types, member=member)
-        if result is None:
+        found = self._overloads.resolve(node.function, types, member=member)
+        if found is None:
             shown = [str(self._bindings.substitute(t, unbound_to_dyn=True)) for t in types]
             applied = f"{shown[0]}.({', '.join(shown[1:])})" if member else f"({', '.join(shown)})"
             self._fault(node, f"found no matching overload for '{node.function}' applied to '{applied}'")
             node.type = ERROR
             return
-        node.overloads, node.type = tuple(ids), result
+        node.overloads, node.type = found
         self._bind(node)
-        if key is not None and result.closed:
-            self._declarations.remember(key, node.overloads, result)
 
     def _bind(self, node: Call) -> None:
         """Record the parameters of the only candidate if a type was left open: values may differ from their types."""
@@ -254,35 +193,7 @@ class _Checker:
             found = self._declarations.overloads(node.function)
             node.bound = next((one.params for one in found if one.id == node.overloads[0]), ())
 
-    def _candidates(self, function: str, types: list[Type], *, member: bool) -> tuple[list[str], Type | None]:
-        ids: list[str] = []
-        result: Type | None = None
-        for overload in self._declarations.overloads(function):
-            if overload.member is not member or len(overload.params) != len(types):
-                continue
-            params, outcome = list(overload.params), overload.result
-            if overload.variables:
-                fresh = {name: self._bindings.fresh() for name in overload.variables}
-                params = [_instantiate(t, fresh) for t in params]
-                outcome = _instantiate(outcome, fresh)
-            if not self._bindings.assignable_all(types, params):
-                continue
-            ids.append(overload.id)
-            outcome = self._bindings.substitute(outcome, unbound_to_dyn=False)
-            if result is None:
-                result = outcome
-            elif result.kind not in {"dyn", "any"} and outcome != result:
-                result = DYN
-        return ids, result
-
     # Literals of containers.
-
-    def _join(self, previous: Type | None, current: Type) -> Type:
-        if previous is None:
-            return current
-        if self._bindings.assignable(previous, current):
-            return most_general(previous, current)
-        return DYN
 
     def _unwrapped(self, node: Node) -> Type:
         """Return the type of the value inside an optional entry."""
@@ -299,7 +210,7 @@ class _Checker:
             self.check(element)
             found = self._unwrapped(element) if index in node.optional else element.type
             if found is not joined:
-                joined = self._join(joined, found)
+                joined = self._bindings.join(joined, found)
         node.type = list_of(joined if joined is not None else self._bindings.fresh())
 
     def _map(self, node: MapLiteral) -> None:
@@ -308,16 +219,16 @@ class _Checker:
         for entry in node.entries:
             assert entry.key is not None  # noqa: S101
             self.check(entry.key)
-            keys = self._join(keys, entry.key.type)
+            keys = self._bindings.join(keys, entry.key.type)
             self.check(entry.value)
             found = self._unwrapped(entry.value) if entry.optional else entry.value.type
-            values = self._join(values, found)
+            values = self._bindings.join(values, found)
         if keys is None or values is None:
             keys, values = self._bindings.fresh(), self._bindings.fresh()
         node.type = map_of(keys, values)
 
     def _message(self, node: Message) -> None:
-        name = _named_field(node.name)
+        name = without_dot(node.name)
         local = self._locals.get(name)
         found = local[-1] if local else self._global(name)
         if found is None:
@@ -329,7 +240,7 @@ class _Checker:
         if found.kind == "type" and found.params:
             result = found.params[0]
             name = message_name(name)
-            if name not in MESSAGE_FIELDS and name != _DEVICE.name:
+            if name not in MESSAGE_FIELDS and name != DEVICE.name:
                 self._fault(node, f"'{result.name}' is not a message type")
                 result = ERROR
         elif found.kind == "type":
@@ -370,9 +281,6 @@ class _Checker:
         self._locals[node.accu].pop()
         node.type = self._current(node.result)
 
-    def _declare(self, name: str, t: Type) -> None:
-        self._locals.setdefault(name, []).append(t)
-
     def _assert_type(self, node: Node, wanted: Type) -> None:
         if not self._bindings.assignable(wanted, node.type):
             self._fault(node, f"expected type '{wanted}' but found '{node.type}'")
@@ -393,11 +301,3 @@ class _Checker:
             f"expression of type '{found}' cannot be range of a comprehension (must be list, map, or dynamic)",
         )
         return ERROR, ERROR
-
-
-def _instantiate(t: Type, fresh: dict[str, Type]) -> Type:
-    if t.closed:
-        return t
-    if t.kind == "param":
-        return fresh[t.name]
-    return Type(t.kind, t.name, tuple([_instantiate(inner, fresh) for inner in t.params]))

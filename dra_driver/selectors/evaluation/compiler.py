@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dra_driver.selectors.checking.behaviour import may_be_optional
+from dra_driver.selectors.evaluation.accesses import Accesses, Closure
 from dra_driver.selectors.evaluation.calls import (
     PURE,
     emit_binary,
@@ -23,10 +24,9 @@ from dra_driver.selectors.evaluation.calls import (
     emit_order,
 )
 from dra_driver.selectors.evaluation.device_view import DeviceView
-from dra_driver.selectors.evaluation.folds import Folds
 from dra_driver.selectors.evaluation.logic import all_of, any_of, choose, negation
 from dra_driver.selectors.evaluation.program import Program
-from dra_driver.selectors.library.access import copied, index, index_optional, test, value_of
+from dra_driver.selectors.library.access import copied, index_optional, value_of
 from dra_driver.selectors.library.functions import FUNCTIONS, dispatch_name
 from dra_driver.selectors.syntax.nodes import (
     Call,
@@ -44,13 +44,10 @@ from dra_driver.selectors.values.construction import make_list, make_map, make_m
 from dra_driver.selectors.values.equality import NO_SUCH_OVERLOAD
 from dra_driver.selectors.values.values import CelError, Optional
 
-Closure = Callable[[Any], Any]
-
 # Functions that can cost more, or return more, than the estimate assumes: the cost of the evaluation must be counted.
 _UNBOUNDED = frozenset({"flatten", "strings.quote", "bytes", "transformMapEntry", "validate"})
 # The server can't track the cost of these functions when an operand fails: its evaluation panics, so ours must too.
 _PANICKING = frozenset({"distinct", "sort", "@sortByAssociatedKeys"})
-_MAPS = frozenset({"attributes", "capacity"})
 
 
 def compile_program(program: Program, *, shows_sharing: bool) -> Callable[[DeviceView], Any] | None:
@@ -81,15 +78,12 @@ def compile_program(program: Program, *, shows_sharing: bool) -> Callable[[Devic
     return evaluate
 
 
-class _Compiler(Folds):
+class _Compiler(Accesses):
     """Turns nodes into closures."""
 
     def __init__(self, program: Program, *, shows_sharing: bool, framed: bool) -> None:
-        super().__init__()
+        super().__init__(program.constants, shows_sharing=shows_sharing, framed=framed)
         self._program = program
-        self._constants = program.constants
-        self._shows_sharing = shows_sharing
-        self._framed = framed
 
     def emit(self, node: Node) -> Closure:
         """Make the closure of a node."""
@@ -100,7 +94,7 @@ class _Compiler(Folds):
         if kind is Call:
             return self._call(node)  # type: ignore[arg-type]
         if kind is Select:
-            return self._select(node)  # type: ignore[arg-type]
+            return self.select(node)  # type: ignore[arg-type]
         if kind is Ident:
             return self._ident(node)  # type: ignore[arg-type]
         if kind is Comprehension:
@@ -121,9 +115,6 @@ class _Compiler(Folds):
 
     # Names and fields.
 
-    def _is_device(self, node: Node) -> bool:
-        return type(node) is Ident and node.name == "device" and not self.is_local("device")
-
     def _ident(self, node: Ident) -> Closure:
         if self.is_local(node.name):
             value = self.local(node.name)
@@ -133,130 +124,6 @@ class _Compiler(Folds):
         if self._framed:
             return lambda frame: frame[0].root(shows_sharing=shows)
         return lambda view: view.root(shows_sharing=shows)
-
-    def _device_field(self, name: str) -> Closure:
-        if name == "allowMultipleAllocations":
-            shows = self._shows_sharing
-            if self._framed:
-                return lambda frame: frame[0].shared and shows
-            return lambda view: view.shared and shows
-        if self._framed:
-            return {
-                "driver": lambda frame: frame[0].driver,
-                "attributes": lambda frame: frame[0].attributes,
-                "capacity": lambda frame: frame[0].capacity,
-            }[name]
-        return {
-            "driver": lambda view: view.driver,
-            "attributes": lambda view: view.attributes,
-            "capacity": lambda view: view.capacity,
-        }[name]
-
-    def domain(self, node: Node) -> tuple[str, str] | None:
-        """Recognise `device.attributes["d"]` and `device.attributes.d`; return the field and the domain."""
-        if type(node) is Call and node.function == "_[_]":
-            holder, key = node.args[0], self._constants.get(node.args[1])
-        elif type(node) is Select and not node.test:
-            holder, key = node.operand, node.field
-        else:
-            return None
-        if type(key) is not str or type(holder) is not Select or holder.field not in _MAPS:
-            return None
-        return (holder.field, key) if self._is_device(holder.operand) and not holder.test else None
-
-    def _domain_closure(self, field: str, domain: str) -> Closure:
-        if field == "attributes":
-            if self._framed:
-                return lambda frame: frame[0].attributes[domain]
-            return lambda view: view.attributes[domain]
-        if self._framed:
-            return lambda frame: frame[0].capacity[domain]
-        return lambda view: view.capacity[domain]
-
-    def _value_closure(self, field: str, domain: str, name: str) -> Closure:
-        """Make the closure of one attribute or capacity."""
-        if self._framed:
-            domain_of = self._domain_closure(field, domain)
-
-            def framed(frame: Any) -> Any:
-                try:
-                    return domain_of(frame)[name]
-                except KeyError:
-                    raise CelError(f"no such key: {name}") from None
-
-            return framed
-
-        def attribute(view: Any) -> Any:
-            try:
-                return view.attributes[domain][name]
-            except KeyError:
-                raise CelError(f"no such key: {name}") from None
-
-        def capacity(view: Any) -> Any:
-            try:
-                return view.capacity[domain][name]
-            except KeyError:
-                raise CelError(f"no such key: {name}") from None
-
-        return attribute if field == "attributes" else capacity
-
-    def _select(self, node: Select) -> Closure:
-        operand, field = node.operand, node.field
-        known = self.domain(operand)
-        if node.test:
-            if known is not None:
-                domain_of = self._domain_closure(*known)
-                return lambda frame: field in domain_of(frame)
-            holder = self.emit(operand)
-            return lambda frame: test(holder(frame), field)
-        if self._is_device(operand):
-            return self._device_field(field)
-        if known is not None:
-            return self._value_closure(*known, field)
-        itself = self.domain(node)
-        if itself is not None:
-            return self._domain_closure(*itself)
-        holder = self.emit(operand)
-
-        def select(frame: Any) -> Any:
-            found = holder(frame)
-            if type(found) is dict:
-                try:
-                    return found[field]
-                except KeyError:
-                    raise CelError(f"no such key: {field}") from None
-            return index(found, field)
-
-        return select
-
-    def _index(self, node: Call) -> Closure:
-        itself = self.domain(node)
-        if itself is not None:
-            return self._domain_closure(*itself)
-        key = self._constants.get(node.args[1])
-        known = self.domain(node.args[0])
-        if known is not None and type(key) is str:
-            return self._value_closure(*known, key)
-        holder, position = self.emit(node.args[0]), self.emit(node.args[1])
-
-        def at(frame: Any) -> Any:
-            found = holder(frame)
-            if type(found) is Optional and not found.present:
-                return found
-            return index(found, position(frame))
-
-        return at
-
-    def _index_optional(self, node: Call) -> Closure:
-        holder, key = self.emit(node.args[0]), self.emit(node.args[1])
-
-        def at(frame: Any) -> Any:
-            found = holder(frame)
-            if type(found) is Optional and not found.present:
-                return found
-            return index_optional(found, key(frame))
-
-        return at
 
     # Calls.
 
@@ -276,9 +143,9 @@ class _Compiler(Folds):
     def _call(self, node: Call) -> Closure:
         function = node.function
         if function == "_[_]":
-            return self._index(node)
+            return self.index(node)
         if function in {"_[?_]", "_?._"}:
-            return self._index_optional(node)
+            return self.index_optional(node)
         if function in {"_&&_", "_||_"}:
             terms = self.emit_all(chain_terms(node))
             return all_of(terms) if function == "_&&_" else any_of(terms)

@@ -12,51 +12,29 @@ from __future__ import annotations
 from typing import Any
 
 from dra_driver.selectors.evaluation.charges import charge
+from dra_driver.selectors.evaluation.operations import apply
 from dra_driver.selectors.evaluation.program import Program, member_key
+from dra_driver.selectors.evaluation.scopes import Scopes
 from dra_driver.selectors.library.access import (
-    bound,
     copied,
     index,
     index_optional,
-    iterate,
-    iterate_pairs,
     test,
     value_of,
 )
-from dra_driver.selectors.library.functions import FUNCTIONS
-from dra_driver.selectors.syntax.macros import BINDINGS
 from dra_driver.selectors.syntax.nodes import Call, Comprehension, Ident, ListLiteral, MapLiteral, Message, Node, Select
-from dra_driver.selectors.values.arithmetic import OPERATORS, negate, refuse
-from dra_driver.selectors.values.construction import insert, make_list, make_map, make_message
-from dra_driver.selectors.values.containers import CelMap, refuse_unhashable
-from dra_driver.selectors.values.equality import NO_SUCH_OVERLOAD, compare, contains, equal, is_equal
+from dra_driver.selectors.values.construction import make_list, make_map, make_message
+from dra_driver.selectors.values.containers import refuse_unhashable
+from dra_driver.selectors.values.equality import NO_SUCH_OVERLOAD
 from dra_driver.selectors.values.patience import STEPS, held
-from dra_driver.selectors.values.values import COST_EXCEEDED, CelAbort, CelError, Optional, TypeValue
+from dra_driver.selectors.values.values import COST_EXCEEDED, CelAbort, CelError, Optional
 
 BUDGET = 1_000_000
 _LIST_COST, _MAP_COST, _MESSAGE_COST = 10, 30, 40
-_ORDERS = {
-    "_<_": lambda order: order < 0,
-    "_<=_": lambda order: order <= 0,
-    "_>_": lambda order: order > 0,
-    "_>=_": lambda order: order >= 0,
-}
 _ACCESS = frozenset({"_[_]", "_[?_]", "_?._"})
-_UNSET = object()
 
 
-class _Lazy:
-    """A local variable that is initialised on first use, or that holds the error with which its step ended."""
-
-    __slots__ = ("init", "scope", "value")
-
-    def __init__(self, init: Node | None, scope: dict[str, _Lazy], value: Any = _UNSET) -> None:
-        self.init = init
-        self.scope = scope
-        self.value = value
-
-
-class Interpreter:
+class Interpreter(Scopes):
     """One evaluation. `cost` is what it was charged so far, in CEL cost units.
 
     With `record` it also evaluates parts that the verdict does not need, and `trace` maps nodes to values and errors.
@@ -71,18 +49,17 @@ class Interpreter:
         "_newer",
         "_program",
         "_record",
-        "_scope",
         "_steps",
         "cost",
         "trace",
     )
 
     def __init__(self, program: Program, device: Any, *, budget: int = BUDGET, record: bool = False) -> None:
+        super().__init__()
         self._program = program
         self._constants = program.constants
         self._newer = program.behaviour.newer_costs
         self._device = device
-        self._scope: dict[str, _Lazy] = {}
         self._budget = budget
         self._check, self._steps = held(), 0
         self.cost = 0
@@ -126,12 +103,13 @@ class Interpreter:
             return self._call(node)  # type: ignore[arg-type]
         if kind is Ident:
             self._charge(1)
-            value = self._name(node.name)  # type: ignore[attr-defined]
+            found = self._scope.get(node.name)  # type: ignore[attr-defined]
+            value = self._device if found is None else self.variable(found)
             return copied(value) if type(value) is Optional and self._program.behaviour.copies_branches else value
         if kind is Select:
             return self._select(node)  # type: ignore[arg-type]
         if kind is Comprehension:
-            return self._comprehension(node)  # type: ignore[arg-type]
+            return self.comprehension(node)  # type: ignore[arg-type]
         if kind is ListLiteral:
             values = self._all(node.elements)  # type: ignore[attr-defined]
             self._charge(_LIST_COST)
@@ -148,23 +126,6 @@ class Interpreter:
         return values
 
     # Names and fields.
-
-    def _name(self, name: str) -> Any:
-        found = self._scope.get(name)
-        if found is None:
-            return self._device
-        if found.value is _UNSET:
-            assert found.init is not None  # noqa: S101
-            outer, self._scope = self._scope, found.scope
-            try:
-                found.value = bound(self.eval(found.init))
-            except CelError as error:
-                found.value = error
-            finally:
-                self._scope = outer
-        if type(found.value) is CelError:
-            raise found.value
-        return found.value
 
     def _operand(self, node: Node) -> Any:
         """Evaluate the operand of a field access; a computed value is charged for becoming the root of a chain."""
@@ -264,7 +225,7 @@ class Interpreter:
         result: Any = None
         if failed is None:
             try:
-                result = self._apply(node, values)
+                result = apply(self._program, node, values)
             except CelError as error:
                 failed = error
         outcome = result if failed is None else failed
@@ -272,38 +233,6 @@ class Interpreter:
         if failed is not None:
             raise failed
         return result
-
-    def _apply(self, node: Call, values: list[Any]) -> Any:
-        function = node.function
-        table = OPERATORS.get(function)
-        if table is not None:
-            operation = table.get((type(values[0]), type(values[1])))
-            if operation is None:
-                raise refuse(function, values[0])
-            return operation(values[0], values[1])
-        order = _ORDERS.get(function)
-        if order is not None:
-            return order(compare(values[0], values[1], function))
-        if function == "_==_":
-            return equal(values[0], values[1])
-        if function == "_!=_":
-            return not is_equal(values[0], values[1])
-        if function == "@in":
-            return contains(values[1], values[0])
-        if function == "!_":
-            if type(values[0]) is not bool:
-                raise CelError(NO_SUCH_OVERLOAD)
-            return not values[0]
-        if function == "-_":
-            return negate(values[0])
-        if function == "cel.@mapInsert":
-            return insert(*values)
-        pattern = self._program.patterns.get(node)
-        if pattern is not None:
-            if type(values[0]) is TypeValue and len(values) == 2:
-                values = [values[0].name, values[1]]  # as the closures do
-            return FUNCTIONS[function](*values) if type(values[0]) is str else _refuse_pattern()
-        return self._program.functions[node](*values)
 
     def _logical(self, node: Call, *, decisive: bool) -> bool:
         failed: CelError | None = None
@@ -358,51 +287,6 @@ class Interpreter:
         self._charge(1)
         return value is not False
 
-    # Folds.
-
-    def _comprehension(self, node: Comprehension) -> Any:
-        outer = self._scope
-        accu = _Lazy(node.init, outer)
-        if node.macro in BINDINGS:
-            self._scope = {**outer, node.accu: accu}
-            try:
-                return self.eval(node.result)
-            finally:
-                self._scope = outer
-        return self._fold(node, outer, accu)
-
-    def _fold(self, node: Comprehension, outer: dict[str, _Lazy], accu: _Lazy) -> Any:
-        holder = self.eval(node.range)
-        pairs = iterate_pairs(holder) if node.var2 else [(element, None) for element in iterate(holder)]
-        accu.value = self.eval(node.init)
-        if type(accu.value) is CelMap:
-            accu.value = CelMap(dict(accu.value.items))  # never change a constant
-        scope = {**outer, node.accu: accu}
-        first, second = _Lazy(None, outer), _Lazy(None, outer)
-        inner = {**scope, node.var: first}
-        if node.var2:
-            inner[node.var2] = second
-        try:
-            for key, value in pairs:
-                first.value, second.value = key, value
-                self._scope = inner
-                if not self._goes_on(node.cond):
-                    break
-                try:
-                    accu.value = self.eval(node.step)
-                except CelError as error:
-                    accu.value = error
-            self._scope = scope
-            return self.eval(node.result)
-        finally:
-            self._scope = outer
-
-    def _goes_on(self, condition: Node) -> bool:
-        try:
-            return self.eval(condition) is not False
-        except CelError:
-            return True
-
 
 def _is_chain(node: Node) -> bool:
     """Return whether the node is a name or a chain of accesses."""
@@ -410,7 +294,3 @@ def _is_chain(node: Node) -> bool:
     if kind is Ident or kind is Select:
         return True
     return kind is Call and node.function in _ACCESS  # type: ignore[attr-defined]
-
-
-def _refuse_pattern() -> Any:
-    raise CelError(NO_SUCH_OVERLOAD)

@@ -9,26 +9,22 @@ position of the first syntax error is reproduced faithfully; follow-up errors of
 
 from __future__ import annotations
 
-from dra_driver.selectors.syntax.cursor import MAX_NESTING, Cursor, Stop
+from dra_driver.selectors.syntax.cursor import MAX_NESTING, Stop
 from dra_driver.selectors.syntax.depth import room_for
 from dra_driver.selectors.syntax.grammar import CONSTANTS, OPERAND, PRODUCTS, RELATIONS, RESERVED, SUMS
 from dra_driver.selectors.syntax.lexer import EOF, Token, tokenize
-from dra_driver.selectors.syntax.literals import BadLiteral, read_bytes, read_double, read_int, read_string, read_uint
 from dra_driver.selectors.syntax.macros import BadMacro, Expansion, Macro
 from dra_driver.selectors.syntax.nodes import (
     Call,
-    Entry,
     Ident,
-    ListLiteral,
     Literal,
-    MapLiteral,
-    Message,
     Node,
     Select,
     balance,
 )
 from dra_driver.selectors.syntax.recovery import outermost
 from dra_driver.selectors.syntax.source import NOWHERE, SyntaxFault
+from dra_driver.selectors.syntax.terms import Terms
 
 MAX_CODE_POINTS = 100_000
 _FRAMES_PER_TOKEN = 12
@@ -51,7 +47,7 @@ def parse(text: str, macros: dict[tuple[str, int, bool], Macro]) -> tuple[Node |
     return (None, parser.faults) if parser.faults else (root, [])
 
 
-class _Parser(Cursor):
+class _Parser(Terms):
     """The state of one parse: the position and the depth."""
 
     __slots__ = ("_calcs", "_expansion", "_exprs", "_macros", "_relations")
@@ -276,115 +272,6 @@ class _Parser(Cursor):
         top = outermost(self._tokens[start : self._at])
         if top is not None:
             self.faults.append(SyntaxFault(top, "invalid argument to has() macro"))
-
-    def _message(self, dot: str) -> Node:
-        name = dot + self._advance()[1]
-        while self._kind == ".":
-            self._advance()
-            name += "." + self._advance()[1]
-        offset = self._expect("{")[2]
-        entries: list[Entry] = []
-        visits = 0
-        more = self._kind not in {"}", ","}
-        while more:
-            optional = self._optional_mark()
-            if self._kind == "quoted":
-                self.faults.append(SyntaxFault(self._tokens[self._at][2], "unsupported syntax: '`'"))
-            elif self._kind != "ident":
-                self._fail("mismatched", "{'}', ',', '?', IDENTIFIER, ESC_IDENTIFIER}")
-            field = self._advance()[1]
-            colon = self._expect(":")[2]
-            value = self._expr()
-            visits = max(visits, value.visits)
-            entries.append(Entry(None, field, value, colon, optional=optional))
-            more = self._comma("}")
-        self._close("}")
-        return Message(name, entries, offset, visits)
-
-    def _list(self) -> Node:
-        offset = self._advance()[2]
-        elements: list[Node] = []
-        optional: set[int] = set()
-        visits = 0
-        more = self._kind not in {"]", ","}
-        while more:
-            if self._optional_mark():
-                optional.add(len(elements))
-            element = self._expr()
-            visits = max(visits, element.visits)
-            elements.append(element)
-            more = self._comma("]")
-        self._close("]")
-        return ListLiteral(elements, frozenset(optional), offset, visits)
-
-    def _map(self) -> Node:
-        offset = self._advance()[2]
-        entries: list[Entry] = []
-        visits = 0
-        more = self._kind not in {"}", ","}
-        while more:
-            optional = self._optional_mark()
-            key = self._expr()
-            colon = self._expect(":")[2]
-            value = self._expr()
-            visits = max(visits, key.visits, value.visits)
-            entries.append(Entry(key, "", value, colon, optional=optional))
-            more = self._comma("}")
-        self._close("}")
-        return MapLiteral(entries, offset, visits)
-
-    def _optional_mark(self) -> bool:
-        if self._kind == "?":
-            self._advance()
-            return True
-        return False
-
-    def _comma(self, closing: str) -> bool:
-        """Skip a comma that is followed by another element."""
-        if self._kind == "," and self._tokens[self._at + 1][0] != closing:
-            self._advance()
-            return True
-        return False
-
-    def _close(self, closing: str) -> None:
-        if self._kind == ",":
-            self._advance()
-        if self._kind != closing:
-            self._fail("mismatched", f"{{'{closing}', ','}}")
-        self._advance()
-
-    def _arguments(self) -> list[Node]:
-        """Parse the arguments and the closing parenthesis."""
-        args: list[Node] = []
-        if self._kind != ")":
-            args.append(self._expr())
-            while self._kind == ",":
-                self._advance()
-                args.append(self._expr())
-        if self._kind != ")":
-            self._fail("mismatched", "{')', ','}")
-        self._advance()
-        return args
-
-    def _number(self, offset: int, *, negative: bool) -> Node:
-        kind, text, _ = self._advance()
-        try:
-            if kind == "int":
-                return Literal(read_int(text, negative=negative), offset)
-            if kind == "uint":
-                return Literal(read_uint(text), offset)
-            return Literal(read_double(text, negative=negative), offset)
-        except BadLiteral as bad:
-            self.faults.append(SyntaxFault(offset, str(bad)))
-            return Literal(0, offset)
-
-    def _text(self) -> Node:
-        kind, text, offset = self._advance()
-        try:
-            return Literal(read_string(text) if kind == "string" else read_bytes(text), offset)
-        except BadLiteral as bad:
-            self.faults.append(SyntaxFault(offset, str(bad)))
-            return Literal("", offset)
 
     def _call(self, function: str, target: Node | None, args: list[Node], offset: int, visits: int) -> Node:
         """Make a call or, if a macro of that name, style and arity exists, its expansion."""

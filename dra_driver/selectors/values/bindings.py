@@ -157,3 +157,11 @@ class Bindings:
             if self._occurs(variable, inner):
                 return True
         return False
+
+    def join(self, previous: Type | None, current: Type) -> Type:
+        """Return the type of elements of which the last has `current`, and those before it `previous` (None: none)."""
+        if previous is None:
+            return current
+        if self.assignable(previous, current):
+            return most_general(previous, current)
+        return DYN
