@@ -11,54 +11,28 @@ and DoesNotExist only; Gt and Lt compare whole numbers).
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
 
+from dra_driver.migrate.label_kinds import mig_capable, present, replicas, sharing_strategy
+from dra_driver.migrate.label_numbers import amount, full_version, memory, version_part
+from dra_driver.migrate.label_requirement import (
+    ABOVE,
+    ABSENT,
+    BELOW,
+    CUT,
+    EXISTS,
+    IN,
+    NOT_IN,
+    SHARED,
+    LabelRequirement,
+    Said,
+    Translate,
+    Unsaid,
+)
+from dra_driver.migrate.label_texts import family, product, text
 from dra_driver.migrate.resources import DeviceKind
-from dra_driver.model.names import NVIDIA_DRIVER
 
-DOMAIN = "nvidia.com/"
-ATTRIBUTES = f'device.attributes["{NVIDIA_DRIVER}"]'
-CAPACITY = f'device.capacity["{NVIDIA_DRIVER}"]'
-IN, NOT_IN, EXISTS, ABSENT, ABOVE, BELOW = "In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"
 _NUMBER = re.compile(r"-?[0-9]+")
-_SHARED = "-SHARED"
-_CUT = "-MIG-"
-
-
-@dataclass(frozen=True, slots=True)
-class LabelRequirement:
-    """One requirement on a node's label."""
-
-    label: str
-    operator: str
-    values: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """The label without its domain."""
-        return self.label.removeprefix(DOMAIN)
-
-    @property
-    def words(self) -> str:
-        """The requirement as a report shows it."""
-        if self.operator == IN and len(self.values) == 1:
-            return f"{self.label}: {self.values[0]}"
-        return f"{self.label} {self.operator} {', '.join(self.values)}".strip()
-
-
-@dataclass(frozen=True, slots=True)
-class Unsaid:
-    """The reason why no expression can state a requirement, and the code of the loss that reports it."""
-
-    why: str
-    code: str = "label-kept"
-
-
-Said = str | Unsaid
-Translate = Callable[[LabelRequirement, DeviceKind], Said]
 
 
 def expressed(rule: LabelRequirement, kind: DeviceKind) -> Said:
@@ -85,8 +59,8 @@ def refined(kind: DeviceKind, rules: list[LabelRequirement]) -> DeviceKind:
     is_cut, is_share = False, kind.is_share
     for rule in rules:
         if rule.operator == IN and rule.name == "gpu.product" and rule.values:
-            is_cut |= all(_CUT in value for value in rule.values)
-            is_share |= all(value.endswith(_SHARED) for value in rule.values)
+            is_cut |= all(CUT in value for value in rule.values)
+            is_share |= all(value.endswith(SHARED) for value in rule.values)
         if rule.operator == IN and rule.name == "gpu.sharing-strategy":
             is_share |= bool(rule.values) and set(rule.values) <= {"time-slicing", "mps"}
     return DeviceKind(is_cut, is_share)
@@ -98,227 +72,6 @@ def _is_sound(rule: LabelRequirement) -> bool:
     if rule.operator in {ABOVE, BELOW}:
         return len(rule.values) == 1 and _NUMBER.fullmatch(rule.values[0]) is not None
     return rule.operator in {EXISTS, ABSENT} and not rule.values
-
-
-# Labels whose values are text.
-
-
-def _text(attribute: str) -> Translate:
-    """Translate a label whose value is published unchanged."""
-
-    def say(rule: LabelRequirement, _: DeviceKind) -> Said:
-        return _one_of(f'{ATTRIBUTES}.?{attribute}.orValue("")', rule)
-
-    return say
-
-
-def _one_of(value: str, rule: LabelRequirement) -> Said:
-    if rule.operator == EXISTS:
-        return f'{value} != ""'
-    if rule.operator not in {IN, NOT_IN}:
-        return Unsaid("no node can match: the label is not a number")
-    listed = [json.dumps(one, ensure_ascii=False) for one in rule.values]
-    if len(listed) == 1:
-        return f"{value} {'==' if rule.operator == IN else '!='} {listed[0]}"
-    inside = f"{value} in [{', '.join(listed)}]"
-    return inside if rule.operator == IN else f"!({inside})"
-
-
-def _family(rule: LabelRequirement, kind: DeviceKind) -> Said:
-    return "" if rule.operator == EXISTS else _text("family")(rule, kind)
-
-
-def _product(rule: LabelRequirement, kind: DeviceKind) -> Said:
-    """Translate a product: GPUs publish the label's text, partitions only the driver's product name, with blanks."""
-    if rule.operator == EXISTS:
-        return ""
-    if rule.operator not in {IN, NOT_IN}:
-        return Unsaid("no node can match: the label is not a number")
-    parts = [_product_parts(value) for value in rule.values]
-    ours = [part for part in parts if (part[1] != "", part[2]) == (kind.is_partition, kind.is_share)]
-    if rule.operator == IN and len(ours) != len(parts):
-        return Unsaid("some of the values are products of GPUs that are cut or shared, and some are not")
-    if not ours:
-        return ""  # NotIn names only products that such a device never has
-    if not kind.is_partition:
-        names = tuple(name for name, _, _ in ours)
-        return _one_of(f'{ATTRIBUTES}.?labelProduct.orValue("")', LabelRequirement(rule.label, rule.operator, names))
-    said = [_of_product(name, profile) for name, profile, _ in ours]
-    any_of = " || ".join(f"({one})" if " && " in one and len(said) > 1 else one for one in said)
-    asked = f'"productName" in {ATTRIBUTES}'
-    any_of = f"({any_of})" if len(said) > 1 else any_of
-    return f"{asked} && {any_of}" if rule.operator == IN else f"!({asked} && {any_of})"
-
-
-def _product_parts(value: str) -> tuple[str, str, bool]:
-    """Split the label of a product into the name, the profile and whether the device is shared.
-
-    >>> _product_parts("NVIDIA-A100-SXM4-40GB-MIG-1g.5gb-SHARED")
-    ('NVIDIA-A100-SXM4-40GB', '1g.5gb', True)
-    """
-    name = value.removesuffix(_SHARED)
-    name, _, profile = name.partition(_CUT)
-    return name, profile.replace("gb.", "gb+", 1), value.endswith(_SHARED)
-
-
-def _of_product(name: str, profile: str) -> str:
-    said = f'{ATTRIBUTES}.productName.replace(" ", "-") == {json.dumps(name)}'
-    return f'{said} && {ATTRIBUTES}.?profile.orValue("") == {json.dumps(profile)}' if profile else said
-
-
-# Labels whose values are numbers.
-
-
-def _version_part(attribute: str, part: str) -> Translate:
-    """Translate a label that holds one number of a version."""
-
-    def say(rule: LabelRequirement, _: DeviceKind) -> Said:
-        asked = f'"{attribute}" in {ATTRIBUTES}'
-        value = f"{ATTRIBUTES}.{attribute}.{part}()"
-        numbers = _numbers(rule)
-        if rule.operator == EXISTS:
-            return ""
-        if numbers is None:
-            return Unsaid("the label is a whole number on every node")
-        if rule.operator in {ABOVE, BELOW}:
-            return f"{asked} && {value} {'>' if rule.operator == ABOVE else '<'} {numbers[0]}"
-        inside = f"{value} == {numbers[0]}" if len(numbers) == 1 else f"{value} in {numbers}"
-        return f"{asked} && {inside}" if rule.operator == IN else f"!({asked} && {inside})"
-
-    return say
-
-
-def _numbers(rule: LabelRequirement) -> list[int] | None:
-    if not all(re.fullmatch(r"-?[0-9]{1,18}", value) for value in rule.values):
-        return None
-    return [int(value) for value in rule.values]
-
-
-def _full_version(attribute: str) -> Translate:
-    """Translate a label that holds a whole version; the driver publishes its numbers without leading zeros."""
-
-    def say(rule: LabelRequirement, _: DeviceKind) -> Said:
-        if rule.operator == EXISTS:
-            return ""
-        if rule.operator not in {IN, NOT_IN}:
-            return Unsaid("no node can match: the label is not a whole number")
-        versions = [_version(value) for value in rule.values]
-        if not all(versions):
-            return Unsaid("a value is not a version")
-        value = f"{ATTRIBUTES}.{attribute}"
-        said = [f'{value}.compareTo(semver("{version}")) == 0' for version in versions]
-        any_of = f"({' || '.join(said)})" if len(said) > 1 else said[0]
-        asked = f'"{attribute}" in {ATTRIBUTES}'
-        return f"{asked} && {any_of}" if rule.operator == IN else f"!({asked} && {any_of})"
-
-    return say
-
-
-def _version(text: str) -> str:
-    parts = text.split(".")
-    if len(parts) > 3 or not all(re.fullmatch(r"[0-9]{1,9}", part) for part in parts):
-        return ""
-    return ".".join(str(int(part)) for part in [*parts, "0", "0"][:3])
-
-
-def _memory(rule: LabelRequirement, kind: DeviceKind) -> Said:
-    """Translate memory: the label counts whole MiB, while the capacity is exact."""
-    if kind.is_share:
-        return Unsaid("the memory of a share is its own, not that of its GPU")
-    return _amount("memory", "Mi")(rule, kind)
-
-
-def _amount(capacity: str, unit: str = "") -> Translate:
-    """Translate a label that counts whole units of a capacity."""
-
-    def say(rule: LabelRequirement, _: DeviceKind) -> Said:
-        asked, value = f'"{capacity}" in {CAPACITY}', f"{CAPACITY}.{capacity}"
-
-        def compared(number: int, sign: str) -> str:
-            return f'{value}.compareTo(quantity("{number}{unit}")) {sign} 0'
-
-        numbers = _numbers(rule)
-        if rule.operator == EXISTS:
-            return asked
-        if numbers is None:
-            return Unsaid("the label is a whole number on every node")
-        if rule.operator == ABOVE:
-            return f"{asked} && {compared(numbers[0] + 1, '>=')}"
-        if rule.operator == BELOW:
-            return f"{asked} && {compared(numbers[0], '<')}"
-        said = [f"{compared(one, '>=')} && {compared(one + 1, '<')}" for one in numbers]
-        any_of = "(" + " || ".join(f"({one})" for one in said) + ")" if len(said) > 1 else said[0]
-        return f"{asked} && {any_of}" if rule.operator == IN else f"!({asked} && {any_of})"
-
-    return say
-
-
-# Labels that decide the kind of device.
-
-
-def _mig_capable(rule: LabelRequirement, kind: DeviceKind) -> Said:
-    wanted = _truths(rule)
-    if wanted is None or rule.operator == EXISTS:
-        return "" if rule.operator == EXISTS else Unsaid("the label is true or false on every node")
-    if kind.is_partition:
-        return "" if wanted == {True} else Unsaid("a MIG partition is cut from a GPU that can be cut")
-    if len(wanted) != 1:
-        return "" if wanted else Unsaid("the label is true or false on every node")
-    value = f"{ATTRIBUTES}.?migCapable.orValue(false)"
-    return value if wanted == {True} else f"!{value}"
-
-
-def _truths(rule: LabelRequirement) -> set[bool] | None:
-    """Return the values that a rule on a true/false label accepts; None if it does not list values."""
-    if rule.operator not in {IN, NOT_IN}:
-        return None
-    named = {value == "true" for value in rule.values if value in {"true", "false"}}
-    return named if rule.operator == IN else {True, False} - named
-
-
-def _present(rule: LabelRequirement, _: DeviceKind) -> Said:
-    wanted = _truths(rule)
-    if rule.operator == EXISTS or (wanted is not None and True in wanted):
-        return ""
-    return Unsaid("a pod that asks for a GPU needs a node that has one")
-
-
-def _sharing_strategy(rule: LabelRequirement, kind: DeviceKind) -> Said:
-    if rule.operator == EXISTS:
-        return ""
-    if rule.operator not in {IN, NOT_IN}:
-        return Unsaid("no node can match: the label is not a number")
-    strategies = {"none", "time-slicing", "mps"}
-    named = set(rule.values) & strategies
-    wanted = named if rule.operator == IN else strategies - named
-    if not kind.is_share:
-        return "" if "none" in wanted else Unsaid("the pod asks for a whole device, the label for a shared one")
-    shared = sorted(_STRATEGIES[one] for one in wanted & set(_STRATEGIES))
-    if len(shared) == 2:
-        return ""
-    if not shared:
-        return Unsaid("the pod asks for a share, the label for a device that is not shared")
-    return f'{ATTRIBUTES}.?sharingStrategy.orValue("") == {json.dumps(shared[0])}'
-
-
-_STRATEGIES = {"time-slicing": "TimeSlicing", "mps": "MPS"}
-
-
-def _replicas(rule: LabelRequirement, kind: DeviceKind) -> Said:
-    """Translate the number of replicas: shares publish it, and a whole device counts as one."""
-    numbers = _numbers(rule)
-    if rule.operator == EXISTS:
-        return ""
-    if numbers is None:
-        return Unsaid("the label is a whole number on every node")
-    if not kind.is_share:
-        is_met = {IN: 1 in numbers, NOT_IN: 1 not in numbers, ABOVE: numbers[0] < 1, BELOW: numbers[0] > 1}
-        return "" if is_met[rule.operator] else Unsaid("a whole device has no replicas", "gpu-replicas")
-    value = f"{ATTRIBUTES}.?replicas.orValue(1)"
-    if rule.operator in {ABOVE, BELOW}:
-        return f"{value} {'>' if rule.operator == ABOVE else '<'} {numbers[0]}"
-    inside = f"{value} == {numbers[0]}" if len(numbers) == 1 else f"{value} in {numbers}"
-    return inside if rule.operator == IN else f"!({inside})"
 
 
 _PARTITION_LABEL = re.compile(r"mig-((?:[0-9]+c\.)?[0-9]+g\.[0-9]+gb(?:[-.][a-z]+)*?)\.([a-z]+(?:[-.][a-z]+)?)")
@@ -333,7 +86,7 @@ def _of_partition(rule: LabelRequirement, kind: DeviceKind, part: re.Match[str])
         least = rule.operator == EXISTS or (rule.operator == ABOVE and rule.values == ("0",))
         return "" if least else Unsaid("devices don't publish how many of them a node has", "gpu-count")
     if name == "product":
-        return _product(rule, kind)
+        return product(rule, kind)
     if name in _PARTITION_AMOUNTS:
         return _PARTITION_AMOUNTS[name](rule, kind)
     return Unsaid(*_UNSAID.get(f"gpu.{name}", ("no published attribute holds it",)))
@@ -349,38 +102,38 @@ def _partition_only(translate: Translate) -> Translate:
 
 
 _PARTITION_AMOUNTS: dict[str, Translate] = {
-    "memory": _memory,
-    "multiprocessors": _partition_only(_amount("multiprocessors")),
-    "engines.copy": _partition_only(_amount("copyEngines")),
-    "engines.decoder": _partition_only(_amount("decoders")),
-    "engines.encoder": _partition_only(_amount("encoders")),
-    "engines.jpeg": _partition_only(_amount("jpegEngines")),
-    "engines.ofa": _partition_only(_amount("ofaEngines")),
+    "memory": memory,
+    "multiprocessors": _partition_only(amount("multiprocessors")),
+    "engines.copy": _partition_only(amount("copyEngines")),
+    "engines.decoder": _partition_only(amount("decoders")),
+    "engines.encoder": _partition_only(amount("encoders")),
+    "engines.jpeg": _partition_only(amount("jpegEngines")),
+    "engines.ofa": _partition_only(amount("ofaEngines")),
 }
 
 _TABLE: dict[str, Translate] = {
-    "gpu.present": _present,
-    "gpu.product": _product,
-    "gpu.family": _family,
-    "gpu.memory": _memory,
-    "gpu.compute.major": _version_part("cudaComputeCapability", "major"),
-    "gpu.compute.minor": _version_part("cudaComputeCapability", "minor"),
-    "gpu.clique": _text("nvlinkDomain"),
-    "gpu.sharing-strategy": _sharing_strategy,
-    "gpu.replicas": _replicas,
-    "mig.capable": _mig_capable,
-    "cuda.driver-version.full": _full_version("driverVersion"),
-    "cuda.driver-version.major": _version_part("driverVersion", "major"),
-    "cuda.driver-version.minor": _version_part("driverVersion", "minor"),
-    "cuda.driver-version.revision": _version_part("driverVersion", "patch"),
-    "cuda.driver.major": _version_part("driverVersion", "major"),
-    "cuda.driver.minor": _version_part("driverVersion", "minor"),
-    "cuda.driver.rev": _version_part("driverVersion", "patch"),
-    "cuda.runtime-version.full": _full_version("cudaDriverVersion"),
-    "cuda.runtime-version.major": _version_part("cudaDriverVersion", "major"),
-    "cuda.runtime-version.minor": _version_part("cudaDriverVersion", "minor"),
-    "cuda.runtime.major": _version_part("cudaDriverVersion", "major"),
-    "cuda.runtime.minor": _version_part("cudaDriverVersion", "minor"),
+    "gpu.present": present,
+    "gpu.product": product,
+    "gpu.family": family,
+    "gpu.memory": memory,
+    "gpu.compute.major": version_part("cudaComputeCapability", "major"),
+    "gpu.compute.minor": version_part("cudaComputeCapability", "minor"),
+    "gpu.clique": text("nvlinkDomain"),
+    "gpu.sharing-strategy": sharing_strategy,
+    "gpu.replicas": replicas,
+    "mig.capable": mig_capable,
+    "cuda.driver-version.full": full_version("driverVersion"),
+    "cuda.driver-version.major": version_part("driverVersion", "major"),
+    "cuda.driver-version.minor": version_part("driverVersion", "minor"),
+    "cuda.driver-version.revision": version_part("driverVersion", "patch"),
+    "cuda.driver.major": version_part("driverVersion", "major"),
+    "cuda.driver.minor": version_part("driverVersion", "minor"),
+    "cuda.driver.rev": version_part("driverVersion", "patch"),
+    "cuda.runtime-version.full": full_version("cudaDriverVersion"),
+    "cuda.runtime-version.major": version_part("cudaDriverVersion", "major"),
+    "cuda.runtime-version.minor": version_part("cudaDriverVersion", "minor"),
+    "cuda.runtime.major": version_part("cudaDriverVersion", "major"),
+    "cuda.runtime.minor": version_part("cudaDriverVersion", "minor"),
     **{f"gpu.{name}": translate for name, translate in _PARTITION_AMOUNTS.items() if name != "memory"},
 }
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from dra_driver.migrate.labels import DOMAIN
+from dra_driver.migrate.label_requirement import DOMAIN
 from dra_driver.migrate.report import ReportSubject, Step
 from dra_driver.migrate.resources import QUOTA, Known, kind_of
 

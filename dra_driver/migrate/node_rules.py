@@ -14,7 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from dra_driver.migrate.labels import DOMAIN, IN, LabelRequirement, Unsaid, expressed, refined
+from dra_driver.migrate.label_requirement import DOMAIN, IN, LabelRequirement, Unsaid
+from dra_driver.migrate.labels import expressed, refined
 from dra_driver.migrate.report import ReportSubject
 from dra_driver.migrate.resources import DeviceKind
 

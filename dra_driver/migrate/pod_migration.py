@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dra_driver.migrate.devices_wanted import Block, Want, blocks_of, free
-from dra_driver.migrate.node_rules import absorb, gpu_rules, kind_by_labels
+from dra_driver.migrate.node_rules import absorb, kind_by_labels
+from dra_driver.migrate.pod_remarks import remark_ephemeral, remark_leftovers, remark_requests_alone, remark_rules_alone
 from dra_driver.migrate.pods import Container, PodShape
 from dra_driver.migrate.report import ReportSubject, shown_path
 from dra_driver.migrate.resources import Known, counts_of, kind_of, rows_of
@@ -25,7 +26,6 @@ ClaimSpec = dict[str, Any]
 Naming = Callable[[list[ClaimSpec], str], list[str]]
 _CLAIM = "gpu"
 _PATCH = "podSpecPatch"
-_VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +38,10 @@ class PodMigration:
         """Migrate one pod in place; `name` returns the names of templates for claim specs. Raises: InputError."""
         place = subject.below(*shape.path)
         wants = self._wants(shape, subject)
-        _say_ephemeral(shape.spec, place)
+        remark_ephemeral(shape.spec, place)
         if not any(want.count for want in wants):
             _drop_zeros(wants, subject)
-            _say_rules_alone(shape.spec, place)
+            remark_rules_alone(shape.spec, place)
             return
         wanted = [want for want in wants if want.count]
         claims = _PodClaims(shape)
@@ -53,7 +53,7 @@ class PodMigration:
         owned = claims.add(templates, place)
         _use_claims(wants, blocks, owned, subject)
         _tolerate(shape.spec, sorted({want.resource for want in wanted}), place)
-        _say_leftovers(shape, place)
+        remark_leftovers(shape, place)
 
     def _wants(self, shape: PodShape, subject: ReportSubject) -> list[Want]:
         """Return what every container wants."""
@@ -64,7 +64,7 @@ class PodMigration:
                 kind = kind_of(resource, self.known)
                 assert kind is not None  # noqa: S101  (counts_of gives no other)
                 found.append(Want(container, resource, kind_by_labels(shape.spec, kind), count))
-            _say_requests_alone(container, subject.below(*container.path), self.known)
+            remark_requests_alone(container, subject.below(*container.path), self.known)
         return found
 
 
@@ -221,92 +221,3 @@ def _tolerates(row: dict[str, Any], key: str) -> bool:
     if row.get("operator") != "Exists" or row.get("effect") not in {None, "", "NoSchedule"}:
         return False
     return row.get("key") == key or not row.get("key")
-
-
-# What is reported about a pod without changing it.
-
-
-def _say_leftovers(shape: PodShape, place: ReportSubject) -> None:
-    place.lost(
-        "topology-manager",
-        "the kubelet's Topology Manager does not align devices of claims with CPUs",
-        "nothing to do where its policy is none; a claim of several GPUs keeps them on one NUMA node with the"
-        " constraint matchAttribute: resource.kubernetes.io/numaNode",
-    )
-    _say_scheduling(shape.spec, place)
-    if shape.spec.get("runtimeClassName") == "nvidia":
-        place.lost(
-            "runtime-class",
-            "runtimeClassName: nvidia stays but is not needed: devices are added by CDI",
-            "take it out once no node serves this pod by the device plugin",
-            "runtimeClassName",
-        )
-    for container in shape.containers:
-        _say_visible_devices(container, place)
-
-
-def _say_scheduling(spec: dict[str, Any], place: ReportSubject) -> None:
-    if node := spec.get("nodeName"):
-        place.lost(
-            "node-name",
-            f"nodeName: {node} bypasses the scheduler, which allocates claims: the pod would never start",
-            f"take it out, and choose the node by nodeSelector kubernetes.io/hostname: {node}",
-            "nodeName",
-        )
-    if (name := spec.get("schedulerName")) and name != "default-scheduler":
-        place.lost(
-            "scheduler-name",
-            f"the scheduler {name} has to allocate the claims",
-            "check that it supports Dynamic Resource Allocation and has it switched on",
-            "schedulerName",
-        )
-
-
-def _say_visible_devices(container: Container, place: ReportSubject) -> None:
-    for number, one in rows_of(container.wire.get("env")):
-        if one.get("name") == _VISIBLE:
-            path = (*container.path, "env", number)
-            ReportSubject(place.name, place.report).lost(
-                "visible-devices",
-                f"container {container.name} sets {_VISIBLE}: with the nvidia runtime it may see GPUs that it has not"
-                " claimed",
-                "take it out: the claim decides which GPUs the container sees",
-                *path,
-            )
-
-
-def _say_ephemeral(spec: dict[str, Any], place: ReportSubject) -> None:
-    for number, one in rows_of(spec.get("ephemeralContainers")):
-        if one.get("resources"):
-            place.lost(
-                "ephemeral-container",
-                f"ephemeral container {one.get('name')} names resources, which the API server refuses",
-                "take them out; an ephemeral container sees the devices of no claim",
-                "ephemeralContainers",
-                number,
-            )
-
-
-def _say_requests_alone(container: Container, place: ReportSubject, known: Known) -> None:
-    resources = container.wire.get("resources")
-    if not isinstance(resources, dict):
-        return
-    limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
-    for name in requests if isinstance(requests, dict) else ():
-        if kind_of(name, known) and not (isinstance(limits, dict) and name in limits):
-            place.lost(
-                "requests-alone",
-                f"{name} was in requests only, which the API server refuses in a pod; its count was used",
-                "nothing to do, if an operator fills in the limits",
-                "resources",
-                "requests",
-            )
-
-
-def _say_rules_alone(spec: dict[str, Any], place: ReportSubject) -> None:
-    if rules := gpu_rules(spec):
-        place.lost(
-            "labels-alone",
-            f"the pod asks for no device but chooses nodes by {', '.join(rule.words for rule in rules)}",
-            "left as it is: it needs GPU feature discovery (or the GPU Operator) to go on labelling nodes",
-        )

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dra_driver.migrate.labels import LabelRequirement, Unsaid, expressed, refined
+from dra_driver.migrate.label_requirement import LabelRequirement, Unsaid
+from dra_driver.migrate.labels import expressed, refined
 from dra_driver.migrate.node_rules import absorb
 from dra_driver.migrate.report import FileReport, ReportSubject
 from dra_driver.migrate.resources import DeviceKind

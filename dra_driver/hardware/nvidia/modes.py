@@ -19,8 +19,9 @@ from typing import TypeVar
 
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.hardware.nvidia import library
-from dra_driver.hardware.nvidia.edits.driver_files import BINARY_FOLDERS, find_program
+from dra_driver.hardware.nvidia.edits.driver_files import find_program
 from dra_driver.hardware.nvidia.edits.driver_root import DriverRoot
+from dra_driver.hardware.nvidia.edits.installed_names import BINARY_FOLDERS
 from dra_driver.hardware.nvidia.gpu_calls import GpuCalls
 from dra_driver.hardware.nvidia.nvml import UNLIMITED, Nvml
 from dra_driver.hardware.nvidia.nvml_mig import Handle, NvmlFault

@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dra_driver.hardware.facts import GpuFacts
-from dra_driver.hardware.nvidia.edits.driver_files import BINARY_FOLDERS, find_program
+from dra_driver.hardware.nvidia.edits.driver_files import find_program
 from dra_driver.hardware.nvidia.edits.driver_root import DriverRoot
+from dra_driver.hardware.nvidia.edits.installed_names import BINARY_FOLDERS
 from dra_driver.hardware.nvidia.gpu_calls import GpuCalls
 from dra_driver.hardware.nvidia.nvml_mig import NvmlFault
 from dra_driver.hardware.port import Roots

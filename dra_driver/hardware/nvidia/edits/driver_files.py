@@ -14,81 +14,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dra_driver.hardware.nvidia.edits.driver_root import DriverRoot
+from dra_driver.hardware.nvidia.edits.installed_names import (
+    BINARIES,
+    BINARY_FOLDERS,
+    CONFIG_FOLDERS,
+    CONFIGS,
+    FIRMWARE,
+    LIBCUDA,
+    LIBNVML,
+    LIBRARY_FOLDERS,
+    OPENED_WITHOUT_NUMBER,
+    OWN_VERSION,
+    SOCKETS,
+    SONAME_NUMBERS,
+    VULKAN,
+    XORG_FOLDERS,
+)
 from dra_driver.hardware.nvidia.edits.ldcache import library_paths
-
-TRIPLETS = ("x86_64-linux-gnu", "aarch64-linux-gnu")
-LIBRARY_FOLDERS = (
-    "/usr/lib64",
-    *(f"/usr/lib/{triplet}" for triplet in TRIPLETS),
-    *(f"/usr/lib/{triplet}/nvidia/current" for triplet in TRIPLETS),
-    "/lib64",
-    *(f"/lib/{triplet}" for triplet in TRIPLETS),
-    *(f"/lib/{triplet}/nvidia/current" for triplet in TRIPLETS),
-)
-# Libraries that come with the driver but have version numbers of their own.
-_OWN_VERSION = re.compile(r"libnvidia-(?:egl-(?:gbm|wayland2?|xcb|xlib)\.so\.\d+\.\d+.*|nvvm70\.so\.\d.*)")
-# The number in a library's SONAME where that is not 1; "" where the SONAME has the driver's version.
-# Source: the driver's README, "Installed Components".
-_SONAME_NUMBERS = {
-    "libnvidia-nvvm": "4",
-    "libGLX_nvidia": "0",
-    "libEGL_nvidia": "0",
-    "libGLESv2_nvidia": "2",
-    **dict.fromkeys(
-        (
-            *("libnvidia-gpucomp", "libnvidia-glcore", "libnvidia-eglcore", "libnvidia-glsi", "libnvidia-glvkspirv"),
-            *("libnvidia-tls", "libnvidia-rtcore", "libnvidia-vulkan-producer", "libnvidia-nvvm70"),
-        ),
-        "",
-    ),
-}
-_OPENED_WITHOUT_NUMBER = ("libcuda", "libnvidia-ml")
-_XORG_FOLDERS = tuple(
-    f"{base}/modules/{updates}{kind}"
-    for base in ("/usr/lib64/xorg", "/usr/lib/xorg", *(f"/usr/lib/{triplet}/xorg" for triplet in TRIPLETS))
-    for updates in ("", "updates/")
-    for kind in ("drivers", "extensions")
-)
-_CONFIG_FOLDERS = ("/etc", "/usr/local/share", "/usr/share")
-_CONFIGS = (
-    "glvnd/egl_vendor.d/10_nvidia.json",
-    "egl/egl_external_platform.d/15_nvidia_gbm.json",
-    "egl/egl_external_platform.d/10_nvidia_wayland.json",
-    "egl/egl_external_platform.d/09_nvidia_wayland2.json",
-    "nvidia/nvoptix.bin",
-    "X11/xorg.conf.d/10-nvidia.conf",
-    "X11/xorg.conf.d/nvidia-drm-outputclass.conf",
-)
-_VULKAN = (  # these go to /etc/vulkan in the container, wherever the host has them
-    "vulkan/icd.d/nvidia_icd.json",
-    "vulkan/icd.d/nvidia_icd.x86_64.json",
-    "vulkan/icd.d/nvidia_icd.aarch64.json",
-    "vulkan/icd.d/nvidia_layers.json",
-    "vulkan/implicit_layer.d/nvidia_layers.json",
-)
-_FIRMWARE = re.compile(r"gsp.*\.bin")
-BINARY_FOLDERS = (
-    "/usr/local/sbin",
-    "/usr/local/bin",
-    "/usr/sbin",
-    "/usr/bin",
-    "/sbin",
-    "/bin",
-    "/opt/bin",
-)
-_BINARIES = (
-    "nvidia-smi",
-    "nvidia-debugdump",
-    "nvidia-persistenced",
-    "nvidia-cuda-mps-control",
-    "nvidia-cuda-mps-server",
-    "nvidia-imex",
-    "nvidia-imex-ctl",
-)
-_SOCKETS = ("/run/nvidia-persistenced/socket", "/run/nvidia-fabricmanager/socket", "/tmp/nvidia-mps")  # noqa: S108
-_LIBCUDA = re.compile(r"libcuda\.so\.(\d+(?:\.\d+)+)")
-# gives the version where the driver was installed without CUDA
-_LIBNVML = re.compile(r"libnvidia-ml\.so\.(\d+(?:\.\d+)+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +86,7 @@ def find_driver_files(root: DriverRoot, loaded: str | None, *, sys: str, proc: s
         aliases=tuple((library, _aliases(root, library)) for library in libraries),
         links=tuple(_links(libraries, xorg)),
         others=(*xorg, *_configs(root), *firmware, *_binaries(root)),
-        sockets=tuple(_file(root, path, path) for path in _SOCKETS if root.find(path)),
+        sockets=tuple(_file(root, path, path) for path in SOCKETS if root.find(path)),
     )
 
 
@@ -153,7 +95,7 @@ def find_driver(root: DriverRoot, loaded: str | None) -> tuple[str, str]:
 
     The loaded version is preferred, compared by number (580.65.6 is 580.65.06); else the first folder's newest version.
     """
-    for pattern, soname in ((_LIBCUDA, "libcuda.so.1"), (_LIBNVML, "libnvidia-ml.so.1")):
+    for pattern, soname in ((LIBCUDA, "libcuda.so.1"), (LIBNVML, "libnvidia-ml.so.1")):
         found = [(folder, v) for folder in LIBRARY_FOLDERS for v in _versions(root, folder, pattern)]
         matching = [pair for pair in found if loaded and is_same_version(pair[1], loaded)]
         if not matching:
@@ -211,7 +153,7 @@ def _libraries(root: DriverRoot, folder: str, version: str) -> Iterator[DriverFi
             names = sorted(
                 name
                 for name in root.names(place)
-                if (name.endswith(f".so.{version}") or _OWN_VERSION.fullmatch(name)) and name not in seen
+                if (name.endswith(f".so.{version}") or OWN_VERSION.fullmatch(name)) and name not in seen
             )
             seen.update(names)
             yield from _existing(root, place, names)
@@ -231,14 +173,14 @@ def _aliases(root: DriverRoot, library: DriverFile) -> tuple[str, ...]:
         and name != library.name
         and root.resolve(f"{library.folder}/{name}") == target
     }
-    if number := _SONAME_NUMBERS.get(stem, "1"):
+    if number := SONAME_NUMBERS.get(stem, "1"):
         links.add(f"{stem}.so.{number}")
-    return tuple(sorted(links | ({f"{stem}.so"} if stem in _OPENED_WITHOUT_NUMBER else set())))
+    return tuple(sorted(links | ({f"{stem}.so"} if stem in OPENED_WITHOUT_NUMBER else set())))
 
 
 def _xorg(root: DriverRoot, folder: str, version: str) -> Iterator[DriverFile]:
     wanted = {"nvidia_drv.so", f"libglxserver_nvidia.so.{version}"}
-    for place in dict.fromkeys((f"{folder}/nvidia/xorg", *_XORG_FOLDERS)):
+    for place in dict.fromkeys((f"{folder}/nvidia/xorg", *XORG_FOLDERS)):
         names = sorted(wanted & root.names(place))
         wanted.difference_update(names)
         yield from _existing(root, place, names)
@@ -263,10 +205,10 @@ def _links(libraries: tuple[DriverFile, ...], xorg: tuple[DriverFile, ...]) -> I
 
 
 def _configs(root: DriverRoot) -> Iterator[DriverFile]:
-    for name in (*_CONFIGS, *_VULKAN):
-        for folder in _CONFIG_FOLDERS:
+    for name in (*CONFIGS, *VULKAN):
+        for folder in CONFIG_FOLDERS:
             if root.find(f"{folder}/{name}"):
-                yield _file(root, f"{folder}/{name}", f"/etc/{name}" if name in _VULKAN else f"{folder}/{name}")
+                yield _file(root, f"{folder}/{name}", f"/etc/{name}" if name in VULKAN else f"{folder}/{name}")
                 break
 
 
@@ -281,7 +223,7 @@ def _firmware(root: DriverRoot, version: str, sys: str, proc: str) -> Iterator[D
     folders = (own, f"/lib/firmware/updates/{release}", "/lib/firmware/updates", f"/lib/firmware/{release}")
     for folder in (*filter(None, folders), "/lib/firmware"):
         place = f"{folder.rstrip('/')}/nvidia/{version}"
-        if names := sorted(name for name in root.names(place) if _FIRMWARE.fullmatch(name)):
+        if names := sorted(name for name in root.names(place) if FIRMWARE.fullmatch(name)):
             yield from _existing(root, place, names)
             return
 
@@ -294,7 +236,7 @@ def _line(path: str) -> str:
 
 
 def _binaries(root: DriverRoot) -> Iterator[DriverFile]:
-    for name in _BINARIES:
+    for name in BINARIES:
         path = find_program(root, name, BINARY_FOLDERS)
         if path:
             yield _file(root, path, path)

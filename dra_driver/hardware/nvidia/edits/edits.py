@@ -19,15 +19,10 @@ from dataclasses import dataclass, replace
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts
 from dra_driver.hardware.nvidia import sysfs
 from dra_driver.hardware.nvidia.edits import nodes
-from dra_driver.hardware.nvidia.edits.driver_files import (
-    TRIPLETS,
-    DriverFile,
-    DriverFiles,
-    find_driver_files,
-    is_same_version,
-)
+from dra_driver.hardware.nvidia.edits.driver_files import DriverFile, DriverFiles, find_driver_files, is_same_version
 from dra_driver.hardware.nvidia.edits.driver_root import DriverRoot
 from dra_driver.hardware.nvidia.edits.hooks import HookProgram, driver_hooks, find_hook_program
+from dra_driver.hardware.nvidia.edits.installed_names import TRIPLETS
 from dra_driver.hardware.port import Roots
 from dra_driver.model.edits import DeviceNode, Edits, Hook, Mount
 from dra_driver.telemetry.logs import fields
