@@ -51,7 +51,8 @@ class NodeCondition:
         parts, status = self._parts, self._parts.publisher.status()
         inventory = parts.inventory.current
         sharing = (*parts.sharing.problems, *parts.neighbours.problems())
-        problems = (*inventory.problems, *status.problems, *parts.declared_mig.problems, *sharing)
+        health = parts.health.problems if parts.health else ()
+        problems = (*inventory.problems, *status.problems, *parts.declared_mig.problems, *sharing, *health)
         offered = inventory.offering.for_server(KeptFields(shares=status.keeps.shares))
         return Snapshot(
             version=__version__,

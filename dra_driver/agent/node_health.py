@@ -19,7 +19,7 @@ from dra_driver.agent.reports.device_users import DeviceUsers
 from dra_driver.agent.reports.fault_events import FAULT_REASON, HELD_BACK_REASON, DeviceNews, FaultEvents
 from dra_driver.agent.validation_gate import ValidationGate
 from dra_driver.hardware.evidence import XidReport
-from dra_driver.hardware.facts import Facts
+from dra_driver.hardware.facts import Facts, Problem
 from dra_driver.hardware.port import HealthReporter
 from dra_driver.health.cordons import CordonFile
 from dra_driver.health.eviction_budget import EvictionBudget, Slots
@@ -158,6 +158,11 @@ class NodeHealth:
         names = frozenset(name for name, place in self._places().items() if place.gpu in gpus)
         if names:
             self._events.tell_users(DeviceNews(names, reason, text, time.time()))
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """Return what of the node's health can't be read."""
+        return self._monitor.now.problems
 
     def fault_counts(self) -> Mapping[str, int]:
         """Return the number of GPUs with each fault, by key."""

@@ -42,15 +42,16 @@ class BusState(enum.StrEnum):
 class Vitals:
     """What one round of polling found on one GPU.
 
-    `recovery_action` is NVML's number. `thermal_margin` and `slowdown_margin` are in degrees Celsius, signed: the GPU
-    slows down where the first falls below the second. `clock_reasons` is NVML's bit set. `links` has for each NVLink of
-    the GPU whether it is active. `pcie_replays` counts since the driver was loaded.
+    `is_lost` is None where the GPU's answer shows neither. `recovery_action` is NVML's number. `thermal_margin` and
+    `slowdown_margin` are in degrees Celsius, signed: the GPU slows down where the first falls below the second.
+    `clock_reasons` is NVML's bit set. `links` has for each NVLink of the GPU whether it is active. `pcie_replays`
+    counts since the driver was loaded.
     """
 
     gpu: str
     at: float
     uuid: str = ""
-    is_lost: bool = False
+    is_lost: bool | None = False
     recovery_action: int | None = None
     ecc_uncorrectable: int | None = None
     sram_threshold_exceeded: bool | None = None
@@ -73,6 +74,7 @@ class HealthReport:
     `xids` has each report once; `readings` are the newest of each GPU, and `bus` is what sysfs shows now.
     `is_driver_new` is true once after the kernel driver was loaded again, which ends what earlier Xids meant.
     `silent_s` is for how many seconds the library has been silent (0 while it answers), and `silent_on` the call.
+    `problem` says which source can't be read, and why.
     """
 
     xids: tuple[XidReport, ...] = ()
@@ -82,3 +84,4 @@ class HealthReport:
     silent_s: float = 0.0
     silent_on: str = ""
     log_position: int = -1  # the sequence number of the last kernel message that was read; -1 for none
+    problem: str = ""

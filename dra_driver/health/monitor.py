@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from dra_driver.hardware.evidence import BusState, HealthReport, XidReport
-from dra_driver.hardware.facts import Facts, GpuFacts
+from dra_driver.hardware.facts import Facts, GpuFacts, Problem
 from dra_driver.hardware.port import HealthReporter
 from dra_driver.health.cordons import Cordon, CordonFile
 from dra_driver.health.fault import Fault, FaultKey, Subject
@@ -48,7 +48,7 @@ class HealthNow:
 
     faults: tuple[Fault, ...] = ()
     cordons: tuple[Cordon, ...] = ()
-    problems: tuple[str, ...] = ()
+    problems: tuple[Problem, ...] = ()
     xids: Mapping[int, int] = field(default_factory=dict)
 
 
@@ -93,12 +93,13 @@ class HealthMonitor:
         self._tally = XidTally()
         self._loop = Loop("health", self._turn, failure="health monitor failed")
         self._cordons: tuple[Cordon, ...] = ()
+        self._cordon_problem = ""
         self._cordon_stamp: Hashable = None
         self._bus_at = self._saved_at = float("-inf")
         self._saved_revision = -1
         self._treated: set[str] = set()  # GPUs whose earlier errors are to be forgotten; guarded by the mutex
         self._hurried_until = 0.0
-        self._problem = ""
+        self._problems: tuple[Problem, ...] = ()
         self._meaning: Hashable = None
         self.turned_at = 0.0  # when the last turn was completed, in seconds since 1970; 0 before the first
         self.now = HealthNow()
@@ -142,8 +143,9 @@ class HealthMonitor:
         """Return the facts with the missing GPUs added as they were last seen, and marked as lost."""
         with self._mutex:
             before = self._known.missing
+            is_first = not self._known.by_address
             whole = self._known.completed(facts)
-            is_news = self._known.missing != before
+            is_news = is_first or self._known.missing != before
         if is_news:
             self._loop.wake()
         return whole
@@ -159,9 +161,10 @@ class HealthMonitor:
         self._take_missing(missing, now)
         self._take_silence(report, known, now)
         self._take_tests(now)
-        self._tally.count(report.xids)
+        self._tally.count(xid for xid in report.xids if xid.gpu in known)
         self._report_applications(report, known)
         self._read_cordons()
+        self._note_problems(report)
         self._conclude(now)
         self.turned_at = now
         return RECHECK_SECONDS if self._is_hurried(now) else TURN_SECONDS
@@ -177,7 +180,13 @@ class HealthMonitor:
             self._application_error(subject, xid)
 
     def _report(self, now: float) -> HealthReport:
-        """Return what the vendor observed; now and then the bus is checked too."""
+        """Return what the vendor observed; now and then the bus is checked too.
+
+        Before the first look at the hardware nothing is asked for: what was reported then would belong to no GPU.
+        """
+        with self._mutex:
+            if not self._known.by_address:
+                return HealthReport()
         report = self._reporter.health(is_urgent=self._is_hurried(now), patience_s=PATIENCE_SECONDS)
         if now - self._bus_at < BUS_SECONDS:
             return report
@@ -227,10 +236,18 @@ class HealthMonitor:
             return
         self._cordon_stamp = stamp
         try:
-            self._cordons, self._problem = self._cordon_file.read(), ""
+            self._cordons, self._cordon_problem = self._cordon_file.read(), ""
         except InputError as error:
-            self._problem = str(error)
+            self._cordon_problem = str(error)
             log.warning("cordons can't be read, the last known ones stay", extra=fields(err=str(error)))
+
+    def _note_problems(self, report: HealthReport) -> None:
+        """Keep what could not be read, and log a source that can't be read any more."""
+        found = (("health.source", report.problem), ("health.cordons", self._cordon_problem))
+        problems = tuple(Problem(code, "node", text) for code, text in found if text)
+        if report.problem and report.problem not in {one.message for one in self._problems}:
+            log.warning("a source of health can't be read", extra=fields(err=report.problem))
+        self._problems = problems
 
     def _conclude(self, now: float) -> None:
         """Save what changed, then report it. A save that fails is tried again and delays nothing."""
@@ -243,7 +260,7 @@ class HealthMonitor:
         if is_news or self._is_save_due(now):
             self._save(now)
         self._meaning = meaning
-        self.now = HealthNow(faults, cordons, tuple(filter(None, [self._problem])), self._tally.counts)
+        self.now = HealthNow(faults, cordons, self._problems, self._tally.counts)
         if is_news:
             self._log(before.faults, faults)
             self._changed()

@@ -83,7 +83,8 @@ class HealthRecord:
         for gpu, state in report.bus:
             if gpu in known and state in {BusState.GONE, BusState.DEAD}:
                 self.observe(Subject(gpu), Sign(FaultKey.GPU_LOST, is_bad=True), now)
-        self.log_position = max(self.log_position, report.log_position)
+        if report.log_position >= 0:
+            self.log_position = report.log_position
 
     def observe(self, subject: Subject, sign: Sign, at: float) -> None:
         """Add one sign."""

@@ -1,59 +1,20 @@
 """What is observed of GPUs' health: the real vendor over the fake library, the kernel log, and the bus."""
 
-import threading
-
 import pytest
 
 from dra_driver.hardware.bus import bus_state
 from dra_driver.hardware.evidence import BusState
-from dra_driver.hardware.nvidia.hardware import NvidiaHardware
 from dra_driver.hardware.port import HealthReporter
+from tests.hardware.support.watching import Watching, healed
 from tests.support.fake_node import FakeNode
-from tests.support.fake_nvml import State, build, hgx_h100
-from tests.support.waiting import until
 
 pytestmark = pytest.mark.gcc
 
 
-class Watching:
-    """Two H100s, a vendor that watches them, and all that it has reported."""
-
-    def __init__(self, folder, monkeypatch):
-        self.node = FakeNode(folder / "node")
-        self.node.load_driver()
-        self.state = State(gpus=hgx_h100(2))
-        for gpu in self.state.gpus:
-            self.node.add_gpu(gpu.pci, gpu.minor)
-            gpu.report_health(recovery_action=0, remap_pending=0, remap_failed=0)
-        self.state.write(folder / "state")
-        library = build(folder / "lib")
-        monkeypatch.setenv("FAKE_NVML_STATE", str(folder / "state"))
-        monkeypatch.setattr("dra_driver.hardware.nvidia.library.candidates", lambda _: [str(library)])
-        self.notified = threading.Event()
-        self.hardware = NvidiaHardware(self.node.roots, call_timeout_s=1.0)
-        self.hardware.watch_health(self.notified.set, log_position=-1)
-        self.hardware.discover()
-        self.xids, self.vitals, self.silent = [], {}, 0.0
-        self.until(lambda: len(self.vitals) == 2)
-
-    def look(self, *, is_urgent=False):
-        report = self.hardware.health(is_urgent=is_urgent, patience_s=5.0)
-        self.xids += [(xid.gpu, xid.code, xid.gi_id) for xid in report.xids]
-        self.vitals |= {one.gpu: one for one in report.readings}
-        self.silent = report.silent_s
-
-    def until(self, condition):
-        until(lambda: self.look() or condition(), what=(self.xids, self.vitals))
-
-
 @pytest.fixture
 def watching(tmp_path, monkeypatch):
-    it = Watching(tmp_path, monkeypatch)
-    yield it
-    for gpu in it.state.gpus:
-        gpu.heal()
-    it.state.write()
-    it.hardware.close()
+    with healed(Watching(tmp_path, monkeypatch)) as it:
+        yield it
 
 
 def test_an_xid_is_reported_once_with_its_instance(watching):

@@ -74,6 +74,66 @@ def test_a_process_that_is_called_like_an_xid_raises_nothing_more(log):
     assert codes(KernelLog(log.path, -1).news()) == [(GPU, 31, None, None)]
 
 
+def test_a_gpu_that_falls_off_the_bus_is_reported_once_though_the_driver_says_it_twice(log):
+    log.write("NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.")
+    log.write("NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.")
+    log.write("NVRM: GPU 0000:43:00.0: GPU has fallen off the bus.")
+    assert codes(KernelLog(log.path, -1).news()) == [(GPU, 79, None, None), ("0000:43:00.0", 79, None, None)]
+
+
+def test_three_lines_in_one_record_say_that_a_gpu_is_lost(log):
+    log.write(
+        r"NVRM: The NVIDIA GPU 0000:3b:00.0\x0aNVRM: (PCI ID: 10de:2330) installed in this system has\x0a"
+        r"NVRM: fallen off the bus and is not responding to commands."
+    )
+    assert codes(KernelLog(log.path, -1).news()) == [(GPU, 79, None, None)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "NVRM: Xid (PCI:00000000:3B:00): 48, pid=2147483647, name=(((a))), DBE (double bit error) (cont. (1))",
+        "NVRM: Xid (PCI:0000:3b:00): 48, pid=7, name=" + "x" * 1000,
+        "NVRM: Xid (PCI:0000:3b:00): 48, pid=<unknown>, name=<unknown>, An uncorrectable double bit error",
+        "NVRM: Xid (PCI:0000:3b:00): 48, pid=7, name=python3, Ch 00000008, intr 10000000. MMU Fault\\x0afaulted @ 0x7f",
+    ],
+)
+def test_whatever_follows_the_code_does_not_matter(log, text):
+    log.write(text)
+    assert codes(KernelLog(log.path, -1).news()) == [(GPU, 48, None, None)]
+
+
+def test_a_log_whose_numbers_begin_again_is_another_log(log):
+    log.write("NVRM: Xid (PCI:0000:3b:00): 48")
+    reader = KernelLog(log.path, -1)
+    reader.news()
+    log.path.rename(log.path.with_name("old"))
+    log.sequence = 3
+    log.write("NVRM: Xid (PCI:0000:3b:00): 62")
+    reader.news()
+    assert codes(reader.news()) == [(GPU, 62, None, None)]
+    assert codes(KernelLog(log.path, 9999).news()) == [(GPU, 62, None, None)]
+
+
+def test_what_is_added_to_a_plain_file_counts_whatever_its_number(log):
+    log.write("NVRM: Xid (PCI:0000:3b:00): 48")
+    reader = KernelLog(log.path, -1)
+    reader.news()
+    log.sequence -= 1
+    log.write("NVRM: Xid (PCI:0000:3b:00): 62")
+    assert codes(reader.news()) == [(GPU, 62, None, None)]
+
+
+def test_a_file_that_is_no_kernel_log_is_said_to_be_none(log):
+    log.path.write_text("[   12.3] NVRM: Xid (PCI:0000:3b:00): 79, pid=1\n" * 3)
+    reader = KernelLog(log.path, -1)
+    assert reader.news().xids == ()
+    assert "no records of /dev/kmsg" in reader.problem
+    log.write("usb 1-1: new device")
+    reader.news()
+    assert reader.problem == ""
+
+
 def test_lines_without_the_head_of_a_record_raise_nothing(log):
     log.path.write_text(
         "NVRM: Xid (PCI:0000:3b:00): 79, pid=1\n SUBSYSTEM=4,1,1,-;NVRM: Xid (PCI:0000:3b:00): 79\n"

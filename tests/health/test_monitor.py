@@ -35,14 +35,15 @@ class Reporter:
 class Bench:
     """A monitor whose turns are taken by the test, with a clock of its own."""
 
-    def __init__(self, folder, boot=BOOT, *, whole=True):
+    def __init__(self, folder, boot=BOOT, *, whole=True, looked=True):
         self.reporter, self.folder, self.at, self.told = Reporter(), folder, 1000.0, []
         self.cordons, self.forget = CordonFile(folder), ForgetFile(folder)
         self.monitor = HealthMonitor(
             self.reporter, HealthStore(folder), self.cordons, self.forget, policy=HealthPolicy(), boot_id=boot,
             changed=lambda: self.told.append(shown(self.monitor.now.faults)), clock=lambda: self.at,
         )  # fmt: skip
-        self.monitor.completed(FACTS if whole else HALF)
+        if looked:
+            self.monitor.completed(FACTS if whole else HALF)
 
     def turn(self, *reports):
         for one in reports or (HealthReport(),):
@@ -81,6 +82,29 @@ def test_faults_on_disk_are_needed_by_an_instance_that_never_watched_and_not_onc
     bench.at += 7200
     bench.turn(report(reading(bench.at, recovery_action=0)))
     assert not bench.monitor.is_needed
+
+
+def test_what_was_reported_before_the_first_look_at_the_hardware_is_not_lost(tmp_path):
+    bench = Bench(tmp_path, looked=False)
+    bench.reporter.reports = [report(xid(95, at=900.0), log_position=77)]
+    bench.monitor._turn()
+    assert bench.monitor._record.log_position == -1
+    bench.monitor.completed(FACTS)
+    bench.monitor._turn()
+    assert shown(bench.monitor.now.faults) == {("needs-reset", "xid-95"), ("xid", "95")}
+    assert bench.monitor._record.log_position == 77
+
+
+def test_xids_of_gpus_that_are_not_this_driver_s_are_not_counted(bench):
+    bench.turn(report(xid(79, address="0000:99:00.0"), xid(13)))
+    assert bench.monitor.now.xids == {13: 1}
+
+
+def test_a_kernel_log_that_can_t_be_read_is_a_problem_until_it_can(bench):
+    bench.turn(HealthReport(problem="the kernel log /dev/kmsg can't be read"))
+    assert [one.message for one in bench.monitor.now.problems] == ["the kernel log /dev/kmsg can't be read"]
+    bench.turn()
+    assert bench.monitor.now.problems == ()
 
 
 def test_a_storm_of_application_xids_tells_nobody_and_is_counted(bench):
@@ -152,7 +176,7 @@ def test_a_broken_cordon_file_keeps_the_last_cordons(bench):
     (bench.folder / "cordons.json").write_text("{")
     bench.turn()
     assert [one.device for one in bench.monitor.now.cordons] == ["gpu-one"]
-    assert "cordons" in bench.monitor.now.problems[0]
+    assert [one.code for one in bench.monitor.now.problems] == ["health.cordons"]
 
 
 def test_a_reboot_forgets_faults_and_gpus(tmp_path):

@@ -65,6 +65,11 @@ class NvmlFault(Exception):
         """Return whether the GPU has fallen off the bus."""
         return self.name == "GPU_IS_LOST"
 
+    @property
+    def requires_reset(self) -> bool:
+        """Return whether the GPU can't be used before it is reset."""
+        return self.name == "RESET_REQUIRED"
+
 
 @dataclass(frozen=True, slots=True)
 class GpuInstance:

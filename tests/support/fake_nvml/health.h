@@ -6,6 +6,8 @@
  *     field_ID VALUE | field_ID_SCOPE VALUE      (NVML_FI_*; signed; a field without a line is NOT_SUPPORTED)
  *     ecc_uncorrectable COUNT | sram_threshold 0|1 | thermal_margin DEGREES | clock_reasons MASK
  *     pcie_link GENERATION LANES | fabric_health SUMMARY
+ *     remapped_rows CORRECTABLE UNCORRECTABLE PENDING FAILURE | retired_pages_pending 0|1 | ecc_memory COUNT
+ *     slowdown_temperature DEGREES
  */
 #define MAX_SETS 64
 #define TIMEOUT 10
@@ -139,4 +141,27 @@ API nvmlDeviceGetCurrPcieLinkWidth(void *device, unsigned *out) {
     BEGIN(ON_GPU);
     GPU_FACT("pcie_link");
     return leave(sscanf(text, "%u %u", &generation, out) == 2 ? SUCCESS : UNKNOWN_ERROR);
+}
+API nvmlDeviceGetRemappedRows(void *device, unsigned *corrected, unsigned *uncorrected, unsigned *pending, unsigned *failed) {
+    BEGIN(ON_GPU);
+    GPU_FACT("remapped_rows");
+    return leave(sscanf(text, "%u %u %u %u", corrected, uncorrected, pending, failed) == 4 ? SUCCESS : UNKNOWN_ERROR);
+}
+API nvmlDeviceGetRetiredPagesPendingStatus(void *device, unsigned *out) {
+    BEGIN(ON_GPU);
+    GPU_FACT("retired_pages_pending");
+    return give_number(text, out);
+}
+API nvmlDeviceGetMemoryErrorCounter(void *device, unsigned type, unsigned counter, unsigned location, unsigned long long *out) {
+    BEGIN(ON_GPU);
+    GPU_FACT("ecc_memory");
+    if (location != 2) return leave(NOT_SUPPORTED); /* NVML_MEMORY_LOCATION_DEVICE_MEMORY */
+    *out = type == 1 && counter == 0 ? strtoull(text, NULL, 0) : 0;
+    return leave(SUCCESS);
+}
+API nvmlDeviceGetTemperatureThreshold(void *device, unsigned type, unsigned *out) {
+    BEGIN(ON_GPU);
+    GPU_FACT("slowdown_temperature");
+    if (type != 1) return leave(NOT_SUPPORTED); /* NVML_TEMPERATURE_THRESHOLD_SLOWDOWN */
+    return give_number(text, out);
 }

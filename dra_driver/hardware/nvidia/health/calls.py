@@ -7,6 +7,7 @@ call. Source: nvml.h and NVIDIA's NVML API reference.
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -22,7 +23,9 @@ WANTED_EVENTS = XID | GPU_UNAVAILABLE | RECOVERY_ACTION | DOUBLE_BIT_ECC | DRAM_
 NO_INSTANCE = 0xFFFFFFFF
 LINK_STATE = 165  # NVML_FI_DEV_NVLINK_GET_STATE, with the link as its scope
 _SIGNED = (4, 5)  # NVML_VALUE_TYPE_SIGNED_LONG_LONG and _SIGNED_INT
-_UNCORRECTED, _VOLATILE = 1, 0
+_DOUBLE = 0  # NVML_VALUE_TYPE_DOUBLE
+_UNCORRECTED, _VOLATILE, _DEVICE_MEMORY = 1, 0, 2
+_GPU_SENSOR, _SLOWDOWN = 0, 1  # NVML_TEMPERATURE_GPU, NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,7 @@ class LibraryEvent:
     data: int
     gi_id: int | None
     ci_id: int | None
+    handle: Handle = None
 
 
 def address_of(handle: Handle) -> int:
@@ -42,7 +46,13 @@ def address_of(handle: Handle) -> int:
 
 
 class HealthNvml(Nvml):
-    """The library calls of a health watch."""
+    """The library calls of a health watch.
+
+    `requires_reset` is set when an optional call failed because the GPU can't be used before a reset; the caller
+    clears it before it reads a GPU.
+    """
+
+    requires_reset = False
 
     def new_event_set(self) -> Any:
         """Return a new event set."""
@@ -55,17 +65,15 @@ class HealthNvml(Nvml):
     def register(self, gpu: Handle, events: Any) -> bool:
         """Register for those of the wanted events that the GPU supports; return whether there are any.
 
-        One unsupported type would make the whole call fail with nothing registered.
+        One unsupported type would make the whole call fail with nothing registered. Where the library does not say
+        which are supported, or refuses what it said, Xids alone are tried.
         """
-        try:
-            mask = int(self._call("nvmlDeviceGetSupportedEventTypes", gpu)) & WANTED_EVENTS
-            if mask:
-                self._call("nvmlDeviceRegisterEvents", gpu, mask, events)
-        except NvmlFault as fault:
-            if fault.is_lost:
-                raise
-            return False
-        return bool(mask)
+        mask = self._optional(lambda: int(self._call("nvmlDeviceGetSupportedEventTypes", gpu)))
+        wanted = XID if mask is None else mask & WANTED_EVENTS
+        return any(self._is_registered(gpu, events, kinds) for kinds in dict.fromkeys((wanted, wanted & XID)) if kinds)
+
+    def _is_registered(self, gpu: Handle, events: Any, kinds: int) -> bool:
+        return self._optional(lambda: self._call("nvmlDeviceRegisterEvents", gpu, kinds, events) or True) is not None
 
     def wait(self, events: Any, timeout_ms: int) -> LibraryEvent | None:
         """Return the next event, or None when none comes in time."""
@@ -76,21 +84,60 @@ class HealthNvml(Nvml):
                 return None
             raise
         gi, ci = (None if number == NO_INSTANCE else int(number) for number in _instances(data))
-        return LibraryEvent(address_of(data.device), int(data.eventType), int(data.eventData), gi, ci)
+        return LibraryEvent(address_of(data.device), int(data.eventType), int(data.eventData), gi, ci, data.device)
 
     def fields(self, gpu: Handle, wanted: Sequence[int | tuple[int, int]]) -> dict[int | tuple[int, int], int]:
         """Return those of the wanted field values that the GPU reports; a pair is a field and its scope."""
         values = self._optional(lambda: self._call("nvmlDeviceGetFieldValues", gpu, list(wanted)))
         found = {}
         for asked, value in zip(wanted, values or (), strict=False):
-            if not value.nvmlReturn:
-                signed = value.value.siVal if value.valueType == _SIGNED[1] else value.value.sllVal
-                found[asked] = int(signed if value.valueType in _SIGNED else value.value.ullVal & _mask(value))
+            if not value.nvmlReturn and (number := _number(value)) is not None:
+                found[asked] = number
         return found
+
+    def is_there(self, gpu: Handle) -> bool | None:
+        """Return whether the GPU itself answers; None where a call fails for another reason than its loss.
+
+        Raises: NvmlFault when the GPU is lost.
+        """
+        try:
+            self.memory_bytes(gpu)  # this call asks the GPU itself, so it fails if the GPU is lost
+        except NvmlFault as fault:
+            if fault.is_lost:
+                raise
+            self.requires_reset |= fault.requires_reset
+            return True if fault.is_absent else None  # a GPU that shares the machine's memory has none of its own
+        return True
 
     def ecc_uncorrectable(self, gpu: Handle) -> int | None:
         """Return the number of uncorrectable memory errors since the driver was loaded."""
-        return self._optional(lambda: int(self._call("nvmlDeviceGetTotalEccErrors", gpu, _UNCORRECTED, _VOLATILE)))
+        how = (gpu, _UNCORRECTED, _VOLATILE)
+        total = self._optional(lambda: int(self._call("nvmlDeviceGetTotalEccErrors", *how)))
+        if total is not None:
+            return total
+        return self._optional(lambda: int(self._call("nvmlDeviceGetMemoryErrorCounter", *how, _DEVICE_MEMORY)))
+
+    def remapping(self, gpu: Handle) -> tuple[bool | None, bool | None]:
+        """Return whether a row is to be remapped at the next reset, and whether one could not be.
+
+        For GPUs that do not report it as field values. On GPUs older than Ampere, which retire pages, the first is
+        whether one is to be retired.
+        """
+        rows = self._optional(lambda: self._call("nvmlDeviceGetRemappedRows", gpu))
+        if rows is not None:
+            return bool(rows[2]), bool(rows[3])
+        return self._optional(lambda: bool(self._call("nvmlDeviceGetRetiredPagesPendingStatus", gpu))), None
+
+    def temperature_margin(self, gpu: Handle) -> int | None:
+        """Return by how many degrees the GPU is below the temperature at which it slows down, signed.
+
+        For GPUs that report no thermal margin, such as A100.
+        """
+        limit = self._optional(lambda: int(self._call("nvmlDeviceGetTemperatureThreshold", gpu, _SLOWDOWN)))
+        if not limit:
+            return None
+        now = self._optional(lambda: int(self._call("nvmlDeviceGetTemperature", gpu, _GPU_SENSOR)))
+        return None if now is None else limit - now
 
     def sram_threshold_exceeded(self, gpu: Handle) -> bool | None:
         """Return whether the SRAM had more errors than NVIDIA allows."""
@@ -130,6 +177,7 @@ class HealthNvml(Nvml):
         except NvmlFault as fault:
             if fault.is_lost:
                 raise
+            self.requires_reset |= fault.requires_reset
             return None
 
 
@@ -137,6 +185,11 @@ def _instances(data: Any) -> tuple[int, int]:
     return int(data.gpuInstanceId), int(data.computeInstanceId)
 
 
-def _mask(value: Any) -> int:
-    """Return which bits of a field's value count: an unsigned int leaves the upper half unset (NVML_VALUE_TYPE_*)."""
-    return (1 << 32) - 1 if value.valueType == 1 else (1 << 64) - 1
+def _number(value: Any) -> int | None:
+    """Return a field's value as a whole number; None for one that is none (NVML_VALUE_TYPE_*)."""
+    if value.valueType == _DOUBLE:
+        return int(value.value.dVal) if math.isfinite(value.value.dVal) else None
+    if value.valueType in _SIGNED:
+        return int(value.value.siVal if value.valueType == _SIGNED[1] else value.value.sllVal)
+    # An unsigned int leaves the upper half unset.
+    return int(value.value.ullVal) & ((1 << 32) - 1 if value.valueType == 1 else (1 << 64) - 1)

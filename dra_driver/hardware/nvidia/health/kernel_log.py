@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import stat
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,7 +23,9 @@ from dra_driver.model.names import normal_pci_address
 
 RECORD_BYTES = 8192  # the kernel returns no longer record
 RECORDS_MOST = 20_000  # in one turn
+TAIL_BYTES = 1 << 16  # of a plain file, from which its last number is read
 FALLEN_OFF_BUS = 79
+SAID_TWICE_SECONDS = 10.0  # the driver reports a loss in two lines, one of them without a code
 _RECORD = re.compile(
     r"(?P<prefix>[0-9]{1,6}),(?P<sequence>[0-9]{1,19}),(?P<time>[0-9]{1,19}),[^;\n]{0,99};(?P<text>.*)"
 )
@@ -44,26 +47,30 @@ class LogNews:
 
 
 class KernelLog:
-    """Reads on from where it ended; records up to `position` have been read before."""
+    """Reads on from where it ended; records up to `position` have been read before.
+
+    `problem` says why the log can't be read; "" if it can.
+    """
 
     def __init__(self, path: Path, position: int) -> None:
         self._path, self._position = path, position
+        self._known = position  # records up to this one were read before the file was opened
         self._fd: int | None = None
         self._rest = b""
+        self._lost: dict[str, float] = {}  # GPUs that have fallen off the bus, and when that was last written
         self._has_looked = False
         self._early: tuple[str, int] = ("", -9)  # a GPU whose message may end "fallen off the bus", and where it began
         self.problem = ""
 
     def news(self) -> LogNews:
-        """Return what was written since the last call; nothing where the log can't be read (see `problem`)."""
+        """Return what was written since the last call; nothing where the log can't be read."""
         found: list[XidReport] = []
         is_driver_new = False
         for sequence, at, text in self._records():
-            self._position = sequence
             if text.startswith(_LOADED):
                 found.clear()
                 is_driver_new = True
-            elif (xid := self._xid(sequence, at, text)) is not None:
+            elif (xid := self._xid(sequence, at, text)) is not None and not self._is_said_again(xid):
                 found.append(xid)
         return LogNews(tuple(found), is_driver_new, self._position)
 
@@ -87,6 +94,14 @@ class KernelLog:
             gpu, self._early = self._early[0], ("", -9)
         return XidReport(_gpu(gpu), FALLEN_OFF_BUS, at, Source.KERNEL_LOG) if gpu else None
 
+    def _is_said_again(self, xid: XidReport) -> bool:
+        """Return whether this is the second line about one loss."""
+        if xid.code != FALLEN_OFF_BUS:
+            return False
+        before = self._lost.get(xid.gpu, float("-inf"))
+        self._lost[xid.gpu] = xid.at
+        return abs(xid.at - before) < SAID_TWICE_SECONDS
+
     def _records(self) -> Iterator[tuple[int, float, str]]:
         """Yield the sequence number, time and text of the kernel's own records that are new."""
         now = time.time()
@@ -94,14 +109,16 @@ class KernelLog:
         is_first, self._has_looked = not self._has_looked, True
         for number, line in enumerate(self._lines()):
             match = _RECORD.match(line)
-            if match is None or int(match["sequence"]) <= self._position:
+            if match is None:
                 continue
+            self.problem, sequence = "", int(match["sequence"])
+            if sequence <= self._known:
+                continue
+            self._position = max(self._position, sequence)
             if int(match["prefix"]) >> 3 == 0:
                 # What came since the last look has just happened, whatever the clock of a plain file's writer says.
                 at = min(now, began + int(match["time"]) / 1e6) if is_first else now + number / 1e6
-                yield int(match["sequence"]), at, match["text"]
-            else:
-                self._position = int(match["sequence"])
+                yield sequence, at, match["text"]
 
     def _lines(self) -> Iterator[str]:
         for _ in range(RECORDS_MOST):
@@ -121,7 +138,20 @@ class KernelLog:
             self._fail(error)
             return None
         self.problem, self._rest = "", b""
+        if stat.S_ISREG(os.fstat(self._fd).st_mode):
+            self._take_place(self._fd)
+        self._known = self._position
         return self._fd
+
+    def _take_place(self, fd: int) -> None:
+        """Begin anew in a plain file that does not go on where the last one ended."""
+        size = os.fstat(fd).st_size
+        text = os.pread(fd, TAIL_BYTES, max(0, size - TAIL_BYTES)).decode("utf-8", "replace")
+        numbers = [int(match["sequence"]) for match in map(_RECORD.match, text.split("\n")) if match]
+        if not numbers or numbers[-1] < self._position:
+            self._position = -1
+        if size and not numbers:
+            self.problem = f"{self._path} has no records of /dev/kmsg"
 
     def _read(self, fd: int) -> bytes:
         """Return the next record, or a block of a plain file; nothing where there is no more now."""
@@ -130,7 +160,8 @@ class KernelLog:
         except BlockingIOError:
             return b""
         except OSError as error:
-            if error.errno == errno.EPIPE:  # records were overwritten before they were read: go on with the next
+            # Records were overwritten before they were read, or one is longer than any should be: go on with the next.
+            if error.errno in {errno.EPIPE, errno.EINVAL}:
                 return b"\n"
             self._fail(error)
             self.close()

@@ -63,7 +63,13 @@ class NvidiaHealth:
             found.vitals.clear()
         call, seconds = watch.silence() if watch is not None else ("", 0.0)
         return HealthReport(
-            xids, vitals, is_driver_new=news.is_driver_new, silent_s=seconds, silent_on=call, log_position=news.position
+            xids,
+            vitals,
+            is_driver_new=news.is_driver_new,
+            silent_s=seconds,
+            silent_on=call,
+            log_position=news.position,
+            problem=self._log.problem,
         )
 
     def bus_states(self, gpus: tuple[str, ...]) -> Mapping[str, BusState]:

@@ -5,7 +5,7 @@ In: a handle. Out: `Vitals`. A value that the GPU does not report is None; a los
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from dra_driver.hardware.evidence import Vitals
@@ -17,6 +17,8 @@ from dra_driver.hardware.nvidia.nvml_mig import Handle, NvmlFault
 RECOVERY_ACTION, REMAP_PENDING, REMAP_FAILED = 230, 144, 145
 RETIRED_PENDING = (92, 93)  # pages of GPUs older than Ampere
 SLOWDOWN_MARGIN, PCIE_REPLAYS = 194, 94
+GPU_RESET = 1  # NVML_GPU_RECOVERY_ACTION_GPU_RESET
+FieldValues = Mapping[int | tuple[int, int], int]
 _FIELDS = (RECOVERY_ACTION, REMAP_PENDING, REMAP_FAILED, *RETIRED_PENDING, SLOWDOWN_MARGIN, PCIE_REPLAYS)
 
 
@@ -57,30 +59,51 @@ def read_vitals(nvml: HealthNvml, gpu: WatchedGpu, clock: Callable[[], float]) -
 
 def _read(nvml: HealthNvml, gpu: WatchedGpu, clock: Callable[[], float]) -> Vitals:
     handle = gpu.handle
+    nvml.requires_reset = False
     links = [(LINK_STATE, link) for link in gpu.links]
     found = nvml.fields(handle, [*_FIELDS, *links])
-    nvml.memory_bytes(handle)  # this call asks the GPU itself, so it fails if the GPU is lost
+    is_there = nvml.is_there(handle)
     states = tuple(bool(found[link]) for link in links if link in found)
-    pending = [found[field] for field in (REMAP_PENDING, *RETIRED_PENDING) if field in found]
+    pending, failed = _remapping(nvml, handle, found)
+    margin, slowdown = _heat(nvml, handle, found)
     generation, lanes = nvml.pcie_link(handle) if PCIE_REPLAYS in found else (None, None)
     return Vitals(
         gpu.address,
         clock(),
         gpu.uuid,
-        recovery_action=found.get(RECOVERY_ACTION),
+        is_lost=None if is_there is None else False,
         ecc_uncorrectable=nvml.ecc_uncorrectable(handle),
         sram_threshold_exceeded=nvml.sram_threshold_exceeded(handle),
-        remap_pending=any(pending) if pending else None,
-        remap_failed=bool(found[REMAP_FAILED]) if REMAP_FAILED in found else None,
-        thermal_margin=nvml.thermal_margin(handle) if SLOWDOWN_MARGIN in found else None,
-        slowdown_margin=found.get(SLOWDOWN_MARGIN),
+        remap_pending=pending,
+        remap_failed=failed,
+        thermal_margin=margin,
+        slowdown_margin=slowdown,
         clock_reasons=nvml.clock_reasons(handle),
         links=states if len(states) == len(links) else _link_states(nvml, gpu),
         fabric_summary=nvml.fabric_summary(handle) if gpu.is_in_fabric else None,
         pcie_replays=found.get(PCIE_REPLAYS),
         pcie_lanes=lanes,
         pcie_generation=generation,
+        recovery_action=found.get(RECOVERY_ACTION)
+        or (GPU_RESET if nvml.requires_reset else found.get(RECOVERY_ACTION)),
     )
+
+
+def _remapping(nvml: HealthNvml, handle: Handle, found: FieldValues) -> tuple[bool | None, bool | None]:
+    """Return whether memory is to be remapped or retired at the next reset, and whether that has failed."""
+    pending = [found[field] for field in (REMAP_PENDING, *RETIRED_PENDING) if field in found]
+    if not pending and REMAP_FAILED not in found:
+        return nvml.remapping(handle)
+    return any(pending) if pending else None, bool(found[REMAP_FAILED]) if REMAP_FAILED in found else None
+
+
+def _heat(nvml: HealthNvml, handle: Handle, found: FieldValues) -> tuple[int | None, int | None]:
+    """Return the thermal margin, and the one below which the GPU slows down."""
+    limit = found.get(SLOWDOWN_MARGIN)
+    margin = nvml.thermal_margin(handle) if limit is not None else None
+    if margin is None:
+        margin, limit = nvml.temperature_margin(handle), 0
+    return (margin, limit) if margin is not None else (None, None)
 
 
 def _link_states(nvml: HealthNvml, gpu: WatchedGpu) -> tuple[bool, ...]:

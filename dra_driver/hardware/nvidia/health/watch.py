@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 10.0
+POLLS_APART_SECONDS = 0.5  # however many events come
 WAIT_MS = 500  # for an event; also the longest that the library stays in use after `stop`
 EVENTS_MOST = 1000  # in one turn, so that a storm of them can't hold up polling
 _IDLE = "nothing"  # stands for a call between two calls, so that only a call that hangs is ever old
@@ -67,6 +68,7 @@ class HealthWatch:
         self._nvml = HealthNvml(self._worker.mark)
         self._stop, self._is_wanted = threading.Event(), threading.Event()
         self._gpus: dict[int, WatchedGpu] = {}
+        self._turned_at = time.monotonic()
         self._job: LibraryCall[None] = self._worker.submit(self._run)
 
     def poll_soon(self) -> None:
@@ -75,6 +77,8 @@ class HealthWatch:
 
     def silence(self) -> tuple[str, float]:
         """Return the call that does not return, and for how many seconds; ("", 0.0) while all is well."""
+        if self._job.is_done and not self._stop.is_set():
+            return "the watch, which has ended", time.monotonic() - self._turned_at
         call, seconds = self._worker.waits_for()
         return (call, seconds) if seconds > EXPECTED_SECONDS else ("", 0.0)
 
@@ -89,17 +93,23 @@ class HealthWatch:
         try:
             events = self._open()
             self._is_wanted.set()  # the first readings are there before the GPUs are offered
-            due = 0.0
+            due = polled_at = float("-inf")
             while not self._stop.is_set():
+                self._turned_at = time.monotonic()
                 self._wait(events)
                 if self._is_wanted.is_set() or time.monotonic() >= due:
+                    self._stop.wait(max(0.0, polled_at + POLLS_APART_SECONDS - time.monotonic()))
                     self._is_wanted.clear()
                     if self._polls:
                         self._poll()
-                    due = time.monotonic() + POLL_SECONDS
+                    polled_at = time.monotonic()
+                    due = polled_at + POLL_SECONDS
                 self._measure()
         except NvmlFault as fault:
             log.warning("health is not watched", extra=fields(err=str(fault)))
+        except Exception:
+            log.exception("health is not watched any more")
+            raise
         finally:
             if self._rounds is not None:
                 self._rounds.close()
@@ -139,22 +149,39 @@ class HealthWatch:
         """Wait for the next event and take those that are there."""
         wait_ms = 0 if self._is_wanted.is_set() else WAIT_MS
         if events is None:
-            self._worker.mark(_IDLE)
-            self._is_wanted.wait(wait_ms / 1000)
+            self._pause(wait_ms)
             return
+        began = time.monotonic()
         try:
             for _ in range(EVENTS_MOST):
                 event = self._nvml.wait(events, wait_ms)
                 if event is None:
-                    return
+                    break
                 self._take(event)
                 wait_ms = 0
+            self._pause(wait_ms - 1000 * (time.monotonic() - began))  # for a library that does not wait
         except NvmlFault:  # a GPU was lost: the next round of polling shows which
             self._worker.mark(_IDLE)
             self._stop.wait(WAIT_MS / 1000)
 
+    def _pause(self, wait_ms: float) -> None:
+        """Wait until readings are wanted, at most for so long."""
+        self._worker.mark(_IDLE)
+        self._is_wanted.wait(max(0.0, wait_ms / 1000))
+
+    def _gpu_of(self, event: LibraryEvent) -> WatchedGpu | None:
+        """Return the GPU that an event is about, whichever handle the library names it by."""
+        known = self._gpus.get(event.device)
+        if known is not None:
+            return known
+        try:
+            address = normal_pci_address(self._nvml.pci_address(event.handle))
+        except (NvmlFault, ValueError):
+            return None
+        return next((gpu for gpu in self._gpus.values() if gpu.address == address), None)
+
     def _take(self, event: LibraryEvent) -> None:
-        gpu = self._gpus.get(event.device)
+        gpu = self._gpu_of(event)
         if gpu is None:
             return
         if event.kind == XID:

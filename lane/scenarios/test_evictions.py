@@ -1,0 +1,111 @@
+"""NoExecute on a real cluster: who is deleted and when, and what a toleration has to say."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lane.agent import ACCOUNT, NAMESPACE, Agent
+from lane.cluster import Cluster
+from lane.machines.ward import ILL, KEY, Ward
+from lane.sandbox import until
+from lane.stage import Stage
+from lane.workload import container, pod, template
+
+RAISED = 15  # a source is polled every 10 s
+SICK, FREE = 0, 1
+TOLERATED = 25
+EVICTING = """
+version: health/v1
+faults:
+  needs-reset: {effect: NoExecute}
+evictions: {devices: %d, period: 1h}
+"""
+
+
+@pytest.fixture
+def eviction_leases(cluster: Cluster) -> Iterator[None]:
+    """Two empty Leases that agents may take, as the chart makes them."""
+    if not cluster.keeps_gated:
+        pytest.skip("the server drops taints without the gate")
+    names, api = ["dra-driver-eviction-0", "dra-driver-eviction-1"], cluster.api
+    meta = {"name": "dra-driver-evictions", "namespace": NAMESPACE}
+    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": meta}
+    may = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "update"]}
+    account = {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": NAMESPACE}
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": meta["name"]}
+    binding = {**role, "kind": "RoleBinding", "roleRef": reference, "subjects": [account]}
+    rbac = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}"
+    leases = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
+    made = [(f"{rbac}/roles", {**role, "rules": [{**may, "resourceNames": names}]}), (f"{rbac}/rolebindings", binding)]
+    for name in names:
+        meta = {"name": name, "namespace": NAMESPACE}
+        made.append((leases, {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": meta}))
+    for path, wire in made:
+        api.call("POST", path, wire)
+    yield
+    for path, wire in made:
+        api.call("DELETE", f"{path}/{wire['metadata']['name']}")
+
+
+def use(ward: Ward, stage: Stage, place: int, name: str, tolerations: list[dict[str, Any]]) -> None:
+    """Run a pod that has one GPU by a claim with these tolerations."""
+    spec = ward.one(place)
+    spec["devices"]["requests"][0]["exactly"]["tolerations"] = tolerations
+    stage.create(
+        template(stage.namespace, name, spec),
+        pod(stage.namespace, name, container("main", "gpu"), templates={"gpu": name}),
+    )
+    stage.check(name)
+
+
+def evicting(start_agent: Callable[..., Agent], folder: Path, devices: int) -> Ward:
+    """Start an agent whose policy deletes the pods of at most so many sick devices."""
+    policy = folder / "health.yaml"
+    policy.write_text(EVICTING % devices)
+    return Ward(start_agent, folder, "--health-policy", str(policy), "--lease-namespace", NAMESPACE)
+
+
+def effects(ward: Ward, place: int) -> list[str]:
+    """Return the effects of a GPU's taints."""
+    return [one["effect"] for one in ward.taints(place)]
+
+
+def test_pods_of_a_sick_gpu_are_deleted_after_their_toleration_and_within_the_budget(
+    start_agent: Callable[..., Agent], stage: Stage, tmp_path: Path, eviction_leases: None
+) -> None:
+    ward = evicting(start_agent, tmp_path, 1)
+    for place, name in ((SICK, "first"), (FREE, "second")):
+        tolerated = {"key": KEY, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": TOLERATED}
+        use(ward, stage, place, name, [tolerated, {"key": KEY, "operator": "Exists", "effect": "NoSchedule"}])
+    ward.say(SICK, ILL)
+    until("NoExecute", lambda: effects(ward, SICK) == ["NoExecute"], RAISED)
+    began = time.monotonic()
+    ward.say(FREE, ILL)
+    until("the budget is spent", lambda: effects(ward, FREE) == ["NoSchedule"], RAISED)
+    find = stage.cluster.api.find
+    until("the first pod is deleted", lambda: is_ending(find("Pod", "first", stage.namespace)), TOLERATED + 30)
+    assert time.monotonic() - began > TOLERATED / 2, "the toleration's seconds were not waited for"
+    assert not is_ending(find("Pod", "second", stage.namespace)), "a pod was deleted although the budget is spent"
+
+
+def test_a_toleration_keeps_a_pod_only_if_it_names_the_effect(
+    start_agent: Callable[..., Agent], stage: Stage, tmp_path: Path, eviction_leases: None
+) -> None:
+    ward = evicting(start_agent, tmp_path, 2)
+    use(ward, stage, SICK, "named", [{"key": KEY, "operator": "Exists", "effect": "NoExecute"}])
+    use(ward, stage, FREE, "unnamed", [{"key": KEY, "operator": "Exists"}])
+    for place in (SICK, FREE):
+        ward.say(place, ILL)
+        until("NoExecute", lambda place=place: effects(ward, place) == ["NoExecute"], RAISED)  # type: ignore[misc]
+    find = stage.cluster.api.find
+    until("the pod without an effect is deleted", lambda: is_ending(find("Pod", "unnamed", stage.namespace)), 30)
+    assert not is_ending(find("Pod", "named", stage.namespace)), "a pod was deleted although it tolerates NoExecute"
+
+
+def is_ending(found: dict[str, Any] | None) -> bool:
+    return found is None or "deletionTimestamp" in found["metadata"]
