@@ -11,9 +11,9 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import FrameType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from dra_driver import __version__
 from dra_driver.agent.options import Options, drivers_of
@@ -22,6 +22,9 @@ from dra_driver.model.flags import add_to, resolve
 from dra_driver.telemetry import logs
 from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.stop_request import StopRequest
+
+if TYPE_CHECKING:
+    from dra_driver.agent.node_process import NodeProcess
 
 log = logging.getLogger(__name__)
 
@@ -98,13 +101,14 @@ class Signals:
         self.stop = StopRequest()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
-        self.on_library(let_go=lambda: None, resume=lambda: None)
+        for number in (signal.SIGUSR1, signal.SIGUSR2):  # they must not end a process that is only starting
+            signal.signal(number, lambda *_: None)
 
     @staticmethod
-    def on_library(*, let_go: Callable[[], None], resume: Callable[[], None]) -> None:
-        """Set what SIGUSR1 and SIGUSR2 do from now on."""
-        signal.signal(signal.SIGUSR1, lambda *_: let_go())
-        signal.signal(signal.SIGUSR2, lambda *_: resume())
+    def pass_on_to(process: NodeProcess) -> None:
+        """Let SIGUSR1 and SIGUSR2 release the library and use it again from now on."""
+        signal.signal(signal.SIGUSR1, lambda *_: process.let_go())
+        signal.signal(signal.SIGUSR2, lambda *_: process.resume())
 
     def _stop(self, number: int, _frame: FrameType | None) -> None:
         log.info("stopping", extra=fields(signal=signal.Signals(number).name))
@@ -119,7 +123,7 @@ def _run(drivers: Sequence[Options]) -> NoReturn:
     log.info("agent starting", extra=fields(node=drivers[0].node, driver=names, version=__version__, pid=os.getpid()))
     _share_heaps()
     process = NodeProcess(drivers)
-    signals.on_library(let_go=process.let_go, resume=process.resume)
+    signals.pass_on_to(process)
     status = process.run(signals.stop)
     os._exit(status)  # a thread that hangs in a hardware call must not keep the process alive
 

@@ -115,6 +115,12 @@ class NodeProcess:
             return next(iter(pages.values())).render()
         return render_together(pages)
 
+    def review_api(self) -> KubeApi:
+        """Return a client with which readers of metrics are reviewed. Raises: DriverError for unusable credentials."""
+        from dra_driver.kube import api, credentials  # noqa: PLC0415 - only where readers are reviewed
+
+        return api.KubeApi(credentials.load(self._lives[0].options.kubeconfig))
+
     def _open_page(self) -> StatusPage | None:
         """Begin to answer probes, because a kubelet keeps restarting an agent that does not answer.
 
@@ -127,11 +133,6 @@ class NodeProcess:
             from dra_driver.agent.status.page import StatusPage  # noqa: PLC0415 - only where a page is wanted
             from dra_driver.telemetry import metrics as _  # noqa: F401, PLC0415
 
-        def open_api() -> KubeApi:
-            from dra_driver.kube import api, credentials  # noqa: PLC0415 - only where readers are reviewed
-
-            return api.KubeApi(credentials.load(options.kubeconfig))
-
-        page = StatusPage(options.status, metrics=self.metrics, readiness=self.unready, api=open_api)
+        page = StatusPage(options.status, self)
         page.start()
         return page

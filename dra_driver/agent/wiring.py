@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import socket
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,12 +21,19 @@ from dra_driver.agent.listener import Listener
 from dra_driver.agent.neighbours import Neighbours
 from dra_driver.agent.offer import NodeOffer
 from dra_driver.agent.opened_node import OpenedNode
+from dra_driver.agent.optional_parts import (
+    make_claim_status,
+    make_gate,
+    make_health,
+    make_labels,
+    make_meter,
+    make_remediation,
+)
 from dra_driver.agent.reports.device_users import DeviceUsers
 from dra_driver.agent.sharing_rules import CurrentSharingRules
 from dra_driver.controller.publisher import Publisher
 from dra_driver.controller.rivals import AgentMark
 from dra_driver.hardware.own_change import OwnChanges
-from dra_driver.hardware.port import HealthReporter, Metered
 from dra_driver.kube.ports import ClaimApi
 from dra_driver.mps.client import MpsClient, socket_path
 from dra_driver.plugin.composition import ClaimSurroundings, ClaimWork, NodeFolders, compose
@@ -43,7 +49,7 @@ from dra_driver.plugin.mig.partition_owners import PartitionOwners
 from dra_driver.plugin.node_claims.allocations import AllocatedDevices
 from dra_driver.plugin.node_claims.gone_claims import GoneClaims
 from dra_driver.plugin.prepare.preparer import Preparer
-from dra_driver.plugin.repair.reaper import Chore, Reaper
+from dra_driver.plugin.repair.reaper import Reaper
 from dra_driver.plugin.repair.repair import Repair
 from dra_driver.validation.turn import ValidationTurn
 
@@ -51,8 +57,6 @@ if TYPE_CHECKING:
     from dra_driver.agent.node_health import NodeHealth
     from dra_driver.agent.reports.claim_status import ClaimStatus
     from dra_driver.agent.validation_gate import ValidationGate
-    from dra_driver.health.policy import HealthPolicy
-    from dra_driver.kube.leases import LeaseSlots
     from dra_driver.metering.node_meter import NodeMeter
     from dra_driver.remediation.dry_run import DryRun
     from dra_driver.remediation.remediation import Remediation
@@ -89,30 +93,26 @@ def join_parts(node: OpenedNode, listener: Listener) -> Parts:
         options.sharing_config, options.node, api=node.api, allocated=allocated, tenants=options.mps_tenants
     )
     neighbours = _neighbours(node, listener)
-    gate = _gate(node, listener, inventory, allocated, neighbours)
+    gate = make_gate(node, listener, inventory, allocated, neighbours)
     offer = _offer(node, inventory, allocated=allocated, sharing=sharing, neighbours=neighbours, gate=gate)
     users = DeviceUsers(node.api, node.identity, node.ledger)
-    health = _health(node, inventory, listener, users, gate)
+    health = make_health(node, inventory, listener, users, gate)
     judge = CompletingJudge(offer, health) if health else offer
     own_changes = OwnChanges()
     scanner = Scanner(node.hardware, inventory, judge, own_changes=own_changes, listener=listener)
     work = _claim_work(node, inventory, own_changes, users if health else node.api)
     mark = _mark_of(options.data_dir)
     publisher = Publisher(node.api, node=options.node, driver=options.driver, offers=offer, mark=mark)
-    remediation = None
-    if options.remediation != "off" and health is not None:
-        from dra_driver.agent.remediation.node_remediation import make_remediation  # noqa: PLC0415 - only where the option is on
-
-        remediation = make_remediation(
-            node,
-            inventory,
-            health,
-            scanner=scanner,
-            publisher=publisher,
-            repair=work.repair,
-            allocated=allocated,
-            neighbours=neighbours,
-        )
+    remediation = make_remediation(
+        node,
+        inventory,
+        health,
+        scanner=scanner,
+        publisher=publisher,
+        repair=work.repair,
+        allocated=allocated,
+        neighbours=neighbours,
+    )
     return Parts(
         inventory,
         neighbours,
@@ -128,14 +128,14 @@ def join_parts(node: OpenedNode, listener: Listener) -> Parts:
             work.repair,
             node.store,
             driver=options.driver,
-            chores=[listener, *_labels(node, inventory)],
+            chores=[listener, *make_labels(node, inventory)],
             claims=node.claims,
         ),
         NodeRole(options.data_dir / "role.lock", listener),
         gate,
         health,
-        _meter(node, inventory),
-        _claim_status(node, inventory, is_health_watched=health is not None),
+        make_meter(node, inventory),
+        make_claim_status(node, inventory, is_health_watched=health is not None),
         remediation,
     )
 
@@ -196,90 +196,6 @@ def _claim_work(node: OpenedNode, inventory: NodeInventory, own_changes: OwnChan
             has_metadata=options.has_metadata,
         )
     )
-
-
-def _gate(
-    node: OpenedNode,
-    listener: Listener,
-    inventory: NodeInventory,
-    allocated: AllocatedDevices,
-    neighbours: Neighbours,
-) -> ValidationGate | None:
-    setting, options = node.options.validation, node.options
-    if setting.level is None or not options.is_health_watched or not isinstance(node.hardware, HealthReporter):
-        return None
-    from dra_driver.agent.node_validation import make_gate  # noqa: PLC0415 - only where it is wanted
-
-    return make_gate(node, setting, listener, inventory=inventory, allocated=allocated, neighbours=neighbours)
-
-
-def _health(
-    node: OpenedNode, inventory: NodeInventory, listener: Listener, users: DeviceUsers, gate: ValidationGate | None
-) -> NodeHealth | None:
-    options = node.options
-    if not options.is_health_watched or not isinstance(node.hardware, HealthReporter):
-        return None
-    from dra_driver.agent.node_health import NodeHealth, read_policy  # noqa: PLC0415 - only where health is watched
-    from dra_driver.agent.reports.fault_events import FaultEvents  # noqa: PLC0415 - only where health is watched
-
-    policy = read_policy(options.health_policy)
-    return NodeHealth(
-        node.hardware,
-        options.data_dir,
-        policy=policy,
-        slots=_eviction_slots(node, policy) if policy.evicts else None,
-        domain=options.driver,
-        node=options.node,
-        pool=node.identity.pool,
-        boot_id=node.identity.boot_id,
-        inventory=inventory,
-        listener=listener,
-        events=FaultEvents(node.api, users, node=options.node, driver=options.driver),
-        users=users,
-        gate=gate,
-    )
-
-
-def _meter(node: OpenedNode, inventory: NodeInventory) -> NodeMeter | None:
-    """Return what meters the node. Raises: InputError for a counters file that can't be used."""
-    if node.options.telemetry is None or not isinstance(node.hardware, Metered):
-        return None
-    from dra_driver.agent.node_metering import make_meter  # noqa: PLC0415 - only where the GPUs are metered
-
-    return make_meter(node, node.hardware, node.options.telemetry, inventory)
-
-
-def _eviction_slots(node: OpenedNode, policy: HealthPolicy) -> LeaseSlots:
-    from dra_driver.kube.leases import LeaseSlots  # noqa: PLC0415 - only where a fault may delete pods
-
-    limit = policy.evictions
-    names = [f"dra-driver-eviction-{number}" for number in range(limit.devices)]
-    return LeaseSlots(node.api, namespace=node.options.lease_namespace, names=names, period_s=limit.period_s)
-
-
-def _claim_status(node: OpenedNode, inventory: NodeInventory, *, is_health_watched: bool) -> ClaimStatus | None:
-    if not node.options.writes_claim_status:
-        return None
-    from dra_driver.agent.reports.claim_status import ClaimStatus  # noqa: PLC0415 - only where statuses are written
-
-    return ClaimStatus(
-        node.api,
-        node.identity,
-        ledger=node.ledger,
-        store=node.store,
-        inventory=inventory,
-        is_health_watched=is_health_watched,
-    )
-
-
-def _labels(node: OpenedNode, inventory: NodeInventory) -> list[Chore]:
-    """Return what writes the node's labels, where that is wanted and the vendor has any."""
-    path, roots = node.options.feature_file, node.options.roots
-    if path is None:
-        return []
-    from dra_driver.agent.reports.feature_file import FeatureFile, node_labels  # noqa: PLC0415 - only where labels are wanted
-
-    return [FeatureFile(path, partial(node_labels, inventory, node.hardware.vendor, roots))]
 
 
 def _server(node: OpenedNode, preparer: Preparer, listener: Listener, health: NodeHealth | None) -> PluginServer:

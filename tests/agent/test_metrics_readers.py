@@ -2,6 +2,7 @@
 
 import http.client
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -60,7 +61,7 @@ def clock():
 
 @pytest.fixture
 def port(server, clock):
-    gate = MetricsReaders(lambda: server, clock=clock)
+    gate = MetricsReaders(SimpleNamespace(review_api=lambda: server), clock=clock)
     one = Port(("127.0.0.1", 0), {"/metrics": lambda: PageAnswer(200, b"x 1\n")}, quick={}, gate=gate)
     one.start()
     yield one
@@ -110,7 +111,7 @@ def test_a_known_reader_may_go_on_for_ten_minutes_while_the_api_server_is_away(p
 
 
 def test_a_known_reader_does_not_wait_behind_strangers(server, clock):
-    gate, answers, done = MetricsReaders(lambda: server, clock=clock), [], threading.Event()
+    gate, answers, done = MetricsReaders(SimpleNamespace(review_api=lambda: server), clock=clock), [], threading.Event()
     first = threading.Event()
     gate.ask("good", lambda _: first.set())
     assert first.wait(20)

@@ -100,7 +100,7 @@ class Clock:
 class Labels:
     value: dict[str, str] | None = {"nvidia.com/gpu.count": "8"}  # noqa: RUF012
 
-    def __call__(self) -> dict[str, str] | None:
+    def now(self) -> dict[str, str] | None:
         return self.value
 
 

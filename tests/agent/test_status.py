@@ -4,6 +4,7 @@ import socket
 import time
 import urllib.error
 import urllib.request
+from types import SimpleNamespace
 
 import pytest
 
@@ -23,7 +24,7 @@ def get(port, path, host="127.0.0.1"):
 
 
 def open_page(address="", *, metrics=bytes, readiness=tuple, **options):
-    return StatusPage(StatusOptions(address, **options), metrics=metrics, readiness=readiness, api=lambda: None)
+    return StatusPage(StatusOptions(address, **options), SimpleNamespace(metrics=metrics, unready=readiness))
 
 
 @pytest.fixture

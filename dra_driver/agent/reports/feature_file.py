@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Protocol
 
 from dra_driver.agent.inventory.node_inventory import NodeInventory
 from dra_driver.hardware.port import Roots
@@ -22,25 +23,39 @@ EXPIRY_SECONDS = 24 * 3600.0
 REFRESH_SECONDS = EXPIRY_SECONDS / 2
 
 
+class LabelSource(Protocol):
+    """The labels of a node, as they are now."""
+
+    def now(self) -> Mapping[str, str] | None:
+        """Return the labels; None while they are not known."""
+
+
+class NodeLabels:
+    """The labels that a vendor has for this node; `vendor` is the one whose GPUs are read."""
+
+    def __init__(self, inventory: NodeInventory, vendor: str, roots: Roots) -> None:
+        self._inventory, self._vendor, self._roots = inventory, vendor, roots
+
+    def now(self) -> Mapping[str, str] | None:
+        """Return the labels; None while the hardware has not answered."""
+        facts = self._inventory.facts
+        if facts is None or facts.waiting_for:
+            return None
+        name = next((gpu.vendor for gpu in facts.gpus), self._vendor)
+        labels_of = load_vendor(name).labels if registered(name) else None
+        return labels_of(facts, self._roots) if labels_of else {}
+
+
 class FeatureFile:
-    """One file in the folder of features. A chore of the instance that has the node's role.
+    """One file in the folder of features. A chore of the instance that has the node's role."""
 
-    `labels_now` returns the labels, None while they are not known.
-    """
-
-    def __init__(
-        self,
-        path: Path,
-        labels_now: Callable[[], Mapping[str, str] | None],
-        *,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._path, self._labels_now, self._clock = path, labels_now, clock
+    def __init__(self, path: Path, labels: LabelSource, *, clock: Callable[[], float] = time.time) -> None:
+        self._path, self._labels, self._clock = path, labels, clock
         self._written: tuple[Mapping[str, str], float] | None = None
 
     def tidy(self) -> int:
         """Make the file hold the labels of now; return 1 where it changed. Raises: NodeError("node.feature-file")."""
-        labels, now = self._labels_now(), self._clock()
+        labels, now = self._labels.now(), self._clock()
         if labels is None:
             return 0
         if self._written is not None and self._written[0] == labels and self._is_fresh(now) and self._is_there(labels):
@@ -72,16 +87,6 @@ class FeatureFile:
         with os.fdopen(fd, "wb") as file:
             file.write(feature_text(labels, now + EXPIRY_SECONDS).encode())
         unfinished.replace(self._path)
-
-
-def node_labels(inventory: NodeInventory, vendor: str, roots: Roots) -> Mapping[str, str] | None:
-    """Return the labels of the node, None while they are not known. `vendor` is the one whose GPUs are read."""
-    facts = inventory.facts
-    if facts is None or facts.waiting_for:
-        return None
-    name = next((gpu.vendor for gpu in facts.gpus), vendor)
-    labels_of = load_vendor(name).labels if registered(name) else None
-    return labels_of(facts, roots) if labels_of else {}
 
 
 def feature_text(labels: Mapping[str, str], expiry: float) -> str:

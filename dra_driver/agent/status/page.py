@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from dra_driver.agent.status.options import StatusOptions, parse_address
-from dra_driver.kube.readers import ReviewApi
+from dra_driver.agent.status.source import StatusSource
 from dra_driver.model.errors import NodeError
 from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.port import Gate, Port, Securing
@@ -18,22 +18,14 @@ log = logging.getLogger(__name__)
 
 
 class StatusPage:
-    """Serves what the two callables return at the moment of the request.
+    """Serves what a source has to show.
 
-    `readiness` returns the reasons why the agent is not ready; an empty tuple means ready. `api` opens the client with
-    which readers of metrics are reviewed, once that is needed. Probes with an address of their own leave the port of
-    the metrics, and are neither encrypted nor reviewed: the kubelet has no token, and they show no figures.
+    Probes with an address of their own leave the port of the metrics, and are neither encrypted nor reviewed: the
+    kubelet has no token, and they show no figures.
     """
 
-    def __init__(
-        self,
-        options: StatusOptions,
-        *,
-        metrics: Callable[[], bytes],
-        readiness: Callable[[], tuple[str, ...]],
-        api: Callable[[], ReviewApi],
-    ) -> None:
-        pages = dict(probe_pages(metrics=metrics, readiness=readiness))
+    def __init__(self, options: StatusOptions, source: StatusSource) -> None:
+        pages = dict(probe_pages(metrics=source.metrics, readiness=source.unready))
         self._ports: list[Port] = []
         self.port = self.probe_port = 0
         if options.probe_address:
@@ -48,7 +40,7 @@ class StatusPage:
                 pages,
                 quick,
                 securing=_securing(options),
-                gate=_gate(options, api),
+                gate=_gate(options, source),
             )
             self._ports.append(one)
             self.port = one.number
@@ -90,9 +82,9 @@ def _securing(options: StatusOptions) -> Securing | None:
     return MountedCertificate(options.certificate)
 
 
-def _gate(options: StatusOptions, api: Callable[[], ReviewApi]) -> Gate | None:
+def _gate(options: StatusOptions, source: StatusSource) -> Gate | None:
     if not options.has_known_readers:
         return None
     from dra_driver.agent.status.readers import MetricsReaders  # noqa: PLC0415 - only where it is wanted
 
-    return MetricsReaders(api)
+    return MetricsReaders(source)

@@ -16,6 +16,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from dra_driver.agent.status.source import StatusSource
 from dra_driver.kube.readers import ReviewApi, may_read, owner_of
 from dra_driver.model.errors import ApiError
 from dra_driver.telemetry.logs import fields
@@ -46,8 +47,8 @@ class _ReaderVerdict:
 class MetricsReaders:
     """The gate of /metrics."""
 
-    def __init__(self, api: Callable[[], ReviewApi], *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._open_api, self._clock = api, clock
+    def __init__(self, source: StatusSource, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._source, self._clock = source, clock
         self._api: ReviewApi | None = None
         self._kept: OrderedDict[bytes, _ReaderVerdict] = OrderedDict()
         self._known: deque[tuple[str, Decided]] = deque()
@@ -120,7 +121,7 @@ class MetricsReaders:
 
     def _review(self, token: str) -> PageAnswer | None:
         if self._api is None:
-            self._api = self._open_api()
+            self._api = self._source.review_api()
         user = owner_of(token, self._api)
         if user is None:
             return _UNKNOWN

@@ -1,0 +1,147 @@
+"""Parts that an agent has only where an option asks for them and the vendor has the ability.
+
+In: the opened node and parts that every agent has. Out: the part, or None. What is not wanted is not imported.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dra_driver.agent.inventory.node_inventory import NodeInventory
+from dra_driver.agent.inventory.scanner import Scanner
+from dra_driver.agent.listener import Listener
+from dra_driver.agent.neighbours import Neighbours
+from dra_driver.agent.opened_node import OpenedNode
+from dra_driver.agent.reports.device_users import DeviceUsers
+from dra_driver.controller.publisher import Publisher
+from dra_driver.hardware.port import HealthReporter, Metered
+from dra_driver.plugin.node_claims.allocations import AllocatedDevices
+from dra_driver.plugin.repair.reaper import Chore
+from dra_driver.plugin.repair.repair import Repair
+
+if TYPE_CHECKING:
+    from dra_driver.agent.node_health import NodeHealth
+    from dra_driver.agent.reports.claim_status import ClaimStatus
+    from dra_driver.agent.validation_gate import ValidationGate
+    from dra_driver.health.policy import HealthPolicy
+    from dra_driver.kube.leases import LeaseSlots
+    from dra_driver.metering.node_meter import NodeMeter
+    from dra_driver.remediation.dry_run import DryRun
+    from dra_driver.remediation.remediation import Remediation
+
+
+def make_gate(
+    node: OpenedNode,
+    listener: Listener,
+    inventory: NodeInventory,
+    allocated: AllocatedDevices,
+    neighbours: Neighbours,
+) -> ValidationGate | None:
+    """Return what holds devices back until they are tested, where a test is wanted and health is watched."""
+    setting, options = node.options.validation, node.options
+    if setting.level is None or not options.is_health_watched or not isinstance(node.hardware, HealthReporter):
+        return None
+    from dra_driver.agent import node_validation  # noqa: PLC0415 - only where it is wanted
+
+    return node_validation.make_gate(
+        node, setting, listener, inventory=inventory, allocated=allocated, neighbours=neighbours
+    )
+
+
+def make_health(
+    node: OpenedNode, inventory: NodeInventory, listener: Listener, users: DeviceUsers, gate: ValidationGate | None
+) -> NodeHealth | None:
+    """Return what watches the health of the devices, where that is wanted and the vendor can. Raises: InputError."""
+    options = node.options
+    if not options.is_health_watched or not isinstance(node.hardware, HealthReporter):
+        return None
+    from dra_driver.agent.node_health import NodeHealth, read_policy  # noqa: PLC0415 - only where health is watched
+    from dra_driver.agent.reports.fault_events import FaultEvents  # noqa: PLC0415 - only where health is watched
+
+    policy = read_policy(options.health_policy)
+    return NodeHealth(
+        node.hardware,
+        options.data_dir,
+        policy=policy,
+        slots=_eviction_slots(node, policy) if policy.evicts else None,
+        domain=options.driver,
+        node=options.node,
+        pool=node.identity.pool,
+        boot_id=node.identity.boot_id,
+        inventory=inventory,
+        listener=listener,
+        events=FaultEvents(node.api, users, node=options.node, driver=options.driver),
+        users=users,
+        gate=gate,
+    )
+
+
+def _eviction_slots(node: OpenedNode, policy: HealthPolicy) -> LeaseSlots:
+    from dra_driver.kube.leases import LeaseSlots  # noqa: PLC0415 - only where a fault may delete pods
+
+    limit = policy.evictions
+    names = [f"dra-driver-eviction-{number}" for number in range(limit.devices)]
+    return LeaseSlots(node.api, namespace=node.options.lease_namespace, names=names, period_s=limit.period_s)
+
+
+def make_meter(node: OpenedNode, inventory: NodeInventory) -> NodeMeter | None:
+    """Return what meters the node. Raises: InputError for a counters file that can't be used."""
+    if node.options.telemetry is None or not isinstance(node.hardware, Metered):
+        return None
+    from dra_driver.agent import node_metering  # noqa: PLC0415 - only where the GPUs are metered
+
+    return node_metering.make_meter(node, node.hardware, node.options.telemetry, inventory)
+
+
+def make_claim_status(node: OpenedNode, inventory: NodeInventory, *, is_health_watched: bool) -> ClaimStatus | None:
+    """Return what writes the status of claims, where that is wanted."""
+    if not node.options.writes_claim_status:
+        return None
+    from dra_driver.agent.reports.claim_status import ClaimStatus  # noqa: PLC0415 - only where statuses are written
+
+    return ClaimStatus(
+        node.api,
+        node.identity,
+        ledger=node.ledger,
+        store=node.store,
+        inventory=inventory,
+        is_health_watched=is_health_watched,
+    )
+
+
+def make_labels(node: OpenedNode, inventory: NodeInventory) -> list[Chore]:
+    """Return what writes the node's labels, where that is wanted and the vendor has any."""
+    path, roots = node.options.feature_file, node.options.roots
+    if path is None:
+        return []
+    from dra_driver.agent.reports.feature_file import FeatureFile, NodeLabels  # noqa: PLC0415 - only where labels are wanted
+
+    return [FeatureFile(path, NodeLabels(inventory, node.hardware.vendor, roots))]
+
+
+def make_remediation(
+    node: OpenedNode,
+    inventory: NodeInventory,
+    health: NodeHealth | None,
+    *,
+    scanner: Scanner,
+    publisher: Publisher,
+    repair: Repair,
+    allocated: AllocatedDevices,
+    neighbours: Neighbours,
+) -> Remediation | DryRun | None:
+    """Return what treats faulty GPUs, where that is wanted and health is watched. Raises: DriverError."""
+    if node.options.remediation == "off" or health is None:
+        return None
+    from dra_driver.agent.remediation import node_remediation  # noqa: PLC0415 - only where the option is on
+
+    return node_remediation.make_remediation(
+        node,
+        inventory,
+        health,
+        scanner=scanner,
+        publisher=publisher,
+        repair=repair,
+        allocated=allocated,
+        neighbours=neighbours,
+    )

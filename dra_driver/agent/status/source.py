@@ -1,0 +1,23 @@
+"""The source of the status page: what an agent has to show."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from dra_driver.kube.readers import ReviewApi
+
+
+class StatusSource(Protocol):
+    """What the page shows, at the moment of the request. Any thread may call any method."""
+
+    def metrics(self) -> bytes:
+        """Return the text that Prometheus reads."""
+
+    def unready(self) -> tuple[str, ...]:
+        """Return the reasons why the agent is not ready; none if it is."""
+
+    def review_api(self) -> ReviewApi:
+        """Open the client with which readers of metrics are reviewed. Called once, when the first has to be reviewed.
+
+        Raises: DriverError for unusable credentials.
+        """
