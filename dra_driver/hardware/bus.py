@@ -6,6 +6,8 @@ driver has (vfio-pci for a VM), or none, is absent by intent.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from dra_driver.hardware import pci
@@ -19,13 +21,18 @@ def bus_state(roots: Roots, address: str, drivers: tuple[str, ...]) -> BusState:
     Where no bus is visible at all, everything counts as there.
     """
     folder = pci.function_folder(roots, address)
-    if not folder.parent.is_dir() or not any(folder.parent.iterdir()):
+    if not any(pci.entries_of(folder.parent)):
         return BusState.HERE
-    if not folder.exists():
+    if not os.path.exists(folder):  # noqa: PTH110 - does not raise where a folder above can't be searched
         return BusState.GONE
     if pci.read_driver(str(folder)) not in drivers:
         return BusState.ELSEWHERE
     return BusState.DEAD if _reads_ones(folder / "config") else BusState.HERE
+
+
+def bus_states(roots: Roots, addresses: tuple[str, ...], drivers: tuple[str, ...]) -> Mapping[str, BusState]:
+    """Return what the bus shows of each of these GPUs."""
+    return {address: bus_state(roots, address, drivers) for address in addresses}
 
 
 def _reads_ones(config: Path) -> bool:

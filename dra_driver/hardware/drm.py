@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from dra_driver.hardware.pci import entries_of, read_driver, read_hex, read_text
+from dra_driver.hardware.pci import MOST_MEMORY_BYTES, entries_of, read_driver, read_hex, read_text
 from dra_driver.hardware.port import Roots
 from dra_driver.model.names import normal_pci_address
 from dra_driver.model.vendors import RegisteredVendor
@@ -94,16 +94,24 @@ def _drawn(roots: Roots, vendor: RegisteredVendor, drivers: tuple[str, ...]) -> 
     renders = {_slot(classes / name / "device"): int(found[1]) for name in names if (found := _RENDER.fullmatch(name))}
     for name in names:
         folder = classes / name / "device"
-        if _CARD.fullmatch(name) and read_hex(folder / "vendor") == vendor.pci_vendor:
-            driver = _DRIVER.search(read_text(folder / "uevent") or "")
+        if _CARD.fullmatch(name) and _vendor(folder) == vendor.pci_vendor:
+            said = _DRIVER.search(read_text(folder / "uevent") or "")
+            driver = said[1] if said else read_driver(os.fspath(folder))
             address = _slot(folder)
-            if address is not None and driver is not None and driver[1] in drivers:
-                yield DrmFunction(address, folder, driver[1], DrmNodes(name, renders.get(address)))
+            if address is not None and driver in drivers:
+                yield DrmFunction(address, folder, driver, DrmNodes(name, renders.get(address)))
+
+
+def _vendor(folder: Path) -> int:
+    said = _PCI_ID.search(read_text(folder / "uevent") or "")
+    return read_hex(folder / "vendor") or (int(said[1], 16) if said else 0)
 
 
 def _slot(folder: Path) -> str | None:
     """Return the PCI address of a DRM device's parent, or None for one that is no PCI function (a partition)."""
     found = _SLOT.search(read_text(folder / "uevent") or "")
+    if found is None and os.path.islink(folder):  # noqa: PTH114 - does not raise
+        return _address(os.path.realpath(folder).rpartition("/")[2])
     return _address(found[1]) if found else None
 
 
@@ -146,4 +154,5 @@ def dmem_capacity(roots: Roots, address: str) -> int | None:
     """
     text = read_text(Path(roots.sys, "fs/cgroup/dmem.capacity")) or ""
     regions = re.findall(rf"^drm/{re.escape(address)}/vram\d* (\d{{1,20}})$", text, re.MULTILINE)
-    return sum(map(int, regions)) or None
+    total = sum(map(int, regions))
+    return total if 0 < total < MOST_MEMORY_BYTES else None

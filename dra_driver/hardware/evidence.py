@@ -9,6 +9,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+HARDWARE_THERMAL = 0x40  # of `Vitals.clock_reasons`: the hardware holds clocks down because it is too hot
+
 
 class Source(enum.StrEnum):
     """Where an observation comes from. Two sources often report the same event."""

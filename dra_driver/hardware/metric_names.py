@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts
-from dra_driver.telemetry.exposition import FamilyHead
+from dra_driver.telemetry.exposition import FamilyHead, SampleKind
 
 Pairs = tuple[tuple[str, str], ...]
 WHOLE_MIB = 1 / (1 << 20)  # a scale: bytes as MiB, rounded down
@@ -18,16 +18,25 @@ WHOLE_MIB = 1 / (1 << 20)  # a scale: bytes as MiB, rounded down
 
 @dataclass(frozen=True, slots=True)
 class MetricName:
-    """One published name. A quantity times `scale` is its value; without one it is the code of the newest Xid."""
+    """One published name. A quantity times `scale` is its value; without one it is the code of the newest Xid.
+
+    `labels` tell apart quantities that are published under one name; these stand next to each other in `MetricNames`.
+    """
 
     head: FamilyHead
     quantity: str | None
     scale: float = 1.0
     is_default: bool = True
+    labels: Pairs = ()
 
     def value(self, measured: float) -> float:
         """Return a quantity in the unit of the name."""
         return float(int(measured * self.scale)) if self.scale == WHOLE_MIB else measured * self.scale
+
+
+def gauge(name: str, meaning: str, quantity: str, *, scale: float = 1.0, labels: Pairs = ()) -> MetricName:
+    """Return the name of a quantity that goes up and down."""
+    return MetricName(FamilyHead(name, SampleKind.GAUGE, meaning), quantity, scale, labels=labels)
 
 
 def _no_instances(_: PartitionFacts) -> Pairs:

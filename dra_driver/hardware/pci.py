@@ -14,17 +14,22 @@ from pathlib import Path
 from dra_driver.hardware.port import Roots
 
 _PIECE_BYTES, _MOST_BYTES = 4096, 1 << 20
+MOST_MEMORY_BYTES = 1 << 60  # no device has an exbibyte: a larger number is a file that was misread
+_HEXADECIMAL = re.compile(r"(0[xX])?[0-9a-fA-F]{1,8}")
 _PCIE_ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 
 
 def read_text(path: str | os.PathLike[str]) -> str | None:
-    """Return a small file's text, stripped, or None when it can't be read."""
+    """Return a small file's text, stripped, or None when it can't be read.
+
+    Some files of drivers and firmware are padded with NUL bytes; the text ends at the first.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
         return None
     try:
-        return _read_all(fd).decode("utf-8", "replace").strip()
+        return _read_all(fd).decode("utf-8", "replace").partition("\0")[0].strip()
     except OSError:
         return None
     finally:
@@ -40,10 +45,15 @@ def _read_all(fd: int) -> bytes:
 
 def read_hex(path: Path) -> int:
     """Return the number in a file that holds one in hexadecimal, or 0."""
-    try:
-        return int(read_text(path) or "0", 16)
-    except ValueError:
-        return 0
+    text = read_text(path) or ""
+    return int(text, 16) if _HEXADECIMAL.fullmatch(text) else 0
+
+
+def read_size(path: Path) -> int | None:
+    """Return the number of bytes in a file, or None where it is no size that memory can have."""
+    text = read_text(path) or ""
+    number = int(text) if text.isascii() and text.isdigit() and len(text) <= 20 else 0
+    return number if 0 < number < MOST_MEMORY_BYTES else None
 
 
 def entries_of(folder: Path) -> Iterator[str]:
@@ -75,12 +85,8 @@ def read_numa_node(roots: Roots, address: str) -> int | None:
 
 def read_numa(folder: Path) -> int | None:
     """Return the NUMA node of the PCI function of a folder, or None where the kernel reports none (-1)."""
-    text = read_text(folder / "numa_node")
-    try:
-        node = int(text or "-1")
-    except ValueError:
-        return None
-    return node if node >= 0 else None
+    text = read_text(folder / "numa_node") or ""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 5 else None
 
 
 def read_pci_id(roots: Roots, address: str) -> int | None:
@@ -100,6 +106,6 @@ def read_pcie_root(roots: Roots, address: str) -> str | None:
 
 def pcie_root_above(folder: Path) -> str | None:
     """Return the PCIe root complex above the PCI function that a folder is a link to, or None where it is no link."""
-    if not folder.is_symlink():
+    if not os.path.islink(folder):  # noqa: PTH114 - does not raise where a folder above can't be searched
         return None
-    return next((part for part in folder.resolve().parts if _PCIE_ROOT.fullmatch(part)), None)
+    return next((part for part in Path(os.path.realpath(folder)).parts if _PCIE_ROOT.fullmatch(part)), None)

@@ -21,7 +21,7 @@ from dra_driver.hardware.metric_names import MetricName
 from dra_driver.metering.attribution import uses_of
 from dra_driver.metering.holders import Holder, Subject
 from dra_driver.metering.subjects import LabelStyle, labels_of_holder, labels_of_subjects, partitions_of, text_of
-from dra_driver.telemetry.exposition import sample_line
+from dra_driver.telemetry.exposition import labels_text, sample_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +50,13 @@ class SubjectSeries:
 def lines_of(names: Iterable[MetricName], scene: Scene) -> Iterator[str]:
     """Yield the lines of all names that have a sample."""
     subjects = tuple(_subjects(scene))
+    headed = None
     for name in names:
         samples = [line for subject in subjects for line in _samples(name, subject)]
         if samples:
-            yield from name.head.lines()
+            if headed != name.head:
+                yield from name.head.lines()
+            headed = name.head
             yield from samples
 
 
@@ -66,9 +69,10 @@ def _samples(name: MetricName, subject: SubjectSeries) -> Iterator[str]:
         return
     parts = [(labels, values[name.quantity]) for labels, values in subject.parts if name.quantity in values]
     left = max(0.0, subject.values[name.quantity] - sum(value for _, value in parts))
-    yield sample_line(name.head.name, subject.labels, name.value(left))
+    more = f",{labels_text(name.labels)}" if name.labels else ""
+    yield sample_line(name.head.name, subject.labels + more, name.value(left))
     for labels, value in parts:
-        yield sample_line(name.head.name, labels, name.value(value))
+        yield sample_line(name.head.name, labels + more, name.value(value))
 
 
 def _subjects(scene: Scene) -> Iterator[SubjectSeries]:

@@ -7,7 +7,7 @@ exporter; those that begin with `dra_` say which claim it is.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts
 from dra_driver.hardware.metric_names import MetricNames, Pairs
@@ -45,6 +45,8 @@ def labels_of_subjects(gpus: Iterable[GpuFacts], style: LabelStyle, driver_versi
         head = style.names.gpu_labels(index, gpu)
         tail = ((style.hostname_label, style.node), *_fields(gpu, style, driver_version))
         found[subject_of_gpu(gpu)] = (*head, *tail)
+        if gpu.part_number is not None:  # where all parts together are no device, their GPU is measured all the same
+            found.setdefault((gpu.pci_address, None), (*style.names.gpu_labels(index, replace(gpu, part="")), *tail))
         for partition in gpu.partitions:
             instance = style.names.instance_labels(partition)
             found.setdefault((gpu.pci_address, partition.gi_id), (*head, *instance, *tail))

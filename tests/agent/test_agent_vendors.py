@@ -186,14 +186,31 @@ def test_a_node_without_any_vendors_hardware_idles_and_loads_nothing_of_them(tmp
         assert here.end(agent) == 0
 
 
-def test_the_page_names_the_driver_where_several_have_work(machine: Machine) -> None:
-    machine.start("auto", "--metrics-address=127.0.0.1:0")
+def test_the_page_names_the_driver_where_several_have_work_and_has_each_measurement_with_its_claim(
+    machine: Machine,
+) -> None:
+    machine.start("auto", "--metrics-address=127.0.0.1:0", "--telemetry-interval=1")
     machine.wait_published(NVIDIA, AMD, INTEL)
     address = re.search(r"address=(127.0.0.1:\d+)", machine.here.log())[1]
-    text = urllib.request.urlopen(f"http://{address}/metrics", timeout=10).read().decode()
+    claim = machine.claim({driver: ONE_EACH[driver] for driver in (NVIDIA, AMD)})
+    for driver in (NVIDIA, AMD):
+        machine.here.kubelet.wait_registered(driver).prepare([claim])
+
+    def page() -> str:
+        return urllib.request.urlopen(f"http://{address}/metrics", timeout=10).read().decode()
+
+    of_claim = f'dra_claim_uid="{claim.uid}"'
+    busy = re.compile(
+        rf'^gpu_gfx_activity{{.*hostname="{NODE}".*{of_claim},dra_driver_name="{AMD}".*}} 97$', re.MULTILINE
+    )
+    until(lambda: busy.search(page()), what="what AMD's GPU does, by claim")
+    until(lambda: re.search(rf"^DCGM_FI_\w+{{.*{of_claim}", page(), re.MULTILINE), what="and NVIDIA's")
+    text = page()
     for driver, count in ((NVIDIA, 1), (AMD, 2), (INTEL, 1)):
         assert f'dra_driver_devices{{driver="{driver}",type="gpu"}} {count}.0' in text
-    assert text.count("# TYPE dra_driver_devices gauge") == 1
+    families = re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)
+    assert len(families) == len(set(families))
+    assert text.count("\ndra_claim_device_info{") == 2
 
 
 def test_a_device_plugin_of_one_vendor_withholds_that_vendors_devices_alone(machine: Machine) -> None:

@@ -76,7 +76,7 @@ class IntelTree:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(text + "\n")
         for name in card.nodes:
-            (folder / "drm" / name).mkdir(parents=True)
+            (folder / "drm" / name).mkdir(parents=True, exist_ok=True)
             make_node(self.folder / "dev/dri" / name, 226, card.number + (128 if name.startswith("render") else 0))
         driver = self.folder / "sys/bus/pci/drivers" / card.driver
         links = [

@@ -16,7 +16,7 @@ from tests.support.intel_tree import IntelCard, IntelTree
 NVIDIA_PCI = "0000:65:00.0"
 INTEL_CARD = IntelCard("0000:03:00.0", 0)
 AMD_CARDS = (
-    AmdCard("0000:05:00.0", number=1, render_minor=129, unique_id=0xA1),
+    AmdCard("0000:05:00.0", number=1, render_minor=129, unique_id=0xA1, files={"gpu_busy_percent": "97"}),
     AmdCard("0000:06:00.0", number=2, render_minor=130, unique_id=0xA2),
 )
 

@@ -8,14 +8,16 @@ Source: Linux drivers/gpu/drm/amd/amdkfd/kfd_topology.c (the files' format is on
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from dra_driver.hardware.pci import entries_of, read_text
+from dra_driver.hardware.pci import MOST_MEMORY_BYTES, entries_of, read_text
 from dra_driver.hardware.port import Roots
 
 _NODES = "class/kfd/kfd/topology/nodes"
+_LAST_LOCATION, _LAST_DOMAIN = 0xFFFF, 0xFFFF_FFFF
 _PROCESSORS_OWN_MEMORY = ("1", "2")  # heap types: frame buffer, visible to the host or not
 
 
@@ -28,7 +30,7 @@ class KfdNode:
     """
 
     number: int
-    address: str  # of the GPU, function 0
+    address: str  # of the GPU, function 0; "" where the node does not say it
     part: int
     render_minor: int
     simd_count: int
@@ -48,7 +50,7 @@ class KfdNode:
 
 def is_there(roots: Roots) -> bool:
     """Return whether the kernel offers its compute driver."""
-    return Path(roots.sys, "class/kfd").exists()
+    return os.path.exists(f"{roots.sys}/class/kfd")  # noqa: PTH110 - does not raise without the right to look
 
 
 def read_nodes(roots: Roots) -> tuple[KfdNode, ...]:
@@ -66,12 +68,10 @@ def _read_nodes(folder: Path, numbers: list[int]) -> Iterator[KfdNode]:
 
 
 def _node(folder: Path, number: int, values: Mapping[str, int]) -> KfdNode:
-    location = values.get("location_id", 0)
-    domain, bus, device = values.get("domain", 0), location >> 8 & 0xFF, location >> 3 & 0x1F
     return KfdNode(
         number=number,
-        address=f"{domain:04x}:{bus:02x}:{device:02x}.0",
-        part=location & 7,
+        address=_address(values),
+        part=values.get("location_id", 0) & 7,
         render_minor=values.get("drm_render_minor") or -1,
         simd_count=values["simd_count"],
         simd_per_cu=values.get("simd_per_cu", 0),
@@ -80,8 +80,20 @@ def _node(folder: Path, number: int, values: Mapping[str, int]) -> KfdNode:
         unique_id=_hexadecimal(values.get("unique_id", 0)),
         hive=_hexadecimal(values.get("hive_id", 0)),
         processor_cores=values.get("cpu_cores_count", 0),
-        memory_bytes=_bank_bytes(folder) or values.get("local_mem_size") or None,
+        memory_bytes=_size(_bank_bytes(folder)) or _size(values.get("local_mem_size", 0)),
     )
+
+
+def _address(values: Mapping[str, int]) -> str:
+    """Return the GPU's address, "" where the node does not say it; older kernels have no domain, which is then 0."""
+    location, domain = values.get("location_id", -1), values.get("domain", 0)
+    if not 0 <= location <= _LAST_LOCATION or domain > _LAST_DOMAIN:
+        return ""
+    return f"{domain:04x}:{location >> 8 & 0xFF:02x}:{location >> 3 & 0x1F:02x}.0"
+
+
+def _size(number: int) -> int | None:
+    return number if 0 < number < MOST_MEMORY_BYTES else None
 
 
 def _bank_bytes(folder: Path) -> int:

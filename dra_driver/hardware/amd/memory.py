@@ -11,14 +11,19 @@ Source: Linux Documentation/gpu/amdgpu, Documentation/admin-guide/cgroup-v2 (dme
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from dra_driver.hardware.amd.kfd import KfdNode
 from dra_driver.hardware.drm import DrmFunction, dmem_capacity
-from dra_driver.hardware.pci import read_text
+from dra_driver.hardware.pci import read_size
 from dra_driver.hardware.port import Roots
 
 _ALWAYS_INTEGRATED = frozenset({0x74A0})  # MI300A: its memory is the processors'
+# Architectures that only APUs have; older kernels report the memory that the firmware set aside as theirs.
+# Source: LLVM, User Guide for AMDGPU Backend, the processors of type APU.
+_INTEGRATED_TARGETS = frozenset(
+    ["gfx902", "gfx909", "gfx90c", "gfx1013", "gfx1033", "gfx1035", "gfx1036", "gfx1103"]
+    + [f"gfx115{n}" for n in range(4)]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +39,7 @@ class MemoryFiles:
         """Return what the files say of the GPU at an address."""
         if function is None:
             return cls()
-        vram, host = (_number(function.folder / f"mem_info_{name}_total") for name in ("vram", "gtt"))
+        vram, host = (read_size(function.folder / f"mem_info_{name}_total") for name in ("vram", "gtt"))
         return cls(vram, host, dmem_capacity(roots, address))
 
 
@@ -42,7 +47,7 @@ def is_integrated(node: KfdNode | None, files: MemoryFiles) -> bool | None:
     """Return whether a GPU uses the host's memory, or None where nothing tells."""
     if node is None:
         return None
-    if node.processor_cores or node.device_id in _ALWAYS_INTEGRATED:
+    if node.processor_cores or node.device_id in _ALWAYS_INTEGRATED or node.target in _INTEGRATED_TARGETS:
         return True
     if node.memory_bytes is None or files.vram is None or files.host is None:
         return None
@@ -52,8 +57,3 @@ def is_integrated(node: KfdNode | None, files: MemoryFiles) -> bool | None:
 def memory_of_whole(node: KfdNode | None, files: MemoryFiles) -> int | None:
     """Return the memory of a GPU that is one device, in bytes."""
     return (node.memory_bytes if node else None) or files.vram or files.dmem
-
-
-def _number(path: Path) -> int | None:
-    text = read_text(path) or ""
-    return int(text) or None if text.isascii() and text.isdigit() and len(text) <= 20 else None

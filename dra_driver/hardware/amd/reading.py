@@ -63,6 +63,10 @@ def _join(roots: Roots, reading: AmdReading) -> Iterator[_Seen]:
         for node in own:
             del left[node.number]
         yield _Seen(function.address, function, _distinct(function.address, own, reading))
+    for node in [node for node in left.values() if not node.address]:
+        del left[node.number]
+        text = f"node {node.number} of the topology does not say which GPU it is: it is left out"
+        reading.report("identity-unknown", "node", text)
     for address in sorted({node.address for node in left.values()}):
         alone = [node for node in left.values() if node.address == address]
         yield _Seen(address, None, _distinct(address, alone, reading))
@@ -85,7 +89,7 @@ def _add(seen: _Seen, roots: Roots, cards: dict[int, str], reading: AmdReading) 
     except ModeUnknownError as error:
         reading.report("partition-mode-unknown", seen.address, f"{error}: nothing of this GPU is offered")
         return
-    is_whole = len(seen.nodes) <= 1 if modes.is_whole is None else modes.is_whole
+    is_whole = not any(node.part for node in seen.nodes) if modes.is_whole is None else modes.is_whole
     whole = _whole(seen, modes, roots)
     if is_whole and len(seen.nodes) > 1:
         reading.report("partitions-changing", seen.address, "the topology has partitions, and the mode is SPX")

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from dra_driver.hardware.amd.attributes import AMD_ROWS
 from dra_driver.hardware.amd.facts import AmdGpu
 from dra_driver.hardware.port import Hardware, Roots
 from dra_driver.hardware.vendors import DevicePluginSigns, ReferencePage, Vendor, VendorClass
+
+if TYPE_CHECKING:
+    from dra_driver.hardware.metric_names import MetricNames
 
 _INTRODUCTION = """\
 # Attributes and capacities of AMD's devices
@@ -41,6 +46,12 @@ def _open(roots: Roots) -> Hardware:
     return AmdHardware(roots)
 
 
+def _metric_names() -> MetricNames:
+    from dra_driver.hardware.amd.metering.names import NAMES  # noqa: PLC0415 - only where the GPUs are metered
+
+    return NAMES
+
+
 VENDOR = Vendor(
     title="AMD",
     open=_open,
@@ -48,5 +59,6 @@ VENDOR = Vendor(
     rows=AMD_ROWS,
     page=ReferencePage("attributes-amd.md", _INTRODUCTION),
     generated_classes=(_CLASS,),
+    metric_names=_metric_names,
     device_plugin=DevicePluginSigns(("amd.com/",), "amd.com_*"),  # source: ROCm/k8s-device-plugin
 )

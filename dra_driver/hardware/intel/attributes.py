@@ -61,7 +61,7 @@ INTEL_ROWS: tuple[Published, ...] = (
     _row(
         "health",
         ValueKind.STRING,
-        "`Unknown`: nothing watches the health of these GPUs yet.",
+        "Always `Unknown`: faults of these GPUs are taints, and change no attribute.",
         lambda _: "Unknown",
         Owner.VENDOR,
     ),

@@ -1,6 +1,6 @@
 """One discovery of Intel's GPUs: functions on the bus and their facts.
 
-In: roots. Out: `IntelGpu`s in PCI order, and problems. A function without a card is left out: nothing could open it.
+In: roots. Out: `IntelGpu`s in PCI order, and problems. A function without a node is left out: nothing could open it.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ def read_gpus(roots: Roots, ask: AskMemory = own_memory) -> IntelReading:
     """Return every GPU and virtual function that a container can open, and a problem for each that it can't."""
     reading = IntelReading()
     for function in read_functions(roots, INTEL, DRIVERS):
-        if function.drm.card is None:
-            text = "the GPU has no card: containers could not open it, so it is left out"
+        if not function.drm.names:
+            text = "the GPU has neither a card nor a render node: containers could not open it, so it is left out"
             reading.problems.append(Problem("hardware.node-missing", function.address, text))
             continue
         gpu = _gpu(function, roots, ask)
         reading.gpus.append(gpu)
         if gpu.memory_bytes is None and gpu.is_integrated is not True:
-            text = "neither dmem.capacity nor the kernel driver says how much memory the GPU has: it is left out"
+            text = "neither a file nor the kernel driver says how much memory the GPU has: it is left out"
             reading.problems.append(Problem("hardware.fact-unreadable", gpu.pci_address, text))
     return reading
 
@@ -50,8 +50,9 @@ def read_gpus(roots: Roots, ask: AskMemory = own_memory) -> IntelReading:
 def _gpu(function: DrmFunction, roots: Roots, ask: AskMemory) -> IntelGpu:
     folder, device_id, minor = function.folder, function.device_id, function.drm.render_minor
     model = model_of(device_id)
-    asked = ask(function.driver, f"{roots.dev}/dri/{function.drm.card}") if _may_ask(roots) else None
-    memory = dmem_capacity(roots, function.address) or asked
+    memory = dmem_capacity(roots, function.address) or _said_memory(function)
+    if memory is None and function.drm.card is not None and _may_ask(roots):
+        memory = ask(function.driver, f"{roots.dev}/dri/{function.drm.card}")
     physical = _physical(folder)
     return IntelGpu(
         uuid=function.address,
@@ -70,9 +71,23 @@ def _gpu(function: DrmFunction, roots: Roots, ask: AskMemory) -> IntelGpu:
         is_integrated=_is_integrated(function.address, model, memory),
         is_virtual=physical is not None,
         physical_address=physical,
-        may_be_divided=(pci.read_text(folder / "sriov_totalvfs") or "0") != "0",
+        may_be_divided=bool(pci.read_size(folder / "sriov_totalvfs")),
         admin_nodes=_management_nodes(folder),
     )
+
+
+def _said_memory(function: DrmFunction) -> int | None:
+    """Return the memory that the kernel driver shows in sysfs, which most releases of them do not.
+
+    Source: i915 as Intel ships it for data centers (lmem_total_bytes of the card), xe (physical_vram_size_bytes of each
+    tile).
+    """
+    folder, card = function.folder, function.drm.card or ""
+    of_card = (folder / "drm" / card / "lmem_total_bytes", folder.parent / "lmem_total_bytes")
+    said = next((size for path in of_card if card and (size := pci.read_size(path))), None)
+    tiles = [name for name in pci.entries_of(folder) if name.startswith("tile")]
+    sizes = [pci.read_size(folder / tile / "physical_vram_size_bytes") for tile in tiles]
+    return said or sum(size or 0 for size in sizes) or None
 
 
 def _may_ask(roots: Roots) -> bool:

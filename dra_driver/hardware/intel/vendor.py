@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from dra_driver.hardware.intel.attributes import INTEL_ROWS
 from dra_driver.hardware.intel.facts import IntelGpu
 from dra_driver.hardware.port import Hardware, Roots
 from dra_driver.hardware.vendors import DevicePluginSigns, ReferencePage, Vendor, VendorClass
+
+if TYPE_CHECKING:
+    from dra_driver.hardware.metric_names import MetricNames
 
 _INTRODUCTION = """\
 # Attributes and capacities of Intel's devices
@@ -40,6 +45,12 @@ def _open(roots: Roots) -> Hardware:
     return IntelHardware(roots)
 
 
+def _metric_names() -> MetricNames:
+    from dra_driver.hardware.intel.metering.names import NAMES  # noqa: PLC0415 - only where the GPUs are metered
+
+    return NAMES
+
+
 VENDOR = Vendor(
     title="Intel",
     open=_open,
@@ -47,6 +58,7 @@ VENDOR = Vendor(
     rows=INTEL_ROWS,
     page=ReferencePage("attributes-intel.md", _INTRODUCTION),
     generated_classes=(_CLASS,),
+    metric_names=_metric_names,
     # Source: intel/intel-device-plugins-for-kubernetes, GPU plugin: resources i915 and xe.
     device_plugin=DevicePluginSigns(("gpu.intel.com/",), "gpu.intel.com-*.sock"),
 )

@@ -1,0 +1,1 @@
+"""What is measured of AMD's GPUs from sysfs, and the names under which it is published."""

@@ -1,0 +1,68 @@
+"""The binary table `gpu_metrics`: what the firmware measures of a GPU, all at one moment.
+
+In: the bytes of the file. Out: measures. A revision that is not known here gives none, and a field of all ones is one
+that the GPU lacks. Only tables of GPUs with memory of their own are read; those of APUs (2.x, 3.x) have other fields.
+
+Source: Linux drivers/gpu/drm/amd/include/kgd_pp_interface.h (gpu_metrics_v1_1 to v1_8). The accumulator of energy
+counts 2^-16 J.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+
+from dra_driver.hardware.amd.metering.quantities import AmdMeasure
+from dra_driver.hardware.metered import Measure
+
+_HEADER = struct.Struct("<HBB")  # size, format revision, content revision
+_MOST_BYTES = 16 << 10
+_ENERGY_AT = {1: 24, 2: 24, 3: 24, 4: 24, 5: 88, 6: 16, 7: 24, 8: 24}  # by content revision of format 1
+_JOULES_EACH = 2**-16
+_TO_THREE = {  # offsets of revisions 1.1 to 1.3
+    4: Measure.TEMPERATURE_C,
+    6: AmdMeasure.JUNCTION_TEMPERATURE_C,
+    8: Measure.MEMORY_TEMPERATURE_C,
+    16: Measure.GPU_PERCENT,
+    18: Measure.MEMORY_COPY_PERCENT,
+    22: Measure.POWER_W,
+}
+_FROM_FOUR = {  # offsets of revisions 1.4 to 1.8
+    4: AmdMeasure.JUNCTION_TEMPERATURE_C,
+    6: Measure.MEMORY_TEMPERATURE_C,
+    10: Measure.POWER_W,
+    12: Measure.GPU_PERCENT,
+    14: Measure.MEMORY_COPY_PERCENT,
+}
+
+
+def read_gpu_metrics(path: Path) -> dict[str, float]:
+    """Return what the table in a file says; nothing where it can't be read."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return {}
+    try:
+        return measures_of(os.read(fd, _MOST_BYTES))
+    except OSError:
+        return {}
+    finally:
+        os.close(fd)
+
+
+def measures_of(table: bytes) -> dict[str, float]:
+    """Return what a table says; nothing for one that is cut short or of an unknown revision."""
+    if len(table) < _HEADER.size:
+        return {}
+    size, form, content = _HEADER.unpack_from(table)
+    at = _ENERGY_AT.get(content) if form == 1 else None
+    if at is None or len(table) < max(size, at + 8):
+        return {}
+    places = _TO_THREE if content <= 3 else _FROM_FOUR
+    numbers = {measure: struct.unpack_from("<H", table, place)[0] for place, measure in places.items()}
+    values: dict[str, float] = {measure: float(number) for measure, number in numbers.items() if number != 0xFFFF}
+    (energy,) = struct.unpack_from("<Q", table, at)
+    if energy not in (0, 0xFFFF_FFFF_FFFF_FFFF):
+        values[Measure.ENERGY_MJ_TOTAL] = energy * _JOULES_EACH * 1000
+    return values

@@ -1,0 +1,42 @@
+"""RAS: the errors that a GPU's blocks counted since the driver was loaded, and its bad pages of memory.
+
+In: the folder of a PCI function. Out: counts, states. None where no file says anything, which is most Radeons.
+
+Source: Linux Documentation/gpu/amdgpu/ras (`ue:` and `ce:` lines of *_err_count and of aca_*; in gpu_vram_bad_pages R
+is retired, P pending, F failed).
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from dra_driver.hardware.pci import entries_of, read_text
+
+_COUNT = re.compile(r"^(ue|ce):\s*(\d{1,18})\s*$", re.MULTILINE)
+_BAD_PAGE = re.compile(r"^0x[0-9a-fA-F]+\s*:\s*0x[0-9a-fA-F]+\s*:\s*([RPF])\s*$", re.MULTILINE)
+
+
+def error_counts(function: Path) -> tuple[int | None, int | None]:
+    """Return the corrected and the uncorrected errors of all blocks, None for what no file counts.
+
+    Newer kernels show a block under two names, `umc_err_count` and `aca_umc`: the larger of the two counts.
+    """
+    blocks: dict[tuple[str, str], int] = {}
+    for name in entries_of(function / "ras"):
+        if name.endswith("_err_count") or name.startswith("aca_"):
+            block = name.removesuffix("_err_count").removeprefix("aca_")
+            for kind, count in _COUNT.findall(read_text(function / "ras" / name) or ""):
+                blocks[kind, block] = max(int(count), blocks.get((kind, block), 0))
+    return _sum(blocks, "ce"), _sum(blocks, "ue")
+
+
+def _sum(blocks: dict[tuple[str, str], int], kind: str) -> int | None:
+    counts = [count for (one, _), count in blocks.items() if one == kind]
+    return sum(counts) if counts else None
+
+
+def bad_pages(function: Path) -> frozenset[str] | None:
+    """Return the states that bad pages of memory are in, None where the GPU does not list them."""
+    text = read_text(function / "ras/gpu_vram_bad_pages")
+    return None if text is None else frozenset(_BAD_PAGE.findall(text))

@@ -1,0 +1,36 @@
+"""The meter over files of sysfs: rounds of readings by a thread of its own.
+
+In: a reader of all GPUs, and how often. Out: the newest reading of each GPU. A read that never returns holds this
+thread alone: the readings then grow old, and whoever asks for them gets those.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+
+from dra_driver.hardware.metered import MeterPlan, MeterReport, Reading
+
+
+class SysfsMeter:
+    """What is measured from its making until `close`. Any thread may call any method."""
+
+    def __init__(self, vendor: str, plan: MeterPlan, read: Callable[[], Iterable[Reading]]) -> None:
+        self._plan, self._read = plan, read
+        self._readings: tuple[Reading, ...] = ()
+        self._end = threading.Event()
+        threading.Thread(target=self._run, name=f"{vendor}-meter", daemon=True).start()
+
+    def report(self) -> MeterReport:
+        """Return the newest readings."""
+        return MeterReport(self._readings)
+
+    def close(self) -> None:
+        """Stop measuring."""
+        self._end.set()
+
+    def _run(self) -> None:
+        while not self._end.is_set():
+            self._readings = tuple(self._read())
+            self._plan.notify()
+            self._end.wait(self._plan.beat_s)

@@ -1,0 +1,67 @@
+"""The watch of health over files of sysfs: rounds of reading by a thread of its own.
+
+In: a reader of one GPU. Out: reports of what was read since the last. A read that never returns holds this thread
+alone; the report then tells for how long. A file that a GPU lacks says nothing: it never means that all is well.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+from dra_driver.hardware.evidence import HealthReport, Vitals
+
+POLL_SECONDS = 10.0
+SILENT_SECONDS = 5.0  # a round takes milliseconds; one that takes longer hangs in a driver
+
+ReadVitals = Callable[[], Iterable[Vitals]]
+
+
+class SysfsWatch:
+    """What is observed from its making until `close`. `read` returns the vitals of each GPU that is there."""
+
+    def __init__(
+        self, vendor: str, read: ReadVitals, notify: Callable[[], None], *, poll_s: float = POLL_SECONDS
+    ) -> None:
+        self._read, self._notify, self._poll_s = read, notify, poll_s
+        self._changed = threading.Condition()
+        self._vitals: dict[str, Vitals] = {}
+        self._rounds, self._wanted = 0, 0
+        self._began: float | None = None  # when the round under way began
+        self._is_closed = False
+        threading.Thread(target=self._run, name=f"{vendor}-health", daemon=True).start()
+
+    def report(self, *, is_urgent: bool, patience_s: float) -> HealthReport:
+        """Return what was read since the last call; where it `is_urgent`, wait for a round that begins now."""
+        with self._changed:
+            if is_urgent:
+                wanted = self._wanted = self._rounds + (2 if self._began is not None else 1)
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._rounds >= wanted or self._is_closed, patience_s)
+            vitals, began = tuple(self._vitals.values()), self._began
+            self._vitals.clear()
+        silent = time.monotonic() - began if began is not None else 0.0
+        is_silent = silent >= SILENT_SECONDS
+        return HealthReport(
+            readings=vitals, silent_s=silent if is_silent else 0.0, silent_on="a read of sysfs" if is_silent else ""
+        )
+
+    def close(self) -> None:
+        """Stop reading."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        while not self._is_closed:
+            with self._changed:
+                self._began = time.monotonic()
+            found = {one.gpu: one for one in self._read()}
+            with self._changed:
+                self._vitals.update(found)
+                self._began, self._rounds = None, self._rounds + 1
+                self._changed.notify_all()
+            self._notify()
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_closed or self._wanted > self._rounds, self._poll_s)

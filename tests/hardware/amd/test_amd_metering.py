@@ -1,0 +1,167 @@
+"""What is measured of AMD's GPUs: files as the kernel writes them, and what can't be read."""
+
+import struct
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dra_driver.hardware.amd.hardware import AmdHardware
+from dra_driver.hardware.amd.metering.gpu_metrics import measures_of
+from dra_driver.hardware.amd.metering.names import NAMES
+from dra_driver.hardware.amd.metering.quantities import AmdMeasure
+from dra_driver.hardware.amd.metering.reading import read_all
+from dra_driver.hardware.metered import Measure, MeterPlan
+from dra_driver.hardware.port import Metered
+from tests.support.amd_tree import AmdCard, AmdTree
+
+CARD = AmdCard("0000:05:00.0")
+BUSY = {
+    "gpu_busy_percent": "97",
+    "mem_busy_percent": "41",
+    "vcn_busy_percent": "3",
+    "pcie_replay_count": "5",
+    "current_link_speed": "16.0 GT/s PCIe",
+    "max_link_speed": "32.0 GT/s PCIe",
+    "mem_info_vram_used": str(64 << 30),
+    "hwmon/hwmon4/temp1_input": "48000",
+    "hwmon/hwmon4/temp1_label": "edge",
+    "hwmon/hwmon4/temp2_input": "61000",
+    "hwmon/hwmon4/temp2_label": "junction",
+    "hwmon/hwmon4/temp3_input": "58000",
+    "hwmon/hwmon4/temp3_label": "mem",
+    "hwmon/hwmon4/power1_average": "512000000",
+    "hwmon/hwmon4/power1_label": "PPT",
+    "hwmon/hwmon4/freq1_input": "2100000000",
+    "hwmon/hwmon4/freq1_label": "sclk",
+    "hwmon/hwmon4/freq2_input": "1300000000",
+    "hwmon/hwmon4/freq2_label": "mclk",
+    "hwmon/hwmon4/in0_input": "793",
+    "hwmon/hwmon4/in0_label": "vddgfx",
+    "ras/umc_err_count": "ue: 0\nce: 7",
+    "ras/aca_umc": "ue: 0\nce: 9\nde: 2",
+    "ras/gfx_err_count": "ue: 1\nce: 0",
+}
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> AmdTree:
+    return AmdTree(tmp_path)
+
+
+def measured(tree: AmdTree, **changes: str) -> dict[str, float]:
+    files = {**BUSY, **{name.replace("__", "/"): text for name, text in changes.items()}}
+    (reading,) = read_all(tree.write(replace(CARD, files=files)).roots)
+    assert reading.gpu == CARD.address
+    return dict(reading.values)
+
+
+def table(content: int, places: dict[int, int], energy_at: int, energy: int, size: int = 264) -> bytes:
+    made = bytearray(b"\xff" * size)
+    struct.pack_into("<HBB", made, 0, size, 1, content)
+    struct.pack_into("<Q", made, energy_at, energy)
+    for place, value in places.items():
+        struct.pack_into("<H", made, place, value)
+    return bytes(made)
+
+
+def test_files_and_sensors_are_read_in_their_units(tree: AmdTree) -> None:
+    values = measured(tree)
+    expected = {
+        Measure.GPU_PERCENT: 97,
+        Measure.MEMORY_COPY_PERCENT: 41,
+        Measure.DECODER_PERCENT: 3,
+        Measure.PCIE_REPLAYS_TOTAL: 5,
+        AmdMeasure.PCIE_SPEED_GTS: 16,
+        AmdMeasure.PCIE_MOST_SPEED_GTS: 32,
+        Measure.TEMPERATURE_C: 48,
+        AmdMeasure.JUNCTION_TEMPERATURE_C: 61,
+        Measure.MEMORY_TEMPERATURE_C: 58,
+        Measure.POWER_W: 512,
+        Measure.SM_CLOCK_MHZ: 2100,
+        Measure.MEMORY_CLOCK_MHZ: 1300,
+        AmdMeasure.GRAPHICS_VOLTAGE_MV: 793,
+        AmdMeasure.MEMORY_TOTAL_BYTES: 192 << 30,
+        Measure.MEMORY_USED_BYTES: 64 << 30,
+        Measure.MEMORY_FREE_BYTES: 128 << 30,
+        AmdMeasure.HOST_MEMORY_TOTAL_BYTES: 251 << 30,
+        AmdMeasure.ERRORS_CORRECTED_TOTAL: 9,
+        AmdMeasure.ERRORS_UNCORRECTED_TOTAL: 1,
+    }
+    assert values == expected
+
+
+@pytest.mark.parametrize("text", ["", "N/A", "65535%", "\0\0\0", "-1", "nan", "9" * 40])
+def test_what_is_no_number_is_left_out_and_never_0(tree: AmdTree, text: str) -> None:
+    values = measured(tree, gpu_busy_percent=text, mem_info_vram_used=text, current_link_speed=text)
+    said = {Measure.GPU_PERCENT, Measure.MEMORY_USED_BYTES, Measure.MEMORY_FREE_BYTES, AmdMeasure.PCIE_SPEED_GTS}
+    assert not said & set(values)
+    assert values[AmdMeasure.MEMORY_TOTAL_BYTES] == 192 << 30
+
+
+def test_trailing_nul_bytes_are_no_part_of_a_number(tree: AmdTree) -> None:
+    assert measured(tree, gpu_busy_percent="12\n" + "\0" * 4000)[Measure.GPU_PERCENT] == 12
+
+
+def test_the_power_of_now_goes_before_the_average(tree: AmdTree) -> None:
+    assert measured(tree, hwmon__hwmon4__power1_input="300000000")[Measure.POWER_W] == 300
+
+
+def test_the_table_of_metrics_fills_in_what_no_text_file_says(tree: AmdTree) -> None:
+    tree.write(CARD)
+    made = table(3, {4: 40, 6: 55, 8: 50, 16: 88, 18: 12, 22: 300}, 24, 65536 * 1000)
+    (tree.function(CARD) / "gpu_metrics").write_bytes(made)
+    (reading,) = read_all(tree.roots)
+    assert reading.values[Measure.POWER_W] == 300
+    assert reading.values[Measure.ENERGY_MJ_TOTAL] == 1_000_000
+    assert reading.values[Measure.GPU_PERCENT] == 88
+
+
+@pytest.mark.parametrize(("content", "energy_at"), [(4, 24), (5, 88), (6, 16), (7, 24), (8, 24)])
+def test_the_tables_of_newer_gpus_have_their_energy_where_each_revision_puts_it(content: int, energy_at: int) -> None:
+    values = measures_of(table(content, {4: 61, 6: 50, 10: 700, 12: 99, 14: 20}, energy_at, 65536))
+    assert (values[AmdMeasure.JUNCTION_TEMPERATURE_C], values[Measure.POWER_W]) == (61, 700)
+    assert values[Measure.ENERGY_MJ_TOTAL] == 1000
+
+
+@pytest.mark.parametrize(
+    "made",
+    [b"", b"\x08", table(3, {}, 24, 1)[:20], table(9, {}, 24, 1), b"\x80\x00\x02\x04" + bytes(124), b"\xff" * 300],
+)
+def test_a_table_that_is_cut_short_or_unknown_says_nothing(made: bytes) -> None:
+    assert measures_of(made) == {}
+
+
+def test_a_field_of_all_ones_is_one_that_the_gpu_lacks() -> None:
+    assert measures_of(table(3, {}, 24, (1 << 64) - 1)) == {}
+
+
+def test_the_vendor_measures_by_a_thread_of_its_own_until_it_is_ended(tree: AmdTree) -> None:
+    hardware = AmdHardware(tree.write(replace(CARD, files=BUSY)).roots)
+    assert isinstance(hardware, Metered)
+    read = threading.Event()
+    hardware.begin_metering(MeterPlan(1, False, read.set))
+    assert read.wait(10)
+    (reading,) = hardware.meter_report().readings
+    assert reading.values[Measure.GPU_PERCENT] == 97
+    hardware.end_metering()
+    assert hardware.meter_report().readings == ()
+
+
+def test_names_and_labels_are_those_of_amds_exporter(tree: AmdTree) -> None:
+    names = {name.head.name for name in NAMES.names}
+    assert {"gpu_power_usage", "gpu_junction_temperature", "gpu_gfx_activity", "gpu_used_vram", "gpu_clock"} <= names
+    tree.write(replace(CARD, modes=("DPX", "NPS1"), partitions=(128, 129)))
+    whole = next(gpu for gpu in AmdHardware(tree.roots).discover().gpus if gpu.parts)
+    labels = {name: value for name, value in NAMES.gpu_labels(0, whole) if value}
+    assert labels == {
+        "gpu_id": "0",
+        "gpu_uuid": "93bb3629c01aea1c",
+        "card_model": "0x74a1",
+        "gpu_compute_partition_type": "dpx",
+        "gpu_memory_partition_type": "nps1",
+        "pci_bus_id": "0000:05:00.0",
+        "card_series": "AMD Instinct MI300X",
+        "card_vendor": "Advanced Micro Devices Inc",
+    }

@@ -1,0 +1,139 @@
+"""What is measured of Intel's GPUs, and what their files say of their health."""
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dra_driver.hardware.drm import read_functions
+from dra_driver.hardware.evidence import BusState, Vitals
+from dra_driver.hardware.intel.facts import DRIVERS, INTEL
+from dra_driver.hardware.intel.hardware import IntelHardware
+from dra_driver.hardware.intel.health import read_vitals
+from dra_driver.hardware.intel.metering import reading as rounds
+from dra_driver.hardware.intel.metering.reading import THROTTLED, IntelReader
+from dra_driver.hardware.metered import Measure, MeterPlan
+from dra_driver.hardware.port import HealthReporter, Metered
+from dra_driver.health.fault import FaultKey
+from dra_driver.health.signs import Before, signs_of
+from tests.support.intel_tree import IntelCard, IntelTree
+
+ARC = IntelCard("0000:03:00.0")
+XE = {
+    "hwmon/hwmon3/energy1_input": "5000000",
+    "hwmon/hwmon3/energy1_label": "card",
+    "hwmon/hwmon3/energy2_input": "4000000",
+    "hwmon/hwmon3/energy2_label": "pkg",
+    "hwmon/hwmon3/temp2_input": "51000",
+    "hwmon/hwmon3/temp2_label": "pkg",
+    "hwmon/hwmon3/temp2_crit": "100000",
+    "hwmon/hwmon3/temp3_input": "60000",
+    "hwmon/hwmon3/temp3_label": "vram",
+    "tile0/gt0/freq0/act_freq": "2400",
+    "tile0/gt0/freq0/throttle/status": "0",
+    "tile0/gt0/freq0/throttle/reason_thermal": "0",
+    "tile0/gt0/freq0/throttle/reason_pl1": "0",
+    "tile0/gt0/gtidle/idle_residency_ms": "1000",
+    "tile0/gt1/freq0/act_freq": "1500",
+    "tile0/gt1/gtidle/idle_residency_ms": "3000",
+}
+I915 = {
+    "hwmon/hwmon3/energy1_input": "7000000",
+    "drm/card0/gt/gt0/rps_act_freq_mhz": "2000",
+    "drm/card0/gt/gt0/throttle_reason_status": "1",
+    "drm/card0/gt/gt0/throttle_reason_thermal": "1",
+    "drm/card0/gt/gt0/rc6_residency_ms": "500",
+}
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> IntelTree:
+    return IntelTree(tmp_path)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [100.0]
+    monkeypatch.setattr(rounds.time, "monotonic", lambda: now[0])
+    return now
+
+
+def vitals(tree: IntelTree, card: IntelCard) -> Vitals:
+    (function,) = read_functions(tree.write(card).roots, INTEL, DRIVERS)
+    return read_vitals(function, tree.roots)
+
+
+def bad(reading: Vitals) -> set[FaultKey]:
+    return {sign.key for sign in signs_of(reading, Before()) if sign.is_bad}
+
+
+def test_power_and_use_follow_from_two_rounds(tree: IntelTree, clock: list[float]) -> None:
+    reader = IntelReader(tree.write(replace(ARC, files=XE)).roots)
+    (first,) = reader.read()
+    assert first.values == {
+        Measure.TEMPERATURE_C: 51,
+        Measure.MEMORY_TEMPERATURE_C: 60,
+        Measure.SM_CLOCK_MHZ: 2400,
+        THROTTLED: 0,
+        Measure.ENERGY_MJ_TOTAL: 5000,
+    }
+    later = {**XE, "hwmon/hwmon3/energy1_input": "1505000000", "tile0/gt0/gtidle/idle_residency_ms": "3500"}
+    later["tile0/gt1/gtidle/idle_residency_ms"] = "13000"
+    tree.write(replace(ARC, files=later))
+    clock[0] += 10
+    (second,) = reader.read()
+    assert (second.values[Measure.POWER_W], second.values[Measure.GPU_PERCENT]) == (150, 75)
+
+
+def test_a_counter_that_went_back_gives_nothing(tree: IntelTree, clock: list[float]) -> None:
+    reader = IntelReader(tree.write(replace(ARC, files=XE)).roots)
+    list(reader.read())
+    tree.write(replace(ARC, files={**XE, "hwmon/hwmon3/energy1_input": "1", "tile0/gt0/gtidle/idle_residency_ms": "0"}))
+    clock[0] += 10
+    (reading,) = reader.read()
+    assert Measure.POWER_W not in reading.values
+    assert reading.values[Measure.GPU_PERCENT] == 100  # what the other part says
+
+
+def test_i915_has_its_values_below_the_card(tree: IntelTree) -> None:
+    card = replace(ARC, driver="i915", device_id=0x56A5, files=I915)
+    (reading,) = IntelReader(tree.write(card).roots).read()
+    assert reading.values[Measure.SM_CLOCK_MHZ] == 2000
+    assert reading.values[THROTTLED] == 1
+    assert bad(vitals(tree, card)) == {FaultKey.THROTTLED}
+
+
+def test_a_gpu_without_the_files_says_nothing(tree: IntelTree) -> None:
+    (reading,) = IntelReader(tree.write(ARC).roots).read()
+    assert reading.values == {}
+    assert bad(vitals(tree, ARC)) == set()
+
+
+def test_heat_is_a_fault_and_a_limit_of_power_is_none(tree: IntelTree) -> None:
+    limited = {"tile0/gt0/freq0/throttle/status": "1", "tile0/gt0/freq0/throttle/reason_pl1": "1"}
+    assert bad(vitals(tree, replace(ARC, files={**XE, **limited}))) == set()
+    hot = {"hwmon/hwmon3/temp2_input": "101000", "tile0/gt0/freq0/throttle/reason_thermal": "1"}
+    assert bad(vitals(tree, replace(ARC, files={**XE, **hot}))) == {FaultKey.THERMAL, FaultKey.THROTTLED}
+
+
+def test_a_gpu_whose_configuration_reads_all_ones_is_lost(tree: IntelTree) -> None:
+    tree.write(ARC)
+    (tree.function(ARC.address) / "config").write_bytes(b"\xff" * 64)
+    (function,) = read_functions(tree.roots, INTEL, DRIVERS)
+    assert read_vitals(function, tree.roots).is_lost
+
+
+def test_the_vendor_reports_health_and_measures_until_it_is_ended(tree: IntelTree) -> None:
+    hardware = IntelHardware(tree.write(replace(ARC, files=XE)).roots)
+    assert isinstance(hardware, HealthReporter)
+    assert isinstance(hardware, Metered)
+    seen = threading.Event()
+    hardware.watch_health(lambda: None, log_position=-1)
+    hardware.begin_metering(MeterPlan(1, False, seen.set))
+    assert [one.gpu for one in hardware.health(is_urgent=True, patience_s=10).readings] == [ARC.address]
+    assert hardware.bus_states((ARC.address,)) == {ARC.address: BusState.HERE}
+    assert seen.wait(10)
+    assert hardware.meter_report().readings[0].values[Measure.TEMPERATURE_C] == 51
+    hardware.end_health()
+    hardware.end_metering()
