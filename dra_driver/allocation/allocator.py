@@ -135,16 +135,18 @@ class PodAllocator:
             AllocatorError: The version and the features are such a case.
         """
         rules, features = self.context.rules, self.context.features
+        reason = ""
         if rules.kubernetes == "1.34" and features.consumable_capacity:
-            raise AllocatorError(
-                Category.NOT_JUDGED,
-                "not judged: with DRAConsumableCapacity on, the scheduler of Kubernetes 1.34 crashes;"
-                " leave the gate off there",
-            )
-        if features.compatibility_groups and self.allocator.index.has_groups:
-            raise AllocatorError(
-                Category.NOT_JUDGED, "not judged: compatibilityGroups with DRADeviceCompatibilityGroups on"
-            )
+            reason = "with DRAConsumableCapacity on, the scheduler of Kubernetes 1.34 crashes; leave the gate off there"
+        elif rules.kubernetes == "1.37" and rules.variant == "experimental":
+            if self.allocator.index.skips_nodes:
+                reason = "skipNodeOperations of ResourceSlices while an alpha gate of the allocator is on"
+            elif features.derived_attributes and any(
+                one.wire.get("derivedAttributes") for one in self.plan.alternatives
+            ):
+                reason = "derivedAttributes with DRADerivedAttributes on"
+        if reason:
+            raise AllocatorError(Category.NOT_JUDGED, f"not judged: {reason}")
 
     def _outcome(
         self,

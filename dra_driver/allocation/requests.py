@@ -193,6 +193,9 @@ class ClaimReader:
 
     def _checked(self, where: str, wire: Wire, selectors: Sequence[Wire], admin: bool | None) -> ClassWire:
         """Check what is asked for in the scheduler's order, and return its class. Raises: AllocatorError."""
+        if wire.get("derivedAttributes") and self._rules.kubernetes == "1.37" and not self._features.derived_attributes:
+            text = f"{where}: cannot handle request with derived attributes, the feature is disabled"
+            raise AllocatorError(Category.FEATURE_DISABLED, text)
         for number, selector in enumerate(selectors):
             if selector.get("cel") is None:
                 text = f"{where}, selector #{number}: CEL expression empty (unsupported selector type?)"

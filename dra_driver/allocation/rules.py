@@ -19,10 +19,12 @@ from dra_driver.model.kubernetes import (
     BINDING_CONDITIONS,
     COMPATIBILITY_GROUPS,
     CONSUMABLE_CAPACITY,
+    DERIVED_ATTRIBUTES,
     DEVICE_STATUS,
     DEVICE_TAINTS,
     FRACTIONAL_RANGE,
     LIST_ATTRIBUTES,
+    OPTIONAL_NODE_OPERATIONS,
     PARTITIONABLE_DEVICES,
     PRIORITIZED_LIST,
     VERSIONS,
@@ -42,6 +44,8 @@ GATES = (
     FRACTIONAL_RANGE,
     LIST_ATTRIBUTES,
     COMPATIBILITY_GROUPS,
+    DERIVED_ATTRIBUTES,
+    OPTIONAL_NODE_OPERATIONS,
 )
 
 
@@ -64,6 +68,8 @@ class Features:
     fractional_range: bool = False
     list_attributes: bool = False
     compatibility_groups: bool = False
+    derived_attributes: bool = False
+    optional_operations: bool = False
 
     @classmethod
     def from_names(cls, names: Mapping[str, bool]) -> Features:
@@ -88,6 +94,8 @@ class Features:
             fractional_range=on.get(FRACTIONAL_RANGE, False),
             list_attributes=on.get(LIST_ATTRIBUTES, False),
             compatibility_groups=on.get(COMPATIBILITY_GROUPS, False),
+            derived_attributes=on.get(DERIVED_ATTRIBUTES, False),
+            optional_operations=on.get(OPTIONAL_NODE_OPERATIONS, False),
         )
 
     def selector_gates(self, rules: AllocatorRules) -> dict[str, bool]:
@@ -114,6 +122,8 @@ _BY_NAME = {
     "FractionalCapacityRange": "fractional_range",
     "ListTypeAttributes": "list_attributes",
     "CompatibilityGroups": "compatibility_groups",
+    "DerivedAttributes": "derived_attributes",
+    "OptionalNodeOperations": "optional_operations",
 }
 SWITCHES = tuple(field.name for field in fields(Features))
 
@@ -224,7 +234,8 @@ def _patch(kubernetes: str, version: str) -> int:
 
 
 def _newer(version: str, features: Features, *, shares: bool) -> AllocatorRules:
-    experimental = features.list_attributes or (version == "1.37" and features.compatibility_groups)
+    alpha = features.compatibility_groups or features.derived_attributes or features.optional_operations
+    experimental = features.list_attributes or (version == "1.37" and alpha)
     shares = shares or experimental or (version == "1.37" and features.fractional_range)
     variant: Variant = "experimental" if experimental else "incubating" if shares else "stable"
     rules = AllocatorRules(version, variant, exact=True, shares=shares)

@@ -123,13 +123,19 @@ def command(files: tuple[Path, ...], mps_tenants: str, output: str) -> int:
     dra-driver check-config examples/sharing/node/rules.yaml
     dra-driver check-config sharing.yaml mig-configs.yaml -o json
 
-    Each file is read by the code that the agent reads it with, and every fault is listed with its place. What a GPU
+    Each file (`-` is standard input) is read by the code that the agent reads it with, and every fault is listed with
+    its place. What a GPU
     can be cut into is judged on the node; what becomes of a machine is shown by
     `dra-driver devices --hardware simulated:PROFILE --sharing-config FILE`.
 
     Exit status 3: a file has faults, or is of no known kind.
     """  # noqa: D301
-    found = [_checked(path, Tenants(mps_tenants)) for path in files]
+    from dra_driver.documents.document import STANDARD_INPUT
+
+    paths = [STANDARD_INPUT if str(path) == "-" else path for path in files]
+    if paths.count(STANDARD_INPUT) > 1:
+        raise click.UsageError("standard input can be read only once")
+    found = [_checked(path, Tenants(mps_tenants)) for path in paths]
     if output == "table":
         for one in found:
             _show(one)

@@ -11,6 +11,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 import click
@@ -29,6 +30,7 @@ def run(argv: Sequence[str], program: str = "dra-driver") -> int:
         from dra_driver.cli.completion.command import complete
 
         return complete(argv[1:])
+    _open_closed_streams()
     logging.getLogger("dra_driver").addHandler(logging.NullHandler())  # commands print their own messages
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -40,6 +42,13 @@ def run(argv: Sequence[str], program: str = "dra-driver") -> int:
     except KeyboardInterrupt:
         return _status_of(click.Abort())
     return status if isinstance(status, int) else ExitCode.OK
+
+
+def _open_closed_streams() -> None:
+    """Let a standard stream that the shell closed be an empty one; its number is then no other file's either."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: SIM115
 
 
 def _status_of(fault: Exception) -> int:

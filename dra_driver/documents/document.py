@@ -8,9 +8,11 @@ refused. Never: a tag executed.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import yaml
 
@@ -18,6 +20,7 @@ from dra_driver.model.errors import InputError
 
 SIZE_MAX = 1 << 20  # bytes
 NESTING_MAX = 50  # levels
+STANDARD_INPUT = Path("/dev/stdin")
 
 
 class _Loader(yaml.SafeLoader):  # not the C loader: it is faster, but deep nesting crashes the process
@@ -45,14 +48,17 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"(0|-?[1-9][0
 
 
 def read_document(path: Path, lines: dict[str, int] | None = None) -> object:
-    """Read one YAML file of at most `SIZE_MAX` bytes.
+    """Read one YAML file of at most `SIZE_MAX` bytes; `STANDARD_INPUT` can be read again and again.
 
     `lines`, if given, gains the line of each value, counted from 1, by a path such as `gpus[3].mig`.
     Raises: InputError("input.unreadable", "input.too-large", "input.not-yaml").
     """
     try:
-        with path.open("rb") as file:
-            text = file.read(SIZE_MAX + 1)
+        if path == STANDARD_INPUT:
+            text = _read_once(sys.stdin)
+        else:
+            with path.open("rb") as file:
+                text = file.read(SIZE_MAX + 1)
     except OSError as error:
         raise InputError("unreadable", f"{path} can't be read: {error.strerror}") from error
     if len(text) > SIZE_MAX:
@@ -67,6 +73,12 @@ def read_document(path: Path, lines: dict[str, int] | None = None) -> object:
         where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark is not None else f"{path}"
         reason = getattr(error, "problem", None) or " ".join(str(error).split()) or type(error).__name__
         raise InputError("not-yaml", f"{where} is not YAML that this driver reads: {reason}") from error
+
+
+@lru_cache(maxsize=1)
+def _read_once(stream: TextIO) -> bytes:
+    """Return what a stream that can't be read twice has to give, kept for the next reader."""
+    return stream.buffer.read(SIZE_MAX + 1)
 
 
 def _check_depth(text: bytes) -> None:

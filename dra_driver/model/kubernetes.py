@@ -29,11 +29,13 @@ ADMIN_ACCESS = "DRAAdminAccess"
 BINDING_CONDITIONS = "DRADeviceBindingConditions"
 COMPATIBILITY_GROUPS = "DRADeviceCompatibilityGroups"
 CONSUMABLE_CAPACITY = "DRAConsumableCapacity"
+DERIVED_ATTRIBUTES = "DRADerivedAttributes"
 DEVICE_STATUS = "DRAResourceClaimDeviceStatus"
 DEVICE_TAINTS = "DRADeviceTaints"
 EXTENDED_RESOURCE = "DRAExtendedResource"
 FRACTIONAL_RANGE = "DRAFractionalCapacityRange"
 LIST_ATTRIBUTES = "DRAListTypeAttributes"
+OPTIONAL_NODE_OPERATIONS = "DRAOptionalNodeOperations"
 PARTITIONABLE_DEVICES = "DRAPartitionableDevices"
 PRIORITIZED_LIST = "DRAPrioritizedList"
 
@@ -49,6 +51,8 @@ FEATURE_GATES: Mapping[str, FeatureGate] = {
     LIST_ATTRIBUTES: FeatureGate(36, None),
     FRACTIONAL_RANGE: FeatureGate(37, 37),
     COMPATIBILITY_GROUPS: FeatureGate(37, None),
+    DERIVED_ATTRIBUTES: FeatureGate(37, None),
+    OPTIONAL_NODE_OPERATIONS: FeatureGate(37, None),
 }
 
 
@@ -62,6 +66,11 @@ def minor_of(version: str) -> int:
 def nearest_version(minor: int) -> str:
     """Return the version of `VERSIONS` whose rules come nearest to a minor's."""
     return f"1.{min(max(minor, OLDEST_MINOR), NEWEST_MINOR)}"
+
+
+def is_known(gate: str, version: str) -> bool:
+    """Return whether a version has a gate of `FEATURE_GATES`."""
+    return FEATURE_GATES[gate].since <= minor_of(version)
 
 
 def gate_defaults(minor: int) -> dict[str, bool]:

@@ -26,6 +26,9 @@ class Verbatim(str):
     __slots__ = ()
 
 
+_TYPES = "tag:yaml.org,2002:"
+_TEXT_TAGS = {"!", f"{_TYPES}str"}
+_TAGS = {f"{_TYPES}{name}" for name in ("int", "float", "bool", "null")}  # the others leave a quoted scalar a text
 _INT_CHARS = 19  # of an int64, the most that an API object can hold; longer numbers stay text
 
 
@@ -33,9 +36,9 @@ def scalar_value(node: YamlNode) -> Any:
     """Return the value of a scalar; its text (`Verbatim`) if readers of YAML disagree on the value."""
     if not isinstance(node, Scalar):
         return Verbatim("?")
-    if node.style is not None:
-        return node.text
     text = node.text
+    if node.tag in _TEXT_TAGS or (node.style is not None and node.tag not in _TAGS):
+        return text
     if text in _WORDS:
         return _WORDS[text]
     if _INT.fullmatch(text):

@@ -29,10 +29,14 @@ class YamlNode:
 
 @dataclass(slots=True, eq=False)
 class Scalar(YamlNode):
-    """A text, number, bool or null. `style` is its quote or block indicator; None for a plain scalar."""
+    """A text, number, bool or null.
+
+    `style` is its quote or block indicator, None for a plain scalar; `tag` is the type that is written before it.
+    """
 
     text: str = ""
     style: str | None = None
+    tag: str | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -123,7 +127,7 @@ class _NodeBuilder:
                 raise InputError("not-yaml", f"{self._origin}: alias *{event.anchor} has no anchor before it")
             return Alias(start, end, None, self._anchors[event.anchor])
         if kind == "ScalarEvent":
-            made = Scalar(start, end, event.anchor, event.value, event.style)
+            made = Scalar(start, end, event.anchor, event.value, event.style, event.tag)
         elif kind == "SequenceStartEvent":
             made = self._sequence(event, level)
         else:

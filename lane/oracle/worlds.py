@@ -44,7 +44,7 @@ class _Maker:
         self.random = random
         self.features = {name: random.random() < 0.6 for name in SWITCHES}
         self.features["ListTypeAttributes"] = random.random() < 0.25
-        self.features["CompatibilityGroups"] = False
+        self.features["CompatibilityGroups"] = random.random() < 0.3
         # Often everything is on at once; the defaults of a version, with nothing alpha, are common too.
         if random.random() < 0.3:
             self.features |= dict.fromkeys(SWITCHES[:6], True)
@@ -136,14 +136,18 @@ class _Maker:
             total = {"memory": {"value": "80Gi"}}
             sets.append({"name": f"gpu-{gpu}", "counters": slots | total})
             whole = {"counterSet": f"gpu-{gpu}", "counters": slots | total}
-            devices.append(self.device(f"gpu-{gpu}") | {"consumesCounters": [whole]})
+            devices.append(self.device(f"gpu-{gpu}") | {"consumesCounters": [whole | self.groups(0.2)]})
             for piece in range(pieces):
                 share = {f"slot-{piece}": {"value": "1"}, "memory": {"value": f"{self.random.choice([20, 40])}Gi"}}
-                part: Wire = {"counterSet": f"gpu-{gpu}", "counters": share}
-                if self.happens(0.03):
-                    part["compatibilityGroups"] = ["alike"]
+                part: Wire = {"counterSet": f"gpu-{gpu}", "counters": share} | self.groups(0.7)
                 devices.append(self.device(f"gpu-{gpu}-part-{piece}") | {"consumesCounters": [part]})
         return sets, devices
+
+    def groups(self, share: float) -> Wire:
+        """Return what a part of a GPU may say of its company; without the gate that hides the whole pool, so rarely."""
+        if not self.happens(share if self.features["CompatibilityGroups"] else 0.02):
+            return {}
+        return {"compatibilityGroups": self.random.sample(["a", "b", "c"], self.random.choice([1, 1, 2]))}
 
     def held(self) -> list[Wire]:
         results = []

@@ -18,6 +18,7 @@ def written_worlds() -> dict[str, Wire]:
         **_ranges(),
         **_held(),
         **_gates(),
+        **_groups(),
         **_lists(),
         **_orders(),
         **_limits(),
@@ -173,6 +174,47 @@ def _gates() -> dict[str, Wire]:
             also["slices"] = _apart(also["slices"][0], {"sharedCounters": sets})
             found[f"compatibility groups, {len(off)} off, {mode.get('allocationMode', 'one')}"] = also
     return found
+
+
+def _groups() -> dict[str, Wire]:
+    """Return worlds with parts of GPUs that name their company, some of them in use, some drawing from two GPUs."""
+    companies: dict[str, list[list[str]]] = {
+        "alike": [["a"], ["a"], ["a"]],
+        "chain": [["a", "b"], ["b", "c"], ["c", "a"]],
+        "apart": [["a"], ["b"], ["a"]],
+        "some without": [["a"], [], ["a"], []],
+        "none": [[], [], []],
+    }
+    found = {}
+    for name, groups in companies.items():
+        for held in (None, 0, 1):
+            for gpus in (1, 2):
+                for wishes in ([{}], [{"count": 2}], [{}, {}], [{"count": 3}], [{"allocationMode": "All", "count": 0}]):
+                    devices = [
+                        _device(f"part-{index}", shared=False, consumesCounters=_draws(index, one, gpus))
+                        for index, one in enumerate(groups)
+                    ]
+                    result = {"request": "r", "driver": DRIVER, "pool": "node-1", "device": f"part-{held}"}
+                    status = {"allocation": {"devices": {"results": [result]}}}
+                    holder = {"metadata": {"name": "held", "namespace": "default"}, "spec": {}, "status": status}
+                    one_world = world(
+                        *devices,
+                        claims=[_claim(*wishes)],
+                        allocated=[] if held is None else [holder],
+                        features={"CompatibilityGroups": True},
+                    )
+                    sets = [{"name": f"gpu-{gpu}", "counters": {"slot": {"value": "4"}}} for gpu in range(gpus)]
+                    one_world["slices"] = _apart(one_world["slices"][0], {"sharedCounters": sets})
+                    found[f"groups {name}, {held} held, {gpus} GPUs, {wishes}"] = one_world
+    return found
+
+
+def _draws(index: int, groups: list[str], gpus: int) -> list[Wire]:
+    """Return what a part draws: of two GPUs the even parts draw from both, the odd ones from the second."""
+    slot = {"slot": {"value": "1"}}
+    names = [f"gpu-{gpu}" for gpu in range(gpus)][index % 2 if gpus > 1 else 0 :]
+    said = {"compatibilityGroups": groups} if groups else {}
+    return [{"counterSet": name, "counters": slot} | said for name in names]
 
 
 def _lists() -> dict[str, Wire]:

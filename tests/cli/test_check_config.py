@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from pathlib import Path
 
 import pytest
@@ -103,3 +105,19 @@ def test_a_policy_is_read_as_the_agent_reads_it(check, text, used_by, said):
 def test_the_mistakes_of_a_policy_are_listed(check):
     status, _, err = check("version: remediation/v1\nactions: {gpu-lost: reset}\ntries: 0\n")
     assert (status, "a reset does not cure gpu-lost" in err, "tries" in err) == (ExitCode.BAD_INPUT, True, True)
+
+
+@pytest.mark.parametrize("name", ["-", "/dev/stdin"])
+def test_standard_input_is_checked_like_a_file(name, monkeypatch, capsys):
+    def given(text: str) -> int:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+        return run(["check-config", name])
+
+    assert (given(MIG), "configuration small: 1 entry" in capsys.readouterr().out) == (ExitCode.OK, True)
+    assert given("version: rules/v1\nrules:\n  - replicas: 1\n") == ExitCode.BAD_INPUT
+    assert "sharing configuration /dev/stdin has 1 mistake:\n  line 3: rules[0].replicas" in capsys.readouterr().err
+
+
+def test_standard_input_is_one_file(capsys):
+    assert run(["check-config", "-", "-"]) == ExitCode.USAGE
+    assert "standard input can be read only once" in capsys.readouterr().err

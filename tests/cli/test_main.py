@@ -186,3 +186,10 @@ def test_a_reader_that_goes_away_early_is_no_error():
     command = devices + " | head -1; exit ${PIPESTATUS[0]}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("name", ["stdin", "stdout", "stderr"])
+def test_a_stream_that_the_shell_closed_is_an_empty_one(name, monkeypatch):
+    monkeypatch.setattr(sys, name, None)
+    assert main.run(["slices", "--fleet", "dgx-h100"]) == ExitCode.OK
+    assert main.run(["explain", "-f", "-", "--fleet", "dgx-h100"]) == ExitCode.BAD_INPUT

@@ -155,3 +155,24 @@ def test_a_comment_that_is_lost_is_named(monkeypatch):
     made, _, found = rewritten_surely("a: 1\nb: 2  # two\nc: 3\n", without("b"))
     assert made == "a: 1\nc: 3\n"
     assert found.lost == ("# two",)
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("!!str 1", "1"),
+        ("!!str true", "true"),
+        ("!!str", ""),
+        ("! 8", "8"),
+        ("!!int '8'", 8),
+        ('!!bool "true"', True),
+        ("!!null ''", None),
+    ],
+)
+def test_a_tag_decides_about_the_type_of_a_value(written, value):
+    assert is_same(read(f"a: {written}\n"), {"a": value})
+
+
+def test_a_tagged_text_that_moves_is_quoted():
+    made, _ = rewritten("a: {n: !!str 8}\n", lambda value: value.update({"b": value.pop("a")}))
+    assert read(made) == yaml.safe_load(made) == {"b": {"n": "8"}}

@@ -25,7 +25,12 @@ BETA_OF_136 = {
         (
             37,
             ALWAYS | BETA_OF_136 | {"DRAFractionalCapacityRange"},
-            {"DRAListTypeAttributes", "DRADeviceCompatibilityGroups"},
+            {
+                "DRADerivedAttributes",
+                "DRADeviceCompatibilityGroups",
+                "DRAListTypeAttributes",
+                "DRAOptionalNodeOperations",
+            },
         ),
     ],
 )

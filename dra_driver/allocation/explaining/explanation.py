@@ -137,7 +137,7 @@ def _explain_node(
         sentence = f"fits: {_given(outcome, shared)}"
         return NodeExplanation(name, sentence, outcome, notes=_notes(asked, newer, node, outcome))
     pools, funnels = _look(asked, node)
-    notes = (*_pool_notes(pools), *_notes(asked, newer, node, outcome))
+    notes = (*_pool_notes(pools), *_group_notes(asked, pools), *_notes(asked, newer, node, outcome))
     return NodeExplanation(name, _why(outcome, funnels, pools), outcome, funnels, notes)
 
 
@@ -245,6 +245,15 @@ def _pool_notes(pools: Sequence[Pool]) -> tuple[str, ...]:
         elif pool.invalid:
             notes.append(f"pool {pool.name} is invalid: {pool.invalid}")
     return tuple(notes)
+
+
+def _group_notes(asked: PodAllocator, pools: Sequence[Pool]) -> tuple[str, ...]:
+    """Return what compatibility groups have to do with it."""
+    if asked.context.forms_companies and any(one.has_groups for pool in pools for one in pool.slices):
+        return ("devices that draw from one counter set need a compatibility group in common",)
+    hidden = asked.allocator.index.hidden
+    ignored = "its slices with compatibilityGroups are ignored while DRADeviceCompatibilityGroups is off"
+    return tuple(f"pool {pool.name}: {ignored}" for pool in pools if pool.id in hidden)
 
 
 def _notes(asked: PodAllocator, newer: PodAllocator | None, node: Wire, outcome: NodeOutcome) -> tuple[str, ...]:

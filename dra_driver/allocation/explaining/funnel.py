@@ -161,6 +161,11 @@ def _counter_reason(attempt: Attempt, device: DeviceRecord) -> str:
     takes = attempt.known.facts(device).takes
     if not takes or device.id in attempt.context.held.capacity:
         return ""
+    for place, groups in attempt.known.facts(device).groups:
+        company = attempt.company(device, place)
+        if company is not None and not company.admits(groups):
+            own, theirs = (", ".join(sorted(one or ())) or "none" for one in (groups, company.common))
+            return f"compatibility groups of {place[1]}: {own}, but what is held there has {theirs}"
     account = attempt.known.account(device)
     for (name, counter), amount in takes:
         available = account.available.get((name, counter))

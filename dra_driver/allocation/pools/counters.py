@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from dra_driver.allocation.pools.capacity import Amount
-from dra_driver.allocation.pools.devices import DeviceId, DeviceRecord, SliceRecord, counter_value
+from dra_driver.allocation.pools.compatibility import Company, companies_of
+from dra_driver.allocation.pools.devices import DeviceId, DeviceRecord, PoolId, SliceRecord, counter_value
 from dra_driver.allocation.pools.held import Held
 from dra_driver.allocation.pools.pools import Pool
 from dra_driver.allocation.rules import AllocatorRules
@@ -38,11 +39,13 @@ class Accounts:
         self._rules = rules
         self._held = held
         self._open: dict[Hashable, Account] = {}
+        self._companies: dict[PoolId, dict[str, Company]] = {}
         self._takes: dict[DeviceId, tuple[DeviceRecord, tuple[tuple[Counter, Amount], ...]]] = {}
 
     def forget(self) -> None:
         """Close all accounts, because the devices that are held have changed."""
         self._open.clear()
+        self._companies.clear()
 
     def key(self, pool: Pool, device: DeviceRecord) -> Hashable:
         """Return the key of the account from which a device takes."""
@@ -65,6 +68,14 @@ class Accounts:
                 account = Account(self._available(dict(pool.sets), [*pool.slices, *pool.others]))
             self._open[key] = account
         return account
+
+    def companies(self, pool: Pool) -> dict[str, Company]:
+        """Return, for each counter set of a pool, what the devices that are held have in common."""
+        found = self._companies.get(pool.id)
+        if found is None:
+            devices = [one for record in (*pool.slices, *pool.others) for one in record.devices]
+            found = self._companies[pool.id] = companies_of(one for one in devices if self._is_held(one.id))
+        return found
 
     def _available(self, sets: dict[str, dict[str, object]], slices: list[SliceRecord]) -> dict[Counter, Amount]:
         available = {

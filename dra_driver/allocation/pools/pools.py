@@ -57,10 +57,13 @@ class PoolIndex:
         self._by_label: dict[str, dict[str, list[SliceRecord]]] = {}
         self._counting: dict[PoolId, list[SliceRecord]] = {}
         self._views: dict[tuple[int, ...], Pool | None] = {}
+        self.skips_nodes = any(record.spec.get("skipNodeOperations") for record in self.records)
         self.has_groups = rules.kubernetes == "1.37" and any(record.has_groups for record in self.records)
+        self.hidden: set[PoolId] = set()
         for record in self.records:
             if self.has_groups and record.has_groups and not features.compatibility_groups:
-                continue  # treated as absent, so that its pool is incomplete
+                self.hidden.add(record.pool_id)  # the slice is treated as absent, so that its pool is incomplete
+                continue
             self.by_pool.setdefault(record.pool_id, []).append(record)
             self._file(record)
         self._foreign = [view for s in self._counting.values() if (view := self._view(s)) and not _is_sound(view)]

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from dra_driver.allocation.constraints.constraint import Constraint
 from dra_driver.allocation.outcome import AllocatorError, Category
 from dra_driver.allocation.pools.capacity import Amount
+from dra_driver.allocation.pools.compatibility import Company, company_of
 from dra_driver.allocation.pools.counters import Counter
-from dra_driver.allocation.pools.devices import DeviceId, DeviceRecord
+from dra_driver.allocation.pools.devices import DeviceId, DeviceRecord, PoolId
 from dra_driver.allocation.pools.pools import Pool
 from dra_driver.allocation.requests import Alternative, Plan
 from dra_driver.allocation.search.context import Context
@@ -47,6 +48,8 @@ class Attempt:
         self.marks: dict[DeviceId, set[int]] = {}
         self.shared: dict[DeviceId, dict[str, Amount]] = {}
         self.consumed: dict[Hashable, dict[Counter, Amount]] = {}
+        self.companies: dict[tuple[PoolId, str], Company | None] = {}
+        self._before: dict[DeviceRecord, list[Company | None]] = {}
         self.leaks = 0
         self.leaked: set[DeviceRecord] = set()
         self.known = KnownDevices(context, pools)
@@ -202,9 +205,19 @@ class Attempt:
                     self._leak(device)
                 del self.shared[device.id]
 
+    def company(self, device: DeviceRecord, place: tuple[PoolId, str]) -> Company | None:
+        """Return who draws from a counter set: what is placed and what is held; None for nobody."""
+        return self.companies.get(place) or self.known.facts(device).companies.get(place[1])
+
+    def _is_welcome(self, device: DeviceRecord) -> bool:
+        companies = ((self.company(device, place), groups) for place, groups in self.known.facts(device).groups)
+        return all(company is None or company.admits(groups) for company, groups in companies)
+
     def _take(self, device: DeviceRecord) -> bool:
-        """Take the counters of a device if enough is left of all of them."""
+        """Take the counters of a device if enough is left of all of them, and it may join those who draw from them."""
         facts = self.known.facts(device)
+        if facts.groups and not self._is_welcome(device):
+            return False
         account = facts.account or self.known.account(device)
         if account.is_overdrawn:
             return False
@@ -216,6 +229,11 @@ class Attempt:
                 return False
         for counter, amount in facts.takes:
             consumed[counter] = consumed.get(counter, 0) + amount
+        if facts.groups:
+            self._before[device] = [self.companies.get(place) for place, _ in facts.groups]
+            for place, groups in facts.groups:
+                company = self.company(device, place)
+                self.companies[place] = company_of(groups) if company is None else company.joined_by(groups)
         return True
 
     def _untake(self, device: DeviceRecord) -> None:
@@ -223,3 +241,5 @@ class Attempt:
         consumed = self.consumed[facts.key]
         for counter, amount in facts.takes:
             consumed[counter] -= amount
+        for (place, _), before in zip(facts.groups, self._before.pop(device, ()), strict=True):
+            self.companies[place] = before

@@ -27,6 +27,11 @@ class Context:
         return Arithmetic(self.rules.capacity_errors, self.rules.capacity_errors and self.features.fractional_range)
 
     @property
+    def forms_companies(self) -> bool:
+        """Whether devices that draw from one counter set have to have a compatibility group in common."""
+        return self.rules.kubernetes == "1.37" and self.features.compatibility_groups
+
+    @property
     def compares_lists(self) -> bool:
         """Whether constraints compare attributes as lists."""
         return self.rules.kubernetes in {"1.36", "1.37"} and self.features.list_attributes

@@ -19,7 +19,7 @@ from dra_driver.allocation.constraints.lists import DistinctLists, MatchLists
 from dra_driver.allocation.constraints.single_values import DistinctAttribute
 from dra_driver.allocation.outcome import AllocatorError
 from dra_driver.allocation.pools.capacity import Amount
-from dra_driver.allocation.pools.devices import DeviceRecord
+from dra_driver.allocation.pools.devices import DeviceRecord, PoolId
 from dra_driver.allocation.requests import Alternative, Plan
 from dra_driver.allocation.search.attempt import Attempt
 from dra_driver.allocation.search.candidates import Prepared
@@ -28,7 +28,7 @@ from dra_driver.allocation.search.candidates import Prepared
 class Component:
     """Devices that share counter sets, or one device without counters. `signs` tells its devices apart."""
 
-    __slots__ = ("account", "counters", "members", "signs", "takes", "template")
+    __slots__ = ("account", "counters", "members", "sets", "signs", "takes", "template")
 
     def __init__(self, members: list[int]) -> None:
         self.members = members
@@ -36,6 +36,7 @@ class Component:
         self.takes: dict[int, tuple[tuple[int, Amount], ...]] = {}  # by counter, as numbered in `counters`
         self.account: Hashable = None
         self.counters: list[tuple[str, str]] = []
+        self.sets: list[tuple[PoolId, str]] = []  # counter sets for which compatibility groups count
         self.template: Hashable = None
 
 
@@ -128,7 +129,7 @@ class Symmetry:
             if not device.wire.get("consumesCounters"):
                 continue
             key = self.attempt.known.facts(device).key
-            for name in {counter[0] for counter, _ in self.attempt.known.facts(device).takes}:
+            for name in {name for name, _ in device.takes}:
                 other = by_set.get((key, name))
                 if other is not None:
                     root = group_of[other[0]]
@@ -146,19 +147,23 @@ class Symmetry:
 
     def _describe(self, component: Component) -> Component:
         local: dict[tuple[str, str], int] = {}
+        sets: dict[tuple[PoolId, str], int] = {}
         for number in component.members:
             device = self.devices[number]
             facts = self.attempt.known.facts(device)
             takes = tuple((local.setdefault(counter, len(local)), amount) for counter, amount in facts.takes)
             component.account = facts.key
             component.takes[number] = takes
-            component.signs[number] = (self._class(number, device), takes)
-        component.counters = list(local)
+            groups = tuple((sets.setdefault(place, len(sets)), one) for place, one in facts.groups)
+            component.signs[number] = (self._class(number, device), takes, groups)
+        component.counters, component.sets = list(local), list(sets)
         limits: Hashable = ()
-        if local:
+        if local or sets:
             device = self.devices[component.members[0]]
             account = self.attempt.known.account(device)
-            limits = (account.is_overdrawn, tuple(account.available.get(counter) for counter in local))
+            left = tuple(account.available.get(counter) for counter in local)
+            held = self.attempt.known.facts(device).companies
+            limits = (account.is_overdrawn, left, tuple(held.get(name) for _, name in sets))
         component.template = (tuple(component.signs.values()), limits)
         return component
 
@@ -230,6 +235,7 @@ class Symmetry:
                     bisect_left(component.members, start),
                     frozenset(Multiset(marked[place]).items()),
                     tuple(consumed.get(counter, 0) for counter in component.counters),
+                    tuple(attempt.companies.get(place) for place in component.sets),
                 )
             )
         held = len(attempt.results[alternative.claim])

@@ -14,7 +14,7 @@ import click
 from dra_driver.cli.inputs.access import access_of, access_options
 from dra_driver.cli.inputs.mig_option import mig_option
 from dra_driver.cli.output import Column, console, say, show_table, write_document
-from dra_driver.model.errors import UsageError
+from dra_driver.model.errors import InputError, UsageError
 from dra_driver.views.words import folded
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def command(words: tuple[str, ...], output: str, **given: Any) -> int:
     from dra_driver.views.worlds.explanations import exit_code, explanations_document
     from dra_driver.views.worlds.judging import Judge
     from dra_driver.views.worlds.rules import headline
-    from dra_driver.views.worlds.subjects import subjects_of
+    from dra_driver.views.worlds.subjects import is_one_object, subjects_of
 
     asked = _asked_words(words, given)
     access = None if given["files"] or given["slices"] or given["profiles"] else access_of(given)
@@ -86,12 +86,14 @@ def command(words: tuple[str, ...], output: str, **given: Any) -> int:
     judged = [advised(world, rules, subject, judge.explain(subject)) for subject in subjects]
     if output == "table":
         note = "" if judge.is_exact else ", derived from its source"
-        show_all(judged, headline(rules, world, given["profiles"], note))
+        show_all(judged, headline(rules, world, given["profiles"], note), is_cluster=access is not None)
     else:
-        write_document(explanations_document(judged, rules, is_one=bool(asked)), output)
+        write_document(explanations_document(judged, rules, is_one=is_one_object(asked)), output)
     say_unseen(world)
     if not asked:
         world.refuse_strangers()
+    if not judged and given["files"]:
+        raise InputError("missing", f"no pod, no claim and no pod template is in {', '.join(given['files'])}")
     return exit_code(judged, world)
 
 
@@ -139,10 +141,10 @@ def _last_event(access: ClusterAccess | None) -> Callable[[str, str], str]:
     return partial(last_event, access)
 
 
-def show_all(judged: Sequence[Explained], headline: str) -> None:
+def show_all(judged: Sequence[Explained], headline: str, *, is_cluster: bool) -> None:
     """Print everything that was explained, one after the other."""
     out = console()
-    if not judged:
+    if not judged and is_cluster:
         say(out, "there is nothing to explain: no pod and no claim was found")
     for place, (subject, explanation) in enumerate(judged):
         if place:

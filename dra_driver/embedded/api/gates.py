@@ -9,9 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dra_driver.model.errors import UsageError
-from dra_driver.model.kubernetes import COMPATIBILITY_GROUPS, FRACTIONAL_RANGE, VERSIONS, gate_defaults, minor_of
+from dra_driver.model.kubernetes import (
+    COMPATIBILITY_GROUPS,
+    DERIVED_ATTRIBUTES,
+    FRACTIONAL_RANGE,
+    OPTIONAL_NODE_OPERATIONS,
+    VERSIONS,
+    gate_defaults,
+    minor_of,
+)
 
-_NOT_SERVED = (COMPATIBILITY_GROUPS, FRACTIONAL_RANGE)
+_NOT_SERVED = (COMPATIBILITY_GROUPS, DERIVED_ATTRIBUTES, FRACTIONAL_RANGE, OPTIONAL_NODE_OPERATIONS)
 
 
 def parse_minor(version: str) -> int:

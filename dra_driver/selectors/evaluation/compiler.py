@@ -166,7 +166,7 @@ class _Compiler(Accesses):
         operands = node.args if node.target is None else [node.target, *node.args]
         closures = self.emit_all(operands)
         constants = [self._constant(operand) for operand in operands]
-        name = dispatch_name(self._program.filed(function), member=node.target is not None)
+        name = dispatch_name(self._program.filed(node), member=node.target is not None)
         if function in {"_==_", "_!=_"}:
             return emit_equality(closures, constants, negated=function == "_!=_")
         return (

@@ -36,6 +36,7 @@ from dra_driver.selectors.values.type_names import go_type, runtime_type_name
 from dra_driver.selectors.values.types import parse_type
 from dra_driver.selectors.values.values import CelAbort, CelError, TypeValue, Uint
 
+_SUMS = frozenset({"uint", "double", "duration"})
 _FOLDED = frozenset({*CONVERSIONS, "dyn", "type"})
 _HASHED = frozenset({bool, int, Uint, float, str})
 _MISSING = object()
@@ -60,10 +61,13 @@ class Program:
     functions: dict[Node, Function] = field(default_factory=dict)
     changes_quantities: bool = False
 
-    def filed(self, function: str) -> str:
-        """Return the table entry that implements a function as this version does."""
+    def filed(self, call: Call) -> str:
+        """Return the table entry that implements a call as this version does."""
+        function = call.function
         if self.changes_quantities and function in CHANGING:
             return CHANGING[function]
+        if function == "sum" and call.type.kind in _SUMS:  # an empty list sums up to the zero of its type
+            return f"sum of {call.type.kind}"
         return self.behaviour.names.get(function, function)
 
 
@@ -96,7 +100,7 @@ class _Constructor:
         program = self._program
         self.visit(program.root)
         for call in self._calls:
-            name = program.filed(call.function)
+            name = program.filed(call)
             program.functions[call] = guarded(name, call.bound, implementation(name, member=call.target is not None))
 
     def visit(self, node: Node) -> bool:

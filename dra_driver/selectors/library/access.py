@@ -88,10 +88,12 @@ def index_optional(holder: Any, key: Any) -> Optional:
     if type(holder) is Optional:
         if not holder.present:
             return NONE
-        holder = native(holder.value)
+        holder = holder.value if holder.is_raw else native(holder.value)
     check_key(key)
     found, value = _look_up(holder, key)
-    return Optional(value) if found else NONE
+    if not found:
+        return NONE
+    return Optional(value, is_raw=type(holder) is dict and type(value) is Semver)
 
 
 def native(value: Any) -> Any:
@@ -149,7 +151,7 @@ def _in_go(value: Any) -> str:
 def test(holder: Any, field: str) -> bool:
     """Evaluate has(holder.field)."""
     if type(holder) is Optional:
-        return holder.present and test(native(holder.value), field)
+        return holder.present and test(holder.value if holder.is_raw else native(holder.value), field)
     return _look_up(holder, field)[0]
 
 

@@ -142,17 +142,22 @@ def _extreme(name: str, wanted: int) -> Callable[[Any], Any]:
     return find
 
 
-def _sum(values: Any) -> Any:
-    elements = unfold(values)
-    total = _ZEROS.get(type(elements[0])) if elements else 0
-    if total is None:
-        raise CelError(f"{NO_SUCH_OVERLOAD}: sum({type_name(values)})")
-    for element in elements:
-        add = ADD.get((type(total), type(element)))
-        if add is None:
-            raise CelError(NO_SUCH_OVERLOAD)
-        total = add(total, element)
-    return total
+def _adding(nothing: Any) -> Callable[[Any], Any]:
+    """Make `sum`; `nothing` is the sum of an empty list."""
+
+    def add_up(values: Any) -> Any:
+        elements = unfold(values)
+        total = _ZEROS.get(type(elements[0])) if elements else nothing
+        if total is None:
+            raise CelError(f"{NO_SUCH_OVERLOAD}: sum({type_name(values)})")
+        for element in elements:
+            add = ADD.get((type(total), type(element)))
+            if add is None:
+                raise CelError(NO_SUCH_OVERLOAD)
+            total = add(total, element)
+        return total
+
+    return add_up
 
 
 def _index_of(values: Any, needle: Any) -> int:
@@ -248,7 +253,11 @@ LISTS: dict[str, dict[tuple[type, ...], Any]] = {
     "isSorted": _unary(_is_sorted),
     "min": _unary(_extreme("min", 1)),
     "max": _unary(_extreme("max", -1)),
-    "sum": _unary(_sum),
+    "sum": _unary(_adding(0)),
+    # The checker has settled what an empty list is a list of.
+    "sum of uint": _unary(_adding(Uint(0))),
+    "sum of double": _unary(_adding(0.0)),
+    "sum of duration": _unary(_adding(Duration(0))),
     "sets.contains": _pairs(_sets_contains),
     "sets.intersects": _pairs(_sets_intersects),
     "sets.equivalent": _pairs(_sets_equivalent),

@@ -61,6 +61,7 @@ class Optional:
 
     value: Any
     present: bool = True
+    is_raw: bool = False  # the content is a version as the device has it: it has no fields, but asking is no error
 
 
 NONE = Optional(None, present=False)

@@ -1,7 +1,8 @@
 """The shapes of Kubernetes objects: the types of their fields, and which fields must be there.
 
-In: the fields of resource.k8s.io objects as the API has them (`embedded.api_rules.shapes`), and those of pods and nodes
-as far as this program reads them. Out: a `Shape` for each kind, which `shape_checker` holds objects against.
+In: the fields of resource.k8s.io objects as the API has them (`embedded.api_rules.shapes`, `newest_fields`), and those
+of pods and nodes as far as this program reads them. Out: a `Shape` for each kind, which `shape_checker` holds objects
+against.
 Source: Kubernetes API resource/v1 and core/v1.
 """
 
@@ -12,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dra_driver.embedded.api_rules.shape import ANY, QUANTITY, TIME, Map
-from dra_driver.embedded.api_rules.shapes import CLAIM, CLASS, SLICE, TEMPLATE
+from dra_driver.embedded.api_rules.shapes import CLASS
+from dra_driver.views.objects.newest_fields import CLAIM, SLICE, TEMPLATE
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -26,8 +26,8 @@ def add_cluster_workload(world: World, access: ClusterAccess, asked: Sequence[st
 
     Raises: ApiError if the cluster can't be asked.
     """
-    kind = SHORT_KINDS.get(asked[0].lower(), asked[0].lower().removesuffix("s"))
-    path = WORKLOADS.get(kind)
+    word = asked[0].lower().partition(".")[0]  # kubectl takes deployments.apps as well
+    path = WORKLOADS.get(SHORT_KINDS.get(word, word.removesuffix("s")))
     if path is None:
         return
     wire = _read(access, named(within(path, namespace), asked[1]))

@@ -13,12 +13,12 @@ from difflib import get_close_matches
 
 from dra_driver.embedded.scheduling.workloads import with_claim
 from dra_driver.model.errors import InputError
+from dra_driver.model.quantity import Quantity, QuantityError
 from dra_driver.model.wire import Wire
 from dra_driver.views.worlds.world import World
 
 NOT_SEEN = "input.not-seen"  # something that a pod refers to may not be read
 _OVER = frozenset({"Succeeded", "Failed"})
-_COMMON = frozenset({"cpu", "memory", "ephemeral-storage", "pods"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def pod_claims(world: World, pod: Wire) -> PodClaims:
         return PodClaims((*_named_claims(world, pod), entry), ())
     *made, changed = with_claim(pod, world.classes_by_resource)
     asked = extended_resources(pod)
-    unserved = tuple(name for name in asked if name not in world.classes_by_resource)
+    unserved = tuple(name for name in asked if name not in world.classes_by_resource and not is_unknown(world, name))
     return PodClaims((*_named_claims(world, {**changed, "spec": pod["spec"]}), *made), unserved)
 
 
@@ -90,7 +90,7 @@ def _found(world: World, kind: str, name: str, wanted: Wire, pod: Wire) -> Wire:
 
 
 def extended_resources(pod: Wire) -> tuple[str, ...]:
-    """Return the extended resources that a pod's containers ask for.
+    """Return the extended resources of which a pod's containers ask for more than none.
 
     Source: Kubernetes resource names: those with a domain, except kubernetes.io's own and huge pages.
     """
@@ -98,10 +98,35 @@ def extended_resources(pod: Wire) -> tuple[str, ...]:
     names: dict[str, None] = {}
     for container in [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]:
         for key in ("limits", "requests"):
-            for name in ((container.get("resources") or {}).get(key) or {}) if isinstance(container, dict) else ():
-                if "/" in name and name not in _COMMON and not name.startswith("kubernetes.io/"):
+            wanted = ((container.get("resources") or {}).get(key) or {}) if isinstance(container, dict) else {}
+            for name, amount in wanted.items():
+                if "/" in name and not name.startswith("kubernetes.io/") and not _is_none(amount):
                     names[name] = None
     return tuple(names)
+
+
+def _is_none(amount: object) -> bool:
+    try:
+        return Quantity.parse(str(amount)).value <= 0
+    except QuantityError:
+        return False
+
+
+def is_unknown(world: World, resource: str) -> bool:
+    """Return whether a resource is not one of devices, and no node here says what it offers: simulated ones do not."""
+    if any((node.get("status") or {}).get("allocatable") for node in world.of("Node")):
+        return False
+    domain = resource.partition("/")[0]
+    known = {"deviceclass.resource.kubernetes.io"}
+    for one in world.of("DeviceClass"):
+        known |= {one["metadata"]["name"], str((one.get("spec") or {}).get("extendedResourceName")).partition("/")[0]}
+    return not any(name == domain or name.endswith(f".{domain}") for name in known)
+
+
+def unknown_resources(world: World, pod: Wire) -> str:
+    """Return a sentence on the resources of a pod that are not judged; "" if there is none."""
+    names = [name for name in extended_resources(pod) if is_unknown(world, name)]
+    return f"not judged: {', '.join(names)}; the nodes here do not say whether they offer it" if names else ""
 
 
 def unserved(world: World, resources: Sequence[str]) -> str:
@@ -114,12 +139,12 @@ def unserved(world: World, resources: Sequence[str]) -> str:
         for one in world.of("DeviceClass")
         if (resource := (one.get("spec") or {}).get("extendedResourceName"))
     )
-    if not world.classes_by_resource and classes:
-        return (
-            f"waits for {names}: classes serve extended resources only where the gate DRAExtendedResource is on; "
-            f"there are {', '.join(classes)}"
-        )
     there = f"there are {', '.join(classes)}" if classes else "no class has an extendedResourceName"
+    if not world.serves_resources:
+        return (
+            f"waits for {names}: no node offers it, and classes serve extended resources only where the gate "
+            f"DRAExtendedResource is on; {there}"
+        )
     return f"waits for {names}: no DeviceClass serves it and no node offers it; {there}"
 
 

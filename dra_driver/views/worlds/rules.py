@@ -16,6 +16,7 @@ from dra_driver.allocation.rules import GATES, gates_on
 from dra_driver.doctor.gates import QUESTIONS, answer
 from dra_driver.kube.api import KubeApi
 from dra_driver.model.errors import ApiError
+from dra_driver.model.kubernetes import COMPATIBILITY_GROUPS, LIST_ATTRIBUTES, OPTIONAL_NODE_OPERATIONS, is_known
 from dra_driver.model.names import NVIDIA_DRIVER
 from dra_driver.model.wire import SliceWire, Wire
 from dra_driver.views.fleet.profile_nodes import FleetOffer
@@ -31,6 +32,7 @@ _FIELDS = {
     "allowMultipleAllocations": "DRAConsumableCapacity",
     "bindingConditions": "DRADeviceBindingConditions",
 }
+_LIST_TYPES = frozenset({"ints", "bools", "strings", "versions"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,8 @@ def settle_rules(world: World, version: str | None, given: Mapping[str, bool], m
     """
     kubernetes = version or world.kubernetes or DEFAULT_VERSION
     defaults = gates_on(kubernetes, {})
-    seen = dict.fromkeys(_kept_by(world.of("ResourceSlice")), (True, "its fields are in the ResourceSlices"))
+    kept = (gate for gate in _kept_by(world.of("ResourceSlice")) if is_known(gate, kubernetes))
+    seen = dict.fromkeys(kept, (True, "its fields are in the ResourceSlices"))
     if not version or kubernetes.startswith(world.kubernetes or " "):
         for gate, on in world.kept.items():
             seen.setdefault(gate, (on, "the API server keeps its fields" if on else "the API server drops its fields"))
@@ -92,6 +95,8 @@ def _kept_by(slices: Sequence[SliceWire]) -> set[str]:
         spec = one["spec"]
         if spec.get("sharedCounters"):
             found.add(PARTITIONS)
+        if spec.get("skipNodeOperations"):
+            found.add(OPTIONAL_NODE_OPERATIONS)
         devices = spec.get("devices") or ()
         if isinstance(devices, Replica):
             if devices.shape.is_simulated or id(devices.shape) in seen:
@@ -102,6 +107,10 @@ def _kept_by(slices: Sequence[SliceWire]) -> set[str]:
             for name in _FIELDS.keys() & device.keys():
                 if device[name]:
                     found.add(_FIELDS[name])
+            if any(one.get("compatibilityGroups") for one in device.get("consumesCounters") or ()):
+                found.add(COMPATIBILITY_GROUPS)
+            if any(_LIST_TYPES & value.keys() for value in (device.get("attributes") or {}).values()):
+                found.add(LIST_ATTRIBUTES)
     return found
 
 

@@ -34,6 +34,7 @@ from dra_driver.views.worlds.pods import (
     is_terminating,
     pod_claims,
     pod_name,
+    unknown_resources,
     unserved,
 )
 from dra_driver.views.worlds.reading import default_requests, world_of_files
@@ -133,7 +134,9 @@ def _arriving(world: World, pod: Wire) -> tuple[Job | None, tuple[Wire, ...]]:
         return Job(pod_name(pod), (), pod, f"{fault.message}{hint}"), ()
     blocked = ""
     if asked.resources and not is_offered(world, asked.resources):
-        blocked = f"it {unserved(world, asked.resources)}"
+        blocked = unserved(world, asked.resources).removeprefix("waits for ")
+    if (unknown := unknown_resources(world, pod)) and unknown not in world.idle:
+        world.idle.append(unknown)
     if not asked.claims and not blocked:
         world.without_devices.append(pod_name(pod))
         return None, ()

@@ -25,6 +25,7 @@ from dra_driver.views.worlds.pods import (
     is_offered,
     pod_claims,
     pod_name,
+    unknown_resources,
     unserved,
 )
 from dra_driver.views.worlds.unknown import not_known
@@ -77,6 +78,11 @@ def subjects_of(
     return pods + [ExplainedSubject(f"{kind} {name}", settled=one.idle, ok=True) for one in found if one.idle]
 
 
+def is_one_object(words: Sequence[str]) -> bool:
+    """Return whether one claim or pod is asked about; a workload is any number of pods."""
+    return len(words) == 2 and words[0].lower() in CLAIM_WORDS | POD_WORDS
+
+
 def _kinds(word: str) -> set[str]:
     """Return the kind that is meant by KIND without a name. Raises: UsageError."""
     kinds = {"ResourceClaim": CLAIM_WORDS, "Pod": POD_WORDS}
@@ -118,7 +124,8 @@ def _find(world: World, kind: str, word: str, namespace: str, name: str) -> Wire
 
 def _workloads(world: World, kind: str, namespace: str, name: str) -> list[Workload]:
     """Return the templates of a workload with their pods."""
-    words = {kind, kind.removesuffix("s")}
+    plain = kind.partition(".")[0]  # kubectl takes deployments.apps as well
+    words = {plain, plain.removesuffix("s"), SHORT_KINDS.get(plain, "")}
     wanted = [one for one in world.workloads if one.template.name == name and one.template.kind.lower() in words]
     wanted = [one for one in wanted if (one.template.namespace or namespace) == namespace]
     if not wanted:
@@ -171,7 +178,7 @@ def _pod(world: World, pod: Wire, last_event: LastEvent) -> ExplainedSubject:
         ok = is_offered(world, asked.resources)
         return ExplainedSubject(name, pod, settled=f"{name} {unserved(world, asked.resources)}", ok=ok)
     if not asked.claims:
-        return ExplainedSubject(name, pod, settled=f"{name} asks for no device", ok=True)
+        return ExplainedSubject(name, pod, notes=notes, settled=f"{name} asks for no device", ok=True)
     return ExplainedSubject(name, pod, tuple(c for c in asked.claims if not allocation_of(c)), allocated, notes)
 
 
@@ -205,4 +212,5 @@ def _held(claims: Sequence[Wire]) -> str:
 
 def _resource_notes(world: World, pod: Wire) -> tuple[str, ...]:
     served = [(name, world.classes_by_resource.get(name)) for name in extended_resources(pod)]
-    return tuple(f"extended resource {name} is served by DeviceClass {by}" for name, by in served if by)
+    notes = [f"extended resource {name} is served by DeviceClass {by}" for name, by in served if by]
+    return (*notes, *filter(None, [unknown_resources(world, pod)]))

@@ -13,7 +13,15 @@ from dra_driver.model.wire import Wire
 from dra_driver.views.worlds.world import World
 
 # The short names of workloads on a command line. Source: kubectl api-resources.
-SHORT_KINDS = {"deploy": "deployment", "sts": "statefulset", "ds": "daemonset", "rs": "replicaset", "cj": "cronjob"}
+SHORT_KINDS = {
+    "deploy": "deployment",
+    "sts": "statefulset",
+    "ds": "daemonset",
+    "rs": "replicaset",
+    "cj": "cronjob",
+    "rc": "replicationcontroller",
+    "lws": "leaderworkerset",
+}
 # Kinds that people keep in the same files as workloads, and that bring no pods which ask for devices.
 _WITHOUT_PODS = frozenset(
     """

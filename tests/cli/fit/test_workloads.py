@@ -282,3 +282,43 @@ def test_unknown_and_wrongly_typed_fields_have_their_place(tmp_path, capsys, com
     place, word = fault
     assert f"file.yaml:{place}:" in err
     assert word in err
+
+
+def pod_with(**limits):
+    container = {"name": "main", "resources": {"limits": limits, "claims": [{"name": "gpu"}]}}
+    claims = [{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}]
+    return json.dumps(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "p"},
+            "spec": {"containers": [container], "resourceClaims": claims},
+        }
+    )
+
+
+def test_none_of_a_resource_is_not_asked_for(play):
+    code, found, _ = play(TEMPLATE, pod_with(**{"nvidia.com/gpu": "0"}), args=("explain", "pod/p"))
+    assert (code, found["sentence"]) == (ExitCode.OK, "fits on dgx-h100-1: gpu-0000-1b-00-0 for gpu")
+
+
+def test_what_simulated_nodes_do_not_say_is_not_judged(play, capsys):
+    code, found, _ = play(TEMPLATE, pod_with(**{"rdma/hca": "1"}), args=("explain", "pod/p"))
+    said = "not judged: rdma/hca; the nodes here do not say whether they offer it"
+    assert (code, found["ok"], found["notes"]) == (ExitCode.OK, True, [said])
+    code, [moment], _ = play(TEMPLATE, pod_with(**{"rdma/hca": "1"}))
+    assert (code, len(moment["placed"])) == (ExitCode.OK, 1)
+    node = "{apiVersion: v1, kind: Node, metadata: {name: n}, status: {allocatable: {cpu: 4}}}"
+    code, found, _ = play(TEMPLATE, node, pod_with(**{"rdma/hca": "1"}), args=("explain", "pod/p"))
+    assert (code, "waits for rdma/hca" in found["sentence"]) == (ExitCode.NO_MATCH, True)
+
+
+def test_the_gate_behind_a_resource_is_named_where_it_is_off(play):
+    code, found, _ = play(TEMPLATE, pod_with(**{"nvidia.com/gpu": "1"}), args=("explain", "pod/p"))
+    assert (code, "only where the gate DRAExtendedResource is on" in found["sentence"]) == (ExitCode.NO_MATCH, True)
+
+
+@pytest.mark.parametrize("words", ["deployments.apps/web", "deploy/web", "deployments/web", "Deployment/web"])
+def test_a_workload_is_named_as_kubectl_names_it(play, words):
+    code, found, _ = play(TEMPLATE, DEPLOYMENT.replace("9", "1"), args=("explain", words))
+    assert (code, [one["ok"] for one in found["explanations"]]) == (ExitCode.OK, [True])

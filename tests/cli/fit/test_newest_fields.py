@@ -1,0 +1,111 @@
+"""Objects with fields of Kubernetes 1.36 and 1.37: read, and judged as the scheduler does or said not to be judged."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from dra_driver.cli.main import run
+from dra_driver.model.errors import ExitCode
+
+GROUPS = "DRADeviceCompatibilityGroups"
+
+
+def pool(groups, **more):
+    """Return the slices of one node: parts of one GPU that name these groups."""
+    head = {"driver": "gpu.nvidia.com", "nodeName": "n1", "pool": {"name": "n1", "resourceSliceCount": 2}}
+    parts = [
+        {
+            "name": f"part-{number}",
+            "attributes": {"type": {"string": "gpu"}},
+            "nodeAllocatableResources": {"memory": {"mapping": {"deviceMultiplier": "1Mi"}, "overhead": {"perPod": 1}}},
+            "consumesCounters": [
+                {"counterSet": "gpu", "counters": {"memory": {"value": "20Gi"}}, "compatibilityGroups": names}
+            ],
+        }
+        for number, names in enumerate(groups)
+    ]
+    sets = [{"name": "gpu", "counters": {"memory": {"value": "80Gi"}}}]
+    specs = [{"sharedCounters": sets}, {"devices": parts, "partitionTypeAttribute": "gpu.nvidia.com/profile", **more}]
+    return [
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceSlice",
+            "metadata": {"name": f"slice-{number}"},
+            "spec": head | spec,
+        }
+        for number, spec in enumerate(specs)
+    ]
+
+
+def claim(count=2, constraints=(), **more):
+    wish = {"deviceClassName": "gpu.nvidia.com", "allocationMode": "ExactCount", "count": count, **more}
+    devices = {"requests": [{"name": "gpus", "exactly": wish}]} | ({"constraints": constraints} if constraints else {})
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": "two", "namespace": "default"},
+        "spec": {"devices": devices},
+    }
+
+
+@pytest.fixture
+def explain(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+
+    def asked(*objects, version="1.37", gates=()):
+        file = tmp_path / "objects.yaml"
+        file.write_text(yaml.safe_dump_all(objects))
+        status = run(["explain", "-f", str(file), "--kubernetes", version, *(f"--gate={one}" for one in gates)])
+        return status, "".join(capsys.readouterr())
+
+    return asked
+
+
+def test_parts_of_a_gpu_without_a_common_group_are_not_given_together(explain):
+    status, said = explain(*pool([["a"], ["b"]]), claim())
+    assert (status, "does not fit on n1" in said) == (ExitCode.NO_MATCH, True)
+    assert "devices that draw from one counter set need a compatibility group in common" in said
+    assert f"{GROUPS} on (its fields are in the ResourceSlices)" in said
+    status, said = explain(*pool([["a", "b"], ["b"]]), claim())
+    assert (status, "fits on n1" in said) == (ExitCode.OK, True)
+
+
+def test_a_part_that_is_held_says_which_groups_may_join(explain):
+    held = claim(1) | {"metadata": {"name": "held", "namespace": "default"}}
+    result = {"request": "gpus", "driver": "gpu.nvidia.com", "pool": "n1", "device": "part-0"}
+    held["status"] = {"allocation": {"devices": {"results": [result]}}}
+    status, said = explain(*pool([["a"], ["b"]]), held, claim(1))
+    assert status == ExitCode.NO_MATCH
+    assert "compatibility groups of gpu: b, but what is held there has a" in said
+
+
+def test_without_the_gate_the_pool_is_not_used(explain):
+    status, said = explain(*pool([["a"], ["a"]]), claim(), gates=[f"{GROUPS}=false"])
+    assert (status, "does not fit on n1" in said) == (ExitCode.NO_MATCH, True)
+    assert "its slices with compatibilityGroups are ignored" in said
+    status, said = explain(*pool([["a"], ["b"]]), claim(), version="1.36")
+    assert (status, "fits on n1" in said) == (ExitCode.OK, True)  # 1.36 does not know the field
+
+
+def test_derived_attributes_are_refused_without_their_gate_and_not_judged_with_it(explain):
+    derived = [{"name": "derived/half", "expression": "1"}]
+    wish = claim(constraints=[{"matchAttribute": "derived/half"}], derivedAttributes=derived)
+    status, said = explain(*pool([[], []]), wish)
+    assert status == ExitCode.ABORTS_SCHEDULING
+    assert "cannot handle request with derived attributes, the feature is disabled" in said
+    _, said = explain(*pool([[], []]), wish, gates=["DRADerivedAttributes=true"])
+    assert "not judged: derivedAttributes with DRADerivedAttributes on" in said
+
+
+def test_slices_that_skip_the_node_are_not_judged_where_alpha_gates_count(explain):
+    slices = pool([[], []], skipNodeOperations=["*"])
+    status, said = explain(*slices, claim(), gates=["DRAOptionalNodeOperations=false"])
+    assert (status, "fits on n1" in said) == (ExitCode.OK, True)
+    _, said = explain(*slices, claim())
+    assert "not judged: skipNodeOperations" in said
+
+
+def test_a_field_that_no_version_has_is_still_a_fault(explain):
+    status, said = explain(*pool([[], []], skipNodes=["*"]), claim())
+    assert (status, "spec.skipNodes is not a field of the API" in said) == (ExitCode.BAD_INPUT, True)
