@@ -10,11 +10,13 @@ from pathlib import Path
 
 from dra_driver.model.errors import LedgerError, Retry
 
+LOG_PAGES = 240  # the write-ahead log is folded into the file at this size, and begun again at its start
 _PRAGMAS = (
     "PRAGMA journal_mode=WAL",
     "PRAGMA synchronous=FULL",
     "PRAGMA foreign_keys=OFF",
     "PRAGMA cache_size=-256",  # in KiB; the ledger is small
+    f"PRAGMA wal_autocheckpoint={LOG_PAGES}",
     "PRAGMA temp_store=MEMORY",  # so that a view needs no space on the disk
 )
 _WHO = "find the process other than this driver's agents that has the file open (fuser -v), and end it"

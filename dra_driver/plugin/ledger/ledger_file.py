@@ -24,6 +24,7 @@ from dra_driver.plugin.ledger.claim_files import ClaimFiles
 from dra_driver.plugin.ledger.connections import BUSY, CORRUPT, NO_ROOM, fault
 from dra_driver.plugin.ledger.database import BUSY_PAUSES, Database
 from dra_driver.plugin.ledger.ledger_rows import MAJOR, MINOR, fill, grow
+from dra_driver.plugin.ledger.log_room import take_room
 from dra_driver.plugin.ledger.record import ClaimRecord
 from dra_driver.plugin.ledger.snapshot import snapshot_of
 from dra_driver.telemetry.logs import fields
@@ -109,6 +110,8 @@ class LedgerFile:
         try:
             with _opening(self.path, deadline):
                 database = self._sound()
+                if not self.is_read_only:
+                    _take_room(database)
                 self._was_opened()
                 return database
         except LedgerError as error:
@@ -193,6 +196,12 @@ class LedgerFile:
         except PrepareError as error:
             text = f"ledger {self.path} can't be begun: {error}"
             raise LedgerError("cannot-open", text, hint=error.hint, retry=Retry.LATER) from error
+
+
+def _take_room(database: Database) -> None:
+    """Take room for the log, unless another process keeps the file locked now: it took the room when it began."""
+    with suppress(LedgerError):
+        database.write(lambda _: take_room(database.path), deadline=Deadline.after(0))
 
 
 def _check_integrity(database: Database) -> None:
