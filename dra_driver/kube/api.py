@@ -18,9 +18,10 @@ from urllib.parse import urlencode
 from dra_driver import __version__
 from dra_driver.kube import answers
 from dra_driver.kube.answers import Parse
+from dra_driver.kube.kept_claims import KeptClaims
 from dra_driver.kube.kubeconfig import Credentials
 from dra_driver.kube.paths import claim_path, node_path
-from dra_driver.kube.shapes import check_claim, check_node
+from dra_driver.kube.shapes import check_node
 from dra_driver.kube.transport.bounds import MOST_BYTES, BrokenError, TooLargeError
 from dra_driver.kube.transport.connection import CertificateError, Connection
 from dra_driver.kube.transport.connections import Connections
@@ -62,6 +63,7 @@ class KubeApi:
     ) -> None:
         self._server, self._tokens = credentials.server, credentials.tokens
         self._connections = Connections(credentials, size=connections, clock=clock)
+        self._claims = KeptClaims()
 
     def request(
         self,
@@ -121,10 +123,10 @@ class KubeApi:
         return LineStream(connect, self._tokens.reread, path, most_s=most_s)
 
     def get_claim(self, namespace: str, name: str, *, timeout_s: float = REQUEST_SECONDS) -> ClaimWire:
-        """Read a ResourceClaim. Raises: ApiError."""
-        claim = self.request("GET", claim_path(namespace, name), timeout_s=timeout_s)
-        check_claim(claim, namespace, name)
-        return claim
+        """Read a ResourceClaim; the caller must not change it. Raises: ApiError."""
+        reading = self._claims.reading(namespace, name)
+        claim = self.request("GET", claim_path(namespace, name), timeout_s=timeout_s, parse=reading.parse)
+        return self._claims.checked(reading, claim, namespace, name)
 
     def get_node(self, name: str) -> Wire:
         """Read a Node. Raises: ApiError."""

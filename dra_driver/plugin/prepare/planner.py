@@ -17,6 +17,8 @@ from dra_driver.kube.answers import NOT_FOUND
 from dra_driver.kube.ports import ClaimApi
 from dra_driver.model.edits import Edits, merge
 from dra_driver.model.errors import GPU_LOST, ApiError, ClaimError, DriverError, HardwareError, Retry
+from dra_driver.model.recent import Recent
+from dra_driver.model.wire import ClaimWire
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.node_identity import NodeIdentity
@@ -26,6 +28,7 @@ POLL_SECONDS = 0.1  # how often to look at the inventory again
 LATE_SECONDS = 6.0  # a new device is in the inventory within 5 s, and a permission reaches the API server sooner
 API_SECONDS = 10.0  # for one request
 _API_PAUSES = (0.1, 0.2, 0.4, 0.8, 1.6)
+MOST_KEPT = 16  # claims and plans that are kept until they are asked for again
 
 
 class Planner:
@@ -47,6 +50,8 @@ class Planner:
         self._metadata_of = node.driver if has_metadata else ""
         self._hardware, self._inventory, self._waiting = hardware, inventory, waiting
         self._ledger = ledger
+        self._claims: Recent[str, tuple[ClaimWire, AllocatedClaim]] = Recent(MOST_KEPT)
+        self._plans: Recent[str, tuple[tuple[object, ...], PreparePlan]] = Recent(MOST_KEPT)
 
     def plan_when_possible(self, namespace: str, name: str, uid: str, deadline: Deadline) -> PreparePlan:
         """Read the claim and plan it; try again while that can help and there is time.
@@ -97,8 +102,14 @@ class Planner:
         may_switch = any(device.counter_set and device.cut is None for device in devices.values())
         mig_on = self._ledger.modes(self._node.boot_id) if may_switch else ()
         common = self._hardware.common_edits()
+        given = (devices, edits, common, mig_on)
+        kept = self._plans.get(claim.uid)
+        if kept is not None and kept[1].claim is claim and kept[0] == given:  # equal arguments give equal plans
+            return kept[1]
         metadata_of = self._metadata_of
-        return plan_prepare(claim, devices, edits, common, self._names, mig_on=mig_on, metadata_of=metadata_of)
+        plan = plan_prepare(claim, devices, edits, common, self._names, mig_on=mig_on, metadata_of=metadata_of)
+        self._plans.keep(claim.uid, (given, plan))
+        return plan
 
     def _edits(self, claim: AllocatedClaim, device: Device) -> Edits:
         partition = device.partition
@@ -126,7 +137,12 @@ class Planner:
             if error.code == NOT_FOUND:
                 raise ClaimError("not-found", f"claim {namespace}/{name} does not exist") from error
             raise
-        return decode_claim(wire, driver=self._node.driver, uid=uid)
+        kept = self._claims.get(uid)
+        if kept is not None and kept[0] is wire:  # the same bytes as the last time
+            return kept[1]
+        claim = decode_claim(wire, driver=self._node.driver, uid=uid)
+        self._claims.keep(uid, (wire, claim))
+        return claim
 
 
 def _refuse_lost(devices: Iterable[Device]) -> None:

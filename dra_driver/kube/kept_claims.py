@@ -1,0 +1,57 @@
+"""Kept claims: an answer that is the same as the last one to the byte is neither parsed nor checked a second time.
+
+In: the bodies of answers. Out: claims, and the same object as before for the same bytes. The resource version is among
+these bytes, so a claim that was changed in any way is read anew. The server is asked each time. Nobody who gets a claim
+may change it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dra_driver.kube.answers import parse
+from dra_driver.kube.shapes import check_claim
+from dra_driver.model.recent import Recent
+from dra_driver.model.wire import ClaimWire
+
+MOST_CLAIMS = 16  # as many as a node has GPUs
+MOST_BYTES = 16 * 1024  # of a claim that is kept; with a few devices and their owners it has 2 KiB
+
+
+@dataclass(slots=True)
+class ClaimReading:
+    """One claim being read: the body and the claim of the last answer, then those of this one."""
+
+    body: bytes = b""
+    claim: ClaimWire | None = None
+    is_known: bool = False
+
+    def parse(self, body: bytes) -> Any:
+        """Return what is in a body. Raises: ValueError."""
+        self.is_known = self.claim is not None and body == self.body
+        if self.is_known:
+            return self.claim
+        self.body = body
+        return parse(body)
+
+
+class KeptClaims:
+    """The claims that were read last, by namespace and name. Any thread may use it."""
+
+    def __init__(self) -> None:
+        self._kept: Recent[tuple[str, str], tuple[bytes, ClaimWire]] = Recent(MOST_CLAIMS)
+
+    def reading(self, namespace: str, name: str) -> ClaimReading:
+        """Return what parses the answer for a claim."""
+        kept = self._kept.get((namespace, name))
+        return ClaimReading(*kept) if kept else ClaimReading()
+
+    def checked(self, reading: ClaimReading, claim: ClaimWire, namespace: str, name: str) -> ClaimWire:
+        """Return the claim that was read, checked now or before. Raises: ApiError("api.bad-answer")."""
+        if reading.is_known:
+            return claim
+        check_claim(claim, namespace, name)
+        if len(reading.body) <= MOST_BYTES:
+            self._kept.keep((namespace, name), (reading.body, claim))
+        return claim
