@@ -17,8 +17,7 @@ _CAPS_FIRST, _CAPS_INSTANCES, _CAPS_A_INSTANCE = 3, 15, 9
 
 def common_edits() -> Edits:
     """Return the control nodes, and the environment that keeps other runtimes from adding GPUs."""
-    nodes = tuple(_null(f"/dev/{name}") for name in ("nvidiactl", "nvidia-uvm"))
-    return Edits(device_nodes=nodes, env=("NVIDIA_VISIBLE_DEVICES=void",))
+    return _COMMON
 
 
 def device_edits(gpu: GpuFacts, partition: PartitionFacts | None) -> Edits:
@@ -32,3 +31,10 @@ def device_edits(gpu: GpuFacts, partition: PartitionFacts | None) -> Edits:
 
 def _null(path: str) -> DeviceNode:
     return DeviceNode(path=path, major=_NULL_MAJOR, minor=_NULL_MINOR, file_mode=0o666)
+
+
+# One value for all claims: who writes CDI files keeps what it made of the last one.
+_COMMON = Edits(
+    device_nodes=tuple(_null(f"/dev/{name}") for name in ("nvidiactl", "nvidia-uvm")),
+    env=("NVIDIA_VISIBLE_DEVICES=void",),
+)

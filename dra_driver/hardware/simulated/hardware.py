@@ -24,7 +24,7 @@ from dra_driver.hardware.simulated.metering import SimulatedMeter
 from dra_driver.hardware.simulated.modes import Modes
 from dra_driver.hardware.simulated.partitioning import Partitioning
 from dra_driver.hardware.simulated.profile import Profile, SimulatedGpu, load_profile, profile_path
-from dra_driver.hardware.simulated.profile_facts import facts_of, partition_facts, with_cuts
+from dra_driver.hardware.simulated.profile_facts import CutFacts, facts_of, partition_facts
 from dra_driver.hardware.simulated.resets import Resets
 from dra_driver.model.boot import read_boot_id
 from dra_driver.model.edits import Edits
@@ -59,10 +59,9 @@ class SimulatedHardware:
         self._seen: tuple[Hashable, Hashable] = (None, None)
         self._profile: Profile | None = None
         self._gpus: dict[str, SimulatedGpu] = {}  # as the profile defines them
-        self._facts = Facts(self.vendor)
+        self._known = CutFacts(Facts(self.vendor), Facts(self.vendor))
         self._processes: dict[str, tuple[int, ...]] = {}
         self._has_gpus = False
-        self._uncut = self._facts  # as the profile says
         self._read()
 
     def is_present(self) -> bool:
@@ -254,13 +253,14 @@ class SimulatedHardware:
                 profile = load_profile(self._path)
                 self._take(profile)
             elif cuts == seen_cuts:
-                return self._facts
-            self._facts = with_cuts(self._uncut, profile, self._cuts.read(), self._node)
+                return self._known.facts
+            self._known = self._known.after(self._cuts.read(), profile, self._node)
             self._seen = (file, cuts)
-            return self._facts
+            return self._known.facts
 
     def _take(self, profile: Profile) -> None:
-        self._profile, self._uncut = profile, facts_of(profile, self._node)
+        uncut = facts_of(profile, self._node)
+        self._profile, self._known = profile, CutFacts(uncut, uncut)
         self._has_gpus = bool(profile.gpus)
         self._processes = {gpu.pci_address: gpu.processes for gpu in profile.gpus if gpu.processes}
         self._gpus = {gpu.pci_address: gpu for gpu in profile.gpus}

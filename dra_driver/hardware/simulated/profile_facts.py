@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from dra_driver.hardware.facts import Facts, GpuFacts, MigProfile, PartitionFacts, Problem
 from dra_driver.hardware.mixing import MIXED, mixing_problems
@@ -40,22 +40,34 @@ def facts_of(profile: Profile, node_name: str) -> Facts:
     )
 
 
-def with_cuts(facts: Facts, profile: Profile, cuts: Mapping[str, GpuChanges], node_name: str) -> Facts:
-    """Return the facts of a profile with the partitions that there are now."""
-    placements = {
-        gpu.pci_address: placements_of(gpu, cuts[gpu.pci_address]) for gpu in profile.gpus if gpu.pci_address in cuts
-    }
-    gpus = tuple(_cut_again(gpu, placements, node_name) for gpu in facts.gpus)
-    mixing = mixing_problems(gpus, profile.driver_version)
-    kept = (problem for problem in facts.problems if problem.code != MIXED)
-    return replace(facts, gpus=gpus, problems=(*kept, *mixing))
+@dataclass(frozen=True, slots=True)
+class CutFacts:
+    """The facts of a profile with the changes that were made to its GPUs since the node started."""
+
+    uncut: Facts
+    facts: Facts
+    changes: Mapping[str, GpuChanges] = field(default_factory=dict)
+
+    def after(self, changes: Mapping[str, GpuChanges], profile: Profile, node_name: str) -> CutFacts:
+        """Return the facts with the changes that there are now. Only GPUs whose changes differ are cut again."""
+        of_profile = {gpu.pci_address: gpu for gpu in profile.gpus}
+        gpus = []
+        for uncut, last in zip(self.uncut.gpus, self.facts.gpus, strict=True):
+            pci = uncut.pci_address
+            now = changes.get(pci)
+            if now == self.changes.get(pci):
+                gpus.append(last)
+            else:
+                gpus.append(_cut_again(uncut, of_profile[pci], now, node_name) if now else uncut)
+        mixing = mixing_problems(gpus, profile.driver_version)
+        kept = (problem for problem in self.uncut.problems if problem.code != MIXED)
+        facts = replace(self.uncut, gpus=tuple(gpus), problems=(*kept, *mixing))
+        return CutFacts(self.uncut, facts, changes)
 
 
-def _cut_again(gpu: GpuFacts, placements: Mapping[str, tuple[Placement, ...] | None], node_name: str) -> GpuFacts:
-    if gpu.pci_address not in placements:
-        return gpu
-    now = placements[gpu.pci_address]
-    return replace(gpu, mig_enabled=now is not None, partitions=_partitions(now, gpu.pci_address, node_name))
+def _cut_again(uncut: GpuFacts, gpu: SimulatedGpu, changes: GpuChanges, node_name: str) -> GpuFacts:
+    now = placements_of(gpu, changes)
+    return replace(uncut, mig_enabled=now is not None, partitions=_partitions(now, uncut.pci_address, node_name))
 
 
 def _gpu_facts(profile: Profile, gpu: SimulatedGpu, node_name: str) -> NvidiaGpu:
