@@ -137,18 +137,25 @@ def devices_of(claim: AllocatedClaim, inventory: Inventory) -> dict[str, Device]
             f"claim {claim.namespace}/{claim.name} waits for {inventory.waiting_for}",
             retry=Retry.LATER,
         )
-    if lost := _on_lost_gpus(inventory, missing):
-        raise ClaimError(
-            "gpu-lost",
-            f"claim {claim.namespace}/{claim.name} was allocated {', '.join(lost)}, whose GPU is lost",
-            hint=f"delete the pods that use claim {claim.namespace}/{claim.name}: the allocation lasts for as "
-            "long as they exist, and only the pods that replace them are scheduled again",
-            retry=Retry.LATER,
-        )
+    refuse_lost(claim, _on_lost_gpus(inventory, missing))
     raise ClaimError(
         "device-unknown",
         f"claim {claim.namespace}/{claim.name} was allocated {', '.join(missing)}, which this node does not have now",
         hint="a GPU may have been lost or re-partitioned; `dra-driver devices` shows what is there",
+        retry=Retry.LATER,
+    )
+
+
+def refuse_lost(claim: AllocatedClaim, names: Collection[str]) -> None:
+    """Refuse to prepare a claim with these devices of lost GPUs, if there are any. Raises: ClaimError."""
+    if not names:
+        return
+    full_name = f"{claim.namespace}/{claim.name}"
+    raise ClaimError(
+        "gpu-lost",
+        f"claim {full_name} was allocated {', '.join(names)}, whose GPU is lost",
+        hint=f"delete the pods that use claim {full_name}: the allocation lasts for as long as they exist, and only "
+        "the pods that replace them are scheduled again",
         retry=Retry.LATER,
     )
 

@@ -6,10 +6,10 @@ not answer, for a driver that is not loaded yet, and for a GPU that appears late
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from dra_driver.claims.allocated import AllocatedClaim, decode_claim
-from dra_driver.claims.plan import CdiNames, PreparePlan, devices_of, is_made, plan_prepare
+from dra_driver.claims.plan import CdiNames, PreparePlan, devices_of, is_made, plan_prepare, refuse_lost
 from dra_driver.hardware.port import AdminNodes, Hardware, Partitionable
 from dra_driver.inventory.device import Device
 from dra_driver.inventory.offering import CurrentInventory
@@ -65,7 +65,8 @@ class Planner:
             try:
                 claim = claim or self._read(namespace, name, uid, deadline)
                 devices = self._devices(claim)
-                _refuse_lost(devices.values())
+                # A lost GPU is still published where health is watched, with a taint, for the claims that hold it.
+                refuse_lost(claim, [name for name, device in devices.items() if device.gpu.is_lost])
                 return self._plan(claim, devices)
             except (ApiError, ClaimError, HardwareError) as error:
                 limit = _patience(error, deadline, late)
@@ -143,16 +144,6 @@ class Planner:
         claim = decode_claim(wire, driver=self._node.driver, uid=uid)
         self._claims.keep(uid, (wire, claim))
         return claim
-
-
-def _refuse_lost(devices: Iterable[Device]) -> None:
-    """Refuse to prepare a GPU that is lost: it is published only because other claims hold it.
-
-    Raises: HardwareError("hardware.gpu-lost").
-    """
-    for device in devices:
-        if device.gpu.is_lost:
-            raise HardwareError("gpu-lost", f"GPU {device.gpu.pci_address} is lost", retry=Retry.LATER)
 
 
 def _patience(error: DriverError, deadline: Deadline, late: Deadline) -> Deadline | None:

@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from dra_driver.hardware.facts import Problem
+from dra_driver.inventory.offering import Inventory, Offering
 from dra_driver.model.errors import ApiError, ClaimError, HardwareError, LedgerError, PrepareError, Retry
 from tests.support.plugin.parts import DRIVER, POOL, Rig, claim_wire, config, in_thread, inventory, result
 
@@ -221,6 +222,22 @@ def test_a_device_that_is_not_here_is_named(rig: Rig) -> None:
 def test_a_claim_of_a_lost_gpu_is_refused_at_once_and_says_that_the_pod_must_go(rig: Rig) -> None:
     rig.allocate("u1", "gpu-0000-65-00-0-mig-1g10gb-19-0")
     rig.inventory = replace(rig.inventory, problems=(Problem("hardware.gpu-lost", "0000:65:00.0", "the GPU is lost"),))
+    looked: list[float] = []
+    rig.preparer._wait._pause.pause = looked.append  # type: ignore[method-assign]
+    with pytest.raises(ClaimError, match="delete the pods that use claim ns/claim-u1") as caught:
+        rig.prepare("u1")
+    assert (caught.value.code, looked) == ("claim.gpu-lost", [])
+    rig.assert_empty()
+
+
+def test_a_lost_gpu_that_is_still_published_is_refused_at_once_too(rig: Rig) -> None:
+    """Where health is watched, a lost GPU stays published with a taint, and a claim may have been allocated before."""
+    rig.allocate("u1", "gpu-0")
+    lost = tuple(
+        replace(device, gpu=replace(device.gpu, is_lost=True)) if device.name == "gpu-0" else device
+        for device in rig.inventory.offering.devices
+    )
+    rig.inventory = Inventory(Offering(lost))
     looked: list[float] = []
     rig.preparer._wait._pause.pause = looked.append  # type: ignore[method-assign]
     with pytest.raises(ClaimError, match="delete the pods that use claim ns/claim-u1") as caught:
