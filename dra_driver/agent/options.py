@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dra_driver.agent.status.options import StatusOptions, parse_address
-from dra_driver.hardware.choose import AUTO, roots_of
+from dra_driver.hardware.choose import AUTO, roots_of, vendors_listed
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.vendors import load_vendor
 from dra_driver.inventory.mig.geometry_rules import GeometryRule, read_rules
@@ -175,11 +175,7 @@ def drivers_of(values: Mapping[str, str], *, is_named: bool) -> tuple[Options, .
     if is_named:
         text = f"--driver-name names one driver, and --hardware={choice} has several"
         raise UsageError("driver-name", text, hint="leave --driver-name out: each vendor has its own")
-    vendors = [registered(name) for name in choice.split(",")]
-    if None in vendors or len(set(vendors)) < len(vendors):
-        known = ", ".join(one.name for one in VENDORS)
-        raise UsageError("hardware", f"--hardware={choice!r} is no list of different vendors", hint=f"of {known}")
-    return tuple(_of_vendor(values, vendor, is_optional=False) for vendor in vendors if vendor is not None)
+    return tuple(_of_vendor(values, vendor, is_optional=False) for vendor in vendors_listed(choice))
 
 
 def _of_vendor(values: Mapping[str, str], vendor: RegisteredVendor, *, is_optional: bool) -> Options:

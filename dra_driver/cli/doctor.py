@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dra_driver.cli.inputs.access import access_of, context_option
-from dra_driver.cli.inputs.hardware import chosen, hardware_options
+from dra_driver.cli.inputs.hardware import chosen_of_each, hardware_options
 from dra_driver.cli.output import console, say, write_document
 from dra_driver.model.errors import DriverError, ExitCode, InputError
 from dra_driver.views.access import FORBIDDEN, OWN_VIEW, VIEWER
@@ -75,14 +75,15 @@ def command(
     """  # noqa: D301
     from dra_driver.doctor.bundle import write_bundle
     from dra_driver.doctor.examination import examine
+    from dra_driver.doctor.finding import together
     from dra_driver.doctor.releases import older_release
 
     release = older_release(back_to) if back_to else None
-    selected, kubeconfig = chosen(given), given["kubeconfig"]
-    unseen: list[Unseen] = []
-    node = _look_at_node(selected, Path(host_root), unseen, is_asked=only == "node") if only != "cluster" else None
-    cluster = _look_at_cluster(selected.driver, given, unseen) if only != "node" else None
-    report = examine(cluster, node, datetime.now(UTC), tuple(unseen), release)
+    kubeconfig = given["kubeconfig"]
+    looks = [_look(selected, given, Path(host_root), only) for selected in chosen_of_each(given)]
+    now = datetime.now(UTC)
+    report = together([examine(cluster, node, now, unseen, release) for cluster, node, unseen in looks])
+    cluster, node, _ = looks[0]  # of several drivers the bundle has the evidence of the first
     if bundle:
         write_bundle(Path(bundle), report, cluster, node)
     if output != "table":
@@ -92,8 +93,18 @@ def command(
     if not report.is_clean:
         return ExitCode.NO_MATCH
     sees_cluster = cluster is not None and bool(cluster.objects or cluster.kept)
-    is_seen = (node is not None or sees_cluster) if kubeconfig is None or only == "node" else sees_cluster
+    sees_node = any(one[1] is not None for one in looks)
+    is_seen = sees_node or sees_cluster if kubeconfig is None or only == "node" else sees_cluster
     return ExitCode.OK if is_seen else ExitCode.ENVIRONMENT
+
+
+def _look(
+    selected: Chosen, given: Mapping[str, Any], host: Path, only: str | None
+) -> tuple[ClusterEvidence | None, NodeEvidence | None, tuple[Unseen, ...]]:
+    unseen: list[Unseen] = []
+    node = _look_at_node(selected, host, unseen, is_asked=only == "node") if only != "cluster" else None
+    cluster = _look_at_cluster(selected.driver, given, unseen) if only != "node" else None
+    return cluster, node, tuple(unseen)
 
 
 def _look_at_node(selected: Chosen, host: Path, unseen: list[Unseen], *, is_asked: bool) -> NodeEvidence | None:

@@ -7,7 +7,7 @@ about it.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 from dra_driver.model.wire import Wire
@@ -168,6 +168,15 @@ class DoctorReport:
             "findings": [one.document() for one in self.findings],
             "unseen": [asdict(one) for one in self.unseen],
         }
+
+
+def together(reports: Sequence[DoctorReport]) -> DoctorReport:
+    """Return one report of those of several drivers: what each of them says is said once."""
+    return DoctorReport(
+        in_order(finding for report in reports for finding in report.findings),
+        tuple(dict.fromkeys(one for report in reports for one in report.unseen)),
+        tuple(dict.fromkeys(area for report in reports for area in report.looked_at)),
+    )
 
 
 def in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:

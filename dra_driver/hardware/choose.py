@@ -12,7 +12,7 @@ from pathlib import Path
 from dra_driver.hardware.port import Hardware, Roots
 from dra_driver.hardware.vendors import load_vendor
 from dra_driver.model.errors import UsageError
-from dra_driver.model.vendors import DEFAULT_VENDOR, VENDORS, registered
+from dra_driver.model.vendors import DEFAULT_VENDOR, VENDORS, RegisteredVendor, registered
 
 AUTO = "auto"
 
@@ -32,6 +32,23 @@ def roots_of(values: Mapping[str, str]) -> Roots:
 def _absolute(path: str) -> str:
     """Make a path absolute, because it is passed to a container runtime; an absolute path stays as it is written."""
     return os.fspath(Path(path).absolute())
+
+
+def vendors_here(roots: Roots) -> tuple[RegisteredVendor, ...]:
+    """Return the vendors of the registry whose hardware is on this node, in the order of the registry.
+
+    Asks every vendor itself, and so loads all of them: for commands, not for the agent.
+    """
+    return tuple(one for one in VENDORS if load_vendor(one.name).open(roots).is_present())
+
+
+def vendors_listed(choice: str) -> tuple[RegisteredVendor, ...]:
+    """Return the vendors of a list such as "nvidia,amd". Raises: UsageError("usage.hardware")."""
+    vendors = [vendor for name in choice.split(",") if (vendor := registered(name)) is not None]
+    if len(vendors) < choice.count(",") + 1 or len(set(vendors)) < len(vendors):
+        known = ", ".join(one.name for one in VENDORS)
+        raise UsageError("hardware", f"--hardware={choice!r} is no list of different vendors", hint=f"of {known}")
+    return tuple(vendors)
 
 
 def choose(choice: str, roots: Roots, *, node_name: str, state_dir: Path | None = None) -> Hardware:

@@ -1,6 +1,7 @@
 """A week of a small fleet, as samples in OpenMetrics' text: whole GPUs, partitions, shares, and GPUs that nobody has.
 
-Node gpu-a has eight whole GPUs of which four are claimed, gpu-b a GPU with two partitions, gpu-c one with two shares.
+Node gpu-a has eight whole GPUs of which four are claimed, gpu-b a GPU with two partitions, gpu-c one with two shares;
+gpu-d has two of AMD's GPUs, gpu-e one of Intel's.
 Every metric that is asked for has series with the labels that its family has on a real page.
 """
 
@@ -49,7 +50,10 @@ def _kind(index: int) -> Labels:
 def series_of(name: str) -> list[Labels]:
     """Return the labels of the series that a metric has."""
     if name.startswith("DCGM_") or name in {"dra_telemetry_age_seconds", "dra_claim_device_info"}:
-        return [one for one in _devices() if name != "dra_claim_device_info" or "dra_claim_uid" in one]
+        others = [*_of_other_vendors("gpu_"), *_of_other_vendors("xpum_")] if name == "dra_claim_device_info" else []
+        return [one for one in (*_devices(), *others) if name != "dra_claim_device_info" or "dra_claim_uid" in one]
+    if name.startswith(("gpu_", "pcie_", "xpum_")):
+        return _of_other_vendors(name)
     if name == "dra_gpu_xids_total":
         return [_device("gpu-a", 0) | {"xid": "79"}]
     if name.startswith("dra_claim_sm_active"):
@@ -65,6 +69,20 @@ def series_of(name: str) -> list[Labels]:
     if name == "dra_gpu_part":
         return [{"model": MODEL, "profile": profile, **_agent()[0]} for profile in dict.fromkeys(_PROFILES)]
     return _of_an_agent(name)
+
+
+def _of_other_vendors(name: str) -> list[Labels]:
+    """Return the series of a node with two of AMD's GPUs, or with one of Intel's; a claim has the first of each."""
+    if name.startswith("xpum_"):
+        return [{"dev_id": "0", "pci_bdf": "0000:03:00.0", "instance": "gpu-e:9400", "node": "gpu-e", **_CLAIMS[1]}]
+    clocks = ("SYSTEM", "MEMORY") if name == "gpu_clock" else ("",)
+    return [
+        {"gpu_id": str(gpu), "hostname": "gpu-d", "instance": "gpu-d:9400", "node": "gpu-d"}
+        | ({"clock_type": f"GPU_CLOCK_TYPE_{clock}"} if clock else {})
+        | (_CLAIMS[0] if gpu == 0 else {})
+        for gpu in (0, 1)
+        for clock in clocks
+    ]
 
 
 def _of_an_agent(name: str) -> list[Labels]:

@@ -21,7 +21,7 @@ def test_the_files_are_what_their_table_makes():
         [sys.executable, FOLDER / "generate.py", "--check"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert [file.stem for file in FILES] == ["claims", "cost", "fleet", "health", "node"]
+    assert [file.stem for file in FILES] == ["amd", "claims", "cost", "fleet", "health", "intel", "node"]
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)

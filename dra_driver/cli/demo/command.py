@@ -22,7 +22,7 @@ from dra_driver.model.wire import Wire
 
 PROFILE = "demo-h100"
 _SHIPPED = {  # the folders of examples, by the agent's --mig setting
-    "dynamic": ("resourceclaims", "partitions-on-demand", "sharing"),
+    "dynamic": ("resourceclaims", "partitions-on-demand", "sharing", "vendors"),
     "static": ("resourceclaims",),
 }
 _PACKAGE = Path(dra_driver.__file__).parent

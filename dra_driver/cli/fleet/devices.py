@@ -13,7 +13,7 @@ import click
 from dra_driver.cli.device_table import show_devices
 from dra_driver.cli.inputs.access import access_of
 from dra_driver.cli.inputs.exit_code import exit_code_option
-from dra_driver.cli.inputs.hardware import chosen, hardware_options
+from dra_driver.cli.inputs.hardware import chosen_of_each, hardware_options
 from dra_driver.cli.output import console, say, write_document
 from dra_driver.inventory.device import Device
 from dra_driver.inventory.wire import device_wire, quantity_text
@@ -48,7 +48,11 @@ def command(output: str, kubeconfig: str | None, context: str, *, fails: bool, *
 
     \b
     dra-driver devices --hardware simulated:dgx-h100     what a machine that you do not have would publish
-    dra-driver devices                                   on a node: what this one would
+    dra-driver devices                                   on a node, or a laptop: what this one would
+    dra-driver devices --hardware amd --sysfs-root DIR   what the machine would whose /sys was copied to DIR
+
+    With GPUs of several vendors each has a pool of its own; -o json and yaml write a document for each, one after the
+    other.
 
     If GPUs are cut on demand, this depends on the API server: it is asked, and what it would not keep is left out.
     If it does not answer, both cases are shown.
@@ -68,14 +72,19 @@ def command(output: str, kubeconfig: str | None, context: str, *, fails: bool, *
     """  # noqa: D301
     from dra_driver.views.node.report import report_document, report_of
 
-    report = report_of(chosen(given), access_of({"kubeconfig": kubeconfig, "context": context}))
-    if output in {"table", "wide"}:
-        _show(report, is_wide=output == "wide")
-    else:
-        write_document(report_document(report), output)
-    if report.offer.inventory.waiting_for:
+    access = access_of({"kubeconfig": kubeconfig, "context": context})
+    reports = [report_of(selected, access) for selected in chosen_of_each(given)]
+    for number, report in enumerate(reports):
+        if output in {"table", "wide"}:
+            _show(report, is_wide=output == "wide")
+        else:
+            if output == "yaml" and number:
+                click.echo("---")
+            write_document(report_document(report), output)
+    if any(report.offer.inventory.waiting_for for report in reports):
         return ExitCode.ENVIRONMENT
-    return ExitCode.OK if report.offer.devices or not fails else ExitCode.NO_MATCH
+    has_devices = any(report.offer.devices for report in reports)
+    return ExitCode.OK if has_devices or not fails else ExitCode.NO_MATCH
 
 
 def _show(report: NodeReport, *, is_wide: bool) -> None:

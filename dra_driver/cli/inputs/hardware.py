@@ -13,10 +13,11 @@ from typing import Any
 
 import click
 
-from dra_driver.hardware.choose import choose, roots_of
+from dra_driver.hardware.choose import AUTO, choose, roots_of, vendors_here, vendors_listed
 from dra_driver.model.flags import FLAGS, resolve
 from dra_driver.model.names import check_driver_name, check_node_name
 from dra_driver.model.sharing import Tenants
+from dra_driver.model.vendors import DEFAULT_VENDOR
 from dra_driver.views.node.settings import Chosen
 
 _PLACES = {"driver_name", "cdi_root", "kubelet_registrar_directory_path", "kubelet_plugins_directory_path"}
@@ -33,8 +34,32 @@ def hardware_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def chosen(given: Mapping[str, str | None]) -> Chosen:
-    """Resolve the flags and choose the hardware. Raises: UsageError, InputError for a bad profile."""
+    """Return the settings of one driver; of several vendors on this node, those of the first.
+
+    Raises: UsageError, InputError for a bad profile.
+    """
+    return chosen_of_each(given)[0]
+
+
+def chosen_of_each(given: Mapping[str, str | None]) -> tuple[Chosen, ...]:
+    """Resolve the flags, and return the settings of each driver that they mean.
+
+    "auto" means the vendors whose hardware is here, and the default one where there is none; with a driver's name it
+    means that driver alone, as for the agent. Raises: UsageError, InputError for a bad profile.
+    """
     values = resolve(given, os.environ, SHARED)
+    choice = values["hardware"]
+    is_named = bool(given.get("driver_name") or os.environ.get("DRIVER_NAME"))
+    if choice == AUTO and not is_named:
+        vendors = vendors_here(roots_of(values)) or (DEFAULT_VENDOR,)
+    elif "," in choice and not choice.startswith("simulated:"):
+        vendors = vendors_listed(choice)
+    else:
+        return (_chosen(values),)
+    return tuple(_chosen({**values, "hardware": one.name, "driver_name": one.driver}) for one in vendors)
+
+
+def _chosen(values: Mapping[str, str]) -> Chosen:
     node = check_node_name(values["node_name"] or socket.gethostname().lower())
     driver = check_driver_name(values["driver_name"])
     plugins = Path(values["device_plugins_directory_path"]) if values["device_plugin"] == "yield" else None

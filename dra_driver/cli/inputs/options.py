@@ -198,11 +198,12 @@ def _fleet(
 
 
 def _node_fleet(choice: str) -> Fleet:
-    from dra_driver.cli.inputs.hardware import chosen
+    from dra_driver.cli.inputs.hardware import chosen_of_each
 
-    selected = chosen({"hardware": choice})
-    source = f"this node ({choice})"
-    fleet = fleet_of_hardware(selected.hardware, selected.node, selected.driver, source, selected.rules())
+    fleet = Fleet()
+    for selected in chosen_of_each({"hardware": choice}):
+        source = f"this node ({choice}, {selected.driver})"
+        fleet += fleet_of_hardware(selected.hardware, selected.node, selected.driver, source, selected.rules())
     if choice == "auto" and not fleet.devices:
         raise NodeError("no-gpu", "no GPU found")
     return fleet

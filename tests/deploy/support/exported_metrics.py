@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dra_driver.hardware.nvidia.metering.dcgm_names import NAMES
+from dra_driver.hardware.vendors import load_vendor
 from dra_driver.metering import billing, claim_tally, own_series
+from dra_driver.model.vendors import VENDORS
 from dra_driver.telemetry.exposition import FamilyHead, SampleKind
 from dra_driver.telemetry.metrics import Metrics, Snapshot
 
@@ -11,7 +12,8 @@ _PARTS = ("_bucket", "_sum", "_count")
 
 
 def exported_metrics() -> frozenset[str]:
-    heads = [name.head for name in NAMES]
+    of_vendors = [declared() for one in VENDORS if (declared := load_vendor(one.name).metric_names) is not None]
+    heads = [name.head for names in of_vendors for name in names.names]
     for module in (billing, claim_tally, own_series):
         heads += [value for value in vars(module).values() if isinstance(value, FamilyHead)]
     found = set()

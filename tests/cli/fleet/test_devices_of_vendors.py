@@ -1,0 +1,95 @@
+"""`dra-driver devices`, `doctor` and `cel` on machines with GPUs of any vendor, read from trees without root."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dra_driver.cli import main
+from dra_driver.embedded.examples.reading import load_example
+from dra_driver.hardware.published import ValueKind
+from dra_driver.hardware.simulated import load_profile
+from dra_driver.inventory.vendors import rows_of
+from dra_driver.model.errors import ExitCode
+from dra_driver.model.flags import FLAGS
+from dra_driver.model.shares import DeviceType
+from tests.support.amd_tree import AmdCard, AmdTree
+from tests.support.intel_tree import IntelCard, IntelTree
+
+EXAMPLES = Path(__file__).parents[3] / "examples/vendors"
+APU = AmdCard("0000:c1:00.0", modes=None, memory_bytes=512 << 20, host_bytes=16 << 30, bank_bytes=16 << 30, unique_id=0)
+ARC = IntelCard("0000:03:00.0", 1)
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for flag in FLAGS:
+        monkeypatch.delenv(flag.twin, raising=False)
+    for name in ("FORCE_COLOR", "KUBECONFIG", "KUBERNETES_SERVICE_HOST", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def run(folder: Path, *words: str) -> int:
+    roots = [f"--{name}-root={folder / place}" for name, place in (("sysfs", "sys"), ("proc", "proc"), ("dev", "dev"))]
+    return main.run([*words, "--node-name", "laptop", *roots])
+
+
+def test_a_laptop_whose_only_gpu_is_an_apu_shows_it_without_being_asked_for_amd(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    AmdTree(tmp_path).write(APU)
+    assert run(tmp_path, "devices", "-o", "json") == ExitCode.OK
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["pool"], [device["name"] for device in shown["devices"]]) == (
+        "laptop/gpu.amd.com",
+        ["gpu-0000-c1-00-0"],
+    )
+    assert shown["devices"][0]["attributes"]["integrated"] == {"bool": True}
+    assert shown["devices"][0]["capacity"]["memory"] == {"value": "16Gi"}
+    assert run(tmp_path, "doctor", "--only", "node") == ExitCode.OK
+    assert "hardware" in capsys.readouterr().out
+
+
+def test_gpus_of_two_vendors_are_two_pools_and_a_document_for_each(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    AmdTree(tmp_path).write(APU)
+    IntelTree(tmp_path).add(ARC)
+    assert run(tmp_path, "devices") == ExitCode.OK
+    table = capsys.readouterr().out
+    assert table.index("pool laptop/gpu.amd.com") < table.index("pool laptop/gpu.intel.com")
+    assert run(tmp_path, "devices", "-o", "yaml") == ExitCode.OK
+    documents = list(yaml.safe_load_all(capsys.readouterr().out))
+    assert [one["driver"] for one in documents] == ["gpu.amd.com", "gpu.intel.com"]
+    assert run(tmp_path, "devices", "--hardware", "intel,amd", "-o", "yaml") == ExitCode.OK
+    documents = list(yaml.safe_load_all(capsys.readouterr().out))
+    assert [one["driver"] for one in documents] == ["gpu.intel.com", "gpu.amd.com"]
+
+
+def test_a_list_with_a_word_that_is_no_vendor_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tmp_path, "devices", "--hardware", "amd,other") == ExitCode.USAGE
+    assert "nvidia, amd, intel" in capsys.readouterr().err
+
+
+def test_with_a_drivers_name_auto_is_that_driver_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    AmdTree(tmp_path).write(APU)
+    assert run(tmp_path, "devices", "--driver-name", "gpu.nvidia.com") == ExitCode.OK
+    assert "Nothing to publish" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("vendor", ["amd", "intel"])
+def test_the_examples_node_publishes_what_the_vendors_driver_would(vendor: str) -> None:
+    profile = load_profile(str(EXAMPLES / "node/profile.yaml"))
+    (driver,) = (one for one in profile.foreign if one.driver == f"gpu.{vendor}.com")
+    rows = {row.name: row.kind for row in rows_of(vendor)[DeviceType.GPU]}
+    kinds = {"string": ValueKind.STRING, "bool": ValueKind.BOOL, "int": ValueKind.INT, "version": ValueKind.VERSION}
+    for device in driver.devices:
+        for name, value in device["attributes"].items():
+            assert rows[name] is kinds[next(iter(value))], name
+        assert {rows[name] for name in device["capacity"]} == {ValueKind.QUANTITY}
+
+
+def test_every_example_says_what_it_is_for_and_what_comes_of_it() -> None:
+    for path in EXAMPLES.glob("*.yaml"):
+        assert load_example(path).expects, path.name
