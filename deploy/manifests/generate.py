@@ -3,7 +3,7 @@
     python deploy/manifests/generate.py [--check] [--helm PATH]
 
 In: the chart. Out: rbac.yaml, admission-policy.yaml and driver.yaml (everything that is on by default) in this folder,
-options below options/ (webhook.yaml, config-policy.yaml, mps-tenants.yaml, claim-status.yaml), and
+options below options/ (webhook.yaml, config-policy.yaml, mps-tenants.yaml, claim-status.yaml, node-features.yaml), and
 ../rules/prometheus-rule.yaml.
 `--check` writes nothing and exits with 1 if a file differs from what the chart renders.
 """
@@ -22,7 +22,11 @@ CHART = HERE.parent / "helm"
 NOTE = "# Generated from the chart by deploy/manifests/generate.py: change that, not this.\n"
 VALUES = "namespace.create=true,webhook.enabled=true,configPolicy.enabled=true,rules.enabled=true"
 # What renders a template that is off by default.
-SWITCHES = {"tenants": "mps.tenants=namespace", "claim-status": "claimStatus=true"}
+SWITCHES = {
+    "tenants": "mps.tenants=namespace",
+    "claim-status": "claimStatus=true",
+    "node-features": "nodeLabels=object",
+}
 # The order in which they have to be applied.
 FILES = {
     "rbac.yaml": ("namespace", "serviceaccount", "rbac", "view", "viewer"),
@@ -35,6 +39,7 @@ FILES = {
     "options/config-policy.yaml": ("config-policy",),
     "options/mps-tenants.yaml": ("tenants",),
     "options/claim-status.yaml": ("claim-status",),
+    "options/node-features.yaml": ("node-features",),
     "../rules/prometheus-rule.yaml": ("rules",),
 }
 

@@ -110,13 +110,20 @@ def make_claim_status(node: OpenedNode, inventory: NodeInventory, *, is_health_w
 
 
 def make_labels(node: OpenedNode, inventory: NodeInventory) -> list[Chore]:
-    """Return what writes the node's labels, where that is wanted and the vendor has any."""
-    path, roots = node.options.feature_file, node.options.roots
-    if path is None:
+    """Return what hands out the node's labels, where that is wanted."""
+    options = node.options
+    if options.feature_file is None and not options.has_feature_object:
         return []
-    from dra_driver.agent.reports.feature_file import FeatureFile, NodeLabels  # noqa: PLC0415 - only where labels are wanted
+    from dra_driver.agent.reports.feature_file import FeatureFile  # noqa: PLC0415 - only where labels are wanted
+    from dra_driver.agent.reports.feature_object import FeatureObject  # noqa: PLC0415 - as above
+    from dra_driver.agent.reports.node_labels import NodeLabels  # noqa: PLC0415 - as above
 
-    return [FeatureFile(path, NodeLabels(inventory, node.hardware.vendor, roots))]
+    labels = NodeLabels(inventory, node.hardware.vendor, options.roots)
+    if options.feature_file is not None:
+        return [FeatureFile(options.feature_file, labels)]
+    return [
+        FeatureObject(node.api, labels, node=options.node, driver=options.driver, namespace=options.lease_namespace)
+    ]
 
 
 def make_remediation(

@@ -60,6 +60,7 @@ class Options:
     has_metadata: bool = False
     writes_claim_status: bool = False
     feature_file: Path | None = None
+    has_feature_object: bool = False
     sharing_config: Path | None = None
     mps_tenants: Tenants = Tenants.ANY
     is_health_watched: bool = True
@@ -130,7 +131,7 @@ def _remediation(values: Mapping[str, str]) -> str:
 
 def _feature_file(values: Mapping[str, str]) -> Path | None:
     """Return the file for the node's labels, None where it gets none. Raises: UsageError("usage.feature-file")."""
-    if values["node_labels"] == "off":
+    if values["node_labels"] != "file":
         return None
     path = Path(values["feature_file"])
     if not path.is_absolute() or path.name.startswith("."):
@@ -183,7 +184,7 @@ def _of_vendor(values: Mapping[str, str], vendor: RegisteredVendor, *, is_option
     if own["sharing_config"] and not load_vendor(vendor.name).is_shareable:
         own["sharing_config"] = ""  # it is for another vendor of the process
     if vendor is not DEFAULT_VENDOR:
-        own["node_labels"] = "off"  # the file of labels has one writer
+        own["node_labels"] = "off"  # the labels have one writer
         own["remediation"] = "off"  # resets and tests by use are the default vendor's
         own["validate"] = "none" if own["validate"] == "none" else "0"
     return options_of(own, waits_for_bus=is_optional)
@@ -216,6 +217,7 @@ def options_of(values: Mapping[str, str], *, waits_for_bus: bool = False) -> Opt
         has_metadata=values["device_metadata"] == "on",
         writes_claim_status=values["claim_status"] == "on",
         feature_file=_feature_file(values),
+        has_feature_object=values["node_labels"] == "object",
         has_all_profiles=values["mig_profiles"] == "all",
         sharing_config=Path(values["sharing_config"]).absolute() if values["sharing_config"] else None,
         mps_tenants=Tenants(values["mps_tenants"]),

@@ -13,6 +13,7 @@ from dra_driver.doctor.checks import (
     claim_checks,
     class_checks,
     downgrade_checks,
+    fabric_checks,
     health_checks,
     kubernetes_checks,
     node_checks,
@@ -116,6 +117,7 @@ def _of_cluster(cluster: ClusterEvidence, now: datetime) -> Iterator[Finding]:
     yield from slice_checks.check_pools(cluster)
     yield from health_checks.check_taints(cluster)
     yield from server_checks.check_servers(cluster)
+    yield from fabric_checks.check_channels(cluster)
     yield from class_checks.check_classes(cluster)
     yield from tenant_checks.check_tenants(cluster)
     yield from claim_checks.check_reservations(cluster, now)

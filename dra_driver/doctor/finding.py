@@ -81,6 +81,9 @@ CATALOGUE: dict[str, FindingKind] = {
     "slices-no-node": FindingKind(_W, "slices of a node that is gone", "operations.md"),
     "slices-incomplete": FindingKind(_E, "a pool is incomplete: the scheduler does not use it", "troubleshooting.md"),
     "slices-stale": FindingKind(_W, "slices of an older generation", "operations.md"),
+    "fabric-no-channels": FindingKind(
+        _N, "an NVLink fabric of several nodes without IMEX channels", "multi-node-nvlink.md"
+    ),
     "slices-second-driver": FindingKind(_E, "another driver publishes the same GPUs", "from-nvidias-driver.md"),
     "slices-differ": FindingKind(_E, "slices do not say what the hardware is", "troubleshooting.md"),
     "health-tainted": FindingKind(_W, "devices are tainted because of a fault", "health.md"),

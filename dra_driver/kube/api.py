@@ -143,6 +143,10 @@ class KubeApi:
             git=str(answer.get("gitVersion", "")),
         )
 
+    def authorization(self) -> str:
+        """Return the value of the Authorization header that requests have now; "" for none."""
+        return self._tokens.authorization()
+
     def close(self) -> None:
         """Close idle connections."""
         self._connections.close()

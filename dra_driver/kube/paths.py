@@ -19,6 +19,7 @@ NODES = "/api/v1/nodes"
 PODS = "/api/v1/pods"
 LEASES = "/apis/coordination.k8s.io/v1/leases"
 DAEMON_SETS = "/apis/apps/v1/daemonsets"
+NODE_FEATURES = "/apis/nfd.k8s-sigs.io/v1alpha1/nodefeatures"
 
 ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S105 - a path

@@ -181,9 +181,10 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         "--node-labels",
         "off",
-        "file: tell Node Feature Discovery the labels of GPU feature discovery that hold for the node; off: do not",
+        "give Node Feature Discovery the labels of GPU feature discovery that hold for the node, in a file of the host "
+        "or in a NodeFeature object; off: do not",
         "WHERE",
-        choices=("off", "file"),
+        choices=("off", "file", "object"),
     ),
     Flag(
         "--feature-file",
@@ -264,8 +265,8 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         "--lease-namespace",
         "dra-driver",
-        "namespace of the Leases that limit how many devices of the cluster may lose their pods, where the policy says "
-        "NoExecute",
+        "namespace of what agents keep in the API: the Leases that limit how many devices of the cluster may lose "
+        "their pods or be mended at once, and the objects of --node-labels object",
         "NAMESPACE",
     ),
     Flag(

@@ -98,6 +98,15 @@ def test_labels_of_the_node_bring_the_folder_of_features_and_no_verb(helm: str) 
     assert mounts(found) == {**MOUNTS_BEFORE, "/etc/kubernetes/node-feature-discovery/features.d": True}
 
 
+def test_labels_in_an_object_bring_the_patch_of_such_objects_in_one_namespace_and_a_policy(helm: str) -> None:
+    found = objects(render(helm, "nodeLabels=object"))
+    assert verbs(found, "ClusterRole") == VERBS_BEFORE
+    assert verbs(found, "Role") == {("nfd.k8s-sigs.io", "nodefeatures"): {"create", "patch"}}
+    assert mounts(found) == MOUNTS_BEFORE
+    kinds = [one["kind"] for one in found if one["metadata"]["name"] == "dra-driver-agent-node-features"]
+    assert {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"} <= set(kinds)
+
+
 def test_the_status_of_claims_brings_the_patch_of_statuses_and_a_policy(helm: str) -> None:
     found = objects(render(helm, "claimStatus=true"))
     assert verbs(found, "ClusterRole") == {

@@ -30,6 +30,7 @@ from dra_driver.plugin.kubelet.same_name_drivers import RegisteredPlugin
 from dra_driver.remediation.case import RemediationCase, Stage
 from dra_driver.remediation.policy import RemediationAction
 from tests.doctor.support import evidence as e
+from tests.doctor.support import fabric
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 LONG_AGO, JUST_NOW = "2026-11-21T11:50:00Z", "2026-11-21T11:59:50Z"
@@ -102,6 +103,7 @@ CLUSTERS = {
     "slices-second-driver": e.cluster(
         slices=[*e.cluster().of("slices"), e.slice_of(e.DEVICES, "s2", driver="gpu.example.com")]
     ),
+    "fabric-no-channels": e.cluster(slices=fabric.slices("n1", "n2"), nodes=fabric.NODES),
     "slices-incomplete": e.cluster(slices=[e.slice_of(e.DEVICES, resourceSliceCount=2)]),
     "slices-stale": e.cluster(slices=[e.slice_of(e.DEVICES, generation=2), e.slice_of([], "old")]),
     "class-missing": e.cluster(

@@ -1,0 +1,61 @@
+"""Checks of NVLink fabrics that span nodes: whether anything there serves what shares memory between the nodes.
+
+Pure. In: `ClusterEvidence`. Out: findings. Programs on several nodes of a fabric reach each other's memory by IMEX
+channels, which NVIDIA's ComputeDomain plugin hands out, under a driver name of its own beside this driver.
+Source: NVIDIA, k8s-dra-driver-gpu, ComputeDomains; NVIDIA, IMEX guide.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+
+from dra_driver.doctor.checks.slice_checks import devices_of
+from dra_driver.doctor.cluster_evidence import ClusterEvidence
+from dra_driver.doctor.finding import Finding
+from dra_driver.model.wire import Wire
+
+CHANNEL_DRIVER = "compute-domain.nvidia.com"
+_LINK_DOMAIN = "nvlinkDomain"
+_FABRIC_CLIQUE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\.[0-9]+")  # not one machine's own links
+
+
+def check_channels(cluster: ClusterEvidence) -> Iterator[Finding]:
+    """Yield a finding for each clique of several nodes of which some have no channels."""
+    if not cluster.has("slices"):
+        return
+    served = _nodes_with_devices(cluster, CHANNEL_DRIVER)
+    for clique, nodes in sorted(_cliques(cluster).items()):
+        lacking = sorted(nodes - served)
+        if len(nodes) < 2 or not lacking:
+            continue
+        shown = ", ".join(lacking[:3]) + (f" and {len(lacking) - 3} more" if len(lacking) > 3 else "")
+        yield Finding(
+            "fabric-no-channels", f"NVLink clique {clique}",
+            f"spans {len(nodes)} nodes, and {CHANNEL_DRIVER} publishes no IMEX channel on {shown}: programs there "
+            "can't share memory between nodes, unless the nodes were set up for that by hand",
+            "nvlinkDomain of the published GPUs, and GET resourceslices",
+            "run NVIDIA's ComputeDomain plugin beside this driver, if programs span nodes",
+        )  # fmt: skip
+
+
+def _cliques(cluster: ClusterEvidence) -> dict[str, set[str]]:
+    """Return the nodes of each clique."""
+    cliques: defaultdict[str, set[str]] = defaultdict(set)
+    for one in _slices_of(cluster, cluster.driver):
+        for device in one["spec"].get("devices") or ():
+            domain = ((device.get("attributes") or {}).get(_LINK_DOMAIN) or {}).get("string") or ""
+            if _FABRIC_CLIQUE.fullmatch(domain):
+                cliques[domain].add(str(one["spec"].get("nodeName") or ""))
+    return cliques
+
+
+def _nodes_with_devices(cluster: ClusterEvidence, driver: str) -> set[str]:
+    slices = _slices_of(cluster, driver)
+    nodes = {str(one["spec"].get("nodeName") or "") for one in slices}
+    return {node for node in nodes if node and devices_of(slices, node)}
+
+
+def _slices_of(cluster: ClusterEvidence, driver: str) -> list[Wire]:
+    return [one for one in cluster.of("slices") if one["spec"].get("driver") == driver]
