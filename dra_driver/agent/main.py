@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 _M_ARENA_MAX = -8  # from glibc's malloc.h
 
+_COLUMNS = 80  # where standard output is no terminal, as in argparse
+
 _EPILOG = """Each flag has an environment twin (upper case, underscores: NODE_NAME); the flag wins.
 Signals: SIGTERM drains and ends; SIGUSR1 lets go of the vendor's library, so that the driver can be unloaded;
 SIGUSR2 takes it up again. Exit status: 0 ended, 2 usage, 3 bad input, 5 environment, 70 bug."""
@@ -59,11 +61,21 @@ class _AgentParser(argparse.ArgumentParser):
     """A parser that raises this program's errors, and that accepts no abbreviated flags."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(allow_abbrev=False, **settings)
+        super().__init__(allow_abbrev=False, formatter_class=_formatter, **settings)
 
     def error(self, message: str) -> NoReturn:
         """Raise UsageError("usage.flags")."""
         raise UsageError("flags", message, hint="dra-driver agent --help lists the flags")
+
+
+def _formatter(prog: str) -> argparse.HelpFormatter:
+    """Return argparse's formatter with a width, for which it would import `shutil` (also where no help is shown)."""
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns):
+        width = int(columns)
+    else:
+        width = os.get_terminal_size(1).columns if os.isatty(1) else _COLUMNS
+    return argparse.HelpFormatter(prog, width=(width or _COLUMNS) - 2)
 
 
 def _log_format(argv: Sequence[str]) -> str:

@@ -45,10 +45,12 @@ class ServerVersion:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
+    """A whole answer; `generation` is that of the connection that it came from."""
+
     status: int
     body: bytes
     retry_after: str
-    generation: int  # of the connection that it came from
+    generation: int
 
 
 class KubeApi:

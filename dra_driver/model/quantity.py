@@ -12,10 +12,13 @@ from __future__ import annotations
 import enum
 import re
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import lru_cache, total_ordering
+from typing import TYPE_CHECKING
 
 from dra_driver.model.errors import InputError
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 _NANO = -9
 _INT64_MAX = 2**63 - 1
@@ -91,8 +94,12 @@ class Quantity:
             if self.scale > _MOST_DIGITS:
                 raise QuantityError("range", f"quantity with exponent {self.scale} is too large to write out")
             return self.unscaled * _ten_to(self.scale)
-        fraction = Fraction(self.unscaled, _ten_to(-self.scale))
-        return fraction.numerator if fraction.denominator == 1 else fraction
+        whole, rest = divmod(self.unscaled, _ten_to(-self.scale))
+        if not rest:
+            return whole
+        from fractions import Fraction  # noqa: PLC0415 - the agent has none to compute, and is spared `decimal`
+
+        return Fraction(self.unscaled, _ten_to(-self.scale))
 
     def as_int64(self) -> int | None:
         """Return the value as Kubernetes' AsInt64 does, or None where the server no longer holds an integer."""

@@ -9,10 +9,24 @@ import json, sys
 from dra_driver.agent.lean import lean_imports
 with lean_imports():
     import grpc._server, dra_driver.agent.node, dra_driver.telemetry.metrics as metrics
+from dra_driver.agent import main as agent
+sys.modules[agent.__module__]._parse(["--node-name", "n"])
 unused = ("asyncio", "google.protobuf.text_format", "grpc.aio", "importlib.metadata", "typing_extensions", "zipfile")
+unused += ("ast", "calendar", "decimal", "inspect", "ipaddress", "locale", "shutil")
 unused += ("email", "http.server", "socketserver", "urllib.request", "wsgiref")
 kept_out = [n for n in unused if n in sys.modules]
 assert b"dra_driver_build_info" in metrics.Metrics(metrics.Snapshot).render()
+import calendar, dataclasses, gettext, inspect, ipaddress, prometheus_client, urllib.parse
+
+@dataclasses.dataclass
+class WithoutDocstring:
+    number: int
+
+assert WithoutDocstring.__doc__ == "WithoutDocstring(number: int)"
+assert dataclasses.inspect.signature is inspect.signature and urllib.parse.ipaddress.ip_address is ipaddress.ip_address
+assert callable(gettext.translation) and calendar.timegm((1970, 1, 1, 0, 0, 0)) == 0
+counter = prometheus_client.Counter("calls", "Calls.", registry=None)
+assert counter.count_exceptions()(lambda: 5)() == 5, "prometheus_client's decorator"
 import http.server, urllib.request, wsgiref.simple_server
 assert issubclass(wsgiref.simple_server.WSGIServer, http.server.HTTPServer) and urllib.request.build_opener()
 from google.protobuf import descriptor_pool

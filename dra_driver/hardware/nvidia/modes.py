@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import time
 from collections.abc import Callable
@@ -116,7 +115,9 @@ class Modes:
 
     def _program(self) -> str:
         """Return the path of nvidia-smi: from our PATH where the driver root is our root, else below that root."""
-        own = None if library.has_own_mount(self._roots) else shutil.which(PROGRAM)
+        from shutil import which  # noqa: PLC0415 - only where time slices are set
+
+        own = None if library.has_own_mount(self._roots) else which(PROGRAM)
         if own is not None:
             return own
         root = DriverRoot(self._roots.driver_mount, self._roots.driver)
