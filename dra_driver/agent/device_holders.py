@@ -10,6 +10,7 @@ from dra_driver.hardware.facts import GpuFacts, PartitionFacts
 from dra_driver.hardware.port import Hardware
 from dra_driver.inventory.offering import CurrentInventory
 from dra_driver.model.errors import DriverError
+from dra_driver.model.names import passed_gpu
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.node_claims.allocations import AllocatedDevices
 from dra_driver.plugin.node_claims.device_holders import held_among, holding_claims, processes_on
@@ -36,7 +37,8 @@ class NodeDeviceHolders:
         every = tuple(self._inventory.current.by_name.values())
         free = {device.name for device in self._neighbours.offer(every)}
         foreign = frozenset(device.name for device in every if device.name not in free)
-        return self._ledger.held() | self._allocated.names(is_patient=False) | foreign
+        held = self._ledger.held() | self._allocated.names(is_patient=False) | foreign
+        return frozenset(name for name in held if passed_gpu(name) is None)  # no virtual machine uses the host's driver
 
     def holder_of(self, gpu: GpuFacts, partition: PartitionFacts | None) -> str:
         """Return who uses a device, in words; empty for nobody."""

@@ -168,7 +168,8 @@ class NodeAgent:
             self._parts.health.claim_ended()
         if self._parts.remediation is not None:
             self._parts.remediation.wake()
-        if self._parts.inventory.current.waits_for_claims:
+        passthrough = self._parts.passthrough
+        if self._parts.inventory.current.waits_for_claims or (passthrough and passthrough.returned.is_checking):
             self._parts.scanner.look_now()
         if self._parts.offer.claim_ended():
             self._parts.publisher.look()

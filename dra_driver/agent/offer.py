@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -55,13 +55,13 @@ class NodeOffer:
         allocated: AllocatedDevices,
         sharing: CurrentSharingRules,
         neighbours: Neighbours,
-        gate: HoldingBack | None,
+        gates: Sequence[HoldingBack],
         events: NodeEvents,
         is_mig_dynamic: bool,
         has_all_profiles: bool,
     ) -> None:
         self._inventory, self._owners, self._given = inventory, owners, allocated
-        self._sharing, self._neighbours, self._events, self._gate = sharing, neighbours, events, gate
+        self._sharing, self._neighbours, self._events, self._gates = sharing, neighbours, events, gates
         self._is_dynamic, self._with_all = is_mig_dynamic, has_all_profiles
         self._ownership = Ownership()
         self._allocated: frozenset[str] = frozenset()  # the last answer of the API, kept while placements are withdrawn
@@ -179,7 +179,13 @@ class NodeOffer:
 
     def _held_back(self, inventory: Inventory) -> frozenset[str] | None:
         """Return the devices that have to pass a test first; None while that is not known."""
-        return self._gate.held_back(inventory) if self._gate is not None else frozenset()
+        held: frozenset[str] = frozenset()
+        for gate in self._gates:
+            more = gate.held_back(inventory)
+            if more is None:
+                return None
+            held |= more
+        return held
 
     def claim_ended(self) -> bool:
         """Return whether the offer may have changed because a claim was unprepared."""

@@ -14,13 +14,17 @@ from dra_driver.agent.neighbours import Neighbours
 from dra_driver.agent.opened_node import OpenedNode
 from dra_driver.agent.reports.device_users import DeviceUsers
 from dra_driver.controller.publisher import Publisher
+from dra_driver.hardware.passthrough.writing import BusAccess, ChildWriter
 from dra_driver.hardware.port import HealthReporter, Metered
+from dra_driver.plugin.effects.passthrough.means import PassthroughMeans
 from dra_driver.plugin.node_claims.allocations import AllocatedDevices
 from dra_driver.plugin.repair.reaper import Chore
 from dra_driver.plugin.repair.repair import Repair
 
 if TYPE_CHECKING:
+    from dra_driver.agent.inventory.scanner import OfferJudge
     from dra_driver.agent.node_health import NodeHealth
+    from dra_driver.agent.passthrough.node_passthrough import NodePassthrough
     from dra_driver.agent.reports.claim_status import ClaimStatus
     from dra_driver.agent.validation_gate import ValidationGate
     from dra_driver.health.policy import HealthPolicy
@@ -46,6 +50,31 @@ def make_gate(
     return node_validation.make_gate(
         node, setting, listener, inventory=inventory, allocated=allocated, neighbours=neighbours
     )
+
+
+def make_passthrough(node: OpenedNode, listener: Listener, gate: ValidationGate | None) -> NodePassthrough | None:
+    """Return what gives GPUs to virtual machines, where a file names some. Raises: InputError."""
+    if node.options.passthrough is None:
+        return None
+    from dra_driver.agent.passthrough import node_passthrough  # noqa: PLC0415 - only where it is wanted
+
+    return node_passthrough.make_passthrough(node, node.options.passthrough, listener, gate)
+
+
+def passing_judge(judge: OfferJudge, passthrough: NodePassthrough) -> OfferJudge:
+    """Return a judge that completes another one's findings by what virtual machines may have."""
+    from dra_driver.agent.passthrough.passing_judge import PassingJudge  # noqa: PLC0415 - only where it is wanted
+
+    return PassingJudge(judge, passthrough.named, passthrough.returned)
+
+
+def passthrough_means(node: OpenedNode, passthrough: NodePassthrough | None, scanner: Scanner) -> PassthroughMeans:
+    """Return what GPUs are given to virtual machines with; without the option, only undoing needs it."""
+    if passthrough is None:
+        return PassthroughMeans(BusAccess(node.options.roots, ChildWriter()))
+    from dra_driver.agent.passthrough.scanner_pause import ScannerPause  # noqa: PLC0415 - only where it is wanted
+
+    return PassthroughMeans(passthrough.access, ScannerPause(scanner, node.hardware), passthrough.returned)
 
 
 def make_health(

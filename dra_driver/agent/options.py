@@ -70,6 +70,7 @@ class Options:
     lease_namespace: str = "dra-driver"
     remediation: str = "off"
     remediation_policy: Path | None = None
+    passthrough: Path | None = None
 
     @property
     def data_dir(self) -> Path:
@@ -185,6 +186,7 @@ def _of_vendor(values: Mapping[str, str], vendor: RegisteredVendor, *, is_option
         own["sharing_config"] = ""  # it is for another vendor of the process
     if vendor is not DEFAULT_VENDOR:
         own["node_labels"] = "off"  # the labels have one writer
+        own["passthrough"] = ""  # the default vendor's
         own["remediation"] = "off"  # resets and tests by use are the default vendor's
         own["validate"] = "none" if own["validate"] == "none" else "0"
     return options_of(own, waits_for_bus=is_optional)
@@ -228,4 +230,5 @@ def options_of(values: Mapping[str, str], *, waits_for_bus: bool = False) -> Opt
         lease_namespace=_namespace(values["lease_namespace"]),
         remediation=_remediation(values),
         remediation_policy=Path(values["remediation_policy"]).absolute() if values["remediation_policy"] else None,
+        passthrough=Path(values["passthrough"]).absolute() if values["passthrough"] else None,
     )

@@ -134,6 +134,15 @@ class ValidationGate:
             self._examine()
         self._conclude()
 
+    def retest(self, uuid: str) -> None:
+        """Test a GPU again although it has served, because a virtual machine had it; hold it back until then."""
+        with self._mutex:
+            if self._validator is None:
+                return
+            self._records.forget(uuid)
+            self._tries.pop(uuid, None)
+            self._examined = frozenset({*(self._examined or ()), uuid}) if self._examined is not None else None
+
     def held_back(self, inventory: Inventory) -> frozenset[str] | None:
         """Return the names of the devices that are not offered yet; None while that is not known."""
         with self._mutex:

@@ -10,16 +10,17 @@ the agent itself: no part holds a reference to anything downstream, and none is 
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dra_driver.agent.inventory.completing_judge import CompletingJudge
 from dra_driver.agent.inventory.node_inventory import NodeInventory
-from dra_driver.agent.inventory.scanner import Scanner
+from dra_driver.agent.inventory.scanner import OfferJudge, Scanner
 from dra_driver.agent.listener import Listener
 from dra_driver.agent.neighbours import Neighbours
-from dra_driver.agent.offer import NodeOffer
+from dra_driver.agent.offer import HoldingBack, NodeOffer
 from dra_driver.agent.opened_node import OpenedNode
 from dra_driver.agent.optional_parts import (
     make_claim_status,
@@ -27,7 +28,10 @@ from dra_driver.agent.optional_parts import (
     make_health,
     make_labels,
     make_meter,
+    make_passthrough,
     make_remediation,
+    passing_judge,
+    passthrough_means,
 )
 from dra_driver.agent.reports.device_users import DeviceUsers
 from dra_driver.agent.sharing_rules import CurrentSharingRules
@@ -38,6 +42,7 @@ from dra_driver.kube.ports import ClaimApi
 from dra_driver.mps.client import MpsClient, socket_path
 from dra_driver.plugin.composition import ClaimSurroundings, ClaimWork, NodeFolders, compose
 from dra_driver.plugin.effects.device_metadata import DeviceMetadata
+from dra_driver.plugin.effects.passthrough.means import PassthroughMeans
 from dra_driver.plugin.instances.folder_use import folder_id
 from dra_driver.plugin.instances.roles import NodeRole
 from dra_driver.plugin.kubelet.same_name_drivers import STARTED
@@ -55,6 +60,7 @@ from dra_driver.validation.turn import ValidationTurn
 
 if TYPE_CHECKING:
     from dra_driver.agent.node_health import NodeHealth
+    from dra_driver.agent.passthrough.node_passthrough import NodePassthrough
     from dra_driver.agent.reports.claim_status import ClaimStatus
     from dra_driver.agent.validation_gate import ValidationGate
     from dra_driver.metering.node_meter import NodeMeter
@@ -83,6 +89,7 @@ class Parts:
     meter: NodeMeter | None
     claim_status: ClaimStatus | None
     remediation: Remediation | DryRun | None
+    passthrough: NodePassthrough | None
 
 
 def join_parts(node: OpenedNode, listener: Listener) -> Parts:
@@ -94,13 +101,20 @@ def join_parts(node: OpenedNode, listener: Listener) -> Parts:
     )
     neighbours = _neighbours(node, listener)
     gate = make_gate(node, listener, inventory, allocated, neighbours)
-    offer = _offer(node, inventory, allocated=allocated, sharing=sharing, neighbours=neighbours, gate=gate)
+    passthrough = make_passthrough(node, listener, gate)
+    gates: list[HoldingBack] = [gate] if gate is not None else []
+    if passthrough is not None:
+        gates.append(passthrough.returned)
+    offer = _offer(node, inventory, allocated=allocated, sharing=sharing, neighbours=neighbours, gates=gates)
     users = DeviceUsers(node.api, node.identity, node.ledger)
     health = make_health(node, inventory, listener, users, gate)
-    judge = CompletingJudge(offer, health) if health else offer
+    judge: OfferJudge = CompletingJudge(offer, health) if health else offer
+    if passthrough is not None:
+        judge = passing_judge(judge, passthrough)
     own_changes = OwnChanges()
     scanner = Scanner(node.hardware, inventory, judge, own_changes=own_changes, listener=listener)
-    work = _claim_work(node, inventory, own_changes, users if health else node.api)
+    means = passthrough_means(node, passthrough, scanner)
+    work = _claim_work(node, inventory, own_changes, users if health else node.api, means)
     mark = _mark_of(options.data_dir)
     publisher = Publisher(node.api, node=options.node, driver=options.driver, offers=offer, mark=mark)
     remediation = make_remediation(
@@ -137,6 +151,7 @@ def join_parts(node: OpenedNode, listener: Listener) -> Parts:
         make_meter(node, inventory),
         make_claim_status(node, inventory, is_health_watched=health is not None),
         remediation,
+        passthrough,
     )
 
 
@@ -147,7 +162,7 @@ def _offer(
     allocated: AllocatedDevices,
     sharing: CurrentSharingRules,
     neighbours: Neighbours,
-    gate: ValidationGate | None,
+    gates: Sequence[HoldingBack],
 ) -> NodeOffer:
     return NodeOffer(
         inventory,
@@ -155,7 +170,7 @@ def _offer(
         allocated=allocated,
         sharing=sharing,
         neighbours=neighbours,
-        gate=gate,
+        gates=gates,
         events=node.events,
         is_mig_dynamic=node.options.is_mig_dynamic,
         has_all_profiles=node.options.has_all_profiles,
@@ -176,7 +191,9 @@ def _neighbours(node: OpenedNode, listener: Listener) -> Neighbours:
     )
 
 
-def _claim_work(node: OpenedNode, inventory: NodeInventory, own_changes: OwnChanges, api: ClaimApi) -> ClaimWork:
+def _claim_work(
+    node: OpenedNode, inventory: NodeInventory, own_changes: OwnChanges, api: ClaimApi, means: PassthroughMeans
+) -> ClaimWork:
     options = node.options
     return compose(
         ClaimSurroundings(
@@ -194,6 +211,7 @@ def _claim_work(node: OpenedNode, inventory: NodeInventory, own_changes: OwnChan
             validation=ValidationTurn(options.data_dir),
             metadata=DeviceMetadata(options.cdi_root, options.driver),
             has_metadata=options.has_metadata,
+            passthrough=means,
         )
     )
 

@@ -13,9 +13,25 @@ from dra_driver.model.sharing import MpsSettings, SharingSettings
 from dra_driver.model.wire import Wire
 
 API_VERSION = "resource.nvidia.com/v1beta1"
-DEVICE_TYPES = {"GpuConfig": DeviceType.GPU, "MigDeviceConfig": DeviceType.MIG}
+DEVICE_TYPES = {
+    "GpuConfig": DeviceType.GPU,
+    "MigDeviceConfig": DeviceType.MIG,
+    "VfioDeviceConfig": DeviceType.VFIO,
+}
 # Kinds that NVIDIA's driver supports and this one does not.
-UNSUPPORTED_KINDS = ("VfioDeviceConfig", "ComputeDomainChannelConfig", "ComputeDomainDaemonConfig")
+UNSUPPORTED_KINDS = ("ComputeDomainChannelConfig", "ComputeDomainDaemonConfig")
+LEGACY_ONLY, PREFER_IOMMUFD = "LegacyOnly", "PreferIommuFD"  # policies of the IOMMU's backend
+
+
+@dataclass(frozen=True, slots=True)
+class IommuSettings:
+    """By which nodes a virtual machine gets a GPU: that of its IOMMU group, or one below iommufd where there is one.
+
+    With `has_api_device` the container also gets the node by which it maps memory (KubeVirt needs it).
+    """
+
+    prefers_iommufd: bool = False
+    has_api_device: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +40,7 @@ class DeviceConfig:
 
     kind: str
     settings: SharingSettings | None = None
+    iommu: IommuSettings | None = None
 
     @property
     def device_type(self) -> DeviceType:
@@ -33,6 +50,9 @@ class DeviceConfig:
     def record(self) -> Wire:
         """Return the config for the ledger, in the form that `decode_config` reads."""
         wire: Wire = {"apiVersion": API_VERSION, "kind": self.kind}
+        if self.iommu is not None:
+            policy = PREFER_IOMMUFD if self.iommu.prefers_iommufd else LEGACY_ONLY
+            wire["iommu"] = {"backendPolicy": policy, "enableAPIDevice": self.iommu.has_api_device}
         if self.settings is not None:
             wire["sharing"] = _sharing_record(self.settings, is_gpu=self.device_type is DeviceType.GPU)
         return wire

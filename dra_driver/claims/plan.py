@@ -13,6 +13,7 @@ from typing import ClassVar, Protocol
 from dra_driver.claims.allocated import AllocatedClaim, AllocatedDevice
 from dra_driver.claims.memory_limits import MemoryLimitStep, plan_limits
 from dra_driver.claims.metadata import RequestMetadata, plan_metadata
+from dra_driver.claims.passthrough_plan import PassthroughStep, plan_passthrough
 from dra_driver.claims.sharing_plan import SharingStep, plan_sharing
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.inventory.device import Cut, Device
@@ -22,6 +23,8 @@ from dra_driver.model.edits import Edits
 from dra_driver.model.errors import GPU_LOST, ClaimError, Retry
 from dra_driver.model.names import gpu_name, replicated_name
 from dra_driver.model.shares import DeviceType, Share, ShareMode
+
+_WHOLE = (DeviceType.GPU, DeviceType.VFIO)  # types of devices that need a GPU's MIG mode off
 
 
 class CdiNames(Protocol):
@@ -94,7 +97,7 @@ class CdiFileStep:
         return self.file
 
 
-Step = MigModeStep | MigPartitionStep | SharingStep | MemoryLimitStep | CdiFileStep
+Step = MigModeStep | MigPartitionStep | PassthroughStep | SharingStep | MemoryLimitStep | CdiFileStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +183,11 @@ def _find(inventory: Inventory, result: AllocatedDevice) -> Device | None:
 
 
 def is_made(claim: AllocatedClaim, device: Device) -> bool:
-    """Return whether Prepare creates this device: a placement that the claim owns. Admin access never creates one."""
-    return device.cut is not None and any(d.device == device.name and not d.is_admin for d in claim.devices)
+    """Return whether Prepare makes this device: a placement or a GPU for a virtual machine, if the claim owns it.
+
+    Admin access never makes one.
+    """
+    return _takes_shape(device) and any(d.device == device.name and not d.is_admin for d in claim.devices)
 
 
 def plan_prepare(
@@ -208,7 +214,7 @@ def plan_prepare(
     Raises: ClaimError("claim.bad-config") for configs that do not fit their devices.
     """
     own = [devices[name] for name in dict.fromkeys(d.device for d in claim.devices if not d.is_admin)]
-    made = frozenset(device.name for device in own if device.cut is not None)
+    made = frozenset(device.name for device in own if _takes_shape(device))
     results = {d: names.device(claim.uid, d.device, d.share_id) for d in claim.devices}
     in_file = {name: d.device for d, name in results.items()}
     cdi = CdiFileStep(
@@ -222,7 +228,13 @@ def plan_prepare(
     prepared = tuple(_prepared(claim.uid, device, names) for device in claim.devices)
     taken = tuple(name for device in own for name in occupied(device.gpu, device.counters))
     sharing, limits = plan_sharing(claim, devices, results), plan_limits(claim, devices)
-    return PreparePlan(claim, prepared, (*_mig_steps(own, mig_on), *sharing, *limits, cdi), taken)
+    passed = plan_passthrough(claim, devices)
+    return PreparePlan(claim, prepared, (*_mig_steps(own, mig_on), *passed, *sharing, *limits, cdi), taken)
+
+
+def _takes_shape(device: Device) -> bool:
+    """Return whether the nodes of a device are known only once a step has been carried out."""
+    return device.cut is not None or device.type is DeviceType.VFIO
 
 
 def _prepared(uid: str, device: AllocatedDevice, names: CdiNames) -> PreparedDevice:
@@ -241,6 +253,6 @@ def _mig_steps(own: list[Device], mig_on: Collection[str]) -> list[Step]:
         gpu = device.gpu
         if device.cut is not None:
             steps.append(MigPartitionStep(device.name, gpu, device.cut))
-        elif device.type is DeviceType.GPU and device.counter_set and (gpu.mig_enabled or gpu.pci_address in mig_on):
+        elif device.type in _WHOLE and device.counter_set and (gpu.mig_enabled or gpu.pci_address in mig_on):
             steps.append(MigModeStep(gpu))
     return steps

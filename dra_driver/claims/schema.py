@@ -27,7 +27,14 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from dra_driver.claims.device_config import API_VERSION, ConfigFault, DeviceConfig, type_name
+from dra_driver.claims.device_config import (
+    API_VERSION,
+    PREFER_IOMMUFD,
+    ConfigFault,
+    DeviceConfig,
+    IommuSettings,
+    type_name,
+)
 from dra_driver.model.quantity import Quantity, QuantityError
 from dra_driver.model.sharing import Interval, MpsSettings, SharingSettings, TimeSlicingSettings
 
@@ -154,14 +161,39 @@ class MigDeviceConfig(_Part):
     sharing: MigDeviceSharing | None = None
 
 
-MODELS: Mapping[str, type[GpuConfig | MigDeviceConfig]] = {"GpuConfig": GpuConfig, "MigDeviceConfig": MigDeviceConfig}
+class IommuConfig(_Part):
+    """By which device nodes a virtual machine gets a GPU."""
+
+    backendPolicy: Literal["LegacyOnly", "PreferIommuFD"] | None = Field(  # noqa: N815
+        None, description="LegacyOnly (default): the node of the IOMMU group; PreferIommuFD: a node below iommufd."
+    )
+    enableAPIDevice: bool | None = Field(  # noqa: N815
+        None, description="Whether the container gets /dev/vfio/vfio or /dev/iommu too; KubeVirt needs it."
+    )
+
+
+class VfioDeviceConfig(_Part):
+    """What a claim or a class may configure for GPUs for virtual machines."""
+
+    apiVersion: Literal["resource.nvidia.com/v1beta1"]  # noqa: N815
+    kind: Literal["VfioDeviceConfig"]
+    iommu: IommuConfig | None = None
+
+
+AnyConfig = GpuConfig | MigDeviceConfig | VfioDeviceConfig
+MODELS: Mapping[str, type[AnyConfig]] = {
+    "GpuConfig": GpuConfig,
+    "MigDeviceConfig": MigDeviceConfig,
+    "VfioDeviceConfig": VfioDeviceConfig,
+}
 _OWNERS = {"timeSlicingConfig": "TimeSlicing", "mpsConfig": "MPS"}
 
 
 def read(kind: str, parameters: Mapping[str, Any], path: str) -> DeviceConfig | tuple[ConfigFault, ...]:
     """Return the config, or everything that is wrong with it."""
     model = MODELS[kind]
-    faults = list(_combination_faults(model, parameters.get("sharing"), f"{path}.sharing"))
+    sharing = None if model is VfioDeviceConfig else parameters.get("sharing")
+    faults = list(_combination_faults(model, sharing, f"{path}.sharing"))
     try:
         config = model.model_validate(parameters)
     except ValidationError as error:
@@ -169,17 +201,23 @@ def read(kind: str, parameters: Mapping[str, Any], path: str) -> DeviceConfig | 
         faults += [f for f in (_as_fault(model, e, path) for e in error.errors()) if f.path not in known]
     if faults:
         return tuple(faults)
+    if isinstance(config, VfioDeviceConfig):
+        return DeviceConfig(kind, iommu=_iommu(config.iommu or IommuConfig()))  # type: ignore[call-arg] # has defaults
     return DeviceConfig(kind, _settings(config.sharing))
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the JSON schema of both kinds."""
-    adapter: TypeAdapter[Any] = TypeAdapter(Annotated[GpuConfig | MigDeviceConfig, Field(discriminator="kind")])
+    """Return the JSON schema of all kinds."""
+    adapter: TypeAdapter[Any] = TypeAdapter(Annotated[AnyConfig, Field(discriminator="kind")])
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"Opaque device configs of {API_VERSION}",
         **adapter.json_schema(),
     }
+
+
+def _iommu(iommu: IommuConfig) -> IommuSettings:
+    return IommuSettings(iommu.backendPolicy == PREFER_IOMMUFD, has_api_device=iommu.enableAPIDevice is True)
 
 
 def _settings(sharing: GpuSharing | MigDeviceSharing | None) -> SharingSettings | None:

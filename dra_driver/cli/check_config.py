@@ -89,6 +89,14 @@ def _read_remediation(path: Path, _tenants: Tenants) -> list[str]:
     return [f"{key}: {action}" for key, action in policy.actions.items() if action != "none"]
 
 
+def _read_passthrough(path: Path, _tenants: Tenants) -> list[str]:
+    from dra_driver.inventory.passthrough.rules_file import read_passthrough_rules
+
+    rules = read_passthrough_rules(path).rules
+    uses = {True: "virtual machines", False: "both"}
+    return [f"{', '.join(r.gpus)} on {', '.join(r.nodes)}: for {uses[r.is_only_passed]}" for r in rules]
+
+
 _PLUGIN_KEYS = ("sharing", "flags", "resources", "imex")  # Source: NVIDIA k8s-device-plugin, api/config/v1
 
 KINDS = (
@@ -96,6 +104,7 @@ KINDS = (
     ConfigKind("configuration of NVIDIA's device plugin", "v1", _PLUGIN_KEYS, "--sharing-config", _read_sharing),
     ConfigKind("configurations of the MIG manager", "v1", ("mig-configs",), "--mig-config", _read_mig),
     ConfigKind("health policy", "health/v1", ("faults", "ignoreXids", "evictions"), "--health-policy", _read_health),
+    ConfigKind("file of GPUs for virtual machines", "passthrough/v1", ("gpus",), "--passthrough", _read_passthrough),
     ConfigKind(
         "remediation policy",
         "remediation/v1",

@@ -52,7 +52,7 @@ CATALOGUE: dict[str, FindingKind] = {
     "runtime-cdi-unknown": FindingKind(_N, "CDI is off by default in this container runtime", "install.md"),
     "driver-not-loaded": FindingKind(_E, "a GPU has no kernel driver", "troubleshooting.md"),
     "driver-nouveau": FindingKind(_E, "a GPU is bound to nouveau", "troubleshooting.md"),
-    "driver-vfio": FindingKind(_N, "a GPU is reserved for virtual machines", "troubleshooting.md"),
+    "driver-vfio": FindingKind(_N, "a GPU is reserved for virtual machines", "kubevirt.md"),
     "driver-no-headers": FindingKind(_E, "the driver can't be built for the running kernel", "troubleshooting.md"),
     "driver-version-skew": FindingKind(_E, "kernel module and library have different versions", "troubleshooting.md"),
     "driver-not-answering": FindingKind(_E, "the GPU driver does not answer", "troubleshooting.md"),

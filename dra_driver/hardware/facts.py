@@ -67,6 +67,22 @@ class MigProfile:
 
 
 @dataclass(frozen=True, slots=True)
+class PassthroughFacts:
+    """What is known of a GPU that an administrator lets virtual machines have.
+
+    `driver` is the administrator's choice of a VFIO driver ("" for the usual one), and `addressable_bytes` the memory
+    that the function shows on the bus. With `is_only_passed` containers never get the GPU. `is_away` says that a VFIO
+    driver has it now, so that all its other facts are those from before.
+    """
+
+    addressable_bytes: int = 0
+    has_iommufd: bool = False
+    is_only_passed: bool = False
+    is_away: bool = False
+    driver: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class GpuFacts:
     """What a device of any vendor has. A vendor adds its own part by deriving from this (`NvidiaGpu`, `AmdGpu` …).
 
@@ -105,6 +121,7 @@ class GpuFacts:
     # GPU instances beside `partitions` that can't be used: GPU instance profile id and first memory slice of each.
     unusable: tuple[tuple[int, int], ...] = ()
     limits_memory: bool = False  # whether the driver can limit how much of this GPU's memory a cgroup gets
+    passthrough: PassthroughFacts | None = None  # None unless an administrator lets virtual machines have the GPU
 
     @property
     def part_number(self) -> int | None:

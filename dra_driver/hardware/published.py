@@ -17,6 +17,8 @@ MIG = (DeviceType.MIG, DeviceType.MIG_SHARE)
 SHARE = (DeviceType.GPU_SHARE, DeviceType.MIG_SHARE)
 PART = (DeviceType.MIG, *SHARE)
 ALL = (DeviceType.GPU, DeviceType.MIG, *SHARE)
+VFIO = (DeviceType.VFIO,)
+EVERY = (*ALL, *VFIO)
 
 MEMORY, COMPUTE, SHARES = "memory", "compute", "shares"
 MEMORY_SLICE = "memorySlice"
@@ -51,10 +53,13 @@ class Found:
     runtime_version: str | None
     share: Share | None = None
     replicas: int | None = None
+    is_passed: bool = False  # to a virtual machine
 
     @property
     def type(self) -> DeviceType:
         """Return the type of the device."""
+        if self.is_passed:
+            return DeviceType.VFIO
         if self.share is None:
             return DeviceType.GPU if self.partition is None else DeviceType.MIG
         return DeviceType.GPU_SHARE if self.partition is None else DeviceType.MIG_SHARE
@@ -108,5 +113,42 @@ STANDARD_ATTRIBUTES: tuple[Published, ...] = (
         ALL,
         lambda f: f.gpu.numa_node,
         owner=Owner.KUBERNETES,
+    ),
+)
+
+# What a whole GPU for a virtual machine has beside them; names, kinds and values are those of NVIDIA's driver.
+PASSED: tuple[Published, ...] = (
+    Published(
+        "deviceID",
+        ValueKind.STRING,
+        "PCI device id, such as `0x2330`.",
+        VFIO,
+        lambda f: None if f.gpu.pci_id is None else f"0x{f.gpu.pci_id >> 16:04x}",
+        since="0.3.0",
+    ),
+    Published(
+        "vendorID",
+        ValueKind.STRING,
+        "PCI vendor id, such as `0x10de`.",
+        VFIO,
+        lambda f: None if f.gpu.pci_id is None else f"0x{f.gpu.pci_id & 0xFFFF:04x}",
+        since="0.3.0",
+    ),
+    Published(
+        "iommuFDEnabled",
+        ValueKind.BOOL,
+        "Whether the kernel offers the device through iommufd too.",
+        VFIO,
+        lambda f: f.gpu.passthrough.has_iommufd if f.gpu.passthrough else None,
+        since="0.3.0",
+    ),
+    Published(
+        "addressableMemory",
+        ValueKind.QUANTITY,
+        "Memory that the function shows on the PCI bus: the sum of its base address registers.",
+        VFIO,
+        lambda f: f.gpu.passthrough.addressable_bytes if f.gpu.passthrough else None,
+        unit="bytes",
+        since="0.3.0",
     ),
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TypeVar
+from uuid import NAMESPACE_DNS, uuid5
 
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.hardware.published import Fact, Found
@@ -39,7 +40,13 @@ def memory(found: Found) -> Fact:
 
 
 def uuid(found: Found) -> Fact:
-    """Return the UUID; a partition that Prepare creates has none yet."""
+    """Return the UUID; a partition that Prepare creates has none yet.
+
+    A GPU for a virtual machine has one that follows from its PCI address, because its own is not known while no driver
+    of the host has it. Source: NVIDIA's DRA driver, the same name space.
+    """
+    if found.is_passed:
+        return str(uuid5(NAMESPACE_DNS, found.gpu.pci_address))
     return found.gpu.uuid if found.partition is None else found.partition.uuid or None
 
 

@@ -23,6 +23,7 @@ from dra_driver.inventory.device import AttributeValue, Cut, Device
 from dra_driver.inventory.mig import partitions
 from dra_driver.inventory.mig.partitions import STATIC, MigPolicy
 from dra_driver.inventory.offering import Inventory, Offering
+from dra_driver.inventory.passthrough import offers as passthrough
 from dra_driver.inventory.sharing.offers import SharingOffers
 from dra_driver.inventory.sharing.rules import NOTHING_SHARED, SharingRules
 from dra_driver.inventory.vendors import Rows, rows_of
@@ -51,6 +52,8 @@ def build_inventory(facts: Facts, policy: MigPolicy = STATIC, sharing: SharingRu
             collected.add_standing(gpu, collected.devices)
         if not gpu.parts:  # the whole of a divided GPU overlaps its parts
             collected.add_standing(gpu, collected.plain)
+        if gpu.passthrough is not None:
+            collected.add_passed(gpu, counter_sets)
     offering = Offering(
         devices=tuple(parts.counted(device, divided) for device in _by_name(collected.devices)),
         counter_sets=counter_sets,
@@ -62,7 +65,7 @@ def build_inventory(facts: Facts, policy: MigPolicy = STATIC, sharing: SharingRu
         problems=tuple(dict.fromkeys((*collected.problems, *collected.sharer.problems))),
         waiting_for=facts.waiting_for,
         hidden=_by_name(collected.hidden),
-        waits_for_claims=collected.sharer.waits_for_claims,
+        waits_for_claims=collected.sharer.waits_for_claims or collected.waits_for_claims,
         driver_version=facts.driver_version,
     )
 
@@ -81,6 +84,7 @@ class _Collected:
         self.plain: dict[str, Device] = {}
         self.instead: dict[str, tuple[Device, ...]] = {}
         self.hidden: dict[str, Device] = {}
+        self.waits_for_claims = False
         self._held = {gpu: _held_cuts(gpu, policy) for gpu in facts.gpus}
         self._standing = {gpu: tuple(self._as_it_stands(gpu)) for gpu in facts.gpus}
         self.sharer = SharingOffers(sharing, policy.ownership, self._make_share)
@@ -116,6 +120,34 @@ class _Collected:
             if offer.instead:
                 self.instead[device.name] = offer.instead
             self.hidden.update({one.name: one for one in offer.hidden})
+
+    def add_passed(self, gpu: GpuFacts, counter_sets: dict[str, Mapping[str, int]]) -> None:
+        """Add a GPU that virtual machines may have, and make it exclude what containers are offered of it."""
+        shared, held = partitions.counter_set_name(gpu), self._policy.ownership.held
+        name = passthrough.passed_name(gpu)
+        found = Found(gpu, None, self._facts.driver_version, self._facts.runtime_version, is_passed=True)
+        passed = self._describe(name, found, has_slices=False)
+        why = passthrough.obstacle(
+            gpu,
+            self._standing[gpu],
+            is_shared=self.sharer.is_shared_whole(gpu),
+            is_foreign=bool(self._policy.ownership.foreign_places(gpu)),
+        )
+        if why and name not in held:
+            self._refuse("not-passed", passed, f"GPU {gpu.pci_address} is not offered to virtual machines: {why}")
+            return
+        others = {one.name: one for one in self.devices.values() if one.gpu == gpu}
+        plain = {one.name: one for one in self.plain.values() if one.gpu == gpu}
+        offer = passthrough.passed_offer(passed, others, plain, held, counter_sets.get(shared, {}))
+        for devices, old, new in ((self.devices, others, offer.devices), (self.plain, plain, offer.plain)):
+            for one in old:
+                del devices[one]
+            devices.update(new)
+        counter_sets.pop(shared, None)
+        if offer.counters:
+            counter_sets[shared] = offer.counters
+        self.waits_for_claims |= offer.waits
+        self.hidden.update({one.name: one for one in (passed, *plain.values()) if one.name not in self.devices})
 
     def _as_it_stands(self, gpu: GpuFacts) -> Iterator[Device]:
         owner, whole_name = self._policy.ownership, parts.device_name(gpu)

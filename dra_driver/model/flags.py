@@ -219,6 +219,12 @@ FLAGS: tuple[Flag, ...] = (
         "FILE",
     ),
     Flag(
+        "--passthrough",
+        "",
+        "YAML file (version: passthrough/v1) that names the GPUs which virtual machines may have; empty: none",
+        "FILE",
+    ),
+    Flag(
         "--validate",
         "0",
         "how a device is tested before it is offered: none; 0: by what the vendor's library says; 1: a process of its "

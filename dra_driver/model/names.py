@@ -16,6 +16,8 @@ _DNS_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]
 _UID = re.compile(r"[0-9a-zA-Z]([-0-9a-zA-Z]{0,126}[0-9a-zA-Z])?")
 _PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _REPLICA = re.compile(r"(?P<device>gpu-.+)-share-[0-9]{1,3}")
+_OF_GPU = re.compile(r"(?P<gpu>gpu-[0-9a-f]{4,8}-[0-9a-f]{2}-[0-9a-f]{2}-[0-7])(?P<rest>-.+)?")
+_VFIO = "-vfio"
 
 DRIVER_NAME_MAX = 63
 NODE_NAME_MAX = 253
@@ -135,6 +137,35 @@ def gpu_name(pci_address: str) -> str:
     'gpu-0000-65-00-0'
     """
     return "gpu-" + re.sub(r"[:.]", "-", pci_address)
+
+
+def vfio_name(pci_address: str) -> str:
+    """Return the name of a GPU that is offered to virtual machines.
+
+    >>> vfio_name("0000:65:00.0")
+    'gpu-0000-65-00-0-vfio'
+    """
+    return gpu_name(pci_address) + _VFIO
+
+
+def passed_gpu(name: str) -> str | None:
+    """Return the name of the GPU that a device for virtual machines is; None for any other device.
+
+    >>> passed_gpu("gpu-0000-65-00-0-vfio"), passed_gpu("gpu-0000-65-00-0")
+    ('gpu-0000-65-00-0', None)
+    """
+    found = _OF_GPU.fullmatch(name)
+    return found["gpu"] if found and found["rest"] == _VFIO else None
+
+
+def passed_sibling(name: str) -> str | None:
+    """Return the name of the device by which a virtual machine would get this one's GPU; None for such a device.
+
+    >>> passed_sibling("gpu-0000-65-00-0-mig-1g10gb-19-2"), passed_sibling("gpu-0000-65-00-0-vfio")
+    ('gpu-0000-65-00-0-vfio', None)
+    """
+    found = _OF_GPU.fullmatch(name)
+    return found["gpu"] + _VFIO if found and found["rest"] != _VFIO else None
 
 
 def profile_label(profile: str) -> str:

@@ -15,6 +15,7 @@ class DeviceType(enum.StrEnum):
     MIG = "mig"
     GPU_SHARE = "gpu-share"
     MIG_SHARE = "mig-share"
+    VFIO = "vfio"  # a whole GPU for a virtual machine
 
     @property
     def undivided(self) -> DeviceType:

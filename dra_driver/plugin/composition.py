@@ -1,6 +1,6 @@
 """Composition: the collaborators of Prepare, Unprepare and repair, made and given to each other in one place.
 
-planner ──► Preparer ──► effects ──► performers: MIG modes, partitions, sharing, memory limits, CDI files
+planner ──► Preparer ──► effects ──► performers: MIG modes, partitions, GPUs for VMs, sharing, memory limits, CDI files
 │  └────► late pods
 ├───────► wait ──► undo ──► effects, guard, gone claims
 reaper ──► Repair ──────────────► undo
@@ -21,6 +21,8 @@ from dra_driver.plugin.effects.cdi_file import CdiFiles, DriverCdiNames
 from dra_driver.plugin.effects.device_metadata import DeviceMetadata
 from dra_driver.plugin.effects.late_pods import LatePods
 from dra_driver.plugin.effects.memory_limiter import MemoryLimiter
+from dra_driver.plugin.effects.passthrough.gpu_passthrough import GpuPassthrough
+from dra_driver.plugin.effects.passthrough.means import PassthroughMeans
 from dra_driver.plugin.effects.pod_cgroups import PodCgroups
 from dra_driver.plugin.effects.sharing.effects import SharingEffects
 from dra_driver.plugin.effects.sharing.holders import SharingHolders
@@ -80,6 +82,7 @@ class ClaimSurroundings:
         metadata: the folder of the files that tell containers about their devices.
         validation: the turn of tests of devices, which a claim ends.
         has_metadata: whether such files are written; what was written before is removed in any case.
+        passthrough: what giving GPUs to virtual machines needs.
         supervisor: keeps the MPS daemons; if it is None, claims that ask for MPS are refused.
     """
 
@@ -97,6 +100,7 @@ class ClaimSurroundings:
     has_metadata: bool = False
     own_changes: OwnChanges = field(default_factory=OwnChanges)
     supervisor: MpsSupervisor | None = None
+    passthrough: PassthroughMeans = field(default_factory=PassthroughMeans)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +143,8 @@ def _performers(here: ClaimSurroundings) -> _Performers:
     sharing = SharingHolders(SharingEffects(hardware, here.supervisor), ledger, locks, boot_id)
     limiter = MemoryLimiter(hardware, ledger, locks, pods)
     partitioner = Partitioner(hardware, modes, boot_id)
-    effects = Effects((modes, partitioner, sharing, limiter, CdiFiles(here.store, hardware, here.metadata)))
+    passed = GpuPassthrough(hardware, here.passthrough, locks, boot_id)
+    effects = Effects((modes, partitioner, passed, sharing, limiter, CdiFiles(here.store, hardware, here.metadata)))
     return _Performers(modes, sharing, limiter, effects, pods)
 
 
@@ -171,6 +176,7 @@ def _planner(here: ClaimSurroundings, pause: InterruptiblePause) -> Planner:
         inventory=here.inventory,
         waiting=pause,
         ledger=here.ledger,
+        roots=here.passthrough.access.roots,
         has_metadata=here.has_metadata,
     )
 

@@ -71,6 +71,12 @@ class ValidationRecords:
             {one: ValidationRecord(driver, SERVED, at=self._clock()) for one in uuids if not self.of(one, driver)}
         )
 
+    def forget(self, uuid: str) -> None:
+        """Forget what is known of a device, so that it is tested again."""
+        self._offered -= {uuid}
+        self._records.pop(uuid, None)
+        self._put({})
+
     def begin(self, driver: str) -> None:
         """Write what is known, so that a later agent of this boot knows that tests are made here."""
         self._put({uuid: ValidationRecord(driver, SERVED) for uuid in self._offered if uuid not in self._records})

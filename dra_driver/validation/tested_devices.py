@@ -51,8 +51,13 @@ class TestedDevice:
 def devices_to_test(inventory: Inventory) -> tuple[TestedDevice, ...]:
     """Return what can be tested, in the order of the names."""
     gpus = {device.gpu.pci_address: device.gpu for device in inventory.by_name.values()}
-    found = (one for gpu in gpus.values() if not gpu.is_lost for one in devices_of(gpu))
+    found = (one for gpu in gpus.values() if not gpu.is_lost and not _is_passed(gpu) for one in devices_of(gpu))
     return tuple(sorted(found, key=lambda one: one.name))
+
+
+def _is_passed(gpu: GpuFacts) -> bool:
+    """Return whether a virtual machine has a GPU, or nobody else ever gets it."""
+    return gpu.passthrough is not None and (gpu.passthrough.is_away or gpu.minor < 0)
 
 
 def devices_of(gpu: GpuFacts) -> Iterator[TestedDevice]:

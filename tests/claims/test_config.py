@@ -107,7 +107,7 @@ def test_pydantic_is_imported_with_the_first_config_only() -> None:
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
-@pytest.mark.parametrize("kind", ["VfioDeviceConfig", "ComputeDomainChannelConfig", "ComputeDomainDaemonConfig"])
+@pytest.mark.parametrize("kind", ["ComputeDomainChannelConfig", "ComputeDomainDaemonConfig"])
 def test_kinds_of_other_features_are_refused_as_not_supported_yet(kind: str) -> None:
     code, message = faults(parameters(kind, iommu={}))
     assert code == "claim.config-not-supported"

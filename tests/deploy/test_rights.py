@@ -107,6 +107,26 @@ def test_labels_in_an_object_bring_the_patch_of_such_objects_in_one_namespace_an
     assert {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"} <= set(kinds)
 
 
+def test_gpus_for_virtual_machines_bring_no_verb_and_no_mount_but_a_class_for_labelled_namespaces(helm: str) -> None:
+    found = objects(
+        render(helm, "passthrough.config.version=passthrough/v1", "passthrough.config.gpus[0].devices[0]=0000:41:00.0")
+    )
+    assert verbs(found, "ClusterRole") == VERBS_BEFORE
+    assert verbs(found, "Role") == {}
+    assert mounts(found) == MOUNTS_BEFORE
+    names = {(one["kind"], one["metadata"]["name"]) for one in found}
+    assert ("DeviceClass", "vfio.gpu.nvidia.com") in names
+    for policy in ("requests", "allocations"):
+        assert ("ValidatingAdmissionPolicy", f"dra-driver-agent-passthrough-{policy}") in names or (
+            "ValidatingAdmissionPolicy",
+            f"dra-driver-passthrough-{policy}",
+        ) in names
+
+
+def test_without_a_file_there_is_no_class_for_virtual_machines(helm: str) -> None:
+    assert "vfio.gpu.nvidia.com" not in {one["metadata"]["name"] for one in objects(render(helm))}
+
+
 def test_the_status_of_claims_brings_the_patch_of_statuses_and_a_policy(helm: str) -> None:
     found = objects(render(helm, "claimStatus=true"))
     assert verbs(found, "ClusterRole") == {

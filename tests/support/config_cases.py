@@ -22,6 +22,10 @@ def _mps(settings: Any, strategy: Any = "MPS", kind: str = "GpuConfig") -> dict[
     return _config(kind, {"strategy": strategy, "mpsConfig": settings})
 
 
+def _vfio(iommu: Any) -> dict[str, Any]:
+    return _config("VfioDeviceConfig", iommu=iommu)
+
+
 _KINDS = ("GpuConfig", "MigDeviceConfig")
 _PERCENT = "defaultActiveThreadPercentage"
 _LIMIT = "defaultPinnedDeviceMemoryLimit"
@@ -39,6 +43,14 @@ PARAMETERS: tuple[dict[str, Any], ...] = (
     {"kind": "GpuConfig"},
     *({"apiVersion": version, "kind": "GpuConfig"} for version in ("v1", "", None, 3, "resource.nvidia.com/v1", [])),
     *(_config(kind) for kind in ("GpuConfig", "MigDeviceConfig", "gpuconfig", "VfioDeviceConfig", "", None, 3, {})),
+    *(_vfio(iommu) for iommu in (None, {}, [], "LegacyOnly", 3, True, {"colour": 1})),
+    *(
+        _vfio({"backendPolicy": policy})
+        for policy in ("LegacyOnly", "PreferIommuFD", "preferIommuFD", "", None, 3, True, [])
+    ),
+    *(_vfio({"enableAPIDevice": value}) for value in (True, False, None, "true", 1, 0, [], {})),
+    _config("VfioDeviceConfig", {"strategy": "MPS"}),
+    {"apiVersion": API, "kind": "GpuConfig", "iommu": {}},
     _config("ComputeDomainChannelConfig", domainID="x", allocationMode="All"),
     _config(sharingg={"strategy": "MPS"}),
     _config(metadata={"name": "x"}),

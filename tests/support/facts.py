@@ -5,7 +5,7 @@ from typing import get_type_hints
 
 from hypothesis import strategies as st
 
-from dra_driver.hardware.facts import Facts, MigProfile, PartitionFacts, Problem
+from dra_driver.hardware.facts import Facts, MigProfile, PartitionFacts, PassthroughFacts, Problem
 from dra_driver.hardware.nvidia.facts import NvidiaGpu
 
 FULL_GPU = NvidiaGpu(
@@ -89,6 +89,7 @@ any_gpu = _any_of(
     mig_profiles=st.lists(any_profile, max_size=4).map(tuple),
     nodes=st.just(("nvidia0",)),
     unusable=st.lists(st.tuples(_numbers, _numbers), max_size=2).map(tuple),
+    passthrough=st.none() | st.builds(PassthroughFacts, addressable_bytes=_numbers),
 )
 any_facts = st.builds(
     Facts,

@@ -66,7 +66,8 @@ class Scanner:
         self._probe_s, self._full_s = probe_s, full_s
         self._is_paused = False
         self._is_let_go = False
-        self._returns_soon = False
+        self._releases = 0  # how many have asked for the library to be let go for a moment
+        self._releasing = threading.Lock()
         self._let_go = threading.Event()
         self._fingerprint: tuple[Hashable, Hashable] = (None, None)
         self._scanned_at = float("-inf")
@@ -103,8 +104,11 @@ class Scanner:
         """
         if not isinstance(self._hardware, Resettable):
             return False
-        self._let_go.clear()
-        self._returns_soon, self._is_let_go = True, False
+        with self._releasing:
+            self._releases += 1
+            if self._releases == 1 or not self._is_let_go:
+                self._let_go.clear()
+                self._is_let_go = False
         self._loop.wake()
         return self._let_go.wait(timeout_s) and self._hardware.is_closed()
 
@@ -115,8 +119,11 @@ class Scanner:
 
     def take_up(self) -> None:
         """Use the hardware again after `release`, unless `let_go` was called meanwhile."""
-        self._returns_soon = False
-        self.look_now()
+        with self._releasing:
+            self._releases = max(0, self._releases - 1)
+            is_last = not self._releases
+        if is_last:
+            self.look_now()
 
     @property
     def is_paused(self) -> bool:
@@ -135,9 +142,9 @@ class Scanner:
         return self._probe_s
 
     def _step(self) -> None:
-        if self._is_paused or self._returns_soon:
+        if self._is_paused or self._releases:
             if not self._is_let_go:
-                if self._returns_soon and isinstance(self._hardware, Resettable):
+                if self._releases and isinstance(self._hardware, Resettable):
                     self._hardware.await_return()
                 self._hardware.close()
                 self._is_let_go = True

@@ -30,9 +30,10 @@ from dra_driver.model.names import gpu_name
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.locks import device_lock
 from dra_driver.plugin.node_claims.allocations import AllocatedDevices
+from dra_driver.plugin.node_claims.host_processes import described
 from dra_driver.plugin.repair.repair import Repair
 from dra_driver.remediation.dry_run import DryRun
-from dra_driver.remediation.holders import claims_on, described
+from dra_driver.remediation.holders import claims_on
 from dra_driver.remediation.policy import CommandRoot, RemediationMode, RemediationPolicy, SiteCommand
 from dra_driver.remediation.reboot_request import FILE_NAME, RebootRequest
 from dra_driver.remediation.remediation import Remediation

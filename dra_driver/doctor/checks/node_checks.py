@@ -12,6 +12,7 @@ from dra_driver.doctor.finding import Finding
 from dra_driver.doctor.node_evidence import NodeEvidence
 from dra_driver.doctor.registrations import PluginSocket
 from dra_driver.hardware.mixing import hangs_when_mixed
+from dra_driver.hardware.passthrough.drivers import is_vfio
 from dra_driver.inventory.offering import Inventory
 from dra_driver.plugin.ledger.record import UNFINISHED, ClaimState
 
@@ -58,7 +59,7 @@ def _binding(subject: str, bound: str | None, *, has_none: bool) -> Iterator[Fin
             "driver-nouveau", subject, "is bound to nouveau", how,
             "blacklist nouveau (a file in /etc/modprobe.d, then a new initramfs) and reboot",
         )  # fmt: skip
-    elif bound and bound.startswith("vfio"):
+    elif bound and is_vfio(bound):
         yield Finding("driver-vfio", subject, f"is bound to {bound}: virtual machines use it", how, "none is needed")
     elif has_none:
         yield Finding(

@@ -15,8 +15,10 @@ from dra_driver.hardware.compute.program import ComputeProgram
 from dra_driver.hardware.evidence import BusState, HealthReport
 from dra_driver.hardware.facts import Facts, GpuFacts, MigProfile, PartitionFacts
 from dra_driver.hardware.metered import MeterPlan, MeterReport
+from dra_driver.hardware.passthrough.writing import BusAccess
 from dra_driver.hardware.port import Fingerprint, Roots
 from dra_driver.hardware.simulated import edits
+from dra_driver.hardware.simulated.bus import SimulatedBus
 from dra_driver.hardware.simulated.cuts import Cuts
 from dra_driver.hardware.simulated.health import HealthDrama
 from dra_driver.hardware.simulated.health_section import ComputeBehaviour
@@ -62,6 +64,7 @@ class SimulatedHardware:
         self._known = CutFacts(Facts(self.vendor), Facts(self.vendor))
         self._processes: dict[str, tuple[int, ...]] = {}
         self._has_gpus = False
+        self._bus = SimulatedBus(state_dir, _boot_id(roots), roots)
         self._read()
 
     def is_present(self) -> bool:
@@ -70,8 +73,9 @@ class SimulatedHardware:
         return self._has_gpus
 
     def fingerprint(self) -> Fingerprint:
-        """Return what changes with the profile's file and with every partition."""
-        return Fingerprint(stamp_of(self._path), tuple(sorted(self._cuts.read().items())))
+        """Return what changes with the profile's file, with every partition, and with what a virtual machine has."""
+        away = tuple(sorted(self._bus.away(self._gpus)))
+        return Fingerprint((stamp_of(self._path), away), tuple(sorted(self._cuts.read().items())))
 
     def discover(self) -> Facts:
         """Return the facts of the profile as it is on disk now.
@@ -79,9 +83,13 @@ class SimulatedHardware:
         Raises: HardwareError("hardware.profile-unusable") while the file is gone or faulty.
         """
         try:
-            return self._read()
+            return self._bus.without_away(self._read())
         except InputError as error:
             raise HardwareError("profile-unusable", error.message, hint=error.hint, retry=Retry.LATER) from error
+
+    def bus_access(self) -> BusAccess:
+        """Return the PCI bus of these GPUs; see passthrough.OwnBus."""
+        return self._bus.access(self._read().gpus)
 
     def common_edits(self) -> Edits:
         """Return the control nodes, and the environment that keeps other runtimes from adding GPUs."""
@@ -186,8 +194,11 @@ class SimulatedHardware:
 
     def bus_states(self, gpus: tuple[str, ...]) -> Mapping[str, BusState]:
         """Return what the bus shows of GPUs; one that the profile lacks is gone."""
-        known = self._gpus
-        return {gpu: known[gpu].health.bus if gpu in known else BusState.GONE for gpu in gpus}
+        known, away = self._gpus, self._bus.away(gpus)
+        return {
+            gpu: BusState.ELSEWHERE if gpu in away else known[gpu].health.bus if gpu in known else BusState.GONE
+            for gpu in gpus
+        }
 
     def end_health(self) -> None:
         """Do nothing, because nothing is held."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 
 from dra_driver.claims.allocated import AllocatedClaim
-from dra_driver.model.names import replicated_name
+from dra_driver.model.names import passed_gpu, passed_sibling, replicated_name
 from dra_driver.plugin.ledger.record import ClaimRecord, owned, record_of_row
 
 
@@ -52,23 +52,26 @@ def wanted_of(claim: AllocatedClaim, occupied: Sequence[str]) -> tuple[tuple[str
 def rivals_query(uid: str, wanted: tuple[tuple[str, str], ...]) -> tuple[str, tuple[str, ...]]:
     """Return the query for who holds what is wanted, and its values.
 
-    A replica also conflicts with the device itself, and a device with its replicas.
+    A replica also conflicts with the device itself, and a device with its replicas; a GPU for a virtual machine
+    conflicts with everything that containers may have of that GPU.
     """
     devices = {device for device, _ in wanted}
-    names = sorted(devices | {parent for parent in map(replicated_name, devices) if parent})
+    passed = {gpu for gpu in map(passed_gpu, devices) if gpu}
+    related = (relation(device) for device in devices for relation in (replicated_name, passed_sibling))
+    names = sorted(devices | passed | {name for name in related if name})
     whole = sorted(device for device in devices if "/" not in device)
-    bounds = (bound for device in whole for bound in replica_bounds(device))
-    return _rivals_sql(len(names), len(whole)), (*names, *bounds, uid)
+    bounds = [*map(replica_bounds, whole), *((f"{gpu}-", f"{gpu}-~") for gpu in sorted(passed))]
+    return _rivals_sql(len(names), len(bounds)), (*names, *(one for pair in bounds for one in pair), uid)
 
 
 @functools.lru_cache(maxsize=64)
-def _rivals_sql(names: int, whole: int) -> str:
-    """Return the query for so many names, of which so many are whole devices."""
+def _rivals_sql(names: int, ranges: int) -> str:
+    """Return the query for so many names, and so many ranges of names."""
     marks = ", ".join(["?"] * names)
-    replicas = " ".join(["OR holds.device BETWEEN ? AND ?"] * whole)
+    between = " ".join(["OR holds.device BETWEEN ? AND ?"] * ranges)
     return (
         "SELECT holds.device, holds.share_id, claims.* FROM holds JOIN claims ON claims.uid = holds.claim_uid "  # noqa: S608
-        f"WHERE (holds.device IN ({marks}) {replicas}) AND holds.claim_uid <> ?"
+        f"WHERE (holds.device IN ({marks}) {between}) AND holds.claim_uid <> ?"
     )
 
 

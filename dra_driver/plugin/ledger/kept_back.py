@@ -14,7 +14,7 @@ import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from dra_driver.model.names import replicated_name
+from dra_driver.model.names import passed_gpu, passed_sibling, replicated_name
 from dra_driver.model.records import Key, RecordForm
 from dra_driver.plugin.ledger.conflicts import Conflict
 from dra_driver.plugin.ledger.device_effects import LedgerQuery, Write
@@ -98,10 +98,15 @@ def keep_back(connection: sqlite3.Connection, record: ClaimRecord, pods: Collect
 def kept_rivals(rows: Iterable[sqlite3.Row], uid: str, wanted: Iterable[tuple[str, str]]) -> tuple[Conflict, ...]:
     """Return the conflicts of a claim that wants devices with rows kept back in this boot."""
     names = {name for name, _ in wanted}
-    names |= {parent for parent in map(replicated_name, names) if parent}
+    passed = {gpu for gpu in map(passed_gpu, names) if gpu}
+    names |= {name for each in (replicated_name, passed_sibling) for name in map(each, names) if name} | passed
+    of_passed = tuple(f"{gpu}-" for gpu in passed)
     kept = (each for each in map(_kept_back_of_row, rows) if each.uid != uid and not each.is_over)
     return tuple(
-        Conflict(name, each.record(), each.pods) for each in kept for name in sorted(names.intersection(each.devices))
+        Conflict(name, each.record(), each.pods)
+        for each in kept
+        for name in sorted(each.devices)
+        if name in names or name.startswith(of_passed)
     )
 
 

@@ -7,10 +7,11 @@ them; who carries the steps out and undoes them is registered by kind (`plugin.e
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from dra_driver.claims.memory_limits import MemoryLimitStep
+from dra_driver.claims.passthrough_plan import PassthroughStep
 from dra_driver.claims.plan import CdiFileStep, MigModeStep, MigPartitionStep
 from dra_driver.claims.sharing_plan import SharingStep
 from dra_driver.hardware.facts import GpuFacts, MigProfile
@@ -126,6 +127,47 @@ class RecordedPartition(RecordedStep):
     def is_ours(self, boot_id: str) -> bool:
         """Return whether this driver made the partition, or is about to, in this boot."""
         return self.owner == US and self.boot_id == boot_id
+
+
+@dataclass(frozen=True, slots=True)
+class MovedFunction:
+    """A PCI function that goes to a virtual machine, and the driver that it had ("" for none).
+
+    `begun` is the last write that was begun for it, "" before the first.
+    """
+
+    address: str
+    former: str
+    begun: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedPassthrough(RecordedStep):
+    """A GPU that a VFIO driver has in boot `boot_id`, with its functions: the GPU first.
+
+    `group` is its IOMMU group. `persistence` is whether persistence mode has to be switched on again. Without functions
+    nothing has been looked at yet.
+    """
+
+    kind: ClassVar[str] = PassthroughStep.kind
+
+    device: str
+    gpu: GpuReference
+    functions: tuple[MovedFunction, ...] = ()
+    driver: str = ""
+    group: int = -1
+    persistence: bool = False
+    boot_id: str | None = None
+
+    @property
+    def key(self) -> str:
+        """The device's name."""
+        return self.device
+
+    def with_begun(self, address: str, write: str) -> RecordedPassthrough:
+        """Return the record with a write that is about to begin."""
+        functions = tuple(replace(one, begun=write) if one.address == address else one for one in self.functions)
+        return replace(self, functions=functions)
 
 
 @dataclass(frozen=True, slots=True)

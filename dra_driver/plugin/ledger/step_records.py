@@ -17,10 +17,12 @@ from dra_driver.mps.settings import MpsChannel
 from dra_driver.plugin.ledger.effect_records import EFFECT
 from dra_driver.plugin.ledger.recorded_steps import (
     GpuReference,
+    MovedFunction,
     RecordedFile,
     RecordedLimit,
     RecordedMode,
     RecordedPartition,
+    RecordedPassthrough,
     RecordedSharing,
     RecordedStep,
     UnknownStep,
@@ -29,7 +31,12 @@ from dra_driver.plugin.ledger.recorded_steps import (
 _KIND, _KEY = "kind", "key"
 _GPU = RecordForm(GpuReference, pci_address=Key("pci"))
 _PROFILE = RecordForm(MigProfile, starts=Key("starts", write=list, read=lambda _: ()))
+_FUNCTION = RecordForm(MovedFunction)
 _CHANNEL = RecordForm(MpsChannel, pipe_dir=Key("pipeDir"), shm_dir=Key("shmDir"))
+
+
+def _functions(records: Iterable[Wire]) -> tuple[MovedFunction, ...]:
+    return tuple(map(_FUNCTION.read, records))
 
 
 def _clients(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -52,6 +59,13 @@ _FORMS: Mapping[str, RecordForm[Any]] = {
         boot_id=Key("bootId", left_out=None),
         owner=Key("owner", left_out=None),
         uuid=Key("uuid", left_out=None),
+    ),
+    RecordedPassthrough.kind: _form(
+        RecordedPassthrough,
+        device=Key(_KEY),
+        gpu=Key("gpu", _GPU.write, _GPU.read),
+        functions=Key("functions", lambda all_: list(map(_FUNCTION.write, all_)), _functions),
+        boot_id=Key("bootId", left_out=None),
     ),
     RecordedSharing.kind: _form(
         RecordedSharing,

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dra_driver.claims.allocated import AllocatedClaim, decode_claim
+from dra_driver.claims.passthrough_plan import api_backends
 from dra_driver.claims.plan import CdiNames, PreparePlan, devices_of, is_made, plan_prepare, refuse_lost
-from dra_driver.hardware.port import AdminNodes, Hardware, Partitionable
+from dra_driver.hardware.passthrough.nodes import api_node
+from dra_driver.hardware.port import AdminNodes, Hardware, Partitionable, Roots
 from dra_driver.inventory.device import Device
 from dra_driver.inventory.offering import CurrentInventory
 from dra_driver.kube.answers import NOT_FOUND
@@ -18,6 +20,7 @@ from dra_driver.kube.ports import ClaimApi
 from dra_driver.model.edits import Edits, merge
 from dra_driver.model.errors import GPU_LOST, ApiError, ClaimError, DriverError, HardwareError, Retry
 from dra_driver.model.recent import Recent
+from dra_driver.model.shares import DeviceType
 from dra_driver.model.wire import ClaimWire
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.ledger.ledger import Ledger
@@ -44,8 +47,10 @@ class Planner:
         inventory: CurrentInventory,
         waiting: InterruptiblePause,
         ledger: Ledger,
+        roots: Roots,
         has_metadata: bool,
     ) -> None:
+        self._roots = roots
         self._node, self._names, self._api = node, names, api
         self._metadata_of = node.driver if has_metadata else ""
         self._hardware, self._inventory, self._waiting = hardware, inventory, waiting
@@ -102,7 +107,7 @@ class Planner:
         edits = {name: self._edits(claim, device) for name, device in devices.items() if not is_made(claim, device)}
         may_switch = any(device.counter_set and device.cut is None for device in devices.values())
         mig_on = self._ledger.modes(self._node.boot_id) if may_switch else ()
-        common = self._hardware.common_edits()
+        common = self._common_edits(claim, devices)
         given = (devices, edits, common, mig_on)
         kept = self._plans.get(claim.uid)
         if kept is not None and kept[1].claim is claim and kept[0] == given:  # equal arguments give equal plans
@@ -112,7 +117,20 @@ class Planner:
         self._plans.keep(claim.uid, (given, plan))
         return plan
 
+    def _common_edits(self, claim: AllocatedClaim, devices: Mapping[str, Device]) -> Edits:
+        """Return what all devices of a claim need. A virtual machine needs nothing of the host's driver."""
+        common = self._hardware.common_edits()
+        passed = sum(device.type is DeviceType.VFIO for device in devices.values())
+        if not passed:
+            return common
+        if passed == len(devices):
+            common = Edits(env=common.env)
+        nodes = (api_node(self._roots, prefers_iommufd=backend) for backend in api_backends(claim, devices))
+        return merge((common, Edits(device_nodes=tuple(nodes))))
+
     def _edits(self, claim: AllocatedClaim, device: Device) -> Edits:
+        if device.type is DeviceType.VFIO:
+            return Edits()  # admin access takes no GPU from its driver
         partition = device.partition
         if device.cut is not None and partition is None and isinstance(self._hardware, Partitionable):
             now = self._hardware.partitions_now(device.gpu)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from dra_driver.claims.sharing_plan import SharingStep
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts
+from dra_driver.model.edits import Edits
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.ledger.recorded_steps import RecordedPartition, RecordedSharing, RecordedStep
@@ -26,7 +27,8 @@ class MadePartition:
 class StepRun:
     """One claim's steps: what is recorded about them, and what they have made so far for the steps that follow.
 
-    Several threads may carry out steps. `partitions` are by device name. `is_changed` says whether the record differs
+    Several threads may carry out steps. `partitions`, and what containers get of `passed` GPUs, are by device name.
+    `is_changed` says whether the record differs
     from the one at the start, and `is_file_changed` whether the CDI file had to be written.
     """
 
@@ -38,6 +40,7 @@ class StepRun:
         "is_changed",
         "is_file_changed",
         "partitions",
+        "passed",
         "shared",
         "uid",
     )
@@ -47,6 +50,7 @@ class StepRun:
         self._noting = threading.Lock()  # the last of two notes must hold what the first one says
         self._recorded = {step.identity: step for step in recorded}
         self.partitions: dict[str, MadePartition] = {}
+        self.passed: dict[str, Edits] = {}
         self.shared: list[tuple[SharingStep, RecordedSharing]] = []
         self.is_changed = self.is_file_changed = False
 

@@ -26,8 +26,15 @@ from typing import Any, NamedTuple
 import dra_driver
 import dra_driver.claims.schema  # imported on first use: each child would do it again
 
+KILLED_IN = (
+    "plugin/",
+    "cdi/",
+    "hardware/passthrough/",
+    "hardware/simulated/state_file.py",
+    "hardware/simulated/kernel.py",
+)
 PACKAGE = str(Path(dra_driver.__file__).parent)
-ROOMS = tuple(f"{PACKAGE}/{room}" for room in ("plugin/", "cdi/", "hardware/simulated/state_file.py"))
+ROOMS = tuple(f"{PACKAGE}/{room}" for room in KILLED_IN)
 assert all(map(os.path.exists, ROOMS)), "a room of which no line would be tried"
 CHANGES = 0  # a stride: kill after each change of a file, instead of at each so many lines
 MEMORY = Path("/dev/shm")  # a kill is no power failure: syncs may cost nothing here

@@ -23,6 +23,7 @@ from dra_driver.model.shares import DeviceType
 from dra_driver.plugin.composition import ClaimSurroundings, NodeFolders, compose
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.effects.device_metadata import DeviceMetadata
+from dra_driver.plugin.effects.passthrough.means import PassthroughMeans
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.locks import NodeLocks
 from dra_driver.plugin.node_claims.gone_claims import GoneClaims
@@ -143,6 +144,7 @@ class Rig:
     """One node: data folder, CDI folder, API, hardware. `restart` is a new agent on the same files."""
 
     supervisor: Any = None
+    passthrough = PassthroughMeans()
     has_metadata = False
     patience_s = 5.0  # for a call
 
@@ -190,6 +192,7 @@ class Rig:
                 metadata=DeviceMetadata(self.cdi, DRIVER),
                 validation=ValidationTurn(self.data),
                 has_metadata=self.has_metadata,
+                passthrough=self.passthrough,
             )
         )
         self.preparer, self.repair = work.preparer, work.repair

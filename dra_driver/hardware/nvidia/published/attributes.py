@@ -11,13 +11,17 @@ Never published: anything that changes because a claim was prepared (MIG mode, c
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dra_driver.hardware import published_values as values
 from dra_driver.hardware.nvidia.facts import NvidiaGpu
 from dra_driver.hardware.nvidia.published.own_attributes import OWN_ATTRIBUTES
 from dra_driver.hardware.published import (
     ALL,
+    EVERY,
     MIG,
     PART,
+    PASSED,
     SHARE,
     STANDARD_ATTRIBUTES,
     Owner,
@@ -30,16 +34,17 @@ ATTRIBUTES: tuple[Published, ...] = (
     Published(
         "type",
         ValueKind.STRING,
-        "What the device is: `gpu` or `mig` for a whole one; `gpu-share` or `mig-share` for one shared with others.",
-        ALL,
+        "What the device is: `gpu` or `mig` for a whole one; `gpu-share` or `mig-share` for one shared with others; "
+        "`vfio` for a whole GPU for a virtual machine.",
+        EVERY,
         lambda f: f.type.value,
     ),
     Published(
         "uuid",
         ValueKind.STRING,
         "UUID of the GPU (`GPU-…`) or of the partition (`MIG-…`; absent where Prepare creates it); a share has that of "
-        "the shared device.",
-        ALL,
+        "the shared device, and a GPU for a virtual machine one that is derived from its PCI address.",
+        EVERY,
         values.uuid,
     ),
     Published(
@@ -53,8 +58,9 @@ ATTRIBUTES: tuple[Published, ...] = (
     Published(
         "productName",
         ValueKind.STRING,
-        "Product name as the driver reports it, such as `NVIDIA H100 80GB HBM3`.",
-        ALL,
+        "Product name as the driver reports it, such as `NVIDIA H100 80GB HBM3`; absent on a GPU for a virtual machine "
+        "that no driver of the host has had.",
+        EVERY,
         lambda f: f.gpu.product_name,
     ),
     Published(
@@ -95,7 +101,7 @@ ATTRIBUTES: tuple[Published, ...] = (
         ALL,
         of_gpu(NvidiaGpu, lambda gpu: gpu.addressing_mode),
     ),
-    *STANDARD_ATTRIBUTES,
+    *(replace(row, types=EVERY) for row in STANDARD_ATTRIBUTES),
     Published(
         "sharedBy",
         ValueKind.STRING,
@@ -146,5 +152,6 @@ ATTRIBUTES: tuple[Published, ...] = (
         values.of_share("enforcement"),
         owner=Owner.OURS,
     ),
+    *(row for row in PASSED if row.kind is not ValueKind.QUANTITY),
     *OWN_ATTRIBUTES,
 )

@@ -9,6 +9,7 @@ from dra_driver.hardware.published import (
     MEMORY,
     MEMORY_SLICE,
     MIG,
+    PASSED,
     SHARE,
     SHARES,
     Owner,
@@ -51,6 +52,7 @@ CAPACITIES: tuple[Published, ...] = (
     Published("encoders", ValueKind.QUANTITY, "Video encoders.", MIG, values.of_partition("encoders")),
     Published("jpegEngines", ValueKind.QUANTITY, "JPEG engines.", MIG, values.of_partition("jpeg_engines")),
     Published("ofaEngines", ValueKind.QUANTITY, "Optical flow accelerators.", MIG, values.of_partition("ofa_engines")),
+    *(row for row in PASSED if row.kind is ValueKind.QUANTITY),
 )
 
 MEMORY_SLICES = Published(

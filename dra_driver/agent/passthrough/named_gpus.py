@@ -1,0 +1,115 @@
+"""Named GPUs: facts completed by what virtual machines may have.
+
+In: facts as the vendor reports them, the rules of an administrator, the PCI bus. Out: the same facts, in which named
+GPUs say so, and those that a VFIO driver has are there as they were before. Such a GPU is absent by intent: its driver
+reports nothing of it, and that is no problem. A GPU that can't be passed on, whatever the rules say, is a problem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from dataclasses import replace
+
+from dra_driver.agent.passthrough.kept_gpus import KeptGpus
+from dra_driver.hardware import pci
+from dra_driver.hardware.facts import Facts, GpuFacts, PassthroughFacts, Problem
+from dra_driver.hardware.passthrough.drivers import is_vfio, needed_driver
+from dra_driver.hardware.passthrough.functions import can_be_reset, read_addressable_bytes, read_function
+from dra_driver.hardware.passthrough.group import read_passed_group
+from dra_driver.hardware.passthrough.readiness import has_iommufd, require_safe_iommu
+from dra_driver.hardware.port import Roots
+from dra_driver.hardware.vendors import load_vendor
+from dra_driver.inventory.passthrough.rules import PassthroughRule, PassthroughRules
+from dra_driver.model.errors import DriverError
+from dra_driver.model.vendors import DEFAULT_VENDOR, registered
+
+_NOT_DRIVEN = "hardware.gpu-not-driven"
+
+
+class NamedGpus:
+    """The GPUs of one node that an administrator named."""
+
+    def __init__(self, rules: PassthroughRules, roots: Roots, kept: KeptGpus) -> None:
+        self._rules, self._roots, self._kept = rules, roots, kept
+
+    def fingerprint(self) -> Hashable:
+        """Return a value that changes when another driver gets one of them."""
+        return tuple((address, self._driver_of(address)) for address in sorted(self._candidates()))
+
+    def completed(self, facts: Facts) -> Facts:
+        """Return the facts with what virtual machines may have."""
+        here = {gpu.pci_address: gpu for gpu in facts.gpus}
+        problems: list[Problem] = []
+        gpus = [self._named(gpu, problems) for gpu in facts.gpus]
+        self._kept.learn(gpu for gpu in gpus if gpu.passthrough is not None and not gpu.is_lost)
+        passed = tuple(self._unreported(facts, frozenset(here), problems))
+        away = {gpu.pci_address for gpu in passed}
+        kept = [one for one in facts.problems if one.code != _NOT_DRIVEN or one.subject not in away]
+        waiting = facts.waiting_for
+        if passed and not here and not any(one.code == _NOT_DRIVEN for one in kept):
+            waiting = ""  # the driver has no GPU left, and that is as it should be
+            kept = [one for one in kept if one.subject != "node"]
+        in_order = tuple(sorted((*gpus, *passed), key=lambda gpu: (gpu.pci_address, gpu.part)))
+        return replace(facts, gpus=in_order, problems=(*kept, *problems), waiting_for=waiting)
+
+    def _named(self, gpu: GpuFacts, problems: list[Problem]) -> GpuFacts:
+        rule = self._rules.rule_of(gpu.pci_address, gpu.uuid)
+        found = self._passthrough(gpu.pci_address, rule, problems) if rule is not None else None
+        return gpu if found is None else replace(gpu, passthrough=found)
+
+    def _unreported(self, facts: Facts, here: frozenset[str], problems: list[Problem]) -> Iterator[GpuFacts]:
+        """Yield the named GPUs that the vendor does not report: with a VFIO driver, or virtual functions."""
+        for address in sorted(self._candidates() - here):
+            known = self._kept.facts_of(address)
+            is_virtual = (pci.function_folder(self._roots, address) / "physfn").exists()
+            rule = self._rules.rule_of(address, known.uuid if known else "", is_virtual=is_virtual)
+            is_away = is_vfio(self._driver_of(address))
+            if rule is None or not (is_away or is_virtual):
+                continue
+            found = self._passthrough(address, rule, problems)
+            if found is not None:
+                gpu = known or self._of_bus(facts.vendor, address)
+                is_only_passed = found.is_only_passed or known is None
+                yield replace(
+                    gpu, passthrough=replace(found, is_away=is_away, is_only_passed=is_only_passed), is_lost=False
+                )
+
+    def _passthrough(self, address: str, rule: PassthroughRule, problems: list[Problem]) -> PassthroughFacts | None:
+        try:
+            require_safe_iommu(self._roots)
+            read_passed_group(self._roots, address)
+            needed_driver(self._roots, address, rule.driver)
+        except DriverError as error:
+            text = f"not offered to virtual machines: {error}"
+            problems.append(Problem(error.code, address, text))
+            return None
+        if not can_be_reset(self._roots, address):
+            text = "not offered to virtual machines: the kernel has no way to reset it"
+            problems.append(Problem("hardware.no-reset", address, text))
+            return None
+        return PassthroughFacts(
+            addressable_bytes=read_addressable_bytes(self._roots, address),
+            has_iommufd=has_iommufd(self._roots),
+            is_only_passed=rule.is_only_passed,
+            driver=rule.driver,
+        )
+
+    def _of_bus(self, vendor: str, address: str) -> GpuFacts:
+        """Return what the bus alone shows of a GPU."""
+        kind = load_vendor((registered(vendor) or DEFAULT_VENDOR).name).gpu
+        return kind(
+            uuid="",
+            pci_address=address,
+            minor=-1,
+            memory_bytes=None,
+            numa_node=pci.read_numa_node(self._roots, address),
+            pcie_root=pci.read_pcie_root(self._roots, address),
+            pci_id=pci.read_pci_id(self._roots, address),
+        )
+
+    def _candidates(self) -> frozenset[str]:
+        return self._rules.addresses | self._kept.addresses
+
+    def _driver_of(self, address: str) -> str:
+        found = read_function(self._roots, address)
+        return found.driver if found is not None else ""

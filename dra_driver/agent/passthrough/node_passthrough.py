@@ -1,0 +1,40 @@
+"""What an agent gives GPUs to virtual machines with, made only where a file names some."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from dra_driver.agent.listener import Listener
+from dra_driver.agent.opened_node import OpenedNode
+from dra_driver.agent.passthrough.kept_gpus import KeptGpus
+from dra_driver.agent.passthrough.named_gpus import NamedGpus
+from dra_driver.agent.passthrough.returned_gpus import ReturnedGpus, Tests
+from dra_driver.hardware.passthrough.writing import BusAccess, ChildWriter, OwnBus
+from dra_driver.inventory.passthrough.rules_file import read_passthrough_rules
+
+
+@dataclass(frozen=True, slots=True)
+class NodePassthrough:
+    """The parts: the bus, the named GPUs, and those that come back."""
+
+    access: BusAccess
+    named: NamedGpus
+    returned: ReturnedGpus
+
+
+def make_passthrough(node: OpenedNode, path: Path, listener: Listener, tests: Tests | None) -> NodePassthrough:
+    """Return the parts. Raises: InputError for a file that can't be used."""
+    rules = read_passthrough_rules(path).of_node(node.options.node)
+    access = access_of(node)
+    kept = KeptGpus(node.options.data_dir, node.identity.boot_id)
+    return NodePassthrough(
+        access, NamedGpus(rules, access.roots, kept), ReturnedGpus(kept, node.hardware, listener, tests)
+    )
+
+
+def access_of(node: OpenedNode) -> BusAccess:
+    """Return the node's PCI bus: this machine's own, or the one that simulated hardware has."""
+    if isinstance(node.hardware, OwnBus):
+        return node.hardware.bus_access()
+    return BusAccess(node.options.roots, ChildWriter())

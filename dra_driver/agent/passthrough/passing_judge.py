@@ -1,0 +1,41 @@
+"""Passing judge: another judge's judgements, completed by what virtual machines may have."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from dra_driver.agent.inventory.node_inventory import Findings
+from dra_driver.agent.passthrough.named_gpus import NamedGpus
+from dra_driver.agent.passthrough.returned_gpus import ReturnedGpus
+from dra_driver.hardware.facts import Facts
+
+if TYPE_CHECKING:
+    from dra_driver.agent.inventory.scanner import OfferJudge
+
+
+class PassingJudge:
+    """Judges what the vendor reports by another judge, and adds the rest."""
+
+    def __init__(self, judge: OfferJudge, named: NamedGpus, returned: ReturnedGpus) -> None:
+        self._judge, self._named, self._returned = judge, named, returned
+
+    @property
+    def is_settled(self) -> bool:
+        """Return whether the last judgement is final."""
+        return self._judge.is_settled
+
+    def fingerprint(self) -> Hashable:
+        """Return a value whose change makes a new judgement necessary."""
+        return self._judge.fingerprint(), self._named.fingerprint()
+
+    def judge(self, facts: Facts) -> Findings:
+        """Return the findings, completed. Raises: DriverError."""
+        reported = tuple(
+            replace(gpu, passthrough=None)
+            for gpu in facts.gpus
+            if gpu.passthrough is None or not (gpu.passthrough.is_away or gpu.minor < 0)
+        )
+        findings = self._judge.judge(replace(facts, gpus=reported))
+        return replace(findings, facts=self._returned.checked(self._named.completed(findings.facts)))

@@ -1,0 +1,128 @@
+"""Returned GPUs: what a virtual machine had is compared and tested before anybody gets it again.
+
+In: the GPU that is given back, and the facts of the next looks at the hardware. Out: which devices are held back. A GPU
+that has another identity or firmware than before stays held back in this boot, and is a problem. Where devices are
+tested before they are offered, it has to pass a new test.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Protocol
+
+from dra_driver.agent.listener import Listener
+from dra_driver.agent.passthrough.kept_gpus import KeptGpus, ReturningGpu
+from dra_driver.hardware.facts import Facts, GpuFacts, Problem
+from dra_driver.hardware.port import Hardware, Resettable
+from dra_driver.inventory.offering import Inventory
+from dra_driver.model.errors import DriverError, HardwareError, Retry
+from dra_driver.plugin.deadline import Deadline
+from dra_driver.plugin.ledger.recorded_steps import GpuReference
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
+
+CHANGED = "hardware.identity-changed"
+CALL_SECONDS = 5.0
+
+
+class Tests(Protocol):
+    """The tests that devices pass before they are offered."""
+
+    def retest(self, uuid: str) -> None:
+        """Test a GPU again, and hold it back until then."""
+
+
+class ReturnedGpus:
+    """The GPUs of one node that are being checked. Any thread may call any method."""
+
+    def __init__(self, kept: KeptGpus, hardware: Hardware, listener: Listener, tests: Tests | None) -> None:
+        self._kept, self._hardware, self._listener, self._tests = kept, hardware, listener, tests
+        self._changed = threading.Condition()
+        self._failed: dict[str, str] = {}
+
+    @property
+    def is_checking(self) -> bool:
+        """Return whether a GPU waits for its check."""
+        return bool(self._kept.returning)
+
+    def begin(self, gpu: GpuReference, *, needs_persistence: bool) -> None:
+        """Hold a GPU back from now on, and switch its persistence mode on again once it is back."""
+        known = self._kept.facts_of(gpu.pci_address)
+        vbios = (known.vbios_version if known else None) or ""
+        self._kept.begin_return(gpu.pci_address, ReturningGpu(gpu.uuid, vbios, needs_persistence))
+        self._listener.validation_changed()
+
+    def await_checked(self, address: str, deadline: Deadline) -> None:
+        """Wait until a GPU is not held back. Raises: HardwareError("hardware.not-checked", LATER)."""
+        end = time.monotonic() + deadline.remaining()
+        with self._changed:
+            while address in self._kept.returning and address not in self._failed:
+                if not self._changed.wait(end - time.monotonic()):
+                    break
+        if address in self._kept.returning:
+            why = self._failed.get(address) or "its driver has not reported it yet"
+            text = f"GPU {address} came back from a virtual machine and is not checked: {why}"
+            raise HardwareError("not-checked", text, retry=Retry.LATER)
+
+    def held_back(self, inventory: Inventory) -> frozenset[str] | None:
+        """Return the names of the devices of GPUs that are being checked."""
+        returning = self._kept.returning
+        every = inventory.offering.every() if returning else ()
+        return frozenset(device.name for device in every if device.gpu.pci_address in returning)
+
+    def checked(self, facts: Facts) -> Facts:
+        """Check the GPUs that are back, and return the facts with what is wrong with them."""
+        returning = self._kept.returning
+        if not returning:
+            return facts
+        problems = tuple(self._check(facts.gpus, returning.items()))
+        return replace(facts, problems=(*facts.problems, *problems))
+
+    def _check(self, gpus: Iterable[GpuFacts], returning: Iterable[tuple[str, ReturningGpu]]) -> Iterator[Problem]:
+        back = {one.pci_address: one for one in gpus if not one.is_lost and not _is_away(one)}
+        for address, before in returning:
+            gpu = back.get(address)
+            if gpu is None:
+                continue
+            if fault := _difference(gpu, before):
+                self._failed[address] = fault
+                yield Problem(CHANGED, address, f"held back after a virtual machine had it: {fault}")
+                continue
+            self._release(gpu, before)
+
+    def _release(self, gpu: GpuFacts, before: ReturningGpu) -> None:
+        if before.needs_persistence:
+            self._restore_persistence(gpu)
+        if self._tests is not None:
+            self._tests.retest(gpu.uuid)
+        self._failed.pop(gpu.pci_address, None)
+        with self._changed:
+            self._kept.end_return(gpu.pci_address)
+            self._changed.notify_all()
+        log.info("GPU checked after a virtual machine had it", extra=fields(device=gpu.pci_address))
+
+    def _restore_persistence(self, gpu: GpuFacts) -> None:
+        """Switch persistence mode on again; a GPU without it works, so that a failure is only logged."""
+        if not isinstance(self._hardware, Resettable):
+            return
+        try:
+            self._hardware.set_persistence(gpu, True, CALL_SECONDS)
+        except DriverError as error:
+            log.warning("persistence mode not restored", extra=fields(device=gpu.pci_address, err=str(error)))
+
+
+def _is_away(gpu: GpuFacts) -> bool:
+    return gpu.passthrough is not None and gpu.passthrough.is_away
+
+
+def _difference(gpu: GpuFacts, before: ReturningGpu) -> str:
+    if before.uuid and gpu.uuid != before.uuid:
+        return f"its UUID is {gpu.uuid}, and was {before.uuid}"
+    if before.vbios_version and gpu.vbios_version and gpu.vbios_version != before.vbios_version:
+        return f"its VBIOS is {gpu.vbios_version}, and was {before.vbios_version}"
+    return ""

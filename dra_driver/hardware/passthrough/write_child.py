@@ -1,0 +1,25 @@
+"""Write one file of sysfs: `python -I -S write_child.py PATH TEXT`.
+
+A process of its own, because the kernel may keep the writer for as long as a driver likes, and a thread that is kept
+can't be left behind. The exit status is the number of the error, 0 for none.
+"""
+
+import os
+import sys
+
+
+def main(path: str, text: str) -> int:
+    """Write, and return the number of the error."""
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(file, text.encode("ascii"))
+        finally:
+            os.close(file)
+    except OSError as error:
+        return error.errno or 255
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,67 @@
+"""Writing to sysfs: one write in a child process with a deadline.
+
+Unbinding waits in the kernel until every user has let go of the device, and nothing can interrupt it. The child waits
+in our place; one that is late is left behind and ends when the kernel lets it.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from dra_driver.hardware.passthrough import write_child
+from dra_driver.hardware.port import Roots
+
+
+class KernelWriter(Protocol):
+    """Writes files of sysfs."""
+
+    def write(self, path: Path, text: str, deadline_s: float) -> None:
+        """Write a text in one call. Raises: OSError as the kernel reports it, TimeoutError after the deadline."""
+
+
+@dataclass(frozen=True, slots=True)
+class BusAccess:
+    """Where the PCI bus of a node is seen, and what writes to it."""
+
+    roots: Roots
+    writer: KernelWriter
+
+
+@runtime_checkable
+class OwnBus(Protocol):
+    """Optional ability: hardware that has a PCI bus of its own, instead of this machine's."""
+
+    def bus_access(self) -> BusAccess:
+        """Return the bus."""
+
+
+class ChildWriter:
+    """Writes in a child process for each write."""
+
+    def write(self, path: Path, text: str, deadline_s: float) -> None:
+        """Write a text in one call. Raises: OSError as the kernel reports it, TimeoutError after the deadline."""
+        command = [sys.executable, "-I", "-S", str(Path(write_child.__file__)), str(path), text]
+        child = subprocess.Popen(
+            command, env={}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True, cwd="/"
+        )
+        try:
+            status = child.wait(max(0.0, deadline_s))
+        except subprocess.TimeoutExpired:
+            with suppress(ProcessLookupError):
+                child.send_signal(signal.SIGKILL)
+            _reap_when_over(child)
+            raise TimeoutError(f"writing {path} takes longer than {deadline_s:.0f} s") from None
+        if status:
+            raise OSError(status, f"writing {text!r} to {path} failed")
+
+
+def _reap_when_over(child: subprocess.Popen[bytes]) -> None:
+    """Take the child's end if it is there at once; one that the kernel keeps is reaped by a later Popen."""
+    with suppress(subprocess.TimeoutExpired):
+        child.wait(0.2)

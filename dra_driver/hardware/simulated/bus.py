@@ -1,0 +1,62 @@
+"""The PCI bus of simulated hardware: made when it is first asked for, kept for as long as the boot lasts.
+
+In: the GPUs of a profile. Out: a bus on which each has a function and an IOMMU group of its own, and which of them a
+VFIO driver has now.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from dra_driver.hardware.facts import Facts, GpuFacts, Problem
+from dra_driver.hardware.passthrough.drivers import GENERAL
+from dra_driver.hardware.passthrough.writing import BusAccess
+from dra_driver.hardware.port import Roots
+from dra_driver.hardware.simulated.kernel import SimulatedKernel
+
+_DRIVER = "nvidia"
+
+
+class SimulatedBus:
+    """The bus of one node below its state folder, or in a folder of this process alone."""
+
+    def __init__(self, state_dir: Path | None, boot_id: str, roots: Roots) -> None:
+        self._folder = (state_dir or Path(tempfile.mkdtemp(prefix="bus-"))) / "simulated-bus"
+        self._boot_id, self._roots = boot_id, roots
+        self._kernel: SimulatedKernel | None = SimulatedKernel(self._home) if self._home.is_dir() else None
+
+    def access(self, gpus: Iterable[GpuFacts]) -> BusAccess:
+        """Return the bus with these GPUs on it, which is made where it does not exist in this boot."""
+        if self._kernel is None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            kernel = SimulatedKernel(self._home)
+            kernel.add_driver(GENERAL)
+            for group, gpu in enumerate(gpus, 1):
+                kernel.add_function(gpu.pci_address, _DRIVER, group, pci_id=gpu.pci_id or 0x233010DE)
+            self._kernel = kernel
+        return BusAccess(self._kernel.roots(self._roots), self._kernel)
+
+    def away(self, addresses: Iterable[str]) -> frozenset[str]:
+        """Return which of these GPUs the vendor's driver does not have; none where there is no bus."""
+        kernel = self._kernel
+        return (
+            frozenset(one for one in addresses if kernel.driver_of(one) not in {_DRIVER, ""}) if kernel else frozenset()
+        )
+
+    def without_away(self, facts: Facts) -> Facts:
+        """Return the facts without the GPUs that another driver has, as a vendor's library reports them."""
+        away = self.away(gpu.pci_address for gpu in facts.gpus)
+        if not away:
+            return facts
+        text = f"GPU is bound to {GENERAL}, not to {_DRIVER}"
+        gone = [Problem("hardware.gpu-not-driven", one, text) for one in sorted(away)]
+        here = tuple(gpu for gpu in facts.gpus if gpu.pci_address not in away)
+        return replace(facts, gpus=here, problems=(*facts.problems, *gone))
+
+    @property
+    def _home(self) -> Path:
+        return self._folder / (self._boot_id or "boot")

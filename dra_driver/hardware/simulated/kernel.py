@@ -1,0 +1,140 @@
+"""A simulated kernel's side of the PCI bus: functions, drivers and IOMMU groups in a folder, and what a write does.
+
+In: functions to put on the bus, and writes to the files by which drivers are changed. Out: links that moved, as the
+kernel moves them before a write returns, or the error that it would report. Device nodes of VFIO are made and removed
+with the binding. Only this process writes there; a reboot makes the folder anew.
+Source: Linux, drivers/pci/pci-driver.c, drivers/base/bus.c (bind_store, unbind_store), drivers/vfio.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+
+from dra_driver.hardware.passthrough.drivers import is_vfio
+from dra_driver.hardware.port import Roots
+
+GPU_CLASS, AUDIO_CLASS, BRIDGE_CLASS = 0x030200, 0x040300, 0x060400
+_NULL = Path("/dev/null")
+_NO_OVERRIDE = "(null)"
+_CONFIG = bytes.fromhex("de103023")
+
+
+class SimulatedKernel:
+    """The bus below a folder. It is the `KernelWriter` of that bus."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._sys, self._dev = folder / "sys", folder / "dev"
+        for path in ("bus/pci/devices", "bus/pci/drivers", "kernel/iommu_groups", "module"):
+            (self._sys / path).mkdir(parents=True, exist_ok=True)
+        (self._dev / "vfio/devices").mkdir(parents=True, exist_ok=True)
+        self._make_node("vfio/vfio")
+
+    def roots(self, real: Roots) -> Roots:
+        """Return the roots of a node with this bus and otherwise those that are real."""
+        return Roots(str(self._sys), real.proc, str(self._dev), real.driver, real.driver_mount)
+
+    # -- what is on the bus
+
+    def add_driver(self, name: str) -> None:
+        """Load a driver."""
+        folder = self._sys / "bus/pci/drivers" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        for file in ("bind", "unbind"):
+            (folder / file).write_text("")
+
+    def add_function(
+        self, address: str, driver: str, group: int, *, pci_class: int = GPU_CLASS, pci_id: int = 0x233010DE
+    ) -> None:
+        """Put a function on the bus, with a driver that has it."""
+        home = self._sys / "devices/pci0000:00" / address
+        home.mkdir(parents=True, exist_ok=True)
+        texts = {
+            "vendor": f"0x{pci_id & 0xFFFF:04x}",
+            "device": f"0x{pci_id >> 16:04x}",
+            "class": f"0x{pci_class:06x}",
+            "driver_override": _NO_OVERRIDE,
+            "resource": "0x00000000a0000000 0x00000000a0ffffff 0x0000000000040200",
+            "numa_node": "-1",
+            "reset": "",
+        }
+        for name, text in texts.items():
+            (home / name).write_text(text + "\n")
+        (home / "config").write_bytes(_CONFIG)
+        members = self._sys / "kernel/iommu_groups" / str(group) / "devices"
+        members.mkdir(parents=True, exist_ok=True)
+        _link(self._device(address), home)
+        _link(home / "iommu_group", members.parent)
+        _link(members / address, home)
+        if driver:
+            self.add_driver(driver)
+            self._bound(address, driver)
+
+    def add_iommufd(self) -> None:
+        """Let the kernel have iommufd, so that functions bound from now on have a node of their own too."""
+        self._make_node("iommu")
+
+    def driver_of(self, address: str) -> str:
+        """Return the driver that has a function, "" for none."""
+        link = self._device(address) / "driver"
+        return link.readlink().name if link.is_symlink() else ""
+
+    # -- writes
+
+    def write(self, path: Path, text: str, deadline_s: float) -> None:
+        """Do what the kernel does for a write. Raises: OSError."""
+        del deadline_s
+        if path.name == "driver_override":
+            path.write_text((text.strip() or _NO_OVERRIDE) + "\n")
+        elif path.name == "bind":
+            self._bind(text, path.parent.name)
+        elif path.name == "unbind":
+            self._unbind(text, path.parent.name)
+        elif path.name != "reset":
+            raise OSError(errno.EINVAL, f"nothing is written to {path}")
+
+    def _bind(self, address: str, driver: str) -> None:
+        if not self._device(address).exists() or self.driver_of(address):
+            raise OSError(errno.ENODEV if not self.driver_of(address) else errno.EBUSY, address)
+        override = (self._device(address) / "driver_override").read_text().strip()
+        if override not in {_NO_OVERRIDE, driver} or (is_vfio(driver) and override != driver):
+            raise OSError(errno.ENODEV, address)  # a VFIO driver takes no function that was not given to it
+        self._bound(address, driver)
+
+    def _unbind(self, address: str, driver: str) -> None:
+        if self.driver_of(address) != driver:
+            raise OSError(errno.ENODEV, address)
+        home = self._device(address)
+        (home / "driver").unlink()
+        shutil.rmtree(home / "vfio-dev", ignore_errors=True)
+        group = (home / "iommu_group").resolve().name
+        (self._dev / "vfio/devices" / f"vfio{group}").unlink(missing_ok=True)
+        if not any(is_vfio(self.driver_of(one.name)) for one in (home / "iommu_group/devices").iterdir()):
+            (self._dev / "vfio" / group).unlink(missing_ok=True)
+
+    def _bound(self, address: str, driver: str) -> None:
+        home = self._device(address)
+        _link(home / "driver", self._sys / "bus/pci/drivers" / driver)
+        if not is_vfio(driver):
+            return
+        group = (home / "iommu_group").resolve().name
+        self._make_node(f"vfio/{group}")
+        if (self._dev / "iommu").exists():
+            (home / f"vfio-dev/vfio{group}").mkdir(parents=True, exist_ok=True)
+            self._make_node(f"vfio/devices/vfio{group}")
+
+    def _make_node(self, name: str) -> None:
+        path = self._dev / name
+        if not path.is_symlink():
+            path.symlink_to(_NULL)
+
+    def _device(self, address: str) -> Path:
+        return self._sys / "bus/pci/devices" / address
+
+
+def _link(path: Path, to: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.symlink_to(os.path.relpath(to, path.parent))

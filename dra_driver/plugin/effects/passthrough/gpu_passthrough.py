@@ -1,0 +1,179 @@
+"""GpuPassthrough: a GPU taken from its driver for a virtual machine, and given back to the driver that it had.
+
+In: steps of plans, and what the ledger recorded of them. Out: GPUs bound to a VFIO driver, and their device nodes. The
+ledger has every function's former driver before the first write, and each write before it begins; undoing needs nothing
+else and starts from what sysfs shows. Everything about one GPU happens under its lock. A reboot undoes it all.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from dra_driver.claims.passthrough_plan import PassthroughStep
+from dra_driver.hardware.facts import GpuFacts
+from dra_driver.hardware.passthrough.drivers import is_vfio, needed_driver
+from dra_driver.hardware.passthrough.functions import can_be_reset, has_virtual_functions, read_function
+from dra_driver.hardware.passthrough.group import read_passed_group
+from dra_driver.hardware.passthrough.nodes import function_node
+from dra_driver.hardware.passthrough.readiness import require_safe_iommu
+from dra_driver.hardware.passthrough.switching import Switching
+from dra_driver.hardware.port import Hardware, Resettable
+from dra_driver.model.edits import Edits
+from dra_driver.model.errors import DriverError, HardwareError
+from dra_driver.plugin.deadline import Deadline
+from dra_driver.plugin.effects.passthrough.gpu_users import GpuUsers
+from dra_driver.plugin.effects.passthrough.means import PassthroughMeans
+from dra_driver.plugin.ledger.recorded_steps import GpuReference, MovedFunction, RecordedPassthrough
+from dra_driver.plugin.locks import NodeLocks, gpu_lock
+from dra_driver.plugin.steps.performer import StepPerformer
+from dra_driver.plugin.steps.step_run import StepRun, Undoing
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
+
+_CALL_SECONDS = 10.0  # for a call of the vendor's library
+
+
+class GpuPassthrough(StepPerformer[PassthroughStep, RecordedPassthrough]):
+    """The GPUs of one node that virtual machines have."""
+
+    kind = PassthroughStep.kind
+
+    def __init__(
+        self,
+        hardware: Hardware,
+        means: PassthroughMeans,
+        locks: NodeLocks,
+        boot_id: str,
+    ) -> None:
+        self._hardware, self._access, self._locks, self._boot_id = hardware, means.access, locks, boot_id
+        self._library, self._returning = means.library, means.returning
+        self._users = GpuUsers(hardware, means.access)
+
+    def intent(self, step: PassthroughStep) -> RecordedPassthrough:
+        """Return the record of a GPU of which nothing was looked at yet."""
+        return RecordedPassthrough(step.device, GpuReference.of(step.gpu))
+
+    def look(self, step: PassthroughStep, deadline: Deadline) -> RecordedPassthrough:
+        """Return the intent with the driver that each function has now; refuse what can't be passed on.
+
+        Raises: HardwareError.
+        """
+        self._returning.await_checked(step.gpu.pci_address, deadline)
+        roots, address = self._access.roots, step.gpu.pci_address
+        require_safe_iommu(roots)
+        group = read_passed_group(roots, address)
+        wanted = step.gpu.passthrough.driver if step.gpu.passthrough else ""
+        driver = needed_driver(roots, address, wanted)
+        if has_virtual_functions(roots, address):
+            hint = "remove its virtual functions first, or name those for virtual machines"
+            raise HardwareError("has-virtual-functions", f"GPU {address} has virtual functions", hint=hint)
+        if not can_be_reset(roots, address):
+            text = f"GPU {address} can't be reset, so the next user would find what a virtual machine left in it"
+            raise HardwareError("no-reset", text)
+        functions = tuple(MovedFunction(one.address, one.driver) for one in group.functions)
+        return replace(self.intent(step), functions=functions, driver=driver, group=group.number, boot_id=self._boot_id)
+
+    def perform(self, step: PassthroughStep, recorded: RecordedPassthrough, run: StepRun) -> RecordedPassthrough:
+        """Bind the GPU, and the functions that go along with it, to the VFIO driver. Idempotent.
+
+        Raises: HardwareError, PrepareError("prepare.locked").
+        """
+        with self._hold(step.gpu.pci_address, run.deadline):
+            if recorded.boot_id != self._boot_id or not recorded.functions:
+                recorded = self.look(step, run.deadline)
+                run.note(recorded)
+            if not self._is_passed(recorded):
+                recorded = self._take(step.gpu, recorded, run)
+                log.info("GPU bound for a virtual machine", extra=fields(device=step.device, status=recorded.driver))
+            self._find_nodes(step, recorded, run)
+        return recorded
+
+    def find(self, step: PassthroughStep, recorded: RecordedPassthrough, run: StepRun) -> None:
+        """Find the device nodes for the claim's file. Raises: HardwareError("hardware.node-missing")."""
+        self._find_nodes(step, recorded, run)
+
+    def undo(self, recorded: RecordedPassthrough, undoing: Undoing) -> None:
+        """Reset the GPU, and give each function back to the driver that it had. Idempotent.
+
+        Every function is given back even if another can't be. Raises: HardwareError, PrepareError("prepare.locked").
+        """
+        if recorded.boot_id != self._boot_id or not recorded.functions:
+            return
+        address = recorded.functions[0].address
+        with self._hold(address, undoing.deadline):
+            if read_function(self._access.roots, address) is None:
+                log.warning("GPU gone while a virtual machine had it", extra=fields(device=recorded.device))
+                return
+            self._give_back(recorded, undoing.deadline)
+        log.info("GPU given back to its driver", extra=fields(device=recorded.device, claim_uid=undoing.uid))
+
+    # The methods below run under the GPU's lock
+
+    def _is_passed(self, recorded: RecordedPassthrough) -> bool:
+        found = (read_function(self._access.roots, one.address) for one in recorded.functions)
+        return all(one is not None and is_vfio(one.driver) for one in found)
+
+    def _take(self, gpu: GpuFacts, recorded: RecordedPassthrough, run: StepRun) -> RecordedPassthrough:
+        listed = self._users.listed(gpu)
+        recorded = self._end_persistence(gpu, recorded, run)
+        state = recorded
+
+        def before(address: str, write: str) -> None:
+            nonlocal state
+            state = state.with_begun(address, write)
+            run.note(state)
+
+        with self._library.released(run.deadline):
+            self._users.require_unused(gpu, listed)
+            switching = Switching(self._access, before=before, remaining=run.deadline.remaining)
+            for function in recorded.functions:
+                if not is_vfio(function.former):  # what an administrator bound at boot stays as it is
+                    switching.move(function.address, recorded.driver)
+        return state
+
+    def _end_persistence(self, gpu: GpuFacts, recorded: RecordedPassthrough, run: StepRun) -> RecordedPassthrough:
+        """Switch persistence mode off, which keeps the GPU open; it is recorded first, so that it comes back."""
+        if not isinstance(self._hardware, Resettable) or is_vfio(recorded.functions[0].former):
+            return recorded
+        seconds = min(_CALL_SECONDS, run.deadline.remaining())
+        if self._hardware.persistence(gpu, seconds):
+            recorded = replace(recorded, persistence=True)
+            run.note(recorded)
+            self._hardware.set_persistence(gpu, False, seconds)
+        return recorded
+
+    def _find_nodes(self, step: PassthroughStep, recorded: RecordedPassthrough, run: StepRun) -> None:
+        roots, address = self._access.roots, recorded.gpu.pci_address
+        node = function_node(roots, address, recorded.group, prefers_iommufd=step.prefers_iommufd)
+        run.passed[step.device] = Edits(device_nodes=(node,))
+
+    def _give_back(self, recorded: RecordedPassthrough, deadline: Deadline) -> None:
+        address = recorded.functions[0].address
+        switching = Switching(self._access, before=lambda *_: None, remaining=deadline.remaining)
+        now = read_function(self._access.roots, address)
+        if now is not None and is_vfio(now.driver):
+            self._users.require_left(address, recorded.group)
+            self._returning.begin(recorded.gpu, needs_persistence=recorded.persistence)
+            switching.reset(address)
+        fault: DriverError | None = None
+        for function in reversed(recorded.functions):
+            try:
+                self._move_back(switching, function)
+            except DriverError as error:
+                log.warning("function not given back", extra=fields(device=function.address, err=str(error)))
+                fault = fault or error
+        if fault is not None:
+            raise fault
+
+    def _move_back(self, switching: Switching, function: MovedFunction) -> None:
+        if read_function(self._access.roots, function.address) is not None:
+            switching.move(function.address, function.former)
+
+    @contextmanager
+    def _hold(self, address: str, deadline: Deadline) -> Iterator[None]:
+        with self._locks.hold([gpu_lock(address)], deadline):
+            yield

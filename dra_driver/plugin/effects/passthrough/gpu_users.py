@@ -1,0 +1,63 @@
+"""Who uses a GPU, so that it can't be taken from its driver, or from a virtual machine, yet.
+
+In: a GPU. Out: nothing, or an error that names every process, with its pod. Processes are found by the device nodes
+that they have open among all of the host's, and by what the vendor's library lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+from dra_driver.hardware.facts import GpuFacts
+from dra_driver.hardware.passthrough import users
+from dra_driver.hardware.passthrough.nodes import every_node_name
+from dra_driver.hardware.passthrough.writing import BusAccess
+from dra_driver.hardware.port import Hardware, ProcessLister, Resettable
+from dra_driver.model.errors import HardwareError, Retry
+from dra_driver.plugin.node_claims.host_processes import described
+
+NAMED_MOST = 8
+
+
+class GpuUsers:
+    """The users of one node's GPUs."""
+
+    def __init__(self, hardware: Hardware, access: BusAccess) -> None:
+        self._hardware, self._access = hardware, access
+
+    def listed(self, gpu: GpuFacts) -> frozenset[int]:
+        """Return the processes that the vendor's library lists on a GPU; none where it can't tell."""
+        if not isinstance(self._hardware, ProcessLister):
+            return frozenset()
+        try:
+            return frozenset(self._hardware.processes(gpu, None))
+        except HardwareError:
+            return frozenset()
+
+    def require_unused(self, gpu: GpuFacts, listed: Collection[int] = ()) -> None:
+        """Refuse a GPU that a process has open or is `listed` on. Raises: HardwareError("hardware.gpu-in-use")."""
+        roots = self._access.roots
+        found = {*listed, *users.processes_with(roots, users.node_names(roots, gpu.pci_address, gpu.nodes))}
+        if isinstance(self._hardware, Resettable):
+            found.update(self._hardware.open_by(gpu))
+        self._refuse(found, f"GPU {gpu.pci_address} can't leave its driver")
+
+    def require_left(self, address: str, group: int) -> None:
+        """Refuse a GPU that a virtual machine still has. Raises: HardwareError("hardware.gpu-in-use")."""
+        roots = self._access.roots
+        found = users.processes_with(roots, every_node_name(roots, address, group))
+        self._refuse(found, f"GPU {address} can't be taken back")
+
+    def _refuse(self, pids: Collection[int], text: str) -> None:
+        if not pids:
+            return
+        proc = Path(self._access.roots.proc)
+        named = described(sorted(pids)[:NAMED_MOST], proc)
+        more = f" and {len(pids) - NAMED_MOST} more" if len(pids) > NAMED_MOST else ""
+        raise HardwareError(
+            "gpu-in-use",
+            f"{text}: it is open in {', '.join(named)}{more}",
+            hint="end them or make them release the GPU (docs/kubevirt.md lists the usual ones)",
+            retry=Retry.LATER,
+        )

@@ -1,0 +1,92 @@
+"""A node whose kernel is simulated: one GPU with an audio function, faults by write, and the whole plugin on top."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from dra_driver.hardware.facts import PassthroughFacts
+from dra_driver.hardware.nvidia.facts import NvidiaGpu
+from dra_driver.hardware.passthrough.writing import BusAccess
+from dra_driver.hardware.port import Roots
+from dra_driver.hardware.simulated.kernel import AUDIO_CLASS, SimulatedKernel
+from dra_driver.inventory.device import Device
+from dra_driver.inventory.offering import Inventory, Offering
+from dra_driver.model.names import gpu_name, vfio_name
+from dra_driver.model.shares import DeviceType
+from dra_driver.plugin.effects.passthrough.means import PassthroughMeans
+from tests.support.plugin.parts import Rig
+
+GPU, AUDIO, OTHER = "0000:41:00.0", "0000:41:00.1", "0000:42:00.0"
+GROUP = 14
+WHOLE, PASSED = gpu_name(GPU), vfio_name(GPU)
+FACTS = NvidiaGpu(uuid="GPU-1", pci_address=GPU, minor=0, nodes=("nvidia0",), memory_bytes=80 << 30)
+
+
+def new_kernel(folder: Path) -> SimulatedKernel:
+    """A bus with a GPU and its audio function in one group, and another GPU in a group of its own."""
+    kernel = SimulatedKernel(folder)
+    kernel.add_driver("vfio-pci")
+    kernel.add_function(GPU, "nvidia", GROUP)
+    kernel.add_function(AUDIO, "snd_hda_intel", GROUP, pci_class=AUDIO_CLASS, pci_id=0x10F010DE)
+    kernel.add_function(OTHER, "nvidia", GROUP + 1)
+    return kernel
+
+
+class ScriptedKernel:
+    """The kernel of a folder; `before` is called with each write and may raise what the kernel would."""
+
+    def __init__(self, kernel: SimulatedKernel) -> None:
+        self.kernel = kernel
+        self.before: Callable[[str, str], None] = lambda _file, _text: None
+        self.writes: list[tuple[str, str]] = []
+
+    def write(self, path: Path, text: str, deadline_s: float) -> None:
+        self.writes.append((path.name, text))
+        self.before(path.name, text)
+        self.kernel.write(path, text, deadline_s)
+
+
+class PassingRig(Rig):
+    """A node with one GPU that virtual machines may have, on a simulated kernel."""
+
+    def __init__(self, root: Path) -> None:
+        self.kernel = ScriptedKernel(
+            SimulatedKernel(root / "bus") if (root / "bus").exists() else new_kernel(root / "bus")
+        )
+        (root / "proc").mkdir(exist_ok=True)
+        real = Roots(proc=str(root / "proc"))
+        self.roots = self.kernel.kernel.roots(real)
+        self.passthrough = PassthroughMeans(BusAccess(self.roots, self.kernel))
+        super().__init__(root)
+        facts = replace(FACTS, passthrough=PassthroughFacts())
+        whole = Device(WHOLE, DeviceType.GPU, {}, {}, facts, counter_set="x", counters={"gpu": 1})
+        passed = Device(PASSED, DeviceType.VFIO, {}, {}, facts, counter_set="x", counters={"gpu": 1})
+        self.inventory = Inventory(Offering((*self.inventory.offering.devices, whole, passed)))
+
+    def drivers(self) -> dict[str, str]:
+        return {one: self.kernel.kernel.driver_of(one) for one in (GPU, AUDIO, OTHER)}
+
+    def overrides(self) -> set[str]:
+        home = Path(self.roots.sys, "bus/pci/devices")
+        return {(home / one / "driver_override").read_text().strip() for one in (GPU, AUDIO, OTHER)}
+
+    def opens(self, pid: int, node: str, command: str = "qemu", pod: str = "") -> None:
+        """Let a process of the host have a device node open."""
+        path = Path(self.roots.dev, node)
+        if path.is_symlink() or not path.exists():  # a node of its own, for /dev/null is open in every process
+            path.unlink(missing_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("")
+        home = self.root / "proc" / str(pid)
+        (home / "fd").mkdir(parents=True, exist_ok=True)
+        (home / "comm").write_text(command + "\n")
+        (home / "cgroup").write_text(
+            f"0::/kubepods.slice/kubepods-pod{pod.replace('-', '_')}.slice/x\n" if pod else "0::/\n"
+        )
+        (home / "fd" / "3").symlink_to(path)
+
+
+BEFORE = {GPU: "nvidia", AUDIO: "snd_hda_intel", OTHER: "nvidia"}
+DURING = {GPU: "vfio-pci", AUDIO: "vfio-pci", OTHER: "nvidia"}

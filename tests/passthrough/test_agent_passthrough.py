@@ -1,0 +1,131 @@
+"""The agent with a file that names GPUs for virtual machines: what it offers, before, while and after one has one."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dra_driver.embedded.api.kinds import SLICES
+from dra_driver.embedded.kubelet.plugin_calls import ClaimRef
+from dra_driver.model.names import NVIDIA_DRIVER, pool_name
+from tests.support.agent_process import NODE, stage
+from tests.support.waiting import until
+
+GPU = "0000:1b:00.0"
+WHOLE, PASSED = "gpu-0000-1b-00-0", "gpu-0000-1b-00-0-vfio"
+FILE = f"version: passthrough/v1\ngpus:\n- devices: ['{GPU}']\n"
+
+
+@pytest.fixture(params=["1.35", "1.36"])
+def here(request):
+    with stage(request.param) as here:
+        yield here
+
+
+def start(here, text=FILE, *flags):
+    path = here.folder / "passthrough.yaml"
+    path.write_text(text)
+    return here.start("simulated:dgx-h100", f"--passthrough={path}", *flags)
+
+
+def published(here):
+    slices = [s["spec"] for s in here.api.items(SLICES) if s["spec"]["driver"] == NVIDIA_DRIVER]
+    return {d["name"]: d for s in slices for d in s.get("devices", ())}
+
+
+def of_gpu(here):
+    return {name for name in published(here) if name.startswith(WHOLE)}
+
+
+def claim(here, device, name="claim", config=()):
+    request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}
+    wire = here.api.create(
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {"devices": {"requests": [request]}},
+        }
+    )
+    result = {"request": "gpu", "driver": NVIDIA_DRIVER, "pool": pool_name(NODE, NVIDIA_DRIVER), "device": device}
+    wire["status"] = {"allocation": {"devices": {"results": [result], "config": list(config)}}}
+    here.api.request("PUT", f"/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/{name}/status", body=wire)
+    return ClaimRef("default", name, wire["metadata"]["uid"])
+
+
+def has_counters(here):
+    return any("sharedCounters" in s["spec"] for s in here.api.items(SLICES))
+
+
+def test_a_gpu_goes_to_a_virtual_machine_and_comes_back_and_nothing_else_of_it_is_offered_meanwhile(here):
+    start(here, FILE, "--device-metadata=on")
+    until(lambda: PASSED in published(here), timeout_s=20, what="the GPU for virtual machines")
+    passed = published(here)[PASSED]
+    assert passed["attributes"]["type"] == {"string": "vfio"}
+    assert passed["attributes"]["resource.kubernetes.io/pciBusID"] == {"string": GPU}
+    assert {"uuid", "deviceID", "vendorID", "productName", "iommuFDEnabled"} <= passed["attributes"].keys()
+    assert "addressableMemory" in passed["capacity"]
+    assert "memory" not in passed["capacity"]
+    if has_counters(here):  # both, and they exclude each other
+        assert published(here)[WHOLE]["consumesCounters"] == passed["consumesCounters"]
+        assert any("-mig-" in name for name in of_gpu(here))
+    else:
+        assert of_gpu(here) == {PASSED}
+    plugin = here.kubelet.wait_registered(NVIDIA_DRIVER)
+    ref = claim(here, PASSED)
+    ((device,),) = plugin.prepare([ref]).values()
+    assert device.cdi_ids
+    (file,) = here.kubelet.cdi_dir.glob("*.json")
+    document = json.loads(file.read_text())
+    (node,) = (n for d in document["devices"] for n in d["containerEdits"]["deviceNodes"])
+    assert node["path"].startswith("/dev/vfio/")
+    (metadata,) = (m for d in document["devices"] for m in d["containerEdits"]["mounts"])
+    assert metadata["containerPath"].startswith(
+        "/var/run/kubernetes.io/dra-device-attributes/resourceclaims/claim/gpu/"
+    )
+    first = json.JSONDecoder().raw_decode(Path(metadata["hostPath"]).read_text())[0]
+    (told,) = first["requests"][0]["devices"]
+    assert told["attributes"]["resource.kubernetes.io/pciBusID"] == {"string": GPU}
+    until(lambda: of_gpu(here) == {PASSED}, timeout_s=20, what="nothing else of the GPU")
+    assert plugin.unprepare([ref]) == {ref.uid: ""}
+    until(lambda: (of_gpu(here) != {PASSED}) or not has_counters(here), timeout_s=20, what="the GPU offered again")
+    until(lambda: PASSED in of_gpu(here), timeout_s=20, what="the GPU offered again")
+    assert "GPU checked after a virtual machine had it" in here.log()
+
+
+def test_an_agent_that_restarts_while_a_virtual_machine_has_the_gpu_offers_it_as_before(here):
+    agent = start(here)
+    until(lambda: PASSED in published(here), timeout_s=20, what="the GPU for virtual machines")
+    plugin = here.kubelet.wait_registered(NVIDIA_DRIVER)
+    ref = claim(here, PASSED)
+    plugin.prepare([ref])
+    until(lambda: of_gpu(here) == {PASSED}, timeout_s=20, what="nothing else of the GPU")
+    before = published(here)[PASSED]
+    here.end(agent)
+    start(here)
+    until(lambda: here.kubelet.wait_registered(NVIDIA_DRIVER) is not plugin, timeout_s=20, what="a new registration")
+    plugin = here.kubelet.wait_registered(NVIDIA_DRIVER)
+    until(lambda: "hardware scanned" in here.log(), timeout_s=20, what="a look at the hardware")
+    assert published(here)[PASSED] == before
+    assert plugin.unprepare([ref]) == {ref.uid: ""}
+    until(lambda: "GPU checked after a virtual machine had it" in here.log(), timeout_s=20, what="the check")
+
+
+def test_a_gpu_for_virtual_machines_alone_is_offered_to_no_container(here):
+    start(here, FILE + "  use: vm\n")
+    until(lambda: PASSED in published(here), timeout_s=20, what="the GPU for virtual machines")
+    assert of_gpu(here) == {PASSED}
+    assert "consumesCounters" not in published(here)[PASSED]
+
+
+def test_a_file_for_another_node_names_nothing_here(here):
+    start(here, FILE + "  nodes: ['other-*']\n")
+    until(lambda: WHOLE in published(here), timeout_s=20, what="the GPUs")
+    assert PASSED not in published(here)
+
+
+def test_a_file_with_mistakes_ends_the_agent_with_every_mistake(here):
+    agent = start(here, "version: passthrough/v1\ngpus:\n- devices: [gpu0, '0000:1b:00.0']\n  use: both\n  extra: 1\n")
+    assert agent.wait(30) == 3
+    said = here.log()
+    assert all(word in said for word in ("gpu0", "'both'", "extra", "3 mistakes"))
