@@ -62,6 +62,24 @@ class Measure(enum.StrEnum):
     FP16_RATIO = "fp16Ratio"
     PCIE_SENT_BYTES_PER_S = "pcieSentBytesPerSecond"
     PCIE_RECEIVED_BYTES_PER_S = "pcieReceivedBytesPerSecond"
+    # Read only where they are selected: each takes a call of its own.
+    MEMORY_TOTAL_BYTES = "memoryTotalBytes"
+    MEMORY_USED_RATIO = "memoryUsedRatio"
+    SM_CLOCK_MOST_MHZ = "smClockMostMHz"
+    MEMORY_CLOCK_MOST_MHZ = "memoryClockMostMHz"
+    FAN_PERCENT = "fanPercent"
+    PERFORMANCE_STATE = "performanceState"
+    CLOCK_REASONS = "clockReasons"
+    POWER_LIMIT_W = "powerLimitW"
+    POWER_LIMIT_LEAST_W = "powerLimitLeastW"
+    POWER_LIMIT_MOST_W = "powerLimitMostW"
+    POWER_LIMIT_ENFORCED_W = "powerLimitEnforcedW"
+    SLOWDOWN_TEMPERATURE_C = "slowdownTemperatureC"
+    SHUTDOWN_TEMPERATURE_C = "shutdownTemperatureC"
+    GPU_TEMPERATURE_MOST_C = "gpuTemperatureMostC"
+    MEMORY_TEMPERATURE_MOST_C = "memoryTemperatureMostC"
+    PCIE_GENERATION = "pcieGeneration"
+    PCIE_LANES = "pcieLanes"
 
 
 # What only the profiling counters show.
@@ -126,9 +144,11 @@ class MeterPlan:
         with_profiling: whether to read the profiling counters (GPM) too.
         notify: called by any thread after each round.
         shared_gpus: returns the GPUs of which the processes are wanted too, by PCI address.
+        selected: the quantities that are published; what takes a call of its own is read only if it is one of them.
     """
 
     beat_s: float
     with_profiling: bool
     notify: Callable[[], None]
     shared_gpus: Callable[[], frozenset[str]] = frozenset
+    selected: frozenset[str] = frozenset()

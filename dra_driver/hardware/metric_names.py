@@ -14,17 +14,19 @@ from dra_driver.telemetry.exposition import FamilyHead, SampleKind
 
 Pairs = tuple[tuple[str, str], ...]
 WHOLE_MIB = 1 / (1 << 20)  # a scale: bytes as MiB, rounded down
+# What is not measured in a round, but known of events: the code of the newest Xid, and counts of the last minutes.
+LAST_XID, RECENT_XIDS, RECENT_CLOCK_EVENTS = "lastXid", "recentXids", "recentClockEvents"
 
 
 @dataclass(frozen=True, slots=True)
 class MetricName:
-    """One published name. A quantity times `scale` is its value; without one it is the code of the newest Xid.
+    """One published name. A quantity times `scale` is its value; `quantity` may be one of the events' above.
 
     `labels` tell apart quantities that are published under one name; these stand next to each other in `MetricNames`.
     """
 
     head: FamilyHead
-    quantity: str | None
+    quantity: str
     scale: float = 1.0
     is_default: bool = True
     labels: Pairs = ()

@@ -3,6 +3,9 @@
 In: the ledger's spans, what was measured, the inventory. Out: totals by namespace, class, model and profile, and for
 each model the time of GPUs that no claim had. Allocated time is the length of the spans, to the moment: claims shorter
 than a beat count in full. Time in which no agent ran is allocated where a claim lasted, and otherwise not counted.
+
+What is shown is on the disk: a counter that fell when an agent was killed would be added once more as a whole, because
+Prometheus takes it for one that began anew.
 """
 
 from __future__ import annotations
@@ -50,12 +53,12 @@ class Billing:
     def begin(self, now: float) -> None:
         """Take up the totals that were saved, and claims that were prepared unseen. Raises: LedgerError."""
         self._spans.catch_up(now)
-        self._saved, self._pending, self._turned_at, self._saved_at = self._spans.totals(), {}, None, now
-        self._caught_up_at = now
+        self._saved, self._pending, self._turned_at = self._spans.totals(), {}, None
+        self._caught_up_at, self._saved_at = now, float("-inf")
 
     def turn(self, inventory: Inventory, readings: Iterable[HolderReading], now: float) -> tuple[Span, ...]:
         """Add up what happened since the last turn, and return the spans. Raises: LedgerError."""
-        if now - self._caught_up_at >= SAVE_SECONDS:
+        if not 0 <= now - self._caught_up_at < SAVE_SECONDS:  # also when the clock was set back
             self._spans.catch_up(now)
             self._caught_up_at = now
         spans = self._spans.every()
@@ -152,7 +155,7 @@ class Billing:
             numbers.append(span.number)
             for key, seconds in self._allocated(span, now):
                 more[key] = more.get(key, NONE).plus(UsageTotal(allocated=seconds))
-        if not numbers and not (more and (is_forced or now - self._saved_at >= SAVE_SECONDS)):
+        if not numbers and not (more and (is_forced or not 0 <= now - self._saved_at < SAVE_SECONDS)):
             return
         self._spans.add(more, numbers)
         for key, total in more.items():
@@ -161,8 +164,6 @@ class Billing:
 
     def _show(self, lasting: Iterable[Span], now: float) -> None:
         shown = dict(self._saved)
-        for key, total in self._pending.items():
-            shown[key] = shown.get(key, NONE).plus(total)
         for span in lasting:
             for key, seconds in self._allocated(span, now):
                 shown[key] = shown.get(key, NONE).plus(UsageTotal(allocated=seconds))

@@ -14,6 +14,8 @@ from dra_driver.hardware.metered import Measure, Reading
 from dra_driver.metering.attribution import uses_of
 from dra_driver.metering.holders import Holder, Subject
 
+_MOST_POWER_MW = 1e8  # no device draws 100 kW
+
 
 @dataclass(frozen=True, slots=True)
 class HolderReading:
@@ -59,6 +61,7 @@ def _of_only(holder: Holder, reading: Reading, last: Reading, seconds: float) ->
     busy = values.get(Measure.GRAPHICS_RATIO, None if percent is None else percent / 100)
     energy = None
     if Measure.ENERGY_MJ_TOTAL in values and Measure.ENERGY_MJ_TOTAL in last.values:
-        energy = max(0.0, values[Measure.ENERGY_MJ_TOTAL] - last.values[Measure.ENERGY_MJ_TOTAL])
+        used = values[Measure.ENERGY_MJ_TOTAL] - last.values[Measure.ENERGY_MJ_TOTAL]
+        energy = used if 0 <= used <= _MOST_POWER_MW * seconds else None  # the counter began anew
     memory = values.get(Measure.MEMORY_USED_BYTES)
     return HolderReading(holder, seconds, busy, values.get(Measure.SM_RATIO), memory, energy)

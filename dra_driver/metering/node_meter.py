@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from dra_driver.hardware.metered import MeterPlan, MeterReport
+from dra_driver.hardware.metered import Measure, MeterPlan, MeterReport
+from dra_driver.hardware.metric_names import RECENT_CLOCK_EVENTS
 from dra_driver.hardware.port import Metered
 from dra_driver.inventory.offering import CurrentInventory, Inventory
 from dra_driver.metering.billing import Billing
@@ -22,6 +23,8 @@ from dra_driver.metering.claim_tally import ClaimTallies
 from dra_driver.metering.holders import Holder, Subject, holders_of
 from dra_driver.metering.measured import Intervals
 from dra_driver.metering.own_series import Ages, claim_lines, xid_lines
+from dra_driver.metering.plausible import plausible
+from dra_driver.metering.recent import RecentEvents
 from dra_driver.metering.selection import Selection
 from dra_driver.metering.series import Scene, lines_of
 from dra_driver.metering.subjects import LabelStyle, gpus_of
@@ -79,11 +82,17 @@ class NodeMeter:
         self._billing = Billing(ledger.spans, settings.style.driver, settings.pool)
         self._tallies = ClaimTallies(settings.pool)
         self._is_billing = False
+        self._recent = RecentEvents()
         self._page: tuple[bytes, Ages | None] = (b"", None)
 
     def start(self) -> None:
         """Begin: this instance got the node's role."""
-        plan = MeterPlan(self._settings.beat_s, self._settings.with_profiling, self._loop.wake, lambda: self._shared)
+        selected = frozenset(name.quantity for name in self._settings.selection.names)
+        if RECENT_CLOCK_EVENTS in selected:
+            selected |= {Measure.CLOCK_REASONS}
+        plan = MeterPlan(
+            self._settings.beat_s, self._settings.with_profiling, self._loop.wake, lambda: self._shared, selected
+        )
         self._hardware.begin_metering(plan)
         self._is_billing = False
         self._loop.start()
@@ -117,12 +126,13 @@ class NodeMeter:
             if waits_s > 0:
                 return waits_s
             self._changed_at = None
-        report = self._hardware.meter_report()
+        report = plausible(self._hardware.meter_report())
         inventory = self._inventory.current
         self._read_claims()
         holders = holders_of(self._records, inventory, self._users)
         self._shared = frozenset(gpu for (gpu, _), found in holders.items() if len(found) > 1)
         self._bill(inventory, report, holders)
+        self._recent.turn(report, self._clock())
         scene = self._scene(inventory, report, holders)
         self._page = (self._text(scene), Ages(scene))
         return self._settings.beat_s
@@ -136,6 +146,7 @@ class NodeMeter:
             self._settings.style,
             self._settings.proc,
             self._settings.repeats_gpu,
+            self._recent,
         )
 
     def _text(self, scene: Scene) -> bytes:

@@ -17,9 +17,10 @@ from pathlib import Path
 
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts
 from dra_driver.hardware.metered import MeterReport, Reading
-from dra_driver.hardware.metric_names import MetricName
+from dra_driver.hardware.metric_names import LAST_XID, MetricName
 from dra_driver.metering.attribution import uses_of
 from dra_driver.metering.holders import Holder, Subject
+from dra_driver.metering.recent import RecentEvents
 from dra_driver.metering.subjects import LabelStyle, labels_of_holder, labels_of_subjects, partitions_of, text_of
 from dra_driver.telemetry.exposition import labels_text, sample_line
 
@@ -35,12 +36,14 @@ class Scene:
     style: LabelStyle
     proc: Path
     repeats_gpu: bool = False
+    recent: RecentEvents = field(default_factory=RecentEvents)
 
 
 @dataclass(slots=True)
 class SubjectSeries:
     """The series of one subject: its values, and those of each of its claims where it has several."""
 
+    subject: Subject
     labels: str
     values: dict[str, float]
     last_xid: int | None
@@ -52,7 +55,7 @@ def lines_of(names: Iterable[MetricName], scene: Scene) -> Iterator[str]:
     subjects = tuple(_subjects(scene))
     headed = None
     for name in names:
-        samples = [line for subject in subjects for line in _samples(name, subject)]
+        samples = [line for subject in subjects for line in _samples(name, subject, scene.recent)]
         if samples:
             if headed != name.head:
                 yield from name.head.lines()
@@ -60,11 +63,11 @@ def lines_of(names: Iterable[MetricName], scene: Scene) -> Iterator[str]:
             yield from samples
 
 
-def _samples(name: MetricName, subject: SubjectSeries) -> Iterator[str]:
-    if name.quantity is None:
-        if subject.last_xid is not None:
-            yield sample_line(name.head.name, subject.labels, float(subject.last_xid))
-        return
+def _samples(name: MetricName, subject: SubjectSeries, recent: RecentEvents) -> Iterator[str]:
+    if name.quantity == LAST_XID and subject.last_xid is not None:
+        yield sample_line(name.head.name, subject.labels, float(subject.last_xid))
+    for pairs, count in recent.counts(name.quantity, subject.subject):
+        yield sample_line(name.head.name, f"{subject.labels},{labels_text(pairs)}", float(count))
     if name.quantity not in subject.values:
         return
     parts = [(labels, values[name.quantity]) for labels, values in subject.parts if name.quantity in values]
@@ -114,7 +117,7 @@ def _of_subject(
     own = {holder: labels_of_holder(holder, partition, scene.style) for holder in holders}
     only = own[holders[0]] if len(holders) == 1 else ()
     last = scene.report.last_xids.get(subject, 0 if reading.gi_id is None else None)
-    made = SubjectSeries(text_of(head, only), values, last)
+    made = SubjectSeries(subject, text_of(head, only), values, last)
     if len(holders) > 1 and reading.processes is not None:
         uses = uses_of(holders, reading.processes, scene.proc)
         made.parts = [(text_of(head, own[holder]), use.values) for holder, use in uses.items()]

@@ -1,4 +1,4 @@
-"""A real Prometheus on a free port, over a folder of blocks; it scrapes nothing."""
+"""A real Prometheus on a free port, over a folder of blocks; it scrapes what its configuration says."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ import time
 import urllib.parse
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 
 class PrometheusServer:
-    """A Prometheus over the blocks in `folder`/data."""
+    """A Prometheus over the blocks in `folder`/data; without a configuration it scrapes nothing."""
 
-    def __init__(self, program: Path, folder: Path) -> None:
+    def __init__(self, program: Path, folder: Path, configuration: str = "global: {}\n") -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.url = f"http://127.0.0.1:{free.getsockname()[1]}"
-        (folder / "prometheus.yml").write_text("global: {}\n")
+        (folder / "prometheus.yml").write_text(configuration)
         self.process = subprocess.Popen(
             [program, f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
              "--storage.tsdb.retention.time=100y", f"--web.listen-address={self.url.removeprefix('http://')}"],
@@ -33,10 +34,17 @@ class PrometheusServer:
                 time.sleep(0.2)
         raise AssertionError((folder / "log").read_text())
 
-    def ask(self, expression: str, at: int) -> list[dict]:
-        query = urllib.parse.urlencode({"query": expression, "time": at})
-        with urllib.request.urlopen(f"{self.url}/api/v1/query?{query}", timeout=60) as answer:
-            return json.load(answer)["data"]["result"]
+    def ask(self, expression: str, at: float) -> list[dict]:
+        return self._get(f"query?{urllib.parse.urlencode({'query': expression, 'time': at})}")["result"]
+
+    def label_values(self, selector: str, label: str) -> list[str]:
+        """Return the values of a label on the series of a selector; "" is every series."""
+        query = f"?{urllib.parse.urlencode({'match[]': selector})}" if selector else ""
+        return self._get(f"label/{label}/values{query}")
+
+    def _get(self, path: str) -> Any:
+        with urllib.request.urlopen(f"{self.url}/api/v1/{path}", timeout=60) as answer:
+            return json.load(answer)["data"]
 
     def stop(self) -> None:
         self.process.terminate()

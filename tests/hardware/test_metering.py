@@ -31,8 +31,8 @@ class Metering:
         self.shared = frozenset()
         self.hardware = machine.hardware(call_timeout_s=1.0)
 
-    def begin(self, *, with_profiling=True, beat_s=0.2):
-        plan = MeterPlan(beat_s, with_profiling, self.rounds.release, lambda: self.shared)
+    def begin(self, *, with_profiling=True, beat_s=0.2, selected=frozenset()):
+        plan = MeterPlan(beat_s, with_profiling, self.rounds.release, lambda: self.shared, selected)
         self.hardware.begin_metering(plan)
         self.hardware.discover()
 
@@ -72,10 +72,36 @@ def test_a_round_reads_what_the_hardware_reports_and_leaves_out_what_it_does_not
         Measure.PCIE_SENT_BYTES_PER_S: 2 << 20,
     }  # fmt: skip
     assert {key: found.get(key) for key in expected} == pytest.approx(expected)
-    assert set(found) - set(expected) == {Measure.MEMORY_FREE_BYTES}
-    assert set(metering.values(two)) == {
-        Measure.TEMPERATURE_C, Measure.MEMORY_FREE_BYTES, Measure.MEMORY_USED_BYTES, Measure.MEMORY_RESERVED_BYTES,
+    of_memory = {Measure.MEMORY_TOTAL_BYTES, Measure.MEMORY_FREE_BYTES, Measure.MEMORY_USED_RATIO}
+    assert set(found) - set(expected) == of_memory
+    more = {Measure.TEMPERATURE_C, Measure.MEMORY_USED_BYTES, Measure.MEMORY_RESERVED_BYTES}
+    assert set(metering.values(two)) == of_memory | more
+
+
+def test_what_takes_a_call_of_its_own_is_read_only_where_it_is_selected(metering):
+    one, two = metering.gpus
+    one.measure(
+        fan_speed=35, pstate=2, power_limit_mw=650_000, power_enforced_mw=600_000, power_limits_mw="200000 700000",
+        slowdown_temperature=89, sm_clock_max_mhz=1980, clock_reasons=4, pcie_link="5 16",
+    )  # fmt: skip
+    two.measure(temperature=33)
+    metering.machine.write()
+    expected = {
+        Measure.FAN_PERCENT: 35, Measure.PERFORMANCE_STATE: 2, Measure.POWER_LIMIT_W: 650,
+        Measure.POWER_LIMIT_LEAST_W: 200, Measure.POWER_LIMIT_MOST_W: 700, Measure.POWER_LIMIT_ENFORCED_W: 600,
+        Measure.SLOWDOWN_TEMPERATURE_C: 89, Measure.SM_CLOCK_MOST_MHZ: 1980,
+        Measure.CLOCK_REASONS: 4, Measure.PCIE_GENERATION: 5, Measure.PCIE_LANES: 16,
     }  # fmt: skip
+    metering.begin()
+    metering.await_rounds(2)
+    assert not set(metering.values(one)) & set(expected)
+    assert not metering.machine.calls("nvmlDeviceGetFanSpeed")
+    metering.hardware.end_metering()
+    metering.begin(selected=frozenset(expected) | {Measure.GPU_TEMPERATURE_MOST_C, "unheardOf"})
+    metering.await_rounds(2)
+    assert {key: metering.values(one).get(key) for key in expected} == pytest.approx(expected)
+    assert Measure.GPU_TEMPERATURE_MOST_C not in metering.values(one)
+    assert Measure.FAN_PERCENT not in metering.values(two)
 
 
 def test_without_profiling_the_counters_are_not_touched(metering):

@@ -105,6 +105,38 @@ def test_totals_survive_an_agent_that_is_killed_and_a_claim_that_lasts_meanwhile
     assert node.total("dra_allocated_seconds_total") == 250
 
 
+def test_no_total_falls_when_an_agent_is_killed(node):
+    """Prometheus takes a counter that fell for one that began anew, and would add all of it once more."""
+    record = node.prepare(NAMES[0])
+    busy = HolderReading(replace(holder(record.name), uid=record.uid), 10.0, 0.25, None, None, None)
+    names = [f"dra_{kind}_seconds_total" for kind in ("allocated", "busy", "measured", "unclaimed")]
+    before = dict.fromkeys(names, 0.0)
+    for _ in range(30):
+        for _ in range(4):
+            node.turn(busy, seconds=10)
+        shown = {name: node.total(name) for name in names}
+        assert all(shown[name] >= before[name] for name in names), (before, shown)
+        before = shown
+        node.kill()
+        node.start()
+        shown = {name: node.total(name) for name in names}
+        assert all(shown[name] >= before[name] for name in names), (before, shown)
+        before = shown
+    assert all(before.values())
+
+
+def test_a_clock_that_is_set_back_by_a_day_does_not_keep_hours_from_being_saved(node):
+    node.turn(seconds=100)
+    node.now -= 86400
+    node.turn(seconds=10)
+    for _ in range(20):
+        node.turn(seconds=10)
+    before = node.total("dra_unclaimed_seconds_total")
+    node.kill()
+    node.start()
+    assert node.total("dra_unclaimed_seconds_total") >= before >= 8 * 150
+
+
 def test_an_idle_fleet_counts_every_gpu_as_unclaimed(node):
     for _ in range(36):
         node.turn(seconds=100)
@@ -118,6 +150,7 @@ def test_busy_time_is_counted_where_it_is_measured_and_is_missing_where_it_is_no
     assert node.shown("dra_busy_seconds_total") == {}
     busy = HolderReading(replace(holder(record.name), uid=record.uid), 10.0, 0.25, 0.4, 7e9, 5000.0)
     node.turn(busy, seconds=10)
+    node.turn(seconds=60)  # what is shown is saved, once a minute
     assert (node.total("dra_busy_seconds_total"), node.total("dra_measured_seconds_total")) == (2.5, 10)
     assert node.total("dra_claim_busy_seconds_total") == 2.5
     assert node.total("dra_claim_memory_used_max_bytes") == 7e9

@@ -15,7 +15,7 @@ DCGM_FI_PROF_SM_OCCUPANCY, gauge, "Warps, resident"
 DCGM_FI_DRIVER_VERSION, label, Driver Version
 DCGM_FI_DEV_SERIAL, label, Serial
 DCGM_FI_DEV_UNHEARD_OF, gauge, Nobody knows
-DCGM_EXP_XID_ERRORS_COUNT, gauge, Window
+DCGM_EXP_GPU_HEALTH_STATUS, gauge, Health
 ,,
 """
 
@@ -30,7 +30,7 @@ def test_a_counters_file_selects_names_types_meanings_and_labels(tmp_path):
         ("DCGM_FI_PROF_SM_OCCUPANCY", "gauge", "Warps, resident"),
     ]
     assert found.labels == ("DCGM_FI_DRIVER_VERSION", "DCGM_FI_DEV_SERIAL")
-    assert found.unknown == ("DCGM_FI_DEV_UNHEARD_OF", "DCGM_EXP_XID_ERRORS_COUNT")
+    assert found.unknown == ("DCGM_FI_DEV_UNHEARD_OF", "DCGM_EXP_GPU_HEALTH_STATUS")
 
 
 @pytest.mark.parametrize("line", ["DCGM_FI_DEV_GPU_TEMP", "a, b, c", "DCGM_FI_DEV_GPU_TEMP, gauge", "x" * 5000])

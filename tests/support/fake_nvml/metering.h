@@ -5,6 +5,7 @@
  *     util GPU MEMORY (percent; NOT_SUPPORTED in MIG mode, as on the real ones) | util_encoder P | util_decoder P
  *     memory_used[_giN] BYTES | memory_reserved[_giN] BYTES
  *     process_util_PID PERCENT
+ *     fan_speed PERCENT | pstate NUMBER | power_limit_mw MILLIWATTS | power_enforced_mw MILLIWATTS
  *     gpm 1 (has profiling counters) | gpm_ID[_giN] VALUE (NVML_GPM_METRIC_*, what comparing two samples shows)
  */
 #define MAX_SAMPLES 512
@@ -39,6 +40,10 @@ API nvmlDeviceGetTemperatureV(void *device, Temperature *out) {
     return leave(SUCCESS);
 }
 NUMBER(nvmlDeviceGetPowerUsage, "power_mw")
+NUMBER(nvmlDeviceGetFanSpeed, "fan_speed")
+NUMBER(nvmlDeviceGetPerformanceState, "pstate")
+NUMBER(nvmlDeviceGetPowerManagementLimit, "power_limit_mw")
+NUMBER(nvmlDeviceGetEnforcedPowerLimit, "power_enforced_mw")
 API nvmlDeviceGetUtilizationRates(void *device, Utilization *out) {
     BEGIN(ON_GPU);
     if (is_mig_on(gpu)) return leave(NOT_SUPPORTED);

@@ -48,16 +48,20 @@ class MeterNvml(HealthNvml):
         function = f"nvmlDeviceGet{'Decoder' if is_decoder else 'Encoder'}Utilization"
         return self._optional(lambda: int(self._call(function, gpu)[0]))
 
-    def memory(self, device: Handle) -> tuple[int, int, int | None] | None:
-        """Return the bytes of memory that are free, used and reserved of a GPU or a MIG device.
+    def memory(self, device: Handle) -> tuple[int, int, int, int | None] | None:
+        """Return the bytes of memory of a GPU or a MIG device: all of it, what is free, used and reserved.
 
         The older form of the call counts what is reserved as used, and then it is None.
         """
         info = self._optional(lambda: self._call("nvmlDeviceGetMemoryInfo", device, self._api.nvmlMemory_v2))
         if info is not None:
-            return int(info.free), int(info.used), int(info.reserved)
+            return int(info.total), int(info.free), int(info.used), int(info.reserved)
         info = self._optional(lambda: self._call("nvmlDeviceGetMemoryInfo", device))
-        return None if info is None else (int(info.free), int(info.used), None)
+        return None if info is None else (int(info.total), int(info.free), int(info.used), None)
+
+    def answer(self, function: str, device: Handle, *arguments: int) -> Any:
+        """Return what a function answers of a device, None where it fails. Raises: NvmlFault when the GPU is lost."""
+        return self._optional(lambda: self._call(function, device, *arguments))
 
     def process_uses(self, device: Handle) -> tuple[ProcessUse, ...] | None:
         """Return what each process uses of the memory of a GPU or a MIG device; None where that is not listed."""

@@ -9,16 +9,22 @@ from __future__ import annotations
 
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts
 from dra_driver.hardware.metered import Measure
-from dra_driver.hardware.metric_names import WHOLE_MIB, MetricName, MetricNames, Pairs
+from dra_driver.hardware.metric_names import (
+    LAST_XID,
+    RECENT_CLOCK_EVENTS,
+    RECENT_XIDS,
+    WHOLE_MIB,
+    MetricName,
+    MetricNames,
+    Pairs,
+)
 from dra_driver.hardware.nvidia.facts import NvidiaGpu
 from dra_driver.telemetry.exposition import FamilyHead, SampleKind
 
 DRIVER_VERSION = "DCGM_FI_DRIVER_VERSION"
 
 
-def _gauge(
-    name: str, meaning: str, quantity: Measure | None, *, scale: float = 1.0, is_default: bool = True
-) -> MetricName:
+def _gauge(name: str, meaning: str, quantity: str, *, scale: float = 1.0, is_default: bool = True) -> MetricName:
     return MetricName(FamilyHead(f"DCGM_FI_{name}", SampleKind.GAUGE, meaning), quantity, scale, is_default)
 
 
@@ -28,6 +34,30 @@ def _counter(name: str, meaning: str, quantity: Measure, *, is_default: bool = T
 
 _Q = Measure
 _MET = "Time that clocks were held down, in ns: "
+_CALLED = (  # each takes a call of its own
+    ("DEV_FB_TOTAL", "Memory of the GPU (in MiB).", _Q.MEMORY_TOTAL_BYTES),
+    (
+        "DEV_FB_USED_PERCENT",
+        "Share of the memory that is used, without what is reserved (0 to 1).",
+        _Q.MEMORY_USED_RATIO,
+    ),
+    ("DEV_MAX_SM_CLOCK", "Highest clock of the multiprocessors (in MHz).", _Q.SM_CLOCK_MOST_MHZ),
+    ("DEV_MAX_MEM_CLOCK", "Highest clock of the memory (in MHz).", _Q.MEMORY_CLOCK_MOST_MHZ),
+    ("DEV_FAN_SPEED", "Speed of the fan (in %).", _Q.FAN_PERCENT),
+    ("DEV_PSTATE", "Performance state, 0 (highest) to 15.", _Q.PERFORMANCE_STATE),
+    ("DEV_CLOCKS_EVENT_REASONS", "Why the clocks are held down, as a bit set.", _Q.CLOCK_REASONS),
+    ("DEV_CLOCK_THROTTLE_REASONS", "The same under its older name.", _Q.CLOCK_REASONS),
+    ("DEV_POWER_MGMT_LIMIT", "Limit of power that is set (in W).", _Q.POWER_LIMIT_W),
+    ("DEV_POWER_MGMT_LIMIT_MIN", "Lowest limit of power that can be set (in W).", _Q.POWER_LIMIT_LEAST_W),
+    ("DEV_POWER_MGMT_LIMIT_MAX", "Highest limit of power that can be set (in W).", _Q.POWER_LIMIT_MOST_W),
+    ("DEV_ENFORCED_POWER_LIMIT", "Limit of power that holds, with all limiters (in W).", _Q.POWER_LIMIT_ENFORCED_W),
+    ("DEV_SLOWDOWN_TEMP", "Temperature at which the GPU slows down (in C).", _Q.SLOWDOWN_TEMPERATURE_C),
+    ("DEV_SHUTDOWN_TEMP", "Temperature at which the GPU shuts down (in C).", _Q.SHUTDOWN_TEMPERATURE_C),
+    ("DEV_GPU_MAX_OP_TEMP", "Highest temperature at which the GPU works (in C).", _Q.GPU_TEMPERATURE_MOST_C),
+    ("DEV_MEM_MAX_OP_TEMP", "Highest temperature at which the memory works (in C).", _Q.MEMORY_TEMPERATURE_MOST_C),
+    ("DEV_PCIE_LINK_GEN", "Generation of the PCIe link as it runs.", _Q.PCIE_GENERATION),
+    ("DEV_PCIE_LINK_WIDTH", "Lanes of the PCIe link as it runs.", _Q.PCIE_LANES),
+)
 NAMES: tuple[MetricName, ...] = (
     _gauge("DEV_SM_CLOCK", "Clock of the multiprocessors (in MHz).", _Q.SM_CLOCK_MHZ),
     _gauge("DEV_MEM_CLOCK", "Clock of the memory (in MHz).", _Q.MEMORY_CLOCK_MHZ),
@@ -42,7 +72,7 @@ NAMES: tuple[MetricName, ...] = (
     ),
     _gauge("DEV_ENC_UTIL", "Use of the encoders (in %).", _Q.ENCODER_PERCENT),
     _gauge("DEV_DEC_UTIL", "Use of the decoders (in %).", _Q.DECODER_PERCENT),
-    _gauge("DEV_XID_ERRORS", "Code of the newest Xid error; 0 before the first.", None),
+    _gauge("DEV_XID_ERRORS", "Code of the newest Xid error; 0 before the first.", LAST_XID),
     _gauge("DEV_FB_FREE", "Memory that is free (in MiB).", _Q.MEMORY_FREE_BYTES, scale=WHOLE_MIB),
     _gauge("DEV_FB_USED", "Memory that is used (in MiB).", _Q.MEMORY_USED_BYTES, scale=WHOLE_MIB),
     _gauge(
@@ -130,6 +160,24 @@ NAMES: tuple[MetricName, ...] = (
     _counter("DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL", "NVLink retries.", _Q.NVLINK_REPLAYS_TOTAL, is_default=False),
     _counter(
         "DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL", "NVLink recoveries.", _Q.NVLINK_RECOVERIES_TOTAL, is_default=False
+    ),
+    *(
+        _gauge(name, meaning, quantity, scale=WHOLE_MIB if name == "DEV_FB_TOTAL" else 1.0, is_default=False)
+        for name, meaning, quantity in _CALLED
+    ),
+    MetricName(
+        FamilyHead("DCGM_EXP_XID_ERRORS_COUNT", SampleKind.GAUGE, "Xid errors of the last five minutes, by code."),
+        RECENT_XIDS,
+        is_default=False,
+    ),
+    MetricName(
+        FamilyHead(
+            "DCGM_EXP_CLOCK_EVENTS_COUNT",
+            SampleKind.GAUGE,
+            "Readings of the last five minutes in which the clocks were held down, by reason.",
+        ),
+        RECENT_CLOCK_EVENTS,
+        is_default=False,
     ),
 )
 

@@ -99,6 +99,7 @@ class MeterRounds:
                     gpu.handle,
                     gpu.address,
                     profiling=profiling,
+                    plan=self.meter.plan,
                     with_processes=with_processes,
                     since_us=since_us,
                     clock=self.meter.clock,

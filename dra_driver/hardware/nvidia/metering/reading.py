@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from dra_driver.hardware.metered import Measure, ProcessUse, Reading
+from dra_driver.hardware.metered import Measure, MeterPlan, ProcessUse, Reading
 from dra_driver.hardware.nvidia.metering.calls import MeterNvml
 from dra_driver.hardware.nvidia.metering.profiling import Profiling
+from dra_driver.hardware.nvidia.metering.selected import read_selected
 from dra_driver.hardware.nvidia.mig import mig_devices
 from dra_driver.hardware.nvidia.nvml_mig import Handle, NvmlFault
 
@@ -51,12 +52,14 @@ def read_gpu(
     address: str,
     *,
     profiling: Profiling | None,
+    plan: MeterPlan,
     with_processes: bool,
     since_us: int,
     clock: Callable[[], float],
 ) -> Iterator[Reading]:
     """Yield the reading of a GPU, and those of its GPU instances. Raises: NvmlFault when the GPU is lost."""
     values = {**_batch(nvml, gpu), **_single(nvml, gpu), **_memory(nvml, gpu)}
+    values |= read_selected(nvml, gpu, plan.selected)
     if profiling is not None:
         values |= profiling.read(gpu, address, None)
     is_divided = _is_divided(nvml, gpu)
@@ -105,8 +108,14 @@ def _memory(nvml: MeterNvml, device: Handle) -> dict[str, float]:
     memory = nvml.memory(device)
     if memory is None:
         return {}
-    free, used, reserved = memory
-    values: dict[str, float] = {Measure.MEMORY_FREE_BYTES: float(free), Measure.MEMORY_USED_BYTES: float(used)}
+    total, free, used, reserved = memory
+    values: dict[str, float] = {
+        Measure.MEMORY_TOTAL_BYTES: float(total),
+        Measure.MEMORY_FREE_BYTES: float(free),
+        Measure.MEMORY_USED_BYTES: float(used),
+    }
+    if total > (reserved or 0):
+        values[Measure.MEMORY_USED_RATIO] = used / (total - (reserved or 0))
     return values if reserved is None else {**values, Measure.MEMORY_RESERVED_BYTES: float(reserved)}
 
 

@@ -1,0 +1,47 @@
+"""Plausible: what a reading may say. A value that can't be true is left out, so that it spoils no total.
+
+In: a reading, of any vendor. Out: the same without values that are no numbers, negative where nothing can be, or beyond
+what any device has: libraries answer with the largest number for what they don't know, and counters of use may exceed
+their whole by a rounding. Bounds follow from the unit, which each quantity's name ends with.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+
+from dra_driver.hardware.metered import MeterReport, Reading
+
+_ROUNDING = 1.05  # how far a share of a whole may exceed it; beyond, it is no such share
+_WHOLES = {"Percent": 100.0, "Ratio": 1.0}
+_MOST = {"MHz": 1e5, "W": 1e5, "C": 300.0, "Bytes": float(1 << 60)}
+_LEAST = {"C": -100.0}
+_MOST_OF_ALL = float(1 << 63)
+
+
+def plausible(report: MeterReport) -> MeterReport:
+    """Return a report without values that can't be true."""
+    return replace(report, readings=tuple(_plausible(one) for one in report.readings))
+
+
+def _plausible(reading: Reading) -> Reading:
+    values = {}
+    for quantity, value in reading.values.items():
+        kept = _kept(quantity, value)
+        if kept is not None:
+            values[quantity] = kept
+    return replace(reading, values=values)
+
+
+def _kept(quantity: str, value: float) -> float | None:
+    whole = _of_unit(quantity, _WHOLES.items())
+    if whole is not None:
+        return min(value, whole) if 0 <= value <= whole * _ROUNDING else None  # not a number is not between
+    least = _of_unit(quantity, _LEAST.items()) or 0.0
+    most = _of_unit(quantity, _MOST.items()) or _MOST_OF_ALL
+    return value if math.isfinite(value) and least <= value < most else None
+
+
+def _of_unit(quantity: str, bounds: Iterable[tuple[str, float]]) -> float | None:
+    return next((bound for unit, bound in bounds if quantity.endswith(unit)), None)
