@@ -3,8 +3,8 @@
     python deploy/manifests/generate.py [--check] [--helm PATH]
 
 In: the chart. Out: rbac.yaml, admission-policy.yaml and driver.yaml (everything that is on by default) in this folder,
-options below options/ (webhook.yaml, config-policy.yaml, mps-tenants.yaml, claim-status.yaml, node-features.yaml), and
-../rules/prometheus-rule.yaml.
+options below options/ (webhook.yaml, config-policy.yaml, mps-tenants.yaml, claim-status.yaml, node-features.yaml,
+console.yaml), and ../rules/prometheus-rule.yaml.
 `--check` writes nothing and exits with 1 if a file differs from what the chart renders.
 """
 
@@ -26,6 +26,7 @@ SWITCHES = {
     "tenants": "mps.tenants=namespace",
     "claim-status": "claimStatus=true",
     "node-features": "nodeLabels=object",
+    "console": "console.enabled=true",
 }
 # The order in which they have to be applied.
 FILES = {
@@ -40,6 +41,7 @@ FILES = {
     "options/mps-tenants.yaml": ("tenants",),
     "options/claim-status.yaml": ("claim-status",),
     "options/node-features.yaml": ("node-features",),
+    "options/console.yaml": ("console",),
     "../rules/prometheus-rule.yaml": ("rules",),
 }
 

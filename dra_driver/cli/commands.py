@@ -40,6 +40,9 @@ COMMANDS: dict[str, CommandEntry] = {
     "agent": CommandEntry("", "The node daemon: publishes GPUs and prepares claims (see agent --help).", _RUN),
     "mps": CommandEntry("", "The MPS supervisor: keeps control daemons of shared GPUs (see mps --help).", _RUN),
     "webhook": CommandEntry("webhook", "The admission webhook: refuses invalid configs, warns of selectors.", _RUN),
+    "console-server": CommandEntry(
+        "console_server", "The console in a cluster: each viewer sees what they may read.", _RUN
+    ),
     "completion": CommandEntry("completion.command", "Print the completion script for bash, zsh or fish.", _RUN),
     "in-use": CommandEntry("fleet.in_use", "Claims that hold devices of this driver.", _UNLISTED),
     "pod-security": CommandEntry("pod_security", "Set the namespace's Pod Security label.", _UNLISTED),

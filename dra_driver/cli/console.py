@@ -48,7 +48,7 @@ def command(port: int, opens: bool, **given: Any) -> None:
 
     The address that is printed works once, in one browser. The pages are served on 127.0.0.1 alone.
     """  # noqa: D301
-    _need_server()
+    need_server()
     from functools import partial
 
     from dra_driver.web.console import Console
@@ -64,7 +64,7 @@ def command(port: int, opens: bool, **given: Any) -> None:
     console.serve()
 
 
-def _need_server() -> None:
+def need_server() -> None:
     """Check that the packages of the extra are there. Raises: NodeError."""
     if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:
         text = f"the console needs {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed"

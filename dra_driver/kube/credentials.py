@@ -8,11 +8,12 @@ Source: Kubernetes, "Accessing the Kubernetes API from a Pod".
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from dra_driver.kube.kubeconfig import Credentials, read_kubeconfig
 from dra_driver.kube.tls import TlsMaterial
-from dra_driver.kube.tokens import TokenFile
+from dra_driver.kube.tokens import StaticToken, TokenFile
 from dra_driver.model.errors import NodeError
 
 # Where the kubelet projects a pod's ServiceAccount.
@@ -37,16 +38,35 @@ def load(
     return read_kubeconfig(kubeconfig, context) or _official(kubeconfig, context)
 
 
+def load_server(kubeconfig: str | None, *, ca_file: str = SERVICE_ACCOUNT_CA) -> Credentials:
+    """Load where the API server is and how it proves who it is, with the credentials of nobody.
+
+    Raises: InputError("input.kubeconfig"); NodeError("node.no-credentials") outside a pod.
+    """
+    if not kubeconfig:
+        return Credentials(_server_of_pod(ca_file), StaticToken(), TlsMaterial(ca_file=ca_file))
+    found = read_kubeconfig(kubeconfig) or _official(kubeconfig, "")
+    tls = found.tls
+    if tls is not None:
+        tls = replace(tls, cert_file="", key_file="", cert_pem=b"", key_pem=b"")
+    return Credentials(found.server, StaticToken(), tls)
+
+
 def _in_cluster(token_file: str, ca_file: str) -> Credentials:
+    server = _server_of_pod(token_file, ca_file)
+    return Credentials(server, TokenFile(token_file), TlsMaterial(ca_file=ca_file))
+
+
+def _server_of_pod(*files: str) -> str:
+    """Return the address of the API server of the pod's cluster, once the files that it needs were looked at."""
     host, port = (os.environ.get(f"KUBERNETES_SERVICE_{part}", "") for part in ("HOST", "PORT"))
     if not host or not port:
         raise _none("KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set")
     if not (port.isascii() and port.isdecimal() and 0 < int(port[:6]) < 1 << 16):
         raise _none(f"KUBERNETES_SERVICE_PORT={port[:20]!r} is no port")
-    for path in (token_file, ca_file):
+    for path in files:
         _check_file(path)
-    server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
-    return Credentials(server, TokenFile(token_file), TlsMaterial(ca_file=ca_file))
+    return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
 
 
 def _check_file(path: str) -> None:

@@ -22,6 +22,7 @@ DAEMON_SETS = "/apis/apps/v1/daemonsets"
 NODE_FEATURES = "/apis/nfd.k8s-sigs.io/v1alpha1/nodefeatures"
 
 ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+OWN_ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S105 - a path
 POLICIES = f"{_ADMISSION}/validatingadmissionpolicies"
 POLICY_BINDINGS = f"{_ADMISSION}/validatingadmissionpolicybindings"
@@ -64,6 +65,16 @@ def node_path(name: str) -> str:
 def secret_path(namespace: str, name: str) -> str:
     """Return the path of one Secret."""
     return named(f"{named(NAMESPACES, namespace)}/secrets", name)
+
+
+def group_of(kind: str) -> tuple[str, str]:
+    """Return the API group ("" for the core) and the plural of a kind, from the path of all its objects.
+
+    >>> group_of(CLAIMS), group_of(PODS)
+    (('resource.k8s.io', 'resourceclaims'), ('', 'pods'))
+    """
+    prefix, _, plural = kind.rpartition("/")
+    return (prefix.split("/")[2] if prefix.startswith("/apis/") else "", plural)
 
 
 def within(kind: str, namespace: str) -> str:

@@ -1,7 +1,8 @@
-"""Readers: who a bearer token belongs to, and whether its owner may read a path that belongs to no resource.
+"""Readers: who a bearer token belongs to, and what its owner may read: a path of no resource, or lists of a kind.
 
 In: a token. Out: an owner, or none; a verdict. Both are asked of the API server, which knows; nothing is kept here.
-Source: Kubernetes, TokenReview (authentication.k8s.io/v1) and SubjectAccessReview (authorization.k8s.io/v1).
+Source: Kubernetes, TokenReview (authentication.k8s.io/v1), SubjectAccessReview and SelfSubjectAccessReview
+(authorization.k8s.io/v1).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from dra_driver.kube.answers import bad_answer
-from dra_driver.kube.paths import ACCESS_REVIEWS, TOKEN_REVIEWS
+from dra_driver.kube.paths import ACCESS_REVIEWS, OWN_ACCESS_REVIEWS, TOKEN_REVIEWS, group_of
 from dra_driver.model.wire import Wire
 
 
@@ -34,10 +35,27 @@ def owner_of(token: str, api: ReviewApi) -> Wire | None:
 
 def may_read(user: Wire, path: str, api: ReviewApi) -> bool:
     """Return whether a user may get a path that belongs to no resource. Raises: ApiError."""
-    spec: Wire = {"user": user["username"], "nonResourceAttributes": {"path": path, "verb": "get"}}
-    spec |= {field: user[field] for field in ("uid", "groups", "extra") if user.get(field)}
-    review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
-    status = _status(api.request("POST", ACCESS_REVIEWS, body=review))
+    return _is_allowed(user, {"nonResourceAttributes": {"path": path, "verb": "get"}}, api)
+
+
+def may_list(user: Wire | None, kind: str, namespace: str, api: ReviewApi) -> bool:
+    """Return whether a user (None: the one whose credentials `api` has) may list a kind in a namespace ("": in all).
+
+    `kind` is the path of all objects of the kind. Raises: ApiError.
+    """
+    group, resource = group_of(kind)
+    attributes = {"verb": "list", "group": group, "resource": resource}
+    return _is_allowed(user, {"resourceAttributes": attributes | ({"namespace": namespace} if namespace else {})}, api)
+
+
+def _is_allowed(user: Wire | None, spec: Wire, api: ReviewApi) -> bool:
+    path, kind = OWN_ACCESS_REVIEWS, "SelfSubjectAccessReview"
+    if user is not None:
+        path, kind = ACCESS_REVIEWS, "SubjectAccessReview"
+        spec = {"user": user["username"], **spec}
+        spec |= {field: user[field] for field in ("uid", "groups", "extra") if user.get(field)}
+    review = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec}
+    status = _status(api.request("POST", path, body=review))
     return status.get("allowed") is True and status.get("denied") is not True
 
 

@@ -14,11 +14,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
 from dra_driver.model.errors import DriverError, InputError
-from dra_driver.web.answers import DeskAnswer, of_fault, refusal
-from dra_driver.web.bounds import SECONDS
 from dra_driver.web.cluster_reader import ClusterReader
-from dra_driver.web.desk_line import DeskLine
-from dra_driver.web.events import MOST_STREAMS, Notices
+from dra_driver.web.desk.answers import DeskAnswer, of_fault, refusal
+from dra_driver.web.desk.bounds import SECONDS
+from dra_driver.web.desk.line import DeskLine
+from dra_driver.web.events import MOST_STREAMS, MayStay, Notices
 
 # All other questions come as a JSON body.
 _ASKED_BY_ADDRESS = frozenset({"summary", "attention", "fleet", "device", "claims", "claim", "explanation"})
@@ -31,7 +31,7 @@ class ConsoleApi:
         self._desk, self._notices, self._reader = desk, notices, reader
 
     async def question(self, request: Request) -> Response:
-        """DeskAnswer a question: with parameters in the address, or with a JSON object."""
+        """Answer a question: with parameters in the address, or with a JSON object."""
         name = request.path_params["name"]
         if name not in SECONDS:
             return _response(refusal(404, "no-question", f"there is no /api/v1/{name[:80]}"))
@@ -59,11 +59,12 @@ class ConsoleApi:
             asked.pop("read", None)
         return _response(await self._desk.ask(asked))
 
-    async def events(self, _request: Request) -> Response:
-        """Stream what changes."""
+    async def events(self, request: Request) -> Response:
+        """Stream what changes, as long as the door would let the request in again."""
         if self._notices.streams >= MOST_STREAMS:
             return _response(refusal(503, "busy", f"{MOST_STREAMS} pages are open already"))
-        return StreamingResponse(self._notices.stream(), media_type="text/event-stream")
+        may_stay: MayStay | None = request.scope.get("may_stay")
+        return StreamingResponse(self._notices.stream(may_stay), media_type="text/event-stream")
 
 
 def _claim_of(given: Mapping[str, Any]) -> tuple[str, str]:

@@ -1,8 +1,9 @@
 """The shared read of a cluster: one watch for each kind, whoever looks, with the rights of the person who started it.
 
 In: access to a cluster. Out: `BoardNews` for the desk. Lists come page by page; what is kept of an object is cut before
-it is sent on. What may not be read of all namespaces is read of the own one; what may not be read at all is asked for
-again every minute. Only GET requests are sent.
+it is sent on. Only GET requests are sent. Without `Rights` it finds out by itself: what may not be read of all
+namespaces is read of the own one; what may not be read at all is asked for again every minute. With them it reads what
+they permit, and nothing else, whatever its own credentials would permit.
 """
 
 from __future__ import annotations
@@ -12,74 +13,76 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from dra_driver.kube import paths
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.watch import Changed, Deleted, Event, Listed, Watch
-from dra_driver.model.errors import ApiError
+from dra_driver.model.errors import ApiError, InputError
 from dra_driver.model.kubernetes import nearest_version
 from dra_driver.model.wire import Wire
-from dra_driver.views.access import FORBIDDEN, ClusterAccess, UnseenObjects
+from dra_driver.views.access import FORBIDDEN, UnseenObjects
 from dra_driver.views.board.keeping import kept
-from dra_driver.web.news import BoardNews, KindHidden, ObjectChanged, PageRead, ServerKnown
+from dra_driver.web.desk.news import BoardNews, KindHidden, ObjectChanged, PageRead, ServerKnown
+from dra_driver.web.kinds import KINDS, SharedKind
+from dra_driver.web.rights import Rights
 
 log = logging.getLogger(__name__)
 
-PENDING = "status.phase=Pending"  # of all pods only these are kept; any other is read when someone looks at it
 _AGAIN_SECONDS = 60.0
 _FAULT_SECONDS = 2.0
 _MOST_PODS = 20  # of a claim that is looked at
 
 
-@dataclass(frozen=True, slots=True)
-class SharedKind:
-    """A kind that is watched: its path, the fields that choose among its objects, and whether it has namespaces."""
+class ReadAccess(Protocol):
+    """A cluster, and credentials to read it with."""
 
-    name: str
-    path: str
-    has_namespaces: bool = True
-    fields: str = ""
+    @property
+    def home(self) -> str:
+        """The namespace that is read if all of them may not be. Raises: InputError."""
 
-
-KINDS = (
-    SharedKind("Node", paths.NODES, has_namespaces=False),
-    SharedKind("ResourceSlice", paths.SLICES, has_namespaces=False),
-    SharedKind("DeviceClass", paths.CLASSES, has_namespaces=False),
-    SharedKind("ResourceClaim", paths.CLAIMS),
-    SharedKind("ResourceClaimTemplate", paths.TEMPLATES),
-    SharedKind("Pod", paths.PODS, fields=PENDING),
-)
+    def connect(self) -> KubeApi:
+        """Connect to the cluster. Raises: InputError, NodeError."""
 
 
 @dataclass(slots=True)
 class ClusterReader:
     """The watches of one viewer. `send` takes the news, from several threads, one at a time."""
 
-    access: ClusterAccess
+    access: ReadAccess
     send: Callable[[BoardNews], None]
+    rights: Rights | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _stopping: threading.Event = field(default_factory=threading.Event)
-    _watches: dict[str, Watch] = field(default_factory=dict)
+    _watches: dict[tuple[str, str], Watch] = field(default_factory=dict)
+    _api: KubeApi | None = None
     _fault: str = ""
 
     def start(self) -> None:
         """Begin to read. Raises: InputError, NodeError for credentials that can't be used."""
         self._stopping.clear()
-        api = self.access.connect()
+        api = self._api = self.access.connect()
         threading.Thread(target=self._version, args=(api,), daemon=True).start()
+        for unseen in self.rights.unseen() if self.rights else ():
+            self._tell(KindHidden(unseen))
         for kind in KINDS:
-            threading.Thread(target=self._follow, args=(api, kind), name=f"watch {kind.name}", daemon=True).start()
+            for place in self.rights.places(kind.name) if self.rights else (None,):
+                words = (api, kind, place)
+                threading.Thread(target=self._follow, args=words, name=f"watch {kind.name}", daemon=True).start()
 
     def stop(self) -> None:
         """End all watches."""
         self._stopping.set()
         for watch in list(self._watches.values()):
             watch.stop()
+        if self._api is not None:
+            self._api.close()
+            self._api = None
 
     @property
     def is_reading(self) -> bool:
         """Whether it was started, and not stopped since."""
-        return bool(self._watches) and not self._stopping.is_set()
+        return self._api is not None and not self._stopping.is_set()
 
     @property
     def fault(self) -> str:
@@ -88,7 +91,9 @@ class ClusterReader:
         return faults[0] if faults else self._fault
 
     def objects_of_claim(self, namespace: str, name: str) -> tuple[Wire, list[Wire]]:
-        """Read a claim and the pods that use it, as they are now. Raises: ApiError."""
+        """Read a claim and the pods that use it, as they are now. Raises: ApiError; InputError where rights lack."""
+        if self.rights is not None and not self.rights.sees("ResourceClaim", namespace):
+            raise InputError("missing", f"there is no claim {namespace}/{name}, or it may not be read")
         api = self.access.connect()
         try:
             claim = api.request("GET", paths.claim_path(namespace, name))
@@ -101,9 +106,10 @@ class ClusterReader:
         finally:
             api.close()
 
-    @staticmethod
-    def _pod(api: KubeApi, namespace: str, name: str) -> Wire | None:
+    def _pod(self, api: KubeApi, namespace: str, name: str) -> Wire | None:
         """Return a pod; None if it is gone, or not for this person: the claim is shown without it."""
+        if self.rights is not None and not self.rights.sees("Pod", namespace):
+            return None
         try:
             return api.request("GET", paths.named(paths.within(paths.PODS, namespace), name))
         except ApiError:
@@ -120,17 +126,18 @@ class ClusterReader:
                 self._fault = ""
                 return
 
-    def _follow(self, api: KubeApi, kind: SharedKind) -> None:
+    def _follow(self, api: KubeApi, kind: SharedKind, place: str | None) -> None:
+        """Watch a kind until it ends: in the namespace `place`, in all of them (""), or where it may (None)."""
         while not self._stopping.is_set():
-            path = self._permitted(api, kind)
+            path = self._permitted(api, kind) if place is None else _path(kind, place)
             if path is None:
                 self._stopping.wait(_AGAIN_SECONDS)
                 continue
-            watch = self._watches[kind.name] = Watch(api, path, field_selector=kind.fields)
+            watch = self._watches[kind.name, place or ""] = Watch(api, path, field_selector=kind.fields)
             if self._stopping.is_set():
                 return
             for event in watch.events():
-                self._take(kind.name, event)
+                self._take(kind.name, place or "", event)
 
     def _permitted(self, api: KubeApi, kind: SharedKind) -> str | None:
         """Return the path that may be listed; None if none may, or the server does not answer yet."""
@@ -158,11 +165,11 @@ class ClusterReader:
             raise
         return True
 
-    def _take(self, kind: str, event: Event) -> None:
+    def _take(self, kind: str, place: str, event: Event) -> None:
         match event:
             case Listed(objects, _, is_first, is_last):
                 content = json.dumps({"items": [kept(kind, one) for one in objects]}).encode()
-                self._tell(PageRead(kind, content, is_first, is_last))
+                self._tell(PageRead(kind, content, is_first, is_last, place))
             case Changed(wire):
                 self._tell(ObjectChanged(kind, kept(kind, wire)))
             case Deleted(wire):
@@ -176,3 +183,7 @@ class ClusterReader:
                 self.send(news)
             except (OSError, ValueError):
                 self._stopping.set()  # the console ends
+
+
+def _path(kind: SharedKind, place: str) -> str:
+    return paths.within(kind.path, place) if place else kind.path

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 _BEAT_SECONDS = 15.0
 MOST_STREAMS = 32
+MayStay = Callable[[], Awaitable[bool]]
 
 
 class Notices:
@@ -46,13 +47,16 @@ class Notices:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def stream(self) -> AsyncIterator[bytes]:
-        """Yield events until the page is closed: first all notices as they are."""
+    async def stream(self, may_stay: MayStay | None = None) -> AsyncIterator[bytes]:
+        """Yield events until the page is closed, first all notices as they are.
+
+        `may_stay` is asked before anything is sent, at least every fifteen seconds; the stream ends once it says no.
+        """
         seen = 0
         self.streams += 1
         try:
             yield b"retry: 1000\n\n"
-            while not self._is_over:
+            while not self._is_over and (may_stay is None or await may_stay()):
                 changed = self._changed
                 for name, (number, value) in list(self._latest.items()):
                     if number > seen:

@@ -1,4 +1,4 @@
-"""The guard before every page: hosts, origins, sessions, the size of what is sent, and the headers of every answer.
+"""The guard before every page: whatever a door refuses, the size of what is sent, and the headers of every answer.
 
 In: ASGI requests. Out: requests that may be answered. All others end here, with a page or a document that says why.
 """
@@ -6,20 +6,23 @@ In: ASGI requests. Out: requests that may be answered. All others end here, with
 from __future__ import annotations
 
 import secrets
-from typing import Any
+from typing import Any, Protocol
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dra_driver.web.answers import refusal
-from dra_driver.web.session import ConsoleSession
+from dra_driver.web.desk.answers import refusal
 
 MOST_BODY = 2 << 20  # bytes of a request
-ENTER = "/enter/"
-_CLOSED = """This console is open only to the browser that was sent here by the address that the command printed.
-That address works once. Start `dra-driver console` again to get a new one.
-"""
+_METHODS = frozenset({"GET", "HEAD", "POST"})
+
+
+class Door(Protocol):
+    """Who may come in, and to which seat."""
+
+    async def refusal(self, scope: Scope, headers: Headers) -> Response | None:
+        """Return why a request goes no further; None if it may, with its seat in the scope if it needs one."""
 
 
 def policy(nonce: str) -> str:
@@ -53,11 +56,11 @@ _HEADERS = {
 class RequestGuard:
     """ASGI middleware around all pages."""
 
-    def __init__(self, app: ASGIApp, session: ConsoleSession) -> None:
-        self._app, self._session = app, session
+    def __init__(self, app: ASGIApp, door: Door) -> None:
+        self._app, self._door = app, door
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """DeskAnswer a request, or refuse it."""
+        """Answer a request, or refuse it."""
         if scope["type"] != "http":
             return
         scope["csp_nonce"] = nonce = secrets.token_urlsafe(16)
@@ -70,30 +73,23 @@ class RequestGuard:
                     headers.setdefault(name, value)
             await send(message)
 
-        refused = self._refusal(scope)
+        refused = await self._refusal(scope)
         if refused is not None:
             await refused(scope, receive, send_with_headers)
             return
         await self._app(scope, _bounded(receive), send_with_headers)
 
-    def _refusal(self, scope: Scope) -> Response | None:
-        """Return why a request goes no further; None if it may."""
-        headers, path = Headers(scope=scope), str(scope["path"])
-        site = "" if path.startswith(ENTER) else headers.get("sec-fetch-site", "")
-        if not self._session.is_from_here(scope["method"], headers.get("host", ""), headers.get("origin", ""), site):
-            return PlainTextResponse("This request was not made by a page of the console.\n", 403)
-        if scope["method"] not in {"GET", "HEAD", "POST"}:
+    async def _refusal(self, scope: Scope) -> Response | None:
+        headers = Headers(scope=scope)
+        if scope["method"] not in _METHODS:
             return PlainTextResponse("The console only reads.\n", 405)
         if _length(headers) > MOST_BODY:
-            return _document(413, "input.too-large", f"at most {MOST_BODY >> 20} MiB are read")
-        if path.startswith(ENTER) or self._session.is_known(headers.get("cookie", "")):
-            return None
-        if path.startswith("/api/"):
-            return _document(401, "no-session", "this browser has no session", "start dra-driver console again")
-        return PlainTextResponse(_CLOSED, 401)
+            return document(413, "input.too-large", f"at most {MOST_BODY >> 20} MiB are read")
+        return await self._door.refusal(scope, headers)
 
 
-def _document(status: int, code: str, message: str, hint: str = "") -> Response:
+def document(status: int, code: str, message: str, hint: str = "") -> Response:
+    """Return the document of an error as an answer."""
     found = refusal(status, code, message, hint)
     return Response(found.body, found.status, media_type="application/json")
 

@@ -11,8 +11,10 @@ from importlib.resources.abc import Traversable
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Route
 
 from dra_driver import __version__
+from dra_driver.web.seat import Seat
 from dra_driver.web.session import ConsoleSession
 
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html"}
@@ -42,7 +44,14 @@ def _content(path: str) -> bytes:
 
 async def index(request: Request) -> Response:
     """Return the one document, with the nonce for styles that modules make."""
-    text = _content("index.html").decode().replace(_NONCE, request.scope["csp_nonce"]).replace("{version}", __version__)
+    return document_of("index.html", request)
+
+
+def document_of(name: str, request: Request) -> Response:
+    """Return a document of `static` with what differs from answer to answer."""
+    signed_in = "yes" if request.scope.get("is_signed_in") else "no"
+    text = _content(name).decode().replace(_NONCE, request.scope["csp_nonce"])
+    text = text.replace("{version}", __version__).replace("{signed_in}", signed_in)
     return Response(text, media_type="text/html")
 
 
@@ -56,7 +65,26 @@ async def static(request: Request) -> Response:
     return Response(_content(path), media_type=_TYPES[ending], headers=headers)
 
 
-def entering(session: ConsoleSession) -> object:
+def routes() -> list[Route]:
+    """Return the routes that every console has. The guard has put the seat into the scope of a question."""
+
+    async def question(request: Request) -> Response:
+        seat: Seat = request.scope["seat"]
+        return await seat.api.question(request)
+
+    async def events(request: Request) -> Response:
+        seat: Seat = request.scope["seat"]
+        return await seat.api.events(request)
+
+    return [
+        Route("/", index),
+        Route("/static/{path:path}", static),
+        Route("/api/v1/events", events),
+        Route("/api/v1/{name:path}", question, methods=["GET", "POST"]),
+    ]
+
+
+def entering(prefix: str, session: ConsoleSession) -> Route:
     """Return the page that exchanges the token of the opened address for a cookie."""
 
     async def enter(request: Request) -> Response:
@@ -68,4 +96,4 @@ def entering(session: ConsoleSession) -> object:
         answer.set_cookie(session.cookie_name, cookie, httponly=True, samesite="strict", path="/")
         return answer
 
-    return enter
+    return Route(f"{prefix}{{token}}", enter)

@@ -48,10 +48,14 @@ class ConsoleSession:
 
     def is_from_here(self, method: str, host: str, origin: str, site: str) -> bool:
         """Return whether a request was made by a page of ours, or by a person who typed or followed an address."""
-        if host not in self.hosts:
-            return False  # a name that leads here although it is not ours: DNS rebinding
-        if origin and origin not in {f"http://{host}", f"https://{host}"}:
-            return False
-        if method in _READING:
-            return site in {"", "same-origin", "none"}
-        return bool(origin) and site in {"", "same-origin"}
+        # Another name that leads here is not ours: DNS rebinding.
+        return host in self.hosts and is_same_origin(method, host, origin, site)
+
+
+def is_same_origin(method: str, host: str, origin: str, site: str) -> bool:
+    """Return whether a request to a host of ours was made by a page of it, or by a person."""
+    if origin and origin not in {f"http://{host}", f"https://{host}"}:
+        return False
+    if method in _READING:
+        return site in {"", "same-origin", "none"}
+    return bool(origin) and site in {"", "same-origin"}

@@ -52,24 +52,35 @@ class Faults:
 
 
 @pytest.fixture
-def open_console(browser: Any) -> Iterator[OPENED]:
-    """Return a function that starts a console with some options and opens it in a browser of its own."""
+def open_page(browser: Any) -> Iterator[OPENED]:
+    """Return a function that opens an address in a browser of its own."""
     with ExitStack() as stack:
         faults: list[Faults] = []
 
-        def opened(*words: str, scheme: str = "light", env: dict[str, str] | None = None) -> Any:
-            console = stack.enter_context(running_console(*words, env=env))
-            context = browser.new_context(viewport={"width": 1400, "height": 800}, color_scheme=scheme)
+        def opened(address: str, scheme: str = "light", width: int = 1400) -> Any:
+            origin = "/".join(address.split("/")[:3])
+            context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
             stack.callback(context.close)
-            context.grant_permissions(["clipboard-read", "clipboard-write"], origin=console.origin)
+            context.grant_permissions(["clipboard-read", "clipboard-write"], origin=origin)
             page = context.new_page()
             page.set_default_timeout(20_000)
-            faults.append(Faults(page, console.origin))
-            page.goto(console.address)
+            faults.append(Faults(page, origin))
+            page.goto(address)
             return page
 
         yield opened
         assert [fault for one in faults for fault in one.found] == []
+
+
+@pytest.fixture
+def open_console(open_page: OPENED) -> Iterator[OPENED]:
+    """Return a function that starts a console with some options and opens it in a browser of its own."""
+    with ExitStack() as stack:
+
+        def opened(*words: str, env: dict[str, str] | None = None, **looks: Any) -> Any:
+            return open_page(stack.enter_context(running_console(*words, env=env)).address, **looks)
+
+        yield opened
 
 
 @pytest.fixture(scope="session")

@@ -154,7 +154,7 @@ def test_every_value_is_in_the_schema_and_the_other_way_round() -> None:
         return set().union(*(described(s, f"{prefix}{k}.") for k, s in known.items()), {prefix + k for k in known})
 
     values = yaml.safe_load((CHART / "values.yaml").read_text())
-    free = {"agent.resources.", "mps.resources.", "webhook.resources.", "dashboards.labels."}
+    free = {"agent.resources.", "mps.resources.", "webhook.resources.", "console.resources.", "dashboards.labels."}
     written = {path for path in paths(values) if not any(path.startswith(start) for start in free)}
     schema = {path for path in described(json.loads((CHART / "values.schema.json").read_text())) if "[]" not in path}
     assert written == {path for path in schema if not path.startswith(("global", "imagePullSecrets."))}

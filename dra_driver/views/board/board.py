@@ -37,7 +37,7 @@ class Board:
     version: int = 0
     loaded: set[str] = field(default_factory=set)
     _objects: dict[str, dict[Key, Wire]] = field(default_factory=lambda: {kind: {} for kind in PATHS})
-    _coming: dict[str, dict[Key, Wire]] = field(default_factory=dict)
+    _coming: dict[tuple[str, str], dict[Key, Wire]] = field(default_factory=dict)
     _fleet: Fleet | None = None
     _by_node: dict[str, list[Wire]] | None = None
     _held: dict[PoolId, dict[DeviceId, list[Holding]]] | None = None
@@ -51,19 +51,25 @@ class Board:
             board.loaded.add(kind)
         return board
 
-    def page(self, kind: str, objects: Iterable[Wire], *, is_first: bool, is_last: bool) -> None:
-        """Take a page of a list: a first list is shown as it comes, any other once all of it has come."""
+    def page(self, kind: str, objects: Iterable[Wire], *, is_first: bool, is_last: bool, namespace: str = "") -> None:
+        """Take a page of a list: a first list is shown as it comes, any other once all of it has come.
+
+        With a namespace it is a list of that one alone: what is known of other namespaces stays.
+        """
+        place = kind, namespace
         if is_first:
-            self._coming[kind] = {}
-        coming = self._coming.setdefault(kind, {})
+            self._coming[place] = {}
+        coming = self._coming.setdefault(place, {})
         coming.update((_key(one), one) for one in objects)
+        known = self._objects[kind]
         if is_last:
-            self._objects[kind] = self._coming.pop(kind)
+            others = {key: one for key, one in known.items() if namespace and key[0] != namespace}
+            self._objects[kind] = {**others, **self._coming.pop(place)} if others else self._coming.pop(place)
             self.loaded.add(kind)
             if kind == "ResourceSlice":
                 self._settle()
         elif kind not in self.loaded:
-            self._objects[kind] = {**self._objects[kind], **coming} if is_first else coming
+            self._objects[kind] = {**known, **coming} if is_first or namespace else coming
         self._forget(kind)
 
     def change(self, kind: str, wire: Wire) -> None:

@@ -119,6 +119,14 @@ onSummary((summary) => {
   replace(document.getElementById("source"), h("span", { title: `${summary.source}; ${title}` }, `${source} · Kubernetes ${summary.kubernetes}`));
 });
 
+// -- signing out, where people sign in ------------------------------------------------------------------------------------
+const leave = document.getElementById("leave");
+leave.hidden = document.querySelector('meta[name="signed-in"]').content !== "yes";
+leave.addEventListener("click", async () => {
+  await fetch("/sign-out", { method: "POST" });
+  location.replace("/sign-in");
+});
+
 addEventListener("hashchange", () => {
   const name = location.hash.replace(/^#\/?/, "").split("?")[0];
   route();

@@ -16,13 +16,14 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
-from dra_driver.web.answers import MOST_BYTES, DeskAnswer, refusal, unpacked
-from dra_driver.web.bounds import SECONDS
-from dra_driver.web.news import BoardNews
+from dra_driver.web.desk.answers import MOST_BYTES, DeskAnswer, refusal, unpacked
+from dra_driver.web.desk.bounds import SECONDS
+from dra_driver.web.desk.news import BoardNews
 
 if TYPE_CHECKING:
-    from dra_driver.web.desk import Load
-    from dra_driver.web.questions import Asked
+    from dra_driver.web.desk.process import Load
+    from dra_driver.web.desk.questions import Asked
+    from dra_driver.web.viewers.desk_maker import DeskMaker
 
 _AT_ONCE = 4
 _MOST_WAITING = 64
@@ -30,12 +31,13 @@ _GRACE_SECONDS = 0.5  # for the start of a child, beyond the time that its quest
 
 
 class DeskLine:
-    """The desk's process and the way to it. `start` comes before any thread of the console."""
+    """The desk's process and the way to it. `start` comes before any thread of the console, `start_at` at any time."""
 
     def __init__(self) -> None:
         self._feed: Connection
         self._questions: socket.socket
         self._places: asyncio.Semaphore | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting = 0
         self.pid = 0
 
@@ -47,15 +49,22 @@ class DeskLine:
         if self.pid == 0:
             self._feed.close()
             self._questions.close()
-            from dra_driver.web.desk import run_desk  # what answers questions is loaded there alone
+            from dra_driver.web.desk.process import run_desk  # what answers questions is loaded there alone
 
             run_desk(load, feed, questions)
         feed.close()
         questions.close()
 
+    def start_at(self, maker: DeskMaker, source: str) -> None:
+        """Have a desk made that begins with the empty board of a cluster. Raises: OSError if the maker is gone."""
+        self._feed, feed = Pipe()
+        self._questions, questions = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with feed, questions:
+            maker.make(source, feed, questions)
+
     def listen(self, heard: Callable[[tuple[Any, ...] | None], None]) -> None:
         """Call back, in the running loop, with each message of the desk; with None once it is gone."""
-        loop = asyncio.get_running_loop()
+        loop = self._loop = asyncio.get_running_loop()
 
         def receive() -> None:
             try:
@@ -122,8 +131,11 @@ class DeskLine:
 
     def close(self) -> None:
         """End the desk. Its children end by themselves."""
+        if self._loop is not None and not self._loop.is_closed() and not self._feed.closed:
+            self._loop.remove_reader(self._feed.fileno())
         for one in (self._feed, self._questions):
             with contextlib.suppress(OSError):
                 one.close()
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(self.pid, 0)
+        if self.pid:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(self.pid, 0)

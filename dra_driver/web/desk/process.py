@@ -24,11 +24,11 @@ from typing import Any, NoReturn
 from dra_driver.model.errors import DriverError
 from dra_driver.views.board.board import Board
 from dra_driver.views.progress import ProgressLines
-from dra_driver.web.answers import DeskAnswer, of_fault, refusal, written
-from dra_driver.web.bounds import SECONDS
-from dra_driver.web.loading import Tell, lines_to
-from dra_driver.web.news_taker import NewsTaker
-from dra_driver.web.questions import ANSWERS, Asked
+from dra_driver.web.desk.answers import DeskAnswer, of_fault, refusal, written
+from dra_driver.web.desk.bounds import SECONDS
+from dra_driver.web.desk.loading import Tell, lines_to
+from dra_driver.web.desk.news_taker import NewsTaker
+from dra_driver.web.desk.questions import ANSWERS, Asked
 
 _MOST_QUESTION = 4 << 20  # bytes
 _MORE_MEMORY = 1 << 30  # bytes that a child may add to what the desk holds
@@ -124,7 +124,7 @@ def _answer(board: Board, line: socket.socket) -> None:
 
 
 def _answered(board: Board, question: Asked) -> DeskAnswer:
-    """DeskAnswer one question. Raises nothing."""
+    """Answer one question. Raises nothing."""
     try:
         return DeskAnswer(200, written(ANSWERS[str(question["ask"])](board, question)))
     except DriverError as fault:

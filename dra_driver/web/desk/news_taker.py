@@ -15,7 +15,7 @@ from dra_driver.views.board.board import Board
 from dra_driver.views.objects.equal_slices import EqualSlices
 from dra_driver.views.objects.shape_checker import ShapeChecker
 from dra_driver.views.progress import NoProgress
-from dra_driver.web.news import BoardNews, KindHidden, ObjectChanged, PageRead, ServerKnown
+from dra_driver.web.desk.news import BoardNews, KindHidden, ObjectChanged, PageRead, ServerKnown
 
 _DECODER = json.JSONDecoder()
 
@@ -30,8 +30,8 @@ class NewsTaker:
     def apply(self, board: Board, news: BoardNews) -> None:
         """Change the board as a message says."""
         match news:
-            case PageRead(kind, _, is_first, is_last):
-                board.page(kind, self._objects(news), is_first=is_first, is_last=is_last)
+            case PageRead(kind, _, is_first, is_last, namespace):
+                board.page(kind, self._objects(news), is_first=is_first, is_last=is_last, namespace=namespace)
             case ObjectChanged(kind, wire, True):
                 board.delete(kind, wire)
             case ObjectChanged(kind, wire, False):

@@ -10,12 +10,13 @@ from dra_driver.views.access import UnseenObjects
 
 @dataclass(frozen=True, slots=True)
 class PageRead:
-    """A page of a list. `objects` is JSON: the desk makes its own objects of it."""
+    """A page of a list, of one namespace or ("") of all. `objects` is JSON: the desk makes its own objects of it."""
 
     kind: str
     objects: bytes
     is_first: bool
     is_last: bool
+    namespace: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,105 @@
+"""`dra-driver console-server`: the console in a cluster, as the chart's Deployment runs it.
+
+In: flags, each with an environment variable. Out: a server for all viewers, until SIGTERM.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dra_driver.cli.console import need_server
+from dra_driver.model.errors import ExitCode, UsageError
+
+
+@click.command(name="console-server")
+@click.option(
+    "--address", default="127.0.0.1:8080", show_default=True, envvar="ADDRESS", help="HOST:PORT to listen on."
+)
+@click.option("--tls-dir", type=click.Path(path_type=Path), metavar="DIR", default=None, envvar="TLS_DIR",
+              help="tls.crt and tls.key. Without it only a loopback address may be listened on.")  # fmt: skip
+@click.option("--host", "hosts", metavar="NAME", multiple=True, envvar="HOSTS",
+              help="A name under which pages are opened; repeatable. Requests for any other are refused.")  # fmt: skip
+@click.option("--kubeconfig", metavar="FILE", default=None, envvar="KUBECONFIG", help="Default: that of the pod.")
+@click.option("--identity", type=click.Choice(["token", "review"]), default="token", show_default=True,
+              envvar="IDENTITY", help="Read with each viewer's own token, or with the console's own rights what "
+              "reviews of the token and of every access permit.")  # fmt: skip
+@click.option("--namespace", "namespaces", metavar="NAME", multiple=True, envvar="NAMESPACES",
+              help="Tried for viewers who may list neither everything nor namespaces; repeatable.")  # fmt: skip
+@click.option("--proxy-ca", type=click.Path(path_type=Path), metavar="FILE", default=None, envvar="PROXY_CA",
+              help="With --identity review: authorities of a proxy's client certificate.")  # fmt: skip
+@click.option("--proxy-name", "proxy_names", metavar="NAME", multiple=True, envvar="PROXY_NAMES",
+              help="The common name or DNS name that this certificate must have; repeatable.")  # fmt: skip
+@click.option("--proxy-user-header", default="X-Remote-User", show_default=True, envvar="PROXY_USER_HEADER")
+@click.option("--proxy-group-header", default="X-Remote-Group", show_default=True, envvar="PROXY_GROUP_HEADER",
+              help="One header for each group.")  # fmt: skip
+@click.option("--viewers", type=click.IntRange(1, 1000), default=16, show_default=True, envvar="VIEWERS",
+              help="Most sets of rights that are looked with at the same time.")  # fmt: skip
+@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True,
+              envvar="LOG_FORMAT")  # fmt: skip
+def command(log_format: str, **given: Any) -> int:
+    """Serve the console to several viewers, each of whom sees what they may read.
+
+    \b
+    dra-driver console-server                                      for kubectl port-forward
+    dra-driver console-server --address :8443 --tls-dir /tls --host console.example.com
+    dra-driver console-server ... --identity review --proxy-ca ca.crt --proxy-name oauth2-proxy
+
+    A viewer signs in with a token of the API server, or a proxy in front sends it (Authorization: Bearer). Headers that
+    name a user are believed only on a connection with a client certificate of --proxy-ca and --proxy-name.
+    """  # noqa: D301
+    need_server()
+    from dra_driver.telemetry import logs
+    from dra_driver.web.viewers.server import serve
+
+    found = _settings(given)
+    logs.set_up(log_format)
+    serve(found)
+    return ExitCode.OK
+
+
+def _settings(given: dict[str, Any]) -> Any:
+    """Return the settings. Raises: UsageError for flags that do not go together."""
+    from dra_driver.web.viewers.identity import TrustedProxy
+    from dra_driver.web.viewers.server import ServerSettings
+
+    address, names, authorities = _address(given["address"]), given["proxy_names"], given["proxy_ca"]
+    if given["tls_dir"] is None and not _is_loopback(address[0]):
+        hint = "give --tls-dir, or listen on 127.0.0.1"
+        raise UsageError(
+            "address", f"without TLS, tokens would be readable on the way to {given['address']}", hint=hint
+        )
+    if bool(names) != (authorities is not None):
+        raise UsageError("proxy", "--proxy-ca and --proxy-name go together")
+    if names and (given["tls_dir"] is None or given["identity"] != "review"):
+        hint = "a name has no token: only reviews can judge it, and only TLS can prove the proxy"
+        raise UsageError("proxy", "--proxy-ca needs --tls-dir and --identity review", hint=hint)
+    headers = (given["proxy_user_header"].lower(), given["proxy_group_header"].lower())
+    return ServerSettings(
+        address,
+        frozenset(given["hosts"]),
+        given["kubeconfig"],
+        given["tls_dir"],
+        given["identity"] == "review",
+        given["namespaces"],
+        TrustedProxy(frozenset(names), *headers) if names else None,
+        authorities,
+        given["viewers"],
+    )
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        raise UsageError("address", f"--address={text!r} is not HOST:PORT", hint="for example 127.0.0.1:8080")
+    return host.strip("[]") or "::", int(port)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

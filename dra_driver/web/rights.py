@@ -1,0 +1,47 @@
+"""What one viewer may read, kind by kind, where the console serves several viewers.
+
+In: a verdict for each kind, everywhere or in one namespace. Out: `Rights`, which decide what is read for the viewer,
+and which viewers may share what was read: those whose rights are equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from dra_driver.views.access import UnseenObjects
+from dra_driver.web.kinds import KINDS, SharedKind
+
+MOST_NAMESPACES = 20  # watched for a viewer who may not read all; each has watches of its own
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """`everywhere`: kinds of which all objects may be read. `within`: pairs of a kind and a namespace."""
+
+    everywhere: frozenset[str] = frozenset()
+    within: frozenset[tuple[str, str]] = frozenset()
+
+    def sees(self, kind: str, namespace: str) -> bool:
+        """Return whether objects of a kind in a namespace may be read."""
+        return kind in self.everywhere or (kind, namespace) in self.within
+
+    def places(self, kind: str) -> tuple[str, ...]:
+        """Return the namespaces in which a kind may be read; "" stands for all of them."""
+        return ("",) if kind in self.everywhere else tuple(sorted(name for one, name in self.within if one == kind))
+
+    def unseen(self) -> list[UnseenObjects]:
+        """Return what may not be read."""
+        hidden = [one for one in KINDS if one.name not in self.everywhere]
+        return [UnseenObjects(one.name, "", is_partial=bool(self.places(one.name))) for one in hidden]
+
+
+def rights_of(may: Callable[[SharedKind, str], bool], namespaces: Callable[[], Sequence[str]]) -> Rights:
+    """Return rights. `may` is asked about each kind everywhere, then about those with namespaces in each namespace.
+
+    `namespaces` is called only for a viewer who may not read all namespaces. Raises: whatever these two raise.
+    """
+    everywhere = frozenset(one.name for one in KINDS if may(one, ""))
+    others = [one for one in KINDS if one.has_namespaces and one.name not in everywhere]
+    known = namespaces()[:MOST_NAMESPACES] if others else ()
+    return Rights(everywhere, frozenset((one.name, name) for name in known for one in others if may(one, name)))

@@ -1,0 +1,85 @@
+"""The server that browsers talk to: uvicorn, with what runs beside it, and the names of those who connect by TLS.
+
+In: an application, a socket. Out: a server that runs until it is interrupted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from dra_driver.model.errors import NodeError
+from dra_driver.web.viewers.identity import names_of
+
+_BACKLOG = 64
+
+
+class WebServer(uvicorn.Server):
+    """A server that calls `begin` in its loop before it listens, and `end` before it waits for answers under way."""
+
+    def __init__(self, config: uvicorn.Config, begin: Callable[[], None], end: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._begin, self._end = begin, end
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen to browsers."""
+        self._begin()
+        await super().startup(sockets=sockets)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End."""
+        self._end()
+        await super().shutdown(sockets=sockets)
+
+
+class _NamedPeer(H11Protocol):
+    """HTTP on a connection whose peer may have proved its names by a certificate: they are put into every scope."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        connection = transport.get_extra_info("ssl_object")
+        names = names_of(connection.getpeercert() if connection is not None else None)
+        inner: ASGIApp = self.app
+
+        async def named(scope: Scope, receive: Receive, send: Send) -> None:
+            scope["certificate_names"] = names
+            await inner(scope, receive, send)
+
+        self.app = named
+
+
+def settings(app: ASGIApp, context: ssl.SSLContext | None = None) -> uvicorn.Config:
+    """Return how a server of these pages is set up; with a context, it speaks TLS."""
+    tls: dict[str, Any] = {"ssl_context_factory": lambda *_: context} if context is not None else {}
+    return uvicorn.Config(
+        app,
+        http=_NamedPeer,
+        ws="none",
+        loop="asyncio",
+        lifespan="off",
+        access_log=False,
+        log_level="warning",
+        log_config=None if context is not None else uvicorn.config.LOGGING_CONFIG,
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=200,
+        timeout_graceful_shutdown=2,
+        **tls,
+    )
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """Return a socket that listens. Raises: NodeError for an address that is taken or not ours."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except OSError as fault:
+        hint = "give another port, or none for one that is free"
+        raise NodeError("port", f"{host}:{port} can't be listened on: {fault.strerror}", hint=hint) from fault

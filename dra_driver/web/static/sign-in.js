@@ -1,0 +1,22 @@
+// Signing in: the token is exchanged for a cookie that no script can read.
+
+const form = document.getElementById("form");
+const field = document.getElementById("token");
+const fault = document.getElementById("fault");
+
+form.addEventListener("submit", async (event) => {
+  event.preventDefault();
+  fault.hidden = true;
+  const body = JSON.stringify({ token: field.value.trim() });
+  const answer = await fetch("/sign-in", { method: "POST", headers: { "content-type": "application/json" }, body }).catch(() => null);
+  if (answer?.ok) {
+    field.value = "";
+    location.replace(`/${location.hash}`);
+    return;
+  }
+  const document = await answer?.json().catch(() => null);
+  fault.textContent = [document?.error?.message ?? "The console did not answer.", document?.error?.hint].filter(Boolean).join(": ");
+  fault.hidden = false;
+  field.select();
+});
+field.focus();

@@ -1,0 +1,63 @@
+"""The desk maker: a process of one thread that forks desks, because a process with threads can't fork safely.
+
+In: the ends of a desk's lines, as descriptors. Out: a desk for each, which begins with an empty board.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import NoReturn
+
+from dra_driver.views.board.board import Board
+from dra_driver.views.progress import ProgressLines
+
+_MOST_SOURCE = 1 << 10  # bytes of the words that name a board's source
+
+
+class DeskMaker:
+    """The process and the line to it. `start` comes before any thread of the console."""
+
+    def __init__(self) -> None:
+        self._line: socket.socket
+
+    def start(self) -> None:
+        """Start the process."""
+        self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        if os.fork() == 0:
+            self._line.close()
+            _make_desks(theirs)
+        theirs.close()
+
+    def make(self, source: str, feed: Connection, questions: socket.socket) -> None:
+        """Make a desk that has these ends of its lines. Raises: OSError if the process is gone."""
+        words = source.encode()[:_MOST_SOURCE] or b" "
+        socket.send_fds(self._line, [words], [feed.fileno(), questions.fileno()])
+
+    def close(self) -> None:
+        """End the process; desks end when their own lines do."""
+        self._line.close()
+
+
+def _make_desks(line: socket.socket) -> NoReturn:
+    from dra_driver.web.desk.process import run_desk  # what answers questions is imported here, for all desks
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while True:
+        words, descriptors, _, _ = socket.recv_fds(line, _MOST_SOURCE, 2)
+        if not words:
+            os._exit(0)
+        if os.fork() == 0:
+            line.close()
+            load = partial(_empty, words.decode(errors="replace"))
+            run_desk(load, Connection(descriptors[0]), socket.socket(fileno=descriptors[1]))
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def _empty(source: str, _lines: ProgressLines) -> Board:
+    return Board.of_cluster(source)

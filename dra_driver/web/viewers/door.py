@@ -1,0 +1,95 @@
+"""The door of a console in a cluster: everybody comes in who shows who they are, each to the seat of their rights.
+
+In: the headers of a request. Out: a refusal, or the seat. Pages and modules have nothing of the cluster in them, and
+need no viewer; every question is judged.
+"""
+
+from __future__ import annotations
+
+from starlette.datastructures import Headers
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import Scope
+
+from dra_driver.model.errors import DriverError
+from dra_driver.web.door import FOREIGN
+from dra_driver.web.guard import document
+from dra_driver.web.seat import Seat
+from dra_driver.web.session import is_same_origin
+from dra_driver.web.viewers.admissions import Admissions
+from dra_driver.web.viewers.identity import Presented, TrustedProxy, presented
+from dra_driver.web.viewers.seats import Seats
+
+HEALTH, SIGN_IN, SIGN_OUT = "/healthz", "/sign-in", "/sign-out"
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
+_STRANGER = "the cluster does not know this viewer: the token may have expired"
+
+
+class ViewersDoor:
+    """`hosts` are the names under which pages are opened; those of the loopback address are always among them."""
+
+    def __init__(
+        self, hosts: frozenset[str], cookie: str, proxy: TrustedProxy | None, admissions: Admissions, seats: Seats
+    ) -> None:
+        self._hosts, self._cookie, self._proxy = hosts, cookie, proxy
+        self._admissions, self._seats = admissions, seats
+
+    async def refusal(self, scope: Scope, headers: Headers) -> Response | None:
+        """Return why a request goes no further; None if it may."""
+        path, host = str(scope["path"]), headers.get("host", "")
+        if path == HEALTH:
+            return None  # a kubelet asks for it by an address, and learns nothing
+        sent = (scope["method"], host, headers.get("origin", ""), headers.get("sec-fetch-site", ""))
+        if not self._is_ours(host) or not (is_same_origin(*sent) or _is_visit(path, headers)):
+            return PlainTextResponse(FOREIGN, 403)
+        if path.startswith("/static/") or path in {SIGN_IN, SIGN_OUT}:
+            return None
+        one = self._presented(scope, headers)
+        scope["is_signed_in"] = one is not None and "authorization" not in headers and not one.user
+        if path.startswith("/api/"):
+            return await self._seated(scope, one)
+        return None if one is not None else RedirectResponse(SIGN_IN, 303)
+
+    def _presented(self, scope: Scope, headers: Headers) -> Presented | None:
+        return presented(headers, scope.get("certificate_names", frozenset()), self._proxy, self._cookie)
+
+    def _is_ours(self, host: str) -> bool:
+        """Return whether a Host is ours, with any port: another name that leads here is DNS rebinding."""
+        name = host if host.endswith("]") else host.rpartition(":")[0] or host
+        return name in _LOOPBACK or host in self._hosts or name in self._hosts
+
+    async def _seated(self, scope: Scope, one: Presented | None) -> Response | None:
+        """Find the seat of a viewer, and put it into the scope. Return why there is none."""
+        if one is None:
+            return document(401, "no-session", "this request does not say who asks", f"sign in at {SIGN_IN}")
+        try:
+            seat = await self._seat(one)
+        except DriverError as fault:
+            return document(503, fault.code, f"what you may read is not known now: {fault.message}", fault.hint)
+        except _StrangerError:
+            return document(401, "no-session", _STRANGER, f"sign in at {SIGN_IN}")
+        if seat is None:
+            return document(503, "busy", "too many viewers with different rights look at the same time")
+
+        async def may_stay() -> bool:
+            try:
+                return await self._seat(one) is seat
+            except (DriverError, _StrangerError):
+                return False
+
+        scope["seat"], scope["may_stay"] = seat, may_stay
+        return None
+
+    async def _seat(self, one: Presented) -> Seat | None:
+        admitted = await self._admissions.admit(one)
+        if admitted is None:
+            raise _StrangerError
+        return self._seats.of(admitted)
+
+
+class _StrangerError(Exception):
+    """Somebody whom the cluster does not know."""
+
+
+def _is_visit(path: str, headers: Headers) -> bool:
+    """Return whether somebody followed a link of another site to the first page: it shows nothing by itself."""
+    return path in {"/", SIGN_IN} and headers.get("sec-fetch-mode") == "navigate" and not headers.get("origin")

@@ -1,0 +1,86 @@
+"""Who asks: a token of the API server, or a name in the headers of a proxy that has proved who it is itself.
+
+In: the headers of a request, and the names in the verified certificate of the connection. Out: `Presented`, or None.
+
+Source: Kubernetes, "Authenticating Proxy" (X-Remote-User, X-Remote-Group); RFC 6750 (Bearer).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http.cookies import CookieError, SimpleCookie
+from typing import Any
+
+from starlette.datastructures import Headers
+
+MOST_TOKEN = 3_800  # characters; a browser keeps 4,096 bytes of a cookie
+_MOST_HEADER = 64 << 10  # a proxy may send tokens that are longer
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")  # what a cookie and a header may both hold
+
+
+@dataclass(frozen=True, slots=True)
+class Presented:
+    """What a request says of its viewer: a token, or a user with groups, of whom a proxy vouches."""
+
+    token: str = field(default="", repr=False)
+    user: str = ""
+    groups: tuple[str, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """A name for it that does not give a token away."""
+        return hashlib.sha256(json.dumps([self.token, self.user, *self.groups]).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class TrustedProxy:
+    """The proxy whose headers are believed: the names that its certificate may have, and which headers it sends."""
+
+    names: frozenset[str]
+    user_header: str = "x-remote-user"
+    group_header: str = "x-remote-group"
+
+
+def presented(
+    headers: Headers, certificate_names: frozenset[str], proxy: TrustedProxy | None, cookie: str
+) -> Presented | None:
+    """Return what a request says of its viewer; None for nothing that can be believed.
+
+    Headers of a proxy count only on a connection with a certificate of it; on any other they are not looked at.
+    """
+    if proxy is not None and certificate_names & proxy.names:
+        users = headers.getlist(proxy.user_header)
+        if len(users) == 1 and users[0].strip():
+            return Presented(user=users[0].strip(), groups=tuple(headers.getlist(proxy.group_header)))
+        if users:
+            return None
+    sent = headers.getlist("authorization")
+    if sent:
+        scheme, _, token = sent[0].partition(" ")
+        return Presented(token.strip()) if len(sent) == 1 and scheme.lower() == "bearer" and is_token(token) else None
+    token = _of_cookie(headers.get("cookie", ""), cookie)
+    return Presented(token) if is_token(token) else None
+
+
+def is_token(text: str, most: int = _MOST_HEADER) -> bool:
+    """Return whether a text can be a token."""
+    return len(text) <= most and _TOKEN.fullmatch(text.strip()) is not None
+
+
+def _of_cookie(text: str, name: str) -> str:
+    try:
+        found = SimpleCookie(text).get(name)
+    except CookieError:
+        return ""
+    return found.value if found else ""
+
+
+def names_of(certificate: Mapping[str, Any] | None) -> frozenset[str]:
+    """Return the common name and the DNS names of a certificate, as `ssl` describes one that it has verified."""
+    found = certificate or {}
+    common = {value for part in found.get("subject", ()) for key, value in part if key == "commonName"}
+    return frozenset(common | {value for kind, value in found.get("subjectAltName", ()) if kind == "DNS"})

@@ -1,0 +1,143 @@
+"""Judges: what a viewer may read, as the API server decides it, and with whose credentials it is then read.
+
+In: `Presented`. Out: `Admitted`. `OwnRights` asks and reads with the viewer's own token, and the console needs no
+rights at all. `ReviewedRights` asks with reviews of the token and of every access, and reads with the console's
+credentials what these permit: viewers whose rights are equal then share one read.
+
+Source: Kubernetes, TokenReview, SubjectAccessReview, SelfSubjectAccessReview.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from dra_driver.kube import paths
+from dra_driver.kube.api import KubeApi
+from dra_driver.kube.kubeconfig import Credentials
+from dra_driver.kube.pages import objects
+from dra_driver.kube.readers import may_list, owner_of
+from dra_driver.kube.tokens import StaticToken
+from dra_driver.model.errors import ApiError
+from dra_driver.model.wire import Wire
+from dra_driver.web.cluster_reader import ReadAccess
+from dra_driver.web.kinds import SharedKind
+from dra_driver.web.rights import Rights, rights_of
+from dra_driver.web.viewers.identity import Presented
+
+_ACCOUNT = "system:serviceaccount:"
+
+
+@dataclass(frozen=True, slots=True)
+class ViewerAccess:
+    """Access to the cluster with given credentials."""
+
+    credentials: Credentials
+    home: str = "default"
+
+    def connect(self) -> KubeApi:
+        """Connect to the cluster."""
+        return KubeApi(self.credentials)
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A viewer who may see something. Viewers with an equal `key` may share what is read with `access`."""
+
+    key: Hashable
+    rights: Rights
+    access: ReadAccess
+
+
+class RightsJudge(Protocol):
+    """Whoever decides. Its questions take time: it is called in threads."""
+
+    def judge(self, one: Presented) -> Admitted | None:
+        """Return what a viewer may read; None for somebody whom the cluster does not know. Raises: ApiError."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnRights:
+    """The viewer's own token does everything. `server` has the credentials of nobody.
+
+    `namespaces` are tried, beside that of a ServiceAccount, for viewers who may not list namespaces.
+    """
+
+    server: Credentials
+    namespaces: tuple[str, ...] = ()
+
+    def judge(self, one: Presented) -> Admitted | None:
+        """Ask with the viewer's token. Raises: ApiError."""
+        if not one.token:
+            return None
+        access = ViewerAccess(replace(self.server, tokens=StaticToken(one.token)))
+        api = access.connect()
+        try:
+            rights = rights_of(lambda kind, place: may_list(None, kind.path, place, api), lambda: self._known(api, one))
+        except ApiError as fault:
+            if fault.status == 401:
+                return None
+            raise
+        finally:
+            api.close()
+        return Admitted((one.digest, rights), rights, access)
+
+    def _known(self, api: KubeApi, one: Presented) -> Sequence[str]:
+        own = tuple(dict.fromkeys((*_namespace_of(one.token), *self.namespaces)))
+        if may_list(None, paths.NAMESPACES, "", api):
+            return [*own, *(name for name in _all_namespaces(api) if name not in own)]
+        return own
+
+
+@dataclass(frozen=True, slots=True)
+class ReviewedRights:
+    """Everything is reviewed; `console` are the console's own credentials."""
+
+    console: Credentials
+    namespaces: tuple[str, ...] = ()
+
+    def judge(self, one: Presented) -> Admitted | None:
+        """Review the token, if there is one, and then every access. Raises: ApiError."""
+        api = KubeApi(self.console)
+        try:
+            user: Wire | None = {"username": one.user, "groups": [*one.groups, "system:authenticated"]}
+            if one.token:
+                user = owner_of(one.token, api)
+            if user is None:
+                return None
+
+            def may(kind: SharedKind, place: str) -> bool:
+                return may_list(user, kind.path, place, api)
+
+            rights = rights_of(may, lambda: self._known(api, user))
+        finally:
+            api.close()
+        return Admitted(rights, rights, ViewerAccess(self.console))
+
+    def _known(self, api: KubeApi, user: Wire) -> Sequence[str]:
+        """Return the namespaces that are tried: a ServiceAccount's own one first."""
+        own = _of_account(str(user.get("username")))
+        first = tuple(dict.fromkeys((*own, *self.namespaces)))
+        return [*first, *(name for name in _all_namespaces(api) if name not in first)]
+
+
+def _all_namespaces(api: KubeApi) -> list[str]:
+    return [str(one["metadata"]["name"]) for one in objects(api, paths.NAMESPACES)]
+
+
+def _namespace_of(token: str) -> tuple[str, ...]:
+    """Return the namespace of a ServiceAccount's token. It only says where to look: the API server decides."""
+    try:
+        part = token.split(".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
+        return _of_account(str(claims.get("sub")))
+    except (IndexError, ValueError, binascii.Error, AttributeError, RecursionError):
+        return ()
+
+
+def _of_account(user: str) -> tuple[str, ...]:
+    return (user.removeprefix(_ACCOUNT).partition(":")[0],) if user.startswith(_ACCOUNT) else ()

@@ -1,0 +1,98 @@
+"""The console in a cluster: one server for all viewers, each of whom sees what they may read.
+
+In: `ServerSettings`. Out: a server that runs until SIGTERM. By TLS it may listen anywhere; without, on the loopback
+address alone, where `kubectl port-forward` reaches it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+
+from dra_driver.kube.credentials import load, load_server
+from dra_driver.web.guard import RequestGuard
+from dra_driver.web.pages import routes
+from dra_driver.web.serving import WebServer, listening, settings
+from dra_driver.web.viewers.admissions import Admissions
+from dra_driver.web.viewers.desk_maker import DeskMaker
+from dra_driver.web.viewers.door import ViewersDoor
+from dra_driver.web.viewers.identity import TrustedProxy
+from dra_driver.web.viewers.judges import OwnRights, ReviewedRights, RightsJudge
+from dra_driver.web.viewers.seats import Seats
+from dra_driver.web.viewers.sign_in import sign_in_routes
+from dra_driver.webhook.callers import Callers
+from dra_driver.webhook.identity import Mounted, ServingIdentity
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """`hosts`: names under which pages are opened. `reviews`: rights are judged by reviews, not by viewers' tokens."""
+
+    address: tuple[str, int]
+    hosts: frozenset[str]
+    kubeconfig: str | None = None
+    tls_dir: Path | None = None
+    reviews: bool = False
+    namespaces: tuple[str, ...] = ()
+    proxy: TrustedProxy | None = None
+    proxy_authorities: Path | None = None
+    viewers: int = 16
+
+
+def serve(given: ServerSettings) -> None:
+    """Serve until SIGTERM. Raises: DriverError for a certificate, credentials or an address that can't be used."""
+    judge = _judge(given)
+    maker = DeskMaker()
+    line = listening(*given.address)
+    maker.start()  # before the first thread
+    identity = _identity(given)
+    server = _server(given, judge, maker, identity.context if identity else None)
+    try:
+        if identity is not None:
+            identity.start()
+        server.run(sockets=[line])
+    finally:
+        if identity is not None:
+            identity.stop()
+        maker.close()
+
+
+def _judge(given: ServerSettings) -> RightsJudge:
+    if given.reviews:
+        return ReviewedRights(load(given.kubeconfig), given.namespaces)
+    return OwnRights(load_server(given.kubeconfig), given.namespaces)
+
+
+def _identity(given: ServerSettings) -> ServingIdentity | None:
+    """Return the server's TLS, which follows its files. Raises: NodeError."""
+    if given.tls_dir is None:
+        return None
+    identity = ServingIdentity(Mounted(given.tls_dir))
+    identity.look()
+    if given.proxy is not None:
+        Callers(given.proxy_authorities).prepare(identity.context)
+    return identity
+
+
+def _server(given: ServerSettings, judge: RightsJudge, maker: DeskMaker, context: ssl.SSLContext | None) -> WebServer:
+    cookie = "__Host-dra-console" if context else "dra-console"
+    seats, tasks = Seats(maker, "cluster", given.viewers), set[asyncio.Task[None]]()
+    admissions = Admissions(judge)
+    door = ViewersDoor(given.hosts, cookie, given.proxy, admissions, seats)
+    pages = [*routes(), *sign_in_routes(cookie, bool(context), admissions)]
+    app = Starlette(routes=pages, middleware=[Middleware(RequestGuard, door=door)])
+
+    def begin() -> None:
+        tasks.add(asyncio.create_task(seats.tend()))
+
+    def end() -> None:
+        for task in tasks:
+            task.cancel()
+        seats.close()
+
+    return WebServer(settings(app, context), begin, end)

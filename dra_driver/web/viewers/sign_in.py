@@ -1,0 +1,66 @@
+"""Signing in: a viewer's own token becomes a cookie that no script can read, and which every request carries.
+
+In: a token that a viewer has typed. Out: the cookie, if the cluster knows the token. The console keeps no token.
+"""
+
+from __future__ import annotations
+
+import json
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from dra_driver.model.errors import DriverError
+from dra_driver.web.guard import document
+from dra_driver.web.pages import document_of
+from dra_driver.web.viewers.admissions import Admissions
+from dra_driver.web.viewers.door import HEALTH, SIGN_IN, SIGN_OUT
+from dra_driver.web.viewers.identity import MOST_TOKEN, Presented, is_token
+
+
+def sign_in_routes(cookie: str, is_secure: bool, admissions: Admissions) -> list[Route]:
+    """Return the routes. `cookie` is the name of the cookie; `is_secure`: it is sent by TLS alone."""
+
+    async def page(request: Request) -> Response:
+        return document_of("sign-in.html", request)
+
+    async def sign_in(request: Request) -> Response:
+        token = await _token_of(request)
+        if not is_token(token, MOST_TOKEN):
+            text = f"this is no token of at most {MOST_TOKEN:,} characters"
+            return document(422, "input.token", text, "kubectl create token NAME prints one")
+        try:
+            admitted = await admissions.admit(Presented(token))
+        except DriverError as fault:
+            return document(503, fault.code, fault.message, fault.hint)
+        if admitted is None:
+            return document(401, "no-session", "the cluster does not accept this token", "it may have expired")
+        answer = Response(status_code=204)
+        answer.set_cookie(cookie, token, httponly=True, secure=is_secure, samesite="strict", path="/")
+        return answer
+
+    async def sign_out(_request: Request) -> Response:
+        answer = Response(status_code=204)
+        answer.delete_cookie(cookie, httponly=True, secure=is_secure, samesite="strict", path="/")
+        return answer
+
+    async def healthy(_request: Request) -> Response:
+        return Response(b"ok\n", media_type="text/plain")
+
+    return [
+        Route(HEALTH, healthy),
+        Route(SIGN_IN, page, methods=["GET"]),
+        Route(SIGN_IN, sign_in, methods=["POST"]),
+        Route(SIGN_OUT, sign_out, methods=["POST"]),
+    ]
+
+
+async def _token_of(request: Request) -> str:
+    """Return the token in a body; "" for a body without one."""
+    try:
+        given = json.loads(await request.body())
+    except (ValueError, RecursionError, ClientDisconnect):
+        return ""
+    token = given.get("token") if isinstance(given, dict) else None
+    return token.strip() if isinstance(token, str) else ""

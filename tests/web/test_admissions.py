@@ -1,0 +1,124 @@
+"""What was judged of a viewer holds for half a minute, for everybody who shows the same, and for nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+import pytest
+
+from dra_driver.model.errors import ApiError
+from dra_driver.web.events import Notices
+from dra_driver.web.rights import MOST_NAMESPACES, Rights, rights_of
+from dra_driver.web.viewers.admissions import FRESH_SECONDS, Admissions
+from dra_driver.web.viewers.identity import Presented
+from dra_driver.web.viewers.judges import Admitted
+
+
+@dataclass
+class Judge:
+    rights: dict[str, Rights] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+    is_down: bool = False
+
+    def judge(self, one):
+        self.asked.append(one.token)
+        if self.is_down:
+            raise ApiError("unreachable", "nobody answers")
+        rights = self.rights.get(one.token)
+        return None if rights is None else Admitted((one.digest, rights), rights, None)
+
+
+@pytest.fixture
+def judge():
+    return Judge({"a": Rights(frozenset({"Node"}))})
+
+
+def test_many_requests_of_one_viewer_need_one_verdict_and_a_stranger_is_not_admitted(judge):
+    async def requests():
+        admissions = Admissions(judge, lambda: 1000.0)
+        found = await asyncio.gather(*(admissions.admit(Presented(token)) for token in "aaaabb"))
+        assert [one is not None for one in found] == [True] * 4 + [False] * 2
+
+    asyncio.run(requests())
+    assert sorted(judge.asked) == ["a", "b"]
+
+
+def test_rights_that_were_taken_away_end_within_half_a_minute(judge):
+    async def requests():
+        now = [1000.0]
+        admissions = Admissions(judge, lambda: now[0])
+        before = await admissions.admit(Presented("a"))
+        judge.rights["a"] = Rights()
+        assert await admissions.admit(Presented("a")) is before
+        now[0] += FRESH_SECONDS
+        after = await admissions.admit(Presented("a"))
+        assert after.rights == Rights()
+        assert after.key != before.key, "what was read before is not shown any more"
+
+    asyncio.run(requests())
+
+
+def test_while_the_api_server_is_away_nobody_is_admitted_on_an_old_verdict(judge):
+    async def requests():
+        now = [1000.0]
+        admissions = Admissions(judge, lambda: now[0])
+        await admissions.admit(Presented("a"))
+        judge.is_down, now[0] = True, now[0] + FRESH_SECONDS
+        with pytest.raises(ApiError):
+            await admissions.admit(Presented("a"))
+
+    asyncio.run(requests())
+
+
+def test_a_stream_ends_once_its_viewer_would_not_be_let_in_again():
+    async def listen():
+        notices, may = Notices(), [True]
+
+        async def may_stay():
+            return may[0]
+
+        notices.post("version", 1)
+        seen = []
+        async for piece in notices.stream(may_stay):
+            seen.append(piece)
+            if b"version" in piece:
+                may[0] = False
+                notices.post("version", 2)
+        assert b"data: 1" in b"".join(seen)
+        assert b"data: 2" not in b"".join(seen)
+        assert notices.streams == 0
+
+    asyncio.run(listen())
+
+
+def test_rights_are_asked_in_each_namespace_only_for_what_may_not_be_read_everywhere():
+    asked = []
+
+    def may(kind, place):
+        asked.append((kind.name, place))
+        return kind.name == "ResourceSlice" or (kind.name, place) == ("Pod", "n3")
+
+    rights = rights_of(may, lambda: [f"n{number}" for number in range(500)])
+    assert rights == Rights(frozenset({"ResourceSlice"}), frozenset({("Pod", "n3")}))
+    assert len(asked) == 6 + 3 * MOST_NAMESPACES
+    assert rights.places("ResourceSlice") == ("",)
+    assert rights.places("Pod") == ("n3",)
+    assert not rights.sees("Pod", "n4")
+
+
+@pytest.mark.parametrize("headers", [
+    {"x-remote-user": "admin"},
+    {"authorization": "Basic YWRtaW46"},
+    {"authorization": "Bearer two words"},
+    {"cookie": "other=abc"},
+], ids=str)  # fmt: skip
+def test_what_can_not_be_believed_is_nobody(headers):
+    from starlette.datastructures import Headers
+
+    from dra_driver.web.viewers.identity import TrustedProxy, presented
+
+    proxy = TrustedProxy(frozenset({"front"}))
+    assert presented(Headers(headers), frozenset({"somebody"}), proxy, "dra-console") is None
+    assert Presented("secret").digest != Presented("other").digest
+    assert "secret" not in repr(Presented("secret"))

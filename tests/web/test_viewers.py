@@ -1,0 +1,165 @@
+"""One console for several viewers: each sees what their own rights permit, whoever else looks at the same time."""
+
+from __future__ import annotations
+
+import ssl
+
+import pytest
+
+from dra_driver.embedded.api.kinds import CLAIMS
+from tests.support.certificates import make_ca, make_leaf
+from tests.support.console_cluster import add_claim, add_pod, fill
+from tests.support.console_server import running_server
+from tests.support.guarded_api import EVERYTHING, NAMESPACED, GuardedApi
+from tests.support.waiting import until
+
+ALL = [(one, "") for one in EVERYTHING]
+TEAM = [("resourceslices", ""), ("deviceclasses", ""), *((one, "team-a") for one in NAMESPACED)]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with GuardedApi() as api:
+        fill(api)
+        add_pod(api, "team-a", "user", "mine")
+        add_pod(api, "team-b", "stranger", "theirs")
+        api.add("admin-token", "admin", *ALL)
+        api.add("team-token", "team", *TEAM)
+        api.add("friend-token", "friend", *TEAM)
+        yield api, str(api.write_kubeconfig(tmp_path_factory.mktemp("kube") / "config"))
+
+
+@pytest.fixture(scope="module", params=["token", "review"])
+def server(cluster, request):
+    words = ("--identity", request.param, "--namespace", "team-a", "--namespace", "team-b")
+    with running_server(cluster[1], *words) as found:
+        yield found
+
+
+def test_two_viewers_with_different_rights_see_different_things_at_the_same_time(cluster, server):
+    api, _ = cluster
+    with (
+        server.looked_at(authorization="Bearer admin-token"),
+        server.looked_at(authorization="Bearer team-token"),
+    ):
+        until(lambda: server.claims("admin-token") == {"mine", "theirs", "waiting"})
+        until(lambda: server.claims("team-token") == {"mine", "waiting"})
+        add_claim(api, "team-b", "later")
+        until(lambda: "later" in server.claims("admin-token"))
+        assert server.claims("team-token") == {"mine", "waiting"}
+        for name, query in (
+            ("claim", "?namespace=team-b&name=theirs"),
+            ("explanation", "?kind=claim&namespace=team-b&name=theirs"),
+            ("explanation", "?kind=pod&namespace=team-b&name=stranger"),
+        ):
+            assert server.ask("team-token", name, query).status in {422, 502}, name
+            assert b"gpu-b" not in server.ask("team-token", name, query).body
+        seen = server.ask("team-token", "device", "?node=n1&pool=n1/gpu.example.com&device=gpu-b").json
+        assert seen["holders"] == [], "who holds it is not theirs to know"
+        unseen = {one["kind"]: one["partial"] for one in server.ask("team-token", "summary").json["unseen"]}
+        assert unseen == {"Node": False, "ResourceClaim": True, "ResourceClaimTemplate": True, "Pod": True}
+        assert server.ask("admin-token", "summary").json["unseen"] == []
+        api.delete(CLAIMS, "later", "team-b")
+
+
+def test_a_request_that_does_not_say_who_asks_gets_nothing_of_the_cluster(server):
+    for name in ("summary", "fleet", "claims", "events", "attention"):
+        assert server.send("GET", f"/api/v1/{name}").status == 401
+        assert server.ask("no-such-token", name).status == 401
+        assert server.send("GET", f"/api/v1/{name}", x_remote_user="admin").status == 401
+    assert server.send("GET", "/").headers["location"] == "/sign-in"
+    assert server.send("GET", "/sign-in").status == 200
+
+
+def test_a_token_that_the_cluster_knows_becomes_a_cookie_that_scripts_do_not_get(server):
+    origin = f"http://localhost:{server.port}"
+    assert server.send("POST", "/sign-in", {"token": "no-such-token"}, origin=origin).status == 401
+    assert server.send("POST", "/sign-in", {"token": "bad token"}, origin=origin).status == 422
+    assert server.send("POST", "/sign-in", {"token": "team-token"}, origin="http://evil.example").status == 403
+    entered = server.send("POST", "/sign-in", {"token": "team-token"}, origin=origin)
+    cookie, *flags = entered.headers["set-cookie"].split("; ")
+    assert entered.status == 204
+    assert {"httponly", "samesite=strict", "path=/"} <= {one.lower() for one in flags}
+    until(lambda: server.send("GET", "/api/v1/summary", cookie=cookie).status == 200)
+    assert b'"signed-in" content="yes"' in server.send("GET", "/", cookie=cookie).body
+    assert 'dra-console=""' in server.send("POST", "/sign-out", {}, origin=origin, cookie=cookie).headers["set-cookie"]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"host": "evil.example"},
+        {"host": "localhost.evil.example:80"},
+        {"origin": "http://evil.example"},
+        {"sec_fetch_site": "cross-site"},
+    ],
+    ids=str,
+)
+def test_a_request_of_another_site_is_refused_even_with_a_token(server, headers):
+    assert server.send("GET", "/api/v1/summary", authorization="Bearer admin-token", **headers).status == 403
+
+
+def test_with_viewers_own_tokens_the_console_sends_no_request_of_its_own(cluster):
+    api, kubeconfig = cluster
+    with running_server(kubeconfig, "--namespace", "team-a") as server:
+        api.seen.clear()
+        with server.looked_at(authorization="Bearer team-token"):
+            until(lambda: server.claims("team-token") == {"mine", "waiting"})
+            server.ask("team-token", "claim", "?namespace=team-a&name=mine")
+        assert api.seen == {"team"}
+
+
+def test_viewers_whose_rights_are_equal_share_one_read(cluster):
+    api, kubeconfig = cluster
+    with running_server(kubeconfig, "--identity", "review") as server:
+        before = api.open_watches
+        with server.looked_at(authorization="Bearer team-token"):
+            until(lambda: server.claims("team-token") == {"mine", "waiting"})
+            until(lambda: api.open_watches - before == 5)
+            with server.looked_at(authorization="Bearer friend-token"):
+                until(lambda: server.claims("friend-token") == {"mine", "waiting"})
+                assert api.open_watches - before == 5
+
+
+def test_a_name_in_a_header_is_believed_only_from_the_proxy_that_proves_itself(cluster, tmp_path):
+    ours, folder = make_ca(tmp_path, "ours"), tmp_path / "tls"
+    certificate, key = make_leaf(tmp_path, "console", "ours")
+    folder.mkdir()
+    (folder / "tls.crt").write_bytes(certificate.read_bytes())
+    (folder / "tls.key").write_bytes(key.read_bytes())
+    make_ca(tmp_path, "others")
+    context = ssl.create_default_context(cafile=str(ours))
+    words = ("--tls-dir", str(folder), "--identity", "review", "--proxy-ca", str(ours), "--proxy-name", "front")
+    with running_server(cluster[1], *words, tls=context) as server:
+        for name, authority in (("front", "ours"), ("somebody", "ours"), ("forged", "others")):
+            server.client[name] = ssl.create_default_context(cafile=str(ours))
+            server.client[name].load_cert_chain(*make_leaf(tmp_path, name, authority))
+
+        def asked(certificate: str, **headers: str) -> int:
+            return server.send("GET", "/api/v1/summary", certificate=certificate, **headers).status
+
+        until(lambda: asked("front", x_remote_user="team") == 200)
+        assert asked("front") == 401, "a proxy that names nobody"
+        assert asked("", x_remote_user="admin") == 401
+        assert asked("somebody", x_remote_user="admin") == 401
+        with pytest.raises(OSError, match=r"(?i)closed|reset|alert"):
+            asked("forged", x_remote_user="admin")
+        found = server.send("GET", "/api/v1/claims", certificate="front", x_remote_user="team")
+        assert "theirs" not in found.body.decode()
+        assert asked("", authorization="Bearer team-token") == 200, "a token needs no proxy"
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--address", "0.0.0.0:0"], "readable on the way"),
+        (["--proxy-ca", "ca.crt"], "go together"),
+        (["--proxy-ca", "ca.crt", "--proxy-name", "front"], "needs --tls-dir"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_what_would_make_it_unsafe_is_refused(words, why, capsys):
+    from dra_driver.cli.main import run
+
+    assert run(["console-server", *words]) == 2
+    assert why in capsys.readouterr().err
