@@ -6,6 +6,7 @@ In: a cluster, files or profiles. Out: an address to open; pages are served ther
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,8 +19,31 @@ if TYPE_CHECKING:
     from dra_driver.views.access import ClusterAccess
     from dra_driver.views.board.board import Board
     from dra_driver.views.progress import ProgressLines
+    from dra_driver.web.lookups.lookups import UsageSource
 
 _NEEDED = ("starlette", "uvicorn")
+
+
+def usage_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say where usage is known."""
+    for decorate in (
+        click.option("--prices", metavar="FILE", default="", envvar="PRICES", help="A price table (docs/cost.md)."),
+        click.option("--prometheus-ca-file", metavar="FILE", default="", help="The authority of its certificate."),
+        click.option("--prometheus-token-file", metavar="FILE", default="", help="A bearer token for it."),
+        click.option(
+            "--prometheus", metavar="URL", default="", envvar="PROMETHEUS", help="Show usage and dashboards from it."
+        ),
+    ):
+        function = decorate(function)
+    return function
+
+
+def usage_source(given: dict[str, Any]) -> UsageSource:
+    """Return where usage is known."""
+    from dra_driver.web.lookups.lookups import UsageSource
+
+    names = ("prometheus", "prometheus_token_file", "prometheus_ca_file", "prices")
+    return UsageSource(*(given[name] for name in names))
 
 
 @click.command(name="console")
@@ -35,6 +59,7 @@ _NEEDED = ("starlette", "uvicorn")
 @kubeconfig_option
 @context_option
 @namespace_option
+@usage_options
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="The port on 127.0.0.1 [default: a free one].")
 @click.option("--open", "opens", is_flag=True, help="Open the address in this machine's browser.")
 def command(port: int, opens: bool, **given: Any) -> None:
@@ -57,7 +82,7 @@ def command(port: int, opens: bool, **given: Any) -> None:
     if access is not None:
         access.connect().close()  # credentials that can't be used are an error of the command, not of a page
     console = Console(port)
-    console.start(partial(_load, given, access), access)
+    console.start(partial(_load, given, access), access, usage_source(given))
     click.echo(f"The console is at {console.address}\n(this address works once; Ctrl-C ends the console)")
     if opens:
         click.launch(console.address)

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from dra_driver.cli.console import need_server
+from dra_driver.cli.console import need_server, usage_options, usage_source
 from dra_driver.model.errors import ExitCode, UsageError
 
 
@@ -38,6 +38,7 @@ from dra_driver.model.errors import ExitCode, UsageError
               help="One header for each group.")  # fmt: skip
 @click.option("--viewers", type=click.IntRange(1, 1000), default=16, show_default=True, envvar="VIEWERS",
               help="Most sets of rights that are looked with at the same time.")  # fmt: skip
+@usage_options
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True,
               envvar="LOG_FORMAT")  # fmt: skip
 def command(log_format: str, **given: Any) -> int:
@@ -88,6 +89,7 @@ def _settings(given: dict[str, Any]) -> Any:
         TrustedProxy(frozenset(names), *headers) if names else None,
         authorities,
         given["viewers"],
+        usage_source(given),
     )
 
 

@@ -38,6 +38,7 @@ class DocumentKind(StrEnum):
     CLAIM_PAGE = "ClaimPage"
     WHAT_IF = "WhatIf"
     ATTENTION = "Attention"
+    DASHBOARD = "Dashboard"
     SELECTOR_PLAY = "SelectorPlay"
     CLAIMS_IN_USE = "ClaimsInUse"
     EXPLANATION = "Explanation"

@@ -19,6 +19,7 @@ from dra_driver.web.desk.answers import DeskAnswer, of_fault, refusal
 from dra_driver.web.desk.bounds import SECONDS
 from dra_driver.web.desk.line import DeskLine
 from dra_driver.web.events import MOST_STREAMS, MayStay, Notices
+from dra_driver.web.lookups.lookups import QUESTIONS, ViewerLookups
 
 # All other questions come as a JSON body.
 _ASKED_BY_ADDRESS = frozenset({"summary", "attention", "fleet", "device", "claims", "claim", "explanation"})
@@ -27,12 +28,14 @@ _ASKED_BY_ADDRESS = frozenset({"summary", "attention", "fleet", "device", "claim
 class ConsoleApi:
     """The handlers."""
 
-    def __init__(self, desk: DeskLine, notices: Notices, reader: ClusterReader | None) -> None:
-        self._desk, self._notices, self._reader = desk, notices, reader
+    def __init__(self, desk: DeskLine, notices: Notices, reader: ClusterReader | None, lookups: ViewerLookups) -> None:
+        self._desk, self._notices, self._reader, self._lookups = desk, notices, reader, lookups
 
     async def question(self, request: Request) -> Response:
         """Answer a question: with parameters in the address, or with a JSON object."""
         name = request.path_params["name"]
+        if name in QUESTIONS and request.method != "POST":
+            return _response(await self._lookups.answer(name, request.query_params))
         if name not in SECONDS:
             return _response(refusal(404, "no-question", f"there is no /api/v1/{name[:80]}"))
         given: Any = dict(request.query_params)

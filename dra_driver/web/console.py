@@ -15,6 +15,7 @@ from dra_driver.views.access import ClusterAccess
 from dra_driver.web.desk.line import DeskLine
 from dra_driver.web.door import ENTER, SessionDoor
 from dra_driver.web.guard import RequestGuard
+from dra_driver.web.lookups.lookups import UsageSource, ViewerLookups
 from dra_driver.web.pages import entering, routes
 from dra_driver.web.seat import Seat
 from dra_driver.web.serving import WebServer, listening, settings
@@ -34,6 +35,7 @@ class Console:
         hosts = {f"{name}:{self.port}" for name in ("127.0.0.1", "localhost")}
         self._session = ConsoleSession(hosts, f"dra-console-{self.port}")
         self._access: ClusterAccess | None = None
+        self._usage = UsageSource()
         self._server: WebServer
         self._task: asyncio.Task[None] | None = None
 
@@ -42,14 +44,14 @@ class Console:
         """The address to open, with the token that works once."""
         return f"http://127.0.0.1:{self.port}{ENTER}{self._session.token}"
 
-    def start(self, load: Load, access: ClusterAccess | None = None) -> None:
+    def start(self, load: Load, access: ClusterAccess | None = None, usage: UsageSource | None = None) -> None:
         """Start the desk; with `access`, a cluster is read for it. Nothing else of this process may run yet."""
         self._desk.start(load)
-        self._access = access
+        self._access, self._usage = access, usage or UsageSource()
 
     def serve(self) -> None:
         """Serve until interrupted. Raises: whatever fault the desk met while it loaded, or that it is gone."""
-        seat = Seat(self._desk, self._access, None, self._stop)
+        seat = Seat(self._desk, self._access, self._lookups(), self._stop)
         guard = Middleware(RequestGuard, door=SessionDoor(self._session, seat))
         app = Starlette(routes=[*routes(), entering(ENTER, self._session)], middleware=[guard])
         self._server = WebServer(settings(app), lambda: self._begin(seat), lambda: self._end(seat))
@@ -61,6 +63,12 @@ class Console:
             seat.close()
         if seat.fault is not None:
             raise seat.fault
+
+    def _lookups(self) -> ViewerLookups:
+        access = self._access
+        named = {"--kubeconfig": access.kubeconfig, "--context": access.context} if access is not None else {}
+        words = tuple(word for name, value in named.items() if value for word in (name, value))
+        return ViewerLookups(self._usage, words)
 
     def _begin(self, seat: Seat) -> None:
         self._desk.listen(seat.heard)

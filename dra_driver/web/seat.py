@@ -15,7 +15,7 @@ from dra_driver.web.cluster_reader import ClusterReader, ReadAccess
 from dra_driver.web.desk.line import DeskLine
 from dra_driver.web.events import Notices
 from dra_driver.web.looking import Looking
-from dra_driver.web.rights import Rights
+from dra_driver.web.lookups.lookups import ViewerLookups
 
 _GONE = "the process that holds the fleet has ended"
 
@@ -24,12 +24,13 @@ class Seat:
     """`ended` is called once the desk is gone; `fault` then says why."""
 
     def __init__(
-        self, desk: DeskLine, access: ReadAccess | None, rights: Rights | None, ended: Callable[[], None]
+        self, desk: DeskLine, access: ReadAccess | None, lookups: ViewerLookups, ended: Callable[[], None]
     ) -> None:
+        rights = lookups.rights
         self.desk, self.notices = desk, Notices()
         self.reader = ClusterReader(access, desk.send, rights) if access is not None else None
         self.looking = Looking(self.reader, self.notices) if self.reader is not None else None
-        self.api = ConsoleApi(desk, self.notices, self.reader)
+        self.api = ConsoleApi(desk, self.notices, self.reader, lookups)
         self.fault: DriverError | None = None
         self._ended = ended
 

@@ -22,7 +22,7 @@ from dra_driver.remediation.journal import RemediationJournal
 from dra_driver.remediation.policy import RemediationAction
 
 ROOT = Path(__file__).resolve().parents[2]
-SERVERS = {"webhook", "console"}  # runs until it is ended
+SERVERS = {"webhook", "console", "console-server"}  # runs until it is ended
 FOR_JOBS = {name for name, entry in COMMANDS.items() if not entry.heading}
 TRIED_ELSEWHERE = {"demo", "usage"}  # tests/cli/test_demo.py; tests/views/test_usage.py, with a Prometheus
 

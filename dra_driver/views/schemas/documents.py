@@ -58,7 +58,7 @@ from dra_driver.views.schemas.parts import (
     record,
 )
 from dra_driver.views.schemas.selectors import FAILED, GIVEN, GROUP, LINTED, MATCHED, PART, QUERY, SELECTOR
-from dra_driver.views.schemas.usage import USAGE
+from dra_driver.views.schemas.usage import DASHBOARD, USAGE
 from dra_driver.views.schemas.worlds import EXPLANATION, MOMENT, REARRANGEMENT
 
 _ANY: Wire = {}  # what the caller gave comes back as it was
@@ -133,6 +133,7 @@ _CONTENTS: dict[DocumentKind, dict[str, Wire]] = {
     DocumentKind.SIMULATION: {"moments": list_of(MOMENT), "rearrangements": list_of(REARRANGEMENT)},
     DocumentKind.MIGRATION: {"files": list_of(MIGRATED), "checks": list_of(CHECK)},
     DocumentKind.USAGE_REPORT: USAGE,
+    DocumentKind.DASHBOARD: DASHBOARD,
     DocumentKind.SELECTOR_MATCHES: {
         **GIVEN,
         "engine": TEXT,

@@ -6,7 +6,7 @@ In: nothing. Out: schemas of records, for `documents`.
 from __future__ import annotations
 
 from dra_driver.model.wire import Wire
-from dra_driver.views.schemas.parts import COUNT, MAYBE_TEXT, SHARE, TEXT, TEXTS, list_of, maybe, one_of, record
+from dra_driver.views.schemas.parts import COUNT, FLAG, MAYBE_TEXT, SHARE, TEXT, TEXTS, list_of, maybe, one_of, record
 from dra_driver.views.usage.report import Grouping
 
 _MONEY = maybe({"type": "number"})
@@ -24,6 +24,28 @@ _ROW = record(
 )
 _CLAIM = {"namespace": TEXT, "name": TEXT, "model": TEXT, "profile": TEXT}
 _TIME: Wire = {"type": "string", "format": "date-time"}
+_POINT: Wire = {"type": "array", "prefixItems": [{"type": "number"}, {"type": ["number", "null"]}], "minItems": 2}
+DASHBOARD: dict[str, Wire] = {
+    "name": TEXT,
+    "title": TEXT,
+    "about": TEXT,
+    "begin": _TIME,
+    "end": _TIME,
+    "panels": list_of(
+        record(
+            row=TEXT,
+            title=TEXT,
+            kind=one_of("figure", "lines"),
+            unit=TEXT,
+            note=TEXT,
+            stacked=FLAG,
+            series=list_of(record(name=TEXT, points=list_of(_POINT))),
+            more=COUNT,
+            fault=MAYBE_TEXT,
+        )
+    ),
+    "others": list_of(record(name=TEXT, title=TEXT)),
+}
 USAGE: dict[str, Wire] = {
     "source": TEXT,
     "begin": maybe(_TIME),

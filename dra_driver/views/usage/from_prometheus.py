@@ -17,11 +17,13 @@ from dra_driver.kube.kubeconfig import Credentials
 from dra_driver.kube.tls import TlsMaterial
 from dra_driver.kube.tokens import StaticToken, TokenFile
 from dra_driver.model.errors import ApiError, UsageError
+from dra_driver.model.wire import Wire
 from dra_driver.views.usage.counted import Counted, CountedTotal, CountedUnclaimed
 from dra_driver.views.usage.joining import ClaimSeries, claims_of, namespace_of, totals_of
 from dra_driver.views.usage.samples import Sample, samples_of_answer
 
 QUERY_SECONDS = 60.0
+RANGE_SECONDS = 10.0
 _CLAIM = "dra_claim_uid, dra_claim_namespace, dra_claim_name, device_class, model, profile, dra_pool_name"
 _KIND = "namespace, exported_namespace, device_class, model, profile"
 
@@ -94,6 +96,12 @@ class PrometheusQueries:
                 hint="check --prometheus, --token-file and --ca-file; a shorter --since asks for less",
             ) from error
         return samples_of_answer(answer, self._name)
+
+
+def ask_range(api: KubeApi, query: str, begin: datetime, end: datetime, step_s: int) -> Wire:
+    """Return the answer to a query over a time, unchecked. Raises: ApiError."""
+    asked = {"query": query, "step": str(step_s), "start": f"{begin.timestamp():.0f}", "end": f"{end.timestamp():.0f}"}
+    return api.request("GET", "/api/v1/query_range", query=asked, timeout_s=RANGE_SECONDS)
 
 
 def read_prometheus(address: PrometheusAddress, begin: datetime, end: datetime, namespace: str = "") -> Counted:

@@ -7,6 +7,7 @@ import { fleetPage } from "./fleet.js";
 import { healthPage } from "./health.js";
 import { playgroundPage } from "./playground.js";
 import { onSummary } from "./summary.js";
+import { usagePage } from "./usage.js";
 import { whatIfPage } from "./what-if.js";
 
 const PAGES = [
@@ -14,6 +15,7 @@ const PAGES = [
   { name: "claims", title: "Claims", key: "c", open: claimsPage },
   { name: "playground", title: "Selectors", key: "s", open: playgroundPage },
   { name: "health", title: "Health", key: "h", open: healthPage },
+  { name: "usage", title: "Usage", key: "u", open: usagePage },
   { name: "what-if", title: "What if", key: "w", open: whatIfPage },
 ];
 

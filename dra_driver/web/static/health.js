@@ -1,6 +1,7 @@
 // What deserves attention, and who holds how much.
 
 import { ask, on } from "./api.js";
+import { doctorSection } from "./doctor.js";
 import { calmed, h, number, plural, replace } from "./dom.js";
 
 const WORDS = {
@@ -32,13 +33,14 @@ function draw(found) {
 }
 
 export function healthPage(main) {
-  const out = h("div", { class: "bench", role: "region", "aria-label": "Health and usage", tabindex: "0" });
+  const out = h("div", { class: "stack-of" });
   async function refresh() {
     const found = await ask("attention", {}, { lane: "attention" }).catch((error) => error);
     if (found.name === "AbortError" || found.status === 503) return;
-    replace(out, h("h1", {}, "Health and usage"), found instanceof Error ? h("div", { class: "message bad" }, found.message) : draw(found));
+    replace(out, found instanceof Error ? h("div", { class: "message bad" }, found.message) : draw(found));
   }
-  replace(main, out);
+  replace(main, h("div", { class: "bench", role: "region", "aria-label": "Health", tabindex: "0" },
+    h("h1", {}, "Health"), out, doctorSection()));
   const end = on("version", calmed(300, refresh));
   refresh();
   return end;

@@ -13,7 +13,7 @@ import base64
 import binascii
 import json
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from dra_driver.kube import paths
@@ -28,6 +28,7 @@ from dra_driver.web.cluster_reader import ReadAccess
 from dra_driver.web.kinds import SharedKind
 from dra_driver.web.rights import Rights, rights_of
 from dra_driver.web.viewers.identity import Presented
+from dra_driver.web.viewers.own_kubeconfig import kubeconfig_text
 
 _ACCOUNT = "system:serviceaccount:"
 
@@ -46,11 +47,15 @@ class ViewerAccess:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """A viewer who may see something. Viewers with an equal `key` may share what is read with `access`."""
+    """A viewer who may see something. Viewers with an equal `key` may share what is read with `access`.
+
+    `kubeconfig` is the text of one with the viewer's own token, for commands; "" where there is none.
+    """
 
     key: Hashable
     rights: Rights
     access: ReadAccess
+    kubeconfig: str = field(default="", repr=False)
 
 
 class RightsJudge(Protocol):
@@ -84,7 +89,7 @@ class OwnRights:
             raise
         finally:
             api.close()
-        return Admitted((one.digest, rights), rights, access)
+        return Admitted((one.digest, rights), rights, access, kubeconfig_text(self.server, one.token))
 
     def _known(self, api: KubeApi, one: Presented) -> Sequence[str]:
         own = tuple(dict.fromkeys((*_namespace_of(one.token), *self.namespaces)))

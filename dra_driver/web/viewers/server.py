@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from starlette.applications import Starlette
@@ -16,6 +16,7 @@ from starlette.middleware import Middleware
 
 from dra_driver.kube.credentials import load, load_server
 from dra_driver.web.guard import RequestGuard
+from dra_driver.web.lookups.lookups import UsageSource
 from dra_driver.web.pages import routes
 from dra_driver.web.serving import WebServer, listening, settings
 from dra_driver.web.viewers.admissions import Admissions
@@ -42,6 +43,7 @@ class ServerSettings:
     proxy: TrustedProxy | None = None
     proxy_authorities: Path | None = None
     viewers: int = 16
+    usage: UsageSource = field(default_factory=UsageSource)
 
 
 def serve(given: ServerSettings) -> None:
@@ -81,7 +83,7 @@ def _identity(given: ServerSettings) -> ServingIdentity | None:
 
 def _server(given: ServerSettings, judge: RightsJudge, maker: DeskMaker, context: ssl.SSLContext | None) -> WebServer:
     cookie = "__Host-dra-console" if context else "dra-console"
-    seats, tasks = Seats(maker, "cluster", given.viewers), set[asyncio.Task[None]]()
+    seats, tasks = Seats(maker, given.usage, given.viewers), set[asyncio.Task[None]]()
     admissions = Admissions(judge)
     door = ViewersDoor(given.hosts, cookie, given.proxy, admissions, seats)
     pages = [*routes(), *sign_in_routes(cookie, bool(context), admissions)]

@@ -6,6 +6,7 @@ import json
 import re
 import threading
 from collections.abc import Callable
+from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
@@ -21,10 +22,16 @@ _OUTER: dict[str, Callable[[list[float]], float]] = {
 
 
 class PrometheusDouble:
-    """Answers /api/v1/query. `answer` replaces what is said, `asked` has the queries and the headers."""
+    """Answers /api/v1/query. `answer` replaces what is said, `asked` has the queries and the headers.
 
-    def __init__(self, lines: list[Line]) -> None:
-        self.lines = lines
+    To /api/v1/query_range it answers with `series`, which are values by namespace; to queries of one series with
+    `figure`.
+    """
+
+    def __init__(self, lines: list[Line], begin: datetime = BEGIN) -> None:
+        self.lines, self._begin = lines, begin
+        self.series: dict[str, list[float]] = {}
+        self.figure: dict[str, list[float]] = {}
         self.answer: bytes | None = None
         self.status = 200
         self.asked: list[tuple[str, dict[str, str]]] = []
@@ -34,7 +41,8 @@ class PrometheusDouble:
             def do_GET(self) -> None:
                 given = parse_qs(urlsplit(self.path).query)
                 double.asked.append((given["query"][0], dict(self.headers)))
-                body = double.answer if double.answer is not None else double.said(given["query"][0], given["time"][0])
+                is_range = urlsplit(self.path).path.endswith("query_range")
+                body = double.answer or (double.said_of_range(given) if is_range else double.said_at(given))
                 self.send_response(double.status)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(body)))
@@ -52,8 +60,18 @@ class PrometheusDouble:
         self._server.shutdown()
         self._server.server_close()
 
-    def said(self, query: str, time: str) -> bytes:
-        hour = (float(time) - BEGIN.timestamp()) / 3600
+    def said_of_range(self, given: dict[str, list[str]]) -> bytes:
+        start, step = float(given["start"][0]), float(given["step"][0])
+        series = self.series if " by (" in given["query"][0] else self.figure
+        result = [
+            {"metric": {"namespace": name}, "values": [[start + step * at, str(one)] for at, one in enumerate(values)]}
+            for name, values in series.items()
+        ]
+        return json.dumps({"status": "success", "data": {"resultType": "matrix", "result": result}}).encode()
+
+    def said_at(self, given: dict[str, list[str]]) -> bytes:
+        query, time = given["query"][0], given["time"][0]
+        hour = (float(time) - self._begin.timestamp()) / 3600
         result = [{"metric": labels, "value": [float(time), str(value)]} for labels, value in self._rows(query, hour)]
         return json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}}).encode()
 

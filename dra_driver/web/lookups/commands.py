@@ -1,0 +1,76 @@
+"""Documents of commands: what `dra-driver doctor` and `dra-driver usage` say, each run in a process of its own.
+
+In: the words of a command. Out: its document. A process has a time limit and a limit of memory. The same question of
+the same viewer gets the same answer for some seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable
+
+from dra_driver.web.desk.answers import MOST_BYTES, DeskAnswer, refusal
+
+SECONDS = 60.0
+FRESH_SECONDS = 15.0
+_MEMORY = 2 << 30  # bytes of address space
+_MOST_KNOWN = 32
+_MOST_SAID = 2_000  # characters of what a command says when it fails
+_WITH_DOCUMENT = frozenset({0, 1, 5})  # exit statuses of commands that have told what they found
+
+
+class Commands:
+    """Runs commands for viewers whose rights are equal, at most two at the same time."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._known: dict[tuple[str, ...], tuple[float, DeskAnswer]] = {}
+        self._asked: dict[tuple[str, ...], asyncio.Task[DeskAnswer]] = {}
+        self._places = asyncio.Semaphore(2)
+
+    async def run(self, *words: str) -> DeskAnswer:
+        """Return the document that a command writes, or its message as an error."""
+        at, answer = self._known.get(words, (float("-inf"), refusal(500, "bug", "")))
+        if self._clock() - at < FRESH_SECONDS:
+            return answer
+        if words not in self._asked:
+            self._asked[words] = asyncio.create_task(self._ran(words))
+        return await asyncio.shield(self._asked[words])
+
+    async def _ran(self, words: tuple[str, ...]) -> DeskAnswer:
+        try:
+            async with self._places:
+                answer = await _document_of(words)
+            self._known.pop(words, None)
+            self._known[words] = self._clock(), answer
+            while len(self._known) > _MOST_KNOWN:
+                del self._known[next(iter(self._known))]
+            return answer
+        finally:
+            del self._asked[words]
+
+
+async def _document_of(words: tuple[str, ...]) -> DeskAnswer:
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "dra_driver", *words, "--output", "json",
+        stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe,
+    )  # fmt: skip
+    with contextlib.suppress(ProcessLookupError):
+        resource.prlimit(process.pid, resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+    try:
+        async with asyncio.timeout(SECONDS):
+            said, complained = await process.communicate()
+    except TimeoutError:
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(signal.SIGKILL)
+        return refusal(422, "question.too-slow", f"this took longer than {SECONDS:g} s and was ended")
+    if process.returncode in _WITH_DOCUMENT and said.startswith(b"{") and len(said) < MOST_BYTES:
+        return DeskAnswer(200, said)
+    text = complained.decode(errors="replace")[-_MOST_SAID:].strip()
+    return refusal(502, "command", text.removeprefix("dra-driver: ") or f"{words[0]} ended with {process.returncode}")

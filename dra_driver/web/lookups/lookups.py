@@ -1,0 +1,116 @@
+"""What is looked up for a viewer: the doctor's findings, usage and cost, dashboards, each where it is on.
+
+In: a question, and what its viewer may read. Out: a document. The doctor asks with the viewer's own credentials, so it
+is off where the console has none of them. A Prometheus knows all namespaces: whoever may not read all claims gets what
+it knows of a namespace whose claims they may read, and no dashboards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from dra_driver.model.errors import DriverError, InputError
+from dra_driver.model.names import is_dns_label
+from dra_driver.views.usage.from_prometheus import PrometheusAddress
+from dra_driver.views.usage.panels import MOST_HOURS, dashboard
+from dra_driver.views.usage.report import Grouping
+from dra_driver.web.desk.answers import DeskAnswer, of_fault, refusal, written
+from dra_driver.web.lookups.commands import Commands
+from dra_driver.web.rights import Rights
+
+QUESTIONS = frozenset({"offers", "doctor", "usage", "dashboard"})
+_OFF = {
+    "doctor": "the doctor looks at a cluster with your own kubeconfig",
+    "usage": "nothing has counted what these devices are used for",
+    "dashboard": "no Prometheus is named",
+}
+_HOW = {
+    "doctor": "start dra-driver console on a cluster, or run dra-driver doctor",
+    "usage": "name a Prometheus: --prometheus URL",
+    "dashboard": "name a Prometheus: --prometheus URL",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class UsageSource:
+    """Where usage is known. `prices` is the file of a price table."""
+
+    prometheus: str = ""
+    token_file: str = ""
+    ca_file: str = ""
+    prices: str = ""
+
+    def words(self) -> list[str]:
+        """Return the options of `dra-driver usage` for it."""
+        named = {"--prometheus": self.prometheus, "--token-file": self.token_file, "--ca-file": self.ca_file}
+        named["--prices"] = self.prices
+        return [word for name, value in named.items() if value for word in (name, value)]
+
+
+@dataclass(frozen=True, slots=True)
+class ViewerLookups:
+    """`cluster` are the options of a command that uses the viewer's own credentials; empty where there are none."""
+
+    source: UsageSource = field(default_factory=UsageSource)
+    cluster: tuple[str, ...] = ()
+    rights: Rights | None = None
+    commands: Commands = field(default_factory=Commands)
+
+    async def answer(self, name: str, given: Mapping[str, Any]) -> DeskAnswer:
+        """Return the answer to one of `QUESTIONS`."""
+        offers = self._offers()
+        if name == "offers":
+            return DeskAnswer(200, written(offers))
+        if not offers[name]:
+            return refusal(404, "off", _OFF[name], _HOW[name])
+        try:
+            if name == "doctor":
+                return await self.commands.run("doctor", "--only", "cluster", *self.cluster)
+            return await (self._usage(given) if name == "usage" else self._dashboard(given))
+        except DriverError as fault:
+            return of_fault(fault)
+
+    def _offers(self) -> dict[str, Any]:
+        """Return what is on for this viewer; `namespaces`: usage is told of these alone."""
+        rights, has_prometheus = self.rights, bool(self.source.prometheus)
+        sees_all = rights is None or "ResourceClaim" in rights.everywhere
+        places = [] if sees_all or rights is None else list(rights.places("ResourceClaim"))
+        usage = (has_prometheus and (sees_all or bool(places))) or bool(self.cluster)
+        dashboards = has_prometheus and sees_all
+        return {"doctor": bool(self.cluster), "usage": usage, "dashboard": dashboards, "namespaces": places}
+
+    async def _usage(self, given: Mapping[str, Any]) -> DeskAnswer:
+        """Return what was used. Raises: InputError."""
+        namespace, grouping = str(given.get("namespace") or ""), str(given.get("by") or Grouping.NAMESPACE)
+        days = _number(given, "days", 7, 400)
+        if namespace and not is_dns_label(namespace):
+            raise InputError("question", "namespace is not the name of one")
+        if grouping not in set(map(str, Grouping)):
+            raise InputError("question", f"by is one of {', '.join(map(str, Grouping))}")
+        if self.rights is not None and not self.rights.sees("ResourceClaim", namespace):
+            raise InputError("question", "usage of this namespace may not be read", hint="choose one of your own")
+        words = ["usage", "--by", grouping, *self.source.words()]
+        if self.source.prometheus:
+            words += ["--since", f"{days}d"]
+        else:
+            words += self.cluster
+        return await self.commands.run(*words, *(("--namespace", namespace) if namespace else ()))
+
+    async def _dashboard(self, given: Mapping[str, Any]) -> DeskAnswer:
+        """Return a dashboard. Raises: InputError, UsageError."""
+        source, name = self.source, str(given.get("name") or "fleet")
+        hours = _number(given, "hours", 6, MOST_HOURS)
+        address = PrometheusAddress(source.prometheus, source.token_file, source.ca_file)
+        found = await asyncio.to_thread(dashboard, address, name, hours, datetime.now(UTC))
+        return DeskAnswer(200, written(found.wire()))
+
+
+def _number(given: Mapping[str, Any], name: str, default: int, most: int) -> int:
+    text = str(given.get(name) or default)
+    if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) <= most):
+        raise InputError("question", f"{name} is not a number from 1 to {most:,}")
+    return int(text)

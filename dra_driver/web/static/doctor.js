@@ -1,0 +1,40 @@
+// What the doctor finds: asked for when the page is looked at, not with every change.
+
+import { ask } from "./api.js";
+import { h, plural, replace } from "./dom.js";
+
+const SIGNS = { error: ["bad", "✗"], warning: ["warn", "!"], note: ["muted", "·"] };
+
+function drawFinding(one) {
+  const [look, sign] = SIGNS[one.severity] ?? SIGNS.note;
+  return h("details", {},
+    h("summary", {}, h("b", { class: look }, `${sign} ${one.severity} `), h("span", { class: "mono" }, one.subject), " ", one.message),
+    h("dl", { class: "facts" }, h("dt", {}, "how it is known"), h("dd", {}, one.how), h("dt", {}, "what to do"), h("dd", {}, one.remedy), h("dt", {}, "finding"), h("dd", { class: "mono" }, one.id)));
+}
+
+function draw(found) {
+  return [
+    found.findings.length ? h("p", {}, plural(found.findings.length, "finding")) : h("p", { class: "good" }, "The doctor finds nothing wrong."),
+    found.findings.map(drawFinding),
+    found.unseen.length ? h("details", {}, h("summary", {}, plural(found.unseen.length, "thing"), " could not be examined"),
+      found.unseen.map((one) => h("div", {}, h("b", {}, one.what), ` ${one.why}`))) : null,
+  ];
+}
+
+// Returns a section that asks by itself where there is a doctor.
+export function doctorSection() {
+  const out = h("div", { "aria-live": "polite" }, h("p", { class: "muted" }, "Examining …"));
+  const again = h("button", { type: "button", hidden: true, onclick: () => examine() }, "Examine again");
+  async function examine() {
+    again.disabled = true;
+    const found = await ask("doctor", {}, { lane: "doctor" }).catch((error) => error);
+    again.disabled = false;
+    if (found.name === "AbortError") return;
+    again.hidden = found.status === 404;
+    replace(out, found instanceof Error
+      ? h("p", { class: found.status === 404 ? "muted" : "message bad" }, found.message, found.hint ? `: ${found.hint}` : "")
+      : draw(found));
+  }
+  examine();
+  return h("section", { class: "card" }, h("h2", {}, "Doctor"), out, again);
+}

@@ -1,0 +1,45 @@
+"""A kubeconfig with a viewer's own token, for commands that are run for this viewer: it is in memory alone.
+
+In: where the API server is, a token. Out: a text; the descriptor of a file that no folder has.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+
+from dra_driver.kube.kubeconfig import Credentials
+from dra_driver.model.wire import Wire
+
+
+def kubeconfig_text(server: Credentials, token: str) -> str:
+    """Return a kubeconfig, as JSON."""
+    cluster: Wire = {"server": server.server}
+    if (tls := server.tls) is not None:
+        if tls.ca_pem:
+            cluster["certificate-authority-data"] = base64.b64encode(tls.ca_pem.encode()).decode()
+        elif tls.ca_file:
+            cluster["certificate-authority"] = tls.ca_file
+        if tls.server_name:
+            cluster["tls-server-name"] = tls.server_name
+        if tls.is_unverified:
+            cluster["insecure-skip-tls-verify"] = True
+    name = "viewer"
+    return json.dumps(
+        {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": name, "cluster": cluster}],
+            "users": [{"name": name, "user": {"token": token}}],
+            "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+            "current-context": name,
+        }
+    )
+
+
+def in_memory(text: str) -> int:
+    """Return a descriptor of a file with a text; it is gone once the descriptor is closed."""
+    descriptor = os.memfd_create("kubeconfig", os.MFD_CLOEXEC)
+    os.write(descriptor, text.encode())
+    return descriptor

@@ -1,0 +1,134 @@
+"""What is looked up for a viewer: usage and dashboards of a Prometheus, the doctor's findings, each where it is on."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import jsonschema
+import pytest
+
+from dra_driver.views.envelope import DocumentKind
+from dra_driver.views.schemas.documents import schema_of
+from dra_driver.views.usage.dashboards import gpu_dashboards
+from tests.support.console_cluster import fill
+from tests.support.console_process import running_console
+from tests.support.console_server import running_server
+from tests.support.guarded_api import EVERYTHING, GuardedApi
+from tests.support.prometheus_double import PrometheusDouble
+from tests.support.usage_week import week
+from tests.support.waiting import until
+
+
+@pytest.fixture(scope="module")
+def prometheus():
+    double = PrometheusDouble(list(week()), datetime.now(UTC) - timedelta(hours=168))
+    double.series = double.figure = {"train": [1.0, 2.0, 3.0], "web": [4.0, float("nan"), 2.0]}
+    yield double
+    double.stop()
+
+
+@pytest.fixture(scope="module")
+def measured(prometheus):
+    with running_console("--fleet", "demo-h100", "--prometheus", prometheus.url) as console:
+        console.ready()
+        yield console
+
+
+def valid(reply, kind):
+    assert reply.status == 200, reply.body
+    jsonschema.validate(reply.json, schema_of(kind))
+    return reply.json
+
+
+def test_what_is_off_says_how_to_turn_it_on(console):
+    assert not any(console.ask("offers").json[name] for name in ("doctor", "usage", "dashboard"))
+    for name, hint in (("usage", "--prometheus"), ("dashboard", "--prometheus"), ("doctor", "dra-driver doctor")):
+        reply = console.ask(name)
+        assert (reply.status, reply.json["error"]["code"]) == (404, "off")
+        assert hint in reply.json["error"]["hint"]
+
+
+def test_usage_is_the_document_of_the_command(measured):
+    found = valid(measured.ask("usage", "?days=30&by=namespace"), DocumentKind.USAGE_REPORT)
+    assert {"train", "web", "lab"} <= {row["name"] for row in found["rows"]}
+
+
+@pytest.mark.parametrize("name", list(gpu_dashboards()))
+def test_every_dashboard_is_drawn_from_prometheus(measured, name):
+    found = valid(measured.ask("dashboard", f"?name={name}&hours=24"), DocumentKind.DASHBOARD)
+    lines = next(one for one in found["panels"] if one["kind"] == "lines")
+    assert lines["fault"] is None
+    assert [value for _, value in lines["series"][0]["points"]] == [4.0, None, 2.0], "the largest stands first"
+
+
+def test_no_variable_of_grafana_is_left_in_a_query(measured, prometheus):
+    prometheus.asked.clear()
+    for name in gpu_dashboards():
+        measured.ask("dashboard", f"?name={name}")
+    assert prometheus.asked
+    assert not [query for query, _ in prometheus.asked if "$" in query]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        *("usage?days=x", "usage?by=nothing", "usage?namespace=A/b", "usage?namespace=--help"),
+        *("dashboard?name=x", "dashboard?hours=0", "dashboard?hours=99999999999"),
+    ],
+)
+def test_what_can_not_be_looked_up_gets_a_clear_error(measured, query):
+    name, _, rest = query.partition("?")
+    reply = measured.ask(name, f"?{rest}")
+    assert (reply.status, reply.json["error"]["code"]) == (422, "input.question")
+
+
+HOSTILE = (
+    b"[]",
+    b"{}",
+    b'{"status": "success", "data": {"result": 5}}',
+    b'{"status": "success", "data": {"result": [{"metric": 5, "values": [[1, "x"], 7]}]}}',
+    b"\xff" * 100,
+)
+
+
+@pytest.mark.parametrize("answer", HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_answers_of_a_prometheus_are_faults_of_their_panels(measured, prometheus, answer):
+    prometheus.answer = answer
+    try:
+        found = valid(measured.ask("dashboard", "?name=fleet"), DocumentKind.DASHBOARD)
+    finally:
+        prometheus.answer = None
+    assert all(one["fault"] or not one["series"] for one in found["panels"])
+
+
+def test_a_viewer_gets_usage_of_their_own_namespaces_and_the_doctor_by_their_own_token(tmp_path, prometheus):
+    with GuardedApi() as api:
+        fill(api)
+        api.add("admin-token", "admin", *((one, "") for one in EVERYTHING))
+        api.add("web-token", "web", ("resourceclaims", "web"), ("resourceslices", ""))
+        path = api.write_kubeconfig(tmp_path / "kubeconfig")
+        with running_server(str(path), "--prometheus", prometheus.url, "--namespace", "web") as server:
+            until(lambda: server.ask("web-token", "offers").status == 200)
+            assert server.ask("web-token", "offers").json == {
+                "doctor": True, "usage": True, "dashboard": False, "namespaces": ["web"],
+            }  # fmt: skip
+            own = valid(server.ask("web-token", "usage", "?namespace=web&days=30&by=claim"), DocumentKind.USAGE_REPORT)
+            assert own["rows"]
+            assert all(row["name"].startswith("web/") for row in own["rows"])
+            for query in ("?namespace=train", "?namespace=", ""):
+                assert server.ask("web-token", "usage", query).status == 422
+            assert server.ask("web-token", "dashboard").status == 404
+            assert server.ask("admin-token", "dashboard").status == 200
+            api.seen.clear()
+            valid(server.ask("web-token", "doctor"), DocumentKind.DOCTOR_REPORT)
+            assert api.seen == {"web"}
+
+
+def test_with_reviews_nobody_gets_a_doctor_that_sees_more_than_they_may(tmp_path):
+    with GuardedApi() as api:
+        fill(api)
+        api.add("admin-token", "admin", *((one, "") for one in EVERYTHING))
+        path = api.write_kubeconfig(tmp_path / "kubeconfig")
+        with running_server(str(path), "--identity", "review") as server:
+            until(lambda: server.ask("admin-token", "offers").status == 200)
+            assert server.ask("admin-token", "doctor").status == 404
