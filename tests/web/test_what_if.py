@@ -7,6 +7,7 @@ import pytest
 
 from dra_driver.views.envelope import DocumentKind
 from dra_driver.views.schemas.documents import schema_of
+from tests.support.console_process import running_console
 
 CLAIM = """
 apiVersion: resource.k8s.io/v1
@@ -43,6 +44,53 @@ def test_a_lost_device_and_a_drained_node_take_room_away(console):
 def test_a_node_is_cut_otherwise(console):
     found = played(console, recut=["demo-node=dgx-h100"])
     assert waits(found["then"]) == []
+
+
+PARTS = """
+kind: ResourceClaim
+apiVersion: resource.k8s.io/v1
+metadata: {{name: parts}}
+spec: {{devices: {{requests: [{{name: gpu, exactly: {{deviceClassName: {device_class}, count: {count}, selectors: [
+  {{cel: {{expression: 'device.attributes["gpu.nvidia.com"].?profile.orValue("") == "{profile}"'}}}}]}}}}]}}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("become", "profile", "parts"),
+    [
+        ("all-1g.10gb", "1g.10gb", 56),
+        ("all-balanced", "2g.20gb", 32),
+        ("3g.40gb=2", "3g.40gb", 16),
+        ("all-disabled", "", 8),
+    ],
+)
+def test_the_gpus_of_a_node_are_cut_otherwise(console, become, profile, parts):
+    """The node has eight H100, of which two are cut as it stands, and offers fourteen devices."""
+    device_class = "mig.nvidia.com" if profile else "gpu.nvidia.com"
+    objects = PARTS.format(device_class=device_class, count=8, profile=profile)
+    found = played(console, objects=objects, recut=[f"demo-node={become}"])
+    assert waits(found["now"]) == ["default/parts"]
+    assert waits(found["then"]) == []
+    assert found["then"][-1]["usage"]["devices"] == found["now"][-1]["usage"]["devices"] - 14 + parts
+
+
+def test_the_gpus_of_a_node_are_shared(console):
+    found = played(console, recut=["demo-node=shares:4"], objects="")
+    assert found["then"][-1]["usage"]["devices"] == found["now"][-1]["usage"]["devices"] - 14 + 32
+    refused = console.post("what-if", {"recut": ["demo-node=shares:1"]})
+    assert (refused.status, refused.json["error"]["code"]) == (422, "input.recut")
+
+
+def test_a_copy_of_a_claim_that_is_there_arrives(tmp_path):
+    path = tmp_path / "claims.yaml"
+    path.write_text(CLAIM.replace("many", "train").replace("count: 7", "count: 3"))
+    with running_console("-f", str(path), "--fleet", "demo-h100") as console:
+        console.ready()
+        found = played(console, objects="", picked=["claim/default/train=2"], added=["dgx-h100"])
+        assert waits(found["now"]) == ["default/train-copy-2"], "six whole GPUs are there"
+        assert waits(found["then"]) == []
+        for picked in ("claim/default/none", "node/default/train", "claim/default/train=9999"):
+            assert console.post("what-if", {"picked": [picked]}).status == 422
 
 
 def test_the_board_stays_as_it_is(console):

@@ -16,10 +16,12 @@ from dra_driver.hardware.simulated import profile_names
 from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire
 from dra_driver.views.board.board import Board
+from dra_driver.views.board.copies import copies
 from dra_driver.views.envelope import DocumentKind, OutputDocument
 from dra_driver.views.fleet.profile_nodes import read_count
 from dra_driver.views.worlds.play import Play, moment_document
 from dra_driver.views.worlds.reading import world_of_files
+from dra_driver.views.worlds.recut import is_change, recut
 from dra_driver.views.worlds.scenario import Scenario, arrivals, event_of
 from dra_driver.views.worlds.simulated_nodes import add_profiles
 from dra_driver.views.worlds.world import World
@@ -31,9 +33,14 @@ _PASTED = "pasted.yaml"
 
 @dataclass(frozen=True, slots=True)
 class FleetChange:
-    """What is different: `added` are PROFILE or PROFILE=COUNT, `recut` pairs of a node and the profile it becomes."""
+    """What is different.
+
+    `picked` are places of pods and claims of which copies arrive (`copies`); `added` are PROFILE or PROFILE=COUNT;
+    `recut` are pairs of a node and the profile that it becomes, or how its GPUs are cut or shared then (`recut`).
+    """
 
     objects: str = ""
+    picked: tuple[str, ...] = ()
     added: tuple[str, ...] = ()
     drained: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
@@ -41,11 +48,11 @@ class FleetChange:
 
     def check(self) -> None:
         """Check what only files of a person may be: profiles are the shipped ones. Raises: InputError."""
-        for given in (*self.added, *(profile for _, profile in self.recut)):
+        for given in (*self.added, *(become for _, become in self.recut if not is_change(become))):
             name, count = read_count(given)
             if name not in profile_names() or count > _MOST_NODES:
                 hint = f"shipped profiles: {', '.join(profile_names())}; at most {_MOST_NODES:,} nodes"
-                raise InputError("profile", f"{given[:80]!r} is no profile with a count", hint=hint)
+                raise InputError("profile", f"{given[:80]!r} is no profile with a count, no geometry", hint=hint)
         if len(self.drained) + len(self.lost) + len(self.recut) > _MOST_EVENTS:
             raise InputError("too-large", f"at most {_MOST_EVENTS} changes are played")
 
@@ -53,7 +60,7 @@ class FleetChange:
 def what_if(board: Board, change: FleetChange) -> OutputDocument:
     """Return the document of both timelines. Raises: InputError for objects or names that can't be used."""
     change.check()
-    before = list(_moments(board, FleetChange(objects=change.objects), ()))
+    before = list(_moments(board, FleetChange(change.objects, change.picked), ()))
     events = [TimelineEvent("drain", node) for node in change.drained]
     events += [TimelineEvent("lose", device) for device in change.lost]
     after = list(_moments(board, change, events))
@@ -64,11 +71,12 @@ def what_if(board: Board, change: FleetChange) -> OutputDocument:
 def _moments(board: Board, change: FleetChange, events: Sequence[TimelineEvent]) -> Iterator[Wire]:
     world = board.snapshot()
     _paste(world, change.objects)
+    for kind, wire in copies(board, change.picked):
+        world.objects[kind].append(wire)
     add_profiles(world, change.added)
     world.objects["Pod"] += _running(board)
     world.complete()
-    pairs = [{"replace": {"node": node, "fleet": profile}} for node, profile in change.recut]
-    changed = [*events, *(event_of(one, number, world, Path()) for number, one in enumerate(pairs, 1))]
+    changed = [*events, *(_become(board, world, node, become) for node, become in change.recut)]
     known = {node["metadata"]["name"] for node in world.of("Node")}
     for one in changed:
         if one.target.partition("/")[0] not in known:
@@ -77,6 +85,15 @@ def _moments(board: Board, change: FleetChange, events: Sequence[TimelineEvent])
     for moment in play.moments(play.beginning()):
         yield moment_document(moment)
     world.refuse_strangers()
+
+
+def _become(board: Board, world: World, node: str, become: str) -> TimelineEvent:
+    """Return the event of a node that becomes another, or is cut or shared otherwise. Raises: InputError."""
+    if not is_change(become):
+        return event_of({"replace": {"node": node, "fleet": become}}, 1, world, Path())
+    slices = [one for one in world.of("ResourceSlice") if one["spec"].get("nodeName") == node]
+    made = recut(node, slices, become, board.rules)
+    return TimelineEvent("replace", node, f"the GPUs of {node} become {become}", slices=made)
 
 
 def _paste(world: World, text: str) -> None:

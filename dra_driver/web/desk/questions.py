@@ -106,6 +106,7 @@ def _what_if(board: Board, question: Asked) -> Wire:
     pairs = tuple(one.partition("=") for one in _texts(question, "recut"))
     change = FleetChange(
         _text(question, "objects", MOST_PASTED),
+        _texts(question, "picked"),
         _texts(question, "added"),
         _texts(question, "drained"),
         _texts(question, "lost"),

@@ -78,6 +78,7 @@ export function claimsPage(main, parameters) {
     if (isOld(reasons) || !selected || selected.name !== name) return;
     replace(panel, head,
       reasons instanceof Error ? h("div", { class: "message bad" }, reasons.message, reasons.hint ? ` (${reasons.hint})` : "") : drawReasons(reasons),
+      h("p", {}, h("a", { class: "button", href: `#/what-if?${new URLSearchParams({ picked: `${kind}/${namespace}/${name}` })}` }, "What if one more like it arrives")),
       claim instanceof Error ? h("div", { class: "message bad" }, claim.message) : claim ? drawClaim(claim) : null);
     panel.hidden = false;
   }

@@ -34,6 +34,9 @@ function draw(panel, found, close) {
       ? section("Could be cut into", rows(Object.entries(found.placements).map(([name, value]) => ({ name, value: plural(value, "placement") })))) : null,
     section("Capacity", rows(found.capacity)),
     section("Attributes", rows(found.attributes)),
+    h("section", { class: "choices" },
+      found.published ? h("a", { class: "button", href: `#/what-if?${new URLSearchParams({ lost: `${found.node}/${found.device}` })}` }, "What if it is lost") : null,
+      h("a", { class: "button", href: `#/what-if?${new URLSearchParams({ drained: found.node })}` }, "What if its node is drained")),
     uuid ? h("section", {}, h("button", { type: "button", onclick: (event) => copied(event.target, uuid) }, "Copy the UUID")) : null);
 }
 

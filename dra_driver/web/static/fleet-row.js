@@ -80,7 +80,7 @@ function drawNuma(numa, tiles, node) {
 
 export function drawRow(row) {
   const gpus = row.tiles.filter((tile) => tile.kind === "gpu");
-  const products = [...new Set(gpus.map((tile) => tile.product))].filter(Boolean);
+  const products = [...new Set(gpus.map((tile) => tile.product.replace(/^(NVIDIA|AMD|Intel) /, "")))].filter(Boolean);
   const faults = [!row.ready && "not ready", !row.schedulable && "cordoned"].filter(Boolean).join(", ");
   const groups = byNuma(row.tiles);
   return h("div", { class: "row", "aria-label": `node ${row.node}` },

@@ -17,15 +17,35 @@ const holders = (title, rows) => h("section", { class: "card" }, h("h2", {}, `He
   rows.length ? table([title, "devices", "claims", "waiting"], rows.map((one) => [one.name, number(one.devices), number(one.claims), one.waiting ? h("b", { class: "warn" }, number(one.waiting)) : "0"]))
     : h("p", { class: "muted" }, "There are no claims."));
 
+// Flags that say the same of a device and its parts stand in one line.
+function together(flags) {
+  const found = new Map();
+  for (const one of flags) {
+    const place = one.place.replace(/( \/ [^/]+?)(-mig-[^/]*|-share-[^/]*)$/, "$1");
+    const key = `${one.code} ${one.message} ${place}`;
+    const known = found.get(key);
+    if (known) known.parts += 1;
+    else found.set(key, { ...one, place, parts: 1 });
+  }
+  return [...found.values()];
+}
+
+// The node and the device; all that stands between them is the title.
+function placeOf(place) {
+  const parts = place.split(" / ");
+  return h("span", { class: "mono", title: place }, parts.length > 2 ? `${parts[0]} / ${parts.at(-1)}` : place);
+}
+
 function draw(found) {
   const counts = Object.entries(found.counts);
   return [
     h("section", { class: "card" }, h("h2", {}, "Attention"),
-      counts.length ? h("p", {}, counts.map(([code, count]) => h("span", { class: "chip state-withheld" }, `${number(count)} ${WORDS[code] ?? code}`)))
+      counts.length ? h("p", {}, counts.map(([code, count]) => h("span", { class: "chip plain-chip" }, `${number(count)} ${WORDS[code] ?? code}`)))
         : h("p", { class: "good" }, "Nothing deserves attention."),
       counts.length ? h("table", { class: "rows" },
         h("thead", {}, h("tr", {}, ["where", "what"].map((title) => h("th", { scope: "col" }, title)))),
-        h("tbody", {}, found.flags.map((one) => h("tr", {}, h("td", { class: "mono" }, one.place, one.nodes > 1 ? h("span", { class: "muted" }, ` and ${plural(one.nodes - 1, "node")} like it`) : null),
+        h("tbody", {}, together(found.flags).map((one) => h("tr", {}, h("td", {}, placeOf(one.place),
+          one.parts > 1 ? h("span", { class: "muted" }, ` and ${plural(one.parts - 1, "part")} of it`) : null, one.nodes > 1 ? h("span", { class: "muted" }, ` and ${plural(one.nodes - 1, "node")} like it`) : null),
           h("td", { class: one.code === "taint" ? "bad" : "" }, one.message))))) : null),
     h("div", { class: "both" }, holders("namespace", found.namespaces), holders("class", found.classes)),
     found.unseen.map((one) => h("p", { class: "message warn" }, `${one.kind}s ${one.partial ? "of other namespaces " : ""}may not be read`)),

@@ -18,14 +18,17 @@ spec:
         count: 2
 `;
 const FIELDS = [
-  ["added", "Nodes added", "dgx-h100=2, l40s"],
-  ["drained", "Nodes drained", "node-1, node-2"],
-  ["lost", "Devices lost", "node-1/gpu-0000-1b-00-0"],
-  ["recut", "Nodes that become another", "node-1=mixed"],
+  ["picked", "Copies of pods and claims that are there", "claim/team-a/train=2", "pod or claim, with a count"],
+  ["added", "Nodes added", "dgx-h100=2, l40s", "shipped profiles, with counts"],
+  ["drained", "Nodes drained", "node-1, node-2", ""],
+  ["lost", "Devices lost", "node-1/gpu-0000-1b-00-0", ""],
+  ["recut", "GPUs cut or shared otherwise", "node-1=all-1g.10gb node-2=shares:4",
+    "NODE=all-1g.10gb, all-balanced, all-disabled, 1g.10gb=4,3g.40gb=1, on-demand, shares:4, or a profile that it becomes"],
 ];
-const MOST = 60;
+const MOST = 60, MOST_OFFERED = 100;
 
-const split = (text) => text.split(/[\s,]+/).filter(Boolean);
+// Only blanks part changes of GPUs: a geometry is a list with commas itself.
+const split = (name, text) => text.split(name === "recut" ? /\s+/ : /[\s,]+/).filter(Boolean);
 
 function grouped(waiting) {
   const found = new Map();
@@ -61,7 +64,7 @@ function sentence(found) {
 export function whatIfPage(main, parameters) {
   const values = Object.fromEntries(FIELDS.map(([name]) => [name, parameters.get(name) ?? ""]));
   const objects = h("textarea", { rows: "14", spellcheck: "false", class: "mono pasted", "aria-label": "Pods and claims, as YAML" });
-  objects.value = parameters.get("objects") ?? EXAMPLE;
+  objects.value = parameters.get("objects") ?? (parameters.get("picked") ? "" : EXAMPLE);
   const out = h("div", { class: "verdicts", role: "region", "aria-label": "Timelines", tabindex: "0" },
     h("p", { class: "muted" }, "Nothing is changed in any cluster: the scheduler's own rules are played on what is known now."));
   const button = h("button", { class: "first", type: "submit" }, "Play it");
@@ -72,7 +75,7 @@ export function whatIfPage(main, parameters) {
     permalink("what-if", { ...values, objects: objects.value === EXAMPLE ? "" : objects.value });
     button.disabled = true;
     try {
-      const question = { objects: objects.value, ...Object.fromEntries(FIELDS.map(([name]) => [name, split(values[name])])) };
+      const question = { objects: objects.value, ...Object.fromEntries(FIELDS.map(([name]) => [name, split(name, values[name])])) };
       const found = await ask("what-if", question, { post: true, lane: "what-if" });
       plot?.close();
       plot = drawUsage(found);
@@ -90,11 +93,22 @@ export function whatIfPage(main, parameters) {
     }
   }
 
+  // What can be picked: the last word of the field is completed from what waits and what holds devices now.
+  const offered = h("datalist", { id: "picked-options" });
+  async function offer() {
+    const found = await ask("claims", { count: MOST_OFFERED }, { lane: "offered" }).catch(() => null);
+    if (found) replace(offered, found.rows.map((row) => h("option", { value: `${row.subject}/${row.namespace}/${row.name}` })));
+  }
+
   replace(main, h("form", { class: "bench", onsubmit: run },
     h("h1", {}, "What if"),
     h("label", { class: "stack" }, "Pods and claims that arrive", objects),
-    FIELDS.map(([name, title, hint]) => h("label", { class: "stack" }, title,
-      h("input", { type: "text", class: "mono", placeholder: hint, value: values[name], spellcheck: "false", oninput: (event) => { values[name] = event.target.value; } }))),
+    FIELDS.map(([name, title, hint, about]) => h("label", { class: "stack" }, title,
+      h("input", { type: "text", class: "mono", placeholder: hint, value: values[name], title: about, spellcheck: "false", list: name === "picked" ? "picked-options" : null,
+        oninput: (event) => { values[name] = event.target.value; } }))),
+    offered,
     h("div", {}, button)), out);
+  offer();
+  if (FIELDS.some(([name]) => values[name]) || parameters.get("objects")) run();
   return () => plot?.close();
 }
