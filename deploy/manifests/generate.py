@@ -4,7 +4,7 @@
 
 In: the chart. Out: rbac.yaml, admission-policy.yaml and driver.yaml (everything that is on by default) in this folder,
 options below options/ (webhook.yaml, config-policy.yaml, mps-tenants.yaml, claim-status.yaml, node-features.yaml,
-console.yaml), and ../rules/prometheus-rule.yaml.
+console.yaml, node-condition.yaml), and ../rules/prometheus-rule.yaml.
 `--check` writes nothing and exits with 1 if a file differs from what the chart renders.
 """
 
@@ -27,6 +27,7 @@ SWITCHES = {
     "claim-status": "claimStatus=true",
     "node-features": "nodeLabels=object",
     "console": "console.enabled=true",
+    "node-condition": "health.nodeCondition=true",
 }
 # The order in which they have to be applied.
 FILES = {
@@ -42,6 +43,7 @@ FILES = {
     "options/claim-status.yaml": ("claim-status",),
     "options/node-features.yaml": ("node-features",),
     "options/console.yaml": ("console",),
+    "options/node-condition.yaml": ("node-condition",),
     "../rules/prometheus-rule.yaml": ("rules",),
 }
 

@@ -69,6 +69,7 @@ class NodeCondition:
             faults=parts.health.fault_counts() if parts.health else {},
             remediations=parts.remediation.counts() if parts.remediation else {},
             remediation_actions=parts.remediation.action_counts() if parts.remediation else {},
+            validations=parts.gate.verdicts() if parts.gate else {},
             held_back=parts.health.held_back() if parts.health else {},
             xids=parts.health.xid_counts() if parts.health else {},
         )

@@ -134,6 +134,8 @@ class NodeAgent:
             self._parts.publisher.look()
         if self._parts.claim_status is not None:
             self._parts.claim_status.health_changed(taints)
+        if self._parts.health_condition is not None:
+            self._parts.health_condition.look()
         if self._parts.remediation is not None:
             self._parts.remediation.wake()
 
@@ -190,9 +192,13 @@ class NodeAgent:
             self._parts.remediation.start()
         if self._parts.claim_status is not None:
             self._parts.claim_status.start()
+        if self._parts.health_condition is not None:
+            self._parts.health_condition.start()
 
     def role_lost(self) -> None:
         """Leave publishing and tidying to another instance."""
+        if self._parts.health_condition is not None:
+            self._parts.health_condition.stop()
         if self._parts.claim_status is not None:
             self._parts.claim_status.stop()
         if self._parts.remediation is not None:

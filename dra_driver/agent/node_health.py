@@ -160,6 +160,20 @@ class NodeHealth:
             self._events.tell_users(DeviceNews(names, reason, text, time.time()))
 
     @property
+    def is_silent(self) -> bool:
+        """Return whether what is known is too old to be relied on, because the monitor or the library has stopped."""
+        is_stale = time.time() - self._monitor.turned_at > STALE_SECONDS
+        return is_stale or any(one.key is FaultKey.UNMONITORED for one in self._monitor.now.faults)
+
+    def blocking(self) -> tuple[Verdict, ...] | None:
+        """Return the verdicts that keep claims from devices, the most important first; None before any is known."""
+        if not self._is_running or self._monitor.turned_at == 0.0 or not self._places():
+            return None
+        every = (one for found in self._latest.values() for one in found if one.effect.is_blocking)
+        unique = {(one.fault.subject, one.fault.key): one for one in every}
+        return tuple(sorted(unique.values(), key=lambda one: (one.fault.key.rank, one.fault.subject.gpu)))
+
+    @property
     def problems(self) -> tuple[Problem, ...]:
         """Return what of the node's health can't be read."""
         return self._monitor.now.problems

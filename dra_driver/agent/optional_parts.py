@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dra_driver.agent.node_health import NodeHealth
     from dra_driver.agent.passthrough.node_passthrough import NodePassthrough
     from dra_driver.agent.reports.claim_status import ClaimStatus
+    from dra_driver.agent.reports.health_condition import HealthCondition
     from dra_driver.agent.validation_gate import ValidationGate
     from dra_driver.health.policy import HealthPolicy
     from dra_driver.kube.leases import LeaseSlots
@@ -135,6 +136,27 @@ def make_claim_status(node: OpenedNode, inventory: NodeInventory, *, is_health_w
         store=node.store,
         inventory=inventory,
         is_health_watched=is_health_watched,
+    )
+
+
+def make_health_condition(
+    node: OpenedNode, health: NodeHealth | None, remediation: Remediation | DryRun | None
+) -> HealthCondition | None:
+    """Return what writes the Node's condition, where that is wanted and health is watched."""
+    if not node.options.writes_node_condition or health is None:
+        return None
+    from dra_driver.agent.reports.health_condition import HealthCondition  # noqa: PLC0415 - only where it is written
+
+    def is_reboot_asked() -> bool:
+        return remediation is not None and remediation.is_reboot_asked()
+
+    return HealthCondition(
+        node.api,
+        health,
+        node=node.options.node,
+        driver=node.options.driver,
+        boot_id=node.identity.boot_id,
+        is_reboot_asked=is_reboot_asked,
     )
 
 

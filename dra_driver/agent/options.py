@@ -18,9 +18,11 @@ from dra_driver.model.errors import UsageError
 from dra_driver.model.names import check_driver_name, check_node_name, check_pod_uid, check_pool_name, is_dns_label
 from dra_driver.model.sharing import Tenants
 from dra_driver.model.vendors import DEFAULT_VENDOR, VENDORS, RegisteredVendor, registered
+from dra_driver.validation.result import ValidationLevel
 from dra_driver.validation.setting import NO_VALIDATION, ValidationSetting, read_setting
 
 MOST_INTERVAL_SECONDS = 60
+_BY_USE = frozenset([ValidationLevel.COMPUTE, ValidationLevel.THOROUGH])
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,7 @@ class Options:
     lists_claims: bool
     has_metadata: bool = False
     writes_claim_status: bool = False
+    writes_node_condition: bool = False
     feature_file: Path | None = None
     has_feature_object: bool = False
     sharing_config: Path | None = None
@@ -130,6 +133,15 @@ def _remediation(values: Mapping[str, str]) -> str:
     return mode
 
 
+def _node_condition(values: Mapping[str, str]) -> bool:
+    """Return whether the node's condition is written. Raises: UsageError("usage.node-condition")."""
+    is_on = values["node_condition"] == "on"
+    if is_on and values["health"] == "off":
+        text = "--node-condition=on tells of faults, and --health=off finds none"
+        raise UsageError("node-condition", text, hint="leave --health on (docs/health.md)")
+    return is_on
+
+
 def _feature_file(values: Mapping[str, str]) -> Path | None:
     """Return the file for the node's labels, None where it gets none. Raises: UsageError("usage.feature-file")."""
     if values["node_labels"] != "file":
@@ -148,11 +160,26 @@ def _namespace(text: str) -> str:
     return text
 
 
-def _check_shareable(hardware: str) -> None:
-    """Refuse rules for sharing where the only vendor's GPUs can't be shared. Raises: UsageError("usage.hardware")."""
-    vendor = load_vendor(hardware) if registered(hardware) else None
-    if vendor is not None and not vendor.is_shareable:
-        raise UsageError("hardware", f"--sharing-config: {vendor.title}'s GPUs are not shared", hint="leave it out")
+def _check_vendor(values: Mapping[str, str]) -> None:
+    """Refuse what the only vendor's GPUs can't do. Raises: UsageError("usage.hardware")."""
+    vendor = load_vendor(values["hardware"]) if registered(values["hardware"]) and _has_special(values) else None
+    if vendor is None:
+        return
+    whose, validate, remediation = f"{vendor.title}'s GPUs", values["validate"], values["remediation"]
+    if values["sharing_config"] and not vendor.is_shareable:
+        raise UsageError("hardware", f"--sharing-config: {whose} are not shared", hint="leave it out")
+    if remediation != "off" and not vendor.is_reset:
+        text = f"--remediation={remediation}: this driver can't reset {whose}"
+        raise UsageError("hardware", text, hint="leave it out: their faults are reported all the same")
+    if read_setting(validate).level in _BY_USE and not vendor.is_tested:
+        text = f"--validate={validate}: this driver has no test for {whose}"
+        raise UsageError("hardware", text, hint="use 0, or a command of your own (docs/health.md)")
+
+
+def _has_special(values: Mapping[str, str]) -> bool:
+    """Return whether the flags ask for anything that not every vendor's GPUs can do."""
+    is_tested = read_setting(values["validate"]).level not in {None, ValidationLevel.READING}
+    return bool(values["sharing_config"]) or values["remediation"] != "off" or is_tested
 
 
 def _validation(values: Mapping[str, str]) -> ValidationSetting:
@@ -182,21 +209,21 @@ def drivers_of(values: Mapping[str, str], *, is_named: bool) -> tuple[Options, .
 
 def _of_vendor(values: Mapping[str, str], vendor: RegisteredVendor, *, is_optional: bool) -> Options:
     own = {**values, "hardware": vendor.name, "driver_name": vendor.driver}
-    if own["sharing_config"] and not load_vendor(vendor.name).is_shareable:
-        own["sharing_config"] = ""  # it is for another vendor of the process
     if vendor is not DEFAULT_VENDOR:
         own["node_labels"] = "off"  # the labels have one writer
-        own["passthrough"] = ""  # the default vendor's
-        own["remediation"] = "off"  # resets and tests by use are the default vendor's
-        own["validate"] = "none" if own["validate"] == "none" else "0"
+        own["passthrough"] = ""  # the default vendor\'s
+    if _has_special(values):  # what a vendor can't do is meant for another one of the process
+        able = load_vendor(vendor.name)
+        own["sharing_config"] = own["sharing_config"] if able.is_shareable else ""
+        own["remediation"] = own["remediation"] if able.is_reset else "off"
+        own["validate"] = own["validate"] if able.is_tested else "0"
     return options_of(own, waits_for_bus=is_optional)
 
 
 def options_of(values: Mapping[str, str], *, waits_for_bus: bool = False) -> Options:
     """Return the options of one driver for the values of the flags. Raises: UsageError."""
     check_pool_name(check_node_name(values["node_name"]), check_driver_name(values["driver_name"]))
-    if values["sharing_config"]:
-        _check_shareable(values["hardware"])
+    _check_vendor(values)
     plugins = Path(values["device_plugins_directory_path"])
     return Options(
         node=check_node_name(values["node_name"]),
@@ -218,6 +245,7 @@ def options_of(values: Mapping[str, str], *, waits_for_bus: bool = False) -> Opt
         lists_claims=values["takeover_list_claims"] == "true",
         has_metadata=values["device_metadata"] == "on",
         writes_claim_status=values["claim_status"] == "on",
+        writes_node_condition=_node_condition(values),
         feature_file=_feature_file(values),
         has_feature_object=values["node_labels"] == "object",
         has_all_profiles=values["mig_profiles"] == "all",

@@ -125,6 +125,11 @@ class ValidationGate:
         """Return whether there are results that a later agent would have to find out again."""
         return not self._records.is_empty
 
+    def verdicts(self) -> Mapping[str, int]:
+        """Return how many devices of this node have each verdict."""
+        with self._mutex:
+            return self._records.verdicts(self._devices, self._driver)
+
     def refresh(self) -> None:
         """Take the newest inventory; call this before it is offered."""
         with self._mutex:
@@ -251,6 +256,8 @@ class ValidationGate:
                 self._tries[device.uuid] = _Tries(tries.count + 1, time.monotonic() + RETRY_SECONDS)
             else:
                 self._tries[device.uuid] = _Tries(TRIES_MOST, float("inf"))
+            if device.uuid in self._tries:
+                self._records.add_attempt(device.uuid, device.name, self._driver, result)
         self._conclude()
 
     def _is_claimed(self, device: TestedDevice) -> bool:

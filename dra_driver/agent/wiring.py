@@ -26,6 +26,7 @@ from dra_driver.agent.optional_parts import (
     make_claim_status,
     make_gate,
     make_health,
+    make_health_condition,
     make_labels,
     make_meter,
     make_passthrough,
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from dra_driver.agent.node_health import NodeHealth
     from dra_driver.agent.passthrough.node_passthrough import NodePassthrough
     from dra_driver.agent.reports.claim_status import ClaimStatus
+    from dra_driver.agent.reports.health_condition import HealthCondition
     from dra_driver.agent.validation_gate import ValidationGate
     from dra_driver.metering.node_meter import NodeMeter
     from dra_driver.remediation.dry_run import DryRun
@@ -90,6 +92,7 @@ class Parts:
     claim_status: ClaimStatus | None
     remediation: Remediation | DryRun | None
     passthrough: NodePassthrough | None
+    health_condition: HealthCondition | None
 
 
 def join_parts(node: OpenedNode, listener: Listener) -> Parts:
@@ -152,6 +155,7 @@ def join_parts(node: OpenedNode, listener: Listener) -> Parts:
         make_claim_status(node, inventory, is_health_watched=health is not None),
         remediation,
         passthrough,
+        make_health_condition(node, health, remediation),
     )
 
 

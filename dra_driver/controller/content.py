@@ -43,9 +43,11 @@ def content_of(offering: Offering, *, server_minor: int) -> PoolContent:
 def accepted_taints(taints: Sequence[DeviceTaint], *, server_minor: int) -> tuple[DeviceTaint, ...]:
     """Return the taints that a server accepts on one device; where there are too many, the mildest are left out.
 
-    The order is that of effect, key and value, so that the same taints are always written in the same way.
+    Among those of one effect, the first ones stay. The result is in the order of effect, key and value, so that the
+    same taints are always written in the same way.
     """
     is_old = 0 < server_minor < COUNTERS_APART_MINOR
     known = [taint for taint in taints if taint.effect.is_blocking or not is_old]
-    known.sort(key=lambda taint: (_BY_WEIGHT.index(taint.effect), taint.key, taint.value))
-    return tuple(known[: limits.TAINTS_PER_DEVICE_1_34 if is_old else limits.TAINTS_PER_DEVICE])
+    known.sort(key=lambda taint: _BY_WEIGHT.index(taint.effect))
+    kept = known[: limits.TAINTS_PER_DEVICE_1_34 if is_old else limits.TAINTS_PER_DEVICE]
+    return tuple(sorted(kept, key=lambda taint: (_BY_WEIGHT.index(taint.effect), taint.key, taint.value)))

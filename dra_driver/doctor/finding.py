@@ -91,6 +91,7 @@ CATALOGUE: dict[str, FindingKind] = {
     "health-cordoned": FindingKind(_N, "an administrator took a device out of use", "health.md"),
     "remediation-escalated": FindingKind(_E, "a GPU could not be mended: a person has to look", "health.md"),
     "remediation-under-way": FindingKind(_W, "a GPU is drained, reset or waits for a reboot", "health.md"),
+    "validation-could-not-run": FindingKind(_W, "the test of a device could not run", "health.md"),
     "health-stale": FindingKind(_W, "health is not watched any more", "health.md"),
     "class-missing": FindingKind(_E, "a class that claims refer to does not exist", "install.md"),
     "class-no-match": FindingKind(_N, "a class matches no device, and no claim asks for it", "selectors.md"),

@@ -16,19 +16,22 @@ from dra_driver.health.store import FILE_NAME, HealthStore
 from dra_driver.model.errors import InputError
 from dra_driver.remediation.case import RemediationCase, Stage
 from dra_driver.remediation.journal import RemediationJournal
+from dra_driver.validation.records import UntestedDevice, untested_among
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFaults:
     """Faults and cordons in force. `silent_s` is for how many seconds the agent wrote nothing.
 
-    `remediations` are the GPUs that are in treatment or wait for a person.
+    `remediations` are the GPUs that are in treatment or wait for a person, and `untested` the devices whose tests could
+    not run.
     """
 
     faults: tuple[Fault, ...] = ()
     cordons: tuple[Cordon, ...] = ()
     silent_s: float = 0.0
     remediations: tuple[RemediationCase, ...] = ()
+    untested: tuple[UntestedDevice, ...] = ()
 
 
 def read_faults(folder: Path, now: float) -> NodeFaults | None:
@@ -40,7 +43,10 @@ def read_faults(folder: Path, now: float) -> NodeFaults | None:
     except FileNotFoundError:  # an agent that ended may have removed it, but never the cordons
         return NodeFaults(cordons=cordons, remediations=cases) if cordons or cases else None
     try:
-        record = record_among(HealthStore(folder).read()) or HealthRecord()
+        documents = HealthStore(folder).read()
+        record = record_among(documents) or HealthRecord()
     except ValueError as error:
         raise InputError("health-record", f"{folder / FILE_NAME}: {error}") from error
-    return NodeFaults(record.faults(now), cordons, max(0.0, now - written), cases)
+    return NodeFaults(
+        record.faults(now), cordons, max(0.0, now - written), cases, untested_among(documents, record.boot)
+    )

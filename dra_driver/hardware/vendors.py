@@ -63,7 +63,8 @@ class Vendor:
     `labels` returns the labels of a node with such GPUs; it is None where nobody expects any.
     `metric_names` returns the names of its own exporter, which its readings are published under (`port.Metered`).
     `generated_classes` are the files below deviceclasses/ that `make docs` writes; more may stand there by hand.
-    `is_shareable` tells whether rules for sharing may mean its devices.
+    `is_shareable` tells whether rules for sharing may mean its devices, `is_tested` whether they can be tested by use,
+    and `is_reset` whether this driver can reset them.
     """
 
     title: str
@@ -76,6 +77,8 @@ class Vendor:
     labels: Callable[[Facts, Roots], Mapping[str, str]] | None = None
     metric_names: Callable[[], MetricNames] | None = None
     is_shareable: bool = False
+    is_tested: bool = False
+    is_reset: bool = False
 
 
 @cache

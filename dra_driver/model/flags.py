@@ -179,6 +179,14 @@ FLAGS: tuple[Flag, ...] = (
         choices=("on", "off"),
     ),
     Flag(
+        "--node-condition",
+        "off",
+        "on: write a condition of the Node that says whether its devices are well; needs the right to patch "
+        "nodes/status; off: do not",
+        "SWITCH",
+        choices=("on", "off"),
+    ),
+    Flag(
         "--node-labels",
         "off",
         "give Node Feature Discovery the labels of GPU feature discovery that hold for the node, in a file of the host "

@@ -7,10 +7,11 @@ DRAIN_ASKED, or to ESCALATED when no other is allowed.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
+from dra_driver.hardware.facts import GpuFacts
 from dra_driver.health.fault import FaultKey
 from dra_driver.remediation.policy import RemediationAction
 
@@ -71,6 +72,18 @@ class RemediationCase:
     def at(self, stage: Stage, now: float, **changes: Any) -> Self:
         """Return the case at another stage, with other changes. What it waited for is over."""
         return replace(self, stage=stage, stage_at=now, **{"waits_for": "", **changes})
+
+    def gpu_among(self, gpus: Iterable[GpuFacts]) -> GpuFacts | None:
+        """Return the case's GPU as last read; None if it is gone."""
+        return next((one for one in gpus if one.pci_address == self.gpu), None)
+
+    def acted_on_among(self, gpus: Sequence[GpuFacts]) -> tuple[GpuFacts, ...]:
+        """Return the case's GPU as last read, with its peers if they can only be reset together; none if it is gone."""
+        gpu = self.gpu_among(gpus)
+        if gpu is None:
+            return ()
+        peers = [one for one in gpus if one.pci_address in self.peers] if gpu.is_reset_with_peers else []
+        return (gpu, *peers)
 
     def waiting(self, text: str) -> Self:
         """Return the case with what it waits for."""

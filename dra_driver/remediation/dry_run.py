@@ -50,6 +50,10 @@ class DryRun:
         """Look again soon, because faults or claims have changed."""
         self._loop.wake()
 
+    def is_reboot_asked(self) -> bool:
+        """Return False, because nothing is asked for."""
+        return False
+
     def counts(self) -> Mapping[str, int]:
         """Return the number of GPUs for which each action would be tried."""
         return self._counts

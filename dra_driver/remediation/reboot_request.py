@@ -48,6 +48,15 @@ class RebootRequest:
         if self._is_ours():
             self._path.unlink(missing_ok=True)
 
+    @property
+    def is_asked(self) -> bool:
+        """Return whether our request stands in this boot."""
+        try:
+            with self._path.open("rb") as file:
+                return file.read(_BYTES).startswith(f"{MARK}{self._boot_id}\n".encode())
+        except OSError:
+            return False
+
     def _exists(self) -> bool:
         return self._path.exists()
 

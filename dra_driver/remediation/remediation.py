@@ -88,6 +88,10 @@ class Remediation:
         """Return whether the journal holds something that must survive the end of the agent."""
         return bool(self._cases)
 
+    def is_reboot_asked(self) -> bool:
+        """Return whether a reboot of this machine is asked for in this boot."""
+        return self._node.is_reboot_asked()
+
     def counts(self) -> Mapping[str, int]:
         """Return the number of GPUs in each stage; those that were returned are left out."""
         return Counter(str(case.stage) for case in self._cases.values() if case.stage is not Stage.RETURNED)
@@ -193,7 +197,7 @@ class Remediation:
         if case.stage in _ACTING:
             self._node.give_slot_back()
         text = "the fault ended by itself"
-        self._write(self._steps.restored(case).at(Stage.RETURNED, now, waits_for=text))
+        self._write(self._steps.endings.restored(case).at(Stage.RETURNED, now, waits_for=text))
 
     def _new(self, gpu: GpuFacts, treatment: Treatment) -> RemediationCase:
         now, fault = self._clock(), treatment.fault
@@ -223,7 +227,7 @@ class Remediation:
                 self._write(case.at(Stage.RETURNED, self._clock(), waits_for=text))
                 continue
             if case.persistence:
-                self._write(self._steps.restored(case))
+                self._write(self._steps.endings.restored(case))
             if case.boot != self._boot_id and treatment_of(gpu, self._node.faults(), self._policy) is None:
                 self._write(case.at(Stage.SAME_UUID_FOUND, self._clock(), boot=self._boot_id))
 
@@ -235,7 +239,7 @@ class Remediation:
                 continue
             log.warning("remediation changed by hand", extra=fields(device=gpu, reason=str(request)))
             if request is RemediationRequest.GIVE_UP:
-                self._write(self._steps.escalated(case, "given up by hand"))
+                self._write(self._steps.endings.escalated(case, "given up by hand"))
                 continue
             self._node.resume()
             self._node.withdraw_reboot()

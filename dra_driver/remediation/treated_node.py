@@ -78,6 +78,9 @@ class TreatedNode(Protocol):
     def withdraw_reboot(self) -> None:
         """Take back the request of this or an earlier boot; it is no error if there is none."""
 
+    def is_reboot_asked(self) -> bool:
+        """Return whether a reboot of this machine is asked for in this boot."""
+
     def forget_errors(self, gpu: str) -> None:
         """Forget the errors that were reported of a GPU before it was treated; what lasts is seen again."""
 

@@ -35,6 +35,7 @@ class Snapshot:
     scan_seconds: float = 0.0
     pool_generation: int = 0
     faults: Mapping[str, int] = field(default_factory=dict)  # by key
+    validations: Mapping[str, int] = field(default_factory=dict)  # devices by the verdict of their last test
     held_back: Mapping[str, int] = field(default_factory=dict)  # by reason: node, budget
     remediations: Mapping[str, int] = field(default_factory=dict)  # by stage
     remediation_actions: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by action and outcome
@@ -132,6 +133,8 @@ class _Scrape:
         yield _labelled(GaugeMetricFamily, "faults", "Faults of GPUs and partitions that stand.", "key", now.faults)
         text = "GPUs and partitions that keep their pods although the policy says NoExecute."
         yield _labelled(GaugeMetricFamily, "evictions_held_back", text, "reason", now.held_back)
+        text = "Devices by the verdict of their last test in this boot; served: a claim came first."
+        yield _labelled(GaugeMetricFamily, "validations", text, "verdict", now.validations)
         text = "GPUs in remediation by stage; escalated ones wait for a person."
         yield _labelled(GaugeMetricFamily, "remediations", text, "stage", now.remediations)
         actions = GaugeMetricFamily(

@@ -8,7 +8,8 @@ by an upgrade. A reboot, or another driver, makes every record worthless.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -21,6 +22,7 @@ from dra_driver.validation.result import ValidationResult, ValidationVerdict
 
 DOCUMENT = "validation"
 SERVED = "served"  # in place of a verdict
+UNTESTED = "untested"
 RECORDS_MOST = 4096
 
 
@@ -40,12 +42,25 @@ class ValidationRecord:
         return self.verdict == ValidationVerdict.FAILED
 
 
+@dataclass(frozen=True, slots=True)
+class UntestedDevice:
+    """A device whose test could not run: why, how often it was tried, and when last (seconds since 1970)."""
+
+    device: str
+    driver: str
+    reason: str
+    detail: str
+    tries: int
+    at: float
+
+
 class ValidationRecords:
     """The records of one node in this boot, by UUID. For use under the caller's lock."""
 
     def __init__(self, store: HealthStore, boot_id: str, clock: Callable[[], float] = time.time) -> None:
         self._store, self._boot_id, self._clock = store, boot_id, clock
         self._records: dict[str, ValidationRecord] = {}
+        self._untested: dict[str, UntestedDevice] = {}
         self._offered: frozenset[str] = frozenset()
         self._load()
 
@@ -60,6 +75,24 @@ class ValidationRecords:
         if known is None and uuid in self._offered:
             return ValidationRecord(driver, SERVED)
         return known if known is not None and known.driver == driver else None
+
+    def verdicts(self, uuids: Iterable[str], driver: str) -> Mapping[str, int]:
+        """Return how many of these devices have each verdict, those included whose test could not run."""
+        found: Counter[str] = Counter()
+        for uuid in uuids:
+            known = self.of(uuid, driver)
+            if known is not None:
+                found[known.verdict] += 1
+            elif uuid in self._untested:
+                found[ValidationVerdict.COULD_NOT_RUN] += 1
+        return found
+
+    def add_attempt(self, uuid: str, device: str, driver: str, result: ValidationResult) -> None:
+        """Record that a test could not run."""
+        before = self._untested.get(uuid)
+        tries = before.tries + 1 if before is not None and before.driver == driver else 1
+        self._untested[uuid] = UntestedDevice(device, driver, result.reason, result.detail, tries, self._clock())
+        self._put({})
 
     def add_result(self, uuid: str, driver: str, result: ValidationResult) -> None:
         """Record a conclusive result."""
@@ -82,9 +115,13 @@ class ValidationRecords:
         self._put({uuid: ValidationRecord(driver, SERVED) for uuid in self._offered if uuid not in self._records})
 
     def _put(self, more: Mapping[str, ValidationRecord]) -> None:
+        for uuid in more:
+            self._untested.pop(uuid, None)
         known = {**self._records, **more}
         self._records = dict(list(known.items())[-RECORDS_MOST:])
-        wire = {"boot": self._boot_id, "records": {uuid: asdict(one) for uuid, one in self._records.items()}}
+        records = {uuid: asdict(one) for uuid, one in self._records.items()}
+        untested = {uuid: asdict(one) for uuid, one in list(self._untested.items())[-RECORDS_MOST:]}
+        wire = {"boot": self._boot_id, "records": records, UNTESTED: untested}
         with suppress(DriverError):  # then the next agent tests again
             self._store.write({DOCUMENT: wire})
 
@@ -96,6 +133,7 @@ class ValidationRecords:
         wire = documents.get(DOCUMENT)
         if isinstance(wire, dict) and wire.get("boot") == self._boot_id:
             self._records = _records(wire.get("records"))
+            self._untested = _untested(wire)
         else:
             self._offered = _offered(documents, self._boot_id)
 
@@ -106,6 +144,23 @@ def _records(wire: Any) -> dict[str, ValidationRecord]:
         with suppress(KeyError, TypeError, ValueError):
             words = {name: str(one[name]) for name in ("driver", "verdict", "reason", "detail")}
             found[str(uuid)] = ValidationRecord(**words, at=float(one["at"]))
+    return found
+
+
+def untested_among(documents: Mapping[str, Any], boot_id: str) -> tuple[UntestedDevice, ...]:
+    """Return the devices whose tests could not run in a boot, by the documents of a health store."""
+    wire = documents.get(DOCUMENT)
+    is_of_boot = isinstance(wire, dict) and wire.get("boot") == boot_id
+    return tuple(_untested(wire).values()) if is_of_boot else ()
+
+
+def _untested(wire: Any) -> dict[str, UntestedDevice]:
+    found = {}
+    rows = wire.get(UNTESTED)
+    for uuid, one in rows.items() if isinstance(rows, dict) else ():
+        with suppress(KeyError, TypeError, ValueError):
+            device, driver, reason, detail = (str(one[name]) for name in ("device", "driver", "reason", "detail"))
+            found[str(uuid)] = UntestedDevice(device, driver, reason, detail, int(one["tries"]), float(one["at"]))
     return found
 
 

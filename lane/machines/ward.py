@@ -15,7 +15,7 @@ from lane.agent import Agent
 from lane.machines.hardware import SIMULATED, machine
 from lane.sandbox import until
 from lane.stage import Stage
-from lane.workload import devices, request
+from lane.workload import claim, container, devices, pod, request, template
 
 KEY = "gpu.nvidia.com/needs-reset"
 WELL: dict[str, Any] = {"recoveryAction": 0}
@@ -69,6 +69,20 @@ class Ward:
     def generations(self) -> set[int]:
         """Return the generations of the published pool."""
         return {found["spec"]["pool"]["generation"] for found in self.agent.slices()}
+
+
+def use(stage: Stage, name: str, spec: dict[str, Any]) -> str:
+    """Run a pod with one device, of whose health its kubelet tells; return the device.
+
+    A kubelet of 1.34 tells of a claim only under the claim's own name, one of 1.35 only of claims from templates.
+    """
+    if stage.cluster.version == "1.34":
+        made, how = claim(stage.namespace, name, spec), {"claims": {name: name}}
+    else:
+        made, how = template(stage.namespace, name, spec), {"templates": {name: name}}
+    stage.create(made, pod(stage.namespace, name, container("main", name), **how))
+    (device,) = stage.devices(stage.check(name))
+    return device
 
 
 def health_of(stage: Stage, name: str) -> str:

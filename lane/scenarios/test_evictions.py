@@ -11,10 +11,9 @@ import pytest
 
 from lane.agent import ACCOUNT, NAMESPACE, Agent
 from lane.cluster import Cluster
-from lane.machines.ward import ILL, KEY, Ward
+from lane.machines.ward import ILL, KEY, Ward, use
 from lane.sandbox import until
 from lane.stage import Stage
-from lane.workload import container, pod, template
 
 RAISED = 15  # a source is polled every 10 s
 SICK, FREE = 0, 1
@@ -52,15 +51,11 @@ def eviction_leases(cluster: Cluster) -> Iterator[None]:
         api.call("DELETE", f"{path}/{wire['metadata']['name']}")
 
 
-def use(ward: Ward, stage: Stage, place: int, name: str, tolerations: list[dict[str, Any]]) -> None:
-    """Run a pod that has one GPU by a claim with these tolerations."""
+def tolerating(ward: Ward, place: int, *tolerations: dict[str, Any]) -> dict[str, Any]:
+    """Return the spec of a claim for one GPU, with tolerations."""
     spec = ward.one(place)
-    spec["devices"]["requests"][0]["exactly"]["tolerations"] = tolerations
-    stage.create(
-        template(stage.namespace, name, spec),
-        pod(stage.namespace, name, container("main", "gpu"), templates={"gpu": name}),
-    )
-    stage.check(name)
+    spec["devices"]["requests"][0]["exactly"]["tolerations"] = list(tolerations)
+    return spec
 
 
 def evicting(start_agent: Callable[..., Agent], folder: Path, devices: int) -> Ward:
@@ -81,7 +76,8 @@ def test_pods_of_a_sick_gpu_are_deleted_after_their_toleration_and_within_the_bu
     ward = evicting(start_agent, tmp_path, 1)
     for place, name in ((SICK, "first"), (FREE, "second")):
         tolerated = {"key": KEY, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": TOLERATED}
-        use(ward, stage, place, name, [tolerated, {"key": KEY, "operator": "Exists", "effect": "NoSchedule"}])
+        offered = {"key": KEY, "operator": "Exists", "effect": "NoSchedule"}
+        use(stage, name, tolerating(ward, place, tolerated, offered))
     ward.say(SICK, ILL)
     until("NoExecute", lambda: effects(ward, SICK) == ["NoExecute"], RAISED)
     began = time.monotonic()
@@ -89,7 +85,8 @@ def test_pods_of_a_sick_gpu_are_deleted_after_their_toleration_and_within_the_bu
     until("the budget is spent", lambda: effects(ward, FREE) == ["NoSchedule"], RAISED)
     find = stage.cluster.api.find
     until("the first pod is deleted", lambda: is_ending(find("Pod", "first", stage.namespace)), TOLERATED + 30)
-    assert time.monotonic() - began > TOLERATED / 2, "the toleration's seconds were not waited for"
+    if honours_tolerations(stage):
+        assert time.monotonic() - began > TOLERATED / 2, "the toleration's seconds were not waited for"
     assert not is_ending(find("Pod", "second", stage.namespace)), "a pod was deleted although the budget is spent"
 
 
@@ -97,14 +94,22 @@ def test_a_toleration_keeps_a_pod_only_if_it_names_the_effect(
     start_agent: Callable[..., Agent], stage: Stage, tmp_path: Path, eviction_leases: None
 ) -> None:
     ward = evicting(start_agent, tmp_path, 2)
-    use(ward, stage, SICK, "named", [{"key": KEY, "operator": "Exists", "effect": "NoExecute"}])
-    use(ward, stage, FREE, "unnamed", [{"key": KEY, "operator": "Exists"}])
+    use(stage, "named", tolerating(ward, SICK, {"key": KEY, "operator": "Exists", "effect": "NoExecute"}))
+    use(stage, "unnamed", tolerating(ward, FREE, {"key": KEY, "operator": "Exists"}))
     for place in (SICK, FREE):
         ward.say(place, ILL)
         until("NoExecute", lambda place=place: effects(ward, place) == ["NoExecute"], RAISED)  # type: ignore[misc]
     find = stage.cluster.api.find
     until("the pod without an effect is deleted", lambda: is_ending(find("Pod", "unnamed", stage.namespace)), 30)
-    assert not is_ending(find("Pod", "named", stage.namespace)), "a pod was deleted although it tolerates NoExecute"
+    if honours_tolerations(stage):
+        assert not is_ending(find("Pod", "named", stage.namespace)), "a pod was deleted although it tolerates NoExecute"
+    else:
+        until("so is the other", lambda: is_ending(find("Pod", "named", stage.namespace)), 30)
+
+
+def honours_tolerations(stage: Stage) -> bool:
+    """Return whether the eviction sees tolerations: the scheduler of 1.34 copies none into the allocation."""
+    return stage.cluster.version > "1.34"
 
 
 def is_ending(found: dict[str, Any] | None) -> bool:

@@ -15,10 +15,10 @@ import pytest
 
 from lane.agent import DRIVER, Agent
 from lane.cluster import REPOSITORY
-from lane.machines.ward import ILL, KEY, WELL, Ward, await_health, events_of
+from lane.machines.ward import ILL, KEY, WELL, Ward, await_health, events_of, use
 from lane.sandbox import until
 from lane.stage import PATIENCE, Stage
-from lane.workload import container, devices, pod, request, template
+from lane.workload import devices, request
 
 RAISED, CLEARED = 15, 60
 BEFORE_HEALTH = "8cfd918"  # the commit of release 0.1.1
@@ -29,16 +29,6 @@ QUIET = 600 if os.environ.get("SOAK") else 35
 def needs_taints(stage: Stage) -> None:
     if not stage.cluster.keeps_gated:
         pytest.skip("the server drops taints without the gate")
-
-
-def use(stage: Stage, name: str, spec: dict[str, object]) -> str:
-    """Run a pod with one device; return the device."""
-    stage.create(
-        template(stage.namespace, name, spec),
-        pod(stage.namespace, name, container("main", "it"), templates={"it": name}),
-    )
-    (device,) = stage.devices(stage.check(name))
-    return device
 
 
 def tainted(ward: Ward) -> dict[str, set[str]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.agent.main import main
-from dra_driver.agent.options import options_of
+from dra_driver.agent.options import drivers_of, options_of
 from dra_driver.model.errors import ExitCode, UsageError
 from dra_driver.model.flags import FLAGS, resolve
 
@@ -63,3 +63,34 @@ def test_an_empty_folder_is_a_usage_error_and_an_empty_twin_is_none():
             with pytest.raises(UsageError, match=f"{flag.name}"):
                 options(**{flag.field: ""})
         assert resolve({}, {flag.twin: ""}, [flag]) == {flag.field: flag.default}
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"remediation": "on"}, "can't reset AMD's GPUs"),
+        ({"remediation": "dry-run"}, "can't reset AMD's GPUs"),
+        ({"validate": "1"}, "no test for AMD's GPUs"),
+        ({"validate": "2"}, "no test for AMD's GPUs"),
+    ],
+)
+def test_what_a_vendor_s_gpus_can_t_do_is_refused_with_its_name(given, says):
+    with pytest.raises(UsageError, match=says) as refused:
+        options(hardware="amd", **given)
+    assert refused.value.code == "usage.hardware"
+
+
+def test_beside_other_vendors_it_is_done_for_those_who_can():
+    flags = {"node_name": "n1", "hardware": "nvidia,amd", "remediation": "on", "validate": "1"}
+    nvidia, amd = drivers_of(resolve(flags, {}, FLAGS), is_named=False)
+    assert (nvidia.remediation, nvidia.validation.level) == ("on", 1)
+    assert (amd.remediation, amd.validation.level) == ("off", 0)
+
+
+def test_a_command_of_one_s_own_tests_any_vendor_s_gpus():
+    assert options(hardware="amd", validate="/opt/test {pci}").validation.command == ("/opt/test", "{pci}")
+
+
+def test_a_condition_without_health_is_refused():
+    with pytest.raises(UsageError, match="--health=off finds none"):
+        options(node_condition="on", health="off")

@@ -113,6 +113,15 @@ def test_a_server_of_1_34_gets_four_taints_of_effects_that_it_knows_the_gravest_
     assert len(accepted_taints(taints * 3, server_minor=0)) == 16
 
 
+def test_where_few_taints_are_accepted_the_first_and_most_important_ones_stay():
+    taints = [
+        DeviceTaint(f"k/{key}", "", TaintEffect.NO_SCHEDULE) for key in ("reset", "xid", "ecc", "threshold", "rows")
+    ]
+    kept = [one.key for one in accepted_taints(taints, server_minor=34)]
+    assert kept == ["k/ecc", "k/reset", "k/threshold", "k/xid"]
+    assert kept == [one.key for one in accepted_taints(taints[:4], server_minor=34)]
+
+
 def test_a_tainted_device_that_is_not_offered_takes_its_taint_with_it(make_cluster):
     cluster = make_cluster(version="1.36")
     cluster.published([device("a")], taints={"gone": SICK})

@@ -139,6 +139,17 @@ def test_the_status_of_claims_brings_the_patch_of_statuses_and_a_policy(helm: st
     assert {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"} <= set(kinds)
 
 
+def test_the_condition_of_the_node_brings_the_patch_of_its_status_and_a_policy(helm: str) -> None:
+    found = objects(render(helm, "health.nodeCondition=true"))
+    assert verbs(found, "ClusterRole") == {**VERBS_BEFORE, ("", "nodes/status"): {"patch"}}
+    assert verbs(found, "Role") == {}
+    assert mounts(found) == MOUNTS_BEFORE
+    kinds = [one["kind"] for one in found if one["metadata"]["name"] == "dra-driver-agent-node-condition"]
+    assert {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"} <= set(kinds)
+    off = objects(render(helm, "health.nodeCondition=true", "health.enabled=false"))
+    assert verbs(off, "ClusterRole") == VERBS_BEFORE
+
+
 def test_remediation_brings_the_leases_of_its_nodes_by_name_and_nothing_else(helm: str) -> None:
     found = objects(render(helm, *REMEDYING, "remediation.policy.nodes=2"))
     names = ["dra-driver-remediation-0", "dra-driver-remediation-1"]

@@ -29,6 +29,7 @@ from dra_driver.model.errors import ExitCode, UsageError
 from dra_driver.plugin.kubelet.same_name_drivers import RegisteredPlugin
 from dra_driver.remediation.case import RemediationCase, Stage
 from dra_driver.remediation.policy import RemediationAction
+from dra_driver.validation.records import UntestedDevice
 from tests.doctor.support import evidence as e
 from tests.doctor.support import fabric
 
@@ -237,10 +238,12 @@ MIXED = Facts(
 LOST = Facts(
     vendor="nvidia", gpus=e.GPUS, driver_version="580.95.5", problems=(Problem("hardware.gpu-lost", "x", "gone"),)
 )
+UNTESTED = UntestedDevice("gpu-0000-09-00-0", "580.95.5", "not-ready", "the fabric is not ready", 3, 0.0)
 NODES = {
     "health-fault": {"health": NodeFaults(faults=(FAULT,))},
     "remediation-escalated": {"health": NodeFaults(remediations=(treated(Stage.ESCALATED),))},
     "remediation-under-way": {"health": NodeFaults(remediations=(treated(Stage.DRAIN_ASKED),))},
+    "validation-could-not-run": {"health": NodeFaults(untested=(UNTESTED,))},
     "health-stale": {"health": NodeFaults(silent_s=200.0)},
     "driver-not-loaded": {"kernel": replace(e.node().kernel, bound={"0000:09:00.0": None}, has_headers=True)},
     "driver-nouveau": {"kernel": replace(e.node().kernel, bound={"0000:01:00.0": "nouveau"})},

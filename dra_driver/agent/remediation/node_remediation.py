@@ -266,6 +266,10 @@ class NodeUnderTreatment:
         """Take back the request."""
         self._reboot.withdraw()
 
+    def is_reboot_asked(self) -> bool:
+        """Return whether a reboot of this machine is asked for in this boot."""
+        return self._reboot.is_asked
+
     def forget_errors(self, gpu: str) -> None:
         """Forget the errors that were reported of a GPU before it was treated."""
         self._health.forget_errors(gpu)

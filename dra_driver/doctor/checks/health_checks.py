@@ -64,6 +64,11 @@ def check_recorded(node: NodeEvidence) -> Iterator[Finding]:
         )  # fmt: skip
     for case in found.remediations:
         yield _treated(case)
+    for one in found.untested:
+        tried = f"{one.tries} times, the last time at {_time(one.at)}"
+        message = f"its test could not run ({one.reason}: {one.detail}), tried {tried}; it is offered untested"
+        remedy = f"docs/health.md says what the reason means; to try again: dra-driver validate {one.device}"
+        yield Finding("validation-could-not-run", one.device, message, how, remedy)
     if found.silent_s >= STALE_SECONDS:
         minutes = int(found.silent_s // 60)
         yield Finding(

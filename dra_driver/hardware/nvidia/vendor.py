@@ -74,4 +74,6 @@ VENDOR = Vendor(
     labels=_labels,
     metric_names=_metric_names,
     is_shareable=True,
+    is_tested=True,
+    is_reset=True,
 )

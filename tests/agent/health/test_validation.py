@@ -2,10 +2,12 @@
 
 import json
 import signal
+import time
 
 import pytest
 import yaml
 
+from dra_driver.doctor.node_faults import read_faults
 from dra_driver.embedded.api.kinds import EVENTS, SLICES
 from dra_driver.model.names import NVIDIA_DRIVER
 from dra_driver.validation.by_hand import ResultsFile
@@ -78,6 +80,8 @@ def test_devices_are_offered_once_they_passed_and_what_failed_is_tainted_through
     assert {name: taint[:2] for name, taint in taints(machine.here).items()} == {TWO: ("wrong-data", "NoSchedule")}
     assert machine.tests()[:3] == [ONE, TWO, THREE]
     assert "DeviceFault" in events(machine.here)
+    folder = machine.here.kubelet.plugins_dir / NVIDIA_DRIVER
+    assert [(one.device, one.reason) for one in read_faults(folder, time.time()).untested] == [(THREE, "not-ready")]
     before = taints(machine.here)
     machine.here.end(agent, signal.SIGKILL)
     agent = machine.start()
@@ -87,6 +91,9 @@ def test_devices_are_offered_once_they_passed_and_what_failed_is_tainted_through
 
     ResultsFile(machine.here.kubelet.plugins_dir / NVIDIA_DRIVER).add(uuid_of(machine, TWO), PASSED)
     until(lambda: not taints(machine.here), "a test by hand that passed")
+    machine.does(g1b="passes", g43="wrong-data", g61="passes")
+    ResultsFile(folder).add(uuid_of(machine, THREE), PASSED)
+    until(lambda: not read_faults(folder, time.time()).untested, "nothing is untested")
 
 
 def test_no_device_is_offered_while_its_test_runs(machine):

@@ -1,0 +1,159 @@
+"""HealthCondition: a condition of the Node that says whether its devices are well, for those who repair machines.
+
+In: the verdicts on faults, and whether a reboot is asked for. Out: the condition `DRIVER/DevicesHealthy` of this node
+and, while a reboot is asked for, the annotation `DRIVER/reboot-requested`, by server-side apply to the node's status.
+It is written when it changes, and read again now and then. A server that forbids it is left alone for an hour.
+Source: Kubernetes API v1, NodeCondition; sig-architecture, API conventions (a condition's type may have a prefix).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Protocol
+
+from dra_driver.health.fault import FaultKey
+from dra_driver.health.policy import Verdict
+from dra_driver.kube.api import KubeApi
+from dra_driver.kube.paths import node_path
+from dra_driver.model.errors import ApiError
+from dra_driver.model.names import gpu_name
+from dra_driver.model.wire import Wire
+from dra_driver.telemetry.logs import fields
+from dra_driver.telemetry.loop import Loop
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 30.0  # a monitor that has stopped wakes nobody
+APART_SECONDS = 10.0  # between two writes
+READ_SECONDS = 1800.0  # from one look at the Node to the next
+REFUSED_SECONDS = 3600.0  # until a server that forbids it is asked again
+FAULT_SECONDS = 15.0
+NAMED_MOST = 3  # faults in one message
+MANAGER = "dra-driver {} node"  # each driver applies what is its own
+_APPLY = "application/apply-patch+yaml"
+_FORBIDDEN = 403
+
+
+class KnownHealth(Protocol):
+    """What is known of the health of the node's devices."""
+
+    @property
+    def is_silent(self) -> bool:
+        """Return whether what is known is too old to be relied on."""
+
+    def blocking(self) -> tuple[Verdict, ...] | None:
+        """Return the verdicts that keep claims from devices, the most important first; None before any is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """What the Node says: the condition's status, reason and message, and whether a reboot is asked for."""
+
+    status: str
+    reason: str
+    message: str
+    is_reboot_asked: bool = False
+
+
+class HealthCondition:
+    """The condition of one node. It works in the instance that has the node's role; any thread may call it."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        health: KnownHealth,
+        *,
+        node: str,
+        driver: str,
+        boot_id: str,
+        is_reboot_asked: Callable[[], bool],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._api, self._health, self._node, self._driver = api, health, node, driver
+        self._boot_id, self._is_reboot_asked, self._clock = boot_id, is_reboot_asked, clock
+        self._type, self._annotation = f"{driver}/DevicesHealthy", f"{driver}/reboot-requested"
+        self._said: Word | None = None
+        self._read_at = self._wrote_at = float("-inf")
+        self._rests_until = float("-inf")
+        self._loop = Loop(
+            "health-condition", self.turn, failure="condition of the node not written", fault_s=FAULT_SECONDS
+        )
+
+    def start(self) -> None:
+        """Write what is not written, now and whenever it changes."""
+        self._loop.start()
+
+    def stop(self) -> None:
+        """Leave it to another instance."""
+        self._loop.stop()
+
+    def look(self) -> None:
+        """Look again soon, because faults have changed."""
+        self._loop.wake()
+
+    def turn(self) -> float:
+        """Write what has changed; return in how many seconds to look again. Raises: ApiError."""
+        now, word = self._clock(), self._word()
+        is_due = word != self._said or now - self._read_at >= READ_SECONDS
+        if word is None or not is_due or now < self._rests_until:
+            return LOOK_SECONDS
+        if now - self._wrote_at < APART_SECONDS:
+            return APART_SECONDS - (now - self._wrote_at)
+        try:
+            self._say(word)
+        except ApiError as error:
+            if error.status != _FORBIDDEN:
+                raise
+            self._rests_until = now + REFUSED_SECONDS
+            why = fields(code=error.code, err=str(error))
+            log.warning("the node's condition may not be written: is health.nodeCondition on in the chart?", extra=why)
+            return LOOK_SECONDS
+        self._said, self._read_at = word, now
+        return LOOK_SECONDS
+
+    def _word(self) -> Word | None:
+        """Return what the Node should say; None while nothing is known of its devices."""
+        verdicts = self._health.blocking()
+        if verdicts is None:
+            return None
+        is_asked = self._is_reboot_asked()
+        if self._health.is_silent:
+            return Word("Unknown", "Unmonitored", "the health of the devices can't be read", is_asked)
+        faults = [one.fault for one in verdicts if one.fault.key is not FaultKey.CORDONED]
+        if not faults:
+            return Word("True", "NoFaults", "no fault keeps claims from a device", is_asked)
+        more = f"; and {len(faults) - NAMED_MOST} more" if len(faults) > NAMED_MOST else ""
+        text = "; ".join(f"{gpu_name(fault.subject.gpu)}: {fault.sentence}" for fault in faults[:NAMED_MOST])
+        reason = "".join(part.capitalize() for part in faults[0].key.split("-"))
+        return Word("False", "RebootRequested" if is_asked else reason, text + more, is_asked)
+
+    def _say(self, word: Word) -> None:
+        """Write the condition unless the Node has it already. Raises: ApiError."""
+        node = self._api.get_node(self._node)
+        listed = (node.get("status") or {}).get("conditions") or ()
+        before: Wire = next((one for one in listed if one.get("type") == self._type), {})
+        asked = ((node["metadata"].get("annotations")) or {}).get(self._annotation)
+        wanted = self._boot_id if word.is_reboot_asked else None
+        if asked == wanted and all(before.get(name) == getattr(word, name) for name in ("status", "reason", "message")):
+            return
+        now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+        since = before.get("lastTransitionTime") if before.get("status") == word.status else None
+        condition = {
+            "type": self._type,
+            "status": word.status,
+            "reason": word.reason,
+            "message": word.message,
+            "lastHeartbeatTime": now,
+            "lastTransitionTime": since or now,
+        }
+        meta: Wire = {"name": self._node, "uid": node["metadata"]["uid"]}
+        if wanted is not None:
+            meta["annotations"] = {self._annotation: wanted}
+        body = {"apiVersion": "v1", "kind": "Node", "metadata": meta, "status": {"conditions": [condition]}}
+        query = {"fieldManager": MANAGER.format(self._driver), "force": "true"}
+        self._api.request("PATCH", f"{node_path(self._node)}/status", body=body, query=query, content_type=_APPLY)
+        self._wrote_at = self._clock()

@@ -1,0 +1,127 @@
+"""GpuDrain: the steps until nobody uses a GPU: its taint, its claims, the processes that have it open, our own library.
+
+In: a case. Out: the same case one stage further, or with what it waits for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from dra_driver.hardware.facts import GpuFacts
+from dra_driver.model.errors import ApiError
+from dra_driver.model.names import gpu_name
+from dra_driver.remediation.budgets import spent
+from dra_driver.remediation.case import RemediationCase, Stage
+from dra_driver.remediation.endings import CaseEndings
+from dra_driver.remediation.journal import RemediationJournal
+from dra_driver.remediation.policy import RemediationAction, RemediationPolicy
+from dra_driver.remediation.treated_node import TreatedNode
+from dra_driver.remediation.treatment import treatment_of
+from dra_driver.remediation.words import BLOCKED, DRAIN, listed, noun_of
+
+SETTLED_SECONDS = 180.0
+
+
+class GpuDrain:
+    """The drain of one node's GPUs."""
+
+    def __init__(
+        self,
+        node: TreatedNode,
+        journal: RemediationJournal,
+        policy: RemediationPolicy,
+        endings: CaseEndings,
+        *,
+        clock: Callable[[], float],
+    ) -> None:
+        self._node, self._journal, self._policy, self._endings = node, journal, policy, endings
+        self._clock = clock
+
+    def await_taint(self, case: RemediationCase) -> RemediationCase:
+        """Wait until no new claim gets the GPU."""
+        if not self._node.is_published():
+            return case.waiting("the taint to be published")
+        return case.at(Stage.TAINTED, self._clock())
+
+    def ask(self, case: RemediationCase) -> RemediationCase:
+        """Send an Event about the node and the pods that use the GPU: it is to be drained."""
+        text = f"{gpu_name(case.gpu)}: {case.key} needs {noun_of(case.action)}, which waits until no pod uses the GPU"
+        self._node.tell(DRAIN, text, (case.gpu, *case.peers))
+        return case.at(Stage.DRAIN_ASKED, self._clock())
+
+    def await_end(self, case: RemediationCase) -> RemediationCase:
+        """Wait until nobody uses the GPU, and take one of the slots of the cluster. Raises: DriverError."""
+        now = self._clock()
+        if why := spent(case, self._journal.actions(), self._policy, now):
+            return self._endings.escalated(case, why)
+        if now < case.not_before:
+            return case
+        if why := self._used(case):
+            return case.waiting(why)
+        if case.action is not RemediationAction.REBOOT:
+            case, why = self._closed(case)
+            if why:
+                self._node.tell(BLOCKED, f"{gpu_name(case.gpu)}: {noun_of(case.action)} waits for {why}")
+                return case.waiting(why)
+        try:
+            wait = self._node.take_slot()
+        except ApiError as error:
+            return case.waiting(f"the cluster's leave to act, which can't be asked for: {error.message}")
+        if wait > 0:
+            return case.waiting("other nodes of the cluster to finish theirs")
+        return case.at(Stage.DRAINED, now)
+
+    def let_go(self, case: RemediationCase) -> RemediationCase:
+        """Have this agent let go of the GPU, unless somebody uses it again. Raises: DriverError."""
+        gpus = case.acted_on_among(self._node.gpus())
+        if case.action is RemediationAction.RESET and self._awaits_driver(case):
+            return self._await_driver(case)
+        if case.action is RemediationAction.RESET and any(gpu.partitions for gpu in gpus):
+            return self._await_partitions(case)
+        why = self._node.let_go(gpus) or self._used(case) or self._blocked(gpus)
+        if not why:
+            return case.at(Stage.NVML_LET_GO, self._clock())
+        self._node.resume()
+        self._node.give_slot_back()
+        return case.at(Stage.DRAIN_ASKED, self._clock(), waits_for=why)
+
+    def _awaits_driver(self, case: RemediationCase) -> bool:
+        gpu = case.gpu_among(self._node.gpus())
+        treatment = treatment_of(gpu, self._node.faults(), self._policy) if gpu else None
+        return treatment is not None and treatment.awaits_driver
+
+    def _await_driver(self, case: RemediationCase) -> RemediationCase:
+        if self._clock() - case.stage_at > SETTLED_SECONDS:
+            return self._endings.escalated(case, "its peers are drained, but the driver does not say what to do next")
+        return case.waiting("the driver to say what to do, now that the GPU's peers are drained")
+
+    def _await_partitions(self, case: RemediationCase) -> RemediationCase:
+        """Wait for partitions that ended claims leave behind; an administrator's stay, and no reset removes them."""
+        if self._clock() - case.stage_at > SETTLED_SECONDS:
+            return self._endings.escalated(
+                case, "the GPU has MIG partitions that no claim made, which a reset would remove"
+            )
+        return case.waiting("the GPU's MIG partitions to be removed")
+
+    def _closed(self, case: RemediationCase) -> tuple[RemediationCase, str]:
+        """Make whatever is ours close the GPU; return the case, and who else has it open."""
+        gpus = case.acted_on_among(self._node.gpus())
+        for gpu in gpus:
+            self._node.end_sharing(gpu)
+        was_on = tuple(gpu.pci_address for gpu in gpus if self._node.persistence(gpu))
+        if was_on:
+            case = replace(case, persistence=tuple(sorted({*case.persistence, *was_on})))
+            self._journal.write(case)  # before the change, so that it is undone after a crash too
+        for gpu in gpus:
+            if gpu.pci_address in was_on:
+                self._node.set_persistence(gpu, enabled=False)
+        return case, self._blocked(gpus)
+
+    def _blocked(self, gpus: tuple[GpuFacts, ...]) -> str:
+        clients = [one for gpu in gpus for one in self._node.clients(gpu)]
+        return f"{listed('process', clients)} to close the GPU" if clients else ""
+
+    def _used(self, case: RemediationCase) -> str:
+        users = self._node.users((case.gpu, *case.peers))
+        return f"{listed('claim', users)} to end" if users else ""

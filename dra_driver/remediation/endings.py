@@ -1,0 +1,71 @@
+"""CaseEndings: the ways out of a step that did not help: another try, or a person.
+
+In: a case, and why. Out: the case before its next try or escalated, with what it held given back.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from dra_driver.model.errors import DriverError
+from dra_driver.model.names import gpu_name
+from dra_driver.remediation.budgets import spent
+from dra_driver.remediation.case import RemediationCase, Stage
+from dra_driver.remediation.journal import RemediationJournal
+from dra_driver.remediation.policy import RemediationPolicy
+from dra_driver.remediation.treated_node import TreatedNode
+from dra_driver.remediation.words import GAVE_UP
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
+
+PAUSE_SECONDS = 60.0  # between two tries
+
+
+class CaseEndings:
+    """The ways out for one node's cases."""
+
+    def __init__(
+        self,
+        node: TreatedNode,
+        journal: RemediationJournal,
+        policy: RemediationPolicy,
+        *,
+        boot_id: str,
+        clock: Callable[[], float],
+    ) -> None:
+        self._node, self._journal, self._policy = node, journal, policy
+        self._boot_id, self._clock = boot_id, clock
+
+    def failed(self, case: RemediationCase, why: str) -> RemediationCase:
+        """Return the case after a try that did not help: before another one, or escalated."""
+        self._node.resume()
+        now = self._clock()
+        again = case.at(Stage.DRAIN_ASKED, now, is_acting=False, not_before=now + PAUSE_SECONDS, waits_for=why)
+        self._journal.write(again, outcome=f"failed: {why}")
+        if spent(again, self._journal.actions(), self._policy, now):
+            return self.escalated(again, why)
+        self._node.give_slot_back()
+        return again
+
+    def escalated(self, case: RemediationCase, why: str, *, keeps_request: bool = False) -> RemediationCase:
+        """Return the case as one for a person. A request of a reboot is taken back, unless it is to stay."""
+        self._node.resume()
+        if not keeps_request:
+            self._node.withdraw_reboot()
+        self._node.give_slot_back()
+        self._node.tell(GAVE_UP, f"{gpu_name(case.gpu)} stays out of use, a person has to look: {why}")
+        return case.at(Stage.ESCALATED, self._clock(), is_acting=False, boot=self._boot_id, waits_for=why)
+
+    def restored(self, case: RemediationCase) -> RemediationCase:
+        """Return the case with persistence mode on again where it was on."""
+        known = {one.pci_address: one for one in self._node.gpus() if not one.is_lost}
+        for gpu in filter(None, map(known.get, case.persistence)):
+            try:
+                self._node.set_persistence(gpu, enabled=True)
+            except DriverError as error:  # the GPU serves without it
+                keys = fields(device=gpu.pci_address, code=error.code, err=str(error))
+                log.warning("persistence mode is not on again", extra=keys)
+        return replace(case, persistence=())

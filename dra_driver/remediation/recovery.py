@@ -1,0 +1,85 @@
+"""GpuRecovery: the steps from an action back into use: the same GPU is found, proven well, and offered again.
+
+In: a case. Out: the same case one stage further, before another try, or with what it waits for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from dra_driver.hardware.facts import GpuFacts
+from dra_driver.model.names import gpu_name
+from dra_driver.remediation.case import RemediationCase, Stage
+from dra_driver.remediation.endings import CaseEndings
+from dra_driver.remediation.policy import RemediationAction, RemediationPolicy
+from dra_driver.remediation.treated_node import TreatedNode
+from dra_driver.remediation.treatment import treatment_of
+from dra_driver.remediation.words import RETURNED, noun_of
+from dra_driver.validation.result import ValidationVerdict
+
+FOUND_SECONDS = 300.0  # a GPU may scrub its memory after a reset
+SETTLED_SECONDS, FLAPPING_SECONDS = 180.0, 900.0  # a fault that came and went ends only after ten calm minutes
+
+
+class GpuRecovery:
+    """The recovery of one node's GPUs."""
+
+    def __init__(
+        self,
+        node: TreatedNode,
+        policy: RemediationPolicy,
+        endings: CaseEndings,
+        *,
+        boot_id: str,
+        clock: Callable[[], float],
+    ) -> None:
+        self._node, self._policy, self._endings = node, policy, endings
+        self._boot_id, self._clock, self._began_at = boot_id, clock, clock()
+
+    def find(self, case: RemediationCase) -> RemediationCase:
+        """Wait until the same GPU is there again, after a reboot where one was asked for."""
+        if case.action is RemediationAction.REBOOT and case.boot == self._boot_id:
+            if self._clock() - case.stage_at > self._policy.reboot_within_s:
+                return self._endings.escalated(case, "nobody rebooted the machine", keeps_request=True)
+            return case.waiting("a reboot of the machine")
+        self._node.withdraw_reboot()
+        since = max(case.stage_at, self._began_at)
+        here = case.gpu_among(self._node.gpus()) if self._node.was_seen_since(since) else None
+        if here is not None and not here.is_lost:
+            return self._found(case, here)
+        if self._clock() - since > FOUND_SECONDS:
+            return self._endings.failed(case, "the GPU was not found again")
+        return case.waiting("the GPU to be found again")
+
+    def _found(self, case: RemediationCase, here: GpuFacts) -> RemediationCase:
+        if here.uuid != case.uuid:
+            return self._endings.escalated(case, f"another GPU, {here.uuid}, is at its address")
+        self._node.forget_errors(case.gpu)
+        return self._endings.restored(case).at(Stage.SAME_UUID_FOUND, self._clock())
+
+    def prove(self, case: RemediationCase) -> RemediationCase:
+        """Wait until the GPU is read as well, then test it."""
+        now = self._clock()
+        gpu = case.gpu_among(self._node.gpus())
+        standing = [one for one in self._node.faults() if one.subject.gpu == case.gpu]
+        treatment = treatment_of(gpu, standing, self._policy) if gpu else None
+        is_here = gpu is not None and not gpu.is_lost and self._node.was_read_since(case.gpu, case.stage_at)
+        if gpu is None or not is_here or treatment is not None:
+            is_flapping = any(one.is_flapping for one in standing)
+            if now - max(case.stage_at, self._began_at) > (FLAPPING_SECONDS if is_flapping else SETTLED_SECONDS):
+                what = treatment.fault.sentence if treatment else "its health can't be read"
+                return self._endings.failed(case, f"the GPU is not well: {what}")
+            return case.waiting("the GPU's health to be read as good")
+        found = self._node.prove(gpu)
+        if found.verdict is ValidationVerdict.FAILED:
+            why = f"validation failed: {found.reason} {found.detail}".rstrip()
+            return self._endings.failed(replace(case, is_unproven=True), why)
+        return case.at(Stage.VALIDATED, now)
+
+    def give_back(self, case: RemediationCase) -> RemediationCase:
+        """Let claims have the GPU again."""
+        self._node.withdraw_reboot()
+        self._node.give_slot_back()
+        self._node.tell(RETURNED, f"{gpu_name(case.gpu)} is well and offered again after {noun_of(case.action)}")
+        return case.at(Stage.RETURNED, self._clock(), waits_for=f"after {noun_of(case.action)}")

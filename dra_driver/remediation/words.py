@@ -1,0 +1,30 @@
+"""Words: claims, processes and actions as people read them in Events and logs, and the reasons of the Events."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dra_driver.remediation.policy import RemediationAction
+
+NAMED_MOST = 5  # claims or processes in one sentence
+DRAIN, BLOCKED, GAVE_UP = "RemediationDrain", "RemediationBlocked", "RemediationEscalated"
+RETURNED, ACTION = "RemediationReturned", "RemediationAction"
+_PLURALS = {"claim": "claims", "process": "processes"}
+_NOUNS = {"reset": "a reset", "reboot": "a reboot", "command": "the site's command"}
+_VERBS = {"reset": "done", "reboot": "asked for", "command": "run"}
+
+
+def listed(kind: str, names: Sequence[str]) -> str:
+    """Return the first of some claims or processes in words."""
+    more = f" and {len(names) - NAMED_MOST} more" if len(names) > NAMED_MOST else ""
+    return f"{kind if len(names) == 1 else _PLURALS[kind]} {', '.join(names[:NAMED_MOST])}{more}"
+
+
+def noun_of(action: RemediationAction) -> str:
+    """Return an action as a noun: "a reset"."""
+    return _NOUNS.get(str(action), "nothing")
+
+
+def verb_of(action: RemediationAction) -> str:
+    """Return what was done where an action was carried out: "asked for" for a reboot."""
+    return _VERBS.get(str(action), "done")

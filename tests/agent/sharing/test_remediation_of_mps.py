@@ -1,0 +1,74 @@
+"""A GPU that is shared by MPS is reset: its daemon is ended first, and the clients of another GPU's daemon go on."""
+
+import pytest
+
+from dra_driver.model.sharing import SharedDevice
+from dra_driver.mps.client import MpsClient, socket_path
+from tests.agent.sharing.test_agent_mps import MpsMachine, prepared
+from tests.agent.test_agent_nvidia import names, until
+from tests.support.agent_process import stage
+from tests.support.fake_mps import FakeClient
+from tests.support.mps.parts import SETTINGS, end_all, processes_below, unmount
+from tests.support.static_program import build_static
+
+pytestmark = pytest.mark.gcc
+
+
+class SharedWard(MpsMachine):
+    """Two H100 shared by MPS that report their health, and an agent that resets them."""
+
+    def __init__(self, here, folder):
+        super().__init__(here, folder)
+        for gpu in self.gpus:
+            gpu.report_health(recovery_action=0, persistence=0)
+        self.write()
+        self.smi = self.fake.root / "smi"
+        build_static(self.fake.root / "usr/bin/nvidia-smi", log=self.smi)
+
+    def start(self):
+        flags = [f"--sharing-config={self.folder / 'rules.yaml'}", "--remediation=on", "--lease-namespace=default"]
+        super(MpsMachine, self).start(*flags, f"--nvidia-driver-root={self.fake.root}")
+        until(lambda: len(self.here.devices()) == 8, "four replicas of two GPUs")
+        self.plugin = self.here.kubelet.wait_registered("gpu.nvidia.com")
+
+    def share_of(self, gpu, name):
+        shares = [one for one in sorted(self.here.devices()) if one.startswith(names(self.gpus)[gpu])]
+        return self.claim(shares[0], name)
+
+
+@pytest.fixture
+def ward(tmp_path):
+    with stage() as here:
+        it = SharedWard(here, tmp_path)
+        it.supervisor.begin()
+        try:
+            yield it
+        finally:
+            it.supervisor.close()
+            end_all(it.daemons)
+            unmount(it.daemons)
+
+
+def test_the_daemon_of_a_gpu_is_ended_before_its_reset_and_another_s_clients_go_on(ward):
+    ward.start()
+    other = ward.share_of(1, "other")
+    prepared(ward, other)
+    (of_other,) = ward.daemons.glob("d/*")
+    client, kept = FakeClient(of_other / "pipe"), processes_below(of_other)
+    # A daemon that was left behind, as by a supervisor that was away when the last claim ended.
+    sick = ward.gpus[0]
+    left = SharedDevice(names(ward.gpus)[0], sick.facts["uuid"], sick.minor, sick.pci)
+    MpsClient(socket_path(ward.daemons.parent)).start(left, SETTINGS, deadline_s=10)
+    assert len(processes_below(ward.daemons)) > len(kept)
+    (ward.fake.root / "smi.hold").touch()
+    sick.report_health(recovery_action=1)
+    ward.write()
+    until(ward.smi.exists, "the reset to begin", 40)
+    assert processes_below(ward.daemons) == kept, "a daemon has the GPU open while it is reset"
+    assert client.works()
+    ward.state = ward.state.read()
+    ward.state.gpus[0].report_health(recovery_action=0)
+    ward.write()
+    (ward.fake.root / "smi.hold").unlink()
+    until(lambda: "step=returned" in ward.here.log(), "the return", 60)
+    assert client.works()
