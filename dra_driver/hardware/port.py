@@ -111,6 +111,14 @@ class AdminNodes(Protocol):
 
 
 @runtime_checkable
+class ClaimWide(Protocol):
+    """Optional ability: give containers what all devices of a claim need together, such as one list of them."""
+
+    def claim_edits(self, gpus: Sequence[GpuFacts]) -> Edits:
+        """Return what every container with a device of a claim gets, in addition to `common_edits`."""
+
+
+@runtime_checkable
 class Partitionable(Protocol):
     """Optional ability: divide a GPU into partitions while it runs.
 

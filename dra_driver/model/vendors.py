@@ -24,6 +24,7 @@ VENDORS = (
     RegisteredVendor("nvidia", "gpu.nvidia.com", 0x10DE, (0x03,)),
     RegisteredVendor("amd", "gpu.amd.com", 0x1002, (0x03, 0x12)),
     RegisteredVendor("intel", "gpu.intel.com", 0x8086, (0x03,)),
+    RegisteredVendor("gaudi", "gaudi.intel.com", 0x1DA3, (0x12,)),
 )
 DEFAULT_VENDOR = VENDORS[0]  # the one of simulated machines
 

@@ -172,18 +172,32 @@ def test_a_release_for_amd_with_settings_of_nvidia_is_refused(helm: str, values:
 
 
 def test_a_release_for_several_vendors_has_the_classes_and_policies_of_each(helm: str) -> None:
-    values = ("agent.hardware=nvidia\\,amd\\,intel", "deviceClasses.extendedResources.enabled=true", "claimStatus=true")
+    values = (
+        "agent.hardware=nvidia\\,amd\\,intel\\,gaudi",
+        "deviceClasses.extendedResources.enabled=true",
+        "claimStatus=true",
+    )
     rendered = objects(render(helm, *values))
     classes = {one["metadata"]["name"]: one["spec"] for one in rendered if one["kind"] == "DeviceClass"}
     for vendor in ("nvidia", "amd", "intel"):
         assert classes[f"gpu.{vendor}.com"]["extendedResourceName"] == f"{vendor}.com/gpu"
+    assert classes["gaudi.intel.com"]["extendedResourceName"] == "intel.com/gaudi"
     (agent,) = [one for one in rendered if one["kind"] == "DaemonSet" and one["metadata"]["name"].endswith("agent")]
     environment = {one["name"]: one.get("value") for one in agent["spec"]["template"]["spec"]["containers"][0]["env"]}
-    assert environment["HARDWARE"] == "nvidia,amd,intel"
+    assert environment["HARDWARE"] == "nvidia,amd,intel,gaudi"
     assert "DRIVER_NAME" not in environment
-    drivers = '["gpu.nvidia.com","gpu.amd.com","gpu.intel.com"]'
+    drivers = '["gpu.nvidia.com","gpu.amd.com","gpu.intel.com","gaudi.intel.com"]'
     policies = [yaml.safe_dump(one, width=1000) for one in rendered if one["kind"] == "ValidatingAdmissionPolicy"]
     assert any(f"spec.driver in {drivers}" in policy for policy in policies)
+
+
+@pytest.mark.parametrize(("vendor", "driver"), [("intel", "gpu.intel.com"), ("gaudi", "gaudi.intel.com")])
+def test_a_release_for_one_of_intels_drivers_has_that_drivers_class_alone(helm: str, vendor: str, driver: str) -> None:
+    rendered = objects(render(helm, f"agent.hardware={vendor}", f"driverName={driver}"))
+    assert [one["metadata"]["name"] for one in rendered if one["kind"] == "DeviceClass"] == [driver]
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        render(helm, f"agent.hardware={vendor}")
+    assert f"driverName={driver}" in caught.value.stderr
 
 
 def test_several_vendors_under_one_drivers_name_are_refused(helm: str) -> None:

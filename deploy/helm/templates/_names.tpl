@@ -167,7 +167,7 @@ kubernetes.io/os: linux
 {{/* The vendors that the agent serves, as a JSON list: those of agent.hardware, else the one of driverName. */}}
 {{- define "dra-driver.vendors" -}}
 {{- $hardware := .Values.agent.hardware -}}
-{{- if or (contains "," $hardware) (has $hardware (list "amd" "intel")) -}}
+{{- if or (contains "," $hardware) (has $hardware (list "amd" "intel" "gaudi")) -}}
 {{- splitList "," $hardware | toJson -}}
 {{- else -}}
 {{- list "nvidia" | toJson -}}
@@ -179,7 +179,7 @@ kubernetes.io/os: linux
 {{- if contains "," .Values.agent.hardware -}}
 {{- $drivers := list -}}
 {{- range splitList "," .Values.agent.hardware -}}
-{{- $drivers = append $drivers (printf "gpu.%s.com" .) -}}
+{{- $drivers = append $drivers (eq . "gaudi" | ternary "gaudi.intel.com" (printf "gpu.%s.com" .)) -}}
 {{- end -}}
 {{- $drivers | toJson -}}
 {{- else -}}

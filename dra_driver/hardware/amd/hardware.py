@@ -6,7 +6,6 @@ is opened, so there is nothing that hangs in a library and nothing to let go of.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +21,7 @@ from dra_driver.hardware.evidence import BusState, HealthReport
 from dra_driver.hardware.facts import Facts, GpuFacts, PartitionFacts, Problem
 from dra_driver.hardware.metered import MeterPlan, MeterReport
 from dra_driver.hardware.port import Fingerprint, Roots
+from dra_driver.hardware.sysfs.versions import semantic_version
 from dra_driver.model.edits import Edits
 from dra_driver.model.errors import HardwareError, Retry
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from dra_driver.hardware.sysfs.meter import SysfsMeter
     from dra_driver.hardware.sysfs.watch import SysfsWatch
 
-_VERSION = re.compile(r"(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?")
 _MODE_FILES = ("current_compute_partition", "current_memory_partition")
 
 
@@ -150,15 +149,3 @@ class AmdHardware:
 
     def _device_nodes(self) -> tuple[str, ...]:
         return (*read_device_nodes(self._roots), *(["kfd"] if Path(self._roots.dev, "kfd").exists() else []))
-
-
-def semantic_version(text: str | None) -> str | None:
-    """Return a driver's version as the API takes one, or None where there is none.
-
-    Source: versions as they occur: none, three numbers, four of them (the fourth is a build).
-
-    >>> semantic_version("6.16.13"), semantic_version("6.19.14.31400000"), semantic_version("")
-    ('6.16.13', '6.19.14', None)
-    """
-    found = _VERSION.match(text or "")
-    return ".".join(str(int(number or 0)) for number in found.groups()) if found else None

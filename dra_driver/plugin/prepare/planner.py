@@ -12,7 +12,7 @@ from dra_driver.claims.allocated import AllocatedClaim, decode_claim
 from dra_driver.claims.passthrough_plan import api_backends
 from dra_driver.claims.plan import CdiNames, PreparePlan, devices_of, is_made, plan_prepare, refuse_lost
 from dra_driver.hardware.passthrough.nodes import api_node
-from dra_driver.hardware.port import AdminNodes, Hardware, Partitionable, Roots
+from dra_driver.hardware.port import AdminNodes, ClaimWide, Hardware, Partitionable, Roots
 from dra_driver.inventory.device import Device
 from dra_driver.inventory.offering import CurrentInventory
 from dra_driver.kube.answers import NOT_FOUND
@@ -120,6 +120,9 @@ class Planner:
     def _common_edits(self, claim: AllocatedClaim, devices: Mapping[str, Device]) -> Edits:
         """Return what all devices of a claim need. A virtual machine needs nothing of the host's driver."""
         common = self._hardware.common_edits()
+        if isinstance(self._hardware, ClaimWide):
+            gpus = [device.gpu for device in devices.values() if device.type is not DeviceType.VFIO]
+            common = merge((common, self._hardware.claim_edits(gpus)))
         passed = sum(device.type is DeviceType.VFIO for device in devices.values())
         if not passed:
             return common

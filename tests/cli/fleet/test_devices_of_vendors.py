@@ -14,6 +14,7 @@ from dra_driver.inventory.vendors import rows_of
 from dra_driver.model.errors import ExitCode
 from dra_driver.model.flags import FLAGS
 from dra_driver.model.shares import DeviceType
+from dra_driver.model.vendors import registered_as
 from tests.support.amd_tree import AmdCard, AmdTree
 from tests.support.intel_tree import IntelCard, IntelTree
 
@@ -78,10 +79,10 @@ def test_with_a_drivers_name_auto_is_that_driver_alone(tmp_path: Path, capsys: p
     assert "Nothing to publish" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("vendor", ["amd", "intel"])
+@pytest.mark.parametrize("vendor", ["amd", "intel", "gaudi"])
 def test_the_examples_node_publishes_what_the_vendors_driver_would(vendor: str) -> None:
     profile = load_profile(str(EXAMPLES / "node/profile.yaml"))
-    (driver,) = (one for one in profile.foreign if one.driver == f"gpu.{vendor}.com")
+    (driver,) = (one for one in profile.foreign if one.driver == registered_as(vendor).driver)
     rows = {row.name: row.kind for row in rows_of(vendor)[DeviceType.GPU]}
     kinds = {"string": ValueKind.STRING, "bool": ValueKind.BOOL, "int": ValueKind.INT, "version": ValueKind.VERSION}
     for device in driver.devices:

@@ -1,0 +1,83 @@
+"""The table of attributes and capacities of Gaudi accelerators, in the domain of their driver.
+
+The names, kinds and values of Intel's own driver come first; then those of Kubernetes and our own.
+
+Source: attributes of intel/intel-resource-drivers-for-kubernetes v0.11, Gaudi v0.7 (model, healthy).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dra_driver.hardware import published_values as values
+from dra_driver.hardware.gaudi.facts import GaudiCard
+from dra_driver.hardware.published import ALL, MEMORY, STANDARD_ATTRIBUTES, Fact, Owner, Published, ValueKind
+from dra_driver.hardware.published_values import of_gpu
+
+
+def _row(
+    name: str, kind: ValueKind, meaning: str, read: Callable[[GaudiCard], Fact], owner: Owner = Owner.OURS
+) -> Published:
+    return Published(name, kind, meaning, ALL, of_gpu(GaudiCard, read), owner=owner, since="0.2.0")
+
+
+def _id(card: GaudiCard) -> str | None:
+    return None if card.device_id is None else f"0x{card.device_id:04x}"
+
+
+GAUDI_ROWS: tuple[Published, ...] = (
+    _row(
+        "model",
+        ValueKind.STRING,
+        "Model, such as `Gaudi2`; for a device id that our table lacks, the id itself.",
+        lambda card: card.model or _id(card),
+        Owner.VENDOR,
+    ),
+    _row(
+        "healthy",
+        ValueKind.BOOL,
+        "Whether the kernel driver calls the card operational; absent where it says nothing.",
+        lambda card: card.is_healthy,
+        Owner.VENDOR,
+    ),
+    *STANDARD_ATTRIBUTES,
+    _row("type", ValueKind.STRING, "Always `gaudi`.", lambda _: "gaudi"),
+    _row("pciId", ValueKind.STRING, "PCI device id, such as `0x1020`.", _id),
+    _row(
+        "moduleID",
+        ValueKind.INT,
+        "Slot of the card on its board, on which the ports of its network depend.",
+        lambda card: card.module_id,
+    ),
+    _row(
+        "hasVerbs",
+        ValueKind.BOOL,
+        "Whether the card has an InfiniBand device, which its network driver makes.",
+        lambda card: bool(card.verbs),
+    ),
+    _row(
+        "memoryIsNominal",
+        ValueKind.BOOL,
+        "True where memory is that of the model, because no file says it.",
+        lambda card: True if card.memory_bytes else None,
+    ),
+    Published(
+        "driverVersion",
+        ValueKind.VERSION,
+        "Version of the kernel driver, its first three numbers; absent where it says none.",
+        ALL,
+        lambda found: found.driver_version,
+        owner=Owner.OURS,
+        since="0.2.0",
+    ),
+    Published(
+        MEMORY,
+        ValueKind.QUANTITY,
+        "Memory of the model (see memoryIsNominal). Absent for models that our table lacks.",
+        ALL,
+        values.memory,
+        unit="bytes",
+        owner=Owner.OURS,
+        since="0.2.0",
+    ),
+)
