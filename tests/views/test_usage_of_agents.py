@@ -145,6 +145,32 @@ def test_a_page_that_is_none_is_an_error_of_that_agent_alone(api, usage, said):
     assert json.loads(out)["total"]["allocatedHours"] == pytest.approx(168)
 
 
+def test_pages_have_a_largest_size_and_number_of_rows_each_and_together(api, usage, monkeypatch):
+    api.pods += [pod("large", "n1"), pod("many", "n2"), pod("agent-mig-0", "mig-0")]
+    rows = (f'dra_claim_allocated_seconds_total{{dra_claim_uid="{n}",namespace="x"}} 1\n' for n in range(5000))
+    api.pages |= {
+        "large": b"#" * ((8 << 20) + 1),
+        "many": "".join(rows).encode(),
+        "agent-mig-0": page("mig-0").encode(),
+    }
+    status, out, err = usage("-o", "json")
+    assert status == ExitCode.OK
+    assert "2 of 3 agents could not be asked: n1, n2" in err
+    assert json.loads(out)["total"]["allocatedHours"] == pytest.approx(168)
+    monkeypatch.setattr("dra_driver.views.usage.from_agents.ALL_ROWS", 1)
+    status, _, err = usage("-o", "json")
+    assert status == ExitCode.ENVIRONMENT
+
+
+def test_agents_that_are_not_reached_within_the_time_of_all_are_named(api, usage, monkeypatch):
+    api.pods += [pod(f"agent-{number}", f"n{number}") for number in range(3)]
+    monkeypatch.setattr("dra_driver.views.usage.from_agents.ALL_SECONDS", 0.0)
+    status, _, err = usage("-o", "json")
+    assert status == ExitCode.ENVIRONMENT
+    assert "0 s were over" in err
+    assert not [path for path, _ in api.asked if "proxy" in path]
+
+
 def test_only_running_agents_with_a_port_of_metrics_are_asked_and_by_https_where_they_serve_it():
     pods = [
         pod("a", "n1"),

@@ -6,7 +6,7 @@ Seconds are device-seconds: two devices for an hour are 7,200. A share counts as
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 GpuParts = Mapping[tuple[str, str], float]
@@ -54,6 +54,15 @@ class CountedTotal:
     allocated_s: float
     busy_s: float = 0.0
     measured_s: float = 0.0
+
+    def plus(self, other: CountedTotal) -> CountedTotal:
+        """Return the sum of both, which are of one namespace, class, model and profile."""
+        return replace(
+            self,
+            allocated_s=self.allocated_s + other.allocated_s,
+            busy_s=self.busy_s + other.busy_s,
+            measured_s=self.measured_s + other.measured_s,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,19 @@
 """Read what the agents themselves have counted, through the API server's proxy of pods, with the user's own rights.
 
 In: a cluster. Out: `Counted`, as far back as the agents count: totals from when each node began, claims that live or
-ended in the last five minutes. Agents that can't be asked are named. Each page has a time limit and a largest size.
+ended in the last five minutes. Agents that can't be asked are named. Each page has a time limit and a largest size, and
+so have all of them together: a page is added up as soon as it is read, and what does not fit is named as unasked.
 """
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 from urllib.parse import quote
 
 from dra_driver.kube import paths
@@ -18,12 +22,16 @@ from dra_driver.kube.pages import objects
 from dra_driver.model.errors import ApiError, DriverError
 from dra_driver.model.wire import Wire
 from dra_driver.views.access import ClusterAccess
-from dra_driver.views.usage.counted import Counted, CountedUnclaimed
+from dra_driver.views.usage.counted import Counted, CountedClaim, CountedTotal, CountedUnclaimed, GpuParts
 from dra_driver.views.usage.joining import ClaimSeries, claims_of, namespace_of, totals_of
 from dra_driver.views.usage.prices import NodeKind
 from dra_driver.views.usage.samples import Sample, samples_of_page
 
 PAGE_SECONDS = 20.0
+ALL_SECONDS = 300.0
+PAGE_BYTES = 8 << 20  # one with 224 tenants has half a MiB
+PAGE_ROWS = 4096  # claims, totals and the like
+ALL_ROWS = 500_000
 AT_ONCE = 8
 MOST_NAMED = 5
 AGENTS = "app.kubernetes.io/name=dra-driver,app.kubernetes.io/component=agent"
@@ -53,19 +61,19 @@ def read_agents(access: ClusterAccess, end: datetime, namespace: str = "") -> Co
     api = access.connect()
     try:
         pages = agent_pages(objects(api, paths.PODS, label_selector=AGENTS))
+        sums, until = _Sums(end), time.monotonic() + ALL_SECONDS
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            answers = list(pool.map(lambda page: _read(api, page), pages))
+            faults = list(pool.map(lambda page: _read(api, page, sums, until, namespace), pages))
     finally:
         api.close()
-    silent = [(page, answer) for page, answer in zip(pages, answers, strict=True) if isinstance(answer, DriverError)]
-    read = [answer for answer in answers if not isinstance(answer, DriverError)]
-    if not read:
+    silent = [(page, fault) for page, fault in zip(pages, faults, strict=True) if fault is not None]
+    if len(silent) == len(pages):
         why = f"the first: {silent[0][1].message[:300]}" if silent else "no pod has their labels"
         raise ApiError(
             "agents", f"no agent of {len(pages)} could be asked: {why}",
             hint="it needs get on pods/proxy; agents with metrics.readers=authorized need --prometheus",
         )  # fmt: skip
-    return _counted([one for answer in read for one in answer], end, namespace, _notes(silent, len(pages)))
+    return sums.counted(_notes(silent, len(pages)))
 
 
 def agent_pages(pods: Iterable[Wire]) -> list[AgentPage]:
@@ -98,12 +106,71 @@ def node_kinds(nodes: Iterable[Wire]) -> dict[str, NodeKind]:
     return found
 
 
-def _read(api: KubeApi, page: AgentPage) -> list[Sample] | DriverError:
+class PageSums(NamedTuple):
+    """What one page has counted."""
+
+    claims: tuple[CountedClaim, ...]
+    totals: tuple[CountedTotal, ...]
+    unclaimed: tuple[CountedUnclaimed, ...]
+    parts: GpuParts
+
+
+class _Sums:
+    """What the pages that were read come to. Any thread may add one."""
+
+    def __init__(self, end: datetime) -> None:
+        self._end, self._mutex = end, threading.Lock()
+        self._rows = 0
+        self._claims: list[CountedClaim] = []
+        self._totals: dict[tuple[str, str, str, str], CountedTotal] = {}
+        self._unclaimed: list[CountedUnclaimed] = []
+        self._parts: dict[tuple[str, str], float] = {}
+
+    def add(self, page: PageSums, where: str) -> None:
+        """Add a page. Raises: ApiError if it has more than there is room for."""
+        with self._mutex:
+            count, room = sum(map(len, page)), min(PAGE_ROWS, ALL_ROWS - self._rows)
+            if count > room:
+                raise ApiError("metrics", f"{where}: {count} claims and totals, and there is room for {room}")
+            self._rows += count
+            self._claims += page.claims
+            self._unclaimed += page.unclaimed
+            self._parts.update(page.parts)
+            for one in page.totals:
+                key = one.namespace, one.device_class, one.model, one.profile
+                self._totals[key] = one.plus(self._totals[key]) if key in self._totals else one
+
+    def counted(self, notes: tuple[str, ...]) -> Counted:
+        """Return all of it."""
+        return Counted(
+            source="the agents, since they began to count",
+            begin=None,
+            end=self._end,
+            claims=tuple(sorted(self._claims, key=lambda one: (one.namespace, one.name, one.uid, one.pool))),
+            totals=tuple(found for _, found in sorted(self._totals.items())),
+            unclaimed=tuple(sorted(self._unclaimed, key=lambda one: (one.pool, one.model))),
+            parts=self._parts,
+            notes=notes,
+        )
+
+
+def _read(api: KubeApi, page: AgentPage, sums: _Sums, until: float, namespace: str) -> DriverError | None:
+    """Add a page to the sums; return why that is not possible."""
+    where, left = f"agent {page.pod}", until - time.monotonic()
     try:
-        answer = api.request("GET", page.path, timeout_s=PAGE_SECONDS, parse=lambda body: {"text": body.decode()})
-        return list(samples_of_page(answer["text"], _PREFIX, f"agent {page.pod}"))
+        if left <= 0:
+            raise ApiError("timeout", f"{where} was not asked: {ALL_SECONDS:.0f} s were over; ask a Prometheus instead")
+        answer = api.request("GET", page.path, timeout_s=min(PAGE_SECONDS, left), parse=_text)
+        sums.add(_counted(list(samples_of_page(answer["text"], _PREFIX, where)), namespace), where)
     except DriverError as error:
         return error
+    return None
+
+
+def _text(body: bytes) -> Wire:
+    if len(body) > PAGE_BYTES:
+        raise ValueError(f"a page of {len(body)} bytes, of at most {PAGE_BYTES}")
+    return {"text": body.decode()}
 
 
 def _notes(silent: list[tuple[AgentPage, DriverError]], count: int) -> tuple[str, ...]:
@@ -114,7 +181,8 @@ def _notes(silent: list[tuple[AgentPage, DriverError]], count: int) -> tuple[str
     return (f"{len(silent)} of {count} agents could not be asked: {names}{more} ({silent[0][1].message[:200]})",)
 
 
-def _counted(samples: list[Sample], end: datetime, namespace: str, notes: tuple[str, ...]) -> Counted:
+def _counted(samples: list[Sample], namespace: str) -> PageSums:
+    """Return what one page has counted."""
     by_name: dict[str, list[Sample]] = {}
     for one in samples:
         is_asked = not namespace or namespace_of(one) == namespace
@@ -130,10 +198,7 @@ def _counted(samples: list[Sample], end: datetime, namespace: str, notes: tuple[
         for one in ([] if namespace else rows("dra_unclaimed_seconds_total"))
     )
     parts = {(one.labels.get("model", ""), one.labels.get("profile", "")): one.value for one in rows("dra_gpu_part")}
-    return Counted(
-        source="the agents, since they began to count",
-        begin=None,
-        end=end,
+    return PageSums(
         claims=claims_of(
             ClaimSeries(
                 hours={kind: rows(f"dra_claim_{kind}_seconds_total") for kind in kinds},
@@ -144,9 +209,8 @@ def _counted(samples: list[Sample], end: datetime, namespace: str, notes: tuple[
             )
         ),
         totals=totals_of({kind: rows(f"dra_{kind}_seconds_total") for kind in kinds}),
-        unclaimed=tuple(sorted((one for one in unclaimed if one.seconds > 0), key=lambda one: (one.pool, one.model))),
+        unclaimed=tuple(one for one in unclaimed if one.seconds > 0),
         parts=parts,
-        notes=notes,
     )
 
 
