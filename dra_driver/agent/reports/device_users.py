@@ -99,11 +99,11 @@ class DeviceUsers:
     def _refresh(self, devices: Collection[str]) -> None:
         """Read the claims that hold these devices again; a claim that can't be read stays as it was."""
         try:
-            records = self._ledger.records()
+            records = self._ledger.with_device(devices)
         except LedgerError:
             return
         for record in records:
-            if not record.name or not record.device_names().intersection(devices):
+            if not record.name:
                 continue
             try:
                 wire = self._api.get_claim(record.namespace, record.name, timeout_s=GET_SECONDS)

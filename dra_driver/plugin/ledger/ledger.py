@@ -80,6 +80,21 @@ class Ledger(LedgerAccess):
         rows = self._read(sql, (device, *replica_bounds(device)))
         return tuple(record for record in map(record_of_row, rows) if record.steps_of(kind))
 
+    def with_device(self, devices: Collection[str]) -> tuple[ClaimRecord, ...]:
+        """Return the claims that have one of these devices, for administration too; reads no other claim's JSON.
+
+        Raises: LedgerError.
+        """
+        if not devices:
+            return ()
+        wanted = ", ".join(["(?)"] * len(devices))
+        sql = (
+            "SELECT * FROM claims WHERE EXISTS "  # noqa: S608
+            f"(SELECT 1 FROM (VALUES {wanted}) AS wanted WHERE instr(allocation, wanted.column1)) ORDER BY uid"
+        )
+        rows = self._read(sql, (json_text(device) for device in devices))
+        return tuple(record for record in map(record_of_row, rows) if record.device_names().intersection(devices))
+
     def names(self) -> frozenset[tuple[str, str]]:
         """Return namespace and name of the claims whose name is known; reads no claim's JSON."""
         rows = self._read("SELECT namespace, name FROM claims WHERE name <> ''")

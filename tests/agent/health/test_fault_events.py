@@ -30,8 +30,8 @@ class HeldClaims:
     def names(self):
         return frozenset((one.namespace, one.name) for one in self.held)
 
-    def records(self):
-        return tuple(self.held)
+    def with_device(self, devices):
+        return tuple(one for one in self.held if one.device_names().intersection(devices))
 
 
 class Ward:

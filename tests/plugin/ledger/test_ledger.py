@@ -29,7 +29,7 @@ from dra_driver.plugin.ledger.recorded_steps import (
 )
 from dra_driver.plugin.repair.reaper import Reaper
 from tests.plugin.support.ledger_file import sql
-from tests.support.plugin.parts import DRIVER, Rig
+from tests.support.plugin.parts import DRIVER, Rig, claim_wire, result
 
 VERSION = MAJOR * 1000 + MINOR
 FILE, PARTITION = RecordedFile("f"), RecordedPartition("p", None)
@@ -40,6 +40,18 @@ def test_a_ledger_is_durable_and_written_ahead(rig: Rig) -> None:
     assert writer.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
     assert writer.execute("PRAGMA synchronous").fetchone()[0] == 2
     assert writer.execute("PRAGMA user_version").fetchone()[0] == VERSION
+
+
+def test_claims_are_found_by_their_devices_and_no_other_claim_is_decoded(rig: Rig) -> None:
+    rig.allocate("u1", "gpu-0")
+    rig.allocate("u2", "gpu-1")
+    rig.api.put(claim_wire("u3", result("gpu-0", adminAccess=True)))
+    for uid in ("u1", "u2", "u3"):
+        rig.prepare(uid)
+    sql(rig.ledger.path, "UPDATE claims SET steps = 'no JSON' WHERE uid = 'u2'")
+    assert [record.uid for record in rig.ledger.with_device(["gpu-0", "gpu-7"])] == ["u1", "u3"]
+    assert rig.ledger.with_device([]) == ()
+    assert rig.ledger.with_device(["gpu-"]) == (), "a part of a name is another name"
 
 
 def test_an_older_agent_works_on_a_newer_minor_and_keeps_what_it_does_not_know(two: Rig) -> None:
