@@ -16,10 +16,10 @@ from dra_driver.embedded.api.kinds import CLAIMS
 from dra_driver.embedded.kubelet.plugin_calls import ClaimRef, Plugin, Registrar
 from dra_driver.model.names import NVIDIA_DRIVER
 from dra_driver.plugin._proto.k8s.dra.v1 import api_pb2 as v1
-from dra_driver.plugin.kubelet.methods import VERSIONS
-from tests.agent.mig.test_agent_partitions import claim
-from tests.plugin.prepare.test_faults import fill, mount
+from tests.agent.support.claims import claim
+from tests.agent.support.plugin_calls import begin, call, wire
 from tests.support.agent_process import Stage, stage
+from tests.support.small_disk import fill, mount
 from tests.support.waiting import until
 
 WHOLE = "gpu-0000-1b-00-0"
@@ -58,25 +58,6 @@ class Instance:
     def unprepare(self, ref: ClaimRef, seconds: float = 10.0) -> str:
         request = v1.NodeUnprepareResourcesRequest(claims=[wire(ref)])
         return call(self.plugin, "NodeUnprepareResources", request, seconds).claims[ref.uid].error
-
-
-def wire(ref: ClaimRef) -> v1.Claim:
-    return v1.Claim(namespace=ref.namespace, name=ref.name, uid=ref.uid)
-
-
-def call(plugin: Plugin, method: str, request, seconds: float):
-    with grpc.insecure_channel(f"unix:{plugin.endpoint}") as channel:
-        return begin(channel, method, request, seconds).result()
-
-
-def begin(channel: grpc.Channel, method: str, request, seconds: float):
-    """Send a call and let it run."""
-    rpc = channel.unary_unary(
-        f"/{VERSIONS['v1.DRAPlugin']}/{method}",
-        request_serializer=lambda message: message.SerializeToString(),
-        response_deserializer=getattr(v1, f"{method}Response").FromString,
-    )
-    return rpc.future(request, timeout=seconds)
 
 
 def error_of(call) -> str:

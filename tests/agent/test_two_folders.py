@@ -13,7 +13,7 @@ from dra_driver.hardware.port import Roots
 from dra_driver.hardware.simulated import SimulatedHardware
 from dra_driver.inventory.build import build_inventory
 from dra_driver.model.names import NVIDIA_DRIVER
-from tests.agent.test_take_over import claim, pod
+from tests.agent.support.other_driver import claim, pod
 from tests.support.agent_process import NODE, stage
 from tests.support.waiting import until
 

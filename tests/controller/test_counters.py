@@ -5,29 +5,16 @@ import json
 import pytest
 
 from dra_driver.embedded.api.registry import Registry
-from dra_driver.hardware.facts import MigProfile
 from dra_driver.inventory.build import build_inventory
 from dra_driver.inventory.mig.partitions import MigPolicy
 from dra_driver.inventory.offering import Offering
 from dra_driver.kube.paths import SLICES
 from tests.controller.support.cluster import Cluster, SetOffers, refuse_dry_runs
-from tests.support.facts import FULL_GPU, facts
+from tests.support.cuttable import cuttable
+from tests.support.facts import facts
 from tests.support.waiting import until
 
 GATE = "DRAPartitionableDevices"
-PROFILES = (
-    MigProfile("1g.10gb", 19, 1, 1, (0, 1, 2, 3, 4, 5, 6), 9984 << 20, 16, 1, 1, 0, 1, 0, 7),
-    MigProfile("7g.80gb", 0, 7, 8, (0,), 81152 << 20, 132, 8, 7, 0, 7, 1, 1),
-)
-
-
-def cuttable(index: int):
-    from dataclasses import replace
-
-    address = f"0000:{index:02x}:00.0"
-    return replace(
-        FULL_GPU, pci_address=address, uuid=f"GPU-{index}", mig_profiles=PROFILES, mig_toggles_without_reset=True
-    )
 
 
 INVENTORY = build_inventory(facts(cuttable(1), cuttable(2)), MigPolicy(is_dynamic=True))

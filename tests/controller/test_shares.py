@@ -9,7 +9,7 @@ from dra_driver.inventory.build import build_inventory
 from dra_driver.inventory.sharing.rules import Portion, SharingRule, SharingRules
 from dra_driver.model.shares import ShareMode
 from tests.controller.support.cluster import Cluster, refuse_dry_runs
-from tests.controller.test_counters import cuttable
+from tests.support.cuttable import cuttable
 from tests.support.facts import facts
 from tests.support.waiting import until
 

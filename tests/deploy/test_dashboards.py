@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from tests.deploy.support.exported_metrics import exported_metrics
-from tests.deploy.test_rules import RECORDED
+from tests.deploy.support.rules import RECORDED
 from tests.support.chart import ROOT, objects, render
 from tests.support.promql import metrics_of
 

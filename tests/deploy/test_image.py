@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.deploy.test_oci import BUILT, IMAGE, contents, layers, load
+from tests.deploy.support.oci_archive import BUILT, IMAGE, contents, layers, load
 
 elf = load("elf")
 ARCHITECTURES = contents.ARCHITECTURES

@@ -4,30 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib.util
 import json
 import shutil
 import subprocess
-import sys
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-IMAGE, BUILT = ROOT / "deploy" / "image", ROOT / "build" / "image"
-
-
-def load(name: str):
-    spec = importlib.util.spec_from_file_location(f"image_{name}", IMAGE / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[f"image_{name}"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-oci, contents = load("oci"), load("contents")
+from tests.deploy.support.oci_archive import BUILT, contents, layers, manifests, oci
 
 
 @pytest.fixture
@@ -46,29 +31,6 @@ def tree(tmp_path: Path) -> Path:
         if path.is_dir():
             path.chmod(0o755)
     return root
-
-
-def blobs(scratch: Path) -> Callable[[str], Path]:
-    return lambda digest: scratch / "blobs" / digest.replace(":", "/")
-
-
-def manifests(archive: Path, scratch: Path) -> dict[str, dict]:
-    """Unpack an archive; return its manifests by architecture."""
-    with tarfile.open(archive) as found:
-        found.extractall(scratch, filter="data")
-    blob = blobs(scratch)
-    (named,) = json.loads((scratch / "index.json").read_text())["manifests"]
-    top = json.loads(blob(named["digest"]).read_text())
-    if "layers" in top:
-        return {json.loads(blob(top["config"]["digest"]).read_text())["architecture"]: top}
-    inner = {one["platform"]["architecture"]: json.loads(blob(one["digest"]).read_text()) for one in top["manifests"]}
-    for architecture, manifest in inner.items():
-        assert json.loads(blob(manifest["config"]["digest"]).read_text())["architecture"] == architecture
-    return inner
-
-
-def layers(archive: Path, scratch: Path, architecture: str = "amd64") -> list[Path]:
-    return [blobs(scratch)(layer["digest"]) for layer in manifests(archive, scratch)[architecture]["layers"]]
 
 
 def content(archive: Path, scratch: Path, architecture: str = "amd64") -> str:

@@ -2,28 +2,19 @@
 
 import json
 import re
-from pathlib import Path
 
 import pytest
-import yaml
 
 from dra_driver.health.fault import FaultKey
 from tests.deploy.support.exported_metrics import exported_metrics
+from tests.deploy.support.rules import ALL, RECORDED, RULES, rules
 from tests.support.chart import ROOT, objects, render
 from tests.support.promql import metrics_of
 
-RULES = ROOT / "deploy" / "rules"
-FILES = sorted(RULES.glob("*.rules.yaml"))
 PAGE = ROOT / "docs" / "alerts.md"
 
 
-def rules(file: Path) -> list[dict]:
-    return [rule for group in yaml.safe_load(file.read_text())["groups"] for rule in group["rules"]]
-
-
-ALL = [rule for file in FILES for rule in rules(file)]
 ALERTS = [rule for rule in ALL if "alert" in rule]
-RECORDED = {rule["record"] for rule in ALL if "record" in rule}
 
 
 @pytest.mark.parametrize(

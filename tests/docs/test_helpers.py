@@ -70,3 +70,11 @@ def test_nothing_but_tests_and_helpers_lies_beside_the_tests():
         and path.name != "conftest.py"
     ]
     assert others == []
+
+
+def test_no_module_imports_a_test():
+    others = {module_of(path): path for path in PYTHON if path.name.startswith("test_")}
+    found = {
+        module_of(path): sorted(imported(path) & others.keys()) for path in PYTHON if imported(path) & others.keys()
+    }
+    assert found == {}

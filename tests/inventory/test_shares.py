@@ -19,6 +19,7 @@ from dra_driver.inventory.wire import device_wire
 from dra_driver.model import limits
 from dra_driver.model.shares import DeviceType, ShareMode
 from dra_driver.model.sharing import Interval, MpsSettings, Strategy, TimeSlicingSettings
+from tests.support.cuttable import PROFILES
 from tests.support.facts import FULL_GPU, PARTITION, facts
 
 MIB = 1 << 20
@@ -276,8 +277,6 @@ def test_partitions_that_are_made_on_demand_are_never_shared(cuttable):
 
 @pytest.fixture
 def cuttable():
-    from tests.controller.test_counters import PROFILES
-
     return replace(FULL_GPU, mig_profiles=PROFILES, mig_toggles_without_reset=True)
 
 

@@ -20,9 +20,9 @@ import pytest
 from dra_driver.model.errors import DriverError, ExitCode, Retry
 from dra_driver.mps.client import MpsClient, socket_path
 from dra_driver.mps.folder import key_of
-from tests.plugin.prepare.test_faults import fill, mount
 from tests.support.fake_mps import FakeClient, FakeMps
 from tests.support.mps.parts import SETTINGS, Supervisor, cgroup_of, device, end_all, processes_below
+from tests.support.small_disk import fill, mount
 from tests.support.waiting import until
 
 HEAVY = ("grpc", "click", "pydantic", "kubernetes", "yaml", "pynvml", "rich", "hashlib")

@@ -13,7 +13,7 @@ from dra_driver.kube import credentials
 from dra_driver.kube.api import KubeApi
 from dra_driver.plugin.ledger.record import ClaimRecord, ClaimState
 from dra_driver.plugin.node_identity import NodeIdentity
-from tests.agent.mig.test_agent_partitions import claim
+from tests.agent.support.claims import claim
 from tests.support.waiting import until
 
 NODE, GPU, OTHER = "node-1", "gpu-0000-1b-00-0", "gpu-0000-43-00-0"

@@ -8,7 +8,7 @@ import urllib.request
 import pytest
 
 from dra_driver.model.names import NVIDIA_DRIVER
-from tests.agent.test_agent_nvidia import Machine, names, until
+from tests.agent.support.nvidia_machine import Machine, names, until
 from tests.support.agent_process import stage
 from tests.support.fake_nvml import MIG_STEPS
 

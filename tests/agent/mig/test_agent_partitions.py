@@ -5,9 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from dra_driver.embedded.api.kinds import CLAIMS, EVENTS, SLICES
-from dra_driver.embedded.kubelet.plugin_calls import ClaimRef
 from dra_driver.model.names import NVIDIA_DRIVER
-from tests.support.agent_process import NODE, stage
+from tests.agent.support.claims import claim
+from tests.support.agent_process import stage
 from tests.support.waiting import until
 
 
@@ -16,23 +16,6 @@ def soon(condition, what):
 
 
 LISTED = ("--takeover-list-claims", "true")
-
-
-def claim(here, device: str, name: str = "c1") -> ClaimRef:
-    """Make a claim that is allocated to one device."""
-    request = {"name": "part", "exactly": {"deviceClassName": "x", "allocationMode": "ExactCount", "count": 1}}
-    made = here.api.create(
-        {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "ResourceClaim",
-            "metadata": {"name": name, "namespace": "default"},
-            "spec": {"devices": {"requests": [request]}},
-        }
-    )
-    result = {"request": "part", "driver": NVIDIA_DRIVER, "pool": f"{NODE}/{NVIDIA_DRIVER}", "device": device}
-    made["status"] = {"allocation": {"devices": {"results": [result]}}}
-    made = here.api.request("PUT", CLAIMS.path("default", name) + "/status", body=made)
-    return ClaimRef("default", name, made["metadata"]["uid"])
 
 
 @pytest.mark.parametrize(("version", "devices"), [("1.35", 8), ("1.36", 208)])

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from dra_driver.model.names import NVIDIA_DRIVER
-from tests.agent.test_agent_nvidia import Machine
-from tests.agent.test_take_over import Other, pod
+from tests.agent.support.nvidia_machine import Machine
+from tests.agent.support.other_driver import Other, pod
 from tests.support.agent_process import stage
 from tests.support.nvidia_checkpoint import write_checkpoint
 from tests.support.waiting import until

@@ -2,63 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 
 import pytest
 
-from dra_driver.model.errors import NodeError
-from dra_driver.model.names import NVIDIA_DRIVER
 from dra_driver.mps.client import MpsClient, socket_path
-from tests.agent.test_agent_nvidia import Machine, names, until
+from tests.agent.support.mps_node import MpsMachine, prepared
+from tests.agent.support.nvidia_machine import until
 from tests.support.agent_process import stage
-from tests.support.fake_mps import FakeClient, FakeMps
-from tests.support.mps.parts import SETTINGS, Supervisor, device, end_all, processes_below, unmount
+from tests.support.fake_mps import FakeClient
+from tests.support.mps.parts import SETTINGS, device, end_all, processes_below, unmount
 
 pytestmark = pytest.mark.gcc
-RULES = """\
-version: rules/v1
-rules:
-  - replicas: 4
-    sharing: {strategy: MPS, mpsConfig: {defaultActiveThreadPercentage: 50, defaultPinnedDeviceMemoryLimit: 4Gi}}
-"""
-
-
-class MpsMachine(Machine):
-    """Two H100 shared by MPS, and a supervisor over a fake control program."""
-
-    def __init__(self, here, folder):
-        super().__init__(here, folder)
-        (folder / "rules.yaml").write_text(RULES)
-        self.fake = FakeMps(folder / "driver")
-        hardware = ["--hardware", "nvidia", "--nvidia-driver-root", str(self.fake.root)]
-        self.supervisor = Supervisor(here.kubelet.plugins_dir, hardware=hardware)
-        self.supervisor.log = folder / "supervisor.log"
-        self.daemons = here.kubelet.plugins_dir / NVIDIA_DRIVER / "mps"
-
-    def start(self):
-        agent = super().start("--sharing-config", str(self.folder / "rules.yaml"))
-        until(lambda: "registered" in self.here.log(), "registration")
-        until(lambda: len(self.here.devices()) == 8, "four replicas of two GPUs")
-        self.plugin = self.here.kubelet.wait_registered(NVIDIA_DRIVER)
-        return agent
-
-    def claim_share(self, index, name):
-        of_first = [one for one in sorted(self.here.devices()) if one.startswith(names(self.gpus)[0])]
-        return self.claim(of_first[index], name)
-
-    @property
-    def mode(self):
-        return self.state.read().gpus[0].facts.get("compute_mode", "0")
-
-    @property
-    def pipe(self):
-        (path,) = self.daemons.glob("d/*/pipe")
-        return path
-
-    def is_empty(self):
-        return not processes_below(self.daemons) and not list(self.daemons.glob("d/*")) and self.mode == "0"
 
 
 @pytest.fixture
@@ -74,23 +30,6 @@ def machine(tmp_path):
             it.supervisor.close()
             end_all(it.daemons)
             unmount(it.daemons)
-
-
-def prepared(machine, claim):
-    answers = []
-
-    def ask():  # again, as the kubelet does: of an agent that was killed the connection is known for a moment
-        try:
-            answers[:] = machine.here.kubelet.wait_registered(NVIDIA_DRIVER).prepare([claim]).values()
-        except NodeError as error:
-            answers[:] = [str(error)]
-        if "mps-no-permission" in str(answers):
-            pytest.skip(f"mounts are not permitted here: {answers}")
-        return not isinstance(answers[0], str)
-
-    until(ask, "prepared", 30)
-    (file,) = (path for path in machine.here.kubelet.cdi_dir.glob("*.json") if claim.uid in path.name)
-    return [edit for one in json.loads(file.read_text())["devices"] for edit in one["containerEdits"].get("mounts", [])]
 
 
 def test_two_claims_meet_behind_one_daemon_which_ends_with_the_last(machine):

@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from dra_driver.model.names import NVIDIA_DRIVER
-from tests.agent.test_agent_nvidia import Machine, names, until
+from tests.agent.support.nvidia_machine import Machine, names, until
 from tests.support.agent_process import stage
 from tests.support.fake_nvidia_smi import FakeNvidiaSmi
 

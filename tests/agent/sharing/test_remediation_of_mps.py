@@ -4,8 +4,8 @@ import pytest
 
 from dra_driver.model.sharing import SharedDevice
 from dra_driver.mps.client import MpsClient, socket_path
-from tests.agent.sharing.test_agent_mps import MpsMachine, prepared
-from tests.agent.test_agent_nvidia import names, until
+from tests.agent.support.mps_node import MpsMachine, prepared
+from tests.agent.support.nvidia_machine import names, until
 from tests.support.agent_process import stage
 from tests.support.fake_mps import FakeClient
 from tests.support.mps.parts import SETTINGS, end_all, processes_below, unmount

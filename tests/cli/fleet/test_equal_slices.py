@@ -9,30 +9,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dra_driver.allocation.pools.replicas import Replica
 from dra_driver.cli import main
 from dra_driver.documents import json_stream
 from dra_driver.views.objects.equal_slices import EqualSlices
 from dra_driver.views.progress import NoProgress
-from dra_driver.views.worlds.simulated_nodes import add_profiles
-from dra_driver.views.worlds.world import World
+from tests.cli.support.equal_slices import SELECTOR, is_replica, slices
 from tests.cli.support.hostile.spoiling import places, spoiled
 from tests.cli.support.hostile.texts import VALUES
 
-SELECTOR = 'device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu"'
 BY_UUID = 'device.attributes["gpu.nvidia.com"].uuid.startsWith("GPU-1")'
-
-
-def slices(*profiles: str) -> list[dict]:
-    world = World()
-    add_profiles(world, profiles)
-    made = [
-        {**one, "spec": {**one["spec"], "devices": list(one["spec"]["devices"])}} for one in world.of("ResourceSlice")
-    ]
-    for number, one in enumerate(made):
-        stamps = {"uid": f"u-{number}", "resourceVersion": str(number), "managedFields": [{"time": f"{number}"}]}
-        one["metadata"] = {**one["metadata"], **stamps}
-    return copy.deepcopy(made)
 
 
 def text_of(items: list, indent: int | None = None) -> bytes:
@@ -45,11 +30,6 @@ def read(raw: bytes) -> tuple[list, int]:
     replicas = [one for one in found if isinstance(one, dict) and is_replica(one)]
     return [{**one, "spec": {**one["spec"], "devices": list(one["spec"]["devices"])}} if is_replica(one) else one
             for one in found], len(replicas)  # fmt: skip
-
-
-def is_replica(one: object) -> bool:
-    spec = one.get("spec") if isinstance(one, dict) else None
-    return isinstance(spec, dict) and isinstance(spec.get("devices"), Replica)
 
 
 @pytest.mark.parametrize("indent", [None, 1, 4])

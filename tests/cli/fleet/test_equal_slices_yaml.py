@@ -13,7 +13,7 @@ from dra_driver.documents import kept_stream, yaml_stream, yaml_text
 from dra_driver.documents.yaml_values import TooDeepError, load_yaml
 from dra_driver.views.objects.equal_slices import EqualSlices
 from dra_driver.views.progress import NoProgress
-from tests.cli.fleet.test_equal_slices import SELECTOR, is_replica, slices
+from tests.cli.support.equal_slices import SELECTOR, is_replica, slices
 from tests.cli.support.hostile.spoiling import places, spoiled
 from tests.cli.support.hostile.texts import VALUES
 

@@ -1,42 +1,16 @@
 """Disks that are full or read-only: each claim gets an error that says so, nothing is left behind, and it works again
 once there is space."""
 
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from dra_driver.model.errors import DriverError
-from tests.support.plugin.parts import Rig, is_root
-
-
-def mount(*arguments: str) -> bool:
-    return is_root() and subprocess.run(["mount", *arguments], check=False, capture_output=True).returncode == 0
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 256 KiB."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    if not mount("-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)):
-        pytest.skip("needs root and the right to mount a tmpfs")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-def fill(folder: Path) -> Path:
-    """Take all the space that is left, to the last byte."""
-    ballast = folder / "ballast"
-    with ballast.open("wb", buffering=0) as file:
-        for size in (4096, 1):
-            try:
-                while True:
-                    file.write(b"x" * size)
-            except OSError:
-                pass
-    return ballast
+from tests.support.plugin.parts import Rig
+from tests.support.small_disk import (
+    fill,
+    mount,
+)
 
 
 def test_a_full_data_folder_gives_each_claim_an_error(small_disk: Path) -> None:

@@ -12,47 +12,15 @@ from dra_driver.cdi.store import CdiStore
 from dra_driver.model.errors import DriverError, LedgerError
 from dra_driver.plugin.ledger.claim_files import NoClaimFiles
 from dra_driver.plugin.ledger.unprepared import SLOTS, Unprepared
-from tests.plugin.prepare.test_faults import fill, mount, small_disk  # noqa: F401 - a fixture
-from tests.plugin.prepare.test_survivors import CONTAINER, OLD, Machine
+from tests.plugin.support.full_disk import Disk, on_disk
+from tests.plugin.support.running_pods import CONTAINER, OLD, Machine
 from tests.support.plugin.mig_parts import OTHER, WHOLE, MigRig, small
 from tests.support.plugin.parts import Rig, claim_wire, result
-
-
-class Disk:
-    """The plugin's data folder on a small file system of its own; everything else is elsewhere."""
-
-    def __init__(self, rig: Rig, disk: Path) -> None:
-        self.rig, self.disk = rig, disk
-        self.ballast: Path | None = None
-
-    def fill(self) -> None:
-        self.ballast = fill(self.disk)
-        with pytest.raises(OSError, match="space"):
-            (self.disk / "one-more").write_bytes(b"x" * 5000)
-        (self.disk / "one-more").unlink()
-
-    def free(self) -> None:
-        assert self.ballast is not None
-        self.ballast.unlink()
-
-    def restart(self, *, is_killed: bool = False) -> None:
-        if not is_killed:
-            self.rig.ledger.close()
-        self.rig.restart()
-
-
-def on_disk(rig: Rig, disk: Path) -> Disk:
-    rig.ledger.close()
-    for path in rig.data.iterdir():
-        path.unlink()
-    rig.data.rmdir()
-    rig.data.symlink_to(disk)
-    rig.restart()
-    return Disk(rig, disk)
+from tests.support.small_disk import fill, mount
 
 
 @pytest.fixture
-def full(rig: Rig, small_disk: Path) -> Disk:  # noqa: F811
+def full(rig: Rig, small_disk: Path) -> Disk:
     """Three prepared claims on a disk that is full; "next" wants the device of the first."""
     disk = on_disk(rig, small_disk)
     for uid, device in (("u1", "gpu-0"), ("u2", "gpu-1"), ("u3", "mig-0")):
@@ -168,7 +136,7 @@ def test_a_claim_that_an_older_agent_prepared_again_meanwhile_keeps_its_device(f
 
 def test_devices_whose_containers_still_run_are_kept_back_after_a_full_disk(
     rig: Rig,
-    small_disk: Path,  # noqa: F811
+    small_disk: Path,
 ) -> None:
     machine = Machine(rig.root)
     disk = on_disk(rig, small_disk)
@@ -185,7 +153,7 @@ def test_devices_whose_containers_still_run_are_kept_back_after_a_full_disk(
     assert rig.prepare("next")
 
 
-def test_partitions_and_modes_go_on_a_full_disk(tmp_path: Path, small_disk: Path) -> None:  # noqa: F811
+def test_partitions_and_modes_go_on_a_full_disk(tmp_path: Path, small_disk: Path) -> None:
     rig = MigRig(tmp_path)
     rig.ledger.close()
     for path in list(rig.data.iterdir()):
@@ -211,7 +179,7 @@ def test_partitions_and_modes_go_on_a_full_disk(tmp_path: Path, small_disk: Path
     rig.close()
 
 
-def test_a_ledger_is_begun_in_memory_where_a_full_disk_has_none(rig: Rig, small_disk: Path) -> None:  # noqa: F811
+def test_a_ledger_is_begun_in_memory_where_a_full_disk_has_none(rig: Rig, small_disk: Path) -> None:
     disk = on_disk(rig, small_disk)
     rig.allocate("u1", "gpu-0")
     rig.prepare("u1")
@@ -257,7 +225,7 @@ def test_the_list_holds_as_many_claims_as_it_has_room_for_and_remembers_the_othe
     assert Unprepared(tmp_path / "list", files=NoClaimFiles()).uids() == frozenset()
 
 
-def test_a_full_cdi_folder_keeps_no_claim_from_being_unprepared(rig: Rig, small_disk: Path) -> None:  # noqa: F811
+def test_a_full_cdi_folder_keeps_no_claim_from_being_unprepared(rig: Rig, small_disk: Path) -> None:
     rig.cdi.symlink_to(small_disk)
     rig.store = CdiStore(rig.cdi)
     rig.allocate("u1", "gpu-0")

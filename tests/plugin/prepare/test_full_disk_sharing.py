@@ -10,8 +10,7 @@ import pytest
 
 from dra_driver.model.errors import DriverError, SharingError
 from dra_driver.model.sharing import Interval, MpsSettings, SharingSettings, TimeSlicingSettings
-from tests.plugin.prepare.test_faults import small_disk  # noqa: F401 - a fixture
-from tests.plugin.prepare.test_full_disk import Disk, on_disk
+from tests.plugin.support.full_disk import Disk, on_disk
 from tests.support.plugin.mig_parts import WHOLE
 from tests.support.plugin.sharing_parts import BOTH_MODES, SharingRig, replica, time_slicing
 
@@ -25,12 +24,12 @@ def rig_of(root: Path, disk: Path, settings: SharingSettings | None) -> Iterator
 
 
 @pytest.fixture
-def sliced(tmp_path: Path, small_disk: Path) -> Iterator[tuple[SharingRig, Disk]]:  # noqa: F811
+def sliced(tmp_path: Path, small_disk: Path) -> Iterator[tuple[SharingRig, Disk]]:
     yield from rig_of(tmp_path, small_disk, TimeSlicingSettings(Interval.LONG))
 
 
 @pytest.fixture
-def served(tmp_path: Path, small_disk: Path) -> Iterator[tuple[SharingRig, Disk]]:  # noqa: F811
+def served(tmp_path: Path, small_disk: Path) -> Iterator[tuple[SharingRig, Disk]]:
     yield from rig_of(tmp_path, small_disk, MpsSettings(50, 40 << 30, multi_user=True))
 
 
@@ -88,7 +87,7 @@ def test_an_agent_that_starts_on_a_full_disk_still_knows_who_takes_turns(
 
 def test_an_interval_that_a_claim_chose_goes_with_it_and_the_next_one_gets_its_own(
     tmp_path: Path,
-    small_disk: Path,  # noqa: F811
+    small_disk: Path,
 ) -> None:
     for rig, disk in rig_of(tmp_path, small_disk, None):
         rig.allocate("u1", WHOLE, configs=(time_slicing("Long"),))

@@ -1,0 +1,26 @@
+"""Slices of many nodes of one kind."""
+
+import copy
+
+from dra_driver.allocation.pools.replicas import Replica
+from dra_driver.views.worlds.simulated_nodes import add_profiles
+from dra_driver.views.worlds.world import World
+
+SELECTOR = 'device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "gpu"'
+
+
+def slices(*profiles: str) -> list[dict]:
+    world = World()
+    add_profiles(world, profiles)
+    made = [
+        {**one, "spec": {**one["spec"], "devices": list(one["spec"]["devices"])}} for one in world.of("ResourceSlice")
+    ]
+    for number, one in enumerate(made):
+        stamps = {"uid": f"u-{number}", "resourceVersion": str(number), "managedFields": [{"time": f"{number}"}]}
+        one["metadata"] = {**one["metadata"], **stamps}
+    return copy.deepcopy(made)
+
+
+def is_replica(one: object) -> bool:
+    spec = one.get("spec") if isinstance(one, dict) else None
+    return isinstance(spec, dict) and isinstance(spec.get("devices"), Replica)

@@ -1,0 +1,37 @@
+"""A node on which containers of deleted pods may still run."""
+
+import shutil
+from pathlib import Path
+
+OLD, OTHER = "0f9f7b1c-0000-4000-8000-000000000001", "0f9f7b1c-0000-4000-8000-000000000002"
+
+HOST = """\
+21 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
+80 21 0:50 / {kubelet}/pods/{pod}/volumes/kubernetes.io~projected/token rw shared:40 - tmpfs tmpfs rw
+81 21 8:1 {kubelet}/pods/{pod}/volumes/v {kubelet}/pods/{pod}/volume-subpaths/v/main/0 rw - ext4 /dev/sda1 rw
+"""
+
+CONTAINER = """\
+900 850 0:90 / / rw,relatime - overlay overlay rw,lowerdir=/x
+901 900 0:91 / /proc rw,nosuid - proc proc rw
+902 900 8:1 {kubelet}/pods/{pod}/containers/main/8b1d /dev/termination-log rw - ext4 /dev/sda1 rw
+903 900 8:1 {kubelet}/pods/{pod}/etc-hosts /etc/hosts rw - ext4 /dev/sda1 rw
+"""
+
+
+class Machine:
+    """Processes and the kubelet's pod folders below a rig's folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.proc, self.pods = root / "proc", root / "pods"
+        self.pods.mkdir()
+        self.run(1, "host", HOST, OLD)
+
+    def run(self, pid: int, namespace: str, mounts: str, pod: str) -> None:
+        (self.proc / str(pid) / "ns").mkdir(parents=True)
+        (self.proc / str(pid) / "ns/mnt").symlink_to(f"mnt:[{namespace}]")
+        (self.proc / str(pid) / "mountinfo").write_text(mounts.format(kubelet="/var/lib/kubelet", pod=pod))
+        (self.pods / pod).mkdir(exist_ok=True)
+
+    def end(self, pid: int) -> None:
+        shutil.rmtree(self.proc / str(pid))
