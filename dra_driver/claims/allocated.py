@@ -6,7 +6,7 @@ Source: Kubernetes API resource/v1, AllocationResult; KEP-4381 (structured param
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -44,15 +44,6 @@ class AllocatedDevice:
     def base_request(self) -> str:
         """The request's name without the chosen alternative, which the kubelet compares with the pod."""
         return self.request.partition("/")[0]
-
-
-@dataclass(frozen=True, slots=True)
-class HeldPart:
-    """The part of a recorded device that decides who owns it: the device or a share of it, and for which use."""
-
-    device: str
-    share_id: str | None = None
-    is_admin: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,12 +138,13 @@ def claim_of_record(uid: str, namespace: str, name: str, record: Mapping[str, An
 
 def owned_of_record(record: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     """Return the devices that a recorded claim owns, each with its share id, "" for a device that is not a share."""
-    return tuple((part.device, part.share_id or "") for part in _parts_of(record) if not part.is_admin)
+    parts = record.get(_DEVICES) or ()
+    return tuple((part["device"], part.get(_SHARE_ID.name) or "") for part in parts if not part.get(_IS_ADMIN.name))
 
 
 def names_of_record(record: Mapping[str, Any]) -> frozenset[str]:
     """Return the names of the devices of a recorded claim, those that it has for administration among them."""
-    return frozenset(part.device for part in _parts_of(record))
+    return frozenset(part["device"] for part in record.get(_DEVICES) or ())
 
 
 def devices_of_record(record: Mapping[str, Any]) -> tuple[AllocatedDevice, ...]:
@@ -246,10 +238,6 @@ def _pairs(names: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((names or {}).items()))
 
 
-def _parts_of(record: Mapping[str, Any]) -> Iterator[HeldPart]:
-    return map(_HELD.read, record.get(_DEVICES) or ())
-
-
 def _devices(records: Sequence[Wire]) -> tuple[AllocatedDevice, ...]:
     return tuple(map(_DEVICE.read, records))
 
@@ -268,8 +256,6 @@ _DEVICE = RecordForm(
     consumed=Key("consumedCapacity", write=dict, read=_consumed, left_out=()),
     device_class=Key("deviceClass", left_out=""),
 )
-# What decides who holds a device; nothing else of a record has to be readable for that.
-_HELD = RecordForm(HeldPart, share_id=_SHARE_ID, is_admin=_IS_ADMIN)
 _CONFIG = RecordForm(
     ConfigEntry,
     config=Key("parameters", DeviceConfig.record, decode_config),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from urllib.parse import quote
 
 RESOURCE_GROUP = "resource.k8s.io/v1"
@@ -52,6 +53,7 @@ def slice_path(name: str) -> str:
     return named(SLICES, name)
 
 
+@functools.lru_cache(maxsize=64)
 def claim_path(namespace: str, name: str) -> str:
     """Return the path of one ResourceClaim."""
     return named(within(CLAIMS, namespace), name)

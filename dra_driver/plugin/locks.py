@@ -17,8 +17,8 @@ import os
 import struct
 import threading
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -50,27 +50,19 @@ class NodeLocks:
         self._locals: dict[str, _LocalLock] = {}
         self._mutex = threading.Lock()
 
-    @contextmanager
-    def hold(self, names: Iterable[str], deadline: Deadline) -> Iterator[None]:
+    def hold(self, names: Iterable[str], deadline: Deadline) -> AbstractContextManager[None]:
         """Hold the locks of all names. They are taken in sorted order, so that two callers can't block each other.
 
-        Raises: PrepareError("prepare.locked", LATER) naming the lock that was not free by the deadline.
+        Entering raises: PrepareError("prepare.locked", LATER) naming the lock that was not free by the deadline.
         """
-        taken: list[str] = []
-        try:
-            for name in sorted(set(names)):
-                self._take(name, deadline)
-                taken.append(name)
-            yield
-        finally:
-            for name in reversed(taken):
-                self._release(name)
+        return _Held(self, sorted(set(names)), deadline)
 
     def close(self) -> None:
         """Close the file, which releases every lock."""
         os.close(self._fd)
 
-    def _take(self, name: str, deadline: Deadline) -> None:
+    def take(self, name: str, deadline: Deadline) -> None:
+        """Take the lock of one name. Raises: as `hold`."""
         with self._mutex:
             local = self._locals.get(name)
             if local is None:
@@ -118,7 +110,8 @@ class NodeLocks:
                 raise _locked(name)
             time.sleep(_POLL_SECONDS)
 
-    def _release(self, name: str) -> None:
+    def release(self, name: str) -> None:
+        """Release the lock of one name, which this thread has."""
         local = self._locals[name]
         self._set(local.offset, fcntl.F_UNLCK)
         local.lock.release()
@@ -141,6 +134,29 @@ class NodeLocks:
                 return False
             raise
         return True
+
+
+class _Held:
+    """The locks of some names, held from its beginning to its end; a generator's frames would cost more than that."""
+
+    __slots__ = ("_deadline", "_locks", "_names", "_taken")
+
+    def __init__(self, locks: NodeLocks, names: list[str], deadline: Deadline) -> None:
+        self._locks, self._names, self._deadline = locks, names, deadline
+        self._taken: list[str] = []
+
+    def __enter__(self) -> None:
+        try:
+            for name in self._names:
+                self._locks.take(name, self._deadline)
+                self._taken.append(name)
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        while self._taken:
+            self._locks.release(self._taken.pop())
 
 
 def claim_lock(uid: str) -> str:

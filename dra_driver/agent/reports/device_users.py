@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from dra_driver.kube.events import PodId
 from dra_driver.kube.ports import ClaimApi
 from dra_driver.model.errors import ApiError, LedgerError
+from dra_driver.model.recent import Recent
 from dra_driver.model.wire import ClaimWire
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.node_claims.claim_results import ClaimName, name_of, results, uid_of
@@ -26,6 +27,7 @@ log = logging.getLogger(__name__)
 
 KEPT_SECONDS = 300.0  # how long an ended claim is remembered; a fault is seen within seconds
 CLAIMS_MOST = 512
+CLAIMS_LAST = 16  # claims of which it is known that they have not changed since they were read
 PODS_MOST = 32  # pods of one claim; the API allows 256
 GET_SECONDS = 2.0
 
@@ -62,12 +64,21 @@ class DeviceUsers:
         self._api, self._node, self._ledger, self._clock = api, node, ledger, clock
         self._mutex = threading.Lock()
         self._uses: dict[str, ClaimUse] = {}  # by UID, in the order in which they were read
+        self._last: Recent[ClaimName, ClaimWire] = Recent(CLAIMS_LAST)  # as they were read for Prepare
 
     def get_claim(self, namespace: str, name: str, *, timeout_s: float) -> ClaimWire:
         """Read one claim, and remember who uses it from now on. Raises: ApiError."""
+        full_name = namespace, name
         wire = self._api.get_claim(namespace, name, timeout_s=timeout_s)
-        self._remember(wire, (namespace, name), self._clock())
+        if self._last.get(full_name) is not wire or not self._is_held(uid_of(wire)):
+            self._remember(wire, full_name, self._clock())
+            self._last.keep(full_name, wire)
         return wire
+
+    def _is_held(self, uid: str) -> bool:
+        """Return whether a claim is remembered as one that has not ended."""
+        use = self._uses.get(uid)
+        return use is not None and use.ended is None
 
     def claim_ended(self) -> None:
         """Record that some claim was unprepared."""

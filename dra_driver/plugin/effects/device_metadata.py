@@ -37,6 +37,7 @@ class DeviceMetadata:
 
     def __init__(self, cdi_folder: Path, driver: str) -> None:
         self.root = cdi_folder / f"{driver}-metadata"
+        self._root = os.fspath(self.root)
 
     def write(self, requests: tuple[RequestMetadata, ...], uuids: Mapping[str, str]) -> Iterator[tuple[str, Mount]]:
         """Make the files hold what is known of the devices; yield the CDI device that mounts each one, and the mount.
@@ -70,9 +71,8 @@ class DeviceMetadata:
         What can't be removed is logged; the next sweep tries again.
         """
         folder = self._folder(namespace, name, uid)
-        if not os.path.lexists(folder):
-            return
-        self._remove(folder, lambda found: found == uid)
+        if os.path.lexists(folder):
+            self._remove(Path(folder), lambda found: found == uid)
 
     def sweep(self, is_known: Callable[[str], bool]) -> None:
         """Remove the files of claims that are not known, by UID, and what a crash left of a file."""
@@ -81,9 +81,9 @@ class DeviceMetadata:
         for folder in _entries(self.root):
             self._remove(folder, lambda found: not found or not is_known(found))
 
-    def _folder(self, namespace: str, name: str, uid: str) -> Path:
+    def _folder(self, namespace: str, name: str, uid: str) -> str:
         folder = f"{namespace}_{name}"
-        return self.root / (folder if len(folder) <= _NAME_BYTES else uid)
+        return f"{self._root}/{folder if len(folder) <= _NAME_BYTES else uid}"
 
     def _remove(self, folder: Path, is_unwanted: Callable[[str], bool]) -> None:
         try:
