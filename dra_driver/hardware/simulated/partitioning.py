@@ -51,7 +51,9 @@ class Partitioning:
                 return with_placement(cut, (name, start))
 
             standing = placements_of(gpu, self._cut(gpu))
-            if standing is None or placement not in standing:
+            if standing is None:
+                raise _mig_off(gpu)
+            if placement not in standing:
                 self._work(gpu, deadline_s)
                 self._cuts.change(gpu.pci_address, edit)
             return placement

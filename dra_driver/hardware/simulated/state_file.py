@@ -7,6 +7,7 @@ empties it. Without a path nothing outlives the process.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -26,6 +27,10 @@ class StateFile:
 
     def __init__(self, path: Path | None, boot_id: str) -> None:
         self._path = path
+        # As texts: pathlib is slower, and every change of a partition comes here.
+        self._file = os.fspath(path) if path else ""
+        self._lock_file = os.fspath(path.with_suffix(".lock")) if path else ""
+        self._temporary = os.fspath(path.with_suffix(f".{os.getpid()}.new")) if path else ""
         self._boot_id = boot_id
         self._lock = threading.Lock()
         self._held: Mapping[str, State] = {}
@@ -70,12 +75,12 @@ class StateFile:
         if self._path is None:
             yield
             return
-        lock = self._path.with_suffix(".lock")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
         try:
-            fd = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fd = os.open(self._lock_file, flags, 0o600)
         except FileNotFoundError:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            fd = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fd = os.open(self._lock_file, flags, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             yield
@@ -91,12 +96,22 @@ class StateFile:
             self._path.unlink(missing_ok=True)
             return
         content = json.dumps({"bootId": self._boot_id, "gpus": states}).encode()
-        temporary = self._path.with_suffix(f".{os.getpid()}.new")
         try:
-            temporary.write_bytes(content)
-            temporary.replace(self._path)
+            _write_whole(self._temporary, content)
+            os.rename(self._temporary, self._file)  # noqa: PTH104
         except OSError:  # the disk is full: no GPU would need one to be given back
-            temporary.unlink(missing_ok=True)
+            Path(self._temporary).unlink(missing_ok=True)
             with self._path.open("r+b") as file:
                 file.write(content)
                 file.truncate()
+        self._known = stamp_of(self._path), json.loads(content)["gpus"]
+
+
+def _write_whole(path: str, content: bytes) -> None:
+    """Write a new file. Raises: OSError."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        if os.write(fd, content) < len(content):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    finally:
+        os.close(fd)
