@@ -5,7 +5,7 @@ node needs the agent at all; `node.py` wires the rooms; `scanner.py` looks at th
 and Prometheus. Importing this package is light: an idle node loads neither gRPC nor the API client.
 """
 
-from dra_driver.agent.lean import lean_imports
+from dra_driver.model.lean import lean_imports
 
 with lean_imports():
     from dra_driver.agent.main import main

@@ -13,12 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dra_driver.agent.lean import lean_imports
 from dra_driver.agent.options import Options
 from dra_driver.hardware.choose import choose
 from dra_driver.hardware.port import Hardware
 from dra_driver.hardware.presence import vendors_on_bus
 from dra_driver.model.errors import DriverError
+from dra_driver.model.lean import lean_imports
 from dra_driver.telemetry.logs import fields
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 from dra_driver import __version__
 from dra_driver.agent.driver_life import DriverLife
-from dra_driver.agent.lean import lean_imports
 from dra_driver.agent.options import Options
 from dra_driver.model.errors import ExitCode
+from dra_driver.model.lean import lean_imports
 from dra_driver.telemetry.stop_request import StopRequest
 
 if TYPE_CHECKING:

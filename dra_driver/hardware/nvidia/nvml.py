@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dra_driver.hardware.nvidia.nvml_mig import Handle, MigCalls, NvmlFault
+from dra_driver.model.lean import lean_imports
 
 INIT_FLAG_NO_GPUS = 1  # makes init succeed where no GPU is found
 MAX_LINKS = 36
@@ -29,7 +30,8 @@ def load(path: str) -> None:
     Raises: OSError when there is no such library or it can't be loaded.
     """
     library = ctypes.CDLL(path)
-    import pynvml  # noqa: PLC0415 - 6 MiB that a node without GPUs must not pay
+    with lean_imports():
+        import pynvml  # noqa: PLC0415 - 4 MiB that a node without GPUs must not pay
 
     with pynvml.libLoadLock:
         pynvml._nvmlGetFunctionPointer_cache.clear()  # noqa: SLF001

@@ -78,14 +78,14 @@ class InterruptiblePause:
         known = self._look()
         while True:
             time.sleep(POLL_SECONDS)
+            with self._condition:  # before the look: the ledger may have been closed by now
+                if self.is_over or not self._sleepers:
+                    self._is_watched = False
+                    return
             now = self._look()
             if now != known:
                 known = now
                 self.wake()
-            with self._condition:
-                if self.is_over or not self._sleepers:
-                    self._is_watched = False
-                    return
 
     def _look(self) -> object:
         try:

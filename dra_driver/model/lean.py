@@ -3,9 +3,10 @@
 `grpc` imports its asyncio half and asyncio itself, and its server imports all of typing_extensions for one decorator;
 `protobuf` imports its implementation in Python beside the one in C that it uses; `prometheus_client` imports three HTTP
 servers, and clients of gateways, whose classes it derives from; `dataclasses` imports what reads Python's own source,
-for classes without a docstring; `argparse` imports translations and the locale. Together that is 130 modules and 9 MiB.
-They are kept out only while the libraries themselves are imported: code that imports one of them later gets the real
-one, and so does a library that kept a stand-in of a module, when it first uses it.
+for classes without a docstring; `argparse` imports translations and the locale; `pynvml` imports, for Windows, what
+finds a library by running a compiler. Together that is 140 modules and 11 MiB. They are kept out only while the
+libraries themselves are imported: code that imports one of them later gets the real one, and so does a library that
+kept a stand-in of a module, when it first uses it.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ def lean_imports() -> Iterator[None]:
     wanted = (
         *map(_Later, _UNUSED),
         _of_values("typing_extensions", override=_unchanged),
+        _of_values("ctypes.util", find_library=_call_later("ctypes.util", "find_library")),
         _of_values("prometheus_client.decorator", decorate=_call_later("prometheus_client.decorator", "decorate")),
         _of_values("gettext", gettext=_unchanged, ngettext=_singular_or_plural),
         *(_of_names(*each) for each in _NAMES.items()),

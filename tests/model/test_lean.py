@@ -6,13 +6,13 @@ import sys
 
 _PROGRAM = """
 import json, sys
-from dra_driver.agent.lean import lean_imports
+from dra_driver.model.lean import lean_imports
 with lean_imports():
-    import grpc._server, dra_driver.agent.node, dra_driver.telemetry.metrics as metrics
+    import pynvml, grpc._server, dra_driver.agent.node, dra_driver.telemetry.metrics as metrics
 from dra_driver.agent import main as agent
 sys.modules[agent.__module__]._parse(["--node-name", "n"])
 unused = ("asyncio", "google.protobuf.text_format", "grpc.aio", "importlib.metadata", "typing_extensions", "zipfile")
-unused += ("ast", "calendar", "decimal", "inspect", "ipaddress", "locale", "shutil")
+unused += ("ast", "calendar", "tempfile", "subprocess", "decimal", "inspect", "ipaddress", "locale", "shutil")
 unused += ("email", "http.server", "socketserver", "urllib.request", "wsgiref")
 kept_out = [n for n in unused if n in sys.modules]
 assert b"dra_driver_build_info" in metrics.Metrics(metrics.Snapshot).render()
@@ -25,6 +25,9 @@ class WithoutDocstring:
 assert WithoutDocstring.__doc__ == "WithoutDocstring(number: int)"
 assert dataclasses.inspect.signature is inspect.signature and urllib.parse.ipaddress.ip_address is ipaddress.ip_address
 assert callable(gettext.translation) and calendar.timegm((1970, 1, 1, 0, 0, 0)) == 0
+assert pynvml.find_library("c"), "found by the real function"
+import ctypes.util
+assert ctypes.util.find_library("c")
 counter = prometheus_client.Counter("calls", "Calls.", registry=None)
 assert counter.count_exceptions()(lambda: 5)() == 5, "prometheus_client's decorator"
 import http.server, urllib.request, wsgiref.simple_server
