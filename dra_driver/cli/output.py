@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -79,6 +80,25 @@ def say(out: Any, text: str, *, indent: int = 0, style: str = "", bold: str = ""
     ):
         line.rstrip()
         out.print(Text(" " * indent).append_text(line), soft_wrap=True)
+
+
+# An expression up to the blank behind && or ||, whatever its literals hold.
+_OPERAND = re.compile(r"""(?:"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|[^ "']|(?<!&&)(?<!\|\|) )+""")
+
+
+def say_code(out: Any, text: str, *, indent: int = 0, style: str = "") -> None:
+    """Print an expression that is there to be copied: lines end behind && and || alone, never inside a literal."""
+    from rich.text import Text
+
+    parts, lines = _OPERAND.findall(text), [""]
+    for part in parts if " ".join(parts) == text else [text]:
+        joined = f"{lines[-1]} {part}".lstrip()
+        if lines[-1] and len(joined) > out.width - indent:
+            lines.append(part)
+        else:
+            lines[-1] = joined
+    for line in lines:
+        out.print(Text(f"{' ' * indent}{line}", style=style), soft_wrap=True)
 
 
 def write_document(document: OutputDocument, form: str) -> None:

@@ -66,3 +66,38 @@ def test_a_kind_of_another_group_is_not_held_against_kubernetes_own_of_that_name
     path.write_text(VOLCANO.replace("batch.volcano.sh/v1alpha1", "batch/v1"))
     assert run(["simulate", "-f", str(path), "--fleet", "t4"]) == ExitCode.BAD_INPUT
     assert "spec.tasks is not a field of the API" in capsys.readouterr().err
+
+
+CLAIM = """apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata: {{name: c{uid}}}
+spec:
+  devices:
+    requests:
+    - name: a
+      exactly: {{deviceClassName: gpu.nvidia.com}}
+    {more}
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("- {name: a, exactly: {deviceClassName: gpu.nvidia.com}}", ":9:7: ResourceClaim c: spec.devices.requests[1]"),
+        ("constraints: [{requests: [b], matchAttribute: d/x}]", '"b": must be the name of a request in the claim'),
+        ("constraints: [{matchAttribute: numaNode}]", "spec.devices.constraints[0].matchAttribute"),
+        ("- {name: B, exactly: {deviceClassName: gpu.nvidia.com}}", "spec.devices.requests[1].name"),
+        ("- {name: b}", "exactly one of `exactly` or `firstAvailable` is required"),
+        ("config: [{requests: [x], opaque: {driver: d, parameters: {}}}]", "spec.devices.config[0].requests[0]"),
+    ],
+)
+def test_a_claim_that_no_api_server_would_store_is_refused_with_its_place(tmp_path, capsys, more, said):
+    file = tmp_path / "claim.yaml"
+    for command in (["explain"], ["simulate"]):
+        file.write_text(CLAIM.format(uid="", more=more))
+        assert run([*command, "-f", str(file), "--fleet", "dgx-h100"]) == ExitCode.BAD_INPUT
+        err = capsys.readouterr().err
+        assert said in err
+        assert "the API server refuses such an object" in err
+    file.write_text(CLAIM.format(uid=", uid: 1-2", more=more))  # it came from an API server
+    assert "refuses" not in str(run(["explain", "-f", str(file), "--fleet", "dgx-h100"])) + capsys.readouterr().err

@@ -12,7 +12,7 @@ import click
 
 from dra_driver.cli.cel.report import say_compiled, say_heading
 from dra_driver.cli.inputs.options import gather, input_options, output_option
-from dra_driver.cli.output import console, say, write_document
+from dra_driver.cli.output import console, say, say_code, write_document
 from dra_driver.model.errors import ExitCode, InputError
 from dra_driver.selectors.lint.autoscalers import Autoscaler
 from dra_driver.selectors.lint.findings import RULES
@@ -124,7 +124,7 @@ def _show_linted(out: Any, one: Linted, fixed: frozenset[Place], *, fix: bool) -
         if finding.clause and finding.clause != written.expression:
             say(out, f"in: {finding.clause}", indent=4, style="dim")
         if finding.fix and not finding.is_safe:
-            say(out, f"perhaps: {finding.fix}", indent=4)
+            say_code(out, f"perhaps: {finding.fix}", indent=4)
         if finding.effect:
             say(out, f"but {finding.effect}", indent=4)
     if one.place in fixed:
@@ -132,4 +132,4 @@ def _show_linted(out: Any, one: Linted, fixed: frozenset[Place], *, fix: bool) -
     elif one.better is not None:
         say(out, "better:" if fix else "better (--fix writes it):", indent=2, style="green")
     if one.better is not None:
-        say(out, one.better, indent=4)
+        say_code(out, one.better, indent=4)

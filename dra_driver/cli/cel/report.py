@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from dra_driver.cli.output import say
+from dra_driver.cli.output import say, say_code
 from dra_driver.selectors.remedies.remedies import Remedy
 from dra_driver.views.verdicts.documents import unknowns
 from dra_driver.views.verdicts.given import Given
@@ -70,7 +70,7 @@ def say_remedy(out: Any, found: Remedy | None, indent: int = 0) -> None:
         say(out, text, indent=indent, style="yellow")
     if found and found.better:
         say(out, "write:", indent=indent, style="green")
-        say(out, found.better, indent=indent + 2)
+        say_code(out, found.better, indent=indent + 2)
 
 
 def error_lines(text: str, width: int) -> list[str]:

@@ -13,9 +13,9 @@ import click
 
 from dra_driver.cli.inputs.access import access_of, access_options
 from dra_driver.cli.inputs.mig_option import mig_option
-from dra_driver.cli.output import Column, console, say, show_table, write_document
+from dra_driver.cli.output import Column, console, say, say_code, show_table, write_document
 from dra_driver.model.errors import InputError, UsageError
-from dra_driver.views.words import folded
+from dra_driver.views.words import folded, plural
 
 if TYPE_CHECKING:
     from dra_driver.allocation.explaining.explanation import AllocationExplanation, NodeExplanation
@@ -143,6 +143,8 @@ def _last_event(access: ClusterAccess | None) -> Callable[[str, str], str]:
 
 def show_all(judged: Sequence[Explained], headline: str, *, is_cluster: bool) -> None:
     """Print everything that was explained, one after the other."""
+    from dra_driver.views.worlds.advice import WRITE
+
     out = console()
     if not judged and is_cluster:
         say(out, "there is nothing to explain: no pod and no claim was found")
@@ -155,7 +157,7 @@ def show_all(judged: Sequence[Explained], headline: str, *, is_cluster: bool) ->
             head = f"{subject.name}: " if len(judged) > 1 else ""
             say(out, f"{head}{explanation.sentence}", style="bold green" if explanation.ok else "bold red")
         for note in subject.notes:
-            say(out, note, indent=2, style="yellow")
+            (say_code if note.startswith(WRITE) else say)(out, note, indent=2, style="yellow")
         if place == 0:
             say(out, f"({headline})", style="dim")
         if explanation is not None:
@@ -203,7 +205,7 @@ def _rows(one: Funnel) -> list[list[str]]:
     for stage in one.stages:
         if stage.lost:
             reasons = list(dict.fromkeys(loss.reason for loss in stage.lost))
-            more = f" (and {len(reasons) - 1} other reasons)" if len(reasons) > 1 else ""
+            more = f" (and {plural(len(reasons) - 1, 'other reason')})" if len(reasons) > 1 else ""
             rows.append([stage.name, str(stage.left), str(len(stage.lost)), reasons[0] + more])
     rows.append(["fits", str(one.fits), "", ""])
     return rows

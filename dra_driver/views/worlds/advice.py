@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from difflib import get_close_matches
 from itertools import islice
 
 from dra_driver.allocation.explaining.explanation import AllocationExplanation
@@ -22,6 +23,7 @@ from dra_driver.views.worlds.rules import AppliedRules
 from dra_driver.views.worlds.subjects import ExplainedSubject
 from dra_driver.views.worlds.world import World
 
+WRITE = "write: "  # what follows is an expression to copy
 _MOST_VIEWS = 2_000  # devices that are examined for the names and values that the author may have meant
 
 
@@ -36,7 +38,11 @@ def advised(
     views = list(islice(_views(world), _MOST_VIEWS))
     notes: tuple[str, ...] = ()
     if not explanation.ok:
-        notes = (*selector_advice(world, engine, subject, views), *room_advice(world, rules, subject))
+        notes = (
+            *class_advice(world, subject),
+            *selector_advice(world, engine, subject, views),
+            *room_advice(world, rules, subject),
+        )
     notes = (*subject.notes, *notes, *dict.fromkeys(cuda_advice(world, engine, subject, views)))
     return replace(subject, notes=notes), explanation
 
@@ -51,8 +57,23 @@ def selector_advice(
         remedy = cure(expression, engine, reached or views)
         if remedy is not None:
             found.append(f"{label}: {'; '.join(remedy.sentences)}")
-            found += [f"write: {remedy.better}"] if remedy.better else []
+            found += [f"{WRITE}{remedy.better}"] if remedy.better else []
     return tuple(dict.fromkeys(found))
+
+
+def class_advice(world: World, subject: ExplainedSubject) -> tuple[str, ...]:
+    """Return which classes of a subject's claims do not exist, with the most similar name."""
+    known = [one["metadata"]["name"] for one in world.of("DeviceClass")]
+    found: dict[str, str] = {}
+    for claim in subject.claims:
+        for request in (claim["spec"].get("devices") or {}).get("requests") or ():
+            for one in (request.get("exactly"), *(request.get("firstAvailable") or ())):
+                name = (one or {}).get("deviceClassName")
+                if name and name not in known:
+                    near = get_close_matches(name, known, n=1)
+                    meant = f": did you mean {near[0]}?" if near else f"; there are {', '.join(sorted(known)[:8])}"
+                    found[name] = f"there is no DeviceClass {name}{meant}"
+    return tuple(found.values())
 
 
 def _views(world: World) -> Iterator[DeviceView]:

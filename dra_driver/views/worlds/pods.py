@@ -84,8 +84,11 @@ def _found(world: World, kind: str, name: str, wanted: Wire, pod: Wire) -> Wire:
     if maker:
         raise InputError("missing", f"{text}, which {maker} makes: that is another driver's work and not known here")
     here = {one["metadata"]["name"]: one["metadata"].get("namespace") or namespace for one in world.of(kind)}
-    near = get_close_matches(name, here, n=1, cutoff=0.5) or ([name] if name in here else [])
-    hint = f"did you mean {here[near[0]]}/{near[0]}?" if near else f"there is no {kind} in namespace {namespace}"
+    own = [one for one, where in here.items() if where == namespace]
+    near = get_close_matches(name, own, n=1, cutoff=0.5)
+    hint = f"did you mean {namespace}/{near[0]}?" if near else f"there is no {kind} like it in namespace {namespace}"
+    if not near and name in here:
+        hint = f"there is one in namespace {here[name]}, but a pod uses only those of its own namespace"
     raise InputError("missing", f"{text}, which is missing", hint=hint)
 
 

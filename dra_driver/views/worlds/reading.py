@@ -11,6 +11,7 @@ from typing import Any
 
 from dra_driver.model.errors import InputError
 from dra_driver.views.access import ClusterAccess
+from dra_driver.views.objects.admission import refuse_inadmissible
 from dra_driver.views.objects.documents import read_documents
 from dra_driver.views.objects.shape_checker import ShapeChecker
 from dra_driver.views.objects.strictness import checked, refuse_unknown
@@ -41,6 +42,7 @@ def world_of_files(paths: Sequence[str], lines: ProgressLines = NoProgress) -> W
     for document in read_documents(paths, lines):
         if document.kind in world.objects:
             wire = checked(document, checker)
+            refuse_inadmissible(document, wire)
             if document.kind in {"ResourceClaim", "Pod"}:
                 wire = with_defaults(wire)
             world.objects[document.kind].append(wire)

@@ -193,16 +193,17 @@ def _bound(name: str, pod: Wire, allocated: Sequence[Wire], last_event: LastEven
     )
     if ending:
         text = f"{name} is terminating on node {node}: it is being deleted, and until it has ended it holds {held}"
-        return ExplainedSubject(name, pod, settled=text, ok=True)
+        return ExplainedSubject(name, pod, allocated=tuple(allocated), settled=text, ok=True)
     if status.get("phase") == "Running" or (prepared and status.get("phase")):
         verb = "runs" if status.get("phase") == "Running" else "starts"
-        return ExplainedSubject(name, pod, settled=f"{name} {verb} on node {node} and holds {held}", ok=True)
+        text = f"{name} {verb} on node {node} and holds {held}"
+        return ExplainedSubject(name, pod, allocated=tuple(allocated), settled=text, ok=True)
     if not allocated:
         return ExplainedSubject(name, pod, settled=f"{name} is bound to node {node} and holds no device", ok=True)
     event = last_event(pod["metadata"].get("namespace") or "default", pod["metadata"]["name"])
     said = f"; the kubelet's last event: {event}" if event else ""
     text = f"{name} is bound to node {node}, which has not prepared its devices yet: {held}{said}"
-    return ExplainedSubject(name, pod, settled=text)
+    return ExplainedSubject(name, pod, allocated=tuple(allocated), settled=text)
 
 
 def _held(claims: Sequence[Wire]) -> str:

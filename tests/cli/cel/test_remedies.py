@@ -6,8 +6,10 @@ import io
 import json
 
 import pytest
+from rich.console import Console
 
 from dra_driver.cli.main import run
+from dra_driver.cli.output import say_code
 from dra_driver.hardware.simulated.profile import profile_path
 from dra_driver.model.errors import ExitCode
 
@@ -78,3 +80,17 @@ def test_an_amount_that_is_compared_as_a_number_gets_the_remedy(written, capsys)
     run(["cel", "test", "-e", f'device.capacity["gpu.nvidia.com"].{written}', "--fleet", "dgx-h100"])
     better = 'device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("40Gi")) > 0'
     assert better in capsys.readouterr().out
+
+
+def test_what_is_there_to_be_copied_is_not_broken_into_lines(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    name = 'device.attributes["gpu.nvidia.com"].driverVersion.isGreaterThan'
+    run(["cel", "test", "-e", f'{name}(semver("570"))', "--fleet", "l40s"])
+    assert f'{name}(semver("570.0.0"))\n' in capsys.readouterr().out
+
+
+def test_expressions_are_broken_between_their_conditions_alone():
+    out, words = Console(width=30, file=io.StringIO()), 'a == "x && y" && b.startsWith(\'one || "two\') || c'
+    say_code(out, words, indent=2)
+    lines = out.file.getvalue().splitlines()
+    assert lines == ['  a == "x && y" &&', "  b.startsWith('one || \"two') ||", "  c"]

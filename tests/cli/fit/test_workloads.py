@@ -322,3 +322,27 @@ def test_the_gate_behind_a_resource_is_named_where_it_is_off(play):
 def test_a_workload_is_named_as_kubectl_names_it(play, words):
     code, found, _ = play(TEMPLATE, DEPLOYMENT.replace("9", "1"), args=("explain", words))
     assert (code, [one["ok"] for one in found["explanations"]]) == (ExitCode.OK, [True])
+
+
+def test_a_missing_class_is_named_with_the_nearest_one(play):
+    code, found, _ = play(CLAIM.replace("gpu.nvidia.com", "gpu.nvidia.co"), args=("explain", "claim", "shared"))
+    said = "there is no DeviceClass gpu.nvidia.co: did you mean gpu.nvidia.com?"
+    assert (code, found["notes"]) == (ExitCode.ABORTS_SCHEDULING, [said])
+
+
+def test_a_claim_of_another_namespace_is_not_offered_as_the_one_that_was_meant(play):
+    elsewhere = CLAIM.replace("{name: shared}", "{name: shared, namespace: b}")
+    pod = "{apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {containers: [{name: main}],"
+    _, found, _ = play(
+        elsewhere, f"{pod} resourceClaims: [{{name: gpu, resourceClaimName: shared}}]}}}}", args=("explain", "pod/p")
+    )
+    assert "there is one in namespace b, but a pod uses only those of its own namespace" in found["sentence"]
+
+
+def test_the_claims_of_running_pods_are_not_explained_once_more(play):
+    pod = "{apiVersion: v1, kind: Pod, metadata: {name: p}, status: {phase: Running}, spec: {nodeName: dgx-h100-1,"
+    held = "{request: gpu, driver: gpu.nvidia.com, pool: dgx-h100-1, device: gpu-0000-1b-00-0}"
+    claim = f"{CLAIM}status: {{allocation: {{devices: {{results: [{held}]}}}}}}"
+    running = f"{pod} containers: [{{name: main}}], resourceClaims: [{{name: gpu, resourceClaimName: shared}}]}}}}"
+    _, found, _ = play(claim, running, args=("explain",))
+    assert [one["subject"]["kind"] for one in found["explanations"]] == ["pod"]

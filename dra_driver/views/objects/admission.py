@@ -1,0 +1,41 @@
+"""Admission: claims and templates that an API server would refuse, found before anybody tries to create them.
+
+In: an object that people write. Out: an error with line and column. What depends on the version, the gates or the
+namespace is not judged here, and neither are selectors, on which verdicts have more to say.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+from dra_driver.embedded.api_rules.claim_rules import CLAIM_RULES, TEMPLATE_RULES
+from dra_driver.embedded.api_rules.rules import Circumstances, Faults, KindRules
+from dra_driver.model.errors import InputError
+from dra_driver.model.kubernetes import FEATURE_GATES, NEWEST_MINOR
+from dra_driver.model.wire import Wire
+from dra_driver.views.objects.documents import Document, shown
+from dra_driver.views.objects.strictness import with_place
+
+_RULES: dict[str, KindRules] = {"ResourceClaim": CLAIM_RULES, "ResourceClaimTemplate": TEMPLATE_RULES}
+_LABELS = {"resource.kubernetes.io/admin-access": "true"}
+_ANYWHERE = Circumstances(NEWEST_MINOR, frozenset(FEATURE_GATES), "", lambda _: _LABELS)
+
+
+def refuse_inadmissible(document: Document, wire: Wire) -> None:
+    """Refuse a claim or template that no API server would store. Raises: InputError("input.object")."""
+    rules = _RULES.get(document.kind)
+    if rules is None or wire["metadata"].get("uid"):  # with a UID it came from an API server
+        return
+    new, faults = deepcopy(wire), Faults()
+    new.setdefault("spec", {})
+    rules.prepare(new, None, _ANYWHERE)
+    rules.check(new, None, _ANYWHERE, faults)
+    for cause in faults.causes:
+        if ".selectors[" not in cause.field:
+            text = f"{shown(document.origin)}: {document.kind} {document.name}: {cause.field}: {cause.message}"
+            hint = "the API server refuses such an object" if len(faults.causes) == 1 else ""
+            raise with_place(document, InputError("object", text, hint=hint or _more(len(faults.causes) - 1)))
+
+
+def _more(others: int) -> str:
+    return f"the API server refuses such an object, and names {others} more {'fault' if others == 1 else 'faults'}"
