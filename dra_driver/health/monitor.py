@@ -17,13 +17,13 @@ from dra_driver.hardware.evidence import BusState, HealthReport, XidReport
 from dra_driver.hardware.facts import Facts, GpuFacts, Problem
 from dra_driver.hardware.port import HealthReporter
 from dra_driver.health.cordons import Cordon, CordonFile
-from dra_driver.health.fault import Fault, FaultKey, Subject
+from dra_driver.health.fault import Fault, Subject
 from dra_driver.health.forgetting import ForgetFile
 from dra_driver.health.known_gpus import KnownGpus, read_gpus
+from dra_driver.health.own_signs import take_missing, take_silence, take_tests
 from dra_driver.health.policy import HealthPolicy
 from dra_driver.health.record import HealthRecord, subject_of
 from dra_driver.health.record_wire import record_among, record_wire
-from dra_driver.health.signs import Sign
 from dra_driver.health.store import GPUS, RECORD, HealthStore
 from dra_driver.health.tally import XidTally
 from dra_driver.health.xid_table import is_application_error
@@ -38,7 +38,6 @@ BUS_SECONDS = 10.0
 TREATED_SECONDS = 60.0  # for so long after a GPU was treated, it is read as often as after a first bad reading
 RECHECK_SECONDS = 2.0  # pause after a first bad reading, so that a second one confirms it soon
 PATIENCE_SECONDS = 1.5  # how long to wait for readings that are newer than an Xid
-SILENT_SECONDS = 30.0  # after so long without a reading, a GPU counts as unmonitored
 SAVE_SECONDS = 60.0  # pause between saves while no fault changes
 
 
@@ -158,9 +157,10 @@ class HealthMonitor:
         with self._mutex:
             known, missing = self._known.by_address, self._known.missing
         self._record.absorb(report, known, now)
-        self._take_missing(missing, now)
-        self._take_silence(report, known, now)
-        self._take_tests(now)
+        take_missing(self._record, missing, now)
+        take_silence(self._record, report, known, now)
+        if (failed := self._failed_tests(self.now.faults)) is not None:
+            take_tests(self._record, failed, now)
         self._tally.count(xid for xid in report.xids if xid.gpu in known)
         self._report_applications(report, known)
         self._read_cordons()
@@ -196,39 +196,6 @@ class HealthMonitor:
             moved = [gpu for gpu, state in states.items() if state is BusState.ELSEWHERE]
         self._record.forget(moved)
         return replace(report, bus=tuple(states.items()))
-
-    def _take_missing(self, missing: Mapping[str, bool], now: float) -> None:
-        """Record which GPUs the last look at the hardware did not find. Such a look happens at least once a minute."""
-        for (subject, key), track in list(self._record.tracks.items()):
-            if key is FaultKey.NOT_ANSWERING and track.is_raised and not missing.get(subject.gpu):
-                self._record.observe(subject, Sign(key, is_bad=False), now)
-        for gpu, is_hanging in missing.items():
-            key = FaultKey.NOT_ANSWERING if is_hanging else FaultKey.GPU_LOST
-            known = self._record.tracks.get((Subject(gpu), key))
-            if known is None or not known.is_raised or known.good:
-                self._record.observe(Subject(gpu), Sign(key, is_bad=True), now)
-
-    def _take_tests(self, now: float) -> None:
-        """Record which devices failed a test."""
-        failed = self._failed_tests(self.now.faults)
-        if failed is None:
-            return
-        tracks = self._record.tracks
-        known = {subject: one for (subject, key), one in tracks.items() if key is FaultKey.UNVALIDATED}
-        for subject, track in known.items():
-            if track.is_raised and subject not in failed:
-                self._record.observe(subject, Sign(FaultKey.UNVALIDATED, is_bad=False), now)
-        for subject, reason in failed.items():
-            before = known.get(subject)
-            if before is None or not before.is_raised or before.good or before.value != reason:
-                self._record.observe(subject, Sign(FaultKey.UNVALIDATED, is_bad=True, value=reason), now)
-
-    def _take_silence(self, report: HealthReport, known: Mapping[str, object], now: float) -> None:
-        is_silent = report.silent_s >= SILENT_SECONDS
-        answered = {reading.gpu for reading in report.readings}
-        for gpu in known:
-            if is_silent or gpu in answered:
-                self._record.observe(Subject(gpu), Sign(FaultKey.UNMONITORED, is_silent), now)
 
     def _read_cordons(self) -> None:
         stamp = self._cordon_file.fingerprint()

@@ -96,9 +96,10 @@ def test_what_is_no_field_is_asked_for_by_the_older_calls(watching):
     one, _ = watching.state.gpus
     one.report_health(remap_pending=None, remap_failed=None, ecc_uncorrectable=None, slowdown_margin=None)
     one.facts |= {"remapped_rows": "0 1 1 0", "ecc_memory": "7", "temperature": "96", "slowdown_temperature": "92"}
+    one.facts["throttle_reasons"] = "0x40"
     found = anew(watching)
     assert (found.remap_pending, found.remap_failed, found.ecc_uncorrectable) == (True, False, 7)
-    assert (found.thermal_margin, found.slowdown_margin) == (-4, 0)
+    assert (found.thermal_margin, found.slowdown_margin, found.clock_reasons) == (-4, 0, 0x40)
 
 
 def test_pages_that_are_to_be_retired_count_as_rows_that_are_to_be_remapped(watching):

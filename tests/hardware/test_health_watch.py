@@ -68,6 +68,25 @@ def test_a_lost_gpu_is_told_and_its_neighbour_is_read_on(watching):
     assert not watching.vitals[two.pci].is_lost
 
 
+def test_a_gpu_that_comes_back_under_another_index_is_read_again_and_its_xids_are_its_own(watching):
+    one, two = watching.state.gpus
+    one.is_lost = True
+    watching.state.write()
+    watching.until(lambda: watching.vitals[one.pci].is_lost)
+    watching.state.gpus[:] = [two]
+    watching.state.write()
+    assert [gpu.pci_address for gpu in watching.hardware.discover().gpus if not gpu.is_lost] == [two.pci]
+    one.is_lost = False
+    watching.state.gpus[:] = [two, one]
+    watching.state.write()
+    watching.until(lambda: {gpu.pci_address for gpu in watching.hardware.discover().gpus if not gpu.is_lost}
+                   == {one.pci, two.pci})  # fmt: skip
+    watching.until(lambda: watching.vitals[one.pci].is_lost is False)
+    one.xid(48)
+    watching.state.write()
+    watching.until(lambda: watching.xids == [(one.pci, 48, None)])
+
+
 def test_a_call_that_hangs_makes_the_watch_silent_and_holds_up_nobody(watching, monkeypatch):
     monkeypatch.setattr("dra_driver.hardware.nvidia.health.watch.EXPECTED_SECONDS", 0.7)
     one, two = watching.state.gpus

@@ -7,7 +7,7 @@
  *     ecc_uncorrectable COUNT | sram_threshold 0|1 | thermal_margin DEGREES | clock_reasons MASK
  *     pcie_link GENERATION LANES | fabric_health SUMMARY
  *     remapped_rows CORRECTABLE UNCORRECTABLE PENDING FAILURE | retired_pages_pending 0|1 | ecc_memory COUNT
- *     slowdown_temperature DEGREES
+ *     slowdown_temperature DEGREES | throttle_reasons MASK
  */
 #define MAX_SETS 64
 #define TIMEOUT 10
@@ -164,4 +164,10 @@ API nvmlDeviceGetTemperatureThreshold(void *device, unsigned type, unsigned *out
     GPU_FACT("slowdown_temperature");
     if (type != 1) return leave(NOT_SUPPORTED); /* NVML_TEMPERATURE_THRESHOLD_SLOWDOWN */
     return give_number(text, out);
+}
+API nvmlDeviceGetCurrentClocksThrottleReasons(void *device, unsigned long long *out) {
+    BEGIN(ON_GPU);
+    GPU_FACT("throttle_reasons");
+    *out = strtoull(text, NULL, 0);
+    return leave(SUCCESS);
 }

@@ -154,7 +154,11 @@ class HealthNvml(Nvml):
 
     def clock_reasons(self, gpu: Handle) -> int | None:
         """Return the bit set of reasons for which the clocks are what they are."""
-        return self._optional(lambda: int(self._call("nvmlDeviceGetCurrentClocksEventReasons", gpu)))
+        found = self._optional(lambda: int(self._call("nvmlDeviceGetCurrentClocksEventReasons", gpu)))
+        if found is not None:
+            return found
+        # As releases before 535 call it.
+        return self._optional(lambda: int(self._call("nvmlDeviceGetCurrentClocksThrottleReasons", gpu)))
 
     def fabric_summary(self, gpu: Handle) -> int | None:
         """Return the summary of the NVLink fabric's health: 1 healthy, 2 unhealthy, 3 limited."""
