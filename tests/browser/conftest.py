@@ -5,12 +5,15 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.console_process import running_console
+from tests.support.prometheus_double import PrometheusDouble
+from tests.support.usage_week import week
 
 sync_api = pytest.importorskip(
     "playwright.sync_api", reason="make test-browser installs playwright", exc_type=ImportError
@@ -81,6 +84,15 @@ def open_console(open_page: OPENED) -> Iterator[OPENED]:
             return open_page(stack.enter_context(running_console(*words, env=env)).address, **looks)
 
         yield opened
+
+
+@pytest.fixture
+def prometheus() -> Iterator[PrometheusDouble]:
+    """Return a Prometheus that has a week of use, and lines for every panel."""
+    double = PrometheusDouble(list(week()), datetime.now(UTC) - timedelta(hours=167))
+    double.series = {"train": [float(at % 7) for at in range(100)], "web": [2.0] * 100}
+    yield double
+    double.stop()
 
 
 @pytest.fixture(scope="session")

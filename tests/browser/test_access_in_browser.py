@@ -5,13 +5,22 @@ from __future__ import annotations
 import pytest
 
 RULES = "axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice']})"
-PAGES = {"fleet": ".tile", "claims": ".filters", "playground": ".device", "health": ".card", "what-if": "textarea"}
+PAGES = {
+    "fleet": ".tile",
+    "claims": ".filters",
+    "playground": ".device",
+    "health": ".card",
+    "usage": ".canvas canvas",
+    "what-if": "textarea",
+}
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_serious(open_console, axe, scheme):
-    page = open_console("--fleet", "demo-h100", scheme=scheme)
+def test_axe_finds_nothing_serious(open_console, axe, scheme, prometheus):
+    page = open_console("--fleet", "demo-h100", "--prometheus", prometheus.url, scheme=scheme)
     page.wait_for_selector(".tile")
+    page.locator(".tile").first.click()
+    page.wait_for_selector(".panel h2")
     for name, seen in PAGES.items():
         page.evaluate(f"location.hash = '#/{name}'")
         page.wait_for_selector(seen)

@@ -37,3 +37,4 @@ def test_a_claim_that_waits_stands_first_and_says_why(open_console, cluster):
     first.click()
     page.wait_for_selector('.reasons .message.bad:has-text("held by")')
     assert "gpu-a" in page.locator(".funnel").first.inner_text()
+    assert "would have to be freed" in page.locator(".changes").inner_text()

@@ -62,7 +62,8 @@ def hostile(folder):
 
 def drawn_from_data(page):
     return page.evaluate(
-        "[document.querySelectorAll('main img, main script, main iframe, main a').length, window.isTaken ?? 0]"
+        "[document.querySelectorAll('main img, main script, main iframe, main a:not(.button)').length,"
+        " window.isTaken ?? 0]"
     )
 
 
@@ -87,6 +88,25 @@ def test_what_a_cluster_says_is_drawn_as_text_on_every_page(open_console, tmp_pa
     page.locator(".device").first.click()
     page.wait_for_selector(".tree")
     assert drawn_from_data(page) == [0, 0]
+    page.evaluate("location.hash = '#/health'")
+    page.wait_for_selector('.bad:has-text("taint")')
+    assert MARKUP[:20] in page.locator(".bench").inner_text()
+    assert drawn_from_data(page) == [0, 0]
+    page.evaluate("location.hash = '#/what-if'")
+    page.get_by_label("Nodes drained").fill(f"node-{MARKUP}")
+    page.get_by_role("button", name="Play it").click()
+    page.wait_for_selector(".verdicts .message")
+    assert drawn_from_data(page) == [0, 0]
+
+
+def test_what_a_prometheus_says_is_drawn_as_text(open_console, prometheus):
+    prometheus.series = {MARKUP: [1.0] * 50}
+    page = open_console("--fleet", "demo-h100", "--prometheus", prometheus.url)
+    page.wait_for_selector(".tile")
+    page.evaluate("location.hash = '#/usage'")
+    page.wait_for_selector(".legend .called")
+    assert MARKUP in page.locator(".legend .called").first.inner_text()
+    assert drawn_from_data(page) == [0, 0]
 
 
 def test_a_link_can_not_bring_markup_into_a_page(open_console, tmp_path):
@@ -94,8 +114,8 @@ def test_a_link_can_not_bring_markup_into_a_page(open_console, tmp_path):
 
     page = open_console("--fleet", "demo-h100")
     page.wait_for_selector(".tile")
-    for name in ("expression", "name", "kubernetes", "gates", "state", "labels"):
-        for target in ("fleet", "playground", "claims"):
+    for name in ("expression", "name", "kubernetes", "gates", "state", "labels", "objects", "picked", "by"):
+        for target in ("fleet", "playground", "claims", "what-if", "usage"):
             page.evaluate(f"location.hash = '#/{target}?{name}={quote(MARKUP)}'")
             page.wait_for_selector("main > *")
             assert drawn_from_data(page) == [0, 0]

@@ -16,6 +16,7 @@ def test_a_change_is_played_with_the_keyboard_alone(open_console):
     for _ in range(3):  # the count of the example stands at its end
         page.keyboard.press("Backspace")
     page.keyboard.type(" 7")
+    page.keyboard.press("Tab")  # past what can be picked
     page.keyboard.press("Tab")
     page.keyboard.type("dgx-h100")
     page.keyboard.press("Enter")
@@ -46,3 +47,30 @@ def test_the_keys_are_listed_and_the_theme_is_kept(open_console):
     page.reload()
     page.wait_for_selector(".tile")
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+def test_gpus_cut_otherwise_and_copies_of_a_claim_are_played(open_console, tmp_path):
+    from tests.browser.support.scene import write_scene
+
+    page = open_console("-f", write_scene(tmp_path))
+    page.wait_for_selector(".tile")
+    page.evaluate("location.hash = '#/claims'")
+    page.locator('.claim:has-text("train-3")').first.click()
+    page.get_by_role("link", name="What if one more like it arrives").click()
+    page.wait_for_selector('.both .card:has-text("train-3-copy-1")')
+    page.get_by_label("GPUs cut or shared otherwise").fill("l40s-1=shares:4")
+    page.get_by_role("button", name="Play it").click()
+    page.wait_for_selector('.both .card:has-text("the GPUs of l40s-1 become shares:4")')
+    page.get_by_label("GPUs cut or shared otherwise").fill("l40s-1=all-1g.10gb")
+    page.keyboard.press("Enter")
+    page.wait_for_selector('.message.bad:has-text("L40S")')
+
+
+def test_every_page_fits_a_narrow_window(open_console):
+    page = open_console("--fleet", "demo-h100", width=480)
+    page.wait_for_selector(".tile")
+    for name in ("fleet", "claims", "playground", "health", "usage", "what-if"):
+        page.evaluate(f"location.hash = '#/{name}'")
+        page.wait_for_selector(f"main.page-{name} > *")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 480, name
+        assert page.get_by_role("link", name="What if", exact=True).is_visible()

@@ -24,14 +24,14 @@ _OUTER: dict[str, Callable[[list[float]], float]] = {
 class PrometheusDouble:
     """Answers /api/v1/query. `answer` replaces what is said, `asked` has the queries and the headers.
 
-    To /api/v1/query_range it answers with `series`, which are values by namespace; to queries of one series with
-    `figure`.
+    To /api/v1/query_range it answers with `series`, which are values by namespace; to queries of one series with the
+    first of `figures` whose word is in them.
     """
 
     def __init__(self, lines: list[Line], begin: datetime = BEGIN) -> None:
         self.lines, self._begin = lines, begin
         self.series: dict[str, list[float]] = {}
-        self.figure: dict[str, list[float]] = {}
+        self.figures: dict[str, float] = {}
         self.answer: bytes | None = None
         self.status = 200
         self.asked: list[tuple[str, dict[str, str]]] = []
@@ -62,7 +62,9 @@ class PrometheusDouble:
 
     def said_of_range(self, given: dict[str, list[str]]) -> bytes:
         start, step = float(given["start"][0]), float(given["step"][0])
-        series = self.series if " by (" in given["query"][0] else self.figure
+        query = given["query"][0]
+        figures = [value for word, value in self.figures.items() if word in query]
+        series = self.series if " by (" in query or not figures else {"": [figures[0]] * 100}
         result = [
             {"metric": {"namespace": name}, "values": [[start + step * at, str(one)] for at, one in enumerate(values)]}
             for name, values in series.items()

@@ -54,6 +54,30 @@ def test_a_selector_filters_the_map_and_marks_what_it_accepts(console):
     assert marks == {"0": {False}, "1": {True}}
 
 
+def test_a_filter_that_tells_nodes_apart_is_judged_on_as_many_as_there_is_time_for():
+    from dra_driver.views.board.board import Board
+    from dra_driver.views.board.selector_filter import selector_matches
+    from dra_driver.views.worlds.rules import settle_rules
+    from dra_driver.views.worlds.simulated_nodes import add_profiles
+    from dra_driver.views.worlds.world import World
+
+    world = World()
+    rules = settle_rules(world, "1.35", {})
+    add_profiles(world, ["dgx-h100=600"])
+    board = Board.of_world(world, rules, "test")
+    names = list(board.slices_by_node())
+    apart = 'device.attributes["gpu.nvidia.com"].uuid.contains("7")'
+    none = selector_matches(board, apart, names, seconds=-1)
+    assert (none.accepted, none.note.partition(": ")[2]) == ({}, "judged on the first 0 of 600 nodes")
+    some = selector_matches(board, apart, names[:60], seconds=600)
+    assert some.note == ""
+    uuids = {(name, one["name"]) for name in names[:60] for wire in board.slices_by_node()[name]
+             for one in wire["spec"]["devices"] if "7" in one["attributes"]["uuid"]["string"]}  # fmt: skip
+    assert {(node, name) for node, found in some.accepted.items() for _, name in found} == uuids
+    alike = selector_matches(board, 'device.driver == "gpu.nvidia.com"', names, seconds=-1)
+    assert len(alike.accepted) == 600, "one node of each kind is judged for all of them"
+
+
 @pytest.mark.parametrize(
     ("query", "count"), [("?model=h100", 1), ("?model=t4", 0), ("?name=demo", 1), ("?state=held", 0)]
 )

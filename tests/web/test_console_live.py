@@ -18,15 +18,29 @@ from tests.support.waiting import until
 SECRET = "hunter2-in-the-environment"
 
 
-@pytest.fixture
-def cluster(tmp_path):
+@contextmanager
+def filled(folder):
     with EmbeddedApi() as api:
         fill(api)
         add_pod(api, "team-a", "user", "mine", SECRET)
         add_pod(api, "team-a", "asks", "waiting", SECRET)
-        path = api.write_kubeconfig(tmp_path / "kubeconfig")
+        path = api.write_kubeconfig(folder / "kubeconfig")
         path.write_text(path.read_text().replace('"user": "embedded"', '"user": "embedded", "namespace": "team-a"'))
         yield api, str(path)
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    with filled(tmp_path) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def unchanging(tmp_path_factory):
+    """Return a cluster that no test changes, with a console that has read it."""
+    with filled(tmp_path_factory.mktemp("cluster")) as (api, kubeconfig), console_on(kubeconfig) as console:
+        until(lambda: len(names(console)) == 4)
+        yield api, console
 
 
 @contextmanager
@@ -57,25 +71,21 @@ def test_what_waits_stands_first_and_a_change_is_seen(cluster):
         until(lambda: console.ask("summary").json["states"]["tainted"] == 1)
 
 
-def test_a_claim_that_waits_is_explained_and_one_that_is_allocated_is_shown_with_its_containers(cluster):
-    _, kubeconfig = cluster
-    with console_on(kubeconfig) as console:
-        why = console.ask("explanation", "?kind=claim&namespace=team-a&name=waiting").json
-        jsonschema.validate(why, schema_of(DocumentKind.EXPLANATION))
-        assert "2 matching devices are held" in why["sentence"]
-        found = console.ask("claim", "?namespace=team-a&name=mine").json
-        jsonschema.validate(found, schema_of(DocumentKind.CLAIM_PAGE))
-        assert [(one["pod"], one["container"]) for one in found["containers"]] == [("user", "main")]
-        assert console.ask("claim", "?namespace=team-a&name=nothing").status == 502
+def test_a_claim_that_waits_is_explained_and_one_that_is_allocated_is_shown_with_its_containers(unchanging):
+    _, console = unchanging
+    why = console.ask("explanation", "?kind=claim&namespace=team-a&name=waiting").json
+    jsonschema.validate(why, schema_of(DocumentKind.EXPLANATION))
+    assert "2 matching devices are held" in why["sentence"]
+    found = console.ask("claim", "?namespace=team-a&name=mine").json
+    jsonschema.validate(found, schema_of(DocumentKind.CLAIM_PAGE))
+    assert [(one["pod"], one["container"]) for one in found["containers"]] == [("user", "main")]
+    assert console.ask("claim", "?namespace=team-a&name=nothing").status == 502
 
 
-def test_only_get_requests_are_sent_no_secret_is_read_and_lists_come_by_pages(cluster):
-    api, kubeconfig = cluster
-    api.log.clear()
-    with console_on(kubeconfig) as console:
-        until(lambda: len(names(console)) == 4)
-        console.ask("claim", "?namespace=team-a&name=mine")
-        console.ask("explanation", "?kind=claim&namespace=team-a&name=waiting")
+def test_only_get_requests_are_sent_no_secret_is_read_and_lists_come_by_pages(unchanging):
+    api, console = unchanging
+    console.ask("claim", "?namespace=team-a&name=mine")
+    console.ask("explanation", "?kind=claim&namespace=team-a&name=waiting")
     sent = api.log.entries()
     assert {one.method for one in sent} == {"GET"}
     assert not [one for one in sent if "secret" in one.path]
@@ -88,17 +98,15 @@ def test_only_get_requests_are_sent_no_secret_is_read_and_lists_come_by_pages(cl
     )
 
 
-def test_nothing_of_what_containers_run_with_is_answered(cluster):
-    _, kubeconfig = cluster
-    with console_on(kubeconfig) as console:
-        until(lambda: len(names(console)) == 4)
-        for reply in (
-            console.ask("claims"),
-            console.ask("claim", "?namespace=team-a&name=mine"),
-            console.ask("explanation", "?kind=pod&namespace=team-a&name=asks"),
-        ):
-            assert reply.status == 200
-            assert SECRET.encode() not in reply.body
+def test_nothing_of_what_containers_run_with_is_answered(unchanging):
+    _, console = unchanging
+    for reply in (
+        console.ask("claims"),
+        console.ask("claim", "?namespace=team-a&name=mine"),
+        console.ask("explanation", "?kind=pod&namespace=team-a&name=asks"),
+    ):
+        assert reply.status == 200
+        assert SECRET.encode() not in reply.body
 
 
 def test_who_may_read_one_namespace_sees_that_one_and_is_told_of_the_rest(cluster):

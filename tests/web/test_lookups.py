@@ -22,7 +22,7 @@ from tests.support.waiting import until
 @pytest.fixture(scope="module")
 def prometheus():
     double = PrometheusDouble(list(week()), datetime.now(UTC) - timedelta(hours=168))
-    double.series = double.figure = {"train": [1.0, 2.0, 3.0], "web": [4.0, float("nan"), 2.0]}
+    double.series = {"train": [1.0, 2.0, 3.0], "web": [4.0, float("nan"), 2.0]}
     yield double
     double.stop()
 

@@ -5,24 +5,19 @@ In: a board and a `FleetFilter`. Out: the documents of the page and of the fleet
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire
 from dra_driver.views.access import unseen_document
 from dra_driver.views.board.board import Board
 from dra_driver.views.board.figures import Figures
+from dra_driver.views.board.selector_filter import Accepted, SelectorMatches, selector_matches
 from dra_driver.views.board.tiles import Tile, tiles_of
 from dra_driver.views.envelope import DocumentKind, OutputDocument, plain
 from dra_driver.views.labels import label_selector
-from dra_driver.views.verdicts.given import Given
-from dra_driver.views.verdicts.judge import MATCH, judge
-from dra_driver.views.verdicts.queries import Query, WrittenSelector
 
 MOST_NODES = 100  # in one page
-
-Matches = Mapping[str, frozenset[tuple[str, str]]]  # driver and name of the devices that match, by node
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +57,13 @@ def fleet_page(board: Board, wanted: FleetFilter, offset: int, count: int) -> Ou
     """Return the document of some nodes. Raises: UsageError for wrong labels; InputError for a wrong selector."""
     names, matches = _chosen(board, wanted)
     shown = names[offset : offset + min(count, MOST_NODES)]
-    nodes = [_node_document(board, name, matches) for name in shown]
+    nodes = [_node_document(board, name, matches.accepted if matches else None) for name in shown]
+    notes = [matches.note] if matches and matches.note else []
     content = {"version": board.version, "total": len(board.slices_by_node()), "matching": len(names)}
-    return OutputDocument(DocumentKind.FLEET_PAGE, {**content, "offset": offset, "nodes": nodes})
+    return OutputDocument(DocumentKind.FLEET_PAGE, {**content, "offset": offset, "nodes": nodes, "notes": notes})
 
 
-def _chosen(board: Board, wanted: FleetFilter) -> tuple[list[str], Matches | None]:
+def _chosen(board: Board, wanted: FleetFilter) -> tuple[list[str], SelectorMatches | None]:
     """Return the nodes that a filter leaves, and the devices that its selector accepts; None without a selector."""
     by_node = board.slices_by_node()
     names: Iterable[str] = by_node
@@ -92,29 +88,15 @@ def _chosen(board: Board, wanted: FleetFilter) -> tuple[list[str], Matches | Non
         names = [one for one in names if not wanted.state or dict(figures[one].states).get(wanted.state)]
     if not wanted.expression.strip():
         return list(names), None
-    matches = _matches(board, wanted.expression)
-    return [one for one in names if matches.get(one)], matches
+    matches = selector_matches(board, wanted.expression, list(names))
+    return [one for one in names if matches.accepted.get(one)], matches
 
 
 def _pool_of(wire: Wire) -> tuple[str, str]:
     return wire["spec"]["driver"], wire["spec"]["pool"]["name"]
 
 
-def _matches(board: Board, expression: str) -> Matches:
-    query = Query("filter", "filter", [WrittenSelector("-e", expression)])
-    given = Given(board.fleet(), [query], board.rules.kubernetes, {}, "stored")
-    [judged] = judge([query], given.fleet, given.engine(), "stored")
-    if (error := judged.compiled[0].error) is not None:
-        raise InputError("selector", f"the filter's selector does not compile: {error.text}")
-    found = {
-        node: frozenset((one.driver, one.name) for one in held[MATCH])
-        for node, held in judged.by_node().items()
-        if held[MATCH]
-    }
-    return found | {name: found[node] for node, names in judged.like.items() if node in found for name in names}
-
-
-def _node_document(board: Board, name: str, matches: Matches | None) -> Wire:
+def _node_document(board: Board, name: str, matches: Accepted | None) -> Wire:
     node = board.find("Node", "", name) or {}
     tiles = tiles_of(board.slices_by_node()[name], board.held())
     matching = None if matches is None else matches.get(name, frozenset())

@@ -14,10 +14,11 @@ from dra_driver.model.kubernetes import VERSIONS
 from dra_driver.model.wire import Wire
 from dra_driver.selectors.checking.declarations import SELECTOR_GATES, declare
 from dra_driver.selectors.completion import Completions
-from dra_driver.selectors.engine import Environment, SelectorCompileError
+from dra_driver.selectors.engine import Environment
 from dra_driver.selectors.kubernetes_engine import MAX_COST
 from dra_driver.selectors.lint.findings import LintFinding
 from dra_driver.views.board.board import Board
+from dra_driver.views.board.selector_filter import is_apart
 from dra_driver.views.envelope import DocumentKind, OutputDocument, plain
 from dra_driver.views.fleet.devices import Fleet, FleetDevice
 from dra_driver.views.verdicts.documents import compiled_document, given_document, views_of
@@ -31,7 +32,6 @@ from dra_driver.views.verdicts.queries import Query, WrittenSelector
 
 MOST_CHARACTERS = 10_240  # Source: Kubernetes API resource/v1 CELSelectorExpressionMaxLength
 _MOST_ROWS, _MOST_DEVICES = 60, 64  # shown of what was judged: kinds of nodes, and devices of each verdict on a node
-_MOST_APART = 4_000  # devices that are judged one by one
 _MOST_VIEWS = 2_000  # devices whose names and values are offered while one types
 
 
@@ -87,14 +87,8 @@ def _finding(one: LintFinding) -> Wire:
 
 def _quick(given: Given) -> Given:
     """Return inputs that are judged in time: one node of each kind, if the selector tells the nodes of a kind apart."""
-    fleet, expression = given.fleet, given.queries[0].selectors[0].expression
-    if fleet.size <= _MOST_APART or not fleet.repeats:
-        return given
-    try:
-        reads = given.engine().compile(expression, environment=given.environment).read_set.reads
-    except SelectorCompileError:
-        return given
-    if not any(shape.varies_in(reads) for one in fleet.repeats for shape in one.shapes):
+    fleet = given.fleet
+    if not is_apart(given):
         return given
     few = Fleet(fleet.devices, fleet.sources, fleet.notes)
     note = f"it reads what differs from node to node: judged on {few.node_count:,} of {fleet.node_count:,} nodes"

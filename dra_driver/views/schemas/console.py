@@ -56,6 +56,7 @@ FLEET_PAGE: dict[str, Wire] = {
     "matching": COUNT,
     "offset": COUNT,
     "nodes": list_of(record(node=TEXT, schedulable=FLAG, ready=FLAG, tiles=list_of(_TILE))),
+    "notes": TEXTS,
 }
 FLEET_SUMMARY: dict[str, Wire] = {
     "nodes": COUNT,

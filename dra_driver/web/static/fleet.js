@@ -27,12 +27,14 @@ export function fleetPage(main, parameters) {
   const panel = h("aside", { class: "panel", "aria-label": "A device", hidden: true });
   let selected = null;
   let summary = null;
+  let notes = "";
 
   const list = new VirtualList({ height: ROW, size: PAGE, label: "Nodes", draw, load });
   const strip = drawStrip((index) => { list.element.scrollTop = index * ROW; });
 
   async function load(offset) {
     const found = await ask("fleet", { ...filter, offset, count: PAGE });
+    notes = found.notes.join("; ");
     return { total: found.matching, rows: found.nodes, of: found.total };
   }
 
@@ -54,7 +56,7 @@ export function fleetPage(main, parameters) {
       await list.refresh(options);
       fault.hidden = true;
       const isFiltered = Object.values(filter).some(Boolean);
-      said.textContent = isFiltered ? `${plural(list.total, "node")} of ${number(summary?.nodes ?? list.total)}` : "";
+      said.textContent = isFiltered ? `${plural(list.total, "node")} of ${number(summary?.nodes ?? list.total)}${notes ? `; ${notes}` : ""}` : "";
       const first = list.element.querySelector(".tile");
       if (first && !list.element.querySelector('.tile[tabindex="0"]')) first.tabIndex = 0;
       strip.element.hidden = isFiltered || list.total < FEW;

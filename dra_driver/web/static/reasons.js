@@ -33,11 +33,38 @@ function drawNode(node, isOpen) {
     node.funnels.map(drawFunnel));
 }
 
+// How many devices a node lacks for all requests; nodes that are left out come last.
+function lacks(node) {
+  if (node.ok) return -1;
+  if (node.skipped || !node.funnels.length) return Infinity;
+  return node.funnels.reduce((sum, one) => sum + Math.max(0, (one.wants ?? one.devices) - (one.stages.at(-1)?.left ?? one.devices)), 0) || 0.5;
+}
+
+const CHANGES = {
+  "in use": "be freed", taints: "be mended, or its taint tolerated", counters: "have room: what its GPU is cut into takes it",
+  "class selector": "be accepted by the class", "request selectors": "be accepted by the request's selectors",
+};
+
+// What would have to change on a node: of each request that lacks devices, those that came furthest, and what lost them.
+function drawChanges(node) {
+  const rows = node.funnels.flatMap((funnel) => {
+    const lacking = (funnel.wants ?? funnel.devices) - (funnel.stages.at(-1)?.left ?? funnel.devices);
+    if (lacking <= 0) return [];
+    const lost = [...funnel.stages].reverse().flatMap((stage) => stage.lost.map((one) => ({ ...one, stage: stage.name })));
+    return [h("li", {}, `request ${funnel.request}: ${plural(lacking, "more device")}`,
+      lost.length ? h("ul", {}, lost.slice(0, Math.max(lacking, 1)).slice(0, MOST_LOST * 2).map((one) => h("li", {}, h("span", { class: "mono" }, one.device),
+        ` would have to ${CHANGES[one.stage] ?? `pass ${one.stage}`}`, h("span", { class: "muted" }, ` (${one.reason})`)))) : null)];
+  });
+  return rows.length ? h("div", { class: "message warn changes" }, "What would have to change on ", h("b", {}, node.node), ", which is nearest:", h("ul", {}, rows)) : null;
+}
+
 export function drawReasons(found) {
+  const nodes = [...found.nodes].sort((one, other) => lacks(one) - lacks(other));
   return h("section", { class: "reasons" },
     h("div", { class: `message ${found.ok ? "good" : "bad"}` }, found.sentence),
     found.notes.map((text) => h("div", { class: "message warn" }, text)),
-    found.nodes.slice(0, MOST_NODES).map((node, index) => drawNode(node, index === 0 && !found.ok)),
+    found.ok || !nodes.length || lacks(nodes[0]) === Infinity ? null : drawChanges(nodes[0]),
+    nodes.slice(0, MOST_NODES).map((node, index) => drawNode(node, index === 0 && !found.ok)),
     found.nodes.length > MOST_NODES ? h("div", { class: "muted" }, `and ${number(found.nodes.length - MOST_NODES)} more kinds of nodes`) : null,
     h("div", { class: "muted" }, `rules of Kubernetes ${found.kubernetes}${found.exact ? "" : ", derived from its source"}`));
 }

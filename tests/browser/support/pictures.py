@@ -72,7 +72,7 @@ def measured(scratch: Path) -> list[str]:
     waves = {"train": (40, 12, 0.0), "serving": (22, 3, 2.0), "notebooks": (9, 5, 4.0)}
     for name, (level, height, shift) in waves.items():
         double.series[name] = [level + height * math.sin(at / 9 + shift) for at in range(120)]
-    double.figure = {"": [0.0] * 120}
+    double.figures = {"busy": 0.74, "unclaimed": 0.0, "faults": 1.0, "POWER": 41_200.0}
     prices = scratch / "prices.yaml"
     prices.write_text(PRICES)
     return ["--prometheus", double.url, "--prices", str(prices)]

@@ -1,0 +1,51 @@
+"""Usage, cost and dashboards, and the doctor, in a browser."""
+
+from __future__ import annotations
+
+import pytest
+
+from dra_driver.embedded.api.server import EmbeddedApi
+from tests.support.console_cluster import fill
+from tests.support.usage_week import PRICES
+
+
+def test_hours_cost_and_dashboards_are_drawn_and_another_is_chosen(open_console, prometheus, tmp_path):
+    (tmp_path / "prices.yaml").write_text(PRICES)
+    words = ("--prometheus", prometheus.url, "--prices", str(tmp_path / "prices.yaml"))
+    page = open_console("--fleet", "demo-h100", *words)
+    page.wait_for_selector(".tile")
+    page.keyboard.press("g")
+    page.keyboard.press("u")
+    page.wait_for_selector('tbody tr:has-text("train") .hours')
+    assert "USD" in page.locator("tfoot").inner_text()
+    page.locator(".choices select").first.select_option("claim")
+    page.wait_for_selector('tbody tr:has-text("web/idle")')
+    page.wait_for_selector(".canvas canvas")
+    page.get_by_role("button", name="health", exact=True).click()
+    page.wait_for_selector('.panels h4:has-text("Faults by kind")')
+    assert "name=health" in page.url
+    page.reload()
+    page.wait_for_selector('.panels h4:has-text("Faults by kind")')
+
+
+def test_without_a_prometheus_the_page_says_how_to_name_one(open_console):
+    page = open_console("--fleet", "demo-h100")
+    page.wait_for_selector(".tile")
+    page.evaluate("location.hash = '#/usage'")
+    page.wait_for_selector('code:has-text("--prometheus")')
+
+
+@pytest.fixture
+def kubeconfig(tmp_path):
+    with EmbeddedApi() as api:
+        fill(api)
+        yield str(api.write_kubeconfig(tmp_path / "kubeconfig"))
+
+
+def test_the_doctors_findings_have_their_evidence_and_remedy(open_console, kubeconfig):
+    page = open_console("--kubeconfig", kubeconfig)
+    page.wait_for_selector(".tile")
+    page.evaluate("location.hash = '#/health'")
+    page.wait_for_selector('details:has-text("what to do")')
+    page.locator("details summary").first.click()
+    page.wait_for_selector('details[open] dt:has-text("how it is known")')
