@@ -1,10 +1,17 @@
 """The port: what every vendor must implement.
 
+`Hardware` is what every vendor has. Everything else is an ability of its own, a protocol that a vendor may implement;
+a caller asks for it by type (`isinstance`), never by the vendor's name.
+
 `discover` is a pure read with injected roots and returns its results in a deterministic order. `fingerprint` is the
 cheap probe: while its value stays the same there is no need to discover again. The edit methods look at device nodes
 and files only, never at the vendor's library: Prepare of a whole GPU makes no library call.
 
-Deadlines are in seconds from the call. Sizes are in bytes.
+For every ability: any thread may call any method. Deadlines and patience are in seconds from the call, sizes in bytes,
+addresses are PCI addresses as sysfs writes them ("0000:65:00.0"). A method that changes something reads the state back
+and is idempotent, so that a caller that was killed can repeat it. Errors are HardwareError, each with a code below
+"hardware." and with whether a later call can succeed (`retry`).
+Source: Kubernetes DRA plugin contract (KEP-4381), by which Prepare and Unprepare may be repeated at any time.
 """
 
 from __future__ import annotations
@@ -71,10 +78,16 @@ class Hardware(Protocol):
         """
 
     def fingerprint(self) -> Fingerprint:
-        """Return a value that changes when `discover` would return something else. It is cheap (well below 10 ms)."""
+        """Return a value that changes when `discover` would return something else.
+
+        It is cheap: well below 10 ms for a node of eight GPUs, and bounded if a GPU hangs. It opens no library.
+        """
 
     def common_edits(self) -> Edits:
-        """Return what every container with one of these devices needs: control nodes, libraries, environment."""
+        """Return what every container with one of these devices needs: control nodes, libraries, environment.
+
+        The same files on the node give the same edits. What is missing is left out, and reported by `edit_problems`.
+        """
 
     def device_edits(self, gpu: GpuFacts, partition: PartitionFacts | None) -> Edits:
         """Return what one device needs: its nodes, with their current major and minor from stat or the driver's tables.
@@ -96,7 +109,12 @@ class ProcessLister(Protocol):
     """Optional ability: list who is running on a GPU (asked before a vanished claim's device is handed out again)."""
 
     def processes(self, gpu: GpuFacts, partition: PartitionFacts | None) -> tuple[int, ...]:
-        """Return the ids of the processes on the device. Raises: HardwareError when the hardware can't report them."""
+        """Return the ids of the processes on the device, in ascending order, as this process's pid namespace has them.
+
+        `partition` is the MIG partition of `gpu` that is meant, None for the whole GPU.
+
+        Raises: HardwareError when the hardware can't report them, which must not be taken for "none".
+        """
 
 
 @runtime_checkable
@@ -164,7 +182,7 @@ class Partitionable(Protocol):
         """
 
     def mig_mode(self, gpu: GpuFacts, deadline_s: float) -> bool:
-        """Return whether MIG mode is on, read from the hardware now."""
+        """Return whether MIG mode is on, read from the hardware now. A change that is only pending does not count."""
 
     def partitions_now(self, gpu: GpuFacts) -> tuple[PartitionFacts, ...]:
         """Return the GPU's partitions, read from the hardware now; there are none while MIG mode is off."""
@@ -209,7 +227,10 @@ class Shareable(Protocol):
         """
 
     def time_slice(self, device: SharedDevice, deadline_s: float) -> Interval | None:
-        """Return how long the time slices of a GPU are, or None where that is not known."""
+        """Return how long the time slices of a GPU are, or None where that is not known.
+
+        Source: nvidia-smi, "Compute Policy".
+        """
 
     def set_time_slice(self, device: SharedDevice, interval: Interval, deadline_s: float) -> None:
         """Set how long the time slices of a GPU are. Idempotent.
@@ -227,16 +248,26 @@ class HealthReporter(Protocol):
     """
 
     def watch_health(self, notify: Callable[[], None], *, log_position: int) -> None:
-        """Begin to observe. `notify` is called by any thread when there is something to report.
+        """Begin to observe; calling it again replaces the earlier observation.
 
-        Kernel messages up to `log_position` were reported earlier in this boot.
+        Args:
+            notify: called by any thread when there is something to report; it must return at once.
+            log_position: the sequence number of the last kernel message that was reported earlier in this boot.
         """
 
     def health(self, *, is_urgent: bool, patience_s: float) -> HealthReport:
-        """Return what was observed since the last call; wait for new readings where it `is_urgent` or after an Xid."""
+        """Return what was observed since the last call.
+
+        Args:
+            is_urgent: whether to wait for readings that begin after this call, as is done after an Xid in any case.
+            patience_s: how long to wait for these, in seconds; after that the report has the readings that there are.
+        """
 
     def bus_states(self, gpus: tuple[str, ...]) -> Mapping[str, BusState]:
-        """Return what the PCI bus shows of GPUs, by address, read now from files alone."""
+        """Return what the PCI bus shows of GPUs, by address, read now from files alone: this can't hang.
+
+        `gpus` are PCI addresses; one that the bus does not show is reported as gone.
+        """
 
     def end_health(self) -> None:
         """Stop observing. Idempotent."""
@@ -250,7 +281,10 @@ class Metered(Protocol):
     """
 
     def begin_metering(self, plan: MeterPlan) -> None:
-        """Begin to measure, one round after the other."""
+        """Begin to measure, one round after the other; `plan` names the measures and the interval in seconds.
+
+        Calling it again replaces the earlier plan.
+        """
 
     def meter_report(self) -> MeterReport:
         """Return the newest reading of each GPU; while a call hangs, those are the readings from before it."""
@@ -264,9 +298,14 @@ class ComputeTested(Protocol):
     """Optional ability: show in a process of its own that a device computes."""
 
     def compute_program(self, gpu: GpuFacts, partition: PartitionFacts | None, *, is_thorough: bool) -> ComputeProgram:
-        """Return the program that tests a device, with all of its memory and its copies if it `is_thorough`.
+        """Return the program that tests a device. Nothing is started here, and only files are read.
 
-        Reads files alone. Nothing is raised for a missing library: the program says so.
+        Args:
+            gpu: the GPU.
+            partition: the MIG partition of `gpu` that is tested, None for the whole GPU.
+            is_thorough: whether the test covers all of the memory and the copies, which takes minutes.
+
+        Nothing is raised for a missing library: the program reports it.
         """
 
 
@@ -282,13 +321,13 @@ class Resettable(Protocol):
     needs_privilege: bool
 
     def await_return(self) -> None:
-        """Let calls wait that come while the library is closed, because it will be opened again soon."""
+        """Let calls wait that come while the library is closed, because it will be opened again soon. Idempotent."""
 
     def is_closed(self) -> bool:
         """Return whether this process has no GPU open."""
 
     def open_by(self, gpu: GpuFacts) -> tuple[int, ...]:
-        """Return the ids of the processes that have a GPU open, those of this agent included."""
+        """Return the ids of the processes that have a GPU open, those of this agent included, as far as /proc shows."""
 
     def persistence(self, gpu: GpuFacts, deadline_s: float) -> bool | None:
         """Return whether a GPU is in persistence mode; None where that is not known. Raises: HardwareError."""
@@ -297,7 +336,7 @@ class Resettable(Protocol):
         """Switch persistence mode. Idempotent. Raises: HardwareError."""
 
     def reset(self, gpus: Sequence[GpuFacts], deadline_s: float) -> None:
-        """Reset GPUs together; no process may have any of them open.
+        """Reset GPUs together; no process may have any of them open. A reset that is repeated is another reset.
 
         Raises: HardwareError("hardware.reset-failed", retry LATER), ("hardware.nvidia-smi-missing", retry LATER).
         """

@@ -92,7 +92,7 @@ class Engine(Protocol):
         """What a reader must know before trusting a verdict; None for the engine that decides."""
 
     def compile(self, expression: str, *, environment: Environment = "stored") -> Selector:
-        """Compile one expression.
+        """Compile one expression. Pure: the same text gives an equal selector, in bounded time, whatever the text is.
 
         Args:
             expression: the CEL text.
