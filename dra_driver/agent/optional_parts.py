@@ -15,7 +15,7 @@ from dra_driver.agent.opened_node import OpenedNode
 from dra_driver.agent.reports.device_users import DeviceUsers
 from dra_driver.controller.publisher import Publisher
 from dra_driver.hardware.passthrough.writing import BusAccess, ChildWriter
-from dra_driver.hardware.port import HealthReporter, Metered
+from dra_driver.hardware.port import ChannelOffering, HealthReporter, Metered
 from dra_driver.plugin.effects.passthrough.means import PassthroughMeans
 from dra_driver.plugin.node_claims.allocations import AllocatedDevices
 from dra_driver.plugin.repair.reaper import Chore
@@ -67,6 +67,15 @@ def passing_judge(judge: OfferJudge, passthrough: NodePassthrough) -> OfferJudge
     from dra_driver.agent.passthrough.passing_judge import PassingJudge  # noqa: PLC0415 - only where it is wanted
 
     return PassingJudge(judge, passthrough.named, passthrough.returned)
+
+
+def channel_judge(judge: OfferJudge, node: OpenedNode) -> OfferJudge:
+    """Return a judge that adds the node's IMEX channel, where that is wanted and the vendor can; else the same one."""
+    if not node.options.has_imex_channel or not isinstance(node.hardware, ChannelOffering):
+        return judge
+    from dra_driver.agent.inventory.channel_judge import ChannelJudge  # noqa: PLC0415 - only where it is wanted
+
+    return ChannelJudge(judge, node.hardware)
 
 
 def passthrough_means(node: OpenedNode, passthrough: NodePassthrough | None, scanner: Scanner) -> PassthroughMeans:

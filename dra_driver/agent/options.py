@@ -74,6 +74,7 @@ class Options:
     remediation: str = "off"
     remediation_policy: Path | None = None
     passthrough: Path | None = None
+    has_imex_channel: bool = False
 
     @property
     def data_dir(self) -> Path:
@@ -258,5 +259,6 @@ def options_of(values: Mapping[str, str], *, waits_for_bus: bool = False) -> Opt
         lease_namespace=_namespace(values["lease_namespace"]),
         remediation=_remediation(values),
         remediation_policy=Path(values["remediation_policy"]).absolute() if values["remediation_policy"] else None,
+        has_imex_channel=values["imex_channel"] == "auto",
         passthrough=Path(values["passthrough"]).absolute() if values["passthrough"] else None,
     )

@@ -23,6 +23,7 @@ from dra_driver.agent.neighbours import Neighbours
 from dra_driver.agent.offer import HoldingBack, NodeOffer
 from dra_driver.agent.opened_node import OpenedNode
 from dra_driver.agent.optional_parts import (
+    channel_judge,
     make_claim_status,
     make_gate,
     make_health,
@@ -114,6 +115,7 @@ def join_parts(node: OpenedNode, listener: Listener) -> Parts:
     judge: OfferJudge = CompletingJudge(offer, health) if health else offer
     if passthrough is not None:
         judge = passing_judge(judge, passthrough)
+    judge = channel_judge(judge, node)
     own_changes = OwnChanges()
     scanner = Scanner(node.hardware, inventory, judge, own_changes=own_changes, listener=listener)
     means = passthrough_means(node, passthrough, scanner)

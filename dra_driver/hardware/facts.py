@@ -140,6 +140,14 @@ class GpuFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class ChannelFacts:
+    """What a node needs to hand out an IMEX channel: the fabric's one clique on it, and the major of its nodes."""
+
+    domain: str  # <clusterUUID>.<cliqueId>
+    major: int
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """Everything that one discovery found. GPUs are in PCI order; there are none where the hardware is absent.
 
@@ -154,3 +162,4 @@ class Facts:
     runtime_version: str | None = None
     problems: tuple[Problem, ...] = ()
     waiting_for: str = ""
+    channel: ChannelFacts | None = None  # None unless an IMEX channel is asked for, and there is one

@@ -22,7 +22,7 @@ from typing import Protocol, runtime_checkable
 
 from dra_driver.hardware.compute.program import ComputeProgram
 from dra_driver.hardware.evidence import BusState, HealthReport
-from dra_driver.hardware.facts import Facts, GpuFacts, MigProfile, PartitionFacts
+from dra_driver.hardware.facts import ChannelFacts, Facts, GpuFacts, MigProfile, PartitionFacts, Problem
 from dra_driver.hardware.metered import MeterPlan, MeterReport
 from dra_driver.model.edits import Edits
 from dra_driver.model.sharing import ComputeMode, Interval, SharedDevice
@@ -189,6 +189,20 @@ class Partitionable(Protocol):
 
     def unusable_now(self, gpu: GpuFacts) -> tuple[tuple[int, int], ...]:
         """Return the GPU instances beside the partitions, as in `GpuFacts.unusable`, read from the hardware now."""
+
+
+@runtime_checkable
+class ChannelOffering(Protocol):
+    """Optional ability: hand out an IMEX channel, by which programs of several nodes reach each other's GPU memory."""
+
+    def channel(self, facts: Facts) -> ChannelFacts | Problem | None:
+        """Return the channel of a node with these GPUs, why it has none, or None where there is no fabric at all."""
+
+    def channel_edits(self) -> Edits:
+        """Return what a container with the channel needs.
+
+        Raises: HardwareError("hardware.no-channel", LATER), ("hardware.imex-not-ready", LATER).
+        """
 
 
 @runtime_checkable

@@ -18,7 +18,7 @@ SHARE = (DeviceType.GPU_SHARE, DeviceType.MIG_SHARE)
 PART = (DeviceType.MIG, *SHARE)
 ALL = (DeviceType.GPU, DeviceType.MIG, *SHARE)
 VFIO = (DeviceType.VFIO,)
-EVERY = (*ALL, *VFIO)
+EVERY = (*ALL, *VFIO)  # of a GPU; an IMEX channel belongs to none
 
 MEMORY, COMPUTE, SHARES = "memory", "compute", "shares"
 MEMORY_SLICE = "memorySlice"

@@ -16,9 +16,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from dra_driver.hardware.facts import Facts, GpuFacts, PartitionFacts, Problem
+from dra_driver.hardware.facts import ChannelFacts, Facts, GpuFacts, PartitionFacts, Problem
 from dra_driver.hardware.published import MEMORY_SLICE, Fact, Found, ValueKind
 from dra_driver.inventory import parts
+from dra_driver.inventory.channel import channel_devices
 from dra_driver.inventory.device import AttributeValue, Cut, Device
 from dra_driver.inventory.mig import partitions
 from dra_driver.inventory.mig.partitions import STATIC, MigPolicy
@@ -54,6 +55,8 @@ def build_inventory(facts: Facts, policy: MigPolicy = STATIC, sharing: SharingRu
             collected.add_standing(gpu, collected.plain)
         if gpu.passthrough is not None:
             collected.add_passed(gpu, counter_sets)
+    if facts.channel is not None:
+        collected.add_channel(facts.channel)
     offering = Offering(
         devices=tuple(parts.counted(device, divided) for device in _by_name(collected.devices)),
         counter_sets=counter_sets,
@@ -98,6 +101,14 @@ class _Collected:
         self.sharer.note_on_demand(gpu, cuts)
         known = {partitions.cut_name(gpu, cut) for cut in cuts}
         return cuts + tuple(cut for name, cut in self._held[gpu].items() if name not in known)
+
+    def add_channel(self, channel: ChannelFacts) -> None:
+        """Add the node's IMEX channel, which any number of claims may have."""
+        shared, whole = channel_devices(channel)
+        if (shared.name, False) in self._policy.ownership.forms:  # a claim got it whole: until that ends
+            shared, self.waits_for_claims = whole, True
+        self.devices[shared.name] = self.plain[shared.name] = shared
+        self.instead[shared.name] = (whole,)
 
     def add_cuts(self, gpu: GpuFacts, cuts: Sequence[Cut]) -> None:
         """Add a GPU that Prepare may partition: the whole GPU and every placement."""

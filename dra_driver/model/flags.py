@@ -233,6 +233,13 @@ FLAGS: tuple[Flag, ...] = (
         "FILE",
     ),
     Flag(
+        "--imex-channel",
+        "off",
+        "auto: offer IMEX channel 0 where the node's GPUs are in one clique of a fabric of several nodes; off: do not",
+        "SWITCH",
+        choices=("off", "auto"),
+    ),
+    Flag(
         "--validate",
         "0",
         "how a device is tested before it is offered: none; 0: by what the vendor's library says; 1: a process of its "

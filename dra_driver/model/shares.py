@@ -16,6 +16,7 @@ class DeviceType(enum.StrEnum):
     GPU_SHARE = "gpu-share"
     MIG_SHARE = "mig-share"
     VFIO = "vfio"  # a whole GPU for a virtual machine
+    IMEX_CHANNEL = "imex-channel"  # by which programs of several nodes reach each other's GPU memory
 
     @property
     def undivided(self) -> DeviceType:

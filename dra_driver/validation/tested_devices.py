@@ -50,7 +50,8 @@ class TestedDevice:
 
 def devices_to_test(inventory: Inventory) -> tuple[TestedDevice, ...]:
     """Return what can be tested, in the order of the names."""
-    gpus = {device.gpu.pci_address: device.gpu for device in inventory.by_name.values()}
+    every = inventory.by_name.values()
+    gpus = {device.gpu.pci_address: device.gpu for device in every if device.gpu.pci_address}  # a channel has no GPU
     found = (one for gpu in gpus.values() if not gpu.is_lost and not _is_passed(gpu) for one in devices_of(gpu))
     return tuple(sorted(found, key=lambda one: one.name))
 

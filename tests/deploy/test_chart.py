@@ -135,7 +135,7 @@ def test_classes_that_teach_are_installed_on_request_only(helm: str) -> None:
         return {c["metadata"]["name"] for c in objects(render(helm, *values)) if c["kind"] == "DeviceClass"}
 
     shipped = {path.name.removesuffix(".yaml") for path in (ROOT / "deviceclasses").glob("*.nvidia.com.yaml")}
-    shipped -= {"vfio.gpu.nvidia.com"}  # comes with its file (test_rights)
+    shipped -= {"vfio.gpu.nvidia.com", "imex-channel.nvidia.com"}  # come with their options (test_rights)
     teaching = {"gpu-hopper.nvidia.com", "gpu-at-least-40gi.nvidia.com"}
     assert names() == shipped - teaching
     assert names("deviceClasses.examples=true") == shipped

@@ -123,8 +123,19 @@ def test_gpus_for_virtual_machines_bring_no_verb_and_no_mount_but_a_class_for_la
         ) in names
 
 
-def test_without_a_file_there_is_no_class_for_virtual_machines(helm: str) -> None:
-    assert "vfio.gpu.nvidia.com" not in {one["metadata"]["name"] for one in objects(render(helm))}
+def test_an_imex_channel_brings_no_verb_and_no_mount_but_a_class_for_labelled_namespaces(helm: str) -> None:
+    found = objects(render(helm, "imexChannel=auto"))
+    assert verbs(found, "ClusterRole") == VERBS_BEFORE
+    assert verbs(found, "Role") == {}
+    assert mounts(found) == MOUNTS_BEFORE
+    names = {(one["kind"], one["metadata"]["name"]) for one in found}
+    assert ("DeviceClass", "imex-channel.nvidia.com") in names
+    assert sum("imex-channel-" in name for kind, name in names if kind == "ValidatingAdmissionPolicy") == 2
+
+
+def test_classes_of_options_are_not_installed_without_them(helm: str) -> None:
+    names = {one["metadata"]["name"] for one in objects(render(helm))}
+    assert not names & {"vfio.gpu.nvidia.com", "imex-channel.nvidia.com"}
 
 
 def test_the_status_of_claims_brings_the_patch_of_statuses_and_a_policy(helm: str) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from dra_driver.embedded.api.kinds import SLICES
-from dra_driver.embedded.kubelet.plugin_calls import ClaimRef
-from dra_driver.model.names import NVIDIA_DRIVER, pool_name
-from tests.support.agent_process import NODE, stage
+from dra_driver.model.names import NVIDIA_DRIVER
+from tests.support.agent_process import stage
+from tests.support.allocated_claims import claim
 from tests.support.waiting import until
 
 GPU = "0000:1b:00.0"
@@ -35,22 +35,6 @@ def published(here):
 
 def of_gpu(here):
     return {name for name in published(here) if name.startswith(WHOLE)}
-
-
-def claim(here, device, name="claim", config=()):
-    request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}
-    wire = here.api.create(
-        {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "ResourceClaim",
-            "metadata": {"name": name, "namespace": "default"},
-            "spec": {"devices": {"requests": [request]}},
-        }
-    )
-    result = {"request": "gpu", "driver": NVIDIA_DRIVER, "pool": pool_name(NODE, NVIDIA_DRIVER), "device": device}
-    wire["status"] = {"allocation": {"devices": {"results": [result], "config": list(config)}}}
-    here.api.request("PUT", f"/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/{name}/status", body=wire)
-    return ClaimRef("default", name, wire["metadata"]["uid"])
 
 
 def has_counters(here):

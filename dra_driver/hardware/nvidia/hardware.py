@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dra_driver.hardware.evidence import BusState, HealthReport
-from dra_driver.hardware.facts import Facts, GpuFacts, MigProfile, PartitionFacts
+from dra_driver.hardware.facts import ChannelFacts, Facts, GpuFacts, MigProfile, PartitionFacts, Problem
 from dra_driver.hardware.metered import MeterPlan, MeterReport
 from dra_driver.hardware.nvidia import sysfs
 from dra_driver.hardware.nvidia.discovery import Discovery
@@ -66,6 +66,20 @@ class NvidiaHardware:
         self._returned.set()
         self._calls = GpuCalls(self._use, self._discovery, call_timeout_s, self._returned)
         self._partitioning = Partitioning(self._calls)
+
+    # -- IMEX channels (port.ChannelOffering)
+
+    def channel(self, facts: Facts) -> ChannelFacts | Problem | None:
+        """Return the IMEX channel of a node with these GPUs."""
+        from dra_driver.hardware.nvidia.edits.imex import read_channel  # noqa: PLC0415 - only where a channel is wanted
+
+        return read_channel(self._roots, facts)
+
+    def channel_edits(self) -> Edits:
+        """Return what a container with the channel needs."""
+        from dra_driver.hardware.nvidia.edits.imex import channel_edits  # noqa: PLC0415 - only where a channel is wanted
+
+        return channel_edits(self._roots)
 
     # -- what is here
 

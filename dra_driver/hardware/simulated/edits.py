@@ -9,6 +9,7 @@ from dra_driver.hardware.facts import GpuFacts, PartitionFacts
 from dra_driver.model.edits import DeviceNode, Edits
 
 _NULL_MAJOR, _NULL_MINOR = 1, 3
+CHANNEL_MAJOR = _NULL_MAJOR
 
 # Numbers of MIG capability nodes as the driver assigns them: 2 global ones, then 15 GPU instances for each GPU, each of
 # which has one for itself and 8 for compute instances.
@@ -27,6 +28,11 @@ def device_edits(gpu: GpuFacts, partition: PartitionFacts | None) -> Edits:
         first = _CAPS_FIRST + (gpu.minor * _CAPS_INSTANCES + partition.gi_id) * _CAPS_A_INSTANCE
         nodes += [_null(f"/dev/nvidia-caps/nvidia-cap{cap}") for cap in (first, first + 1 + partition.ci_id)]
     return Edits(device_nodes=tuple(nodes))
+
+
+def channel_edits() -> Edits:
+    """Return the node of an IMEX channel."""
+    return Edits(device_nodes=(_null("/dev/nvidia-caps-imex-channels/channel0"),))
 
 
 def _null(path: str) -> DeviceNode:

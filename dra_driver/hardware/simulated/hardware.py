@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dra_driver.hardware.compute.program import ComputeProgram
 from dra_driver.hardware.evidence import BusState, HealthReport
-from dra_driver.hardware.facts import Facts, GpuFacts, MigProfile, PartitionFacts
+from dra_driver.hardware.facts import ChannelFacts, Facts, GpuFacts, MigProfile, PartitionFacts
 from dra_driver.hardware.metered import MeterPlan, MeterReport
 from dra_driver.hardware.passthrough.writing import BusAccess
 from dra_driver.hardware.port import Fingerprint, Roots
@@ -86,6 +86,16 @@ class SimulatedHardware:
             return self._bus.without_away(self._read())
         except InputError as error:
             raise HardwareError("profile-unusable", error.message, hint=error.hint, retry=Retry.LATER) from error
+
+    def channel(self, facts: Facts) -> ChannelFacts | None:
+        """Return a channel where all GPUs are in one clique; see port.ChannelOffering."""
+        domains = {gpu.link_domain or "" for gpu in facts.gpus}
+        domain = domains.pop() if len(domains) == 1 else ""
+        return ChannelFacts(domain, edits.CHANNEL_MAJOR) if "." in domain else None
+
+    def channel_edits(self) -> Edits:
+        """Return the node of channel 0; see port.ChannelOffering."""
+        return edits.channel_edits()
 
     def bus_access(self) -> BusAccess:
         """Return the PCI bus of these GPUs; see passthrough.OwnBus."""

@@ -12,7 +12,7 @@ from dra_driver.claims.allocated import AllocatedClaim, decode_claim
 from dra_driver.claims.passthrough_plan import api_backends
 from dra_driver.claims.plan import CdiNames, PreparePlan, devices_of, is_made, plan_prepare, refuse_lost
 from dra_driver.hardware.passthrough.nodes import api_node
-from dra_driver.hardware.port import AdminNodes, ClaimWide, Hardware, Partitionable, Roots
+from dra_driver.hardware.port import AdminNodes, ChannelOffering, ClaimWide, Hardware, Partitionable, Roots
 from dra_driver.inventory.device import Device
 from dra_driver.inventory.offering import CurrentInventory
 from dra_driver.kube.answers import NOT_FOUND
@@ -134,6 +134,8 @@ class Planner:
     def _edits(self, claim: AllocatedClaim, device: Device) -> Edits:
         if device.type is DeviceType.VFIO:
             return Edits()  # admin access takes no GPU from its driver
+        if device.type is DeviceType.IMEX_CHANNEL:
+            return self._hardware.channel_edits() if isinstance(self._hardware, ChannelOffering) else Edits()
         partition = device.partition
         if device.cut is not None and partition is None and isinstance(self._hardware, Partitionable):
             now = self._hardware.partitions_now(device.gpu)

@@ -1,0 +1,30 @@
+"""The IMEX channel of a node: one device for all programs of it that are in the fabric's one trust domain.
+
+It belongs to no GPU. Where the API server keeps shares, any number of claims get it; where not, one claim does, which
+pods of the node can share. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dra_driver.hardware.facts import ChannelFacts, GpuFacts
+from dra_driver.hardware.published import SHARES
+from dra_driver.inventory.device import AttributeValue, Device, RequestPolicy
+from dra_driver.model.shares import DeviceType
+
+CHANNEL = "imex-channel-0"
+SHARES_OF_CHANNEL = 4096  # more than a node has pods
+
+
+def channel_devices(channel: ChannelFacts) -> tuple[Device, Device]:
+    """Return the device for a server that keeps shares, and the one for a server that does not."""
+    nobody = GpuFacts(uuid="", pci_address="", minor=-1, memory_bytes=None, link_domain=channel.domain)
+    attributes: dict[str, AttributeValue] = {
+        "type": DeviceType.IMEX_CHANNEL.value,
+        "id": 0,
+        "nvlinkDomain": channel.domain,
+    }
+    whole = Device(CHANNEL, DeviceType.IMEX_CHANNEL, attributes, {}, nobody)
+    policies = {SHARES: RequestPolicy(default=1, values=(1,))}
+    return replace(whole, capacity={SHARES: SHARES_OF_CHANNEL}, policies=policies), whole

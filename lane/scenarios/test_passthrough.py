@@ -1,0 +1,125 @@
+"""A GPU for a virtual machine on a real kubelet, scheduler and API server: the class, its namespaces, both sides.
+
+The machine and its kernel are simulated. The policies and the class are the chart's.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from lane import binaries
+from lane.agent import Agent
+from lane.api import Object, Refused
+from lane.chart import CHART, NAMESPACE
+from lane.cluster import Cluster
+from lane.machines.hardware import SIMULATED, machine
+from lane.sandbox import until
+from lane.stage import PATIENCE, Stage
+from lane.workload import container, devices, pod, request, template
+
+GPU, PASSED, WHOLE = "0000:1b:00.0", "gpu-0000-1b-00-0-vfio", "gpu-0000-1b-00-0"
+CLASS, WIDE, LABEL = "vfio.gpu.nvidia.com", "any-vfio.example.com", "gpu.nvidia.com/passthrough"
+FILE = {"version": "passthrough/v1", "gpus": [{"devices": [GPU]}]}
+WITH_API = {
+    "opaque": {
+        "driver": "gpu.nvidia.com",
+        "parameters": {
+            "apiVersion": "resource.nvidia.com/v1beta1",
+            "kind": "VfioDeviceConfig",
+            "iommu": {"backendPolicy": "LegacyOnly", "enableAPIDevice": True},
+        },
+    }
+}
+
+
+def rendered() -> list[Object]:
+    """Return the class and the policies, as the chart renders them."""
+    command = [str(binaries.helm()), "template", "dra-driver", str(CHART), "-n", NAMESPACE, "--kube-version", "1.35.0"]
+    command += ["--set", f"passthrough.config.version=passthrough/v1,passthrough.config.gpus[0].devices[0]={GPU}"]
+    command += ["--show-only", "templates/passthrough.yaml", "--show-only", "templates/deviceclasses.yaml"]
+    said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+    found = [one for one in yaml.safe_load_all(said) if one and one["kind"] != "ConfigMap"]
+    return [one for one in found if one["kind"] != "DeviceClass" or one["metadata"]["name"] == CLASS]
+
+
+def refusal(cluster: Cluster, content: Object) -> str:
+    """Return why an object is refused in a dry run; empty when it is not."""
+    try:
+        cluster.api.create(content, dryRun="All")
+    except Refused as refused:
+        return str(refused)
+    return ""
+
+
+def label(cluster: Cluster, namespace: str, value: str | None) -> None:
+    cluster.api.patch("Namespace", namespace, "", {"metadata": {"labels": {LABEL: value}}})
+
+
+@pytest.fixture
+def asking(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[Object]:
+    """A template for a GPU for a virtual machine, where the policies are in force."""
+    file = tmp_path / "passthrough-objects.yaml"
+    expression = 'device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "vfio"'
+    wide = {"metadata": {"name": WIDE}, "spec": {"selectors": [{"cel": {"expression": expression}}]}}
+    wide |= {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass"}
+    file.write_text(yaml.safe_dump_all([*rendered(), wide]))
+    cluster.kubectl("apply", "-f", str(file))
+    made = template(namespace, "vm-gpu", devices(request("gpu", CLASS), config=[WITH_API]))
+    until("the policies are enforced", lambda: bool(refusal(cluster, made)), 30)
+    yield made
+    for kind in ("Pod", "ResourceClaimTemplate", "ResourceClaim"):
+        cluster.api.call("DELETE", cluster.api.path(kind, namespace=namespace))
+    until("no claim is left", lambda: not cluster.api.list("ResourceClaim", namespace), 90)
+    cluster.kubectl("delete", "-f", str(file))
+
+
+def test_a_gpu_goes_to_a_labelled_namespaces_virtual_machine_and_comes_back(
+    cluster: Cluster, start_agent: Callable[..., Agent], asking: Object, stage: Stage, tmp_path: Path
+) -> None:
+    (tmp_path / "passthrough.yaml").write_text(yaml.safe_dump(FILE))
+    agent = start_agent(
+        **machine(SIMULATED, tmp_path, cut=()), flags=["--passthrough", str(tmp_path / "passthrough.yaml")]
+    )
+    until("the GPU for virtual machines", lambda: PASSED in agent.devices(), 60)
+
+    # Nobody gets it in a namespace that is not named, by no class.
+    assert f"labelled {LABEL}=true" in refusal(cluster, asking)
+    vm = container("main", "gpus")
+    stage.create(
+        template(stage.namespace, "by-another-class", devices(request("gpu", WIDE))),
+        pod(stage.namespace, "sneak", vm, templates={"gpus": "by-another-class"}),
+    )
+    until("the allocation is refused", lambda: LABEL in " ".join(stage.events("sneak")), 60)
+    stage.delete_pod("sneak")
+
+    # In one that is named it gets the nodes, and the GPU is offered to nobody else meanwhile.
+    label(cluster, stage.namespace, "true")
+    until("the label is known", lambda: not refusal(cluster, asking), 30)
+    stage.create(asking, pod(stage.namespace, "vm", vm, templates={"gpus": "vm-gpu"}))
+    found = stage.running("vm")
+    assert stage.devices(found) == [PASSED]
+    nodes = set(stage.seen("vm").nodes)
+    assert "/dev/vfio/vfio" in nodes
+    assert any(node.removeprefix("/dev/vfio/").isdigit() for node in nodes)
+    assert not any("nvidia" in node for node in nodes)
+    until("nothing else of the GPU is offered", lambda: of_gpu(agent) == {PASSED}, PATIENCE)
+
+    stage.delete_pod("vm")
+    agent.wait_empty()
+    until(
+        "the GPU is checked",
+        lambda: "GPU checked after a virtual machine had it" in agent.daemon.log.read_text(),
+        PATIENCE,
+    )
+    until("the GPU is offered again", lambda: PASSED in of_gpu(agent), PATIENCE)
+    label(cluster, stage.namespace, None)
+
+
+def of_gpu(agent: Agent) -> set[str]:
+    """Return what is published of the GPU."""
+    return {name for name in agent.devices() if name.startswith(WHOLE)}

@@ -1,0 +1,45 @@
+"""The agent offers IMEX channel 0 where that is asked for: once, for any number of claims, or for one."""
+
+import json
+
+import pytest
+
+from dra_driver.embedded.api.kinds import SLICES
+from dra_driver.model.names import NVIDIA_DRIVER
+from tests.support.agent_process import stage
+from tests.support.allocated_claims import claim
+from tests.support.waiting import until
+
+CHANNEL = "imex-channel-0"
+
+
+def published(here):
+    slices = [s["spec"] for s in here.api.items(SLICES) if s["spec"]["driver"] == NVIDIA_DRIVER]
+    return {d["name"]: d for s in slices for d in s.get("devices", ())}
+
+
+@pytest.mark.parametrize(("version", "is_shared"), [("1.35", False), ("1.36", True)])
+def test_a_node_in_a_fabric_offers_one_channel_and_a_claim_gets_its_node(version, is_shared):
+    with stage(version) as here:
+        here.start("simulated:gb200-tray", "--imex-channel=auto")
+        until(lambda: CHANNEL in published(here), timeout_s=20, what="the channel")
+        device = published(here)[CHANNEL]
+        assert device["attributes"]["type"] == {"string": "imex-channel"}
+        gpu = next(d for name, d in published(here).items() if name.startswith("gpu-") and "-mig-" not in name)
+        assert device["attributes"]["nvlinkDomain"] == gpu["attributes"]["nvlinkDomain"]
+        assert device.get("allowMultipleAllocations", False) is is_shared
+        plugin = here.kubelet.wait_registered(NVIDIA_DRIVER)
+        ref = claim(here, CHANNEL)
+        plugin.prepare([ref])
+        (file,) = here.kubelet.cdi_dir.glob("*.json")
+        nodes = [n["path"] for d in json.loads(file.read_text())["devices"] for n in d["containerEdits"]["deviceNodes"]]
+        assert nodes == ["/dev/nvidia-caps-imex-channels/channel0"]
+        assert plugin.unprepare([ref]) == {ref.uid: ""}
+
+
+@pytest.mark.parametrize(("profile", "flags"), [("gb200-tray", ()), ("t4", ("--imex-channel=auto",))])
+def test_no_channel_is_offered_unasked_or_outside_of_a_fabric(profile, flags):
+    with stage() as here:
+        here.start(f"simulated:{profile}", *flags)
+        until(lambda: published(here), timeout_s=20, what="the GPUs")
+        assert CHANNEL not in published(here)
