@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import resource
 import signal
 import sys
@@ -25,10 +26,14 @@ _WITH_DOCUMENT = frozenset({0, 1, 5})  # exit statuses of commands that have tol
 
 
 class Commands:
-    """Runs commands for viewers whose rights are equal, at most two at the same time."""
+    """Runs commands for viewers whose rights are equal, at most two at the same time.
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    `kubeconfig` is the text of one with the viewer's own token, if commands are to use that: each gets it in a file of
+    its own, in memory alone, so that no command can ever meet the token of somebody else.
+    """
+
+    def __init__(self, kubeconfig: str = "", clock: Callable[[], float] = time.monotonic) -> None:
+        self._kubeconfig, self._clock = kubeconfig, clock
         self._known: dict[tuple[str, ...], tuple[float, DeskAnswer]] = {}
         self._asked: dict[tuple[str, ...], asyncio.Task[DeskAnswer]] = {}
         self._places = asyncio.Semaphore(2)
@@ -45,7 +50,7 @@ class Commands:
     async def _ran(self, words: tuple[str, ...]) -> DeskAnswer:
         try:
             async with self._places:
-                answer = await _document_of(words)
+                answer = await self._answer(words)
             self._known.pop(words, None)
             self._known[words] = self._clock(), answer
             while len(self._known) > _MOST_KNOWN:
@@ -54,12 +59,33 @@ class Commands:
         finally:
             del self._asked[words]
 
+    async def _answer(self, words: tuple[str, ...]) -> DeskAnswer:
+        if not self._kubeconfig:
+            return await _document_of(words)
+        descriptor = _in_memory(self._kubeconfig)
+        try:
+            return await _document_of((*words, "--kubeconfig", f"/proc/self/fd/{descriptor}"), descriptor)
+        finally:
+            os.close(descriptor)
 
-async def _document_of(words: tuple[str, ...]) -> DeskAnswer:
+    @property
+    def has_viewer(self) -> bool:
+        """Whether commands use the viewer's own token."""
+        return bool(self._kubeconfig)
+
+
+def _in_memory(text: str) -> int:
+    """Return a descriptor of a file with a text; it is gone once nobody has it open."""
+    descriptor = os.memfd_create("kubeconfig", os.MFD_CLOEXEC)
+    os.write(descriptor, text.encode())
+    return descriptor
+
+
+async def _document_of(words: tuple[str, ...], *descriptors: int) -> DeskAnswer:
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "dra_driver", *words, "--output", "json",
-        stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe,
+        stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe, pass_fds=descriptors,
     )  # fmt: skip
     with contextlib.suppress(ProcessLookupError):
         resource.prlimit(process.pid, resource.RLIMIT_AS, (_MEMORY, _MEMORY))

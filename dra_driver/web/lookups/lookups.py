@@ -78,10 +78,11 @@ class ViewerLookups:
         """Return what is on for this viewer; `namespaces`: usage is told of these alone."""
         rights, has_prometheus = self.rights, bool(self.source.prometheus)
         sees_all = rights is None or "ResourceClaim" in rights.everywhere
+        has_cluster = bool(self.cluster) or self.commands.has_viewer
         places = [] if sees_all or rights is None else list(rights.places("ResourceClaim"))
-        usage = (has_prometheus and (sees_all or bool(places))) or bool(self.cluster)
+        usage = (has_prometheus and (sees_all or bool(places))) or has_cluster
         dashboards = has_prometheus and sees_all
-        return {"doctor": bool(self.cluster), "usage": usage, "dashboard": dashboards, "namespaces": places}
+        return {"doctor": has_cluster, "usage": usage, "dashboard": dashboards, "namespaces": places}
 
     async def _usage(self, given: Mapping[str, Any]) -> DeskAnswer:
         """Return what was used. Raises: InputError."""

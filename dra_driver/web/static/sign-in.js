@@ -20,3 +20,6 @@ form.addEventListener("submit", async (event) => {
   field.select();
 });
 field.focus();
+
+// Whoever followed a link from elsewhere comes here without the cookie, which only this site's own requests have.
+fetch("/api/v1/offers").then((answer) => { if (answer.ok) location.replace(`/${location.hash}`); }).catch(() => {});

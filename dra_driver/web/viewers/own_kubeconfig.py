@@ -1,13 +1,12 @@
-"""A kubeconfig with a viewer's own token, for commands that are run for this viewer: it is in memory alone.
+"""A kubeconfig with a viewer's own token, for commands that are run for this viewer.
 
-In: where the API server is, a token. Out: a text; the descriptor of a file that no folder has.
+In: where the API server is, a token. Out: a text.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-import os
 
 from dra_driver.kube.kubeconfig import Credentials
 from dra_driver.model.wire import Wire
@@ -36,10 +35,3 @@ def kubeconfig_text(server: Credentials, token: str) -> str:
             "current-context": name,
         }
     )
-
-
-def in_memory(text: str) -> int:
-    """Return a descriptor of a file with a text; it is gone once the descriptor is closed."""
-    descriptor = os.memfd_create("kubeconfig", os.MFD_CLOEXEC)
-    os.write(descriptor, text.encode())
-    return descriptor

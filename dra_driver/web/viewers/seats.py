@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 from dra_driver.web.desk.line import DeskLine
 from dra_driver.web.looking import UNSEEN_SECONDS
+from dra_driver.web.lookups.commands import Commands
 from dra_driver.web.lookups.lookups import UsageSource, ViewerLookups
 from dra_driver.web.seat import Seat
 from dra_driver.web.viewers.desk_maker import DeskMaker
 from dra_driver.web.viewers.judges import Admitted
-from dra_driver.web.viewers.own_kubeconfig import in_memory
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +29,6 @@ class _Taken:
     seat: Seat
     task: asyncio.Task[None] | None
     used_at: float
-    kubeconfig: int | None = None  # the descriptor of a file that is in memory alone
 
 
 class Seats:
@@ -55,14 +53,13 @@ class Seats:
     def _made(self, admitted: Admitted) -> _Taken:
         desk = DeskLine()
         desk.start_at(self._maker, "cluster")
-        kubeconfig = in_memory(admitted.kubeconfig) if admitted.kubeconfig else None
-        words = ("--kubeconfig", f"/proc/{os.getpid()}/fd/{kubeconfig}") if kubeconfig is not None else ()
-        lookups = ViewerLookups(self._usage, words, admitted.rights)
+        commands = Commands(admitted.kubeconfig)
+        lookups = ViewerLookups(self._usage, (), admitted.rights, commands)
         seat = Seat(desk, admitted.access, lookups, lambda: self._end(admitted.key))
         desk.listen(seat.heard)
         task = asyncio.create_task(seat.looking.run()) if seat.looking else None
         log.info("seat made")
-        return _Taken(seat, task, self._clock(), kubeconfig)
+        return _Taken(seat, task, self._clock())
 
     def _free_one(self) -> bool:
         """End the seat that nobody looks at for the longest time; return whether there is one."""
@@ -78,8 +75,6 @@ class Seats:
             if taken.task is not None:
                 taken.task.cancel()
             taken.seat.close()
-            if taken.kubeconfig is not None:
-                os.close(taken.kubeconfig)
             log.info("seat ended")
 
     async def tend(self) -> None:
