@@ -64,3 +64,11 @@ def test_claims_that_hold_devices_are_listed_with_their_users(cluster, capsys):
         "claim default/ours: n1/p/gpu-a; used by pods user",
         f"1 claim holds devices of {DRIVER}: end their pods first.",
     ]
+    assert (
+        run([*command, "--driver-name", "third.example.com", "--driver-name", "other.example.com"]) == ExitCode.NO_MATCH
+    )
+    assert capsys.readouterr().out.splitlines() == [
+        "No claim holds a device of third.example.com.",
+        "claim default/theirs: n1/p/gpu-a; used by pods user",
+        "1 claim holds devices of other.example.com: end their pods first.",
+    ]

@@ -187,6 +187,9 @@ def test_a_release_for_several_vendors_has_the_classes_and_policies_of_each(helm
     assert environment["HARDWARE"] == "nvidia,amd,intel,gaudi"
     assert "DRIVER_NAME" not in environment
     drivers = '["gpu.nvidia.com","gpu.amd.com","gpu.intel.com","gaudi.intel.com"]'
+    (check,) = [one for one in rendered if one["kind"] == "Job" and one["metadata"]["name"].endswith("uninstall-check")]
+    named = check["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert named == ["in-use", *(f"--driver-name={driver}" for driver in yaml.safe_load(drivers))]
     policies = [yaml.safe_dump(one, width=1000) for one in rendered if one["kind"] == "ValidatingAdmissionPolicy"]
     assert any(f"spec.driver in {drivers}" in policy for policy in policies)
 

@@ -27,36 +27,47 @@ from dra_driver.views.words import plural
 @click.command(name="in-use")
 @click.option(
     "--driver-name",
+    "driver_names",
     envvar="DRIVER_NAME",
-    default=NVIDIA_DRIVER,
+    multiple=True,
+    default=(NVIDIA_DRIVER,),
     show_default=True,
-    help="the driver whose devices are listed [env DRIVER_NAME]",
+    help="the driver whose devices are listed; repeatable [env DRIVER_NAME]",
 )
 @access_options
 @click.option("--output", "-o", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
-def command(driver_name: str, output: str, **given: Any) -> int:
+def command(driver_names: tuple[str, ...], output: str, **given: Any) -> int:
     """List the claims that hold devices of this driver, in all namespaces unless -n names one.
 
     \b
     dra-driver in-use                    in the current cluster
     dra-driver in-use -n team-a -o json
+    dra-driver in-use --driver-name gpu.amd.com --driver-name gpu.nvidia.com
+
+    Of several drivers each has a document of its own in -o json and yaml, one after the other.
 
     Exit status 1: there are some; 5: the API server was not reached, or not all claims may be read.
     """  # noqa: D301
+    names = [check_driver_name(name) for name in driver_names]
     has_labels = label_selector(given["labels"])
     cluster = Cluster(access_of(given))
     try:
         claims = [one for one in cluster.claims() if has_labels(one)]
     finally:
         cluster.close()
-    found, unseen = holders(claims, check_driver_name(driver_name)), cluster.access.unseen
-    if output == "table":
-        _show(found, driver_name, is_all=not unseen)
-    else:
-        write_document(holders_document(found, driver_name, unseen), output)
+    unseen, is_held = cluster.access.unseen, False
+    for number, name in enumerate(names):
+        found = holders(claims, name)
+        is_held |= bool(found)
+        if output == "table":
+            _show(found, name, is_all=not unseen)
+        else:
+            if output == "yaml" and number:
+                click.echo("---")
+            write_document(holders_document(found, name, unseen), output)
     for one in unseen_sentences(unseen):
         print(f"dra-driver: {one}", file=sys.stderr)
-    return ExitCode.NO_MATCH if found else ExitCode.ENVIRONMENT if unseen else ExitCode.OK
+    return ExitCode.NO_MATCH if is_held else ExitCode.ENVIRONMENT if unseen else ExitCode.OK
 
 
 def _show(found: Sequence[Wire], driver_name: str, *, is_all: bool) -> None:
