@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 
 import jsonschema
@@ -79,6 +80,8 @@ def test_a_claim_that_waits_is_explained_and_one_that_is_allocated_is_shown_with
     found = console.ask("claim", "?namespace=team-a&name=mine").json
     jsonschema.validate(found, schema_of(DocumentKind.CLAIM_PAGE))
     assert [(one["pod"], one["container"]) for one in found["containers"]] == [("user", "main")]
+    [held] = found["holds"]
+    assert re.fullmatch(r"k8s\.gpu\.example\.com/claim=[0-9a-f-]+-gpu-a", held["cdiDevice"])
     assert console.ask("claim", "?namespace=team-a&name=nothing").status == 502
 
 

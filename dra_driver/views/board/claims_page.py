@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from dra_driver.allocation.pools.taints import taint_text
+from dra_driver.cdi.ids import device_name
 from dra_driver.cdi.ids import kind as cdi_kind
 from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire
@@ -142,11 +143,19 @@ def _held(board: Board, claim: Wire, result: Wire, conditions: dict[Any, Wire]) 
         "driver": place[0],
         "pool": place[1],
         "device": place[2],
-        "cdiKind": cdi_kind(place[0]) if uid else None,
+        "cdiDevice": _cdi_device(str(uid), result) if uid else None,
         "taints": _taints(board, place),
         "conditions": [f"{one.get('type')}={one.get('status')}: {one.get('message') or ''}" for one in said],
         "consumed": {str(key): str(value) for key, value in (result.get("consumedCapacity") or {}).items()},
     }
+
+
+def _cdi_device(uid: str, result: Wire) -> str | None:
+    """Return the CDI device that containers get from a driver of GPUs of ours; what others name theirs is not known."""
+    driver = str(result["driver"])
+    if not driver.startswith("gpu."):
+        return None
+    return f"{cdi_kind(driver)}={device_name(uid, result['device'], result.get('shareID'))}"
 
 
 def _taints(board: Board, place: tuple[str, str, str]) -> list[str]:
