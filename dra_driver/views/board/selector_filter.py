@@ -20,8 +20,8 @@ from dra_driver.views.verdicts.judge import MATCH, judge
 from dra_driver.views.verdicts.queries import Query, WrittenSelector
 
 MOST_APART = 4_000  # devices that are judged one by one
-SECONDS = 0.4  # for nodes that are judged one by one
-_NODES = 50  # judged at a time
+SECONDS = 0.25  # for nodes that are judged one by one
+_NODES = 10  # judged at a time
 Accepted = Mapping[str, frozenset[tuple[str, str]]]  # driver and name of the devices that match, by node
 
 
