@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from benchmarks import agent, allocation, console, metering, scale, selectors, tools, webhook
+from benchmarks import agent, allocation, console, metering, nvml_calls, scale, selectors, tools, webhook
 from benchmarks.figures import Report
 
 SUITES = {
     "agent": agent.run,
     "metering": metering.run,
+    "nvml": nvml_calls.run,
     "scale": scale.run,
     "selectors": selectors.run,
     "allocation": allocation.run,

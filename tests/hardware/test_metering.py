@@ -4,6 +4,8 @@ import threading
 
 import pytest
 
+from benchmarks import nvml_calls
+from benchmarks.figures import Report
 from dra_driver.hardware.metered import Measure, MeterPlan
 from dra_driver.hardware.port import Metered
 from tests.hardware.conftest import eventually
@@ -248,3 +250,17 @@ def test_metering_goes_on_when_health_ends_and_nothing_runs_when_both_have(meter
     metering.hardware.end_metering()
     assert metering.hardware._use.session.watch.end(5)
     assert metering.hardware.meter_report().readings == ()
+
+
+def test_what_each_call_costs_can_be_measured(metering, monkeypatch, capsys):
+    measured(metering.gpus[0])
+    metering.machine.write()
+    monkeypatch.setattr(nvml_calls, "ROUNDS", 3)
+    report = Report()
+    nvml_calls.run(report)
+    figures = {one.name: one.value for one in report.figures}
+    assert {"a round of all GPUs p99", "nvmlDeviceGetFieldValues p50", "nvmlGpmSampleGet p50"} <= set(figures)
+    assert all(value >= 0 for value in figures.values())
+    monkeypatch.setenv("NVML_LIBRARY", "/nonexistent/libnvidia-ml.so.1")
+    nvml_calls.run(Report())
+    assert "no NVML here" in capsys.readouterr().out

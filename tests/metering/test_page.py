@@ -2,11 +2,15 @@
 
 from pathlib import Path
 
+import yaml
+
 from dra_driver.hardware.nvidia.metering.dcgm_names import NAMES
 from dra_driver.hardware.simulated.profile import load_profile
 from dra_driver.metering.own_series import AGE, CLAIM_DEVICE, XIDS
+from tests.support.promql import metrics_of
 
-PAGE = (Path(__file__).parents[2] / "docs" / "telemetry.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE, COST = ((DOCS / name).read_text() for name in ("telemetry.md", "cost.md"))
 
 
 def test_every_metric_is_on_the_page_with_its_type_and_meaning():
@@ -26,3 +30,17 @@ def test_the_example_is_a_profile(tmp_path):
     assert gpu.metering.values["powerW"] == 312.5
     assert gpu.metering.of_instance(3)["graphicsRatio"] == 0.9
     assert gpu.metering.of_instance(1)["graphicsRatio"] == 0.4
+
+
+def test_the_examples_about_cost_are_documents_that_ask_for_what_is_published():
+    blocks = [one.partition("```")[0] for one in COST.split("```yaml\n")[1:]]
+    found = {one["kind"]: one for one in map(yaml.safe_load, blocks) if "kind" in one}
+    classes = [
+        one for row in found["Configuration"]["resources"]["deviceClassMappings"] for one in row["deviceClassNames"]
+    ]
+    assert len(set(classes)) == len(classes), "Kueue takes a class in one mapping alone"
+    (trigger,) = found["ScaledObject"]["spec"]["triggers"]
+    query = trigger["metadata"]["query"]
+    assert metrics_of(query) <= {one.head.name for one in NAMES}
+    assert query.startswith("sum("), "KEDA divides by the number of replicas"
+    assert isinstance(trigger["metadata"]["threshold"], str)

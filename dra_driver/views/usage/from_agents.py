@@ -60,12 +60,20 @@ def read_agents(access: ClusterAccess, end: datetime, namespace: str = "") -> Co
     """Return what the agents have counted until now. Raises: ApiError if none could be asked; InputError, NodeError."""
     api = access.connect()
     try:
-        pages = agent_pages(objects(api, paths.PODS, label_selector=AGENTS))
-        sums, until = _Sums(end), time.monotonic() + ALL_SECONDS
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            faults = list(pool.map(lambda page: _read(api, page, sums, until, namespace), pages))
+        return counted_by_agents(api, end, namespace)
     finally:
         api.close()
+
+
+def counted_by_agents(api: KubeApi, end: datetime, namespace: str = "") -> Counted:
+    """Return what the agents have counted until now, with the rights of this connection.
+
+    Raises: ApiError if none could be asked.
+    """
+    pages = agent_pages(objects(api, paths.PODS, label_selector=AGENTS))
+    sums, until = _Sums(end), time.monotonic() + ALL_SECONDS
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        faults = list(pool.map(lambda page: _read(api, page, sums, until, namespace), pages))
     silent = [(page, fault) for page, fault in zip(pages, faults, strict=True) if fault is not None]
     if len(silent) == len(pages):
         why = f"the first: {silent[0][1].message[:300]}" if silent else "no pod has their labels"
