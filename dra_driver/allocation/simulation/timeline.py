@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 
 from dra_driver.allocation.allocator import Allocator
 from dra_driver.allocation.pools.held import claim_name
@@ -148,7 +149,10 @@ class Timeline:
         for node in self.nodes:
             if node["metadata"]["name"] == name:
                 return node
-        raise InputError("event", f"there is no node {name}")
+        known = sorted(str(node["metadata"]["name"]) for node in self.nodes)
+        near = get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known[:8])}"
+        raise InputError("event", f"there is no node {name}", hint=hint)
 
     def _lose(self, target: str) -> list[str]:
         """Take a device, named node/device, out of its slice and evict the jobs that hold it."""

@@ -106,6 +106,8 @@ def command(scenario: str | None, batch: str | None, output: str, *, defragments
 
     play = _play(scenario, given)
     world = play.world
+    if play.is_empty and given["files"]:
+        raise InputError("missing", f"no pod, no claim and no pod template is in {', '.join(given['files'])}")
     if why := not_known(world):
         print(f"dra-driver: what would happen is not known: {why}", file=sys.stderr)
         return ExitCode.ENVIRONMENT

@@ -31,6 +31,13 @@ class Play:
         return self.scenario.world
 
     @property
+    def is_empty(self) -> bool:
+        """Whether nothing is there that something could happen to: no claim, no pod, no workload."""
+        world = self.world
+        there = (*world.of("Pod"), *world.of("ResourceClaim"), *world.workloads, *world.strangers)
+        return not there and not any(event.jobs or event.kind != "arrive" for event in self.scenario.events)
+
+    @property
     def profiles(self) -> tuple[str, ...]:
         """The profiles of simulated nodes, as they were given."""
         return self.scenario.profiles

@@ -346,3 +346,18 @@ def test_the_claims_of_running_pods_are_not_explained_once_more(play):
     running = f"{pod} containers: [{{name: main}}], resourceClaims: [{{name: gpu, resourceClaimName: shared}}]}}}}"
     _, found, _ = play(claim, running, args=("explain",))
     assert [one["subject"]["kind"] for one in found["explanations"]] == ["pod"]
+
+
+@pytest.mark.parametrize("command", ["explain", "simulate"])
+def test_a_file_without_anything_to_judge_is_bad_input(play, command):
+    code, _, err = play(TEMPLATE, args=(command,))
+    assert (code, "no pod, no claim and no pod template is in" in err) == (ExitCode.BAD_INPUT, True)
+
+
+def test_a_node_that_does_not_exist_is_named_with_the_nearest_one(play):
+    code, _, err = play(TEMPLATE, DEPLOYMENT, args=("simulate", "--drain", "dgx-h100-2"))
+    assert (code, "there is no node dgx-h100-2" in err, "did you mean dgx-h100-1?" in err) == (
+        ExitCode.BAD_INPUT,
+        True,
+        True,
+    )
