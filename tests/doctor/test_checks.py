@@ -12,35 +12,30 @@ from pathlib import Path
 import pytest
 
 from dra_driver.cli.main import run
-from dra_driver.doctor.device_users import DeviceUser
 from dra_driver.doctor.examination import examine
 from dra_driver.doctor.finding import CATALOGUE, Severity
 from dra_driver.doctor.node_faults import NodeFaults
 from dra_driver.doctor.registrations import PluginSocket
 from dra_driver.doctor.releases import older_release
 from dra_driver.doctor.runtime_config import RuntimeConfig
-from dra_driver.hardware.facts import Facts, Problem
-from dra_driver.hardware.mixing import mixing_problems
 from dra_driver.health.cordons import Cordon
-from dra_driver.health.fault import Fault, FaultKey, Subject
-from dra_driver.inventory.build import build_inventory
 from dra_driver.kube.api import ServerVersion
 from dra_driver.model.errors import ExitCode, UsageError
 from dra_driver.plugin.kubelet.same_name_drivers import RegisteredPlugin
-from dra_driver.remediation.case import RemediationCase, Stage
-from dra_driver.remediation.policy import RemediationAction
-from dra_driver.validation.records import UntestedDevice
 from tests.doctor.support import evidence as e
-from tests.doctor.support import fabric
+from tests.doctor.support.cluster_faults import (
+    ASKS,
+    CLUSTERS,
+    EXPORTER,
+    JUST_NOW,
+    LONG_AGO,
+    METERING_AGENT,
+    SICK,
+    tainted,
+)
+from tests.doctor.support.node_faults import NODES
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
-LONG_AGO, JUST_NOW = "2026-11-21T11:50:00Z", "2026-11-21T11:59:50Z"
-ADMIN = {
-    "spec": {
-        "devices": {"requests": [{"name": "a", "exactly": {"deviceClassName": "gpu.nvidia.com", "adminAccess": True}}]}
-    }
-}
-FOREIGN = RegisteredPlugin("DRAPlugin", e.DRIVER, "/elsewhere/dra.sock", is_marked=False)
 
 
 def found(cluster=None, node=None):
@@ -53,120 +48,6 @@ def test_a_healthy_cluster_and_node_have_no_finding():
     report = examine(cluster, e.node(), NOW)
     assert report.findings == ()
     assert report.is_clean
-
-
-OF_TEAM_A = [{**one, "attributes": {**one["attributes"], "tenant": {"string": "team-a"}}} for one in e.DEVICES]
-_TENANTS = {
-    "matchConstraints": {"resourceRules": [{"resources": ["resourceclaims", "resourceclaims/status"]}]},
-    "variables": [{"name": "own", "expression": 'request.namespace + ".gpu-share-mps.nvidia.com"'}],
-}
-GUARDED = {
-    "policies": [*e.policy()["policies"], e.wire("tenants", spec=_TENANTS)],
-    "bindings": [
-        *e.policy()["bindings"],
-        e.wire("tenants", spec={"policyName": "tenants", "validationActions": ["Deny"]}),
-    ],
-}
-ABORTS = {"deviceClassName": "x", "selectors": [{"cel": {"expression": f'device.attributes["{e.DRIVER}"].no == 1'}}]}
-LISTENS = {"env": [{"name": "METRICS_ADDRESS", "value": ":9400"}]}
-METERING_AGENT = e.wire(
-    "agent", "dra", {"template": e.wire("t", spec={"containers": [LISTENS]})},
-    labels={"app.kubernetes.io/name": "dra-driver"},
-)  # fmt: skip
-EXPORTER = e.wire(
-    "exporter", "gpu-operator",
-    {"template": e.wire("t", spec={"containers": [{"image": "nvcr.io/nvidia/k8s/dcgm-exporter:4.5.0"}]})},
-)  # fmt: skip
-REFERENCE = {"name": "gpu", "resourceClaimTemplateName": "one-gpus"}
-ASKS = {"containers": [{"name": "m", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]}
-
-
-def on_pool(claim, pool):
-    [result] = claim["status"]["allocation"]["devices"]["results"]
-    return {**claim["status"], "allocation": {"devices": {"results": [{**result, "pool": pool}]}}}
-
-
-SICK = {"key": f"{e.DRIVER}/needs-reset", "value": "gpu-reset", "effect": "NoSchedule", "timeAdded": LONG_AGO}
-CORDONED = {**SICK, "key": f"{e.DRIVER}/cordoned", "value": ""}
-FAULT = Fault(FaultKey.NEEDS_RESET, Subject("0000:01:00.0"), "gpu-reset", since=0.0, last_seen=9.0)
-
-
-def tainted(*taints):
-    return e.slice_of([{**e.DEVICES[0], "taints": list(taints)}, *e.DEVICES[1:]])
-
-
-CLUSTERS = {
-    "health-tainted": e.cluster(slices=[tainted(SICK, {**SICK, "key": "other.com/x"}, {**SICK, "effect": "None"})]),
-    "health-cordoned": e.cluster(slices=[tainted(CORDONED)]),
-    "slices-none": e.cluster(slices=[]),
-    "slices-node-missing": e.cluster(nodes=[e.node_wire(), e.node_wire("n2", **{"nvidia.com/gpu.present": "true"})]),
-    "slices-no-node": e.cluster(nodes=[e.node_wire("n2")]),
-    "slices-second-driver": e.cluster(
-        slices=[*e.cluster().of("slices"), e.slice_of(e.DEVICES, "s2", driver="gpu.example.com")]
-    ),
-    "fabric-no-channels": e.cluster(slices=fabric.slices("n1", "n2"), nodes=fabric.NODES),
-    "slices-incomplete": e.cluster(slices=[e.slice_of(e.DEVICES, resourceSliceCount=2)]),
-    "slices-stale": e.cluster(slices=[e.slice_of(e.DEVICES, generation=2), e.slice_of([], "old")]),
-    "class-missing": e.cluster(
-        claims=[e.claim_of("c", devices={"requests": [{"name": "a", "exactly": {"deviceClassName": "nope"}}]})]
-    ),
-    "class-no-match": e.cluster(classes=[e.class_of("x", f'device.driver == "{e.DRIVER}" && false')]),
-    "class-wanted-no-match": e.cluster(
-        classes=[e.class_of("x", "false")],
-        claims=[e.claim_of("c", devices={"requests": [{"name": "a", "firstAvailable": [{"deviceClassName": "x"}]}]})],
-    ),
-    "class-broken": e.cluster(classes=[e.class_of("x", f'device.attributes["{e.DRIVER}"].nope == 1')]),
-    "class-foreign": e.cluster(
-        classes=[e.class_of("x", "true")],
-        slices=[*e.cluster().of("slices"), e.slice_of([{"name": "nic"}], "s2", driver="nic.example.com")],
-    ),
-    "tenants-class": e.cluster(slices=[e.slice_of(OF_TEAM_A)], **GUARDED),
-    "tenants-no-policy": e.cluster(
-        slices=[e.slice_of(OF_TEAM_A)], classes=[e.class_of("team-a.x", f'device.driver == "{e.DRIVER}"')]
-    ),
-    "claim-finished-pod": e.cluster(
-        claims=[e.claim_of("c", "gpu-0000-01-00-0", pod="p")], pods=[e.pod_of("p", "Succeeded")]
-    ),
-    "claim-not-prepared": e.cluster(
-        claims=[e.claim_of("c", "gpu-0000-01-00-0", pod="p")],
-        pods=[e.pod_of("p", "Pending", claim="c", since=LONG_AGO)],
-    ),
-    "claim-pool-gone": e.cluster(
-        claims=[{**(c := e.claim_of("c", "gpu-0000-01-00-0", pod="p")), "status": on_pool(c, "n9/gpu.nvidia.com")}],
-        pods=[e.pod_of("p")],
-    ),
-    "claim-selector-aborts": e.cluster(
-        classes=[e.class_of("x", f'device.driver == "{e.DRIVER}"')],
-        claims=[e.claim_of("c", devices={"requests": [{"name": "a", "exactly": ABORTS}]})],
-    ),
-    "pod-reference-missing": e.cluster(
-        pods=[e.wire("p", "team", {"resourceClaims": [REFERENCE]}, {"phase": "Pending"})],
-        templates=[e.wire("one-gpu", "team", {"spec": {}})],
-    ),
-    "pod-resource-unserved": e.cluster(pods=[e.wire("p", "team", ASKS, {"phase": "Pending"})]),
-    "driver-upgrade-held": e.cluster(
-        nodes=[e.node_wire(**{"nvidia.com/gpu.deploy.dra-driver": "paused-for-driver-upgrade"})],
-        claims=[e.claim_of("c", "gpu-0000-01-00-0", pod="p")],
-        pods=[e.pod_of("p")],
-    ),
-    "claim-waits": e.cluster(pods=[e.pod_of("p", "Pending", node="", claim="c")]),
-    "claim-device-gone": e.cluster(claims=[e.claim_of("c", "gpu-0000-99-00-0", pod="p")], pods=[e.pod_of("p")]),
-    "node-untainted": e.cluster(nodes=[e.node_wire(), e.node_wire("n2")]),
-    "agent-not-ready": e.cluster(pods=[e.wire("a", "dra", labels={"app.kubernetes.io/name": "dra-driver"})]),
-    "metrics-twice": e.cluster(daemonsets=[METERING_AGENT, EXPORTER]),
-    "access-old-label": e.cluster(namespaces=[e.wire("team", labels={"resource.k8s.io/admin-access": "true"})]),
-    "access-admin-refused": e.cluster(templates=[e.wire("t", "team", ADMIN)]),
-    "access-no-policy": e.cluster(policies=[]),
-    "access-policy-off": e.cluster(
-        bindings=[e.wire("agents", spec={"policyName": "agents", "validationActions": ["Audit"]})]
-    ),
-    "access-missing-right": replace(e.cluster(), rights={"system:serviceaccount:dra:agent": ["get nodes"]}),
-    "kubernetes-too-old": replace(e.cluster(), version=ServerVersion(1, 33, "v1.33.1")),
-    "kubernetes-unknown-version": replace(e.cluster(), version=ServerVersion(1, 41, "v1.41.0")),
-    "kubernetes-gate-off": replace(e.cluster(), kept={"DRAPartitionableDevices": False}),
-    "runtime-no-cdi": e.cluster(nodes=[e.node_wire(runtime="containerd://1.6.28")]),
-    "runtime-cdi-unknown": e.cluster(nodes=[e.node_wire(runtime="containerd://1.7.20")]),
-}
 
 
 @pytest.mark.parametrize("code", CLUSTERS)
@@ -221,55 +102,6 @@ def test_a_resource_of_a_class_is_unserved_while_the_gate_is_off():
     assert "pod-resource-unserved" not in found(e.cluster(classes=classes, pods=pods))
     off = replace(e.cluster(classes=classes, pods=pods), kept={"DRAExtendedResource": False})
     assert "gate DRAExtendedResource is off" in found(off)["pod-resource-unserved"].message
-
-
-def treated(stage):
-    key, action = FaultKey.NEEDS_RESET, RemediationAction.RESET
-    return RemediationCase("0000:09:00.0", "GPU-a", key, "gpu-reset", 0.0, 0.0, stage, 0.0, action, tries=2)
-
-
-MIXED_GPUS = (replace(e.GPUS[0], mig_enabled=True), e.GPUS[1])
-MIXED = Facts(
-    vendor="nvidia",
-    gpus=MIXED_GPUS,
-    driver_version="570.133.20",
-    problems=mixing_problems(MIXED_GPUS, "570.133.20"),
-)
-LOST = Facts(
-    vendor="nvidia", gpus=e.GPUS, driver_version="580.95.5", problems=(Problem("hardware.gpu-lost", "x", "gone"),)
-)
-UNTESTED = UntestedDevice("gpu-0000-09-00-0", "580.95.5", "not-ready", "the fabric is not ready", 3, 0.0)
-NODES = {
-    "health-fault": {"health": NodeFaults(faults=(FAULT,))},
-    "remediation-escalated": {"health": NodeFaults(remediations=(treated(Stage.ESCALATED),))},
-    "remediation-under-way": {"health": NodeFaults(remediations=(treated(Stage.DRAIN_ASKED),))},
-    "validation-could-not-run": {"health": NodeFaults(untested=(UNTESTED,))},
-    "health-stale": {"health": NodeFaults(silent_s=200.0)},
-    "driver-not-loaded": {"kernel": replace(e.node().kernel, bound={"0000:09:00.0": None}, has_headers=True)},
-    "driver-nouveau": {"kernel": replace(e.node().kernel, bound={"0000:01:00.0": "nouveau"})},
-    "driver-vfio": {"kernel": replace(e.node().kernel, bound={"0000:01:00.0": "vfio-pci"})},
-    "driver-version-skew": {"kernel": replace(e.node().kernel, library_version="580.65.06")},
-    "driver-in-use": {
-        "kernel": replace(e.node().kernel, library_version="580.65.06"),
-        "users": (DeviceUser("nv-hostengine", 77),),
-    },
-    "driver-bad-version": {"facts": MIXED, "inventory": build_inventory(MIXED)},
-    "driver-risky-version": {"facts": replace(e.FACTS, driver_version="570.133.20")},
-    "driver-not-answering": {"inventory": replace(build_inventory(e.FACTS), waiting_for="the driver")},
-    "hardware-problem": {"facts": LOST, "inventory": build_inventory(LOST)},
-    "toolkit-missing": {"left_out": ("no hook program",)},
-    "runtime-cdi-off": {"runtimes": (RuntimeConfig("containerd", "/f", False, ("/run/cdi",)),)},
-    "runtime-cdi-unknown": {"runtimes": (RuntimeConfig("containerd", "/f", None, ("/run/cdi",)),)},
-    "runtime-cdi-folder": {"runtimes": (RuntimeConfig("CRI-O", "/f", True, ("/etc/cdi",)),)},
-    "node-not-registered": {"sockets": ()},
-    "node-dead-socket": {"sockets": (*(e.node().sockets or ()), PluginSocket("/k/x.sock", is_dead=True))},
-    "node-second-driver": {"sockets": (*(e.node().sockets or ()), PluginSocket("/k/x.sock", FOREIGN))},
-    "node-device-plugin": {"device_plugins": ("/k/device-plugins/nvidia.sock",)},
-    "node-ledger": {"rows": None, "ledger_fault": "ledger.db: not a database"},
-    "node-half-done": {"rows": tuple(replace(one, state="preparing") for one in e.node().rows or ())},
-    "node-cdi-missing": {"cdi_uids": frozenset()},
-    "node-cdi-orphan": {"cdi_uids": frozenset({"uid-c", "uid-d"})},
-}  # fmt: skip
 
 
 @pytest.mark.parametrize("code", NODES)
