@@ -9,6 +9,7 @@ import json, sys
 from dra_driver.model.lean import lean_imports
 with lean_imports():
     import pynvml, grpc._server, dra_driver.agent.node, dra_driver.telemetry.metrics as metrics
+import dra_driver.hardware.nvidia.hardware, dra_driver.hardware.simulated.hardware
 from dra_driver.agent import main as agent
 sys.modules[agent.__module__]._parse(["--node-name", "n"])
 unused = ("asyncio", "google.protobuf.text_format", "grpc.aio", "importlib.metadata", "typing_extensions", "zipfile")

@@ -7,15 +7,17 @@ in our place; one that is late is left behind and ends when the kernel lets it.
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from dra_driver.hardware.passthrough import write_child
 from dra_driver.hardware.port import Roots
+
+if TYPE_CHECKING:
+    from subprocess import Popen
 
 
 class KernelWriter(Protocol):
@@ -46,13 +48,13 @@ class ChildWriter:
 
     def write(self, path: Path, text: str, deadline_s: float) -> None:
         """Write a text in one call. Raises: OSError as the kernel reports it, TimeoutError after the deadline."""
+        from subprocess import DEVNULL, Popen, TimeoutExpired  # noqa: PLC0415 - only where a GPU is passed through
+
         command = [sys.executable, "-I", "-S", str(Path(write_child.__file__)), str(path), text]
-        child = subprocess.Popen(
-            command, env={}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True, cwd="/"
-        )
+        child = Popen(command, env={}, stdin=DEVNULL, stdout=DEVNULL, start_new_session=True, cwd="/")
         try:
             status = child.wait(max(0.0, deadline_s))
-        except subprocess.TimeoutExpired:
+        except TimeoutExpired:
             with suppress(ProcessLookupError):
                 child.send_signal(signal.SIGKILL)
             _reap_when_over(child)
@@ -61,7 +63,9 @@ class ChildWriter:
             raise OSError(status, f"writing {text!r} to {path} failed")
 
 
-def _reap_when_over(child: subprocess.Popen[bytes]) -> None:
+def _reap_when_over(child: Popen[bytes]) -> None:
     """Take the child's end if it is there at once; one that the kernel keeps is reaped by a later Popen."""
-    with suppress(subprocess.TimeoutExpired):
+    from subprocess import TimeoutExpired  # noqa: PLC0415 - as above
+
+    with suppress(TimeoutExpired):
         child.wait(0.2)

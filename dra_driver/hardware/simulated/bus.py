@@ -6,8 +6,6 @@ VFIO driver has now.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -25,14 +23,16 @@ class SimulatedBus:
     """The bus of one node below its state folder, or in a folder of this process alone."""
 
     def __init__(self, state_dir: Path | None, boot_id: str, roots: Roots) -> None:
-        self._folder = (state_dir or Path(tempfile.mkdtemp(prefix="bus-"))) / "simulated-bus"
+        self._folder = (state_dir or _own_folder()) / "simulated-bus"
         self._boot_id, self._roots = boot_id, roots
         self._kernel: SimulatedKernel | None = SimulatedKernel(self._home) if self._home.is_dir() else None
 
     def access(self, gpus: Iterable[GpuFacts]) -> BusAccess:
         """Return the bus with these GPUs on it, which is made where it does not exist in this boot."""
         if self._kernel is None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            from shutil import rmtree  # noqa: PLC0415 - only where a GPU is passed through
+
+            rmtree(self._folder, ignore_errors=True)
             kernel = SimulatedKernel(self._home)
             kernel.add_driver(GENERAL)
             for group, gpu in enumerate(gpus, 1):
@@ -60,3 +60,9 @@ class SimulatedBus:
     @property
     def _home(self) -> Path:
         return self._folder / (self._boot_id or "boot")
+
+
+def _own_folder() -> Path:
+    from tempfile import mkdtemp  # noqa: PLC0415 - an agent has a state folder
+
+    return Path(mkdtemp(prefix="bus-"))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 from pathlib import Path
 
 from dra_driver.hardware.passthrough.drivers import is_vfio
@@ -109,7 +108,9 @@ class SimulatedKernel:
             raise OSError(errno.ENODEV, address)
         home = self._device(address)
         (home / "driver").unlink()
-        shutil.rmtree(home / "vfio-dev", ignore_errors=True)
+        from shutil import rmtree  # noqa: PLC0415 - only where a GPU is passed through
+
+        rmtree(home / "vfio-dev", ignore_errors=True)
         group = (home / "iommu_group").resolve().name
         (self._dev / "vfio/devices" / f"vfio{group}").unlink(missing_ok=True)
         if not any(is_vfio(self.driver_of(one.name)) for one in (home / "iommu_group/devices").iterdir()):
