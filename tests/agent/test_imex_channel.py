@@ -18,15 +18,18 @@ def published(here):
     return {d["name"]: d for s in slices for d in s.get("devices", ())}
 
 
+def whole(here):
+    return [d for name, d in published(here).items() if name.startswith("gpu-") and "-mig-" not in name]
+
+
 @pytest.mark.parametrize(("version", "is_shared"), [("1.35", False), ("1.36", True)])
 def test_a_node_in_a_fabric_offers_one_channel_and_a_claim_gets_its_node(version, is_shared):
     with stage(version) as here:
         here.start("simulated:gb200-tray", "--imex-channel=auto")
-        until(lambda: CHANNEL in published(here), timeout_s=20, what="the channel")
+        until(lambda: CHANNEL in published(here) and whole(here), timeout_s=20, what="the channel beside the GPUs")
         device = published(here)[CHANNEL]
         assert device["attributes"]["type"] == {"string": "imex-channel"}
-        gpu = next(d for name, d in published(here).items() if name.startswith("gpu-") and "-mig-" not in name)
-        assert device["attributes"]["nvlinkDomain"] == gpu["attributes"]["nvlinkDomain"]
+        assert device["attributes"]["nvlinkDomain"] == whole(here)[0]["attributes"]["nvlinkDomain"]
         assert device.get("allowMultipleAllocations", False) is is_shared
         plugin = here.kubelet.wait_registered(NVIDIA_DRIVER)
         ref = claim(here, CHANNEL)

@@ -1,0 +1,126 @@
+"""A GPU that comes back from a virtual machine: compared, tested, and its persistence mode as it was."""
+
+from dataclasses import replace
+
+import pytest
+
+from dra_driver.agent.passthrough.kept_gpus import KeptGpus
+from dra_driver.agent.passthrough.returned_gpus import ReturnedGpus
+from dra_driver.inventory.build import build_inventory
+from dra_driver.model.errors import HardwareError
+from dra_driver.plugin.deadline import Deadline
+from dra_driver.plugin.ledger.recorded_steps import GpuReference
+from tests.passthrough.support.bus import BEFORE, DURING, PASSED, PassingRig
+from tests.support.facts import FULL_GPU, facts
+
+ADDRESS = FULL_GPU.pci_address
+
+
+class Recorder:
+    """The listener, the tests of devices and the hardware, as far as they are called here."""
+
+    needs_privilege = False
+
+    def __init__(self):
+        self.changes, self.retested, self.persistence_set = 0, [], []
+
+    def validation_changed(self):
+        self.changes += 1
+
+    def retest(self, uuid):
+        self.retested.append(uuid)
+
+    def await_return(self):
+        pass
+
+    def is_closed(self):
+        return True
+
+    def open_by(self, gpu):
+        return ()
+
+    def persistence(self, gpu, deadline_s):
+        return True
+
+    def set_persistence(self, gpu, enabled, deadline_s):
+        self.persistence_set.append(enabled)
+
+    def reset(self, gpus, deadline_s):
+        raise AssertionError
+
+
+@pytest.fixture
+def there(tmp_path):
+    recorder = Recorder()
+    kept = KeptGpus(tmp_path, "boot-1")
+    kept.learn([FULL_GPU])
+    return recorder, ReturnedGpus(kept, recorder, recorder, recorder), tmp_path
+
+
+def begin(returned, *, needs_persistence=False):
+    returned.begin(GpuReference.of(FULL_GPU), needs_persistence=needs_persistence)
+
+
+def test_a_gpu_is_held_back_until_its_driver_reports_it_as_it_was_and_is_tested_again(there):
+    recorder, returned, _ = there
+    begin(returned, needs_persistence=True)
+    inventory = build_inventory(facts(FULL_GPU))
+    assert returned.held_back(inventory) == {"gpu-0000-65-00-0"}
+    assert recorder.changes == 1
+    assert returned.checked(facts()).problems == ()
+    assert returned.is_checking
+    with pytest.raises(HardwareError, match="has not reported it yet"):
+        returned.await_checked(ADDRESS, Deadline.after(0))
+    assert returned.checked(facts(FULL_GPU)).problems == ()
+    assert not returned.is_checking
+    assert returned.held_back(inventory) == frozenset()
+    assert recorder.retested == [FULL_GPU.uuid]
+    assert recorder.persistence_set == [True]
+    returned.await_checked(ADDRESS, Deadline.after(0))
+
+
+@pytest.mark.parametrize("changed", [{"uuid": "GPU-other"}, {"vbios_version": "96.00.A5.00.99"}])
+def test_a_gpu_with_another_identity_or_firmware_stays_held_back_also_after_a_restart(there, changed):
+    recorder, returned, folder = there
+    begin(returned)
+    (problem,) = returned.checked(facts(replace(FULL_GPU, **changed))).problems
+    assert (problem.code, problem.subject) == ("hardware.identity-changed", ADDRESS)
+    again = ReturnedGpus(KeptGpus(folder, "boot-1"), recorder, recorder, recorder)
+    assert again.held_back(build_inventory(facts(FULL_GPU)))
+    with pytest.raises(HardwareError):
+        returned.await_checked(ADDRESS, Deadline.after(5))
+    assert not ReturnedGpus(KeptGpus(folder, "boot-2"), recorder, recorder, recorder).is_checking
+
+
+def test_a_file_that_was_damaged_or_is_of_another_boot_holds_nothing_back(tmp_path):
+    (tmp_path / "passthrough.json").write_text('{"boot": "boot-1", "returning": [1], "gpus": {"x": 2}}')
+    assert not KeptGpus(tmp_path, "boot-1").returning
+    (tmp_path / "passthrough.json").write_text("{")
+    assert not KeptGpus(tmp_path, "boot-1").returning
+
+
+class PersistentRig(PassingRig):
+    """A node whose GPU is in persistence mode, and whose library says so."""
+
+    def restart(self):
+        calls = Recorder()
+        for name in ("await_return", "is_closed", "open_by", "persistence", "set_persistence", "reset"):
+            setattr(self.hardware, name, getattr(calls, name))
+        self.hardware.needs_privilege = False
+        self.calls = calls
+        return super().restart()
+
+
+def test_persistence_mode_is_off_before_the_gpu_leaves_its_driver_and_the_ledger_knows_that_it_was_on(tmp_path):
+    rig = PersistentRig(tmp_path)
+    seen = []
+    rig.kernel.before = lambda *_: seen.append(list(rig.calls.persistence_set))
+    rig.allocate("u1", PASSED)
+    rig.prepare("u1")
+    assert rig.drivers() == DURING
+    assert seen[0] == [False]
+    (record,) = rig.ledger.records()
+    assert record.steps[0].persistence
+    rig.unprepare("u1")
+    assert rig.drivers() == BEFORE
+    rig.close()
