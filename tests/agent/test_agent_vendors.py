@@ -4,16 +4,19 @@ import json
 import re
 import signal
 import socket
+import threading
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from dra_driver.embedded.api.kinds import SLICES
 from dra_driver.embedded.kubelet.plugin_calls import ClaimRef
+from dra_driver.model.errors import DriverError
 from dra_driver.model.names import pool_name
 from tests.support.agent_process import NODE, Stage, stage
 from tests.support.fake_node import can_make_nodes
@@ -174,6 +177,50 @@ def test_an_agent_that_is_killed_comes_back_with_every_vendors_claims(machine: M
     assert {path.name: path.read_bytes() for path in machine.here.kubelet.cdi_dir.iterdir()} == before
     for driver in ONE_EACH:
         assert machine.here.kubelet.wait_registered(driver).unprepare([claim]) == {claim.uid: ""}
+
+
+@pytest.mark.long
+def test_an_agent_killed_among_a_hundred_mixed_starts_loses_no_claim_and_leaves_nothing(machine: Machine) -> None:
+    agent = machine.start()
+    machine.wait_published(NVIDIA, AMD, INTEL)
+    left = dict.fromkeys(ONE_EACH, 34)
+    faults: list[str] = []
+
+    def patiently(call: Callable[[], object], is_done: Callable[[object], bool]) -> None:
+        """Repeat a call of the kubelet until it succeeds, as the kubelet does: the agent may be dead meanwhile."""
+
+        def succeeded() -> bool:
+            try:
+                return is_done(call())
+            except (grpc.RpcError, AssertionError, DriverError, OSError):
+                return False
+
+        until(succeeded, timeout_s=60, what="an answer")
+
+    def start_pod(driver: str) -> None:
+        claim, plugin = machine.claim({driver: ONE_EACH[driver]}), machine.here.kubelet.wait_registered
+        patiently(lambda: plugin(driver).prepare([claim])[claim.uid], lambda found: not isinstance(found, str))
+        patiently(lambda: plugin(driver).unprepare([claim]), lambda found: found == {claim.uid: ""})
+
+    def start_pods(driver: str) -> None:
+        try:
+            while left[driver]:
+                start_pod(driver)
+                left[driver] -= 1
+        except Exception as error:  # shown by the test itself
+            faults.append(f"{driver}: {error!r}")
+
+    threads = [threading.Thread(target=start_pods, args=(driver,)) for driver in ONE_EACH]
+    for thread in threads:
+        thread.start()
+    for mark in (75, 50, 25):
+        until(lambda mark=mark: sum(left.values()) <= mark or faults, timeout_s=90, what=f"{mark} pods left")
+        machine.here.end(agent, signal.SIGKILL)
+        agent = machine.start()
+    for thread in threads:
+        thread.join(90)
+    assert (faults, sum(left.values())) == ([], 0)
+    assert list(machine.here.kubelet.cdi_dir.iterdir()) == []
 
 
 def test_a_node_without_any_vendors_hardware_idles_and_loads_nothing_of_them(tmp_path: Path) -> None:
