@@ -48,6 +48,13 @@ def test_what_is_off_says_how_to_turn_it_on(console):
         assert hint in reply.json["error"]["hint"]
 
 
+def test_usage_is_grouped_by_what_the_command_groups_by():
+    from dra_driver.views.usage.report import Grouping
+    from dra_driver.web.lookups.lookups import GROUPINGS
+
+    assert set(GROUPINGS) == set(map(str, Grouping))
+
+
 def test_usage_is_the_document_of_the_command(measured):
     found = valid(measured.ask("usage", "?days=30&by=namespace"), DocumentKind.USAGE_REPORT)
     assert {"train", "web", "lab"} <= {row["name"] for row in found["rows"]}
