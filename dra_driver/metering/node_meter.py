@@ -189,4 +189,4 @@ class NodeMeter:
 
 
 def _joined(lines: Iterable[str]) -> bytes:
-    return "".join(f"{line}\n" for line in lines).encode()
+    return "".join(f"{line}\n" for line in lines).encode(errors="replace")  # a name may have half a character
