@@ -52,8 +52,10 @@ class ComputeDomainPlugin:
         self.plugin.errors[self._uid(claim)] = "current node not ready in ComputeDomain"
 
     def stop(self) -> None:
-        """Remove the sockets and the objects."""
+        """Remove the sockets, the objects and the CDI files."""
         self.plugin.stop()
+        for file in self._node.cdi.glob(f"k8s.{DRIVER}-*"):
+            file.unlink()
         for kind, name, _ in self._made:
             self._stage.cluster.api.delete(kind, name)
 
