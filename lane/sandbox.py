@@ -150,7 +150,7 @@ class Sandbox:
         """GET a page that is served on loopback inside; return its text, or what went wrong."""
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
         try:
-            connection.sock = self._connected(port)
+            connection.sock = self.connected(port)
             connection.request("GET", path)
             answer = connection.getresponse()
             text = answer.read().decode()
@@ -160,8 +160,8 @@ class Sandbox:
             connection.close()
         return text if answer.status < 300 else f"error: {answer.status}: {text[-500:]}"
 
-    def _connected(self, port: int) -> socket.socket:
-        """Connect to a port inside; a socket stays in the namespace of the thread that made it."""
+    def connected(self, port: int) -> socket.socket:
+        """Return a connection to a port inside; a socket stays in the namespace of the thread that made it."""
 
         def connect() -> socket.socket:
             namespace = os.open(self.net, os.O_RDONLY)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -146,3 +147,71 @@ def test_partitions_have_the_labels_of_their_own_claims_and_the_gpu_has_none(age
     await_owners(
         agent, "DCGM_FI_PROF_GR_ENGINE_ACTIVE", {("large", "large", "main")}, UUID=uuid, GPU_I_PROFILE="3g.40gb"
     )
+
+
+PARTITIONS, SHARES = 7, 4
+
+
+def divided(folder: Path, **more: object) -> None:
+    """Write a profile of one GPU with seven partitions."""
+    mig = [{"profile": "1g.10gb", "start": start} for start in range(PARTITIONS)]
+    defaults = {"model": "h100-sxm5-80gb", "metering": MEASURED, "mig": mig, **more}
+    profile = {"about": "seven", "driverVersion": "580.126.20", "gpuDefaults": defaults, "gpus": [{"pci": CUT}]}
+    (folder / "new").write_text(json.dumps(profile))
+    (folder / "new").replace(folder / "profile.yaml")
+
+
+def test_28_tenants_on_seven_partitions_keep_their_labels_while_some_leave_the_agent_dies_and_the_hardware_hangs(
+    start_agent: Callable[..., Agent], stage: Stage, tmp_path: Path
+) -> None:
+    divided(tmp_path)
+    (tmp_path / "rules.yaml").write_text(
+        "version: rules/v1\nrules: [{match: {types: [mig]}, replicas: 4, sharing: {strategy: TimeSlicing}}]\n"
+    )
+    flags = ["--telemetry", "full", "--telemetry-interval", "1", "--sharing-config", str(tmp_path / "rules.yaml")]
+    agent = start_agent(hardware=f"simulated:{tmp_path}/profile.yaml", flags=flags)
+    agent.published()
+    names = [f"tenant-{number:02}" for number in range(PARTITIONS * SHARES)]
+    stage.create(template(stage.namespace, "share", devices(request("share", "mig-share.nvidia.com"))))
+    stage.create(
+        *(pod(stage.namespace, one, container("main", "share"), templates={"share": "share"}) for one in names)
+    )
+    for name in names:
+        stage.running(name, 180)
+    check_tenants(agent, set(names))
+    partitions = Counter(one.labels["GPU_I_ID"] for one in shown(agent, "dra_claim_device_info"))
+    assert set(partitions.values()) == {SHARES}
+    assert len(partitions) == PARTITIONS
+    gone, left = set(names[::4]), set(names) - set(names[::4])
+    for name in gone:
+        stage.delete_pod(name)
+    check_tenants(agent, left)
+    hours = sum(one.value for one in shown(agent, "dra_allocated_seconds_total", namespace=stage.namespace))
+    agent.kill()
+    agent.start()
+    check_tenants(agent, left)
+    after = sum(one.value for one in shown(agent, "dra_allocated_seconds_total", namespace=stage.namespace))
+    assert after >= hours > 0
+    divided(tmp_path, health={"hangs": True})
+    until("the readings are old", lambda: max(ages(agent), default=0.0) > 3, SOON)
+    last = left.pop()
+    stage.delete_pod(last)
+    check_tenants(agent, left)
+    assert shown(agent, "DCGM_FI_PROF_GR_ENGINE_ACTIVE"), "the last readings are still there"
+
+
+def check_tenants(agent: Agent, names: set[str]) -> None:
+    """Wait until exactly these pods have a share each, by claims of their own, and no sum counts a partition twice."""
+    until(
+        f"{len(names)} tenants are labelled",
+        lambda: Counter(one.labels["pod"] for one in shown(agent, "dra_claim_device_info")) == Counter(names),
+        SOON,
+    )
+    claims = {one.labels["dra_claim_uid"] for one in shown(agent, "dra_claim_device_info")}
+    assert len(claims) == len(names)
+    used = shown(agent, "DCGM_FI_DEV_FB_USED")
+    assert sum(one.value for one in used) == PARTITIONS * 1024, "each partition's memory counts once"
+
+
+def ages(agent: Agent) -> list[float]:
+    return [one.value for one in shown(agent, "dra_telemetry_age_seconds")]
