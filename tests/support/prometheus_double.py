@@ -42,7 +42,9 @@ class PrometheusDouble:
                 given = parse_qs(urlsplit(self.path).query)
                 double.asked.append((given["query"][0], dict(self.headers)))
                 is_range = urlsplit(self.path).path.endswith("query_range")
-                body = double.answer or (double.said_of_range(given) if is_range else double.said_at(given))
+                body = double.answer
+                if body is None:
+                    body = double.said_of_range(given) if is_range else double.said_at(given)
                 self.send_response(double.status)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(body)))
