@@ -82,4 +82,4 @@ class Console:
             self._task.cancel()
 
     def _stop(self) -> None:
-        self._server.should_exit = True
+        self._server.ask_to_end()

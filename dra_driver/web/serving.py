@@ -9,6 +9,9 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -19,6 +22,7 @@ from dra_driver.model.errors import NodeError
 from dra_driver.web.viewers.identity import names_of
 
 _BACKLOG = 64
+_TICK_SECONDS = 1.0  # how often the date in answers is renewed; uvicorn itself wakes ten times as often
 
 
 class WebServer(uvicorn.Server):
@@ -27,11 +31,31 @@ class WebServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, begin: Callable[[], None], end: Callable[[], None]) -> None:
         super().__init__(config)
         self._begin, self._end = begin, end
+        self._wake: Callable[[], object] = lambda: None  # until the loop runs
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to listen to browsers."""
         self._begin()
         await super().startup(sockets=sockets)
+
+    async def main_loop(self) -> None:
+        """Wait until an end is asked for, without keeping a processor awake for it."""
+        asked = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        self._wake = partial(loop.call_soon_threadsafe, asked.set)
+        while not await self.on_tick(0):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(asked.wait(), _TICK_SECONDS)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """End at once, not at the next tick."""
+        super().handle_exit(sig, frame)
+        self._wake()
+
+    def ask_to_end(self) -> None:
+        """End as after a signal. Any thread may call it."""
+        self.should_exit = True
+        self._wake()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End."""
