@@ -15,8 +15,14 @@ function describe(tile) {
   return [`${tile.name}: ${tile.product}, ${tile.state}`, ...place.filter(Boolean), ...parts].join("; ");
 }
 
-// The bus number in the name of a GPU, such as 1b in gpu-0000-1b-00-0: enough to tell those of a node apart.
-const busOf = (tile) => (tile.kind === "gpu" && /^gpu-\w{4}-(\w{2})-/.exec(tile.name)?.[1]) || "";
+// The bus in the name of a GPU, such as 1b in gpu-0000-1b-00-0, with its PCI domain where that is not the first: 9:01 in
+// gpu-0009-01-00-0. That is enough to tell the GPUs of a node apart.
+function busOf(tile) {
+  const [, domain, bus] = (tile.kind === "gpu" && /^gpu-(\w{4,8})-(\w{2})-/.exec(tile.name)) || [];
+  if (!bus) return "";
+  const short = domain.replace(/^0+/, "");
+  return short ? `${short}:${bus}` : bus;
+}
 
 function drawPart(part, tile) {
   const isDim = part.matches === false;
