@@ -7,30 +7,29 @@ memory on kernels without the dmem controller, which its kernel driver is asked 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dra_driver.hardware import pci
-from dra_driver.hardware.bus import bus_states
 from dra_driver.hardware.drm import on_bus, read_device_nodes, read_functions
-from dra_driver.hardware.evidence import BusState, HealthReport
 from dra_driver.hardware.facts import Facts, GpuFacts, PartitionFacts, Problem
 from dra_driver.hardware.intel.facts import DRIVERS, INTEL, IntelGpu
 from dra_driver.hardware.intel.reading import read_gpus
-from dra_driver.hardware.metered import MeterPlan, MeterReport
 from dra_driver.hardware.node_edits import edits_of_nodes
-from dra_driver.hardware.port import Fingerprint, Roots
+from dra_driver.hardware.port import Fingerprint
+from dra_driver.hardware.sysfs.observation import SysfsObservation
 from dra_driver.model.edits import Edits, Mount, merge
 
 if TYPE_CHECKING:
-    from dra_driver.hardware.sysfs.meter import SysfsMeter
-    from dra_driver.hardware.sysfs.watch import SysfsWatch
+    from dra_driver.hardware.metered import Reading
+    from dra_driver.hardware.sysfs.watch import ReadVitals
 
 _BIND = ("rw", "nosuid", "noexec", "bind")
 
 
-class IntelHardware:
+class IntelHardware(SysfsObservation):
     """Intel's GPUs on this node.
 
     Args:
@@ -38,11 +37,7 @@ class IntelHardware:
     """
 
     vendor = "intel"
-
-    def __init__(self, roots: Roots) -> None:
-        self._roots = roots
-        self._watch: SysfsWatch | None = None
-        self._meter: SysfsMeter | None = None
+    drivers = DRIVERS
 
     def is_present(self) -> bool:
         """Return whether there is a GPU of Intel that a kernel driver drives, or one on the bus."""
@@ -84,53 +79,18 @@ class IntelHardware:
         """Return nothing: the edits leave nothing out, and containers bring their own libraries."""
         return ()
 
-    # -- health (port.HealthReporter)
-
-    def watch_health(self, notify: Callable[[], None], *, log_position: int) -> None:  # noqa: ARG002 - no Xids here
-        """Begin to observe the health of the GPUs."""
-        from dra_driver.hardware.intel.health import read_all_vitals  # noqa: PLC0415 - only where it is on
-        from dra_driver.hardware.sysfs.watch import SysfsWatch  # noqa: PLC0415
-
-        self.end_health()
-        self._watch = SysfsWatch(self.vendor, lambda: read_all_vitals(self._roots), notify)
-
-    def health(self, *, is_urgent: bool, patience_s: float) -> HealthReport:
-        """Return what was observed since the last call."""
-        watch = self._watch
-        return watch.report(is_urgent=is_urgent, patience_s=patience_s) if watch is not None else HealthReport()
-
-    def bus_states(self, gpus: tuple[str, ...]) -> Mapping[str, BusState]:
-        """Return what the PCI bus shows of GPUs."""
-        return bus_states(self._roots, gpus, DRIVERS) if self._watch is not None else {}
-
-    def end_health(self) -> None:
-        """Stop observing."""
-        watch, self._watch = self._watch, None
-        if watch is not None:
-            watch.close()
-
-    # -- metering (port.Metered)
-
-    def begin_metering(self, plan: MeterPlan) -> None:
-        """Begin to measure."""
-        from dra_driver.hardware.intel.metering.reading import IntelReader  # noqa: PLC0415 - only where it is on
-        from dra_driver.hardware.sysfs.meter import SysfsMeter  # noqa: PLC0415
-
-        self.end_metering()
-        self._meter = SysfsMeter(self.vendor, plan, IntelReader(self._roots).read)
-
-    def meter_report(self) -> MeterReport:
-        """Return the newest reading of each GPU."""
-        return self._meter.report() if self._meter is not None else MeterReport()
-
-    def end_metering(self) -> None:
-        """Stop measuring."""
-        meter, self._meter = self._meter, None
-        if meter is not None:
-            meter.close()
-
     def close(self) -> None:
         """Do nothing: no library and no device node is held."""
+
+    def _vitals_reader(self) -> ReadVitals:
+        from dra_driver.hardware.intel.health import read_all_vitals  # noqa: PLC0415 - only where it is on
+
+        return partial(read_all_vitals, self._roots)
+
+    def _figures_reader(self) -> Callable[[], Iterable[Reading]]:
+        from dra_driver.hardware.intel.metering.reading import IntelReader  # noqa: PLC0415 - only where it is on
+
+        return IntelReader(self._roots).read
 
     def _by_path(self, gpu: GpuFacts) -> list[Mount]:
         found = []

@@ -1,5 +1,7 @@
 """A GPU that is shared by MPS is reset: its daemon is ended first, and the clients of another GPU's daemon go on."""
 
+import os
+
 import pytest
 
 from dra_driver.model.sharing import SharedDevice
@@ -38,6 +40,8 @@ class SharedWard(MpsMachine):
 
 @pytest.fixture
 def ward(tmp_path):
+    if os.geteuid() != 0:
+        pytest.skip("mounts of /dev/shm need root")
     with stage() as here:
         it = SharedWard(here, tmp_path)
         it.supervisor.begin()
