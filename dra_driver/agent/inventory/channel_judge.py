@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from dra_driver.agent.inventory.judge_around import JudgeAround
 from dra_driver.agent.inventory.node_inventory import Findings
 from dra_driver.hardware.facts import Facts, Problem
 from dra_driver.hardware.port import ChannelOffering
@@ -14,20 +14,12 @@ if TYPE_CHECKING:
     from dra_driver.agent.inventory.scanner import OfferJudge
 
 
-class ChannelJudge:
+class ChannelJudge(JudgeAround):
     """Judges by another judge, and adds the channel."""
 
     def __init__(self, judge: OfferJudge, hardware: ChannelOffering) -> None:
-        self._judge, self._hardware = judge, hardware
-
-    @property
-    def is_settled(self) -> bool:
-        """Return whether the last judgement is final."""
-        return self._judge.is_settled
-
-    def fingerprint(self) -> Hashable:
-        """Return a value whose change makes a new judgement necessary."""
-        return self._judge.fingerprint()
+        super().__init__(judge)
+        self._hardware = hardware
 
     def judge(self, facts: Facts) -> Findings:
         """Return the findings, completed. Raises: DriverError."""

@@ -6,10 +6,10 @@ sick, and the scheduler would allocate what it takes of its counters a second ti
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from dra_driver.agent.inventory.judge_around import JudgeAround
 from dra_driver.agent.inventory.node_inventory import Findings
 from dra_driver.hardware.facts import Facts
 
@@ -18,20 +18,12 @@ if TYPE_CHECKING:
     from dra_driver.agent.node_health import NodeHealth
 
 
-class CompletingJudge:
+class CompletingJudge(JudgeAround):
     """Another judge's judgements, with the lost GPUs added."""
 
     def __init__(self, judge: OfferJudge, health: NodeHealth) -> None:
-        self._judge, self._health = judge, health
-
-    @property
-    def is_settled(self) -> bool:
-        """Return whether the last judgement is final."""
-        return self._judge.is_settled
-
-    def fingerprint(self) -> Hashable:
-        """Return a value whose change makes a new judgement necessary."""
-        return self._judge.fingerprint()
+        super().__init__(judge)
+        self._health = health
 
     def judge(self, facts: Facts) -> Findings:
         """Return the findings, completed. Raises: DriverError."""

@@ -6,6 +6,7 @@ from collections.abc import Hashable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from dra_driver.agent.inventory.judge_around import JudgeAround
 from dra_driver.agent.inventory.node_inventory import Findings
 from dra_driver.agent.passthrough.named_gpus import NamedGpus
 from dra_driver.agent.passthrough.returned_gpus import ReturnedGpus
@@ -15,20 +16,16 @@ if TYPE_CHECKING:
     from dra_driver.agent.inventory.scanner import OfferJudge
 
 
-class PassingJudge:
+class PassingJudge(JudgeAround):
     """Judges what the vendor reports by another judge, and adds the rest."""
 
     def __init__(self, judge: OfferJudge, named: NamedGpus, returned: ReturnedGpus) -> None:
-        self._judge, self._named, self._returned = judge, named, returned
-
-    @property
-    def is_settled(self) -> bool:
-        """Return whether the last judgement is final."""
-        return self._judge.is_settled
+        super().__init__(judge)
+        self._named, self._returned = named, returned
 
     def fingerprint(self) -> Hashable:
         """Return a value whose change makes a new judgement necessary."""
-        return self._judge.fingerprint(), self._named.fingerprint()
+        return super().fingerprint(), self._named.fingerprint()
 
     def judge(self, facts: Facts) -> Findings:
         """Return the findings, completed. Raises: DriverError."""
