@@ -145,6 +145,16 @@ def test_a_page_that_is_none_is_an_error_of_that_agent_alone(api, usage, said):
     assert json.loads(out)["total"]["allocatedHours"] == pytest.approx(168)
 
 
+def test_a_page_speaks_for_the_node_of_its_pod_alone(api, usage):
+    api.pods += [pod("liar", "h100-0"), pod("agent-mig-0", "mig-0")]
+    api.pages |= {"liar": page("h100-0").encode() + page("mig-0").encode(), "agent-mig-0": page("mig-0").encode()}
+    status, out, err = usage("-o", "json")
+    assert status == ExitCode.OK
+    assert "1 of 2 agents could not be asked: h100-0" in err
+    assert "names the pool 'mig-0/gpu.nvidia.com', which is not of its node" in " ".join(err.split())
+    assert json.loads(out)["total"]["allocatedHours"] == pytest.approx(168)
+
+
 def test_pages_have_a_largest_size_and_number_of_rows_each_and_together(api, usage, monkeypatch):
     api.pods += [pod("large", "n1"), pod("many", "n2"), pod("agent-mig-0", "mig-0")]
     rows = (f'dra_claim_allocated_seconds_total{{dra_claim_uid="{n}",namespace="x"}} 1\n' for n in range(5000))

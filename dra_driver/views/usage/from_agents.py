@@ -169,10 +169,24 @@ def _read(api: KubeApi, page: AgentPage, sums: _Sums, until: float, namespace: s
         if left <= 0:
             raise ApiError("timeout", f"{where} was not asked: {ALL_SECONDS:.0f} s were over; ask a Prometheus instead")
         answer = api.request("GET", page.path, timeout_s=min(PAGE_SECONDS, left), parse=_text)
-        sums.add(_counted(list(samples_of_page(answer["text"], _PREFIX, where)), namespace), where)
+        samples = list(samples_of_page(answer["text"], _PREFIX, where))
+        _check_pools(samples, page)
+        sums.add(_counted(samples, namespace), where)
     except DriverError as error:
         return error
     return None
+
+
+def _check_pools(samples: list[Sample], page: AgentPage) -> None:
+    """Refuse a page about another node: the API server says where a pod runs, the page only what it likes.
+
+    Raises: ApiError.
+    """
+    pools = {one.labels.get("dra_pool_name", "") for one in samples} - {""}
+    for pool in sorted(pools):
+        if pool.partition("/")[0] != page.node:
+            why = f"it names the pool {pool[:80]!r}, which is not of its node {page.node!r}"
+            raise ApiError("metrics", f"agent {page.pod}: this page is not believed: {why}")
 
 
 def _text(body: bytes) -> Wire:
