@@ -40,6 +40,16 @@ class BusState(enum.StrEnum):
     ELSEWHERE = "elsewhere"  # another kernel driver has it, or none: it is absent by intent
 
 
+class DriverReset(enum.StrEnum):
+    """What the kernel driver said last of a reset of a GPU, which it makes by itself where the GPU hangs."""
+
+    NONE = "none"
+    UNDER_WAY = "under-way"
+    DONE = "done"  # since the last reading
+    FAILED = "failed"
+    LOST = "lost"  # it found the GPU gone from the bus
+
+
 @dataclass(frozen=True, slots=True)
 class Vitals:
     """What one round of polling found on one GPU.
@@ -47,7 +57,7 @@ class Vitals:
     `is_lost` is None where the GPU's answer shows neither. `recovery_action` is NVML's number. `thermal_margin` and
     `slowdown_margin` are in degrees Celsius, signed: the GPU slows down where the first falls below the second.
     `clock_reasons` is NVML's bit set. `links` has for each NVLink of the GPU whether it is active. `pcie_replays`
-    counts since the driver was loaded.
+    counts since the driver was loaded. `reset` is None where nothing tells of the driver's own resets.
     """
 
     gpu: str
@@ -67,6 +77,7 @@ class Vitals:
     pcie_replays: int | None = None
     pcie_lanes: int | None = None
     pcie_generation: int | None = None
+    reset: DriverReset | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,12 @@ SENTENCES = {
 }
 """What each key means, in one sentence that stays the same while the fault lasts."""
 
+DRIVER_RESET, RESET_FAILED = "driver-reset", "reset-failed"
+_SENTENCES_OF_VALUES = {
+    DRIVER_RESET: "the kernel driver reset the GPU: what programs had on it is lost, and they have to start again",
+    RESET_FAILED: "the kernel driver could not reset the GPU: reboot the machine",
+}
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Subject:
@@ -95,5 +101,6 @@ class Fault:
     def sentence(self) -> str:
         """Return a sentence that says what is wrong. It stays the same for as long as the fault lasts."""
         value = f" ({self.value})" if self.value else ""
+        sentence = _SENTENCES_OF_VALUES.get(self.value) or SENTENCES[self.key]
         flapping = "; it comes and goes" if self.is_flapping else ""
-        return f"{self.key}{value}: {SENTENCES[self.key]}{flapping}"
+        return f"{self.key}{value}: {sentence}{flapping}"

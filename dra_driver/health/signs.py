@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dra_driver.hardware.evidence import Vitals
-from dra_driver.health.fault import FaultKey
+from dra_driver.hardware.evidence import DriverReset, Vitals
+from dra_driver.health.fault import DRIVER_RESET, RESET_FAILED, FaultKey
 
 ACTIONS = {
     1: (FaultKey.NEEDS_RESET, "gpu-reset"),
@@ -57,6 +57,7 @@ def signs_of(reading: Vitals, before: Before) -> Iterator[Sign]:
     if reading.is_lost:
         return
     yield from _action_signs(reading.recovery_action)
+    yield from _reset_signs(reading.reset)
     yield from _memory_signs(reading)
     if reading.fabric_summary:
         yield Sign(FaultKey.FABRIC, reading.fabric_summary == FABRIC_UNHEALTHY)
@@ -72,6 +73,14 @@ def _action_signs(action: int | None) -> Iterator[Sign]:
     wanted, value = ACTIONS.get(action, (FaultKey.NEEDS_ATTENTION, f"action-{action}")) if action else (None, "")
     for key in _ACTION_KEYS:
         yield Sign(key, key is wanted, value if key is wanted else "")
+
+
+def _reset_signs(reset: DriverReset | None) -> Iterator[Sign]:
+    if reset is None:
+        return
+    yield Sign(FaultKey.NEEDS_REBOOT, reset is DriverReset.FAILED, RESET_FAILED)
+    is_fresh = reset in {DriverReset.UNDER_WAY, DriverReset.DONE}
+    yield Sign(FaultKey.NEEDS_ATTENTION, is_fresh, DRIVER_RESET)
 
 
 def _memory_signs(reading: Vitals) -> Iterator[Sign]:

@@ -26,7 +26,7 @@ from dra_driver.model.errors import HardwareError, Retry
 
 if TYPE_CHECKING:
     from dra_driver.hardware.metered import Reading
-    from dra_driver.hardware.sysfs.watch import ReadVitals
+    from dra_driver.hardware.sysfs.watch import VitalsSource
 
 _MODE_FILES = ("current_compute_partition", "current_memory_partition")
 
@@ -97,10 +97,14 @@ class AmdHardware(SysfsObservation):
     def close(self) -> None:
         """Do nothing: no library and no device node is ever held."""
 
-    def _vitals_reader(self) -> ReadVitals:
+    def _vitals_source(self) -> VitalsSource:
         from dra_driver.hardware.amd.health import read_all_vitals  # noqa: PLC0415 - only where it is on
+        from dra_driver.hardware.amd.resets import ResetLog  # noqa: PLC0415 - as above
+        from dra_driver.hardware.kernel_records import KERNEL_LOG, KernelRecords  # noqa: PLC0415 - as above
+        from dra_driver.hardware.sysfs.watch import VitalsSource  # noqa: PLC0415 - as above
 
-        return partial(read_all_vitals, self._roots)
+        log = KernelRecords(Path(self._roots.dev, KERNEL_LOG))
+        return VitalsSource(partial(read_all_vitals, self._roots, ResetLog(log)), log)
 
     def _figures_reader(self) -> Callable[[], Iterable[Reading]]:
         from dra_driver.hardware.amd.metering.reading import read_all  # noqa: PLC0415 - only where it is on

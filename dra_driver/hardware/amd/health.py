@@ -1,6 +1,7 @@
-"""The health of one of AMD's GPUs: error counters, bad pages, temperatures and the bus.
+"""The health of one of AMD's GPUs: error counters, bad pages, temperatures, the bus, and resets by the kernel driver.
 
-In: a function. Out: what its files say now. A file that a GPU lacks says nothing: it never means that all is well.
+In: a function, the kernel log. Out: what its files say now. A file that a GPU lacks says nothing: it never means that
+all is well.
 """
 
 from __future__ import annotations
@@ -10,22 +11,26 @@ from collections.abc import Iterator
 
 from dra_driver.hardware.amd.facts import AMD, DRIVERS
 from dra_driver.hardware.amd.ras import bad_pages, error_counts
+from dra_driver.hardware.amd.resets import ResetLog
 from dra_driver.hardware.bus import bus_state
 from dra_driver.hardware.drm import DrmFunction, read_functions
-from dra_driver.hardware.evidence import BusState, Vitals
+from dra_driver.hardware.evidence import BusState, DriverReset, Vitals
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.sysfs.hwmon import margins, read_sensors
 
 
-def read_all_vitals(roots: Roots) -> Iterator[Vitals]:
-    """Yield what the files of each GPU say now."""
-    return (read_vitals(function, roots) for function in read_functions(roots, AMD, DRIVERS))
+def read_all_vitals(roots: Roots, resets: ResetLog | None = None) -> Iterator[Vitals]:
+    """Yield what the files of each GPU say now, and what the log says since the last call."""
+    by_gpu = resets.look() if resets is not None else {}
+    none = DriverReset.NONE if resets is not None and resets.is_read else None
+    for function in read_functions(roots, AMD, DRIVERS):
+        yield read_vitals(function, roots, by_gpu.get(function.address, none))
 
 
-def read_vitals(function: DrmFunction, roots: Roots) -> Vitals:
-    """Return what the files of one GPU say now."""
+def read_vitals(function: DrmFunction, roots: Roots, reset: DriverReset | None = None) -> Vitals:
+    """Return what the files of one GPU say now; `reset` is what the log says of it."""
     address, folder = function.address, function.folder
-    if bus_state(roots, address, DRIVERS) is BusState.DEAD:
+    if reset is DriverReset.LOST or bus_state(roots, address, DRIVERS) is BusState.DEAD:
         return Vitals(address, time.time(), is_lost=True)
     pages = bad_pages(folder)
     margin = min(margins(read_sensors(folder)), default=None)
@@ -37,4 +42,5 @@ def read_vitals(function: DrmFunction, roots: Roots) -> Vitals:
         remap_failed=None if pages is None else "F" in pages,
         thermal_margin=margin,
         slowdown_margin=None if margin is None else 0,
+        reset=reset,
     )

@@ -24,7 +24,7 @@ from dra_driver.model.edits import Edits, Mount, merge
 
 if TYPE_CHECKING:
     from dra_driver.hardware.metered import Reading
-    from dra_driver.hardware.sysfs.watch import ReadVitals
+    from dra_driver.hardware.sysfs.watch import VitalsSource
 
 _BIND = ("rw", "nosuid", "noexec", "bind")
 
@@ -82,10 +82,11 @@ class IntelHardware(SysfsObservation):
     def close(self) -> None:
         """Do nothing: no library and no device node is held."""
 
-    def _vitals_reader(self) -> ReadVitals:
+    def _vitals_source(self) -> VitalsSource:
         from dra_driver.hardware.intel.health import read_all_vitals  # noqa: PLC0415 - only where it is on
+        from dra_driver.hardware.sysfs.watch import VitalsSource  # noqa: PLC0415 - as above
 
-        return partial(read_all_vitals, self._roots)
+        return VitalsSource(partial(read_all_vitals, self._roots))
 
     def _figures_reader(self) -> Callable[[], Iterable[Reading]]:
         from dra_driver.hardware.intel.metering.reading import IntelReader  # noqa: PLC0415 - only where it is on

@@ -17,7 +17,7 @@ from dra_driver.hardware.port import Roots
 
 if TYPE_CHECKING:
     from dra_driver.hardware.sysfs.meter import SysfsMeter
-    from dra_driver.hardware.sysfs.watch import ReadVitals, SysfsWatch
+    from dra_driver.hardware.sysfs.watch import SysfsWatch, VitalsSource
 
 
 class SysfsObservation(ABC):
@@ -36,7 +36,7 @@ class SysfsObservation(ABC):
         self._meter: SysfsMeter | None = None
 
     @abstractmethod
-    def _vitals_reader(self) -> ReadVitals:
+    def _vitals_source(self) -> VitalsSource:
         """Return what reads the health of every GPU."""
 
     @abstractmethod
@@ -50,7 +50,7 @@ class SysfsObservation(ABC):
         from dra_driver.hardware.sysfs.watch import SysfsWatch  # noqa: PLC0415 - only where it is on
 
         self.end_health()
-        self._watch = SysfsWatch(self.vendor, self._vitals_reader(), notify)
+        self._watch = SysfsWatch(self.vendor, self._vitals_source(), notify)
 
     def health(self, *, is_urgent: bool, patience_s: float) -> HealthReport:
         """Return what was observed since the last call."""

@@ -9,22 +9,30 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from dra_driver.hardware.evidence import HealthReport, Vitals
+from dra_driver.hardware.kernel_records import KernelRecords
 
 POLL_SECONDS = 10.0
 SILENT_SECONDS = 5.0  # a round takes milliseconds; one that takes longer hangs in a driver
 
-ReadVitals = Callable[[], Iterable[Vitals]]
+
+@dataclass(frozen=True, slots=True)
+class VitalsSource:
+    """What reads the vitals of each GPU that is there, and the kernel log that it reads among others, if it does."""
+
+    read: Callable[[], Iterable[Vitals]]
+    log: KernelRecords | None = None
 
 
 class SysfsWatch:
-    """What is observed from its making until `close`. `read` returns the vitals of each GPU that is there."""
+    """What is observed from its making until `close`."""
 
     def __init__(
-        self, vendor: str, read: ReadVitals, notify: Callable[[], None], *, poll_s: float = POLL_SECONDS
+        self, vendor: str, source: VitalsSource, notify: Callable[[], None], *, poll_s: float = POLL_SECONDS
     ) -> None:
-        self._read, self._notify, self._poll_s = read, notify, poll_s
+        self._source, self._notify, self._poll_s = source, notify, poll_s
         self._changed = threading.Condition()
         self._vitals: dict[str, Vitals] = {}
         self._rounds, self._wanted = 0, 0
@@ -44,7 +52,10 @@ class SysfsWatch:
         silent = time.monotonic() - began if began is not None else 0.0
         is_silent = silent >= SILENT_SECONDS
         return HealthReport(
-            readings=vitals, silent_s=silent if is_silent else 0.0, silent_on="a read of sysfs" if is_silent else ""
+            readings=vitals,
+            silent_s=silent if is_silent else 0.0,
+            silent_on="a read of sysfs" if is_silent else "",
+            problem=self._source.log.problem if self._source.log else "",
         )
 
     def close(self) -> None:
@@ -54,10 +65,17 @@ class SysfsWatch:
             self._changed.notify_all()
 
     def _run(self) -> None:
+        try:
+            self._read_rounds()
+        finally:
+            if self._source.log is not None:
+                self._source.log.close()
+
+    def _read_rounds(self) -> None:
         while not self._is_closed:
             with self._changed:
                 self._began = time.monotonic()
-            found = {one.gpu: one for one in self._read()}
+            found = {one.gpu: one for one in self._source.read()}
             with self._changed:
                 self._vitals.update(found)
                 self._began, self._rounds = None, self._rounds + 1

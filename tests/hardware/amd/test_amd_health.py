@@ -1,6 +1,7 @@
 """What AMD's GPUs report of their health, from files as the kernel writes them."""
 
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,14 +9,17 @@ import pytest
 
 from dra_driver.hardware.amd.facts import AMD, DRIVERS
 from dra_driver.hardware.amd.hardware import AmdHardware
-from dra_driver.hardware.amd.health import read_vitals
+from dra_driver.hardware.amd.health import read_all_vitals, read_vitals
+from dra_driver.hardware.amd.resets import ResetLog
 from dra_driver.hardware.drm import read_functions
-from dra_driver.hardware.evidence import BusState, Vitals
+from dra_driver.hardware.evidence import BusState, DriverReset, Vitals
 from dra_driver.hardware.facts import Facts
+from dra_driver.hardware.kernel_records import KernelRecords
 from dra_driver.hardware.port import HealthReporter
 from dra_driver.health.fault import FaultKey
 from dra_driver.health.known_gpus import KnownGpus
 from dra_driver.health.signs import Before, signs_of
+from dra_driver.health.track import Track
 from tests.support.amd_tree import AmdCard, AmdTree
 
 CARD = AmdCard("0000:05:00.0")
@@ -104,3 +108,94 @@ def test_partitions_that_ended_with_their_mode_are_not_lost(tree: AmdTree) -> No
     )
     whole = AmdHardware(tree.write(CARD).roots).discover()
     assert known.completed(whole) == whole
+
+
+class KernelLog:
+    """The kernel's records of a node, as a plain file."""
+
+    def __init__(self, tree: AmdTree) -> None:
+        self.path, self.number = Path(tree.roots.dev, "kmsg"), 0
+
+    def write(self, text: str, *, facility: int = 0, seconds_ago: float = 0.0) -> None:
+        self.number += 1
+        at = max(0, int((time.clock_gettime(time.CLOCK_MONOTONIC) - seconds_ago) * 1e6))
+        with self.path.open("a") as file:
+            file.write(f"{facility << 3 | 4},{self.number},{at},-;{text}\n SUBSYSTEM=pci\n")
+
+
+@pytest.fixture
+def log(tree: AmdTree) -> KernelLog:
+    return KernelLog(tree.write(CARD))
+
+
+def faults(tree: AmdTree, resets: ResetLog) -> set[tuple[FaultKey, str]]:
+    (reading,) = read_all_vitals(tree.roots, resets)
+    return {(sign.key, sign.value) for sign in signs_of(reading, Before()) if sign.is_bad}
+
+
+def resets_of(log: KernelLog) -> ResetLog:
+    return ResetLog(KernelRecords(log.path))
+
+
+RESET, FAILED = {(FaultKey.NEEDS_ATTENTION, "driver-reset")}, {(FaultKey.NEEDS_REBOOT, "reset-failed")}
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (["amdgpu 0000:05:00.0: amdgpu: GPU reset begin!"], RESET),
+        (["amdgpu 0000:05:00.0: amdgpu: GPU reset begin!. Source:  4"], RESET),
+        (["amdgpu 0000:05:00.0: GPU reset begin!"], RESET),
+        ([f"amdgpu 0000:05:00.0: amdgpu: GPU reset{end}" for end in (" begin!", "(3) succeeded!")], RESET),
+        (["amdgpu 0000:05:00.0: amdgpu: GPU reset(9) succeeded!"], RESET),  # a peer of its hive hung
+        (["amdgpu 0000:05:00.0: amdgpu: GPU reset(1) failed"], FAILED),
+        (["amdgpu 0000:05:00.0: amdgpu: GPU reset end with ret = -110"], FAILED),
+        (["amdgpu 0000:05:00.0: amdgpu: device lost from bus!"], {(FaultKey.GPU_LOST, "")}),
+        (["amdgpu 0000:06:00.0: amdgpu: GPU reset begin!"], set()),
+        (["amdgpu 0000:05:00.0: amdgpu: ring gfx_0.0.0 timeout, signaled seq=1, emitted seq=3"], set()),
+        (["amdgpu: Process amdgpu 0000:05:00.0: amdgpu: GPU reset begin! pid 1"], set()),
+        (["amdgpu 0000:05:00.0: amdgpu: Process information: process GPU reset begin! pid 1"], set()),
+        (["amdgpu 0000:05:00.0: amdgpu: GPU reset(1) failed", "[drm] amdgpu kernel modesetting enabled."], set()),
+        ([f"amdgpu 0000:05:00.0: amdgpu: GPU reset{end}" for end in ("(1) failed", "(2) succeeded!")], RESET),
+    ],
+)  # fmt: skip
+def test_the_kernel_drivers_own_resets_are_faults(
+    tree: AmdTree, log: KernelLog, lines: list[str], expected: set[tuple[FaultKey, str]]
+) -> None:
+    for line in lines:
+        log.write(line)
+    assert faults(tree, resets_of(log)) == expected
+
+
+def test_a_reset_that_went_well_is_told_once_and_one_that_failed_stays(tree: AmdTree, log: KernelLog) -> None:
+    resets = resets_of(log)
+    log.write("amdgpu 0000:05:00.0: amdgpu: GPU reset(1) succeeded!")
+    assert [faults(tree, resets) for _ in range(2)] == [RESET, set()]
+    log.write("amdgpu 0000:05:00.0: amdgpu: GPU reset(2) failed")
+    assert [faults(tree, resets) for _ in range(2)] == [FAILED, FAILED]
+
+
+def test_what_a_user_writes_into_the_log_and_resets_of_long_ago_are_no_faults(tree: AmdTree, log: KernelLog) -> None:
+    log.write("amdgpu 0000:05:00.0: amdgpu: GPU reset(1) failed", facility=1)
+    log.write("amdgpu 0000:05:00.0: amdgpu: GPU reset begin!", seconds_ago=90)
+    log.write("amdgpu 0000:05:00.0: amdgpu: GPU reset(1) succeeded!", seconds_ago=80)
+    assert faults(tree, resets_of(log)) == set()
+
+
+def test_without_a_log_nothing_is_said_of_resets_and_that_is_a_problem(tree: AmdTree) -> None:
+    hardware = AmdHardware(tree.write(CARD).roots)
+    hardware.watch_health(lambda: None, log_position=-1)
+    report = hardware.health(is_urgent=True, patience_s=10)
+    hardware.end_health()
+    assert ([one.reset for one in report.readings], "kmsg can't be read" in report.problem) == ([None], True)
+
+
+def test_three_resets_within_an_hour_keep_the_gpu_from_new_claims_for_ten_minutes() -> None:
+    track = Track(FaultKey.NEEDS_ATTENTION)
+    at = 0.0
+    for _ in range(3):
+        for reset in (DriverReset.DONE, *[DriverReset.NONE] * 3):
+            reading, at = Vitals(CARD.address, at, reset=reset), at + 10
+            (sign,) = (one for one in signs_of(reading, Before()) if one.key is track.key)
+            track = track.after(sign, at)
+    assert track.is_raised

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING
 
 from dra_driver.hardware.bus import bus_state
 from dra_driver.hardware.evidence import BusState, HealthReport
+from dra_driver.hardware.kernel_records import KERNEL_LOG
 from dra_driver.hardware.nvidia.health.kernel_log import KernelLog
 from dra_driver.hardware.nvidia.health.watch import HealthWatch, Watched
 from dra_driver.hardware.port import Roots
 
 if TYPE_CHECKING:
     from dra_driver.hardware.nvidia.metering.meter import NvidiaMeter
-
-KERNEL_LOG = "kmsg"
 
 
 class NvidiaHealth:

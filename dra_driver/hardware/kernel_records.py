@@ -1,0 +1,129 @@
+"""The kernel log: the records that the kernel itself wrote, from the start of the ring.
+
+In: `<dev-root>/kmsg`, the device or a plain file of such records. Out: numbers, times and texts. A record counts only
+if the kernel wrote it (facility 0), so what a user writes to /dev/kmsg is never taken for a driver's words.
+
+Source: Linux Documentation/ABI/testing/dev-kmsg.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+KERNEL_LOG = "kmsg"  # below the folder of devices
+RECORD_BYTES = 8192  # the kernel returns no longer record
+RECORDS_MOST = 20_000  # in one turn
+TAIL_BYTES = 1 << 16  # of a plain file, from which its last number is read
+_RECORD = re.compile(
+    r"(?P<prefix>[0-9]{1,6}),(?P<sequence>[0-9]{1,19}),(?P<time>[0-9]{1,19}),[^;\n]{0,99};(?P<text>.*)"
+)
+
+
+class KernelRecords:
+    """Reads on from where it ended; records up to `position` have been read before.
+
+    `position` is the sequence number of the last record that was read, -1 for none. `problem` says why the log can't
+    be read; "" if it can.
+    """
+
+    def __init__(self, path: Path, position: int = -1) -> None:
+        self._path, self.position = path, position
+        self._known = position  # records up to this one were read before the file was opened
+        self._fd: int | None = None
+        self._rest = b""
+        self._has_looked = False
+        self.problem = ""
+
+    def new(self) -> Iterator[tuple[int, float, str]]:
+        """Yield the sequence number, time and text of the kernel's own records that were written since the last call.
+
+        Times are seconds since 1970. There are none where the log can't be read.
+        """
+        now = time.time()
+        began = now - time.clock_gettime(time.CLOCK_MONOTONIC)
+        is_first, self._has_looked = not self._has_looked, True
+        for number, line in enumerate(self._lines()):
+            match = _RECORD.match(line)
+            if match is None:
+                continue
+            self.problem, sequence = "", int(match["sequence"])
+            if sequence <= self._known:
+                continue
+            self.position = max(self.position, sequence)
+            if int(match["prefix"]) >> 3 == 0:
+                # What came since the last look has just happened, whatever the clock of a plain file's writer says.
+                at = min(now, began + int(match["time"]) / 1e6) if is_first else now + number / 1e6
+                yield sequence, at, match["text"]
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def _lines(self) -> Iterator[str]:
+        for _ in range(RECORDS_MOST):
+            fd = self._fd if self._fd is not None else self._open()
+            block = self._read(fd) if fd is not None else b""
+            if not block:
+                return
+            self._rest += block
+            *lines, self._rest = self._rest.split(b"\n")
+            self._rest = self._rest[-RECORD_BYTES:]
+            yield from (line.decode("utf-8", "replace") for line in lines)
+
+    def _open(self) -> int | None:
+        try:
+            self._fd = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            self._fail(error)
+            return None
+        self.problem, self._rest = "", b""
+        if stat.S_ISREG(os.fstat(self._fd).st_mode):
+            self._take_place(self._fd)
+        self._known = self.position
+        return self._fd
+
+    def _take_place(self, fd: int) -> None:
+        """Begin anew in a plain file that does not go on where the last one ended."""
+        size = os.fstat(fd).st_size
+        text = os.pread(fd, TAIL_BYTES, max(0, size - TAIL_BYTES)).decode("utf-8", "replace")
+        numbers = [int(match["sequence"]) for match in map(_RECORD.match, text.split("\n")) if match]
+        if not numbers or numbers[-1] < self.position:
+            self.position = -1
+        if size and not numbers:
+            self.problem = f"{self._path} has no records of /dev/kmsg"
+
+    def _read(self, fd: int) -> bytes:
+        """Return the next record, or a block of a plain file; nothing where there is no more now."""
+        try:
+            block = os.read(fd, RECORD_BYTES)
+        except BlockingIOError:
+            return b""
+        except OSError as error:
+            # Records were overwritten before they were read, or one is longer than any should be: go on with the next.
+            if error.errno in {errno.EPIPE, errno.EINVAL}:
+                return b"\n"
+            self._fail(error)
+            self.close()
+            return b""
+        if not block and self._is_replaced(fd):
+            self.close()
+        return block
+
+    def _is_replaced(self, fd: int) -> bool:
+        """Return whether a plain file that was read to its end was cut short, or is another one now."""
+        try:
+            ours, there = os.fstat(fd), self._path.stat()
+        except OSError:
+            return True
+        return (ours.st_dev, ours.st_ino) != (there.st_dev, there.st_ino) or ours.st_size < os.lseek(fd, 0, os.SEEK_CUR)
+
+    def _fail(self, error: OSError) -> None:
+        self.problem = f"the kernel log {self._path} can't be read: {error.strerror}"
