@@ -115,11 +115,17 @@ def drivers(folder: Path, kubeconfig: Path, only: Sequence[str]) -> list[Driver]
         ("on demand, fake NVML", ["--mig", "dynamic"], on_demand),
     ):
         driver = place.ours(f"ours {name}", "nvidia", flags, devices)
-        machine = _uncut_machine(driver.folder / "machine")
+        machine = _uncut_machine(_in_memory(driver.folder / "machine"))
         driver.argv += machine.flags
         driver.environment = machine.environment
         made.append(driver)
     return [driver for driver in made if not only or driver is made[0] or any(word in driver.name for word in only)]
+
+
+def _in_memory(place: Path) -> Path:
+    """Make a folder in memory, with a link at `place`. What a GPU does costs no write to a disk."""
+    place.symlink_to(Path(tempfile.mkdtemp(prefix="drab", dir="/dev/shm")))
+    return place
 
 
 def _uncut_machine(folder: Path) -> NvmlMachine:
@@ -166,8 +172,7 @@ class _Places:
         place = self.folder / name.replace(",", "").replace(" ", "-").lower()
         for part in ("registry", "plugins"):
             (place / part).mkdir(parents=True)
-        memory = Path(tempfile.mkdtemp(prefix="drab", dir="/dev/shm"))  # /var/run/cdi is a tmpfs on a node
-        (place / "cdi").symlink_to(memory)
+        _in_memory(place / "cdi")  # /var/run/cdi is a tmpfs on a node
         return place
 
     def floor(self) -> Driver:
@@ -380,7 +385,7 @@ def _stop(driver: Driver) -> None:
 
 
 def _remove(folder: Path) -> None:
-    for link in folder.glob("*/cdi"):
+    for link in (*folder.glob("*/cdi"), *folder.glob("*/machine")):
         shutil.rmtree(link.resolve(), ignore_errors=True)
     shutil.rmtree(folder, ignore_errors=True)
 

@@ -23,25 +23,45 @@ static void end_change(void) {
     refresh();
 }
 
-/* Write the file anew: of the GPU's lines, drop those that begin with `drop` and a blank, then add `add`. */
-static void rewrite(const char *pci, const char *drop, const char *add) {
+/* Write content to a new file, rename it into place, and remember it as the file that was read last. */
+static void replace_file(const char *made) {
     const char *path = getenv("FAKE_NVML_STATE");
     char other[512];
     snprintf(other, sizeof other, "%s.%d", path, (int)getpid());
-    FILE *old = fopen(path, "r"), *new = fopen(other, "w");
-    if (!old || !new) abort();
+    int file = open(other, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    if (file < 0 || write(file, made, strlen(made)) != (ssize_t)strlen(made) || fstat(file, &seen)) abort();
+    close(file);
+    if (rename(other, path)) abort();
+}
+
+/* Write the file anew: of the GPU's lines, drop those that begin with `drop` and a blank, then add `add`. */
+static void rewrite(const char *address, const char *drop, const char *add) {
+    char pci[32], line[LINE], *made = malloc(strlen(content) + (add ? strlen(add) : 0) + 3), *to = made;
     int is_here = 0;
     size_t drop_n = drop ? strlen(drop) : 0;
-    for (char line[512]; fgets(line, sizeof line, old);) {
-        if (!strncmp(line, "gpu ", 4)) {
-            line[strcspn(line, "\n")] = 0;
-            is_here = !strcasecmp(line + 4, pci);
-            fprintf(new, "%s\n", line);
-            if (is_here && add) fprintf(new, "%s\n", add);
-        } else if (!(is_here && drop && !strncmp(line, drop, drop_n) && strchr(" \n", line[drop_n]))) fputs(line, new);
+    Gpu *gpu = gpu_at(address);
+    if (!made || !gpu) abort();
+    snprintf(pci, sizeof pci, "%s", address);
+    memset(gpu, 0, sizeof *gpu); /* its lines are parsed again; those of the others are as they were */
+    snprintf(gpu->pci, sizeof gpu->pci, "%s", pci);
+    for (const char *at = content, *next; *at; at = next) {
+        next = next_line(at, line);
+        int is_gpu = !strncmp(line, "gpu ", 4);
+        if (is_gpu) is_here = !strcasecmp(line + 4, pci);
+        if (is_here && !is_gpu && drop && !strncmp(line, drop, drop_n) && strchr(" ", line[drop_n])) continue;
+        to = mempcpy(to, at, (size_t)(next - at));
+        if (to[-1] != '\n') *to++ = '\n';
+        if (is_gpu && is_here && add) {
+            to += sprintf(to, "%s\n", add);
+            snprintf(line, sizeof line, "%s", add);
+            is_gpu = 0;
+        }
+        if (is_here && !is_gpu) parse_line(line, gpu);
     }
-    fclose(old);
-    if (fclose(new) || rename(other, path)) abort();
+    *to = 0;
+    replace_file(made);
+    free(content);
+    content = made;
 }
 
 /* Die here and now, once: the line that asked for it goes first. */

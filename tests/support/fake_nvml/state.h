@@ -26,6 +26,7 @@
 #define MAX_PROCESSES 64
 #define MAX_HANDLES 8192
 #define TEXT 256
+#define LINE 512
 
 enum {
     SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
@@ -98,6 +99,7 @@ typedef struct { int kind; char pci[32]; int gi, ci; } Handle;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static State state;
+static char *content; /* of the state file, as it was read or written last */
 static struct stat seen;
 static int is_read, users, known_n, handles_n, held = -1;
 static char known[MAX_GPUS][32]; /* GPUs on the bus when the library was initialised */
@@ -161,38 +163,57 @@ static void parse_gpu_line(Gpu *gpu, const char *key, const char *rest) {
     }
 }
 
+/* Parse one line of the state file: a fact of the machine, a new GPU, or a fact of the GPU that was begun last. */
+static Gpu *parse_line(char *line, Gpu *gpu) {
+    char key[40] = "";
+    int end = 0;
+    if (sscanf(line, " %39s %n", key, &end) < 1 || key[0] == '#') return gpu;
+    const char *rest = line + end;
+    if (!strcmp(key, "gpu") && state.gpus_n < MAX_GPUS) {
+        gpu = &state.gpus[state.gpus_n++];
+        memset(gpu, 0, sizeof *gpu);
+        snprintf(gpu->pci, sizeof gpu->pci, "%s", rest);
+    } else if (gpu) parse_gpu_line(gpu, key, rest);
+    else if (!strcmp(key, "fault")) parse_fault(state.faults, &state.faults_n, rest);
+    else if (state.facts_n < MAX_FACTS) {
+        snprintf(state.facts[state.facts_n].key, 40, "%s", key);
+        snprintf(state.facts[state.facts_n++].value, TEXT, "%s", rest);
+    }
+    return gpu;
+}
+
+/* Return the end of the line that begins here, and copy it without its newline. */
+static const char *next_line(const char *at, char line[LINE]) {
+    size_t n = strcspn(at, "\n"), kept = n < LINE ? n : LINE - 1;
+    memcpy(line, at, kept);
+    line[kept] = 0;
+    return at + n + (at[n] == '\n');
+}
+
 /* Read the state file if it is not the one read last. The lock is held. */
 static void refresh(void) {
     const char *path = getenv("FAKE_NVML_STATE");
     struct stat now;
     if (!path || stat(path, &now)) {
-        memset(&state, 0, sizeof state);
-        is_read = 0;
+        state.facts_n = state.faults_n = state.gpus_n = is_read = 0;
         return;
     }
     if (is_read && now.st_ino == seen.st_ino && now.st_size == seen.st_size &&
         now.st_mtim.tv_sec == seen.st_mtim.tv_sec && now.st_mtim.tv_nsec == seen.st_mtim.tv_nsec) return;
-    FILE *file = fopen(path, "r");
-    if (!file) return;
-    memset(&state, 0, sizeof state);
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0) return;
+    if (fstat(file, &now)) abort();
+    free(content);
+    content = calloc(1, (size_t)now.st_size + 1);
+    if (!content || read(file, content, (size_t)now.st_size) < 0) abort();
+    close(file);
+    state.facts_n = state.faults_n = state.gpus_n = 0;
     Gpu *gpu = NULL;
-    for (char line[512]; fgets(line, sizeof line, file);) {
-        char key[40] = "";
-        int end = 0;
-        line[strcspn(line, "\n")] = 0;
-        if (sscanf(line, " %39s %n", key, &end) < 1 || key[0] == '#') continue;
-        const char *rest = line + end;
-        if (!strcmp(key, "gpu") && state.gpus_n < MAX_GPUS) {
-            gpu = &state.gpus[state.gpus_n++];
-            snprintf(gpu->pci, sizeof gpu->pci, "%s", rest);
-        } else if (gpu) parse_gpu_line(gpu, key, rest);
-        else if (!strcmp(key, "fault")) parse_fault(state.faults, &state.faults_n, rest);
-        else if (state.facts_n < MAX_FACTS) {
-            snprintf(state.facts[state.facts_n].key, 40, "%s", key);
-            snprintf(state.facts[state.facts_n++].value, TEXT, "%s", rest);
-        }
+    char line[LINE];
+    for (const char *at = content; *at;) {
+        at = next_line(at, line);
+        gpu = parse_line(line, gpu);
     }
-    fclose(file);
     seen = now;
     is_read = 1;
 }
