@@ -26,8 +26,8 @@ CONTAINER_FOLDER = "/var/run/kubernetes.io/dra-device-attributes"
 UUID = "uuid"
 PCI_BUS_ID = f"{STANDARD}pciBusID"
 _HEAD = '{"kind":"DeviceMetadata","apiVersion":"'
-_OWNER = re.compile(
-    rb'\{"kind":"DeviceMetadata","apiVersion":"[^"]*","metadata":\{"uid":"([^"]*)","generation":(\d{1,18}),'
+_GENERATION = re.compile(
+    rb'\{"kind":"DeviceMetadata","apiVersion":"[^"]*","metadata":\{"uid":"[^"]*","generation":(\d{1,18}),'
 )
 _DEVICES = 128  # whose attributes are kept as text
 
@@ -124,7 +124,8 @@ def plan_metadata(
 
 
 def _entry(result: AllocatedDevice, device: Device, made: frozenset[str]) -> DeviceEntry:
-    attributes = tuple({PCI_BUS_ID: device.gpu.pci_address, **device.attributes}.items())
+    place = {PCI_BUS_ID: device.gpu.pci_address} if device.gpu.pci_address else {}  # a channel is at none
+    attributes = tuple({**place, **device.attributes}.items())
     return DeviceEntry(result.pool, result.device, attributes, result.device if result.device in made else "")
 
 
@@ -134,7 +135,7 @@ def _attributes_text(attributes: tuple[tuple[str, AttributeValue], ...]) -> str:
     return json.dumps({name: attribute_wire(value) for name, value in most}, separators=(",", ":"))
 
 
-def owner_of(content: bytes) -> tuple[str, int]:
-    """Return the UID of the claim that a file is about, and the generation of its content; ("", 0) for another file."""
-    found = _OWNER.match(content)
-    return (found[1].decode(), int(found[2])) if found else ("", 0)
+def generation_of(content: bytes) -> int:
+    """Return the generation of a file's content; 0 for what was not rendered here."""
+    found = _GENERATION.match(content)
+    return int(found[1]) if found else 0

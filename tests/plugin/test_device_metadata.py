@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.claims.allocated import POD_CLAIM_NAME
+from dra_driver.claims.allocated import POD_CLAIM_NAME, AllocatedClaim, AllocatedDevice
+from dra_driver.claims.metadata import plan_metadata
+from dra_driver.hardware.facts import ChannelFacts
+from dra_driver.inventory.channel import channel_devices
 from dra_driver.model.errors import PrepareError
 from tests.support.plugin.mig_parts import OTHER, WHOLE, MigRig, small
 from tests.support.plugin.parts import DRIVER, POOL, claim_wire, result
@@ -138,54 +141,95 @@ def test_a_changed_driver_is_written_without_a_call_of_the_kubelet(rig):
     assert "999.9.9" in Path(path).read_text()
 
 
+def test_after_a_restart_a_claim_of_a_template_is_still_found_by_the_pods_own_name(rig):
+    wire = claim_wire("a", result(WHOLE))
+    wire["metadata"]["annotations"] = {POD_CLAIM_NAME: "gpu"}
+    rig.api.put(wire)
+    before = mounts(rig, "a")
+    rig.restart()
+    change_driver(rig, "999.9.9")
+    rig.repair.refresh_cdi()
+    document = json.loads((rig.cdi / rig.file_of("a")).read_text())
+    (mount,) = document["devices"][0]["containerEdits"]["mounts"]
+    assert {mount["containerPath"]: mount["hostPath"]} == before
+    device = as_kubevirt(before, "resourceclaimtemplates", "gpu", "gpu")
+    assert device["of"]["podClaimName"] == "gpu"
+    assert device["attributes"]["driverVersion"] == {"version": "999.9.9"}
+
+
 def test_unprepare_removes_the_files_and_the_folder(rig):
     rig.allocate("a", WHOLE)
     mounts(rig, "a")
     rig.unprepare("a")
     assert files(rig) == []
-    assert list((rig.cdi / f"{DRIVER}-metadata").iterdir()) == []
     rig.unprepare("a")
 
 
 def test_a_claim_made_again_under_its_name_has_a_file_of_its_own(rig):
     rig.allocate("a", WHOLE)
-    (path,) = mounts(rig, "a").values()
-    container = Path(path).open()  # noqa: SIM115 - what a bind mount keeps
+    (old,) = mounts(rig, "a").values()
     wire = claim_wire("b", result(OTHER))
     wire["metadata"]["name"] = "claim-a"
     rig.api.put(wire)
-    mounts(rig, "b")
-    assert json.loads(container.readline())["metadata"]["uid"] == "a", "the old container reads about its own devices"
-    container.close()
+    (new,) = mounts(rig, "b").values()
+    change_driver(rig, "999.9.9")
+    rig.repair.refresh_cdi()
+    found = {Path(path): json.loads(Path(path).read_text().splitlines()[0]) for path in (old, new)}
+    assert [one["metadata"]["uid"] for one in found.values()] == ["a", "b"], "each reads about its own devices"
+    assert all("999.9.9" in json.dumps(one) for one in found.values())
     rig.unprepare("a")
-    assert json.loads(Path(path).read_text().splitlines()[0])["metadata"]["uid"] == "b"
+    assert files(rig) == [Path(new)]
     rig.unprepare("b")
     assert files(rig) == []
 
 
+def test_the_uuid_of_a_partition_stays_in_the_file_when_another_attribute_changes(rig):
+    rig.allocate("a", small(0))
+    (path,) = mounts(rig, "a").values()
+    change_driver(rig, "999.9.9")
+    rig.repair.refresh_cdi()
+    text = Path(path).read_text()
+    assert "999.9.9" in text
+    assert rig.partitions()[0].uuid in text
+
+
 def test_what_a_lost_ledger_forgot_is_removed_and_what_it_knows_stays(rig):
     rig.allocate("a", WHOLE)
-    mounts(rig, "a")
-    stray = rig.cdi / f"{DRIVER}-metadata/ns_gone/gpu"
-    stray.mkdir(parents=True)
-    (stray / "metadata.json").write_text('{"metadata":{"uid":"gone"}}\n')
-    half = rig.cdi / f"{DRIVER}-metadata/ns_half/r"
-    half.mkdir(parents=True)
-    (half / "metadata.json.unfinished").write_text("{")
+    (path,) = mounts(rig, "a").values()
+    (Path(path).parent / "gone_gpu.json").write_text("{")
     rig.restart()
     rig.repair.run()
-    assert [path.parts[-3] for path in files(rig)] == ["ns_claim-a"]
+    assert files(rig) == [Path(path)]
 
 
-def test_names_that_are_too_long_for_a_folder_are_replaced_by_the_uid(rig):
-    wire = claim_wire("a", result(WHOLE))
+def test_what_a_crash_cut_off_is_written_whole(rig):
+    rig.allocate("a", WHOLE)
+    (path,) = mounts(rig, "a").values()
+    before = Path(path).read_text()
+    Path(path).write_text(before[: len(before) // 2])
+    mounts(rig, "a")
+    assert [json.loads(line)["requests"] for line in Path(path).read_text().splitlines()]
+    Path(path).write_text("")
+    mounts(rig, "a")
+    assert Path(path).read_text() == before
+
+
+def test_the_longest_names_have_a_file(rig):
+    wire = claim_wire("a", {**result(WHOLE), "request": "r" * 63})
     wire["metadata"] |= {"name": "c" * 253}
     rig.api.put(wire)
-    ((inside, path),) = mounts(rig, "a").items()
+    ((inside, _),) = mounts(rig, "a").items()
     assert "c" * 253 in inside
-    assert Path(path).parts[-3] == "a"
     rig.unprepare("a")
     assert files(rig) == []
+
+
+def test_a_device_that_is_at_no_pci_address_has_none():
+    first, _ = channel_devices(ChannelFacts("3b1c.7", 235))
+    held = AllocatedDevice("channel", POOL, first.name)
+    claim = AllocatedClaim("u", "ns", "c", (held,))
+    (found,) = plan_metadata(claim, {first.name: first}, {held: "x"}, driver=DRIVER, made=frozenset())
+    assert set(found.devices[0].attributes) == set(first.attributes.items())
 
 
 def test_a_folder_that_cant_be_written_fails_the_call_and_keeps_nothing(rig):

@@ -111,4 +111,4 @@ class ClaimUndo:
     def _undo_effects(self, record: ClaimRecord, deadline: Deadline) -> None:
         """Undo what was done for a claim: its steps, then what its containers could read. Raises: DriverError."""
         self._effects.undo(record.uid, record.steps, deadline)
-        self._metadata.remove(record.namespace, record.name, record.uid)
+        self._metadata.remove(record.uid)

@@ -74,7 +74,7 @@ class Repair:
                 repaired += self._undo.undo_unfinished(uid)
             except DriverError as error:
                 log.warning("half-done claim not undone", extra=fields(claim_uid=uid, code=error.code, err=str(error)))
-        self._metadata.sweep(lambda uid: self.ledger.get(uid) is not None)
+        self._sweep_metadata()
         self._late_pods.resume()
         self._guard.watch()
         return repaired
@@ -137,6 +137,15 @@ class Repair:
         Return their number.
         """
         return self._sharing.tidy()
+
+    def _sweep_metadata(self) -> None:
+        """Remove the files about devices of claims that the ledger does not know."""
+        for uid in self._metadata.owners():
+            if self.ledger.get(uid) is not None:
+                continue
+            with suppress(DriverError), self._locks.hold([claim_lock(uid)], Deadline.after(0)):  # a call holds it
+                if self.ledger.get(uid) is None:
+                    self._metadata.remove(uid)
 
     def _refresh(self, uid: str) -> bool:
         """Rewrite one claim's file, and return whether it had to change. Raises: DriverError."""
