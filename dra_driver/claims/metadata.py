@@ -67,10 +67,7 @@ class RequestMetadata:
     @property
     def container_path(self) -> str:
         """The path of the file in containers."""
-        kind, name = ("resourceclaims", self.claim)
-        if self.pod_claim_name:
-            kind, name = ("resourceclaimtemplates", self.pod_claim_name)
-        return f"{CONTAINER_FOLDER}/{kind}/{name}/{self.base_request}/{self.driver}-metadata.json"
+        return container_path(self.driver, self.claim, self.pod_claim_name, self.base_request)
 
     def render(self, generation: int, uuids: Mapping[str, str]) -> bytes:
         """Return the file's content. `uuids` are those of the partitions that Prepare has made, by device name."""
@@ -86,6 +83,12 @@ class RequestMetadata:
         uuid = uuids.get(entry.made)
         attributes = _attributes_text(((UUID, uuid), *entry.attributes) if uuid else entry.attributes)
         return f'{{"driver":"{self.driver}","pool":"{entry.pool}","name":"{entry.name}","attributes":{attributes}}}'
+
+
+def container_path(driver: str, claim: str, pod_claim_name: str, base_request: str) -> str:
+    """Return the path at which containers find the file of a request; a template's claim is found by the pod's name."""
+    kind, name = ("resourceclaimtemplates", pod_claim_name) if pod_claim_name else ("resourceclaims", claim)
+    return f"{CONTAINER_FOLDER}/{kind}/{name}/{base_request}/{driver}-metadata.json"
 
 
 def plan_metadata(

@@ -5,12 +5,15 @@ In: a live cluster or files. Out: a tree with flags. It only reads.
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from dra_driver.cli.fleet.tree import draw, seen_pods, selected, show_tree, tree_options
 from dra_driver.cli.output import say
+from dra_driver.model.flags import FLAGS
 from dra_driver.views.envelope import DocumentKind
 from dra_driver.views.words import plural
 
@@ -19,8 +22,20 @@ if TYPE_CHECKING:
     from dra_driver.views.worlds.world import World
 
 
+_CDI_ROOT = next(flag for flag in FLAGS if flag.field == "cdi_root")
+
+
 @click.command(name="claims")
 @tree_options
+@click.option(
+    _CDI_ROOT.name,
+    "cdi_root",
+    metavar=_CDI_ROOT.metavar,
+    default=_CDI_ROOT.default,
+    envvar=_CDI_ROOT.twin,
+    show_default=True,
+    help="With -o wide: this node's folder of CDI files, below which are files about devices.",
+)
 def command(**given: Any) -> int:
     """Show claims, their devices, and the pods that use them.
 
@@ -29,17 +44,23 @@ def command(**given: Any) -> int:
     dra-driver claims -A                            those of all namespaces
     dra-driver claims -n team-a -l app=train        of one namespace, by their labels
     dra-driver claims -f claims.yaml --output json
+    dra-driver claims -A -o wide                    on a node: with what its files say about devices
 
     Flags (!) show allocations that no pod uses, reservations of pods that are gone or have ended, devices that are not
     published any more, and pods whose devices are not prepared yet.
+
+    With -o wide, every device that was prepared on this node has below it the file that its containers read: path,
+    number of changes, and all attributes, with the UUID of a partition that was made for the claim (docs/metadata.md).
 
     Exit status 1: there are flags, and --exit-code was given; 5: something of the cluster may not be read.
     """  # noqa: D301
     from dra_driver.views.access import unseen_document
     from dra_driver.views.fleet.claim_branches import picture_of_claims
+    from dra_driver.views.fleet.device_files import DeviceFiles
     from dra_driver.views.worlds.reading import WantedObjects
 
     kinds = ("ResourceClaim", "ResourceSlice", "Pod")
+    is_wide = given["output"] == "wide"
 
     return draw(
         given,
@@ -49,15 +70,16 @@ def command(**given: Any) -> int:
             selected(world, "ResourceClaim", given),
             None if world.is_unseen("ResourceSlice") else world.of("ResourceSlice"),
             seen_pods(world),
+            files=DeviceFiles(Path(given["cdi_root"])) if is_wide else None,
         ),
         wanted=WantedObjects(kinds, at_home=not given["everywhere"]),
-        show=_show,
+        show=partial(_show, is_wide=is_wide),
         more=lambda world, _branches: {"unseen": unseen_document(world.unseen)},
     )
 
 
-def _show(out: Any, world: World, branches: list[Branch]) -> None:
-    """Print the claims, then how many there are."""
+def _show(out: Any, world: World, branches: list[Branch], *, is_wide: bool) -> None:
+    """Print the claims, then how many there are, and for how many devices there is a file here."""
     if not branches and any(one.kind == "ResourceClaim" for one in world.unseen):
         say(out, "Which claims there are is not known, because none may be read.")
         return
@@ -65,3 +87,9 @@ def _show(out: Any, world: World, branches: list[Branch]) -> None:
     devices = sum(child.kind == "device" for branch in branches for child in branch.children)
     show_tree(out, "ResourceClaims", branches)
     say(out, f"{plural(len(branches), 'claim')}: {plural(devices, 'device')} held, {waiting} waiting")
+    if is_wide:
+        described = sum(
+            one.kind == "file" for branch in branches for child in branch.children for one in child.children
+        )
+        none = "there are no files about them here: those are on the claims' nodes, where deviceMetadata is on"
+        say(out, f"{plural(described, 'device')} described by files of this node" if described else none)

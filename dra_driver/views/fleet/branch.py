@@ -26,7 +26,7 @@ class BranchFlag:
 
 @dataclass(slots=True)
 class Branch:
-    """One line of the tree. `kind` is node, pool, set, device, claim or pod.
+    """One line of the tree. `kind` is node, pool, set, device, claim or pod; file, about a device, for people alone.
 
     `text` is for people; `facts` are the same content for programs; `fill` is the part that is held, from 0 to 1.
     `like` lists further nodes whose subtrees are the same except for the nodes' own names.

@@ -15,6 +15,7 @@ from dra_driver.allocation.pools.replicas import names_of
 from dra_driver.allocation.pools.taints import taint_text
 from dra_driver.model.wire import ClaimWire, SliceWire, Wire
 from dra_driver.views.fleet.branch import Branch, BranchFlag
+from dra_driver.views.fleet.device_files import DeviceFiles
 
 TERMINATING = "Terminating"  # the word that kubectl shows for what is being deleted
 _UUID_CHARS = 64
@@ -40,9 +41,16 @@ def holdings(claims: Sequence[ClaimWire]) -> dict[DeviceId, list[Holding]]:
 
 
 def picture_of_claims(
-    claims: Sequence[ClaimWire], slices: Sequence[SliceWire] | None, pods: Sequence[Wire] | None = None
+    claims: Sequence[ClaimWire],
+    slices: Sequence[SliceWire] | None,
+    pods: Sequence[Wire] | None = None,
+    *,
+    files: DeviceFiles | None = None,
 ) -> list[Branch]:
-    """Draw the claims with their devices and pods. `slices` and `pods` are None if they are not known."""
+    """Draw the claims with their devices and pods. `slices` and `pods` are None if they are not known.
+
+    With `files`, each device has what the files of this node say of it below it.
+    """
     published = {
         (s["spec"]["driver"], s["spec"]["pool"]["name"], name)
         for s in slices or ()
@@ -63,9 +71,21 @@ def picture_of_claims(
             facts = {"driver": key[0], "pool": key[1], "device": key[2], **_result_facts(result)}
             flags = (*flags, *unwell)
             held.append(Branch("device", f"{place_name(*key[:2])}/{key[2]}", text, flags=flags, facts=facts))
+        if files is not None:
+            _add_files(branch, held, files, claim["metadata"].get("uid") or "")
         branch.children = [*held, *branch.children]
         branches.append(branch)
     return branches
+
+
+def _add_files(branch: Branch, held: Sequence[Branch], files: DeviceFiles, uid: str) -> None:
+    """Put what this node's files say below the devices of a claim, and what is wrong with them beside its name."""
+    said, faults = files.of_claim(uid)
+    branch.flags = (*branch.flags, *(BranchFlag("metadata-file", fault) for fault in faults))
+    for device in held:
+        key = tuple(device.facts[name] for name in ("request", "driver", "pool", "device"))
+        if one := said.get(key):
+            device.children.append(Branch("file", one.path, str(one)))
 
 
 def _taint_flags(slices: Sequence[SliceWire]) -> dict[DeviceId, tuple[BranchFlag, ...]]:
