@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from dra_driver.migrate.device_kind import DeviceKind
 from dra_driver.migrate.pods import Container
-from dra_driver.migrate.resources import DeviceKind
 
 MOST = 32  # the most requests in a claim, and the most devices in its allocation
 
@@ -83,7 +83,7 @@ def _name(blocks: list[Block]) -> None:
     taken: set[str] = set()
     containers = {block.users[0].name for block in blocks}
     for block in blocks:
-        device = label(f"mig-{block.kind.profile}" if block.kind.is_partition and block.kind.profile else "gpu")
+        device = label(block.kind.stem)
         own = [other for other in blocks if other.users[0].name == block.users[0].name]
         stem = device if len(containers) == 1 else label(block.users[0].name)
         if len(containers) > 1 and len({other.kind for other in own}) > 1:

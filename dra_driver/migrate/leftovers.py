@@ -9,14 +9,17 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from dra_driver.migrate.label_requirement import DOMAIN
+from dra_driver.migrate.labels.requirement import DOMAIN
+from dra_driver.migrate.other_vendors import INSIDE_TEXT, labeller_of
 from dra_driver.migrate.report import ReportSubject, Step
 from dra_driver.migrate.resources import QUOTA, Known, kind_of
 
 _SKIPPED = {"status", "metadata", "tolerations"}
 # Inside a longer text such as a patch, a resource appears as a key or at the end of a JSON pointer, where "/" is "~1".
 _RESOURCE = r"(?:gpu|mig-[0-9]+g\.[0-9]+gb)(?:\.shared)?"
-_INSIDE = re.compile(rf"nvidia\.com/{_RESOURCE}(?=[\"']?[ \t]*:)|nvidia\.com~1{_RESOURCE}(?![\w.-])")
+_KEY = rf"(?:nvidia\.com/{_RESOURCE}|{INSIDE_TEXT.format(slash='/')})(?=[\"']?[ \t]*:)"
+_POINTER = rf"(?:nvidia\.com~1{_RESOURCE}|{INSIDE_TEXT.format(slash='~1')})(?![\w.-])"
+_INSIDE = re.compile(f"{_KEY}|{_POINTER}")
 _WORDS = {"command", "args", "env"}  # texts for the program in the container, which are not manifests
 _NODE_RULES = {"nodeSelector", "nodeAffinity", "topologyKey"}
 
@@ -54,16 +57,20 @@ def _is_ours(text: str, path: tuple[Step, ...], names: Known) -> bool:
     if _is_unknown(text, path) or kind_of(text.removeprefix(QUOTA).removeprefix("limits."), names) is not None:
         return True
     is_rule = any(step in _NODE_RULES for step in path)
-    return is_rule and text.startswith(DOMAIN)
+    return is_rule and _is_named_by_plugins(text)
+
+
+def _is_named_by_plugins(text: str) -> bool:
+    return text.startswith(DOMAIN) or labeller_of(text) is not None
 
 
 def _is_unknown(text: str, path: tuple[Step, ...]) -> bool:
     """Return whether `text` is a resource of the domain in a container; a known one would have been moved by now."""
-    return text.startswith(DOMAIN) and path[-2:-1] == ("resources",) and path[-1] in {"limits", "requests"}
+    return _is_named_by_plugins(text) and path[-2:-1] == ("resources",) and path[-1] in {"limits", "requests"}
 
 
 def _say(text: str, path: tuple[Step, ...], subject: ReportSubject, *, is_inside: bool) -> None:
-    code = "mention"
+    code, labeller = "mention", labeller_of(text) or "GPU feature discovery"
     if subject.name.startswith("LimitRange "):
         code = "limit-range"
         what, remedy = (
@@ -74,12 +81,14 @@ def _say(text: str, path: tuple[Step, ...], subject: ReportSubject, *, is_inside
         code = "unknown-resource"
         what, remedy = (
             f"{text} is not one of the device plugin's own resources",
-            "migrate the ConfigMap that defines the name together with this file; nothing to do if it is not a GPU",
+            "migrate the ConfigMap that defines the name together with this file; nothing to do if it is not a GPU"
+            if labeller_of(text) is None
+            else "take it out, and ask for the same in the claim's selectors; nothing to do if it is not a GPU",
         )
     elif any(step in _NODE_RULES for step in path):
         what, remedy = (
-            f"{text} still names a label of GPU feature discovery",
-            "it works as long as GPU feature discovery labels the nodes; otherwise take it out",
+            f"{text} still names a label of {labeller}",
+            f"it works as long as {labeller} labels the nodes; otherwise take it out",
         )
     elif is_inside:
         what, remedy = (

@@ -14,10 +14,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from dra_driver.migrate.label_requirement import DOMAIN, IN, LabelRequirement, Unsaid
-from dra_driver.migrate.labels import expressed, refined
+from dra_driver.migrate.device_kind import DeviceKind
+from dra_driver.migrate.labels.requirement import DOMAIN, IN, LabelRequirement, Unsaid
+from dra_driver.migrate.labels.translation import expressed, refined
 from dra_driver.migrate.report import ReportSubject
-from dra_driver.migrate.resources import DeviceKind
 
 Rows = dict[DeviceKind, list[str]]
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"

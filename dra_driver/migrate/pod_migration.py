@@ -16,7 +16,13 @@ from typing import Any
 
 from dra_driver.migrate.devices_wanted import Block, Want, blocks_of, free
 from dra_driver.migrate.node_rules import absorb, kind_by_labels
-from dra_driver.migrate.pod_remarks import remark_ephemeral, remark_leftovers, remark_requests_alone, remark_rules_alone
+from dra_driver.migrate.pod_remarks import (
+    remark_ephemeral,
+    remark_leftovers,
+    remark_monitors,
+    remark_requests_alone,
+    remark_rules_alone,
+)
 from dra_driver.migrate.pods import Container, PodShape
 from dra_driver.migrate.report import ReportSubject, shown_path
 from dra_driver.migrate.resources import Known, counts_of, kind_of, rows_of
@@ -46,7 +52,7 @@ class PodMigration:
         wanted = [want for want in wants if want.count]
         claims = _PodClaims(shape)
         blocks = blocks_of(wanted)
-        kinds = dict.fromkeys(block.kind for block in blocks if block.kind.vendor == "nvidia")  # its labels are known
+        kinds = dict.fromkeys(block.kind for block in blocks if block.kind.is_default_vendors)  # whose labels are known
         rows = absorb(shape.spec, kinds, place) if kinds else {}
         specs = _specs(blocks, rows)
         templates = name(specs, shape.role)
@@ -54,6 +60,7 @@ class PodMigration:
         _use_claims(wants, blocks, owned, subject)
         _tolerate(shape.spec, sorted({want.resource for want in wanted}), place)
         remark_leftovers(shape, place)
+        remark_monitors([want.resource for want in wanted if want.kind.is_monitor], place)
 
     def _wants(self, shape: PodShape, subject: ReportSubject) -> list[Want]:
         """Return what every container wants."""
@@ -63,7 +70,8 @@ class PodMigration:
             for resource, count in counts_of(container.wire.get("resources"), at, self.known).items():
                 kind = kind_of(resource, self.known)
                 assert kind is not None  # noqa: S101  (counts_of gives no other)
-                found.append(Want(container, resource, kind_by_labels(shape.spec, kind), count))
+                wanted = min(count, 1) if kind.is_monitor else count  # one look at all devices is all that there is
+                found.append(Want(container, resource, kind_by_labels(shape.spec, kind), wanted))
             remark_requests_alone(container, subject.below(*container.path), self.known)
         return found
 
@@ -75,12 +83,11 @@ def _specs(blocks: list[Block], rows: dict[Any, list[str]]) -> list[ClaimSpec]:
         while len(specs) <= block.claim:
             specs.append({"devices": {"requests": []}})
         exactly: dict[str, Any] = {"deviceClassName": block.kind.device_class}
-        if block.count > 1:
+        if block.kind.is_monitor:
+            exactly |= {"allocationMode": "All", "adminAccess": True}
+        elif block.count > 1:
             exactly["count"] = block.count
-        texts = list(rows.get(block.kind, ()))
-        if block.kind.profile:
-            domain = 'device.attributes["gpu.nvidia.com"]'
-            texts.insert(0, f'{domain}.?profile.orValue("") == {json.dumps(block.kind.profile)}')
+        texts = [*block.kind.selectors, *rows.get(block.kind, ())]
         if texts:
             exactly["selectors"] = [{"cel": {"expression": text}} for text in texts]
         specs[block.claim]["devices"]["requests"].append({"name": block.name, "exactly": exactly})

@@ -65,6 +65,16 @@ def _remark_visible_devices(container: Container, place: ReportSubject) -> None:
             )
 
 
+def remark_monitors(resources: list[str], place: ReportSubject) -> None:
+    """Report resources that showed all GPUs of a node, which only some namespaces may ask for in claims."""
+    for resource in dict.fromkeys(resources):
+        place.lost(
+            "admin-access",
+            f"{resource} became a claim with admin access: the API server refuses it in other namespaces",
+            "label the namespace resource.kubernetes.io/admin-access=true, which only administrators should be able to",
+        )
+
+
 def remark_ephemeral(spec: dict[str, Any], place: ReportSubject) -> None:
     """Report ephemeral containers that name resources."""
     for number, one in rows_of(spec.get("ephemeralContainers")):

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from dra_driver.migrate.device_kind import DeviceKind
 from dra_driver.migrate.report import ReportSubject
-from dra_driver.migrate.resources import QUOTA, DeviceKind, Known, kind_of, whole_number
+from dra_driver.migrate.resources import QUOTA, Known, kind_of, whole_number
 
 _DEVICES = "deviceclass.resource.k8s.io/devices"
 
@@ -28,7 +29,7 @@ def migrate_quota(wire: dict[str, Any], known: Known, subject: ReportSubject) ->
         return
     sums: dict[str, int] = {}
     for name, (kind, count) in found.items():
-        if name.startswith(QUOTA):
+        if name.startswith(QUOTA) and not kind.is_monitor:
             key = f"{kind.device_class}.{_DEVICES}"
             sums[key] = sums.get(key, 0) + count
     made = _replaced(hard, found, sums, subject)
@@ -48,7 +49,9 @@ def _replaced(
             continue
         kind, count = found[name]
         key = f"{kind.device_class}.{_DEVICES}"
-        if not name.startswith(QUOTA):
+        if kind.is_monitor:
+            _say_monitor(name, subject)
+        elif not name.startswith(QUOTA):
             _say_no_limit(name, subject)
         elif key in hard:
             _say_there(name, key, subject)
@@ -88,12 +91,17 @@ def _say_no_limit(name: str, subject: ReportSubject) -> None:
     subject.changed("quota", f"{name} was taken out", why, "spec", "hard")
 
 
+def _say_monitor(name: str, subject: ReportSubject) -> None:
+    why = "a claim with admin access holds no device; a label of the namespace says whether it may have such claims"
+    subject.changed("quota", f"{name} was taken out", why, "spec", "hard")
+
+
 def _say_profiles(found: dict[str, tuple[DeviceKind, int]], subject: ReportSubject) -> None:
-    profiles = sorted({kind.profile for kind, _ in found.values() if kind.profile})
+    profiles = sorted({kind.profile for kind, _ in found.values() if kind.profile and not kind.is_monitor})
     if profiles:
         subject.lost(
             "quota-profile",
-            f"one class hands out all MIG profiles: the quota of {', '.join(profiles)} counts those of any profile",
+            f"one class hands out all profiles: the quota of {', '.join(profiles)} counts devices of any profile",
             "for a quota per profile, create a DeviceClass for each profile and name it in the claims",
             "spec",
             "hard",

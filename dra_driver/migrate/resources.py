@@ -1,4 +1,4 @@
-"""Extended resources of the device plugin, read from containers: which kind of device, and how many.
+"""Extended resources of device plugins, read from containers: which kind of device, and how many.
 
 In: a container's `resources`, and `Known` names: those that a sharing configuration made up, or that mean a share
 although they look like a whole device. Out: how many of which `DeviceKind`. Never: what becomes of them.
@@ -11,43 +11,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from dra_driver.migrate.device_kind import DeviceKind
+from dra_driver.migrate.other_vendors import kind_of_another_vendor
 from dra_driver.model.errors import InputError
 from dra_driver.model.quantity import Quantity, QuantityError
 
 WHOLE = "nvidia.com/gpu"
 _PARTITION = re.compile(r"nvidia\.com/mig-((?:[0-9]+c\.)?[0-9]+g\.[0-9]+gb)([-.][a-z.]+)?")
 SHARED = ".shared"
-# Source: the device plugins of ROCm/k8s-device-plugin and intel/intel-device-plugins-for-kubernetes.
-_OTHERS = {"amd.com/gpu": "amd", "gpu.intel.com/i915": "intel", "gpu.intel.com/xe": "intel"}
 QUOTA = "requests."
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class DeviceKind:
-    """A kind of device: a whole GPU, a partition (of one profile, if it is known), or a share of either."""
-
-    is_partition: bool = False
-    is_share: bool = False
-    profile: str = ""
-    vendor: str = "nvidia"
-
-    @property
-    def device_class(self) -> str:
-        """The name of the class that hands out such devices."""
-        if self.vendor != "nvidia":
-            return f"gpu.{self.vendor}.com"
-        stem = "mig" if self.is_partition else "gpu"
-        return f"{stem}-share.nvidia.com" if self.is_share else f"{stem}.nvidia.com"
-
-    @property
-    def words(self) -> str:
-        """The kind as a report shows it."""
-        what = f"MIG partition {self.profile}".strip() if self.is_partition else "whole GPU"
-        return f"share of a {what.replace('whole ', '')}" if self.is_share else what
 
 
 Known = Mapping[str, DeviceKind]
@@ -57,20 +32,18 @@ NOTHING_KNOWN: Known = MappingProxyType({})
 def kind_of(resource: str, known: Known = NOTHING_KNOWN) -> DeviceKind | None:
     """Return the kind of device that a resource stands for; None if it is not a resource of the device plugin.
 
-    >>> kind_of("nvidia.com/mig-1g.10gb.me"), kind_of("nvidia.com/gpu.shared").device_class, kind_of("cpu")
-    (DeviceKind(is_partition=True, is_share=False, profile='1g.10gb+me', vendor='nvidia'), 'gpu-share.nvidia.com', None)
+    >>> kind_of("nvidia.com/mig-1g.10gb.me").words, kind_of("nvidia.com/gpu.shared").device_class, kind_of("cpu")
+    ('MIG partition 1g.10gb+me', 'gpu-share.nvidia.com', None)
     """
     if resource in known:
         return known[resource]
-    if resource in _OTHERS:
-        return DeviceKind(vendor=_OTHERS[resource])
     stem = resource.removesuffix(SHARED)
     is_share = stem != resource
     if stem == WHOLE:
         return DeviceKind(is_share=is_share)
     found = _PARTITION.fullmatch(stem)
     if found is None:
-        return None
+        return kind_of_another_vendor(resource)
     rest = found[2] or ""
     return DeviceKind(True, is_share, found[1] + (f"+{rest[1:]}" if rest.startswith(".") else rest))
 

@@ -14,9 +14,10 @@ import io
 from dataclasses import replace
 from typing import Any
 
+from dra_driver.migrate.device_kind import DeviceKind
 from dra_driver.migrate.objects import KubeObject
 from dra_driver.migrate.report import ReportSubject
-from dra_driver.migrate.resources import SHARED, DeviceKind, Known, kind_of, rows_of
+from dra_driver.migrate.resources import SHARED, Known, kind_of, rows_of
 from dra_driver.model.errors import InputError
 from dra_driver.yamltext.values import value_of
 from dra_driver.yamltext.written import documents_of

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dra_driver.migrate.label_requirement import LabelRequirement, Unsaid
-from dra_driver.migrate.labels import expressed, refined
+from dra_driver.migrate.device_kind import DeviceKind
+from dra_driver.migrate.labels.requirement import LabelRequirement, Unsaid
+from dra_driver.migrate.labels.translation import expressed, refined
 from dra_driver.migrate.node_rules import absorb
 from dra_driver.migrate.report import FileReport, ReportSubject
-from dra_driver.migrate.resources import DeviceKind
 from dra_driver.model.quantity import Quantity
 from dra_driver.selectors import compile_selector
 from dra_driver.views.fleet.devices import fleet_of_profile

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dra_driver.migrate import SourceText, TemplateNames, migrate
-from dra_driver.migrate.resources import DeviceKind
+from dra_driver.migrate.device_kind import DeviceKind
 from dra_driver.model.errors import InputError
 from tests.migrate.support.pods import gpus, pod, requests, run
 

@@ -72,13 +72,13 @@ if TYPE_CHECKING:
 def command(
     files: tuple[str, ...], output: str, *, in_place: bool, diff: bool, shared: tuple[str, ...], **given: Any
 ) -> int:
-    """Turn manifests written for the device plugins of NVIDIA, AMD and Intel into manifests with claims.
+    """Turn manifests written for the device plugins of NVIDIA, AMD, Intel and Gaudi into manifests with claims.
 
-    Limits on nvidia.com/gpu, nvidia.com/mig-*, amd.com/gpu, gpu.intel.com/i915 and gpu.intel.com/xe become
-    ResourceClaimTemplates; node selectors and required affinities on the labels of GPU feature discovery become
-    selectors; quotas count devices of a class; the toleration that admission used to add is added. Comments, order and
-    formatting stay as they are. What was changed, why, and what is lost goes to standard error. FILE may be a folder,
-    or - for standard input.
+    Limits on nvidia.com/gpu, nvidia.com/mig-*, amd.com/gpu, amd.com/cpx_nps4 (and other modes), gpu.intel.com/i915,
+    gpu.intel.com/xe and habana.ai/gaudi become ResourceClaimTemplates; node selectors and required affinities on the
+    labels of GPU feature discovery become selectors; quotas count devices of a class; the toleration that admission
+    used to add is added. Comments, order and formatting stay as they are. What was changed, why, and what is lost goes
+    to standard error. FILE may be a folder, or - for standard input.
 
     \b
       dra-driver migrate examples/resourceclaims/24-extended-resource.yaml

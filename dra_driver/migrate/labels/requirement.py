@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dra_driver.migrate.resources import DeviceKind
+from dra_driver.migrate.device_kind import DeviceKind
 from dra_driver.model.names import NVIDIA_DRIVER
 
 DOMAIN = "nvidia.com/"

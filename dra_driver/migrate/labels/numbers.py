@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 
-from dra_driver.migrate.label_requirement import (
+from dra_driver.migrate.device_kind import DeviceKind
+from dra_driver.migrate.labels.requirement import (
     ABOVE,
     ATTRIBUTES,
     BELOW,
@@ -20,7 +21,6 @@ from dra_driver.migrate.label_requirement import (
     Translate,
     Unsaid,
 )
-from dra_driver.migrate.resources import DeviceKind
 
 
 def version_part(attribute: str, part: str) -> Translate:

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import re
 
-from dra_driver.migrate.label_kinds import mig_capable, present, replicas, sharing_strategy
-from dra_driver.migrate.label_numbers import amount, full_version, memory, version_part
-from dra_driver.migrate.label_requirement import (
+from dra_driver.migrate.device_kind import DeviceKind
+from dra_driver.migrate.labels.kinds import mig_capable, present, replicas, sharing_strategy
+from dra_driver.migrate.labels.numbers import amount, full_version, memory, version_part
+from dra_driver.migrate.labels.requirement import (
     ABOVE,
     ABSENT,
     BELOW,
@@ -29,8 +30,7 @@ from dra_driver.migrate.label_requirement import (
     Translate,
     Unsaid,
 )
-from dra_driver.migrate.label_texts import family, product, text
-from dra_driver.migrate.resources import DeviceKind
+from dra_driver.migrate.labels.texts import family, product, text
 
 _NUMBER = re.compile(r"-?[0-9]+")
 
@@ -54,7 +54,7 @@ def expressed(rule: LabelRequirement, kind: DeviceKind) -> Said:
 
 def refined(kind: DeviceKind, rules: list[LabelRequirement]) -> DeviceKind:
     """Return the kind that `nvidia.com/gpu` stands for: a whole GPU, a partition (strategy single), or a share."""
-    if kind.is_partition or kind.vendor != "nvidia":
+    if kind.is_partition or not kind.is_default_vendors:
         return kind
     is_cut, is_share = False, kind.is_share
     for rule in rules:

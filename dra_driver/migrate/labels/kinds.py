@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 
-from dra_driver.migrate.label_numbers import whole_numbers
-from dra_driver.migrate.label_requirement import (
+from dra_driver.migrate.device_kind import DeviceKind
+from dra_driver.migrate.labels.numbers import whole_numbers
+from dra_driver.migrate.labels.requirement import (
     ABOVE,
     ATTRIBUTES,
     BELOW,
@@ -19,7 +20,6 @@ from dra_driver.migrate.label_requirement import (
     Said,
     Unsaid,
 )
-from dra_driver.migrate.resources import DeviceKind
 
 
 def mig_capable(rule: LabelRequirement, kind: DeviceKind) -> Said:

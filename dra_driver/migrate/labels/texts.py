@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 
-from dra_driver.migrate.label_requirement import (
+from dra_driver.migrate.device_kind import DeviceKind
+from dra_driver.migrate.labels.requirement import (
     ATTRIBUTES,
     CUT,
     EXISTS,
@@ -19,7 +20,6 @@ from dra_driver.migrate.label_requirement import (
     Translate,
     Unsaid,
 )
-from dra_driver.migrate.resources import DeviceKind
 
 
 def text(attribute: str) -> Translate:

@@ -1,0 +1,1 @@
+"""Labels of GPU feature discovery, and what devices publish in their place."""
