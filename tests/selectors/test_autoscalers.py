@@ -20,8 +20,14 @@ def device(kind: str) -> dict:
     return {"attributes": {"type": {"string": kind}, "productName": {"string": "NVIDIA H100"}, "family": {"int": 1}}}
 
 
-def found(expression: str, autoscaler: Autoscaler, *, is_last: bool = True) -> list[str]:
-    views = [prepare_device(device(kind), DRIVER) for kind in ("gpu", "mig", "gpu-share")]
+def found(
+    expression: str,
+    autoscaler: Autoscaler,
+    *,
+    is_last: bool = True,
+    kinds: tuple[str, ...] = ("gpu", "mig", "gpu-share"),
+) -> list[str]:
+    views = [prepare_device(device(kind), DRIVER) for kind in kinds]
     subject = LintSubject(ENGINE.compile(expression), ENGINE, views, [1] * len(views), is_last=is_last)
     return [one.message for one in lint(subject, autoscaler=autoscaler) if one.rule == RULE]
 
@@ -40,6 +46,9 @@ def found(expression: str, autoscaler: Autoscaler, *, is_last: bool = True) -> l
         ('device.attributes["resource.kubernetes.io"].numaNode == 0', KARPENTER, ["resource.kubernetes.io/numaNode"]),
         ('device.attributes["gpu.amd.com"].type == "gpu"', KARPENTER, ["gpu.amd.com/type"]),
         (f'device.attributes.exists(d, d == "{DRIVER}")', KARPENTER, ["all of device.attributes"]),
+        ('device.driver == "dra.net" && device.attributes["dra.net"].rdma', KARPENTER, []),
+        ('device.attributes["dra.net"].ifName == "eth0"', KARPENTER, ["dra.net/ifName"]),
+        ('device.attributes["dra.net"].rdma', CLUSTER, ["dra.net/rdma"]),
     ],
 )
 def test_what_an_autoscaler_does_not_know_is_named(expression, autoscaler, names):
@@ -55,6 +64,35 @@ def test_parts_of_gpus_alone_start_no_node(kind):
     assert kind in message
     assert "whole GPUs alone" in message
     assert found(expression, KARPENTER, is_last=False) == [], "a later selector decides"
+
+
+@pytest.mark.parametrize("autoscaler", [KARPENTER, CLUSTER])
+@pytest.mark.parametrize("kind", ["mig", "gpu-share", "vfio", "imex-channel"])
+def test_that_is_known_without_any_device_at_hand(kind, autoscaler):
+    (message,) = found(f'device.driver == "{DRIVER}" && {A}.type == "{kind}"', autoscaler, kinds=())
+    assert "whole GPUs alone" in message
+
+
+def test_karpenter_knows_two_drivers():
+    (message,) = found('device.driver == "gpu.amd.com"', KARPENTER, kinds=())
+    assert "knows devices of gpu.nvidia.com and dra.net alone" in message
+    assert found('device.driver == "gpu.amd.com"', CLUSTER, kinds=()) == [], "annotations may name any driver"
+    assert found('device.driver in ["gpu.amd.com", "gpu.nvidia.com"]', KARPENTER, kinds=()) == []
+    assert found("true", KARPENTER, kinds=()) == []
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        f'device.driver == "{DRIVER}" && {A}.type == "gpu"',
+        f'{A}.type != "mig"',
+        f'"productName" in {A} && {A}.productName == "NVIDIA L4"',
+        f'{A}[?"productName"].orValue("") == "NVIDIA L4"',
+        f'{A}.productName == "NVIDIA L4"',
+    ],
+)
+def test_what_a_whole_gpu_may_be_is_not_called_a_part(expression):
+    assert found(expression, KARPENTER, kinds=()) == []
 
 
 def test_without_an_autoscaler_the_rule_is_silent():

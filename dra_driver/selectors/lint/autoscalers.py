@@ -12,10 +12,14 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator
 
-from dra_driver.selectors.lint.findings import LintFinding, LintSubject, outcomes
+from dra_driver.model.shares import DeviceType
+from dra_driver.selectors.evaluation.device_view import prepare_device
+from dra_driver.selectors.lint.findings import LintFinding, LintSubject, outcome, outcomes
 
 RULE = "unknown-before-launch"
 _DOMAIN = "gpu.nvidia.com"
+_CARDS = "dra.net"
+_KARPENTERS_DRIVERS = (_DOMAIN, _CARDS)
 _TYPE = "type"
 
 
@@ -26,56 +30,72 @@ class Autoscaler(enum.StrEnum):
     CLUSTER_AUTOSCALER = "cluster-autoscaler"
 
 
-# What a selector may read of a device on a node that does not exist yet: field, name.
+# What a selector may read of a device on a node that does not exist yet: field, domain, name.
 _KNOWN = {
     Autoscaler.KARPENTER_AWS: frozenset(
         {
             *(
-                ("attributes", name)
+                ("attributes", _DOMAIN, name)
                 for name in (_TYPE, "productName", "architecture", "brand", "cudaComputeCapability")
             ),
-            ("capacity", "memory"),
+            ("capacity", _DOMAIN, "memory"),
+            *(
+                ("attributes", _CARDS, name)  # of its network cards, which a claim may have beside a GPU
+                for name in ("pciDevice", "pciVendor", "pciSubsystem", "rdma", "numaNode")
+            ),
         }
     ),
-    Autoscaler.CLUSTER_AUTOSCALER: frozenset({("attributes", _TYPE)}),
+    Autoscaler.CLUSTER_AUTOSCALER: frozenset({("attributes", _DOMAIN, _TYPE)}),
 }
 
 
 def autoscaler_findings(subject: LintSubject, autoscaler: Autoscaler) -> Iterator[LintFinding]:
     """Report what the autoscaler does not know of a node that it could start."""
-    unknown = sorted({name for name in _names(subject) if name not in _known(autoscaler)})
-    for _, _, name in unknown:
+    unknown = sorted({(*key, text) for key, text in _names(subject) if key not in _KNOWN[autoscaler]})
+    for *_, text in unknown:
         yield LintFinding(
             RULE,
-            f"{autoscaler} does not know {name} before a node is there, and starts none for this selector; "
+            f"{autoscaler} does not know {text} before a node is there, and starts none for this selector; "
             f"it knows {_listed(autoscaler)} (docs/autoscalers.md)",
         )
     if not unknown and subject.is_last and (found := _only_parts(subject)):
         yield LintFinding(RULE, f"only {found} match, and of a node to start {autoscaler} knows whole GPUs alone")
+    if autoscaler is Autoscaler.KARPENTER_AWS and _is_of_other_drivers(subject):
+        yield LintFinding(RULE, f"{autoscaler} knows devices of {' and '.join(_KARPENTERS_DRIVERS)} alone")
 
 
-def _names(subject: LintSubject) -> Iterator[tuple[str, str, str]]:
-    """Yield what the selector reads: field, domain, and how a person writes it."""
+def _names(subject: LintSubject) -> Iterator[tuple[tuple[str, str, str], str]]:
+    """Yield what the selector reads: field, domain and name, and how a person writes it."""
     for read in subject.selector.read_set.reads:
         if read.field == "driver":
             continue
-        if read.domain is None or read.name is None:
-            yield read.field, read.domain or "", f"all of device.{read.field}"
-        else:
-            yield read.field, read.domain, f"{read.domain}/{read.name}"
-
-
-def _known(autoscaler: Autoscaler) -> frozenset[tuple[str, str, str]]:
-    return frozenset((field, _DOMAIN, f"{_DOMAIN}/{name}") for field, name in _KNOWN[autoscaler])
+        key = read.field, read.domain or "", read.name or ""
+        is_one = read.domain is not None and read.name is not None
+        yield key, f"{read.domain}/{read.name}" if is_one else f"all of device.{read.field}"
 
 
 def _listed(autoscaler: Autoscaler) -> str:
-    return ", ".join(sorted(name for _, name in _KNOWN[autoscaler]))
+    return ", ".join(sorted(name for _, domain, name in _KNOWN[autoscaler] if domain == _DOMAIN))
 
 
 def _only_parts(subject: LintSubject) -> str:
-    """Return the types of all devices that match if none of them is a whole GPU, else ""."""
+    """Return in words which devices match if none of them is a whole GPU, else ""."""
     found = outcomes(subject.selector, subject.views)
     matching = [view for view, one in zip(subject.views, found, strict=True) if one is True]
     types = {str(view.attributes.get(view.driver, {}).get(_TYPE, "")) for view in matching}
-    return "" if not types or types & {"gpu", ""} else f"devices of type {', '.join(sorted(types))}"
+    if not types:
+        types = _types_let_through(subject)
+    return "" if not types or types & {str(DeviceType.GPU), ""} else f"devices of type {', '.join(sorted(types))}"
+
+
+def _is_of_other_drivers(subject: LintSubject) -> bool:
+    """Return whether the selector asks for a driver alone, and for none that Karpenter knows."""
+    return not list(_names(subject)) and all(
+        outcome(subject.selector, prepare_device({}, driver)) is False for driver in _KARPENTERS_DRIVERS
+    )
+
+
+def _types_let_through(subject: LintSubject) -> set[str]:
+    """Return the types of devices that the selector does not refuse by their type alone; none if it refuses all."""
+    bare = {kind: prepare_device({"attributes": {_TYPE: {"string": str(kind)}}}, _DOMAIN) for kind in DeviceType}
+    return {str(kind) for kind, view in bare.items() if outcome(subject.selector, view) is not False}
