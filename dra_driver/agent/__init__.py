@@ -1,8 +1,9 @@
 """The node daemon: connects hardware → controller and claim → plugin, and shuts down cleanly.
 
 In: flags. Out: slices in the API server, a registered plugin, metrics. `main.py` reads flags and decides whether this
-node needs the agent at all; `node.py` wires the rooms; `scanner.py` looks at the hardware; `status.py` answers probes
-and Prometheus. Importing this package is light: an idle node loads neither gRPC nor the API client.
+node needs the agent at all; `node.py` is the daemon's life, and `wiring.py` connects the rooms; `inventory/` reads the
+hardware; `status/` answers probes and Prometheus. Importing this package is light: an idle node loads neither gRPC nor
+the API client.
 """
 
 from dra_driver.model.lean import lean_imports

@@ -1,6 +1,6 @@
 """Device holders of a node: claims, processes and other drivers that have its devices.
 
-Nothing here is kept: each question is answered from the ledger, the kubelet and the vendor's library as they are now.
+Nothing is cached here: each question is answered from the ledger, the kubelet and the vendor's library as they are now.
 """
 
 from __future__ import annotations
@@ -33,15 +33,20 @@ class NodeDeviceHolders:
         self._allocated, self._neighbours = allocated, neighbours
 
     def held(self) -> frozenset[str]:
-        """Return the names of devices that claims hold or were given, also another driver's. Raises: DriverError."""
+        """Return the names of devices that claims hold or were given, by this driver or another.
+
+        Raises: DriverError.
+        """
         every = tuple(self._inventory.current.by_name.values())
         free = {device.name for device in self._neighbours.offer(every)}
         foreign = frozenset(device.name for device in every if device.name not in free)
         held = self._ledger.held() | self._allocated.names(is_patient=False) | foreign
-        return frozenset(name for name in held if passed_gpu(name) is None)  # no virtual machine uses the host's driver
+        return frozenset(
+            name for name in held if passed_gpu(name) is None
+        )  # a device for virtual machines is not used through the host's driver
 
     def holder_of(self, gpu: GpuFacts, partition: PartitionFacts | None) -> str:
-        """Return who uses a device, in words; empty for nobody."""
+        """Return who uses a device, in words; empty if it is free."""
         if self._neighbours.is_serving:
             return "another driver or a device plugin serves this node's GPUs"
         try:
@@ -55,6 +60,6 @@ class NodeDeviceHolders:
         return holding_claims(self._ledger, device)
 
     def fault_of(self, gpu: GpuFacts, partition: PartitionFacts | None) -> str:
-        """Return nothing: what the library says is the health monitor's, and keeps a device from being tested."""
+        """Return no fault: the health monitor reads the library, and keeps faulty devices from being tested."""
         del gpu, partition
         return ""

@@ -1,4 +1,4 @@
-"""Device places: where each published device lies, as faults are spread by it."""
+"""Device places: where each published device lies, which decides to which devices a fault spreads."""
 
 from __future__ import annotations
 

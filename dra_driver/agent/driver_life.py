@@ -1,8 +1,8 @@
 """DriverLife: one driver of the node, from the first sight of its hardware to its end, in a thread of its own.
 
-Until the hardware is there, or the driver's ledger has claims, nothing of the driver is loaded. A driver that hangs in
-its hardware, or that can't start, holds up no other driver of the process: each has its own agent, with its own parts,
-threads, locks, sockets and ledger.
+Until the hardware is there, or the driver's ledger has claims, no code of the driver is loaded. A driver that hangs in
+its hardware, or that can't start, does not hold up another driver of the process: each has its own agent, with its own
+parts, threads, locks, sockets and ledger.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 IDLE_SECONDS = 2.0
-AGAIN_SECONDS = 10.0  # from one attempt to start to the next, while other drivers of the process run
-_loading = threading.Lock()  # stand-ins of modules belong to one importer at a time
+AGAIN_SECONDS = 10.0  # seconds between two attempts to start, while other drivers of the process run
+_loading = threading.Lock()  # only one thread at a time may import with stand-ins of modules
 
 
 class DriverLife:
-    """The life of one driver. `changed` is called when the process has something to decide: see the properties."""
+    """The life of one driver. `changed` is called when a property has changed, so that the process can decide."""
 
     def __init__(self, options: Options, *, changed: Callable[[], None]) -> None:
         self.options = options
@@ -40,10 +40,10 @@ class DriverLife:
         self._ended = threading.Event()
         self._over = threading.Event()
         self._hardware: Hardware | None = None
-        self.agent: NodeAgent | None = None  # once it is made
+        self.agent: NodeAgent | None = None  # None until it is made
         self.error: Exception | None = None  # why the last attempt to start failed
-        self.must_restart = False  # only a new process can go on
-        self.is_idle = False  # whether there is nothing to do, as far as is known
+        self.must_restart = False  # whether only a new process can go on
+        self.is_idle = False  # whether this driver has nothing to do, as far as is known
 
     @property
     def vendor(self) -> str:
@@ -55,15 +55,15 @@ class DriverLife:
         threading.Thread(target=self._run, name=f"driver-{self.options.driver}", daemon=True).start()
 
     def end(self) -> None:
-        """Ask the driver to end; `wait` for it."""
+        """Ask the driver to end; `wait` waits for it."""
         self._ended.set()
 
     def wait(self, seconds: float) -> bool:
-        """Return whether the driver has ended in order; one that is still being made has nothing to be ended."""
+        """Return whether the driver has ended in order, which is also true if its agent is still being made."""
         return self.agent is None or self._over.wait(seconds)
 
     def problems(self) -> tuple[str, ...]:
-        """Return why the driver is not ready; nothing while it has nothing to do."""
+        """Return why the driver is not ready; empty while it has nothing to do."""
         if self.error is not None:
             return (f"cannot start: {self.error}",)
         if self.agent is not None:
@@ -79,7 +79,10 @@ class DriverLife:
             self._over.set()
 
     def _await_work(self) -> bool:
-        """Wait until there is a GPU, or a claim to be undone. Return False when asked to end before that."""
+        """Wait until there is a GPU, or a claim to be undone.
+
+        Return False if the driver is asked to end before that.
+        """
         while not self._has_work():
             if not self.is_idle and self.error is None:
                 keys = fields(node=self.options.node, driver=self.options.driver)
@@ -111,7 +114,7 @@ class DriverLife:
         return self._hardware
 
     def _serve(self) -> bool:
-        """Make the agent and let it live; return False where it could not start and that may be tried again."""
+        """Make the agent and run it; return False if it could not start and another attempt makes sense."""
         agent = None
         try:
             agent = self._made()

@@ -1,4 +1,4 @@
-"""Listener: what parts of the agent report changes to; it decides what follows from each change."""
+"""Listener: the object to which the parts of the agent report changes; it decides what follows from each change."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ class Listener(Protocol):
     """The receiver of changes. Any thread may report one."""
 
     def inventory_changed(self) -> None:
-        """Handle a new inventory, or device nodes that may have changed."""
+        """React to a new inventory, or to device nodes that may have changed."""
 
     def driver_changed(self) -> None:
-        """Handle that the loaded driver is not the one whose library this process has open."""
+        """React to a loaded driver that is not the one whose library this process has open."""
 
     def neighbours_changed(self) -> None:
-        """Handle that other software on the node started or ended, or took or released devices."""
+        """React to other software on the node that started or ended, or that took or released devices."""
 
     def became_alone(self) -> None:
-        """Handle that no other driver is registered under our name any more."""
+        """React to the end of the last other driver that was registered under our name."""
 
     def health_changed(self, taints: DeviceTaints) -> None:
-        """Handle the taints that the devices have now."""
+        """React to the taints that the devices have now."""
 
     def validation_changed(self) -> None:
-        """Handle that other devices than before are held back, or have failed a test."""
+        """React to a change of the devices that are held back, or that have failed a test."""
 
     def answered(self, rpc: str, seconds: float, code: str) -> None:
-        """Handle that a call of the kubelet was answered for one claim."""
+        """React to the answer to a call of the kubelet for one claim."""
 
     def role_gained(self) -> None:
-        """Handle that this instance publishes and tidies for the node from now on."""
+        """React to getting the node's role: from now on this instance publishes and tidies for the node."""
 
     def role_lost(self) -> None:
-        """Handle that it no longer does."""
+        """React to losing the node's role."""
 
     def tidy(self) -> int:
         """Do the regular duties of the instance with the role, once a minute; return the number of things changed."""

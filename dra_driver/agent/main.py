@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 _M_ARENA_MAX = -8  # from glibc's malloc.h
 
-_COLUMNS = 80  # where standard output is no terminal, as in argparse
+_COLUMNS = 80  # argparse's width if standard output is not a terminal
 
 _EPILOG = """Each flag has an environment twin (upper case, underscores: NODE_NAME); the flag wins.
 Signals: SIGTERM drains and ends; SIGUSR1 lets go of the vendor's library, so that the driver can be unloaded;
@@ -69,7 +69,7 @@ class _AgentParser(argparse.ArgumentParser):
 
 
 def _formatter(prog: str) -> argparse.HelpFormatter:
-    """Return argparse's formatter with a width, for which it would import `shutil` (also where no help is shown)."""
+    """Return argparse's formatter with a fixed width; without one, argparse always imports `shutil`."""
     columns = os.environ.get("COLUMNS", "")
     if columns.isdecimal() and int(columns):
         width = int(columns)

@@ -33,7 +33,10 @@ log = logging.getLogger(__name__)
 
 
 class Neighbours:
-    """The other software on one node. The listener hears when the offer may change, and when this driver is alone."""
+    """The other software on one node.
+
+    The listener is called when the offer may change, and when this driver is alone.
+    """
 
     def __init__(
         self,

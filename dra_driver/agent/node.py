@@ -140,7 +140,7 @@ class NodeAgent:
             self._parts.remediation.wake()
 
     def validation_changed(self) -> None:
-        """Offer what is not held back any more."""
+        """Offer the devices that are no longer held back."""
         self._publish()
 
     def driver_changed(self) -> None:
@@ -215,7 +215,7 @@ class NodeAgent:
     def tidy(self) -> int:
         """Check other software on the node, remove sockets of instances that died, and partition GPUs as declared."""
         self._parts.neighbours.look()
-        if self._parts.offer.claim_ended():  # the kubelet may still have told of a claim when it was unprepared
+        if self._parts.offer.claim_ended():  # when the claim was unprepared, the kubelet may still have reported it
             self._parts.publisher.look()
         return self._parts.server.tidy() + self._apply_geometry() + self._destroy_abandoned()
 
@@ -233,7 +233,7 @@ class NodeAgent:
         count = self._parts.abandoned.destroy() if self._is_on_demand() else 0
         if count:
             self._parts.scanner.look_now()
-            self._parts.reaper.look_now()  # which then switches MIG mode off
+            self._parts.reaper.look_now()  # the reaper then switches MIG mode off
         return count
 
     def _apply_geometry(self) -> int:

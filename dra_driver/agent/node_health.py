@@ -135,11 +135,11 @@ class NodeHealth:
 
     @property
     def faults(self) -> tuple[Fault, ...]:
-        """Return the faults that stand, without those that hold GPUs back for their remediation."""
+        """Return the current faults, without those that hold GPUs back for their remediation."""
         return self._monitor.now.faults
 
     def hold(self, faults: tuple[Fault, ...]) -> None:
-        """Let these faults, which no source reports, stand beside the others from now on."""
+        """Treat these faults, which no source reports, as current from now on."""
         if faults != self._held:
             self._held = faults
             self.refresh()
@@ -175,7 +175,7 @@ class NodeHealth:
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """Return what of the node's health can't be read."""
+        """Return which parts of the node's health can't be read."""
         return self._monitor.now.problems
 
     def fault_counts(self) -> Mapping[str, int]:

@@ -1,7 +1,7 @@
-"""NodeProcess: the drivers of one node in one process, and what they have in common.
+"""NodeProcess: the drivers of one node in one process, and what they share.
 
-That is the status page, the signals and the end. Everything else is a driver's own (`driver_life`). While one driver
-has work, the page is that driver's; with several, each answer names the driver.
+They share the status page, the signals and the end. Everything else belongs to one driver (`driver_life`). While one
+driver has work, the page shows that driver's figures; with several, each answer names the driver.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class NodeProcess:
         self._page: StatusPage | None = None
 
     def run(self, stop: StopRequest) -> int:
-        """Serve until asked to stop, and return the exit status; the process is replaced where that is needed.
+        """Serve until asked to stop, and return the exit status; if a new process is needed, replace this one.
 
-        Raises: DriverError where no driver can start.
+        Raises: DriverError if no driver can start.
         """
         self._page = self._open_page()
         for life in self._lives:
@@ -73,7 +73,7 @@ class NodeProcess:
                 life.agent.resume()
 
     def _must_restart(self) -> bool:
-        """Return whether a new process is needed. Raises: the error of the driver where none could start."""
+        """Return whether a new process is needed. Raises: the error of the driver if none could start."""
         if not self._decide.is_set():
             return False
         self._decide.clear()
@@ -96,7 +96,7 @@ class NodeProcess:
     # -- the status page -----------------------------------------------------------------------------------------------
 
     def unready(self) -> tuple[str, ...]:
-        """Return the reasons why a driver is not ready, so that a kubelet does not restart what can work."""
+        """Return why no driver is ready; empty while one can work, so that the kubelet does not restart it."""
         busy = [life for life in self._lives if not life.is_idle]
         if len(busy) == 1:
             return busy[0].problems()
@@ -116,7 +116,7 @@ class NodeProcess:
         return render_together(pages)
 
     def review_api(self) -> KubeApi:
-        """Return a client with which readers of metrics are reviewed. Raises: DriverError for unusable credentials."""
+        """Return the client by which readers of metrics are reviewed. Raises: DriverError for unusable credentials."""
         from dra_driver.kube import api, credentials  # noqa: PLC0415 - only where readers are reviewed
 
         return api.KubeApi(credentials.load(self._lives[0].options.kubeconfig))

@@ -1,12 +1,12 @@
-"""Node offer: the one place where it is decided what this node offers right now.
+"""Node offer: the one place that decides what this node offers right now.
 
     hardware ──facts──► judge ──► inventory ──► decide ──► current ──► slices
 
-`judge` decides how facts become devices: MIG on demand or as it is, whose partitions are whose, what is shared, what
-claims hold. `decide` leaves out what other software on the node hands out or holds, and what has to pass a test
-first. `current` adapts the rest to what
-the API server keeps. Devices that claims hold or were just given stay offered: before anything is withdrawn, the claims
-that the ledger does not know are looked up. Nothing on the node is changed here.
+`judge` decides how facts become devices: whether MIG is offered on demand or as it is, to whom partitions belong, what
+is shared, and what claims hold. `decide` leaves out the devices that other software on the node hands out or holds, and
+those that have to pass a test first. `current` adapts the rest to what the API server keeps. Devices that claims hold
+or were just given stay offered: before anything is withdrawn, the claims that the ledger does not know are looked up.
+Nothing on the node is changed here.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ NOT_ON_DEMAND = "MigNotOnDemand"
 
 
 class HoldingBack(Protocol):
-    """Holds devices back that are not offered yet."""
+    """Holds back devices that are not to be offered yet."""
 
     def held_back(self, inventory: Inventory) -> frozenset[str] | None:
         """Return the names of these devices of an inventory; None while that is not known."""

@@ -1,6 +1,6 @@
-"""What the agent opens on its node: the API client, the ledger, the CDI folder, the kubelet's list of pods.
+"""Opened node: the API client, the ledger, the CDI folder and the kubelet's list of pods, opened for the agent.
 
-In: options and the hardware. Out: a `OpenedNode`, which every part of the agent gets.
+In: options and the hardware. Out: an `OpenedNode`, which every part of the agent gets.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Parts that an agent has only where an option asks for them and the vendor has the ability.
+"""Optional parts: the parts of an agent that exist only if an option asks for them and the vendor has the ability.
 
-In: the opened node and parts that every agent has. Out: the part, or None. What is not wanted is not imported.
+In: the opened node and the parts that every agent has. Out: the part, or None. A part that does not exist is not
+imported.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def make_gate(
     allocated: AllocatedDevices,
     neighbours: Neighbours,
 ) -> ValidationGate | None:
-    """Return what holds devices back until they are tested, where a test is wanted and health is watched."""
+    """Return the gate that holds devices back until they are tested; None without tests or without health."""
     setting, options = node.options.validation, node.options
     if setting.level is None or not options.is_health_watched or not isinstance(node.hardware, HealthReporter):
         return None
@@ -54,7 +55,7 @@ def make_gate(
 
 
 def make_passthrough(node: OpenedNode, listener: Listener, gate: ValidationGate | None) -> NodePassthrough | None:
-    """Return what gives GPUs to virtual machines, where a file names some. Raises: InputError."""
+    """Return the part that gives GPUs to virtual machines; None if no file names any. Raises: InputError."""
     if node.options.passthrough is None:
         return None
     from dra_driver.agent.passthrough import node_passthrough  # noqa: PLC0415 - only where it is wanted
@@ -63,14 +64,14 @@ def make_passthrough(node: OpenedNode, listener: Listener, gate: ValidationGate 
 
 
 def passing_judge(judge: OfferJudge, passthrough: NodePassthrough) -> OfferJudge:
-    """Return a judge that completes another one's findings by what virtual machines may have."""
+    """Return a judge that adds the devices for virtual machines to another judge's findings."""
     from dra_driver.agent.passthrough.passing_judge import PassingJudge  # noqa: PLC0415 - only where it is wanted
 
     return PassingJudge(judge, passthrough.named, passthrough.returned)
 
 
 def channel_judge(judge: OfferJudge, node: OpenedNode) -> OfferJudge:
-    """Return a judge that adds the node's IMEX channel, where that is wanted and the vendor can; else the same one."""
+    """Return a judge that adds the node's IMEX channel, or the same judge if no channel is to be offered."""
     if not node.options.has_imex_channel or not isinstance(node.hardware, ChannelOffering):
         return judge
     from dra_driver.agent.inventory.channel_judge import ChannelJudge  # noqa: PLC0415 - only where it is wanted
@@ -79,7 +80,7 @@ def channel_judge(judge: OfferJudge, node: OpenedNode) -> OfferJudge:
 
 
 def passthrough_means(node: OpenedNode, passthrough: NodePassthrough | None, scanner: Scanner) -> PassthroughMeans:
-    """Return what GPUs are given to virtual machines with; without the option, only undoing needs it."""
+    """Return the means of giving GPUs to virtual machines; without the option, they are needed only to undo it."""
     if passthrough is None:
         return PassthroughMeans(BusAccess(node.options.roots, ChildWriter()))
     from dra_driver.agent.passthrough.scanner_pause import ScannerPause  # noqa: PLC0415 - only where it is wanted
@@ -90,7 +91,10 @@ def passthrough_means(node: OpenedNode, passthrough: NodePassthrough | None, sca
 def make_health(
     node: OpenedNode, inventory: NodeInventory, listener: Listener, users: DeviceUsers, gate: ValidationGate | None
 ) -> NodeHealth | None:
-    """Return what watches the health of the devices, where that is wanted and the vendor can. Raises: InputError."""
+    """Return the part that watches the health of the devices; None if it is off or the vendor can't.
+
+    Raises: InputError.
+    """
     options = node.options
     if not options.is_health_watched or not isinstance(node.hardware, HealthReporter):
         return None
@@ -124,7 +128,7 @@ def _eviction_slots(node: OpenedNode, policy: HealthPolicy) -> LeaseSlots:
 
 
 def make_meter(node: OpenedNode, inventory: NodeInventory) -> NodeMeter | None:
-    """Return what meters the node. Raises: InputError for a counters file that can't be used."""
+    """Return the node's meter, or None. Raises: InputError for a counters file that can't be used."""
     if node.options.telemetry is None or not isinstance(node.hardware, Metered):
         return None
     from dra_driver.agent import node_metering  # noqa: PLC0415 - only where the GPUs are metered
@@ -133,7 +137,7 @@ def make_meter(node: OpenedNode, inventory: NodeInventory) -> NodeMeter | None:
 
 
 def make_claim_status(node: OpenedNode, inventory: NodeInventory, *, is_health_watched: bool) -> ClaimStatus | None:
-    """Return what writes the status of claims, where that is wanted."""
+    """Return the part that writes the status of claims; None if that is off."""
     if not node.options.writes_claim_status:
         return None
     from dra_driver.agent.reports.claim_status import ClaimStatus  # noqa: PLC0415 - only where statuses are written
@@ -151,7 +155,7 @@ def make_claim_status(node: OpenedNode, inventory: NodeInventory, *, is_health_w
 def make_health_condition(
     node: OpenedNode, health: NodeHealth | None, remediation: Remediation | DryRun | None
 ) -> HealthCondition | None:
-    """Return what writes the Node's condition, where that is wanted and health is watched."""
+    """Return the part that writes the Node's condition; None if that is off or health is not watched."""
     if not node.options.writes_node_condition or health is None:
         return None
     from dra_driver.agent.reports.health_condition import HealthCondition  # noqa: PLC0415 - only where it is written
@@ -170,7 +174,7 @@ def make_health_condition(
 
 
 def make_labels(node: OpenedNode, inventory: NodeInventory) -> list[Chore]:
-    """Return what hands out the node's labels, where that is wanted."""
+    """Return the part that hands out the node's labels; None if that is off."""
     options = node.options
     if options.feature_file is None and not options.has_feature_object:
         return []
@@ -197,7 +201,7 @@ def make_remediation(
     allocated: AllocatedDevices,
     neighbours: Neighbours,
 ) -> Remediation | DryRun | None:
-    """Return what treats faulty GPUs, where that is wanted and health is watched. Raises: DriverError."""
+    """Return the part that treats faulty GPUs; None if that is off or health is not watched. Raises: DriverError."""
     if node.options.remediation == "off" or health is None:
         return None
     from dra_driver.agent.remediation import node_remediation  # noqa: PLC0415 - only where the option is on

@@ -53,7 +53,7 @@ class Options:
     hardware: str
     roots: Roots
     vendor: str
-    waits_for_bus: bool  # whether nothing of the vendor is loaded before a PCI function of it is there
+    waits_for_bus: bool  # whether no code of the vendor is loaded until one of its PCI functions is there
     is_mig_dynamic: bool
     has_all_profiles: bool
     mig_geometry: tuple[GeometryRule, ...]
@@ -93,7 +93,7 @@ class Options:
 
 
 def _status(values: Mapping[str, str]) -> StatusOptions:
-    """Return where metrics and probes are served, checked. Raises: UsageError."""
+    """Return where metrics and probes are served, after checks. Raises: UsageError."""
     for flag in ("--metrics-address", "--probe-address"):
         if address := values[flag[2:].replace("-", "_")]:
             parse_address(address, flag)
@@ -109,7 +109,7 @@ def _status(values: Mapping[str, str]) -> StatusOptions:
 
 
 def _telemetry(values: Mapping[str, str]) -> TelemetryOptions | None:
-    """Return how to meter; None where it is off, or where nothing would be served. Raises: UsageError."""
+    """Return how to meter; None if metering is off or nothing is served. Raises: UsageError."""
     text = values["telemetry_interval"]
     if not (text.isascii() and text.isdigit() and 1 <= int(text) <= MOST_INTERVAL_SECONDS):
         raise UsageError("telemetry-interval", f"--telemetry-interval={text!r:.40} is not a number of seconds, 1 to 60")
@@ -126,7 +126,10 @@ def _telemetry(values: Mapping[str, str]) -> TelemetryOptions | None:
 
 
 def _remediation(values: Mapping[str, str]) -> str:
-    """Return the mode of remediation, checked against the others. Raises: UsageError("usage.remediation")."""
+    """Return the mode of remediation, after comparing it with the other options.
+
+    Raises: UsageError("usage.remediation").
+    """
     mode = values["remediation"]
     if mode != "off" and values["health"] == "off":
         text = f"--remediation={mode} acts on faults, and --health=off finds none"
@@ -144,7 +147,7 @@ def _node_condition(values: Mapping[str, str]) -> bool:
 
 
 def _feature_file(values: Mapping[str, str]) -> Path | None:
-    """Return the file for the node's labels, None where it gets none. Raises: UsageError("usage.feature-file")."""
+    """Return the file for the node's labels, or None. Raises: UsageError("usage.feature-file")."""
     if values["node_labels"] != "file":
         return None
     path = Path(values["feature_file"])
@@ -155,14 +158,14 @@ def _feature_file(values: Mapping[str, str]) -> Path | None:
 
 
 def _namespace(text: str) -> str:
-    """Return a namespace's name, checked. Raises: UsageError("usage.namespace")."""
+    """Return a namespace's name after checking it. Raises: UsageError("usage.namespace")."""
     if not is_dns_label(text):
         raise UsageError("namespace", f"--lease-namespace={text!r} is no name of a namespace")
     return text
 
 
 def _check_vendor(values: Mapping[str, str]) -> None:
-    """Refuse what the only vendor's GPUs can't do. Raises: UsageError("usage.hardware")."""
+    """Refuse options that the GPUs of the only vendor don't support. Raises: UsageError("usage.hardware")."""
     vendor = load_vendor(values["hardware"]) if registered(values["hardware"]) and _has_special(values) else None
     if vendor is None:
         return
@@ -192,10 +195,10 @@ def _validation(values: Mapping[str, str]) -> ValidationSetting:
 
 
 def drivers_of(values: Mapping[str, str], *, is_named: bool) -> tuple[Options, ...]:
-    """Return the options of each driver that the flags name; `is_named` tells whether the driver's name was given.
+    """Return the options of each driver that the flags name; `is_named` says whether the driver's name was given.
 
-    "auto" is every vendor of the registry, each once its hardware is there; with a driver's name it is one driver, that
-    of the default vendor. Raises: UsageError.
+    "auto" means every vendor of the registry, each as soon as its hardware is there; with a driver's name it means one
+    driver, that of the default vendor. Raises: UsageError.
     """
     choice = values["hardware"]
     if choice == AUTO and not is_named:
@@ -211,9 +214,9 @@ def drivers_of(values: Mapping[str, str], *, is_named: bool) -> tuple[Options, .
 def _of_vendor(values: Mapping[str, str], vendor: RegisteredVendor, *, is_optional: bool) -> Options:
     own = {**values, "hardware": vendor.name, "driver_name": vendor.driver}
     if vendor is not DEFAULT_VENDOR:
-        own["node_labels"] = "off"  # the labels have one writer
-        own["passthrough"] = ""  # the default vendor\'s
-    if _has_special(values):  # what a vendor can't do is meant for another one of the process
+        own["node_labels"] = "off"  # only one driver may write the labels
+        own["passthrough"] = ""  # only the default vendor's GPUs can be passed through
+    if _has_special(values):  # an option that this vendor does not support is meant for another one of the process
         able = load_vendor(vendor.name)
         own["sharing_config"] = own["sharing_config"] if able.is_shareable else ""
         own["remediation"] = own["remediation"] if able.is_reset else "off"

@@ -1,9 +1,9 @@
-"""Validation gate: no device of this node is offered before it has passed a test, where tests are switched on.
+"""Validation gate: if tests are switched on, no device of this node is offered before it has passed one.
 
 In: the inventory, results of tests, the faults that the health monitor knows. Out: which devices are held back, and
-which have failed. Tests run one after the other in a thread that ends when there is nothing left to test. Only devices
-that have neither been tested nor served in this boot are tested; a claim that comes first ends the test, and its device
-has served from then on.
+which have failed. Tests run one after the other in a thread that ends when there is nothing left to test. A device is
+tested if it has neither been tested nor been in use in this boot. If a claim gets a device first, its test ends, and
+the device counts as in use from then on.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-RETRY_SECONDS, TRIES_MOST = 60.0, 10  # of a test that could not run; a fabric manager may come minutes after the GPUs
+RETRY_SECONDS, TRIES_MOST = 60.0, 10  # for a test that could not run: a fabric manager may come minutes after the GPUs
 UNSURE_SECONDS = 2.0
-BATCH_SECONDS = 30.0  # what passes is offered together: each new device changes many slices of a pool
+BATCH_SECONDS = 30.0  # devices that pass are offered together, because each new device changes many slices of a pool
 STOP_SECONDS = 3.0
 NODE_AT_FAULT = "DevicesNotValidated"
 # A GPU with one of these is not tested before the fault is over.
@@ -68,13 +68,13 @@ class ValidationGate:
 
     Args:
         validator: tests devices; None at level READING.
-        records: what is known from before.
-        folder: the agent's own, for results of tests by hand.
+        records: the results that are known from before.
+        folder: the agent's own folder, for results of tests by hand.
         level: how devices are tested; READING tests none, and only results by hand count.
-        inventory: this node's.
-        claims: which devices claims have.
-        events: of the node.
-        listener: hears when what is held back, or what has failed, may have changed.
+        inventory: the inventory of this node.
+        claims: says which devices claims have.
+        events: the Events of the node.
+        listener: is called when the devices that are held back, or that have failed, may have changed.
     """
 
     def __init__(
@@ -99,7 +99,9 @@ class ValidationGate:
         self._examined: frozenset[str] | None = None  # None until it is known which devices claims have
         self._tries: dict[str, _Tries] = {}
         self._sick: frozenset[Subject] = frozenset()
-        self._tainted: frozenset[Subject] | None = None  # failed tests that are faults; None until the monitor said so
+        self._tainted: frozenset[Subject] | None = (
+            None  # the failed tests that are faults; None until the monitor has reported them
+        )
         self._verdicts = NodeVerdicts()
         self._released_at = float("-inf")  # when devices were last released (monotonic)
 
@@ -156,7 +158,7 @@ class ValidationGate:
             failed = self._verdicts.failed.keys()
             if failed and self._tainted is None:
                 return None
-            # What failed is offered with its taint, not before.
+            # A device that failed is offered only together with its taint.
             subjects = self._verdicts.held_back | (failed - (self._tainted or frozenset()))
         places = map(place_of, inventory.offering.every()) if subjects else ()
         return frozenset(place.name for place in places if any(is_within(place, one) for one in subjects))
@@ -186,7 +188,7 @@ class ValidationGate:
         return self._inventory.current.driver_version or ""
 
     def _examine(self) -> None:
-        """Record which of the devices serve already, because claims have them."""
+        """Record which of the devices are already in use, because claims have them."""
         new = [one for one in self._devices.values() if self._examined is None or one.uuid not in self._examined]
         if not new and self._examined is not None:
             return

@@ -3,7 +3,7 @@
     hardware ──► scanner ──► inventory ──► offer ──► publisher ──► ResourceSlices
                                  └──► preparer ◄── plugin server ◄── kubelet
 
-A part knows what is upstream of it, and asks it. Changes reach what is downstream through a `listener`, which is
+A part knows the parts upstream of it, and asks them. Changes reach the parts downstream through a `listener`, which is
 the agent itself: no part holds a reference to anything downstream, and none is given a function of another part.
 """
 

@@ -33,7 +33,7 @@ def validate(parameters: Any, path: str = "parameters") -> list[ConfigFault]:
 
 
 def decode_config(parameters: Any, path: str = "parameters") -> DeviceConfig:
-    """Decode opaque parameters; `path` is where they stand, for the texts of faults.
+    """Decode opaque parameters; `path` is where they are in the claim, for the texts of faults.
 
     Raises: ClaimError("claim.bad-config") with every fault, or ("claim.config-not-supported") if the only faults are
     settings that this driver does not support yet.

@@ -1,8 +1,8 @@
 """The CUDA version that a pod's images need, as far as the pod says it.
 
 In: a pod, or a claim with an annotation. Out: a `CudaNeed`, whether a driver serves it, and the selector that asks for
-drivers that do. Images say their need in NVIDIA_REQUIRE_CUDA, which is in the image or in the pod; only the pod's own
-is seen here. The annotation gpu.nvidia.com/cuda-required says it for images that don't.
+drivers that do. The variable NVIDIA_REQUIRE_CUDA, of the image or of the pod, states an image's need; only the pod's
+own is seen here. The annotation gpu.nvidia.com/cuda-required states it for images without the variable.
 
 Source: NVIDIA Container Toolkit: constraints between commas must all hold, those between blanks are alternatives.
 """

@@ -1,4 +1,4 @@
-"""DeviceConfig: one opaque config as read, and a fault in one as told. Values; `config` and `schema` make them.
+"""DeviceConfig: one opaque config as read, and a fault in one as reported. Values; `config` and `schema` make them.
 
 Source: NVIDIA's DRA driver, API group resource.nvidia.com/v1beta1.
 """
@@ -25,7 +25,7 @@ LEGACY_ONLY, PREFER_IOMMUFD = "LegacyOnly", "PreferIommuFD"  # policies of the I
 
 @dataclass(frozen=True, slots=True)
 class IommuSettings:
-    """By which nodes a virtual machine gets a GPU: that of its IOMMU group, or one below iommufd where there is one.
+    """The nodes by which a virtual machine gets a GPU: that of its IOMMU group, or one below iommufd if there is one.
 
     With `has_api_device` the container also gets the node by which it maps memory (KubeVirt needs it).
     """

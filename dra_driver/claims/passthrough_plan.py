@@ -22,7 +22,7 @@ _DEFAULT = IommuSettings()
 
 @dataclass(frozen=True, slots=True)
 class PassthroughStep:
-    """Bind a GPU to a VFIO driver; undone by giving it back to the driver that it had."""
+    """Bind a GPU to a VFIO driver; undone by binding it to its earlier driver."""
 
     kind: ClassVar[str] = "passthrough"
 

@@ -79,7 +79,7 @@ class CdiFileStep:
     """Write one CDI file, and the metadata files that it mounts; undone by removing them.
 
     `made` names the devices, by their name in the file, whose edits are known only after an earlier step has made
-    them. Without `metadata`, containers are told nothing about their devices.
+    them. Without `metadata`, containers get no files about their devices.
     """
 
     kind: ClassVar[str] = "cdi-file"
@@ -164,7 +164,7 @@ def refuse_lost(claim: AllocatedClaim, names: Collection[str]) -> None:
 
 
 def _on_lost_gpus(inventory: Inventory, names: Collection[str]) -> list[str]:
-    """Return those of the devices whose GPU was there and does not answer any more."""
+    """Return the devices among these whose GPU was there before and no longer answers."""
     gpus = tuple(gpu_name(problem.subject) for problem in inventory.problems if problem.code == GPU_LOST)
     return [name for name in names if any(name == gpu or name.startswith(f"{gpu}-") for gpu in gpus)]
 

@@ -1,4 +1,4 @@
-"""Wishes: what each result of a claim asks for of the device that it shares, and how faults in them are told."""
+"""Wishes: what each result of a claim asks for of the device that it shares, and how faults in them are reported."""
 
 from __future__ import annotations
 

@@ -105,7 +105,9 @@ class _Collected:
     def add_channel(self, channel: ChannelFacts) -> None:
         """Add the node's IMEX channel, which any number of claims may have."""
         shared, whole = channel_devices(channel)
-        if (shared.name, False) in self._policy.ownership.forms:  # a claim got it whole: until that ends
+        if (
+            (shared.name, False) in self._policy.ownership.forms
+        ):  # a claim holds it as a whole device, so it is offered whole until that claim ends
             shared, self.waits_for_claims = whole, True
         self.devices[shared.name] = self.plain[shared.name] = shared
         self.instead[shared.name] = (whole,)

@@ -1,6 +1,6 @@
-"""The IMEX channel of a node: one device for all programs of it that are in the fabric's one trust domain.
+"""The IMEX channel of a node: one device for all programs on the node that belong to the fabric's trust domain.
 
-It belongs to no GPU. Where the API server keeps shares, any number of claims get it; where not, one claim does, which
+It belongs to no GPU. If the API server keeps shares, any number of claims get it; if not, one claim does, which several
 pods of the node can share. Pure.
 """
 
@@ -14,7 +14,7 @@ from dra_driver.inventory.device import AttributeValue, Device, RequestPolicy
 from dra_driver.model.shares import DeviceType
 
 CHANNEL = "imex-channel-0"
-SHARES_OF_CHANNEL = 4096  # more than a node has pods
+SHARES_OF_CHANNEL = 4096  # more pods than a node can have
 
 
 def channel_devices(channel: ChannelFacts) -> tuple[Device, Device]:

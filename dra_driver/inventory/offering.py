@@ -128,7 +128,7 @@ class Inventory:
 
 
 class CurrentInventory(Protocol):
-    """What holds the newest inventory of a node; any thread may read it."""
+    """Holds the newest inventory of a node; any thread may read it."""
 
     @property
     def current(self) -> Inventory:

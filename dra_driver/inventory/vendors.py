@@ -1,7 +1,7 @@
-"""Which names the devices of a vendor are published with, by type of device.
+"""The names with which the devices of a vendor are published, by type of device.
 
-In: the vendor of the facts. Out: rows. Which names a type carries is decided here once, not for each device: an unknown
-fact is left out, and nothing moves up into its place.
+In: the vendor of the facts. Out: rows. Which names a type carries is decided here once, not for each device: if a fact
+is unknown, its name is left out, and no other name takes its place.
 """
 
 from __future__ import annotations

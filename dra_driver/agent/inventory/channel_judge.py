@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ChannelJudge(JudgeAround):
-    """Judges by another judge, and adds the channel."""
+    """Lets another judge decide, and adds the channel."""
 
     def __init__(self, judge: OfferJudge, hardware: ChannelOffering) -> None:
         super().__init__(judge)

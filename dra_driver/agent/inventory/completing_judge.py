@@ -1,7 +1,7 @@
-"""Completing judge: facts are judged as they are, then completed by the GPUs that are lost.
+"""Completing judge: another judge's judgement, to which the lost GPUs are added.
 
 A lost GPU that claims hold must stay published: once a device is gone from the slices, nothing can show that it is
-sick, and the scheduler would allocate what it takes of its counters a second time.
+faulty, and the scheduler would allocate the counters that it consumes a second time.
 """
 
 from __future__ import annotations

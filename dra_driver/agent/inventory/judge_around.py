@@ -1,4 +1,4 @@
-"""JudgeAround: what a judge passes on that completes the judgements of another one."""
+"""JudgeAround: the part that all judges have in common that complete the judgement of another one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class JudgeAround:
-    """Settled when the inner judge is, and as old as its judgements. A deriving class judges."""
+    """Passes on whether the inner judge is settled, and its fingerprint; a subclass adds `judge`."""
 
     def __init__(self, judge: OfferJudge) -> None:
         self._judge = judge

@@ -45,9 +45,9 @@ class OfferJudge(Protocol):
 
 
 class Scanner:
-    """Keeps `inventory` up to date. The listener hears of each new one, and of each change that the probe saw.
+    """Keeps `inventory` up to date. It reports each new inventory to the listener, and each change that the probe saw.
 
-    It hears once when the loaded driver is no longer the one whose library this process has open.
+    It also reports, once, that the loaded driver is no longer the one whose library this process has open.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Scanner:
         self._probe_s, self._full_s = probe_s, full_s
         self._is_paused = False
         self._is_let_go = False
-        self._releases = 0  # how many have asked for the library to be let go for a moment
+        self._releases = 0  # how many callers have asked for the library to be released for a moment
         self._releasing = threading.Lock()
         self._let_go = threading.Event()
         self._fingerprint: tuple[Hashable, Hashable] = (None, None)
@@ -80,7 +80,7 @@ class Scanner:
         self.looked_at = 0.0  # when the last complete discovery began, in seconds since 1970
 
     def start(self) -> None:
-        """Start the thread; the listener hears as soon as the first inventory is known."""
+        """Start the thread, which reports the first inventory to the listener as soon as it is known."""
         self._loop.start()
 
     def stop(self, timeout_s: float = 1.0) -> None:

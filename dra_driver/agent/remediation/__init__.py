@@ -1,1 +1,1 @@
-"""How the agent joins the remediation of its GPUs: who holds them, what is proven after a reset, what is reported."""
+"""How the agent takes part in the remediation of its GPUs: who holds them, how a reset is proven, what is reported."""

@@ -1,6 +1,6 @@
 """Node remediation: the node's parts as a remediation sees them.
 
-In: the parts of an agent. Out: a `TreatedNode`. Imported only where the option is on.
+In: the parts of an agent. Out: a `TreatedNode`. The module is imported only if the option is on.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 LOCK_SECONDS = 5.0  # how long to wait for calls that work on the GPU's devices
 RELEASE_SECONDS = 15.0  # how long a call of the library that is under way may take
 CALL_SECONDS = 10.0
-SLOT_PERIOD_S, SLOT_KEPT_S = 3600, 600.0  # a slot ends by itself after the first; it is renewed after the second
+SLOT_PERIOD_S, SLOT_KEPT_S = 3600, 600.0  # a slot ends by itself after the first time; it is renewed after the second
 
 
 HOST_ROOT = "1/root"  # below /proc: the root of the host's first process
@@ -64,7 +64,7 @@ def make_remediation(
     allocated: AllocatedDevices,
     neighbours: Neighbours,
 ) -> Remediation | DryRun | None:
-    """Return what remediates the node's GPUs; None for hardware that can't be reset.
+    """Return the remediation of the node's GPUs; None for hardware that can't be reset.
 
     Raises: NodeError("node.unprivileged"); InputError for a policy that can't be used.
     """
@@ -99,7 +99,7 @@ def make_remediation(
 
 
 def _reboot_request(node: OpenedNode, policy: RemediationPolicy) -> RebootRequest:
-    """Return the file that asks for a reboot: the policy's is one of the host's, the default one the agent's own."""
+    """Return the file that asks for a reboot: a policy's path is the host's, the default path is the agent's."""
     boot_id, host = node.identity.boot_id, f"{node.options.roots.proc}/{HOST_ROOT}"
     if policy.reboot_file is None:
         return RebootRequest(node.options.data_dir / FILE_NAME, boot_id)
@@ -116,7 +116,7 @@ def read_policy(path: Path | None) -> RemediationPolicy:
 
 
 def require_privilege(status: Path = Path("/proc/self/status")) -> None:
-    """Refuse an agent that may not do what a reset takes. Raises: NodeError("node.unprivileged")."""
+    """Refuse an agent without the privileges that a reset needs. Raises: NodeError("node.unprivileged")."""
     lines = [line for line in status.read_text("ascii", "replace").splitlines() if line.startswith("CapEff:")]
     held = int(lines[0].split()[1], 16) if lines else 0
     missing = [name for bit, name in _CAPABILITIES.items() if not held >> bit & 1]
@@ -160,11 +160,11 @@ class NodeUnderTreatment:
         return self._inventory.gpus
 
     def faults(self) -> tuple[Fault, ...]:
-        """Return the faults that stand."""
+        """Return the current faults."""
         return self._health.faults
 
     def was_seen_since(self, at: float) -> bool:
-        """Return whether the hardware was looked at after a time; if not, that is done soon."""
+        """Return whether the hardware was read after a time; if not, cause that to happen soon."""
         if self._scanner.looked_at > at:
             return True
         self._scanner.look_now()
@@ -179,7 +179,7 @@ class NodeUnderTreatment:
         self._health.hold(faults)
 
     def is_published(self) -> bool:
-        """Return whether the API server has what is held back now."""
+        """Return whether the API server has the slices without what is held back now."""
         return self._publisher.wait_published(0.0)
 
     def users(self, gpus: Collection[str]) -> tuple[str, ...]:
@@ -202,7 +202,7 @@ class NodeUnderTreatment:
         self._repair.settle_sharing()
 
     def persistence(self, gpu: GpuFacts) -> bool | None:
-        """Return whether the GPU is in persistence mode; None also where it does not answer."""
+        """Return whether the GPU is in persistence mode; None if it does not answer."""
         try:
             return self._hardware.persistence(gpu, CALL_SECONDS)
         except DriverError as error:
@@ -275,17 +275,17 @@ class NodeUnderTreatment:
         self._health.forget_errors(gpu)
 
     def prove(self, gpu: GpuFacts) -> ValidationResult:
-        """Validate a GPU that nobody uses."""
+        """Validate a GPU that no claim or process uses."""
         return self._proof.prove(gpu)
 
     def take_slot(self) -> float:
-        """Return 0 if this node may act now, else for how many seconds others may."""
+        """Return 0 if this node may act now, or else the seconds until another node's slot may end."""
         wait = self._slots.take(self._node.options.node)
         self._slot_at = time.monotonic()
         return wait
 
     def keep_slot(self) -> None:
-        """Keep the slot that was taken, with a write every ten minutes."""
+        """Keep the slot that this node has; it is renewed by one write every ten minutes."""
         if time.monotonic() - self._slot_at < SLOT_KEPT_S:
             return
         self._slot_at = time.monotonic()

@@ -1,7 +1,7 @@
-"""Remediation proof: a GPU that was reset computes again, before it is offered.
+"""Remediation proof: shows that a GPU that was reset computes correctly, before it is offered.
 
-In: a GPU that nobody uses. Out: the result of validation, at level 1 at least where the vendor has a test. That the
-library answers and reports no fault was read before.
+In: a GPU that no claim or process uses. Out: the result of validation, at least at level 1 if the vendor has a test.
+That the library answers and reports no fault was checked before.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dra_driver.validation.validator import DeviceHolders, Validator
 
 
 class RemediationProof:
-    """Tests GPUs after their remediation, as the agent's validation is set; with `none` no test is made."""
+    """Tests GPUs after their remediation, at the level of the agent's validation; with `none` no test is made."""
 
     def __init__(
         self, hardware: Hardware, turn: ValidationTurn, holders: DeviceHolders, setting: ValidationSetting
@@ -26,7 +26,7 @@ class RemediationProof:
         self._validator = Validator(hardware, turn, holders, command=setting.command)
 
     def prove(self, gpu: GpuFacts) -> ValidationResult:
-        """Test a GPU. One in MIG mode is not tested as a whole; its partitions are when they are made."""
+        """Test a GPU. One in MIG mode is not tested as a whole; its partitions are tested when they are made."""
         if self._level is None or not self._has_test or gpu.mig_enabled:
             return ValidationResult(ValidationVerdict.PASSED, ValidationLevel.READING)
         return self._validator.validate(gpu, None, self._level)

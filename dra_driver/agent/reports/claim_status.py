@@ -1,9 +1,9 @@
-"""ClaimStatus: writes into the status of prepared claims which devices they got, and whether these are well.
+"""ClaimStatus: writes into the status of prepared claims which devices they got, and whether these are healthy.
 
 In: the ledger, the inventory, the CDI files and the taints of faults. Out: `status.devices` of the claims of this node,
-by server-side apply, after the kubelet was answered. Nothing is written where the server has it already; a server that
-drops the field (its gate is off) or forbids the write is left alone for an hour. Entries end with the allocation: the
-API server removes them.
+by server-side apply, after the kubelet was answered. Nothing is written that the server already has. If the server
+drops the field (its gate is off) or forbids the write, the next attempt is an hour later. Entries end with the
+allocation: the API server removes them.
 Source: KEP-4817; Kubernetes API resource/v1.
 """
 
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 INTERVAL_SECONDS = 60.0
 APART_SECONDS = 1.0
 FAULT_SECONDS = 15.0
-REFUSED_SECONDS = 3600.0  # until a server that keeps no status, or forbids it, is asked again
+REFUSED_SECONDS = 3600.0  # seconds until a server that keeps no status, or forbids it, is asked again
 AT_ONCE = 50  # claims of one turn, so that a restart with many claims does not flood the server
 # Each driver applies as a manager of its own: an entry that a manager leaves out of what it applies is removed.
 MANAGER = "dra-driver {}"
@@ -55,7 +55,7 @@ class _Grounds:
     taints: DeviceTaints | None
 
     def is_same(self, before: _Grounds | None) -> bool:
-        """Return whether nothing has changed since."""
+        """Return whether these grounds are the same as others."""
         return (
             before is not None
             and self.inventory is before.inventory
@@ -89,19 +89,19 @@ class ClaimStatus:
         self._loop = Loop("claim-status", self._turn, failure="status of claims not written", fault_s=FAULT_SECONDS)
 
     def start(self) -> None:
-        """Write what is not written, now and whenever something changes."""
+        """Write the statuses that the server does not have, now and whenever something changes."""
         self._loop.start()
 
     def stop(self) -> None:
-        """Leave it to another instance."""
+        """Stop writing; another instance takes over."""
         self._loop.stop()
 
     def look(self) -> None:
-        """Look again soon: a claim was prepared."""
+        """Look again soon, because a claim was prepared."""
         self._loop.wake()
 
     def health_changed(self, taints: DeviceTaints) -> None:
-        """Write what these faults change."""
+        """Write the statuses that these faults change."""
         if self._taints is not None:
             self._taints = taints
         self._loop.wake()
@@ -171,7 +171,7 @@ class ClaimStatus:
             yield DeviceStatus(self._node.driver, device, known)
 
     def _write(self, record: ClaimRecord, statuses: tuple[DeviceStatus, ...]) -> bool:
-        """Write one claim's status unless the server has it; return False where the server takes none.
+        """Write one claim's status unless the server has it; return False if the server keeps no status.
 
         Raises: ApiError.
         """
@@ -204,7 +204,7 @@ class ClaimStatus:
         if error.status != _FORBIDDEN:
             if error.retry is not Retry.NEVER:
                 raise error
-            log.warning("status of a claim refused", extra=extra)  # a fault of this claim alone
+            log.warning("status of a claim refused", extra=extra)  # the error concerns this claim only
             return True
         log.warning("the status of claims may not be written: is claimStatus on in the chart?", extra=extra)
         return False

@@ -55,7 +55,7 @@ class ClaimUse:
 class DeviceUsers:
     """The users of one node's devices. Any thread may call any method.
 
-    It stands in front of `api`: whoever reads a claim for another purpose reads it through this object.
+    It stands in for `api`: code that reads a claim for another purpose reads it through this object.
     """
 
     def __init__(

@@ -21,11 +21,11 @@ from dra_driver.telemetry.loop import Loop
 FAULT_REASON = "DeviceFault"
 APPLICATION_REASON = "DeviceApplicationError"
 HELD_BACK_REASON = "EvictionHeldBack"
-APPLICATION_SECONDS = 60.0  # between Events about errors of applications
+APPLICATION_SECONDS = 60.0  # seconds between two Events about errors of applications
 WAITING_MOST = 256
 SEEN_LATE_SECONDS = 15.0  # a fault that is found by polling may have ended a pod this long before it is seen
 DIED_SECONDS = 2.0  # the same for an Xid, whose time is known
-DEVICES_MOST = 3  # devices named in one message
+DEVICES_MOST = 3  # at most so many devices are named in one message
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """FeatureFile: the labels of this node, in the file from which Node Feature Discovery takes them.
 
-In: the labels that the vendor has for the node. Out: a file, written anew when they change and before it expires. A
-node whose agent was removed loses the labels with the file's expiry; while the GPUs do not answer, the labels stay.
+In: the labels that the vendor has for the node. Out: a file, rewritten when they change and before it expires. If the
+agent is removed from a node, the labels go when the file expires; while the GPUs do not answer, the labels stay.
 Source: node-feature-discovery v0.19, local source: `name=value` lines, hidden files ignored, `# +expiry-time=`, 64 KiB.
 """
 
@@ -27,7 +27,7 @@ class FeatureFile:
         self._written: tuple[Mapping[str, str], float] | None = None
 
     def tidy(self) -> int:
-        """Make the file hold the labels of now; return 1 where it changed. Raises: NodeError("node.feature-file")."""
+        """Write the current labels into the file; return 1 if it changed. Raises: NodeError("node.feature-file")."""
         labels, now = self._labels.now(), self._clock()
         if labels is None:
             return 0

@@ -1,8 +1,9 @@
 """FeatureObject: the labels of this node, in an object from which Node Feature Discovery takes them.
 
 In: the labels that the vendor has for the node. Out: one NodeFeature in the release's namespace, applied at the start,
-when the labels change, and once an hour in case somebody removed it. It belongs to the agent's ServiceAccount where the
-token names that, so it goes with the release; Node Feature Discovery collects those of nodes that are gone.
+when the labels change, and once an hour in case it was removed. If the agent's token names its ServiceAccount, the
+object belongs to that account and so is removed with the release; Node Feature Discovery removes those of nodes that
+are gone.
 Source: node-feature-discovery v0.19, API nfd.k8s-sigs.io/v1alpha1; Kubernetes, claims of ServiceAccount tokens.
 """
 
@@ -28,11 +29,11 @@ REFRESH_SECONDS = 3600.0
 _API_VERSION = "nfd.k8s-sigs.io/v1alpha1"
 _NODE_LABEL = "nfd.node.kubernetes.io/node-name"
 _APPLY = "application/apply-patch+yaml"
-_LASTING = {403, 404}  # the option's role or Node Feature Discovery itself is missing
+_LASTING = {403, 404}  # the option's role is missing, or Node Feature Discovery is not installed
 
 
 class ApplyServer(Protocol):
-    """What is needed of the API server."""
+    """The requests that are needed of the API server."""
 
     def request(self, method: str, path: str, *, body: Wire, query: Mapping[str, str], content_type: str) -> Wire:
         """Send one request. Raises: ApiError."""
@@ -60,7 +61,10 @@ class FeatureObject:
         self._due = float("-inf")
 
     def tidy(self) -> int:
-        """Make the object hold the labels of now; return 1 where they changed. Raises: ApiError for what may pass."""
+        """Write the current labels into the object; return 1 if they changed.
+
+        Raises: ApiError for errors that may pass.
+        """
         labels, now = self._labels.now(), self._clock()
         if labels is None or (now < self._due and labels == self._written):
             return 0
@@ -82,7 +86,7 @@ class FeatureObject:
         self._api.request("PATCH", path, body=body, query=query, content_type=_APPLY)
 
     def _rest(self, error: ApiError, now: float) -> None:
-        """Wait an hour after a refusal that lasts. Raises: the error where it may pass."""
+        """Wait an hour after a refusal that will last. Raises: the error if it may pass."""
         if error.status not in _LASTING and error.retry is not Retry.NEVER:
             raise error
         self._written, self._due = None, now + _spread(REFRESH_SECONDS)
@@ -91,7 +95,7 @@ class FeatureObject:
 
 
 def feature_name(driver: str, node: str) -> str:
-    """Return the name of the object for a driver on a node, as the chart's policy has it."""
+    """Return the name of the object for a driver on a node, as the chart's admission policy expects it."""
     return f"{driver}-{node}"
 
 
@@ -107,7 +111,7 @@ def feature_object(name: str, node: str, labels: Mapping[str, str], *, owner: Ma
 
 
 def _account(authorization: str) -> dict[str, str] | None:
-    """Return name and UID of the ServiceAccount that a token is of, None for other tokens.
+    """Return the name and UID of a token's ServiceAccount, or None for other tokens.
 
     The token is not verified: it is the agent's own, and the policy compares the name.
     """
@@ -123,5 +127,5 @@ def _account(authorization: str) -> dict[str, str] | None:
 
 
 def _spread(seconds: float) -> float:
-    """Return about as many seconds: agents that start together don't all write at the same moment."""
+    """Return about as many seconds, so that agents that start together do not all write at the same moment."""
     return seconds * random.uniform(0.75, 1.25)  # noqa: S311 - jitter

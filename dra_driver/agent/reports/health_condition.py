@@ -1,8 +1,8 @@
-"""HealthCondition: a condition of the Node that says whether its devices are well, for those who repair machines.
+"""HealthCondition: a condition of the Node that says whether its devices are healthy, for tools that repair machines.
 
 In: the verdicts on faults, and whether a reboot is asked for. Out: the condition `DRIVER/DevicesHealthy` of this node
 and, while a reboot is asked for, the annotation `DRIVER/reboot-requested`, by server-side apply to the node's status.
-It is written when it changes, and read again now and then. A server that forbids it is left alone for an hour.
+It is written when it changes, and read again at times. If the server forbids it, the next attempt is an hour later.
 Source: Kubernetes API v1, NodeCondition; sig-architecture, API conventions (a condition's type may have a prefix).
 """
 
@@ -27,13 +27,13 @@ from dra_driver.telemetry.loop import Loop
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 30.0  # a monitor that has stopped wakes nobody
-APART_SECONDS = 10.0  # between two writes
-READ_SECONDS = 1800.0  # from one look at the Node to the next
-REFUSED_SECONDS = 3600.0  # until a server that forbids it is asked again
+LOOK_SECONDS = 30.0  # seconds between two looks, because a monitor that has stopped reports no change
+APART_SECONDS = 10.0  # seconds between two writes
+READ_SECONDS = 1800.0  # seconds from one read of the Node to the next
+REFUSED_SECONDS = 3600.0  # seconds until a server that forbids it is asked again
 FAULT_SECONDS = 15.0
-NAMED_MOST = 3  # faults in one message
-MANAGER = "dra-driver {} node"  # each driver applies what is its own
+NAMED_MOST = 3  # at most so many faults are named in one message
+MANAGER = "dra-driver {} node"  # each driver applies only its own fields
 _APPLY = "application/apply-patch+yaml"
 _FORBIDDEN = 403
 
@@ -84,11 +84,11 @@ class HealthCondition:
         )
 
     def start(self) -> None:
-        """Write what is not written, now and whenever it changes."""
+        """Write the condition if the Node does not have it, now and whenever it changes."""
         self._loop.start()
 
     def stop(self) -> None:
-        """Leave it to another instance."""
+        """Stop writing; another instance takes over."""
         self._loop.stop()
 
     def look(self) -> None:

@@ -18,7 +18,7 @@ class LabelSource(Protocol):
     """The labels of a node, as they are now."""
 
     def now(self) -> Mapping[str, str] | None:
-        """Return the labels; None while they are not known."""
+        """Return the current labels; None while they are not known."""
 
 
 class NodeLabels:
@@ -28,7 +28,7 @@ class NodeLabels:
         self._inventory, self._vendor, self._roots = inventory, vendor, roots
 
     def now(self) -> Mapping[str, str] | None:
-        """Return the labels; None while the hardware has not answered."""
+        """Return the current labels; None while the hardware has not answered."""
         facts = self._inventory.facts
         if facts is None or facts.waiting_for:
             return None

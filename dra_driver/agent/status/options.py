@@ -1,4 +1,7 @@
-"""Status options: where metrics and probes are served, and to whom. Read before anything of a server is imported."""
+"""Status options: where metrics and probes are served, and to whom.
+
+They are read before any server code is imported.
+"""
 
 from __future__ import annotations
 

@@ -18,10 +18,10 @@ log = logging.getLogger(__name__)
 
 
 class StatusPage:
-    """Serves what a source has to show.
+    """Serves the answers of a source.
 
-    Probes with an address of their own leave the port of the metrics, and are neither encrypted nor reviewed: the
-    kubelet has no token, and they show no figures.
+    Probes with an address of their own are not answered on the port of the metrics, and are neither encrypted nor
+    reviewed: the kubelet has no token, and they show no figures.
     """
 
     def __init__(self, options: StatusOptions, source: StatusSource) -> None:

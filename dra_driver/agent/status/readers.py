@@ -1,9 +1,9 @@
-"""Metrics readers: who may scrape, where that is not everybody.
+"""Metrics readers: which clients may scrape, if not everybody may.
 
-In: bearer tokens of requests. Out: nothing for a reader who may, otherwise a refusal. The API server decides; its
-verdicts are kept for a minute, and good ones are used for ten while it does not answer, because metrics are wanted most
-when a cluster is ill. Reviews are done by one thread: tokens that were good before come first, and of the others a few
-a second are looked at, so that a stranger neither keeps the API server busy nor locks anybody out.
+In: bearer tokens of requests. Out: nothing for a reader who may, otherwise a refusal. The API server decides. Its
+verdicts are kept for a minute, and positive ones are used for ten minutes while it does not answer, because metrics are
+needed most when a cluster is in trouble. One thread does the reviews: it takes tokens that were accepted before first,
+and only a few others a second, so that a stranger can neither keep the API server busy nor lock out other readers.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class MetricsReaders:
         self._thread.start()
 
     def ask(self, token: str, decided: Decided) -> None:
-        """Decide about a token: at once if the verdict is fresh, else later and in another thread."""
+        """Decide about a token: at once if there is a fresh verdict, otherwise later, in another thread."""
         if not token:
             decided(_NO_TOKEN)
             return
@@ -104,7 +104,7 @@ class MetricsReaders:
     def _verdict(self, token: str) -> PageAnswer | None:
         digest, now = _digest(token), self._clock()
         kept = self._kept.get(digest)
-        if kept is not None and now - kept.at < FRESH_SECONDS:  # somebody else waited for the same token
+        if kept is not None and now - kept.at < FRESH_SECONDS:  # another request waited for the same token
             return kept.refusal
         try:
             refusal = self._review(token)
@@ -128,7 +128,7 @@ class MetricsReaders:
         return None if may_read(user, PATH, self._api) else _FORBIDDEN
 
     def _forget_one(self) -> None:
-        """Forget the oldest refusal, else the oldest verdict: strangers never drive out readers."""
+        """Forget the oldest refusal, or else the oldest verdict, so that strangers never displace readers."""
         refused = (digest for digest, verdict in self._kept.items() if verdict.refusal is not None)
         del self._kept[next(refused, next(iter(self._kept)))]
 

@@ -1,4 +1,4 @@
-"""The source of the status page: what an agent has to show."""
+"""The source of the status page: the interface by which an agent supplies it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dra_driver.kube.readers import ReviewApi
 
 
 class StatusSource(Protocol):
-    """What the page shows, at the moment of the request. Any thread may call any method."""
+    """What the page shows, computed when a request comes. Any thread may call any method."""
 
     def metrics(self) -> bytes:
         """Return the text that Prometheus reads."""

@@ -47,9 +47,9 @@ class Ownership:
 
     `held` names the devices that claims hold: they stay published whatever happens. `forms` says of those that are
     known for certain whether they are held in shares. `modes` are the GPUs, by PCI address, on which MIG mode was
-    switched on for partitions of ours. `recorded` is where ours stand, are being made or undone: an unusable instance
-    there is one of ours, half-made. `tenants` names, with each device that is held in shares, the namespace of a holder
-    ("" where that is not known).
+    switched on for partitions of ours. `recorded` are the places of our partitions, including those that are being made
+    or undone: an unusable instance in such a place is one of ours, half-made. `tenants` names, with each device that is
+    held in shares, the namespace of a holder ("" if it is not known).
     """
 
     uuids: frozenset[str] = frozenset()

@@ -1,1 +1,1 @@
-"""GPUs that virtual machines may have: which an administrator named, and how they are offered."""
+"""GPUs that virtual machines may have: which ones an administrator named, and how they are offered."""

@@ -96,7 +96,7 @@ class SharingRules:
     rules: tuple[SharingRule, ...] = ()
     node: str = ""
     labels: Mapping[str, str] | None = field(default_factory=dict)
-    notes: tuple[str, ...] = ()  # what stands in the file but means nothing here
+    notes: tuple[str, ...] = ()  # settings in the file that have no effect here
     tenants: Tenants = Tenants.ANY
 
     @property
