@@ -140,7 +140,7 @@ def _quantity_tree(value: Any) -> Any:
 
 
 def taint_key(taint: Wire) -> tuple[str, str, str]:
-    """Return what identifies a taint: key, value and effect."""
+    """Return what identifies a taint: its key, value and effect."""
     return taint.get("key", ""), taint.get("value") or "", taint.get("effect", "")
 
 

@@ -41,7 +41,7 @@ def content_of(offering: Offering, *, server_minor: int) -> PoolContent:
 
 
 def accepted_taints(taints: Sequence[DeviceTaint], *, server_minor: int) -> tuple[DeviceTaint, ...]:
-    """Return the taints that a server accepts on one device; where there are too many, the mildest are left out.
+    """Return the taints that a server accepts on one device; if there are too many, the mildest are left out.
 
     Among those of one effect, the first ones stay. The result is in the order of effect, key and value, so that the
     same taints are always written in the same way.

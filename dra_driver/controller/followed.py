@@ -25,7 +25,7 @@ class FollowedSlices:
         self.forget()
 
     def forget(self) -> None:
-        """Forget everything: the watch begins anew."""
+        """Forget everything, because the watch begins again."""
         self._stored = StoredSlices(driver=self._driver, node=self._node)
         self._is_writing = False
         self._echoes: dict[str, str] = {}  # slices that changed while we write: perhaps by us; name -> resourceVersion
@@ -70,7 +70,7 @@ class FollowedSlices:
         self._is_writing = True
 
     def end_writing(self) -> None:
-        """End that; whatever changed meanwhile and is explained by no write of ours was changed by another client."""
+        """Stop that. What changed meanwhile, and is explained by no write of ours, was changed by another client."""
         self._is_writing = False
         if self._echoes:
             self._echoes.clear()

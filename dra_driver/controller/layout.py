@@ -1,11 +1,11 @@
 """Layout: the devices of a pool, divided into slices that the API server accepts.
 
 In: devices and counter sets in wire form, and their present placement. Out: `SliceSpec`s. Pure. What a slice contains
-stays in it while it fits, so that a device that comes, goes or changes touches one slice. Without a placement the order
-of names decides, so that the same devices always make the same slices. Devices without counters, such as partitions
-that stand, come before those that are made on demand: schedulers from 1.36 on take slices in this order. No slice has
-more devices than the API server accepts once one of them is tainted, so that a taint that comes is one write and moves
-nothing.
+stays in it while it fits, so that a device that is added, removed or changed affects one slice. Without a placement the
+order of names decides, so that the same devices always make the same slices. Devices without counters, such as existing
+partitions, come before those that are made on demand: schedulers from 1.36 on take slices in this order. No slice has
+more devices than the API server would accept if one of them were tainted, so that a new taint takes one write and moves
+no device.
 
 Source: Kubernetes API resource/v1 ResourceSliceSpec and its limits; 1.34 requires counters in the slice of the devices
 that consume them, 1.35 and newer require them in slices without devices.
@@ -21,7 +21,7 @@ from dra_driver.model.errors import ApiError
 from dra_driver.model.kubernetes import COUNTERS_APART_MINOR
 from dra_driver.model.wire import DeviceWire, Wire
 
-_NEWEST = 1_000  # what an API server without a version is taken for
+_NEWEST = 1_000  # the minor version that is assumed for an API server that reports none
 _CONSUMED_PER_SLICE_1_34 = 1024  # ResourceSliceMaxCounterConsumptions (1.34)
 
 

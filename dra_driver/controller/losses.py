@@ -3,8 +3,8 @@
 In: what was sent and what came back. Out: what to remember as stored, which losses are unsafe, one log line, one
 problem. A harmless loss is remembered as if the field had been kept, so the field is sent again only with the next
 write that is needed anyway. After an unsafe loss (shared counters, blocking taints, devices that may be allocated many
-times) the pool offers something else until the server has another version. Whether it keeps taints is asked again from
-time to time as well, because a device that is withheld for want of them is only to be withheld as long as it must.
+times) the pool offers something else until the server has another version. From time to time the server is also asked
+again whether it keeps taints, so that a device that is withheld because it does not is withheld no longer than needed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dra_driver.telemetry.logs import fields
 log = logging.getLogger(__name__)
 
 FIELDS_DROPPED = "controller.fields-dropped"
-TAINTS_AGAIN_SECONDS = 600.0  # until a server that dropped taints is asked about them again
+TAINTS_AGAIN_SECONDS = 600.0  # seconds until a server that dropped taints is asked about them again
 
 
 class Losses:
@@ -33,7 +33,7 @@ class Losses:
         self, pool: str, known: frozenset[str] = frozenset(), *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._pool, self._clock = pool, clock
-        self.fields = known  # losses in `known` were reported before
+        self.fields = known  # losses in `known` were reported before, and are not reported again
         self.unsafe: frozenset[str] = frozenset()
         self._taints_asked_at = 0.0
 

@@ -23,7 +23,7 @@ from dra_driver.model.wire import SliceWire
 
 
 class Offers(Protocol):
-    """What decides what a node offers."""
+    """Decides what a node offers."""
 
     def current(self, keeps: KeptFields) -> Offering | None:
         """Return what to offer now to a server that keeps these fields; None withdraws the pool.
@@ -43,9 +43,9 @@ class PoolPlanner:
         self._highest_generation = 0
 
     def content(self) -> PoolContent | None:
-        """Return what the pool is to hold on the server as it is now; None: no slices at all. Raises: ApiError.
+        """Return the wanted content of the pool on the server as it is now; None: no slices at all. Raises: ApiError.
 
-        The server is asked what it keeps of a content before that content is wanted of it.
+        The server is first asked which fields of that content it keeps.
         """
         minor = self._server.minor()
         with self._changed:

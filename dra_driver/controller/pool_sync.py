@@ -1,6 +1,6 @@
-"""Pool sync: makes the slices on the server equal to what is offered, and what the server drops harmless.
+"""Pool sync: makes the slices on the server equal to what is offered, and makes fields that the server drops harmless.
 
-In: a planner, the slices as followed. Out: writes in their order, their answers taken over. `run` belongs to the
+In: a planner, the slices as followed. Out: writes in their order, with their answers recorded. `run` belongs to the
 writing thread; the other methods may be called by any thread that holds the lock.
 """
 
@@ -46,9 +46,9 @@ class PoolSync:
     ) -> None:
         self._writer, self._planner, self._followed = writer, planner, followed
         self._losses, self._server, self._changed, self._is_stopping = losses, server, changed, is_stopping
-        self._content: PoolContent | None = None  # what was last planned for
-        self._must_compare = True  # what is stored may differ from that
-        self._is_doubtful = False  # what we believe is stored may be wrong
+        self._content: PoolContent | None = None  # the content of the last plan
+        self._must_compare = True  # whether what is stored may differ from it
+        self._is_doubtful = False  # whether our record of what is stored may be wrong
 
     def compare_again(self) -> None:
         """Compare what is stored with what is offered the next time, even if the offers stay the same."""
@@ -89,7 +89,7 @@ class PoolSync:
             if not self._must_compare:
                 return _NOTHING_TO_WRITE
             stored = self._followed.all()
-        if content is None:  # what another agent published in the meantime is its own
+        if content is None:  # slices that another agent published in the meantime belong to that agent
             stored = tuple(one for one in stored if not self._writer.is_anothers(one))
         return self._planner.plan(content, stored)
 
@@ -132,7 +132,7 @@ class PoolSync:
             self._followed.wrote(answer, instead=instead)
             every = sorted(self._followed.all(), key=lambda s: s["metadata"]["uid"] != answer["metadata"]["uid"])
         if unsafe.intersection(COUNTER_FIELDS):
-            # At once, and this slice first: without counters the scheduler allocates overlapping devices.
+            # Plan again at once, and this slice first: without counters the scheduler allocates overlapping devices.
             self._delete(every)
         if unsafe:
             raise _LookAgainError

@@ -51,11 +51,11 @@ class Probe:
         self._known.discard(TAINTS)
 
     def ask(self, content: PoolContent, empty: SliceSpec, *, minor: int, known: frozenset[str]) -> Losses:
-        """Return what of this content the server would drop; nothing for what it was asked already.
+        """Return which fields of this content the server would drop; none that it was asked about before.
 
         `known` are losses that were reported before. A server that refuses a question is assumed to drop what it was
-        asked about; only of counters a server from 1.35 on is not, because the first write, which holds counters and
-        nothing else, settles it. Raises: ApiError if the server gives no answer.
+        asked about. The exception is a server from 1.35 on that is asked about counters: the first write, which holds
+        counters and nothing else, will show it. Raises: ApiError if the server gives no answer.
         """
         found = Losses(empty.pool, known)
         is_old = 0 < minor < COUNTERS_APART_MINOR

@@ -117,7 +117,7 @@ class Publisher:
     def look(self) -> None:
         """Publish what is offered now, and return before that is written.
 
-        If the offers are the same as before, nothing is written. No devices make a pool, too: one empty slice. `status`
+        If the offers are the same as before, nothing is written. A pool without devices is one empty slice. `status`
         reports what went wrong.
         """
         with self._changed:
@@ -182,7 +182,8 @@ class Publisher:
     def _take(self, event: Event, *, is_reconnect: bool) -> None:
         """Record one event, and schedule what follows from it."""
         if isinstance(event, Connected):
-            if is_reconnect and not (event.is_renewal and self._server.is_fresh):  # perhaps another, or a newer server
+            # It may be another server, or a newer version.
+            if is_reconnect and not (event.is_renewal and self._server.is_fresh):
                 self._server.ask_again()
                 self._sync.compare_again()
                 self._schedule.at_once()

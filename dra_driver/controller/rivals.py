@@ -1,10 +1,10 @@
 """Rivals: agents of other nodes or folders that publish this node's pool too, because they were given its name.
 
 Each agent marks the slices that it writes with an annotation: the folder that it works from, since when, and where it
-runs. In: planned writes. Out: those writes, marked; or an error, where an agent that has run for longer keeps changing
+runs. In: planned writes. Out: those writes, marked; or an error, if an agent that has run for longer keeps changing
 the same slices. "Keeps changing" means twice within ten seconds, between writes of ours. The agent that started later
-then stops publishing until no slice of the other is left; the other goes on. Instances that share a folder are no
-rivals: they take turns by a lock. An agent without a mark (an older version) can't be told from a user's change.
+then stops publishing until no slice of the other is left; the other goes on. Instances that share a folder are not
+rivals: they take turns by a lock. The writes of an agent without a mark (an older version) can't be told from a user's.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class AgentMark:
     folder: str
 
     def started_before(self, other: AgentMark) -> bool:
-        """Return whether this agent has run for longer; of two that started together the same one for both."""
+        """Return whether this agent has run for longer; if both started together, both agents get the same order."""
         return (self.started, self.folder_id) < (other.started, other.folder_id)
 
     def __str__(self) -> str:
@@ -50,7 +50,7 @@ class AgentMark:
 
 
 def mark_of(wire: SliceWire, key: str) -> AgentMark | None:
-    """Return the mark of the agent that wrote a slice last, None where there is none that can be understood."""
+    """Return the mark of the agent that wrote a slice last; None if there is none or it can't be understood."""
     annotations = (wire.get("metadata") or {}).get("annotations")
     text = annotations.get(key) if isinstance(annotations, Mapping) else None
     if not isinstance(text, str) or len(text) > _MARK_CHARS:
@@ -73,8 +73,9 @@ class Rivals:
         self._me, self._key, self._clock = me, f"{driver}/agent", clock
         self._text = json.dumps(asdict(me), separators=(",", ":"))
         self._has_written = False
-        self._yields_to = ""  # the folder id of the agent that publishes instead
-        self._answered: set[tuple[str, str]] = set()  # changes of another agent that were counted: name and version
+        self._yields_to = ""  # the folder id of the agent that publishes instead of this one
+        # Changes of another agent that were counted, as name and version of the slice.
+        self._answered: set[tuple[str, str]] = set()
         self._changed_at: dict[str, list[float]] = {}  # by the other's folder id
 
     def is_anothers(self, wire: SliceWire) -> bool:

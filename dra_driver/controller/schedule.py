@@ -64,7 +64,7 @@ class Schedule:
         self._answer_at = min(now + self._answer_after_s, self._answer_latest)
 
     def failed(self, *, least_s: float = 0.0, is_final: bool = False) -> float | None:
-        """Ask for another try, later with each failure; a final failure waits for something new. Gives the delay."""
+        """Schedule another attempt and return the delay, which grows; after a final failure only news cause one."""
         delay = self._retries.next_s(least_s=least_s)
         if is_final:
             return None

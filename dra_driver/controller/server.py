@@ -43,11 +43,11 @@ class ServerFacts:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether the version was asked for a short while ago: ten thousand agents renew 26 watches a second."""
+        """Whether the version was asked for recently; ten thousand agents together renew 26 watches a second."""
         return self._clock() - self._asked_at < FRESH_SECONDS
 
     def ask_early(self) -> None:
-        """Ask for both facts before they are needed; a failure shows when they are."""
+        """Ask for both facts before they are needed; a failure is reported when they are needed."""
         with contextlib.suppress(ApiError):
             self.owner()
             self.minor()
@@ -68,7 +68,8 @@ class ServerFacts:
         """Return the server's minor version; 0 if it does not report one. Raises: ApiError."""
         if not self._is_known:
             self._asked_at = self._clock()
-            self._is_known = True  # before asking: a wish to ask again may come while we wait for the answer
+            # Set before asking, because a request to ask again may come while we wait for the answer.
+            self._is_known = True
             try:
                 version = self._api.server_version()
             except ApiError as err:

@@ -31,5 +31,5 @@ class PublisherStatus:
     writes: Mapping[str, int] = field(default_factory=dict)
 
     def figures(self) -> Mapping[str, str | int]:
-        """Return what a log line says of the pool."""
+        """Return the figures of the pool for a log line."""
         return {"pool": self.pool, "generation": self.generation, "slices": self.slices, "devices": self.devices}

@@ -1,6 +1,6 @@
 """The kubelet's calls come in; prepared devices go out.
 
-`kubelet` owns the sockets, `prepare` the two calls, `ledger` the record of what this node has promised, `effects` what
-is changed on the node, and `reaper` the removal of what no claim owns any more. Importing this package costs nothing:
+`kubelet` owns the sockets, `prepare` the two calls, `ledger` the record of what this node has promised, `effects` the
+changes on the node, and `repair` the removal of what no claim owns any more. Importing this package costs nothing:
 an idle node can read the ledger without loading gRPC.
 """

@@ -34,7 +34,7 @@ class DeviceMetadata:
         self._root = os.fspath(cdi_folder / f"{driver}-metadata")  # a text: every call of the kubelet's comes here
 
     def write(self, requests: tuple[RequestMetadata, ...], uuids: Mapping[str, str]) -> Iterator[tuple[str, Mount]]:
-        """Make the files hold what is known of the devices; yield the CDI device that mounts each one, and the mount.
+        """Write what is known of the devices into the files; yield the CDI device that mounts each file, and the mount.
 
         Idempotent. `uuids` are those of the partitions that were made, by device name.
 
@@ -84,10 +84,7 @@ def _owner(name: str) -> str:
 
 
 def _put(path: str, content: bytes, length: int) -> None:
-    """Write a file, or into the one of this length that containers have.
-
-    It is one call, so that no reader sees a part; blanks take the place of a longer content. Raises: OSError.
-    """
+    """Replace a file by a new one, atomically."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         fd = os.open(path, flags, 0o644)

@@ -97,7 +97,7 @@ class LatePods:
             return False
 
     def _follow(self, record: ClaimRecord, present: frozenset[str]) -> bool:
-        """Limit the pods that have joined a claim. Return False when the claim has to be asked about again."""
+        """Limit the pods that have joined a claim. Return False if the claim has to be asked about again."""
         if record.state in UNFINISHED:
             return False
         try:

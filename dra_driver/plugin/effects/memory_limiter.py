@@ -29,7 +29,7 @@ from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
-_GONE = ("hardware.gpu-lost", "hardware.memory-limit-unsupported")  # the limits went with the GPU or its driver
+_GONE = ("hardware.gpu-lost", "hardware.memory-limit-unsupported")  # errors after which no limit is left to undo
 
 
 class MemoryLimiter(StepPerformer[MemoryLimitStep, RecordedLimit]):
@@ -45,7 +45,7 @@ class MemoryLimiter(StepPerformer[MemoryLimitStep, RecordedLimit]):
         return RecordedLimit(step.device, step.limit, step.pods)
 
     def in_force(self, step: MemoryLimitStep, recorded: RecordedLimit) -> MemoryLimitStep:
-        """Return the limit that the claim was prepared with, for its pods of then and of now."""
+        """Return the limit that the claim was prepared with, for its former and its present pods."""
         pods = tuple(dict.fromkeys((*recorded.pods, *step.pods)))
         return MemoryLimitStep(recorded.device, recorded.limit, pods)
 
@@ -54,9 +54,9 @@ class MemoryLimiter(StepPerformer[MemoryLimitStep, RecordedLimit]):
         return MemoryLimitStep(recorded.device, recorded.limit, recorded.pods)
 
     def perform(self, step: MemoryLimitStep, recorded: RecordedLimit, run: StepRun) -> RecordedLimit:
-        """Limit those of the claim's pods that are on this node, which are those to record. Idempotent.
+        """Limit those of the claim's pods that are on this node, and return them to be recorded. Idempotent.
 
-        Raises: SharingError("sharing.no-pod-cgroup", LATER) when none of them is here, HardwareError, PrepareError.
+        Raises: SharingError("sharing.no-pod-cgroup", LATER) if none of them is here, HardwareError, PrepareError.
         """
         pods = self._limit(run.uid, step, run.deadline)
         return recorded if pods == recorded.pods else RecordedLimit(step.device, step.limit, pods)

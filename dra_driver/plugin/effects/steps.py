@@ -29,7 +29,7 @@ class Effects:
         return tuple(self._performers[step.kind].look(step, deadline) for step in steps)
 
     def carried_over(self, steps: Iterable[Step], recorded: Iterable[RecordedStep]) -> tuple[RecordedStep, ...]:
-        """Return the steps of a plan, as recorded where they are, after recorded ones that the plan no longer has."""
+        """Return a plan's steps, in their recorded form if they have one, after recorded ones that the plan lacks."""
         known = {step.identity: step for step in recorded}
         kept = [known.pop((step.kind, step.key), None) or self._performers[step.kind].intent(step) for step in steps]
         return (*known.values(), *kept)
@@ -99,7 +99,7 @@ class Effects:
     def _in_force(self, steps: Iterable[Step], run: StepRun) -> list[Step]:
         """Return the steps of a plan as the claim was prepared with them, and those that the plan no longer has.
 
-        The file comes last, because it describes what the other steps made.
+        The CDI file comes last, because it describes what the other steps made.
         """
         known = run.by_identity()
         *kept, last = [self._performers[s.kind].in_force(s, known.pop((s.kind, s.key))) for s in steps]

@@ -22,7 +22,7 @@ POLL_SECONDS = 0.2  # how often to try while the other instance has the role
 
 
 class RoleListener(Protocol):
-    """What hears, in the role's own thread, that this instance has the role or no longer has it."""
+    """Is called, in the role's own thread, when this instance gets the role or loses it."""
 
     def role_gained(self) -> None:
         """Begin what only the instance with the role does. Raises: DriverError."""
@@ -46,7 +46,7 @@ class NodeRole:
         self._thread.start()
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """Release the role: the listener hears of it first, and then the other instance may take the role."""
+        """Release the role. The listener is called first; only then can the other instance take the role."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(timeout_s)

@@ -22,10 +22,10 @@ LAG_SECONDS = 0.1
 
 
 class AnswerListener(Protocol):
-    """What hears of the kubelet's calls after they were answered, in one thread."""
+    """Is called, in one thread, after each call of the kubelet was answered."""
 
     def answered(self, rpc: str, seconds: float, code: str) -> None:
-        """Hear that a call was answered for one claim after some seconds; the code is an error's, or "ok"."""
+        """React to a call that was answered for one claim after `took_s` seconds; the code is an error's, or "ok"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class CallNote:
 
 
 class CallNotes:
-    """Tells the listener of each note, and logs it. Any thread may add notes."""
+    """Passes each note to the listener, and logs it. Any thread may add notes."""
 
     def __init__(self, listener: AnswerListener | None) -> None:
         self._listener = listener

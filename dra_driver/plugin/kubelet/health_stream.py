@@ -25,7 +25,7 @@ from dra_driver.plugin.kubelet.methods import Context
 
 HEALTH_VERSIONS = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")  # also the names of the gRPC services
 RESEND_SECONDS = 10.0
-TIMEOUT_SECONDS = 30  # after which the kubelet is to take a device for unknown
+TIMEOUT_SECONDS = 30  # seconds after which the kubelet should consider a device unknown
 STREAMS = 4  # a kubelet opens one; another one may end late when it restarts
 MESSAGE_CHARACTERS = 1024
 

@@ -38,7 +38,7 @@ class RegistrationService(Protocol):
     def notify(
         self, request: registration.RegistrationStatus, context: Context
     ) -> registration.RegistrationStatusResponse:
-        """Take in whether the kubelet accepted the registration."""
+        """Record whether the kubelet accepted the registration."""
 
 
 def registration_methods(service: RegistrationService) -> grpc.GenericRpcHandler[Any, Any]:

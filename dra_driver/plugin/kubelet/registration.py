@@ -39,8 +39,8 @@ class Registration:
     def __init__(self, driver: str, path: Path, endpoint: Path, *, also: Sequence[str] = ()) -> None:
         self._driver, self._path, self._endpoint = driver, path, endpoint
         self._versions = [*VERSIONS, *also]
-        self._made: Stamp | None = None  # of the socket that is ours
-        self._mutex = threading.Lock()  # of all below
+        self._made: Stamp | None = None  # identifies the socket that is ours
+        self._mutex = threading.Lock()  # guards everything below
         self._is_open = False
         self._pause_s = RETRY_FIRST_SECONDS
         self._retry: threading.Timer | None = None
@@ -84,7 +84,7 @@ class Registration:
         )
 
     def notify(self, request: messages.RegistrationStatus, _context: Context) -> messages.RegistrationStatusResponse:
-        """Take in whether the kubelet accepted the registration; after a refusal the socket is shown again later."""
+        """Record whether the kubelet accepted the registration; after a refusal the socket is shown again later."""
         self.is_registered, self.last_error = request.plugin_registered, request.error
         if request.plugin_registered:
             log.info("registered with the kubelet", extra=fields(driver=self._driver))

@@ -66,8 +66,8 @@ class SameNameDrivers:
         self._folder, self._data_dir, self._driver = registrar_dir, data_dir, driver
         self._changed, self._look_s, self._folder_s = changed, look_s, folder_s
         self._known: dict[tuple[Path, Stamp], RegisteredPlugin] = {}
-        self._seen: Stamp | None = None  # of the folder, when it was last looked at
-        self._waited: float | None = None  # since the last look; None before the first turn
+        self._seen: Stamp | None = None  # the folder's state when it was last looked at
+        self._waited: float | None = None  # seconds since the last look; None before the first turn
         self._loop = Loop(
             "namesakes", self._turn, failure="check for another driver failed", fault_s=min(folder_s, look_s)
         )
@@ -97,7 +97,7 @@ class SameNameDrivers:
         known, self._known, self._rival = self._known, {}, False
         for path, made in _sockets(self._folder):
             plugin = known.get((path, made)) or ask(path)
-            if plugin is None:  # no plugin that the kubelet could have registered
+            if plugin is None:  # not a plugin that the kubelet could have registered
                 continue
             self._known[path, made] = plugin
             if plugin.kind != PLUGIN_TYPE or plugin.name != self._driver or self._is_ours(plugin):
@@ -125,7 +125,7 @@ class SameNameDrivers:
 
     def _turn(self) -> float:
         pause = min(self._folder_s, self._look_s)
-        if self._waited is None:  # `start` has looked
+        if self._waited is None:  # `start` has just looked
             self._waited = 0.0
             if self.reason:
                 self._changed()
@@ -162,7 +162,7 @@ def ask(path: Path) -> RegisteredPlugin | None:
 
 
 def _sockets(folder: Path) -> Iterator[tuple[Path, Stamp]]:
-    """Yield the sockets that somebody listens on, with what tells each from one made anew."""
+    """Yield the sockets on which a process listens, with a value that differs if a socket is made again."""
     try:
         found = sorted(folder.rglob("*"))
     except OSError:

@@ -62,7 +62,7 @@ class PluginServer:
         self._unprepares = ThreadPoolExecutor(UNPREPARES, thread_name_prefix="unprepare")
         self._registrations = ThreadPoolExecutor(REGISTRATIONS, thread_name_prefix="registration")
         self._server: grpc.Server | None = None
-        self._made: Stamp | None = None  # of the service's socket that is ours
+        self._made: Stamp | None = None  # identifies the service's socket that is ours
 
     @property
     def registered(self) -> bool:

@@ -109,7 +109,7 @@ def sweep(driver: str, paths: SocketPaths) -> int:
 
 
 def identity(path: Path) -> Stamp | None:
-    """Return what tells this file from another one that is put in its place; None where there is none."""
+    """Return a value that distinguishes this file from another one that replaces it; None if there is no file."""
     return stamp_of(path, follows_links=False)
 
 

@@ -50,7 +50,7 @@ def wanted_of(claim: AllocatedClaim, occupied: Sequence[str]) -> tuple[tuple[str
 
 
 def rivals_query(uid: str, wanted: tuple[tuple[str, str], ...]) -> tuple[str, tuple[str, ...]]:
-    """Return the query for who holds what is wanted, and its values.
+    """Return the query for the holders of what is wanted, and its values.
 
     A replica also conflicts with the device itself, and a device with its replicas; a GPU for a virtual machine
     conflicts with everything that containers may have of that GPU.

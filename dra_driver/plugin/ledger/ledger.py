@@ -52,7 +52,7 @@ class Ledger(LedgerAccess):
         self.effects = DeviceEffects(self._read, self._write)
         self.kept_back = KeptBackDevices(self._read, self._write)
         self.spans = spans.ClaimSpans(self._read, self._write)
-        self.keeps_spans = False  # whether from when until when claims are prepared is recorded
+        self.keeps_spans = False  # whether the times at which claims are prepared and unprepared are recorded
         self.open()
 
     # Reading
@@ -212,9 +212,9 @@ class Ledger(LedgerAccess):
         self._execute("UPDATE claims SET allocation = ? WHERE uid = ?", (json_text(allocation), uid))
 
     def set_mode(self, gpu: str, boot_id: str | None) -> None:
-        """Record that this driver switches a GPU's MIG mode on in this boot; None when it is off again.
+        """Record that this driver switches a GPU's MIG mode on in this boot; None if it is off again.
 
-        The record counts in this boot alone, so it need not outlive a power failure. Raises: LedgerError.
+        The record counts in this boot only, so it need not outlive a power failure. Raises: LedgerError.
         """
         if boot_id is None:
             self._execute("DELETE FROM mig_modes WHERE gpu = ?", (gpu,), is_synced=False)
@@ -259,7 +259,7 @@ class Ledger(LedgerAccess):
 
 @contextmanager
 def as_far_as_there_is_room(what: str) -> Iterator[None]:
-    """Allow a write that undoing can do without to fail on a full disk; what is left is tidied up later."""
+    """Let a write that is not needed for undoing fail on a full disk; what is left is tidied up later."""
     try:
         yield
     except LedgerError as error:

@@ -72,8 +72,8 @@ def delete(connection: sqlite3.Connection, uid: str) -> None:
 def remove(connection: sqlite3.Connection, record: ClaimRecord, pods: Collection[str], boot_id: str) -> None:
     """Remove a claim; what its pods may still use in the boot `boot_id` is kept back.
 
-    Nothing is kept back for a claim that no pod was ever told of, nor for one of an earlier boot: its pods are gone. A
-    recovered claim does not know its boot and counts as one of this boot.
+    Nothing is kept back for a claim whose preparation no pod was told of, nor for one of an earlier boot: its pods are
+    gone. A recovered claim does not know its boot and counts as one of this boot.
     """
     if record.state != ClaimState.PREPARING and record.boot_id in {"", boot_id}:
         kept_back.keep_back(connection, record, pods, boot_id)

@@ -219,7 +219,7 @@ class UnknownStep(RecordedStep):
 
     @property
     def key(self) -> str:
-        """What a step of a known form has as its key."""
+        """The field that the steps of known kinds have as their key."""
         return str(self.rest.get("key") or self.rest.get("file"))
 
     @property
@@ -234,7 +234,7 @@ def is_only_file(recorded: Iterable[RecordedStep]) -> bool:
 
 
 def ends_with_power(recorded: Iterable[RecordedStep]) -> bool:
-    """Return whether a power failure takes all away that recorded steps made: files in memory, and partitions.
+    """Return whether a power failure removes everything that recorded steps made: files in memory, and partitions.
 
     Source: NVIDIA MIG user guide, "Persistence": instances have to be made again after a reset or reboot.
     """

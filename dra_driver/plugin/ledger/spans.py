@@ -1,6 +1,6 @@
-"""Spans, in the ledger: from when until when each claim was prepared, and what of that was added up.
+"""Spans, in the ledger: the times for which each claim was prepared, and the totals of them.
 
-In: claims that come and go, in the transactions that record them. Out: spans for whoever meters the node, and totals
+In: claims that come and go, in the transactions that record them. Out: spans for the meter of the node, and totals
 that outlive the agent. A span that has ended stays until it has been added to the totals, in one transaction with that,
 so no second is lost or counted twice whenever the agent is killed. Times are seconds since 1970. Nothing is recorded
 unless the ledger is told to keep spans.
@@ -38,7 +38,7 @@ _GONE = "SELECT 1 FROM spans WHERE ended IS NULL AND claim_uid NOT IN (SELECT ui
 _END_GONE = (
     "UPDATE spans SET ended = max(began, ?) WHERE ended IS NULL AND claim_uid NOT IN (SELECT uid FROM main.claims)"
 )
-MOST_SPANS = 20_000  # beyond which the oldest that have ended are dropped, should nobody add them up
+MOST_SPANS = 20_000  # if there are more, the oldest ended ones are dropped, in case nothing adds them up
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class UsageTotal:
-    """What was added up under one key, in seconds: allocated, busy, and for how much of it the use was measured."""
+    """The total under one key, in seconds: allocated, busy, and for how much of it the use was measured."""
 
     allocated: float = 0.0
     busy: float = 0.0
@@ -120,7 +120,7 @@ def begin(connection: sqlite3.Connection, record: ClaimRecord) -> None:
 
 
 def end(connection: sqlite3.Connection, record: ClaimRecord) -> None:
-    """End the span of a claim; that of one that was never prepared is no span at all."""
+    """End the span of a claim; a claim that was never prepared has none."""
     if record.state == ClaimState.PREPARING:
         connection.execute("DELETE FROM spans WHERE claim_uid = ? AND ended IS NULL", (record.uid,))
         return

@@ -22,7 +22,7 @@ from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
-SLOTS, WIDTH = 256, 64  # most claims at a time; bytes for each, of which a UUID takes 36
+SLOTS, WIDTH = 256, 64  # the most claims at a time; bytes for each, of which a UUID takes 36
 _UID = re.compile(rb"[A-Za-z0-9-]{1,63}")
 
 

@@ -1,7 +1,7 @@
 """Abandoned partitions: MIG partitions that NVIDIA's DRA driver made for claims that have ended since it was removed.
 
-That driver would destroy such a partition when its claim ends, and switch MIG mode off with the last one. Here the same
-happens in its place, on nodes where partitions are made on demand: otherwise the partition would count as an
+That driver would destroy such a partition when its claim ends, and switch MIG mode off with the last one. Here this
+driver does the same, on nodes where partitions are made on demand: otherwise the partition would count as an
 administrator's, and its GPU would never be offered whole or divided again.
 
 A partition is destroyed only if that driver's checkpoint of this boot names it, neither the kubelet nor a CDI file
@@ -54,7 +54,10 @@ class OtherClaims(Protocol):
 
 
 class AbandonedPartitions:
-    """The partitions that another driver left in `folder`'s checkpoint. The node gets an event about each destroyed."""
+    """The partitions that another driver left in `folder`'s checkpoint.
+
+    Each that is destroyed is reported by an Event.
+    """
 
     def __init__(
         self,

@@ -30,7 +30,7 @@ _CODE = "inventory.geometry"
 
 
 class OfferedDevices(Protocol):
-    """What this node offers."""
+    """The devices that this node offers."""
 
     def used(self) -> frozenset[str]:
         """Return the names of the devices that claims were given. Raises: DriverError."""

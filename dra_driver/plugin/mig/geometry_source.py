@@ -28,7 +28,7 @@ MANAGER_POD = "nvidia-mig-manager-"  # the prefix of the pods of its DaemonSet
 
 
 class PodsOfNode(Protocol):
-    """What is asked of the kubelet."""
+    """The question that is put to the kubelet."""
 
     def here(self) -> PodsHere:
         """Return this node's pods. Raises: NodeError."""

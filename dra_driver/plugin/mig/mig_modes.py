@@ -79,7 +79,7 @@ class MigModes(StepPerformer[MigModeStep, RecordedMode]):
         return recorded
 
     def undo(self, recorded: RecordedMode, undoing: Undoing) -> None:
-        """Switch MIG mode on again where an administrator had it on. A failure is logged and otherwise ignored."""
+        """Switch MIG mode on again if an administrator had it on. A failure is logged and otherwise ignored."""
         if not recorded.restore or recorded.boot_id != self._boot_id:
             return
         gpu = recorded.gpu.facts()

@@ -1,8 +1,8 @@
-"""Partition owners: which partitions on this node belong to this driver, as the ledger knows it.
+"""Partition owners: which partitions on this node belong to this driver, according to the ledger.
 
 In: facts as just discovered. Out: the same facts, fresher where needed, and an `Ownership`. A partition that the ledger
 does not know may have been made or forgotten during the discovery, so it is judged again under its GPU's lock, under
-which this driver makes and destroys nothing. While another call works on that GPU, the last judgement stands and
+which this driver makes and destroys nothing. While another call works on that GPU, the last judgement stays valid and
 another look is needed, because nothing else may report when that work ends.
 """
 

@@ -82,7 +82,7 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
         A lost GPU has no partitions. Raises: HardwareError, PrepareError("prepare.locked").
         """
         if (RecordedSharing.kind, recorded.device) in undoing.failed:
-            return  # its daemon still runs; the next call ends that first
+            return  # an MPS daemon still runs on it; the next call ends that first
         if not recorded.is_ours(self._boot_id):
             return
         found = _place_of(recorded) or self._locate(recorded.uuid or "")
@@ -113,7 +113,7 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
     def _stand_or_make(
         self, step: MigPartitionStep, recorded: RecordedPartition, run: StepRun, patience: Deadline
     ) -> MadePartition | None:
-        """Return the partition, which is made unless it stands; None while there may be room for it soon."""
+        """Return the partition, and make it if it does not exist; None while there may soon be room for it."""
         with self._modes.hold(step.gpu, run.deadline):
             found = self._standing(step)
             if found is not None:

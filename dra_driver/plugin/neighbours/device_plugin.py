@@ -36,7 +36,7 @@ CODE = "node.device-plugin"
 
 
 class KubeletDevices(Protocol):
-    """What is asked of the kubelet."""
+    """The question that is put to the kubelet."""
 
     def allocatable(self) -> Mapping[str, int]:
         """Return the number of devices that device plugins offer, by resource name. Raises: NodeError."""
@@ -159,5 +159,6 @@ def _is_served(path: Path) -> bool:
         except (ConnectionError, FileNotFoundError):
             return False
         except OSError:
-            return path.is_socket()  # it exists and can't be asked: better offer no device than one twice
+            # It exists and can't be asked: it is better to offer no device than to offer one twice.
+            return path.is_socket()
         return True

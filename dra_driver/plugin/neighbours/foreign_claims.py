@@ -40,7 +40,7 @@ CODE = "node.foreign-claim"
 _NAME = re.compile(r"gpu-(?P<minor>\d+)(?:-mig-(?P<place>.*))?")
 # A profile that is given as text contains a letter.
 _PLACES = (re.compile(r"\d+[a-z][a-z0-9-]*-(\d+)-(\d+)"), re.compile(r"(\d+)-(\d+)-\d+"))
-_PASSTHROUGH = "gpu-vfio-"  # this GPU is bound to vfio, so it is none of our devices
+_PASSTHROUGH = "gpu-vfio-"  # this GPU is bound to VFIO, so it is not one of our devices
 
 
 class ReportedClaims(UnknownClaims, Protocol):
@@ -71,7 +71,8 @@ class ForeignClaims:
         self._looks, self._reasons = 0, 0  # answers since the last reason to look; number of reasons
         self._soon: list[float] = []  # pauses before the next checks
         self._held: Mapping[str, str] | None = None  # foreign name → claim; None until there is an answer
-        self._uids: frozenset[str] = frozenset()  # of the claims that hold these; "" stands for one without an answer
+        # UIDs of the claims that hold these; "" for a claim that could not be read.
+        self._uids: frozenset[str] = frozenset()
 
     @property
     def is_known(self) -> bool:

@@ -64,7 +64,7 @@ def _files(cdi_root: Path, driver: str) -> Iterator[tuple[str, Path]]:
 
 
 def _devices(path: Path, uid: str) -> tuple[str, ...]:
-    """Return the devices that a file names; `UNNAMED` where there is none."""
+    """Return the devices that a file names; `UNNAMED` if it names none."""
     named = re.findall(rf"\bname[\"']?\s*:\s*[\"']?{re.escape(uid)}-([a-z0-9-]{{1,63}})(?=[\"'\s,}}]|$)", _text(path))
     return tuple(dict.fromkeys(named)) or (UNNAMED,)
 

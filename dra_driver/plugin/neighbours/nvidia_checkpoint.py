@@ -31,7 +31,7 @@ _NAME = re.compile(r"gpu-(\d{1,4})-mig-.+-(\d{1,4})-(\d{1,3})")
 class CheckpointedPartition:
     """One partition of a claim, with its parent's minor, its GPU instance profile's id and its first memory slice.
 
-    `uuid` and `parent_uuid` are empty where the claim's preparation did not end: then the partition was not recorded.
+    `uuid` and `parent_uuid` are empty if the claim's preparation did not end: then the partition was not recorded.
     """
 
     minor: int
@@ -78,9 +78,9 @@ def _claim(uid: str, claim: Mapping[str, Any], driver: str) -> CheckpointedClaim
 
 
 def _concrete(claim: Mapping[str, Any]) -> Iterator[CheckpointedPartition]:
-    """Yield the partitions that were recorded once they existed.
+    """Yield the partitions that were recorded after they had been made.
 
-    Releases that could not make partitions recorded `info` in place of `concrete`.
+    Releases that could not make partitions recorded `info` instead of `concrete`.
     """
     for group in _list(claim.get("preparedDevices")):
         for device in _list(_mapping(group).get("devices")):

@@ -1,6 +1,6 @@
-"""Device holders: who has a device now, as far as the ledger and the vendor's library know.
+"""Device holders: which claims and processes have a device now, according to the ledger and the vendor's library.
 
-In: a ledger, the hardware, a device. Out: a sentence's worth of words for people, empty for nobody.
+In: a ledger, the hardware, a device. Out: part of a sentence for people, empty if the device is free.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def holding_claims(ledger: Ledger, device: str) -> str:
 
 
 def held_among(held: Collection[str], device: str) -> str:
-    """Return that a device is held, if it or a part of it is among these."""
+    """Return a text that a device is held, if it or a part of it is among these."""
     found = sorted(name for name in held if overlap(name, device))
     return f"a claim has {found[0]}" if found else ""
 

@@ -1,7 +1,7 @@
-"""Host processes as people know them: number, program and pod.
+"""Host processes in words: number, program and pod.
 
-In: process ids and /proc of the host. Out: text. No tenant's text is shown unchecked: a process may call itself
-anything.
+In: process ids and /proc of the host. Out: text. No text of a tenant is shown unchecked, because a process may give
+itself any name.
 Source: cgroups(7), proc(5); Kubernetes names a pod's cgroup by its UID, and its folder of logs NAMESPACE_NAME_UID.
 """
 
@@ -13,11 +13,11 @@ from pathlib import Path
 
 _POD = re.compile(r"pod([0-9a-fA-F]{8}(?:[-_][0-9a-fA-F]{4}){3}[-_][0-9a-fA-F]{12})")
 _BYTES = 16384
-POD_LOGS = "1/root/var/log/pods"  # below /proc: the host's, seen through its first process
+POD_LOGS = "1/root/var/log/pods"  # below /proc: the host's folder, seen through the host's first process
 
 
 def described(pids: Iterable[int], proc: Path) -> tuple[str, ...]:
-    """Return processes as people read them: number, program and pod."""
+    """Return processes in words: number, program and pod."""
     return tuple(_described(pid, proc) for pid in pids)
 
 

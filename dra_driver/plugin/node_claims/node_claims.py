@@ -1,10 +1,10 @@
-"""NodeClaims: the claims on this node that the ledger does not know, found without a list of the cluster's.
+"""NodeClaims: the claims on this node that the ledger does not know, found without listing the claims of the cluster.
 
 In: what the kubelet reports of its pods, the ledger. Out: those claims as the API server has them, with one GET for
 each, once. A claim that can't be read counts with what the kubelet reports of it, so that it holds its devices. A
-kubelet that does not answer is waited for, but not for ever: its socket may not be mounted, and then what else is known
-has to do (why that is safe: docs/decisions/0013). With `listed` the claims of the cluster count too, for kubelets that
-don't report claims. Claims are never changed.
+kubelet that does not answer is waited for, but not forever, because its socket may not be mounted; after that, the
+other sources decide (docs/decisions/0013 says why that is safe). With `listed` the claims of the cluster count too,
+for kubelets that don't report claims. Claims are never changed.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ log = logging.getLogger(__name__)
 PATIENCE_SECONDS = 10.0  # how long to wait for a silent kubelet, from the first request on
 READ_SECONDS = 10.0  # for all claims of one call; the rest count with what the kubelet reports
 GET_SECONDS = 2.0
-FRESH_SECONDS = 2.0  # one answer of the kubelet serves all who ask together
-VERSION_SECONDS = 600.0  # between questions for the kubelet's version
+FRESH_SECONDS = 2.0  # one answer of the kubelet serves all callers that ask within this time
+VERSION_SECONDS = 600.0  # seconds between questions for the kubelet's version
 SILENT = "node.kubelet-silent"
 _FORBIDDEN = 403
 
 
 class KubeletPods(Protocol):
-    """What is asked of the kubelet."""
+    """The question that is put to the kubelet."""
 
     def pods(self) -> PodsHere:
         """Return this node's pods and their claims. Raises: NodeError."""
 
 
 class NodeAndClaimApi(NodeApi, ClaimApi, Protocol):
-    """What is asked of the API server."""
+    """The questions that are put to the API server."""
 
 
 class NodeClaims:
@@ -78,8 +78,8 @@ class NodeClaims:
             ClaimName, tuple[tuple[HeldDevice, ...], ClaimWire]
         ] = {}  # what the kubelet reported, and what was read for it
         self._unlisted_since: float | None = None
-        self._ask_again_at = float("-inf")  # the API server asked for no request before then
-        self._has_told = False  # the kubelet has reported a claim of any driver
+        self._ask_again_at = float("-inf")  # the API server asked for no further request before then
+        self._has_told = False  # whether the kubelet has reported a claim of any driver
         self._version_at = float("-inf")
         self._problem = ""
 

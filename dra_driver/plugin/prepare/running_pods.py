@@ -16,7 +16,7 @@ from pathlib import Path
 
 _MOUNTS_BYTES = 1 << 20
 _POD = re.compile(r"/pods/([0-9A-Fa-f-]{32,36})/")
-PROC = Path("/proc")  # the kernel's own folder, even if another one replaces it elsewhere
+PROC = Path("/proc")  # the kernel's own folder, even where another folder replaces it in tests
 
 
 def pods_with_folders(uids: Iterable[object], pods: Path) -> Iterator[str]:

@@ -33,10 +33,10 @@ EXISTS_SECONDS = 900.0  # pause before asking again about a claim that existed
 
 
 class Chore(Protocol):
-    """What the instance with the role does besides, once a minute."""
+    """A further duty of the instance with the role, once a minute."""
 
     def tidy(self) -> int:
-        """Keep right what has to be; return the number of things changed. Raises: DriverError."""
+        """Do the duty, and return the number of things changed. Raises: DriverError."""
 
 
 class ClaimsHere(Protocol):

@@ -28,8 +28,8 @@ class StepRun:
     """One claim's steps: what is recorded about them, and what they have made so far for the steps that follow.
 
     Several threads may carry out steps. `partitions`, and what containers get of `passed` GPUs, are by device name.
-    `is_changed` says whether the record differs
-    from the one at the start, and `is_file_changed` whether the CDI file had to be written.
+    `is_changed` says whether the record differs from the one at the start, and `is_file_changed` whether the CDI file
+    had to be written.
     """
 
     __slots__ = (
@@ -47,7 +47,7 @@ class StepRun:
 
     def __init__(self, uid: str, recorded: Iterable[RecordedStep], ledger: Ledger, deadline: Deadline) -> None:
         self.uid, self.deadline, self._ledger = uid, deadline, ledger
-        self._noting = threading.Lock()  # the last of two notes must hold what the first one says
+        self._noting = threading.Lock()  # ensures that a later note contains what an earlier one recorded
         self._recorded = {step.identity: step for step in recorded}
         self.partitions: dict[str, MadePartition] = {}
         self.passed: dict[str, Edits] = {}
@@ -73,7 +73,7 @@ class StepRun:
         self.is_changed = True
 
     def note(self, step: RecordedStep) -> None:
-        """Record an intent durably, before anything happens that the ledger does not know about.
+        """Record an intent durably, before anything is done that the ledger does not know about.
 
         Raises: LedgerError.
         """

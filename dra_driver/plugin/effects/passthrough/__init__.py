@@ -1,1 +1,1 @@
-"""GPUs handed to virtual machines: taken from their driver and given back to it, each write recorded before it."""
+"""GPUs handed to virtual machines: taken from their driver and given back, each write recorded before it is made."""

@@ -1,7 +1,7 @@
-"""Who uses a GPU, so that it can't be taken from its driver, or from a virtual machine, yet.
+"""Who uses a GPU, which decides whether it can be taken from its driver or from a virtual machine.
 
 In: a GPU. Out: nothing, or an error that names every process, with its pod. Processes are found by the device nodes
-that they have open among all of the host's, and by what the vendor's library lists.
+that they have open, among all processes of the host, and by the list of the vendor's library.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class GpuUsers:
         self._hardware, self._access = hardware, access
 
     def listed(self, gpu: GpuFacts) -> frozenset[int]:
-        """Return the processes that the vendor's library lists on a GPU; none where it can't tell."""
+        """Return the processes that the vendor's library lists on a GPU; none if it can't list any."""
         if not isinstance(self._hardware, ProcessLister):
             return frozenset()
         try:

@@ -1,4 +1,4 @@
-"""What the passing of a GPU needs beside the kernel: the library let go, and what comes back held back."""
+"""The means of passing a GPU, beside the kernel's: releasing the library, and holding back GPUs that come back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dra_driver.plugin.ledger.recorded_steps import GpuReference
 
 
 class LibraryPause(Protocol):
-    """Lets the vendor's library go for a moment, because it has every GPU open."""
+    """Releases the vendor's library for a moment, because it has every GPU open."""
 
     def released(self, deadline: Deadline) -> AbstractContextManager[None]:
         """Keep this process from having a GPU open while the context lasts; calls about GPUs wait.
@@ -23,7 +23,7 @@ class LibraryPause(Protocol):
 
 
 class ReturningGpus(Protocol):
-    """GPUs that come back from virtual machines: nobody gets them before they have been compared and tested."""
+    """GPUs that come back from virtual machines. They are held back until they have been compared and tested."""
 
     def begin(self, gpu: GpuReference, *, needs_persistence: bool) -> None:
         """Hold a GPU back from now on, and switch its persistence mode on again once it is back."""

@@ -21,7 +21,7 @@ class SharingEffects:
         self.supervisor = supervisor
 
     def require(self, settings: SharingSettings, deadline_s: float) -> None:
-        """Check that whoever makes devices so is there. Raises: SharingError."""
+        """Check that the program that shares devices in this way is there. Raises: SharingError."""
         if isinstance(settings, MpsSettings):
             self._mps.require(deadline_s)
 

@@ -60,7 +60,7 @@ class SharingHolders(StepPerformer[SharingStep, RecordedSharing]):
         return self.left_in_force(recorded) or step
 
     def left_in_force(self, recorded: RecordedSharing) -> SharingStep | None:
-        """Return the step that a claim was prepared with, None for one that was not carried out yet."""
+        """Return the step that a claim was prepared with; None if it was not carried out yet."""
         if recorded.effect is None or not recorded.in_file:
             return None
         return SharingStep(recorded.device, recorded.settings, recorded.in_file, recorded.clients, recorded.made)
