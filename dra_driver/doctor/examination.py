@@ -58,6 +58,7 @@ def examine(
         findings += _of_node(node, cluster)
     if cluster is not None and node is not None:
         findings += slice_checks.check_against_hardware(cluster, node)
+        findings += fabric_checks.check_daemon(cluster, node)
         findings += claim_checks.check_ledger(cluster, node)
     return DoctorReport(
         in_order(findings),

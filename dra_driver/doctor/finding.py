@@ -84,6 +84,8 @@ CATALOGUE: dict[str, FindingKind] = {
     "fabric-no-channels": FindingKind(
         _N, "an NVLink fabric of several nodes without IMEX channels", "multi-node-nvlink.md"
     ),
+    "fabric-two-channels": FindingKind(_W, "two drivers hand out a node's IMEX channel", "multi-node-nvlink.md"),
+    "fabric-not-ready": FindingKind(_W, "the daemon of a node's IMEX channel is not ready", "multi-node-nvlink.md"),
     "slices-second-driver": FindingKind(_E, "another driver publishes the same GPUs", "from-nvidias-driver.md"),
     "slices-differ": FindingKind(_E, "slices do not say what the hardware is", "troubleshooting.md"),
     "health-tainted": FindingKind(_W, "devices are tainted because of a fault", "health.md"),

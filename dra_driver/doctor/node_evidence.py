@@ -19,8 +19,8 @@ from dra_driver.doctor.ledger_rows import LedgerRow, read_ledger
 from dra_driver.doctor.node_faults import NodeFaults, read_faults
 from dra_driver.doctor.registrations import PluginSocket, read_registrations
 from dra_driver.doctor.runtime_config import RuntimeConfig, read_runtimes
-from dra_driver.hardware.facts import Facts
-from dra_driver.hardware.port import Hardware, Roots
+from dra_driver.hardware.facts import ChannelFacts, Facts
+from dra_driver.hardware.port import ChannelOffering, Hardware, Roots
 from dra_driver.inventory.build import build_inventory
 from dra_driver.inventory.offering import Inventory
 from dra_driver.model.boot import read_boot_id
@@ -77,6 +77,7 @@ class NodeEvidence:
     unseen: tuple[Unseen, ...]
     health: NodeFaults | None = None
     users: tuple[DeviceUser, ...] | None = None
+    channel_state: str | None = None  # what the daemon of IMEX channels says; None where there is none to ask
 
 
 def read_node(node: str, driver: str, hardware: Hardware, roots: Roots, folders: EvidenceFolders) -> NodeEvidence:
@@ -102,6 +103,7 @@ def read_node(node: str, driver: str, hardware: Hardware, roots: Roots, folders:
         boot_id=_boot_id(roots),
         health=_look_at_health(folders.plugins / driver, unseen),
         users=_look_at_users(roots, unseen),
+        channel_state=_channel_state(hardware, facts),
         unseen=tuple(unseen),
     )
 
@@ -120,6 +122,13 @@ def _look_at_health(folder: Path, unseen: list[Unseen]) -> NodeFaults | None:
     except (DriverError, OSError) as error:
         unseen.append(Unseen("health", f"{error}"))
         return None
+
+
+def _channel_state(hardware: Hardware, facts: Facts | None) -> str | None:
+    """Return what the daemon says on a node that could have a channel."""
+    if facts is None or not isinstance(hardware, ChannelOffering):
+        return None
+    return hardware.channel_state() if isinstance(hardware.channel(facts), ChannelFacts) else None
 
 
 def _boot_id(roots: Roots) -> str:

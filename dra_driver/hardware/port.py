@@ -204,6 +204,9 @@ class ChannelOffering(Protocol):
         Raises: HardwareError("hardware.no-channel", LATER), ("hardware.imex-not-ready", LATER).
         """
 
+    def channel_state(self) -> str | None:
+        """Return what the node's daemon says of its domain, "READY" if it is ready; None where there is none to ask."""
+
 
 @runtime_checkable
 class MemoryLimiting(Protocol):

@@ -270,7 +270,16 @@ def test_the_run_folder_and_var_run_are_one():
 
 
 def test_every_finding_of_the_catalogue_is_shown_by_a_test_here():
-    shown = {*CLUSTERS, *BACK, *NODES, "driver-no-headers", "slices-differ", "claim-gone", "hardware-mig-mode"}
+    shown = {
+        *CLUSTERS,
+        *BACK,
+        *NODES,
+        "driver-no-headers",
+        "slices-differ",
+        "claim-gone",
+        "hardware-mig-mode",
+        "fabric-not-ready",
+    }
     assert set(CATALOGUE) - shown == {"kubernetes-no-resource-api"}  # tests/doctor/test_evidence.py
 
 

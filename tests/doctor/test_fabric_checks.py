@@ -40,6 +40,31 @@ def test_nvidia_s_plugin_beside_this_driver_is_nothing_to_report():
     assert not found(*slices, classes=classes), "its class matches its own devices alone"
 
 
+def test_channels_of_this_driver_serve_a_clique_as_well():
+    assert not found(*fabric.slices("n1", "n2", has_channel=True))
+    (half,) = found(*fabric.slices("n1", has_channel=True), *fabric.slices("n2"))
+    assert half.id == "fabric-no-channels"
+    assert "on n2:" in half.message
+
+
+@pytest.mark.parametrize(
+    ("said", "has_channel", "is_told"),
+    [
+        ("NOT_READY", True, True),
+        ("", True, True),
+        ("READY", True, False),
+        (None, True, False),
+        ("cannot connect", False, False),  # the daemons are not this driver's business there
+    ],
+)
+def test_a_daemon_that_is_not_ready_is_told_where_its_channel_is_offered(said, has_channel, is_told):
+    slices = fabric.slices("n1", has_channel=has_channel)
+    report = examine(e.cluster(slices=slices, nodes=fabric.NODES[:1]), e.node(channel_state=said), NOW)
+    messages = [one.message for one in report.findings if one.id == "fabric-not-ready"]
+    assert [said or "nothing" for _ in messages] == ([said or "nothing"] if is_told else [])
+    assert all((said or "nothing") in message for message in messages)
+
+
 @pytest.mark.parametrize("domain", ["0000:1b:00.0", "", "5a3c1f0e-7b42-4d8a-9c61-2e0f8d7b6a54"])
 def test_the_links_of_one_machine_are_no_fabric(domain):
     assert not found(*fabric.slices("n1", "n2", domain=domain))

@@ -81,6 +81,12 @@ class NvidiaHardware:
 
         return channel_edits(self._roots)
 
+    def channel_state(self) -> str | None:
+        """Return what the host's daemon says of the channel's domain."""
+        from dra_driver.hardware.nvidia.edits.imex import domain_state  # noqa: PLC0415 - only where a channel is wanted
+
+        return domain_state(self._roots)
+
     # -- what is here
 
     def is_present(self) -> bool:

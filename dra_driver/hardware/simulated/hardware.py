@@ -97,6 +97,10 @@ class SimulatedHardware:
         """Return the node of channel 0; see port.ChannelOffering."""
         return edits.channel_edits()
 
+    def channel_state(self) -> str | None:
+        """Return None: no daemon is simulated; see port.ChannelOffering."""
+        return None
+
     def bus_access(self) -> BusAccess:
         """Return the PCI bus of these GPUs; see passthrough.OwnBus."""
         return self._bus.access(self._read().gpus)

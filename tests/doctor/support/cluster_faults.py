@@ -73,6 +73,9 @@ CLUSTERS = {
     "slices-second-driver": e.cluster(
         slices=[*e.cluster().of("slices"), e.slice_of(e.DEVICES, "s2", driver="gpu.example.com")]
     ),
+    "fabric-two-channels": e.cluster(
+        slices=[*fabric.slices("n1", has_channel=True), fabric.channels("n1")], nodes=fabric.NODES[:1]
+    ),
     "fabric-no-channels": e.cluster(slices=fabric.slices("n1", "n2"), nodes=fabric.NODES),
     "slices-incomplete": e.cluster(slices=[e.slice_of(e.DEVICES, resourceSliceCount=2)]),
     "slices-stale": e.cluster(slices=[e.slice_of(e.DEVICES, generation=2), e.slice_of([], "old")]),

@@ -14,10 +14,13 @@ _CHANNELS = [
 ]
 
 
-def slices(*nodes: str, domain: str = CLIQUE) -> list[dict[str, Any]]:
-    """Return a slice of this driver for each node, with GPUs of one link domain."""
+def slices(*nodes: str, domain: str = CLIQUE, has_channel: bool = False) -> list[dict[str, Any]]:
+    """Return a slice of this driver for each node, with GPUs of one link domain; also with the host's channel."""
     linked = {"nvlinkDomain": {"string": domain}}
     devices = [{**one, "attributes": {**one["attributes"], **linked}} for one in e.DEVICES]
+    if has_channel:
+        attributes = {"type": {"string": "imex-channel"}, "id": {"int": 0}, **linked}
+        devices.append({"name": "imex-channel-0", "attributes": attributes})
     return [e.slice_of(devices, f"s-{node}", node) for node in nodes]
 
 
