@@ -215,7 +215,6 @@ def _of_vendor(values: Mapping[str, str], vendor: RegisteredVendor, *, is_option
     own = {**values, "hardware": vendor.name, "driver_name": vendor.driver}
     if vendor is not DEFAULT_VENDOR:
         own["node_labels"] = "off"  # only one driver may write the labels
-        own["passthrough"] = ""  # only the default vendor's GPUs can be passed through
     if _has_special(values):  # an option that this vendor does not support is meant for another one of the process
         able = load_vendor(vendor.name)
         own["sharing_config"] = own["sharing_config"] if able.is_shareable else ""

@@ -1,7 +1,8 @@
 """Passthrough plan: which of a claim's devices go to a virtual machine, and by which nodes.
 
 In: a claim and its devices. Out: a step for each GPU that has to leave its driver. Pure.
-Source: NVIDIA's DRA driver, VfioDeviceConfig: without a config the legacy backend, without the API device.
+Source: NVIDIA's DRA driver, VfioDeviceConfig: without a config the legacy backend, without the API device; AMD's and
+Intel's drivers always give it.
 """
 
 from __future__ import annotations
@@ -16,8 +17,6 @@ from dra_driver.claims.sharing_plan import choose_configs
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.inventory.device import Device
 from dra_driver.model.shares import DeviceType
-
-_DEFAULT = IommuSettings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +61,12 @@ def _settings(claim: AllocatedClaim, devices: Mapping[str, Device]) -> dict[Allo
     if not any(devices[one.device].type is DeviceType.VFIO for one in claim.devices):
         return {}
     return {
-        result: (config.iommu if config is not None else None) or _DEFAULT
+        result: (config.iommu if config is not None else None) or _without_config(devices[result.device])
         for result, config in choose_configs(claim, devices).items()
         if devices[result.device].type is DeviceType.VFIO
     }
+
+
+def _without_config(device: Device) -> IommuSettings:
+    facts = device.gpu.passthrough
+    return IommuSettings(has_api_device=facts is not None and facts.has_api_device)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 
 from dra_driver.hardware import pci
 from dra_driver.hardware.evidence import BusState
@@ -27,17 +26,9 @@ def bus_state(roots: Roots, address: str, drivers: tuple[str, ...]) -> BusState:
         return BusState.GONE
     if pci.read_driver(str(folder)) not in drivers:
         return BusState.ELSEWHERE
-    return BusState.DEAD if _reads_ones(folder / "config") else BusState.HERE
+    return BusState.DEAD if pci.is_alive(folder / "config") is False else BusState.HERE
 
 
 def bus_states(roots: Roots, addresses: tuple[str, ...], drivers: tuple[str, ...]) -> Mapping[str, BusState]:
     """Return what the bus shows of each of these GPUs."""
     return {address: bus_state(roots, address, drivers) for address in addresses}
-
-
-def _reads_ones(config: Path) -> bool:
-    try:
-        with config.open("rb") as file:
-            return file.read(4) == b"\xff\xff\xff\xff"
-    except OSError:
-        return False

@@ -72,7 +72,9 @@ class PassthroughFacts:
 
     `driver` is the administrator's choice of a VFIO driver ("" for the usual one), and `addressable_bytes` the memory
     that the function shows on the bus. With `is_only_passed` containers never get the GPU. `is_away` says that a VFIO
-    driver has it now, so that all its other facts are those from before.
+    driver has it now, so that all its other facts are those from before. `group` is its IOMMU group, and `physical` the
+    address of the physical function behind a virtual one. With `has_api_device` a claim without a config gets the node
+    by which a virtual machine maps memory, too.
     """
 
     addressable_bytes: int = 0
@@ -80,6 +82,9 @@ class PassthroughFacts:
     is_only_passed: bool = False
     is_away: bool = False
     driver: str = ""
+    group: int | None = None
+    physical: str = ""
+    has_api_device: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dra_driver.hardware.port import Roots
+from dra_driver.model.names import normal_pci_address
 
 _PIECE_BYTES, _MOST_BYTES = 4096, 1 << 20
+_HEADER_BYTES = 16  # of the configuration space: numbers, command, status, class
 MOST_MEMORY_BYTES = 1 << 60  # no device has an exbibyte: a larger number is a file that was misread
 _HEXADECIMAL = re.compile(r"(0[xX])?[0-9a-fA-F]{1,8}")
 _PCIE_ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
@@ -72,10 +74,32 @@ def read_driver(path: str) -> str | None:
         return None
 
 
+def is_alive(config: Path) -> bool | None:
+    """Return whether a configuration space answers, or None where it can't be read. A dead function reads all ones.
+
+    The vendor's and the device's number alone say nothing: those of a virtual function are always ones.
+    Source: PCI Express, SR-IOV, "VF Configuration Space": Vendor ID and Device ID.
+    """
+    try:
+        with config.open("rb") as file:
+            header = file.read(_HEADER_BYTES)
+    except OSError:
+        return None
+    return header.strip(b"\xff") != b"" if header else None
+
+
 def function_folder(roots: Roots, address: str) -> Path:
     """Return the folder of a PCI function below sysfs, whether it exists or not."""
     domain, _, rest = address.partition(":")
     return Path(roots.sys, "bus/pci/devices", f"{int(domain, 16):04x}:{rest}")
+
+
+def read_physical(folder: Path) -> str | None:
+    """Return the address of the physical function behind a virtual one (SR-IOV), or None for any other function."""
+    try:
+        return normal_pci_address(os.readlink(folder / "physfn").rpartition("/")[2])  # noqa: PTH115
+    except (OSError, ValueError):
+        return None
 
 
 def read_numa_node(roots: Roots, address: str) -> int | None:

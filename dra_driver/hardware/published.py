@@ -116,6 +116,12 @@ STANDARD_ATTRIBUTES: tuple[Published, ...] = (
     ),
 )
 
+
+def is_virtual(found: Found) -> Fact:
+    """Return whether a GPU for a virtual machine is a virtual function."""
+    return bool(found.gpu.passthrough and found.gpu.passthrough.physical)
+
+
 # What a whole GPU for a virtual machine has beside them; names, kinds and values are those of NVIDIA's driver.
 PASSED: tuple[Published, ...] = (
     Published(

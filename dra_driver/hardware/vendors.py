@@ -54,6 +54,18 @@ class DevicePluginSigns:
 
 
 @dataclass(frozen=True, slots=True)
+class PassedVendor:
+    """How a vendor's GPUs are passed to virtual machines.
+
+    With `has_api_device` the vendor's own driver always gives the node by which a virtual machine maps memory.
+    `described` completes what the bus shows of a function that no driver of the host has ever had in this boot.
+    """
+
+    described: Callable[[GpuFacts, Roots], GpuFacts]
+    has_api_device: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Vendor:
     """Everything that a vendor declares beside its driver's name, which the registry has.
 
@@ -64,7 +76,7 @@ class Vendor:
     `metric_names` returns the names of its own exporter, which its readings are published under (`port.Metered`).
     `generated_classes` are the files below deviceclasses/ that `make docs` writes; more may stand there by hand.
     `is_shareable` tells whether rules for sharing may mean its devices, `is_tested` whether they can be tested by use,
-    and `is_reset` whether this driver can reset them.
+    and `is_reset` whether this driver can reset them. `passed` is what is particular of those for virtual machines.
     """
 
     title: str
@@ -79,6 +91,7 @@ class Vendor:
     is_shareable: bool = False
     is_tested: bool = False
     is_reset: bool = False
+    passed: PassedVendor | None = None
 
 
 @cache

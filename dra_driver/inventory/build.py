@@ -12,7 +12,7 @@ that do not support that, as its replicas or as itself (`sharing`).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -43,7 +43,6 @@ def build_inventory(facts: Facts, policy: MigPolicy = STATIC, sharing: SharingRu
     """
     collected = _Collected(facts, policy, sharing)
     counter_sets = parts.counter_sets_of(facts.gpus)
-    divided = frozenset(counter_sets)
     for gpu in facts.gpus:
         cuts = collected.cuts_on_demand(gpu)
         if cuts:
@@ -53,12 +52,13 @@ def build_inventory(facts: Facts, policy: MigPolicy = STATIC, sharing: SharingRu
             collected.add_standing(gpu, collected.devices)
         if not gpu.parts:  # the whole of a divided GPU overlaps its parts
             collected.add_standing(gpu, collected.plain)
-        if gpu.passthrough is not None:
+        if gpu.passthrough is not None and gpu.part_number is None:
             collected.add_passed(gpu, counter_sets)
+    collected.withhold(passthrough.divided_addresses(facts.gpus))
     if facts.channel is not None:
         collected.add_channel(facts.channel)
     offering = Offering(
-        devices=tuple(parts.counted(device, divided) for device in _by_name(collected.devices)),
+        devices=tuple(parts.counted(device, counter_sets) for device in _by_name(collected.devices)),
         counter_sets=counter_sets,
         plain=_by_name(collected.plain) if counter_sets else (),
         instead=dict(sorted(collected.instead.items())),
@@ -140,8 +140,13 @@ class _Collected:
         name = passthrough.passed_name(gpu)
         found = Found(gpu, None, self._facts.driver_version, self._facts.runtime_version, is_passed=True)
         passed = self._describe(name, found, has_slices=False)
+        if not names.is_dns_label(name):
+            self._refuse("name-invalid", passed, f"{name!r} is not a valid device name")
+            return
+        if passthrough.claimed_physical(gpu, held) and name not in held:
+            self.hidden[name], self.waits_for_claims = passed, True
+            return
         why = passthrough.obstacle(
-            gpu,
             self._standing[gpu],
             is_shared=self.sharer.is_shared_whole(gpu),
             is_foreign=bool(self._policy.ownership.foreign_places(gpu)),
@@ -149,8 +154,7 @@ class _Collected:
         if why and name not in held:
             self._refuse("not-passed", passed, f"GPU {gpu.pci_address} is not offered to virtual machines: {why}")
             return
-        others = {one.name: one for one in self.devices.values() if one.gpu == gpu}
-        plain = {one.name: one for one in self.plain.values() if one.gpu == gpu}
+        others, plain = self._of_address(self.devices, gpu), self._of_address(self.plain, gpu)
         offer = passthrough.passed_offer(passed, others, plain, held, counter_sets.get(shared, {}))
         for devices, old, new in ((self.devices, others, offer.devices), (self.plain, plain, offer.plain)):
             for one in old:
@@ -161,6 +165,22 @@ class _Collected:
             counter_sets[shared] = offer.counters
         self.waits_for_claims |= offer.waits
         self.hidden.update({one.name: one for one in (passed, *plain.values()) if one.name not in self.devices})
+
+    def withhold(self, addresses: Collection[str]) -> None:
+        """Offer nothing of these GPUs, but what claims have of them until they end."""
+        for device in [*self.devices.values(), *self.plain.values()]:
+            if device.gpu.pci_address in addresses:
+                if any(passthrough.of_gpu(name, device.gpu) for name in self._policy.ownership.held):
+                    self.waits_for_claims = True
+                    continue
+                self.devices.pop(device.name, None)
+                self.plain.pop(device.name, None)
+                self.instead.pop(device.name, None)
+                self.hidden[device.name] = device
+
+    @staticmethod
+    def _of_address(devices: Mapping[str, Device], gpu: GpuFacts) -> dict[str, Device]:
+        return {name: one for name, one in devices.items() if one.gpu.pci_address == gpu.pci_address}
 
     def _as_it_stands(self, gpu: GpuFacts) -> Iterator[Device]:
         owner, whole_name = self._policy.ownership, parts.device_name(gpu)

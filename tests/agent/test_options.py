@@ -94,3 +94,9 @@ def test_a_command_of_one_s_own_tests_any_vendor_s_gpus():
 def test_a_condition_without_health_is_refused():
     with pytest.raises(UsageError, match="--health=off finds none"):
         options(node_condition="on", health="off")
+
+
+def test_every_vendor_reads_the_file_of_gpus_for_virtual_machines(tmp_path):
+    flags = {"node_name": "n1", "hardware": "nvidia,amd,intel,gaudi", "passthrough": str(tmp_path / "gpus.yaml")}
+    found = drivers_of(resolve(flags, {}, FLAGS), is_named=False)
+    assert [one.passthrough for one in found] == [tmp_path / "gpus.yaml"] * 4

@@ -123,6 +123,40 @@ def test_gpus_for_virtual_machines_bring_no_verb_and_no_mount_but_a_class_for_la
         ) in names
 
 
+NAMED = ("passthrough.config.version=passthrough/v1", "passthrough.config.gpus[0].devices[0]=0000:41:00.0")
+PASSED_CLASSES = {
+    "nvidia": ("vfio.gpu.nvidia.com", "gpu.nvidia.com", "passthrough"),
+    "amd": ("vfio.gpu.amd.com", "gpu.amd.com", "passthrough-amd"),
+    "intel": ("gpu-vfio.intel.com", "gpu.intel.com", "passthrough-intel"),
+    "gaudi": ("gaudi-vfio.intel.com", "gaudi.intel.com", "passthrough-gaudi"),
+}
+
+
+def test_each_vendor_that_is_served_has_a_class_for_machines_and_policies_about_its_own_devices(helm: str) -> None:
+    found = objects(render(helm, *NAMED, r"agent.hardware=nvidia\,amd\,intel\,gaudi"))
+    names = {(one["kind"], one["metadata"]["name"]): one for one in found}
+    for device_class, driver, policy in PASSED_CLASSES.values():
+        assert ("DeviceClass", device_class) in names
+        (judged,) = [
+            one["spec"]
+            for (kind, name), one in names.items()
+            if kind == "ValidatingAdmissionPolicy" and name.endswith(f"-{policy}-allocations")
+        ]
+        assert f'r.driver == "{driver}"' in judged["variables"][0]["expression"]
+        assert f"{driver}/passthrough" in judged["validations"][0]["expression"]
+
+
+@pytest.mark.parametrize("vendor", ["amd", "intel", "gaudi"])
+def test_a_release_of_one_vendor_has_that_vendors_class_for_machines_alone(helm: str, vendor: str) -> None:
+    device_class, driver, _ = PASSED_CLASSES[vendor]
+    found = objects(render(helm, *NAMED, f"agent.hardware={vendor}", f"driverName={driver}"))
+    classes = {one["metadata"]["name"]: one for one in found if one["kind"] == "DeviceClass"}
+    assert set(classes) == {driver, device_class}
+    expressions = {name: one["spec"]["selectors"][0]["cel"]["expression"] for name, one in classes.items()}
+    assert '.type == "vfio"' in expressions[device_class]
+    assert '.type != "vfio"' in expressions[driver]
+
+
 def test_an_imex_channel_brings_no_verb_and_no_mount_but_a_class_for_labelled_namespaces(helm: str) -> None:
     found = objects(render(helm, "imexChannel=auto"))
     assert verbs(found, "ClusterRole") == VERBS_BEFORE
@@ -136,6 +170,8 @@ def test_an_imex_channel_brings_no_verb_and_no_mount_but_a_class_for_labelled_na
 def test_classes_of_options_are_not_installed_without_them(helm: str) -> None:
     names = {one["metadata"]["name"] for one in objects(render(helm))}
     assert not names & {"vfio.gpu.nvidia.com", "imex-channel.nvidia.com"}
+    others = {one["metadata"]["name"] for one in objects(render(helm, r"agent.hardware=nvidia\,amd\,intel\,gaudi"))}
+    assert not others & {one for one, *_ in PASSED_CLASSES.values()}
 
 
 def test_the_status_of_claims_brings_the_patch_of_statuses_and_a_policy(helm: str) -> None:

@@ -135,3 +135,11 @@ def test_the_bus_shows_what_is_gone_dead_and_in_other_hands(tmp_path):
 
 def test_without_a_visible_bus_nothing_is_gone(tmp_path):
     assert bus_state(FakeNode(tmp_path).roots, "0000:01:00.0", ("nvidia",)) is BusState.HERE
+
+
+def test_a_virtual_function_has_no_vendor_in_its_configuration_space_and_is_not_dead(tmp_path):
+    node = FakeNode(tmp_path)
+    node.add_gpu("0000:01:00.1", 1)
+    config = tmp_path / "sys/bus/pci/devices/0000:01:00.1/config"
+    config.write_bytes(bytes.fromhex("ffffffff00001000") + bytes(56))
+    assert bus_state(node.roots, "0000:01:00.1", ("nvidia",)) is BusState.HERE

@@ -72,7 +72,7 @@ spec:
   variables:
     - name: guarded
       expression: >-
-        object.status.allocation.?devices.?results.orValue([]).exists(r, r.driver == "{{ .root.Values.driverName }}"
+        object.status.allocation.?devices.?results.orValue([]).exists(r, r.driver == "{{ .driver | default .root.Values.driverName }}"
         && r.device.matches("{{ .devices }}"))
   validations:
     - expression: >-

@@ -14,9 +14,9 @@ from dra_driver.agent.passthrough.kept_gpus import KeptGpus
 from dra_driver.hardware import pci
 from dra_driver.hardware.facts import Facts, GpuFacts, PassthroughFacts, Problem
 from dra_driver.hardware.passthrough.drivers import is_vfio, needed_driver
-from dra_driver.hardware.passthrough.functions import can_be_reset, read_addressable_bytes, read_function
+from dra_driver.hardware.passthrough.functions import is_of, read_addressable_bytes, read_function, read_physical
 from dra_driver.hardware.passthrough.group import read_passed_group
-from dra_driver.hardware.passthrough.readiness import has_iommufd, require_safe_iommu
+from dra_driver.hardware.passthrough.readiness import has_iommufd, require_passable, require_safe_iommu
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.vendors import load_vendor
 from dra_driver.inventory.passthrough.rules import PassthroughRule, PassthroughRules
@@ -53,51 +53,62 @@ class NamedGpus:
         return replace(facts, gpus=in_order, problems=(*kept, *problems), waiting_for=waiting)
 
     def _named(self, gpu: GpuFacts, problems: list[Problem]) -> GpuFacts:
-        rule = self._rules.rule_of(gpu.pci_address, gpu.uuid)
-        found = self._passthrough(gpu.pci_address, rule, problems) if rule is not None else None
+        if gpu.part and not gpu.parts:  # a part has no function of its own; all parts together have it
+            return gpu
+        is_virtual = read_physical(self._roots, gpu.pci_address) != ""
+        rule = self._rules.rule_of(gpu.pci_address, gpu.uuid, is_virtual=is_virtual)
+        found = self._passthrough(gpu.pci_address, gpu.vendor, rule, problems) if rule is not None else None
         return gpu if found is None else replace(gpu, passthrough=found)
 
     def _unreported(self, facts: Facts, here: frozenset[str], problems: list[Problem]) -> Iterator[GpuFacts]:
         """Yield the named GPUs that the vendor does not report: with a VFIO driver, or virtual functions."""
+        registry = registered(facts.vendor) or DEFAULT_VENDOR
         for address in sorted(self._candidates() - here):
             known = self._kept.facts_of(address)
-            is_virtual = (pci.function_folder(self._roots, address) / "physfn").exists()
+            if known is None and not is_of(self._roots, address, registry):  # another vendor's driver offers it
+                continue
+            is_virtual = read_physical(self._roots, address) != ""
             rule = self._rules.rule_of(address, known.uuid if known else "", is_virtual=is_virtual)
             is_away = is_vfio(self._driver_of(address))
+            if rule is None and known is not None and is_away:  # until its claim ends
+                rule = PassthroughRule((), (address,))
             if rule is None or not (is_away or is_virtual):
                 continue
-            found = self._passthrough(address, rule, problems)
+            found = self._passthrough(address, registry.name, rule, problems)
             if found is not None:
-                gpu = known or self._of_bus(facts.vendor, address)
+                gpu = known or self._of_bus(registry.name, address)
                 is_only_passed = found.is_only_passed or known is None
                 yield replace(
                     gpu, passthrough=replace(found, is_away=is_away, is_only_passed=is_only_passed), is_lost=False
                 )
 
-    def _passthrough(self, address: str, rule: PassthroughRule, problems: list[Problem]) -> PassthroughFacts | None:
+    def _passthrough(
+        self, address: str, vendor: str, rule: PassthroughRule, problems: list[Problem]
+    ) -> PassthroughFacts | None:
         try:
             require_safe_iommu(self._roots)
-            read_passed_group(self._roots, address)
+            group = read_passed_group(self._roots, address)
             needed_driver(self._roots, address, rule.driver)
+            require_passable(self._roots, address)
         except DriverError as error:
             text = f"not offered to virtual machines: {error}"
             problems.append(Problem(error.code, address, text))
             return None
-        if not can_be_reset(self._roots, address):
-            text = "not offered to virtual machines: the kernel has no way to reset it"
-            problems.append(Problem("hardware.no-reset", address, text))
-            return None
+        declared = load_vendor((registered(vendor) or DEFAULT_VENDOR).name).passed
         return PassthroughFacts(
             addressable_bytes=read_addressable_bytes(self._roots, address),
             has_iommufd=has_iommufd(self._roots),
             is_only_passed=rule.is_only_passed,
             driver=rule.driver,
+            group=group.number,
+            physical=read_physical(self._roots, address),
+            has_api_device=declared is not None and declared.has_api_device,
         )
 
     def _of_bus(self, vendor: str, address: str) -> GpuFacts:
         """Return what the bus alone shows of a GPU."""
-        kind = load_vendor((registered(vendor) or DEFAULT_VENDOR).name).gpu
-        return kind(
+        declared = load_vendor(vendor)
+        gpu = declared.gpu(
             uuid="",
             pci_address=address,
             minor=-1,
@@ -106,6 +117,7 @@ class NamedGpus:
             pcie_root=pci.read_pcie_root(self._roots, address),
             pci_id=pci.read_pci_id(self._roots, address),
         )
+        return declared.passed.described(gpu, self._roots) if declared.passed else gpu
 
     def _candidates(self) -> frozenset[str]:
         return self._rules.addresses | self._kept.addresses

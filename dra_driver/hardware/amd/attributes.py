@@ -4,17 +4,29 @@ The names, kinds and values of AMD's own driver come first and unchanged, so tha
 as they are; then those of Kubernetes and our own. A fact that is not known is left out: 0 is never published for it.
 
 Source: attributes of ROCm/k8s-gpu-dra-driver v1.0 (type, deviceID, productName, driverVersion, driverVersionFull,
-partitionProfile; memory, computeUnits, simdUnits).
+partitionProfile; memory, computeUnits, simdUnits), and of its devices for virtual machines (`passed`).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 from dra_driver.hardware import published_values as values
 from dra_driver.hardware.amd.facts import AmdGpu
-from dra_driver.hardware.published import ALL, MEMORY, STANDARD_ATTRIBUTES, Fact, Owner, Published, ValueKind
+from dra_driver.hardware.amd.passed import PASSED_ROWS
+from dra_driver.hardware.published import (
+    ALL,
+    EVERY,
+    MEMORY,
+    STANDARD_ATTRIBUTES,
+    Fact,
+    Found,
+    Owner,
+    Published,
+    ValueKind,
+)
 from dra_driver.hardware.published_values import of_gpu
 
 
@@ -29,17 +41,30 @@ def _profile(gpu: AmdGpu) -> str | None:
     return "_".join(mode.lower() for mode in (gpu.compute_mode, gpu.memory_mode) if mode) or None
 
 
+# What is known of a GPU that a virtual machine has, too.
+_PASSED_TOO = ("productName", "deviceID", "architecture", "uniqueID", "computeUnits", "simdUnits")
+
+
 def _row(name: str, kind: ValueKind, meaning: str, read: Callable[[AmdGpu], Fact], owner: Owner) -> Published:
-    return Published(name, kind, meaning, ALL, of_gpu(AmdGpu, read), owner=owner, since="0.2.0")
+    types = EVERY if name in _PASSED_TOO else ALL
+    return Published(name, kind, meaning, types, of_gpu(AmdGpu, read), owner=owner, since="0.2.0")
+
+
+def _type(found: Found) -> Fact:
+    if found.is_passed:
+        return found.type.value
+    return "amdgpu-partition" if found.gpu.part and not found.gpu.parts else "amdgpu"
 
 
 AMD_ROWS: tuple[Published, ...] = (
-    _row(
+    Published(
         "type",
         ValueKind.STRING,
-        "What the device is: `amdgpu` for a whole GPU (one that is divided, too), `amdgpu-partition` for a partition.",
-        lambda gpu: "amdgpu-partition" if gpu.part and not gpu.parts else "amdgpu",
-        Owner.VENDOR,
+        "What the device is: `amdgpu` for a whole GPU (one that is divided, too), `amdgpu-partition` for a partition, "
+        "`vfio` for a GPU or a virtual function for a virtual machine.",
+        EVERY,
+        _type,
+        since="0.2.0",
     ),
     _row(
         "productName",
@@ -79,7 +104,8 @@ AMD_ROWS: tuple[Published, ...] = (
         _profile,
         Owner.VENDOR,
     ),
-    *STANDARD_ATTRIBUTES,
+    *PASSED_ROWS,
+    *(replace(row, types=EVERY) for row in STANDARD_ATTRIBUTES),
     _row(
         "architecture",
         ValueKind.STRING,
@@ -121,7 +147,7 @@ AMD_ROWS: tuple[Published, ...] = (
         ValueKind.QUANTITY,
         "Memory. On an APU what programs may allocate of the host's memory; under NPS1 a partition's share "
         "in accounting. Absent where no file says it.",
-        ALL,
+        EVERY,
         values.memory,
         unit="bytes",
         owner=Owner.VENDOR,

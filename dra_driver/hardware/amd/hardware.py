@@ -94,6 +94,12 @@ class AmdHardware(SysfsObservation):
             return ()
         return ("/dev/kfd: the kernel offers no compute driver, so containers can draw but not compute",)
 
+    def computing_on(self, address: str) -> frozenset[int]:
+        """Return the processes that compute on a GPU (passthrough.ComputeLister)."""
+        from dra_driver.hardware.amd.kfd_processes import computing_on  # noqa: PLC0415 - only where GPUs are passed on
+
+        return computing_on(self._roots, address)
+
     def close(self) -> None:
         """Do nothing: no library and no device node is ever held."""
 

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from dra_driver.hardware.amd.attributes import AMD_ROWS
 from dra_driver.hardware.amd.facts import AmdGpu
+from dra_driver.hardware.amd.passed import described
 from dra_driver.hardware.port import Hardware, Roots
-from dra_driver.hardware.vendors import DevicePluginSigns, ReferencePage, Vendor, VendorClass
+from dra_driver.hardware.vendors import DevicePluginSigns, PassedVendor, ReferencePage, Vendor, VendorClass
 
 if TYPE_CHECKING:
     from dra_driver.hardware.metric_names import MetricNames
@@ -35,8 +36,20 @@ The name and what it stands for are those of AMD's own driver, so that claims wr
 of one kind compare productName, deviceID or partitionProfile in the claim; for all partitions of a divided GPU at once
 ask for type "amdgpu".
 """,
-    expression='device.driver == "gpu.amd.com"',
+    expression='device.driver == "gpu.amd.com" && device.attributes["gpu.amd.com"].type != "vfio"',
     extended_resource="amd.com/gpu",
+)
+_PASSED_CLASS = VendorClass(
+    "vfio.gpu.amd.com",
+    notes="""\
+A whole AMD GPU, or a virtual function of one, for a virtual machine: bound to a VFIO driver when the claim is prepared,
+given back when it ends.
+
+Served are the functions that an administrator names (the chart's passthrough.config); the class exists where there are
+any. Claims of it are admitted in namespaces with the label gpu.amd.com/passthrough=true, because whoever has the whole
+PCI function can write its firmware. Type and attributes are those of AMD's own driver (docs/kubevirt.md).
+""",
+    expression='device.driver == "gpu.amd.com" && device.attributes["gpu.amd.com"].type == "vfio"',
 )
 
 
@@ -58,7 +71,8 @@ VENDOR = Vendor(
     gpu=AmdGpu,
     rows=AMD_ROWS,
     page=ReferencePage("attributes-amd.md", _INTRODUCTION),
-    generated_classes=(_CLASS,),
+    generated_classes=(_CLASS, _PASSED_CLASS),
     metric_names=_metric_names,
+    passed=PassedVendor(described, has_api_device=True),
     device_plugin=DevicePluginSigns(("amd.com/",), "amd.com_*"),  # source: ROCm/k8s-device-plugin
 )

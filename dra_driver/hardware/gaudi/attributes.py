@@ -8,17 +8,31 @@ Source: attributes of intel/intel-resource-drivers-for-kubernetes v0.11, Gaudi v
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from dra_driver.hardware import published_values as values
 from dra_driver.hardware.gaudi.facts import GaudiCard
-from dra_driver.hardware.published import ALL, MEMORY, STANDARD_ATTRIBUTES, Fact, Owner, Published, ValueKind
+from dra_driver.hardware.published import (
+    ALL,
+    EVERY,
+    MEMORY,
+    PASSED,
+    STANDARD_ATTRIBUTES,
+    Fact,
+    Owner,
+    Published,
+    ValueKind,
+)
 from dra_driver.hardware.published_values import of_gpu
+
+_OF_ITS_DRIVER = ("healthy", "hasVerbs")  # not known of a card that a virtual machine has
 
 
 def _row(
     name: str, kind: ValueKind, meaning: str, read: Callable[[GaudiCard], Fact], owner: Owner = Owner.OURS
 ) -> Published:
-    return Published(name, kind, meaning, ALL, of_gpu(GaudiCard, read), owner=owner, since="0.2.0")
+    types = ALL if name in _OF_ITS_DRIVER else EVERY
+    return Published(name, kind, meaning, types, of_gpu(GaudiCard, read), owner=owner, since="0.2.0")
 
 
 def _id(card: GaudiCard) -> str | None:
@@ -40,8 +54,17 @@ GAUDI_ROWS: tuple[Published, ...] = (
         lambda card: card.is_healthy,
         Owner.VENDOR,
     ),
-    *STANDARD_ATTRIBUTES,
-    _row("type", ValueKind.STRING, "Always `gaudi`.", lambda _: "gaudi"),
+    *(replace(row, types=EVERY) for row in STANDARD_ATTRIBUTES),
+    Published(
+        "type",
+        ValueKind.STRING,
+        "`gaudi`, or `vfio` for a card for a virtual machine.",
+        EVERY,
+        lambda found: found.type.value if found.is_passed else "gaudi",
+        owner=Owner.OURS,
+        since="0.2.0",
+    ),
+    *PASSED,
     _row("pciId", ValueKind.STRING, "PCI device id, such as `0x1020`.", _id),
     _row(
         "moduleID",
@@ -74,7 +97,7 @@ GAUDI_ROWS: tuple[Published, ...] = (
         MEMORY,
         ValueKind.QUANTITY,
         "Memory of the model (see memoryIsNominal). Absent for models that our table lacks.",
-        ALL,
+        EVERY,
         values.memory,
         unit="bytes",
         owner=Owner.OURS,

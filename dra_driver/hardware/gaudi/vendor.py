@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dra_driver.hardware.gaudi.attributes import GAUDI_ROWS
 from dra_driver.hardware.gaudi.facts import GaudiCard
+from dra_driver.hardware.gaudi.passed import described
 from dra_driver.hardware.port import Hardware, Roots
-from dra_driver.hardware.vendors import DevicePluginSigns, ReferencePage, Vendor, VendorClass
+from dra_driver.hardware.vendors import DevicePluginSigns, PassedVendor, ReferencePage, Vendor, VendorClass
 
 _INTRODUCTION = """\
 # Attributes and capacities of Gaudi accelerators
@@ -27,9 +28,21 @@ Any Gaudi accelerator that its kernel driver does not call broken.
 The name is that of Intel's own driver, so that claims written for it work unchanged.
 """,
     expression=(
-        'device.driver == "gaudi.intel.com" && device.attributes["gaudi.intel.com"].?healthy.orValue(true) != false'
+        'device.driver == "gaudi.intel.com" && device.attributes["gaudi.intel.com"].?healthy.orValue(true) != false '
+        '&& device.attributes["gaudi.intel.com"].type != "vfio"'
     ),
     extended_resource="intel.com/gaudi",
+)
+_PASSED_CLASS = VendorClass(
+    "gaudi-vfio.intel.com",
+    notes="""\
+A Gaudi accelerator for a virtual machine: bound to a VFIO driver when the claim is prepared, given back when it ends.
+
+Served are the cards that an administrator names (the chart's passthrough.config); the class exists where there are any.
+Claims of it are admitted in namespaces with the label gaudi.intel.com/passthrough=true, because whoever has the whole
+PCI function can write its firmware. Intel's own driver has no such class (docs/kubevirt.md).
+""",
+    expression='device.driver == "gaudi.intel.com" && device.attributes["gaudi.intel.com"].type == "vfio"',
 )
 
 
@@ -45,7 +58,8 @@ VENDOR = Vendor(
     gpu=GaudiCard,
     rows=GAUDI_ROWS,
     page=ReferencePage("attributes-gaudi.md", _INTRODUCTION),
-    generated_classes=(_CLASS,),
+    generated_classes=(_CLASS, _PASSED_CLASS),
+    passed=PassedVendor(described, has_api_device=True),
     # Source: HabanaAI's device plugin for Kubernetes (the resource, the socket's name).
     device_plugin=DevicePluginSigns(("habana.ai/",), "habanalabs.sock"),
 )

@@ -10,10 +10,22 @@ pciAddress, health; memory, millicores). Its pciRoot is the deprecated twin of t
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from dra_driver.hardware import published_values as values
 from dra_driver.hardware.intel.facts import IntelGpu
-from dra_driver.hardware.published import ALL, MEMORY, STANDARD_ATTRIBUTES, Fact, Owner, Published, ValueKind
+from dra_driver.hardware.published import (
+    ALL,
+    EVERY,
+    MEMORY,
+    PASSED,
+    STANDARD_ATTRIBUTES,
+    Fact,
+    Found,
+    Owner,
+    Published,
+    ValueKind,
+)
 from dra_driver.hardware.published_values import of_gpu
 
 _ALL_OF_IT = 1000  # Intel's driver counts a GPU's time in thousandths, and hands out whole GPUs
@@ -24,16 +36,25 @@ def _id(gpu: IntelGpu) -> str | None:
 
 
 def _row(name: str, kind: ValueKind, meaning: str, read: Callable[[IntelGpu], Fact], owner: Owner) -> Published:
-    return Published(name, kind, meaning, ALL, of_gpu(IntelGpu, read), owner=owner, since="0.2.0")
+    types = ALL if name == "driver" else EVERY  # no driver of the host has a GPU that a virtual machine has
+    return Published(name, kind, meaning, types, of_gpu(IntelGpu, read), owner=owner, since="0.2.0")
+
+
+def _type(found: Found) -> Fact:
+    if found.is_passed:
+        return found.type.value
+    return "vf" if isinstance(found.gpu, IntelGpu) and found.gpu.is_virtual else "gpu"
 
 
 INTEL_ROWS: tuple[Published, ...] = (
-    _row(
+    Published(
         "type",
         ValueKind.STRING,
-        "What the device is: `gpu`, or `vf` for a virtual function of one (SR-IOV).",
-        lambda gpu: "vf" if gpu.is_virtual else "gpu",
-        Owner.VENDOR,
+        "What the device is: `gpu`, or `vf` for a virtual function of one (SR-IOV); `vfio` for either one for a "
+        "virtual machine.",
+        EVERY,
+        _type,
+        since="0.2.0",
     ),
     _row(
         "model",
@@ -72,7 +93,8 @@ INTEL_ROWS: tuple[Published, ...] = (
         lambda gpu: gpu.pci_address,
         Owner.VENDOR,
     ),
-    *STANDARD_ATTRIBUTES,
+    *(replace(row, types=EVERY) for row in STANDARD_ATTRIBUTES),
+    *PASSED,
     _row(
         "integrated",
         ValueKind.BOOL,
@@ -91,7 +113,7 @@ INTEL_ROWS: tuple[Published, ...] = (
         MEMORY,
         ValueKind.QUANTITY,
         "Memory of the GPU's own. Absent on integrated GPUs, and where the kernel does not say it.",
-        ALL,
+        EVERY,
         values.memory,
         unit="bytes",
         since="0.2.0",

@@ -5,7 +5,6 @@ In: roots. Out: `IntelGpu`s in PCI order, and problems. A function without a nod
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +16,6 @@ from dra_driver.hardware.intel.facts import DRIVERS, INTEL, IntelGpu
 from dra_driver.hardware.intel.models import IntelModel, model_of
 from dra_driver.hardware.intel.regions import own_memory
 from dra_driver.hardware.port import Roots
-from dra_driver.model.names import normal_pci_address
 
 AskMemory = Callable[[str, str], int | None]  # the kernel driver and a card's path to bytes
 _INTEGRATED_SLOT = ":00:02."  # where processors have their own GPU; source: Linux i915 and xe, bus 0 device 2
@@ -53,7 +51,7 @@ def _gpu(function: DrmFunction, roots: Roots, ask: AskMemory) -> IntelGpu:
     memory = dmem_capacity(roots, function.address) or _said_memory(function)
     if memory is None and function.drm.card is not None and _may_ask(roots):
         memory = ask(function.driver, f"{roots.dev}/dri/{function.drm.card}")
-    physical = _physical(folder)
+    physical = pci.read_physical(folder)
     return IntelGpu(
         uuid=function.address,
         pci_address=function.address,
@@ -101,14 +99,6 @@ def _is_integrated(address: str, model: IntelModel | None, memory: int | None) -
     if memory is not None:
         return memory == 0
     return True if _INTEGRATED_SLOT in address else None
-
-
-def _physical(folder: Path) -> str | None:
-    """Return the address of the physical function behind a virtual one, or None for one that is no virtual one."""
-    try:
-        return normal_pci_address(os.readlink(folder / "physfn").rpartition("/")[2])  # noqa: PTH115
-    except (OSError, ValueError):
-        return None
 
 
 def _management_nodes(folder: Path) -> tuple[str, ...]:

@@ -1,21 +1,24 @@
 """VFIO drivers: which one a function needs, and under which name the kernel has it.
 
 The general driver is vfio-pci. Some GPUs need a variant that shows virtual machines more than their registers; with the
-general one, the memory of such a GPU would be missing. A driver's folder in sysfs may be spelt with dashes where its
-module has underscores.
-Source: Linux, drivers/vfio/pci/nvgrace-gpu/main.c, nvgrace_gpu_vfio_pci_table.
+general one, the memory of such a GPU would be missing. A virtual function of another vendor's GPU is better off with a
+variant, which can move the virtual machine to another node, and works without it. A driver's folder in sysfs may be
+spelt with dashes where its module has underscores.
+Source: Linux, drivers/vfio/pci/nvgrace-gpu/main.c, nvgrace_gpu_vfio_pci_table; drivers/vfio/pci/xe/main.c (6.19).
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from dra_driver.hardware.passthrough.functions import read_physical
 from dra_driver.hardware.pci import read_pci_id
 from dra_driver.hardware.port import Roots
 from dra_driver.model.errors import HardwareError, Retry
 
 GENERAL = "vfio-pci"
 _NVGRACE = "nvgrace_gpu_vfio_pci"
+_VARIANTS_OF_FUNCTIONS = {0x8086: "xe_vfio_pci"}  # by PCI vendor: of virtual functions, where it is loaded
 _VARIANTS = {id_ << 16 | 0x10DE: _NVGRACE for id_ in (0x2342, 0x2345, 0x2348, 0x2941, 0x31C2)}
 
 
@@ -33,11 +36,13 @@ def needed_driver(roots: Roots, address: str, wanted: str = "") -> str:
 
     Raises: HardwareError("hardware.module-missing", LATER) naming the module that has to be loaded.
     """
-    name = wanted or _VARIANTS.get(read_pci_id(roots, address) or 0, GENERAL)
-    folder = Path(roots.sys, "bus/pci/drivers")
-    for spelling in dict.fromkeys((name, name.replace("_", "-"), name.replace("-", "_"))):
-        if (folder / spelling / "bind").exists():
-            return spelling
+    pci_id = read_pci_id(roots, address) or 0
+    name = wanted or _VARIANTS.get(pci_id, GENERAL)
+    is_function = not wanted and read_physical(roots, address) != ""
+    better = _VARIANTS_OF_FUNCTIONS.get(pci_id & 0xFFFF, "") if is_function else ""
+    found = _loaded(roots, better) or _loaded(roots, name)
+    if found:
+        return found
     module = name.replace("-", "_")
     raise HardwareError(
         "module-missing",
@@ -45,3 +50,12 @@ def needed_driver(roots: Roots, address: str, wanted: str = "") -> str:
         hint=f"load it on the host, at each boot too: a line `{module}` in /etc/modules-load.d/",
         retry=Retry.LATER,
     )
+
+
+def _loaded(roots: Roots, name: str) -> str:
+    """Return a driver as sysfs spells it, or "" where it is not loaded."""
+    if not name:
+        return ""
+    folder = Path(roots.sys, "bus/pci/drivers")
+    spellings = dict.fromkeys((name, name.replace("_", "-"), name.replace("-", "_")))
+    return next((one for one in spellings if (folder / one / "bind").exists()), "")

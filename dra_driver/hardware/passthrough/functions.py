@@ -9,8 +9,10 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from dra_driver.hardware.pci import entries_of, function_folder, read_driver, read_hex, read_text
+from dra_driver.hardware.pci import entries_of, function_folder, is_alive, read_driver, read_hex, read_text
+from dra_driver.hardware.pci import read_physical as physical_of
 from dra_driver.hardware.port import Roots
+from dra_driver.model.vendors import RegisteredVendor
 
 _IORESOURCE_MEM = 0x200  # include/linux/ioport.h
 _BARS = 6  # the lines of `resource` before the ROM and the bridge windows
@@ -79,6 +81,17 @@ def has_virtual_functions(roots: Roots, address: str) -> bool:
     return text not in {"", "0"}
 
 
+def read_physical(roots: Roots, address: str) -> str:
+    """Return the address of the physical function behind a virtual one, "" for any other function."""
+    return physical_of(function_folder(roots, address)) or ""
+
+
+def is_of(roots: Roots, address: str, vendor: RegisteredVendor) -> bool:
+    """Return whether a function on the bus is a GPU of a vendor, whatever drives it."""
+    folder = function_folder(roots, address)
+    return read_hex(folder / "vendor") == vendor.pci_vendor and read_hex(folder / "class") >> 16 in vendor.pci_classes
+
+
 def can_be_reset(roots: Roots, address: str) -> bool:
     """Return whether the kernel has a way to reset this function."""
     return (function_folder(roots, address) / "reset").exists()
@@ -86,11 +99,7 @@ def can_be_reset(roots: Roots, address: str) -> bool:
 
 def answers(roots: Roots, address: str) -> bool:
     """Return whether the function's configuration space can be read and is not all ones, as that of a dead one is."""
-    try:
-        with (function_folder(roots, address) / "config").open("rb") as file:
-            return file.read(4) not in {b"", b"\xff\xff\xff\xff"}
-    except OSError:
-        return False
+    return is_alive(function_folder(roots, address) / "config") is True
 
 
 def _group_of(link: Path) -> int | None:

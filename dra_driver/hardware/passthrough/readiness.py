@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from dra_driver.hardware.passthrough.functions import can_be_reset, has_virtual_functions
 from dra_driver.hardware.pci import entries_of, read_text
 from dra_driver.hardware.port import Roots
 from dra_driver.model.errors import HardwareError, Retry
@@ -36,6 +37,19 @@ def require_safe_iommu(roots: Roots) -> None:
         if _is_on(modules / module / "parameters/allow_unsafe_interrupts"):
             text = f"{module} runs with allow_unsafe_interrupts, which lets VMs raise the host's interrupts"
             raise _refusal("unsafe-interrupts", text)
+
+
+def require_passable(roots: Roots, address: str) -> None:
+    """Refuse a function that is divided now, or that could not be reset after a virtual machine had it.
+
+    Raises: HardwareError("hardware.has-virtual-functions"), ("hardware.no-reset").
+    """
+    if has_virtual_functions(roots, address):
+        hint = "remove its virtual functions first, or name those for virtual machines"
+        raise HardwareError("has-virtual-functions", f"GPU {address} has virtual functions", hint=hint)
+    if not can_be_reset(roots, address):
+        text = f"GPU {address} can't be reset, so the next user would find what a virtual machine left in it"
+        raise HardwareError("no-reset", text)
 
 
 def has_iommufd(roots: Roots) -> bool:

@@ -1,22 +1,26 @@
 """Users of device nodes: the processes of the host that have one open, by the node's number and not by its path.
 
-A container has nodes of its own with the same numbers, so paths say nothing. The processes of all pods are seen only in
-the host's process namespace.
-Source: proc(5), /proc/PID/fd.
+A container has nodes of its own with the same numbers, so paths say nothing. A file of the display system also says
+which GPU it belongs to, whichever node it was opened by (a partition's, a lease). The processes of all pods are seen
+only in the host's process namespace.
+Source: proc(5), /proc/PID/fd; Linux, Documentation/gpu/drm-usage-stats.rst, drm-pdev.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
-from dra_driver.hardware.pci import entries_of, function_folder
+from dra_driver.hardware.pci import entries_of, function_folder, read_text
 from dra_driver.hardware.port import Roots
 
 _NULL = os.makedev(1, 3)  # of simulated nodes: every process has /dev/null open
 _Identity = tuple[str, int, int]
+_PCI_DEVICE = re.compile(r"^drm-pdev:\s*([0-9a-f:.]{12,17})$", re.MULTILINE)
 
 
 def node_names(roots: Roots, address: str, known: Iterable[str]) -> tuple[str, ...]:
@@ -25,24 +29,45 @@ def node_names(roots: Roots, address: str, known: Iterable[str]) -> tuple[str, .
     return tuple(dict.fromkeys((*known, *(f"dri/{name}" for name in drawn if name.startswith(("card", "render"))))))
 
 
-def processes_with(roots: Roots, names: Iterable[str]) -> tuple[int, ...]:
-    """Return the ids of the processes that have one of these nodes below /dev open, as far as /proc shows them."""
+@runtime_checkable
+class ComputeLister(Protocol):
+    """Optional ability: hardware whose kernel driver lists the programs that compute on a GPU."""
+
+    def computing_on(self, address: str) -> frozenset[int]:
+        """Return the ids of these processes, as the host has them."""
+
+
+def processes_with(roots: Roots, names: Iterable[str], drawn_on: str = "") -> tuple[int, ...]:
+    """Return the ids of the processes that have one of these nodes below /dev open, as far as /proc shows them.
+
+    With `drawn_on`, a PCI address, also those with a file of the display system that belongs to this GPU.
+    """
     wanted = frozenset(filter(None, (_identity(f"{roots.dev}/{name}") for name in names)))
+    if drawn_on:
+        wanted |= {_drawn(drawn_on)}
     if not wanted:
         return ()
     processes = (name for name in entries_of(Path(roots.proc)) if name.isdigit())
-    return tuple(sorted(int(name) for name in processes if not wanted.isdisjoint(_open_of(f"{roots.proc}/{name}/fd"))))
+    return tuple(sorted(int(name) for name in processes if not wanted.isdisjoint(_open_of(f"{roots.proc}/{name}"))))
 
 
-def _open_of(folder: str) -> Iterator[_Identity]:
-    for name in entries_of(Path(folder)):
-        path = f"{folder}/{name}"
+def _open_of(process: str) -> Iterator[_Identity]:
+    for name in entries_of(Path(process, "fd")):
+        path = f"{process}/fd/{name}"
         try:
-            is_device = "/dev/" in os.readlink(path)  # noqa: PTH115 - other files may lie on a server that is gone
+            target = os.readlink(path)  # noqa: PTH115
         except OSError:
             continue
-        if is_device and (found := _identity(path)) is not None:
+        if "/dev/" not in target:  # other files may lie on a server that is gone
+            continue
+        if (found := _identity(path)) is not None:
             yield found
+        if "/dri/" in target and (said := _PCI_DEVICE.search(read_text(f"{process}/fdinfo/{name}") or "")):
+            yield _drawn(said[1])
+
+
+def _drawn(address: str) -> _Identity:
+    return (f"drm {address}", 0, 0)
 
 
 def _identity(path: str) -> _Identity | None:

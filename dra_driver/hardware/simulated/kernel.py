@@ -18,7 +18,8 @@ from dra_driver.hardware.port import Roots
 GPU_CLASS, AUDIO_CLASS, BRIDGE_CLASS = 0x030200, 0x040300, 0x060400
 _NULL = Path("/dev/null")
 _NO_OVERRIDE = "(null)"
-_CONFIG = bytes.fromhex("de103023")
+_CONFIG = bytes.fromhex("de10302306041000")
+_CONFIG_OF_VIRTUAL = bytes.fromhex("ffffffff00001000")
 
 
 class SimulatedKernel:
@@ -72,6 +73,15 @@ class SimulatedKernel:
             self.add_driver(driver)
             self._bound(address, driver)
 
+    def add_virtual_function(self, address: str, physical: str, driver: str, group: int, *, pci_id: int) -> None:
+        """Put a virtual function on the bus. Its configuration space has neither vendor nor device."""
+        self.add_function(address, driver, group, pci_id=pci_id)
+        home, of = self._device(address), self._device(physical)
+        (home / "config").write_bytes(_CONFIG_OF_VIRTUAL)
+        _link(home / "physfn", of)
+        (of / "sriov_numvfs").write_text(f"{len([*of.glob('virtfn*')]) + 1}\n")
+        _link(of / f"virtfn{len([*of.glob('virtfn*')])}", home)
+
     def add_iommufd(self) -> None:
         """Let the kernel have iommufd, so that functions bound from now on have a node of their own too."""
         self._make_node("iommu")
@@ -108,6 +118,7 @@ class SimulatedKernel:
             raise OSError(errno.ENODEV, address)
         home = self._device(address)
         (home / "driver").unlink()
+        (self._sys / "bus/pci/drivers" / driver / address).unlink(missing_ok=True)
         from shutil import rmtree  # noqa: PLC0415 - only where a GPU is passed through
 
         rmtree(home / "vfio-dev", ignore_errors=True)
@@ -118,7 +129,9 @@ class SimulatedKernel:
 
     def _bound(self, address: str, driver: str) -> None:
         home = self._device(address)
-        _link(home / "driver", self._sys / "bus/pci/drivers" / driver)
+        folder = self._sys / "bus/pci/drivers" / driver
+        _link(home / "driver", folder)
+        _link(folder / address, home)
         if not is_vfio(driver):
             return
         group = (home / "iommu_group").resolve().name

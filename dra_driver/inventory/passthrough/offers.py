@@ -8,7 +8,7 @@ GPU, nothing else of it is offered: it is tested before containers get it again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from dra_driver.hardware.facts import GpuFacts
@@ -32,12 +32,10 @@ class PassedOffer:
     waits: bool = False
 
 
-def obstacle(gpu: GpuFacts, standing: Collection[Device], *, is_shared: bool, is_foreign: bool) -> str:
+def obstacle(standing: Collection[Device], *, is_shared: bool, is_foreign: bool) -> str:
     """Return why no virtual machine can have a GPU, or "" where one can."""
     if is_shared:
         return "a rule of the sharing configuration shares it"
-    if gpu.parts or gpu.part:
-        return "its driver has divided it"
     if is_foreign or any(device.partition is not None for device in standing):
         return "it has partitions of an administrator"
     return ""
@@ -74,13 +72,28 @@ def passed_offer(
     return PassedOffer(devices, {name: passed}, all_of_it)
 
 
+def claimed_physical(gpu: GpuFacts, held: Collection[str]) -> bool:
+    """Return whether a claim has the physical function behind a virtual one that is offered to virtual machines."""
+    physical = gpu.passthrough.physical if gpu.passthrough else ""
+    return physical != "" and any(_is_of(name, physical) for name in held)
+
+
+def divided_addresses(gpus: Iterable[GpuFacts]) -> frozenset[str]:
+    """Return the physical functions whose virtual functions are for virtual machines: nobody gets them whole."""
+    return frozenset(gpu.passthrough.physical for gpu in gpus if gpu.passthrough and gpu.passthrough.physical)
+
+
 def _taking(device: Device, counters: Mapping[str, int]) -> Device:
     return replace(device, counter_set=counter_set_name(device.gpu), counters=counters)
 
 
 def of_gpu(name: str, gpu: GpuFacts) -> bool:
     """Return whether a name is that of a GPU or of a part of it."""
-    whole = gpu_name(gpu.pci_address)
+    return _is_of(name, gpu.pci_address)
+
+
+def _is_of(name: str, address: str) -> bool:
+    whole = gpu_name(address)
     return name == whole or name.startswith(f"{whole}-")
 
 

@@ -15,14 +15,14 @@ from dataclasses import replace
 from dra_driver.claims.passthrough_plan import PassthroughStep
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.hardware.passthrough.drivers import is_vfio, needed_driver
-from dra_driver.hardware.passthrough.functions import can_be_reset, has_virtual_functions, read_function
+from dra_driver.hardware.passthrough.functions import read_function
 from dra_driver.hardware.passthrough.group import read_passed_group
 from dra_driver.hardware.passthrough.nodes import function_node
-from dra_driver.hardware.passthrough.readiness import require_safe_iommu
+from dra_driver.hardware.passthrough.readiness import require_passable, require_safe_iommu
 from dra_driver.hardware.passthrough.switching import Switching
 from dra_driver.hardware.port import Hardware, Resettable
 from dra_driver.model.edits import Edits
-from dra_driver.model.errors import DriverError, HardwareError
+from dra_driver.model.errors import DriverError
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.effects.passthrough.gpu_users import GpuUsers
 from dra_driver.plugin.effects.passthrough.means import PassthroughMeans
@@ -68,12 +68,7 @@ class GpuPassthrough(StepPerformer[PassthroughStep, RecordedPassthrough]):
         group = read_passed_group(roots, address)
         wanted = step.gpu.passthrough.driver if step.gpu.passthrough else ""
         driver = needed_driver(roots, address, wanted)
-        if has_virtual_functions(roots, address):
-            hint = "remove its virtual functions first, or name those for virtual machines"
-            raise HardwareError("has-virtual-functions", f"GPU {address} has virtual functions", hint=hint)
-        if not can_be_reset(roots, address):
-            text = f"GPU {address} can't be reset, so the next user would find what a virtual machine left in it"
-            raise HardwareError("no-reset", text)
+        require_passable(roots, address)
         functions = tuple(MovedFunction(one.address, one.driver) for one in group.functions)
         return replace(self.intent(step), functions=functions, driver=driver, group=group.number, boot_id=self._boot_id)
 
@@ -157,7 +152,8 @@ class GpuPassthrough(StepPerformer[PassthroughStep, RecordedPassthrough]):
         now = read_function(self._access.roots, address)
         if now is not None and is_vfio(now.driver):
             self._users.require_left(address, recorded.group)
-            self._returning.begin(recorded.gpu, needs_persistence=recorded.persistence)
+            if not is_vfio(recorded.functions[0].former):  # else no driver of the host ever reports it
+                self._returning.begin(recorded.gpu, needs_persistence=recorded.persistence)
             switching.reset(address)
         fault: DriverError | None = None
         for function in reversed(recorded.functions):

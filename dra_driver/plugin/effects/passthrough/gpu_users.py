@@ -1,7 +1,7 @@
 """Who uses a GPU, which decides whether it can be taken from its driver or from a virtual machine.
 
 In: a GPU. Out: nothing, or an error that names every process, with its pod. Processes are found by the device nodes
-that they have open, among all processes of the host, and by the list of the vendor's library.
+that they have open, among all processes of the host, and by the list of the vendor's library or kernel driver.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ class GpuUsers:
     def require_unused(self, gpu: GpuFacts, listed: Collection[int] = ()) -> None:
         """Refuse a GPU that a process has open or is `listed` on. Raises: HardwareError("hardware.gpu-in-use")."""
         roots = self._access.roots
-        found = {*listed, *users.processes_with(roots, users.node_names(roots, gpu.pci_address, gpu.nodes))}
+        names = users.node_names(roots, gpu.pci_address, gpu.nodes)
+        found = {*listed, *users.processes_with(roots, names, drawn_on=gpu.pci_address)}
+        if isinstance(self._hardware, users.ComputeLister):
+            found |= self._hardware.computing_on(gpu.pci_address)
         if isinstance(self._hardware, Resettable):
             found.update(self._hardware.open_by(gpu))
         self._refuse(found, f"GPU {gpu.pci_address} can't leave its driver")

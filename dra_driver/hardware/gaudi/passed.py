@@ -1,0 +1,16 @@
+"""Gaudi accelerators for virtual machines: what the bus tells of one that no driver of the host has."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dra_driver.hardware.facts import GpuFacts
+from dra_driver.hardware.gaudi.facts import GaudiCard
+from dra_driver.hardware.port import Roots
+
+
+def described(card: GpuFacts, roots: Roots) -> GpuFacts:  # noqa: ARG001 - the numbers alone tell something here
+    """Return the facts of a function, completed by what its PCI numbers tell."""
+    if not isinstance(card, GaudiCard) or card.pci_id is None:
+        return card
+    return replace(card, device_id=card.pci_id >> 16)
