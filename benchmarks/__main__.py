@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from benchmarks import agent, allocation, console, metering, nvml_calls, scale, selectors, tools, webhook
+from benchmarks import agent, allocation, console, metering, nvml_calls, scale, selectors, tools, vendors, webhook
 from benchmarks.figures import Report
 
 SUITES = {
@@ -18,6 +18,7 @@ SUITES = {
     "tools": tools.run,
     "webhook": webhook.run,
     "console": console.run,
+    "vendors": vendors.run,
 }
 
 

@@ -44,7 +44,7 @@ class World:
         self.agent: subprocess.Popen[bytes] | None = None
         self.started_at = 0.0
 
-    def start_agent(self, hardware: str, *flags: str) -> None:
+    def start_agent(self, hardware: str, *flags: str, environment: dict[str, str] | None = None) -> None:
         """Start the real agent; `started_at` is the moment before its process existed."""
         command = [sys.executable, "-m", "dra_driver", "agent", "--node-name", NODE, "--hardware", hardware]
         command += ["--kubeconfig", f"{self.folder}/kubeconfig", "--cdi-root", f"{self.folder}/cdi"]
@@ -52,7 +52,7 @@ class World:
         command += ["--kubelet-plugins-directory-path", f"{self.folder}/plugins", *flags]
         self.started_at = time.monotonic()
         with (self.folder / "agent.log").open("wb") as log:
-            self.agent = subprocess.Popen(command, stdout=log, stderr=log)
+            self.agent = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **(environment or {})})
 
     def slices(self) -> list[Wire]:
         return self.api.request("GET", f"{RESOURCES}/resourceslices")["items"]
@@ -67,10 +67,10 @@ class World:
                 raise RuntimeError((self.folder / "agent.log").read_text())
             time.sleep(0.002)
 
-    def plugin(self) -> Plugin:
-        """Register the plugin as a kubelet would, and connect to its service."""
+    def plugin(self, driver: str = NVIDIA_DRIVER) -> Plugin:
+        """Register the plugin of a driver as a kubelet would, and connect to its service."""
         deadline = time.monotonic() + 10
-        while not (sockets := list((self.folder / "reg").glob("*.sock"))):
+        while not (sockets := list((self.folder / "reg").glob(f"{driver}*.sock"))):
             if time.monotonic() > deadline:
                 raise RuntimeError("no registration socket")
             time.sleep(0.002)
@@ -79,10 +79,10 @@ class World:
         registrar.notify()
         return Plugin(info.driver, info.endpoint, "v1.DRAPlugin", sockets[0])
 
-    def allocated_claim(self, device: str, **share: Any) -> Wire:
+    def allocated_claim(self, device: str, *, driver: str = NVIDIA_DRIVER, **share: Any) -> Wire:
         """Create a claim that is allocated to one device, or to the share of it that the fields describe."""
         name = f"claim-{uuid.uuid4().hex[:8]}"
-        request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "allocationMode": "ExactCount"}}
+        request = {"name": "gpu", "exactly": {"deviceClassName": driver, "allocationMode": "ExactCount"}}
         request["exactly"]["count"] = 1
         claim = self.api.request(
             "POST",
@@ -94,7 +94,7 @@ class World:
                 "spec": {"devices": {"requests": [request]}},
             },
         )
-        result = {"request": "gpu", "driver": NVIDIA_DRIVER, "pool": pool_name(NODE, NVIDIA_DRIVER), "device": device}
+        result = {"request": "gpu", "driver": driver, "pool": pool_name(NODE, driver), "device": device}
         result |= share
         claim["status"] = {"allocation": {"devices": {"results": [result]}}}
         return self.api.request("PUT", f"{RESOURCES}/namespaces/default/resourceclaims/{name}/status", body=claim)

@@ -140,9 +140,6 @@ class DriverLife:
             import grpc._server  # noqa: F401, PLC0415 - else imported when the first server is made
 
             from dra_driver.agent.node import NodeAgent  # noqa: PLC0415 - an idle node pays for no import
-
-            if self.options.status.is_served:
-                import dra_driver.telemetry.metrics  # noqa: F401, PLC0415
         return NodeAgent(self.options, hardware)
 
     def _fail(self, error: Exception) -> None:

@@ -129,9 +129,10 @@ class NodeProcess:
         options = self._lives[0].options
         if not options.status.is_served:
             return None
+        with lean_imports(has_tls=False):
+            from dra_driver.telemetry import metrics as _  # noqa: F401, PLC0415
         with lean_imports():
             from dra_driver.agent.status.page import StatusPage  # noqa: PLC0415 - only where a page is wanted
-            from dra_driver.telemetry import metrics as _  # noqa: F401, PLC0415
 
         page = StatusPage(options.status, self)
         page.start()

@@ -74,6 +74,10 @@ def read_driver(path: str) -> str | None:
         return None
 
 
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # a pipe would wait for somebody to write into it
+
+
 def is_alive(config: Path) -> bool | None:
     """Return whether a configuration space answers, or None where it can't be read. A dead function reads all ones.
 
@@ -81,8 +85,8 @@ def is_alive(config: Path) -> bool | None:
     Source: PCI Express, SR-IOV, "VF Configuration Space": Vendor ID and Device ID.
     """
     try:
-        with config.open("rb") as file:
-            header = file.read(_HEADER_BYTES)
+        with open(config, "rb", opener=_open_at_once) as file:
+            header = file.read(_HEADER_BYTES) or b""
     except OSError:
         return None
     return header.strip(b"\xff") != b"" if header else None

@@ -4,7 +4,8 @@
 `protobuf` imports its implementation in Python beside the one in C that it uses; `prometheus_client` imports three HTTP
 servers, and clients of gateways, whose classes it derives from; `dataclasses` imports what reads Python's own source,
 for classes without a docstring; `argparse` imports translations and the locale; `pynvml` imports, for Windows, what
-finds a library by running a compiler. Together that is 140 modules and 11 MiB. They are kept out only while the
+finds a library by running a compiler. Together that is 140 modules and 11 MiB, and 4 MiB more where
+`prometheus_client` is loaded without TLS, which it needs for its own servers alone. They are kept out only while the
 libraries themselves are imported: code that imports one of them later gets the real one, and so does a library that
 kept a stand-in of a module, when it first uses it.
 """
@@ -51,9 +52,16 @@ class _Later(ModuleType):
         return getattr(importlib.import_module(self.__name__), name)
 
 
+# What prometheus_client/exposition.py reads of `ssl` while it is imported, for the signatures of its servers.
+_TLS = ("PROTOCOL_TLS_CLIENT", "PROTOCOL_TLS_SERVER", "SSLContext", "TLSVersion")
+
+
 @contextmanager
-def lean_imports() -> Iterator[None]:
-    """Replace modules that are not needed by stand-ins, except those that have been imported already."""
+def lean_imports(*, has_tls: bool = True) -> Iterator[None]:
+    """Replace modules that are not needed by stand-ins, except those that have been imported already.
+
+    Without `has_tls` this is so for `ssl`, too. What is imported then must never open a TLS connection of its own.
+    """
     wanted = (
         *map(_Later, _UNUSED),
         _of_values("typing_extensions", override=_unchanged),
@@ -61,6 +69,7 @@ def lean_imports() -> Iterator[None]:
         _of_values("prometheus_client.decorator", decorate=_call_later("prometheus_client.decorator", "decorate")),
         _of_values("gettext", gettext=_unchanged, ngettext=_singular_or_plural),
         *(_of_names(*each) for each in _NAMES.items()),
+        *(() if has_tls else (_of_names("ssl", _TLS),)),
     )
     stand_ins = {module.__name__: module for module in wanted if module.__name__ not in sys.modules}
     sys.modules.update(stand_ins)

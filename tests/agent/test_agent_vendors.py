@@ -226,10 +226,13 @@ def test_an_agent_killed_among_a_hundred_mixed_starts_loses_no_claim_and_leaves_
 def test_a_node_without_any_vendors_hardware_idles_and_loads_nothing_of_them(tmp_path: Path) -> None:
     with stage("1.36") as here:
         roots = [f for name in ("sysfs", "proc", "dev") for f in (f"--{name}-root", str(tmp_path))]
-        agent = here.start("auto", *roots)
+        agent = here.start("auto", *roots, "--metrics-address=127.0.0.1:0")
         until(lambda: here.log().count("idle until one appears") == 4, what="four idle drivers")
+        address = re.search(r"address=(127.0.0.1:\d+)", here.log())[1]
+        page = urllib.request.urlopen(f"http://{address}/metrics", timeout=10).read().decode()
+        assert "dra_driver_build_info{" in page
         maps = Path(f"/proc/{agent.pid}/maps").read_text()
-        assert "grpc" not in maps
+        assert [name for name in ("grpc", "libssl", "libcrypto", "sqlite") if name in maps] == []
         assert here.end(agent) == 0
 
 

@@ -7,7 +7,12 @@ import sys
 _PROGRAM = """
 import json, sys
 from dra_driver.model.lean import lean_imports
+with lean_imports(has_tls=False):
+    import prometheus_client
+assert "ssl" not in sys.modules and "_ssl" not in sys.modules
 with lean_imports():
+    import ssl
+    assert ssl.SSLContext.__module__ == "ssl" and ssl.create_default_context(), "the real one for everybody else"
     import pynvml, grpc._server, dra_driver.agent.node, dra_driver.telemetry.metrics as metrics
 import dra_driver.hardware.nvidia.hardware, dra_driver.hardware.simulated.hardware
 from dra_driver.agent import main as agent
