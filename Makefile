@@ -9,6 +9,9 @@ JOBS   ?= 6
 # The tests start hundreds of processes of the same modules: those are compiled once, whatever the environment says.
 export PYTHONDONTWRITEBYTECODE :=
 
+# The lock names everything that is needed, so nothing is left to resolve; what is never imported is never compiled.
+INSTALL := install --quiet --disable-pip-version-check --no-deps --no-compile
+
 .PHONY: help demo test test-browser collected lint format style types laws docs proto image dist bench pythons clean
 
 help:            ## Show these targets.
@@ -18,8 +21,8 @@ $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "python3 >= 3.11 is needed; set PYTHON=")'
 	@echo "setting up $(VENV) (once)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -m pip $(INSTALL) --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip $(INSTALL) --no-build-isolation --editable .
 	@touch $@
 
 demo: $(READY)   ## The main job on one laptop: publish, allocate, prepare, unprepare, for every example.

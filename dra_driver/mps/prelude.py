@@ -36,22 +36,28 @@ def main() -> None:
 
 
 def _become(spec: dict[str, Any]) -> None:
-    from dra_driver.model.errors import SharingError  # noqa: PLC0415
-    from dra_driver.mps import cgroups, mounts  # noqa: PLC0415
-
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # opened now, because a driver root may lack this node
     if spec["cgroup"]:
-        try:
-            cgroups.enter(Path(spec["cgroup"]))
-        except OSError as exc:
-            text = f"the MPS daemon can't enter {spec['cgroup']}: {exc.strerror}"
-            raise SharingError("mps-cgroup", text, hint=cgroups.HINT) from exc
+        _enter_cgroup(Path(spec["cgroup"]))
     if spec["view"]:
+        from dra_driver.mps import mounts  # noqa: PLC0415 - each process pays only for what it enters
+
         mounts.enter_private(*map(Path, spec["view"]))
     os.chdir("/")
     for number in (signal.SIGPIPE, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
     os.execve(spec["argv"][0], spec["argv"], spec["environment"])
+
+
+def _enter_cgroup(path: Path) -> None:
+    from dra_driver.model.errors import SharingError  # noqa: PLC0415
+    from dra_driver.mps import cgroups  # noqa: PLC0415
+
+    try:
+        cgroups.enter(path)
+    except OSError as exc:
+        text = f"the MPS daemon can't enter {path}: {exc.strerror}"
+        raise SharingError("mps-cgroup", text, hint=cgroups.HINT) from exc
 
 
 def _report(code: str, message: str, hint: str) -> None:

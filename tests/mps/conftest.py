@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fake_mps import FakeMps
+from tests.support.mps.fake_mps import FakeMps
 from tests.support.mps.parts import Rig, Supervisor, short_folder
 
 

@@ -15,7 +15,7 @@ from dra_driver.model.sharing import MpsSettings
 from dra_driver.mps.keeping.keeper import Daemons
 from dra_driver.mps.keeping.log_files import bound_logs
 from dra_driver.mps.launch import find_program
-from tests.support.fake_mps import FakeClient, FakeMps
+from tests.support.mps.fake_mps import FakeClient, FakeMps
 from tests.support.mps.parts import SETTINGS, Rig, device, processes_below
 from tests.support.waiting import until
 
@@ -183,9 +183,8 @@ def test_limits_that_are_refused_leave_the_old_ones_in_force(rig: Rig, fake: Fak
 
 
 def test_a_daemon_that_writes_no_pid_file_is_found_all_the_same(rig: Rig, fake: FakeMps):
-    fake.program.write_text(
-        fake.program.read_text().replace("sys.exit(control.main", "control.PID_FILE = 'other'\nsys.exit(control.main")
-    )
+    other = "from dra_driver.mps.simulated import control_daemon\n    control_daemon.PID_FILE = 'other'"
+    fake.program.write_text(fake.program.read_text().replace("return Faulty", f"{other}\n    return Faulty"))
     at = rig.start()
     assert not (at.pipe / "nvidia-cuda-mps-control.pid").exists()
     client = FakeClient(at.pipe)

@@ -14,7 +14,7 @@ from dra_driver.model.errors import DriverError
 from dra_driver.mps import processes
 from dra_driver.mps.folder import key_of
 from dra_driver.mps.keeping import keeper
-from tests.support.fake_mps import FakeClient, FakeMps
+from tests.support.mps.fake_mps import FakeClient, FakeMps
 from tests.support.mps.parts import SETTINGS, Rig, device, processes_below
 from tests.support.waiting import until
 

@@ -20,7 +20,7 @@ import pytest
 from dra_driver.model.errors import DriverError, ExitCode, Retry
 from dra_driver.mps.client import MpsClient, socket_path
 from dra_driver.mps.folder import key_of
-from tests.support.fake_mps import FakeClient, FakeMps
+from tests.support.mps.fake_mps import FakeClient, FakeMps
 from tests.support.mps.parts import SETTINGS, Supervisor, cgroup_of, device, end_all, processes_below
 from tests.support.small_disk import fill, mount
 from tests.support.waiting import until

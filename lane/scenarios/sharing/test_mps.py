@@ -21,7 +21,7 @@ from lane.node import Node
 from lane.sandbox import until
 from lane.stage import Stage
 from lane.workload import SHOW, STAY, container, devices, pod, request, template
-from tests.support.fake_mps import FakeClient, FakeMps
+from tests.support.mps.fake_mps import FakeClient, FakeMps
 from tests.support.mps.parts import processes_below
 
 RULES = """\

@@ -9,7 +9,7 @@ from dra_driver.mps.client import MpsClient, socket_path
 from tests.agent.support.mps_node import MpsMachine, prepared
 from tests.agent.support.nvidia_machine import names, until
 from tests.support.agent_process import stage
-from tests.support.fake_mps import FakeClient
+from tests.support.mps.fake_mps import FakeClient
 from tests.support.mps.parts import SETTINGS, end_all, processes_below, unmount
 from tests.support.static_program import build_static
 

@@ -9,7 +9,7 @@ import pytest
 from dra_driver.model.errors import NodeError
 from dra_driver.model.names import NVIDIA_DRIVER
 from tests.agent.support.nvidia_machine import Machine, names, until
-from tests.support.fake_mps import FakeMps
+from tests.support.mps.fake_mps import FakeMps
 from tests.support.mps.parts import Supervisor, processes_below
 
 RULES = """\

@@ -25,7 +25,7 @@ from typing import Any
 
 import dra_driver
 from dra_driver.model.errors import DriverError
-from tests.support.fake_mps import FakeClient
+from tests.support.mps.fake_mps import FakeClient
 from tests.support.mps.parts import SETTINGS, Rig, device, processes_below, short_folder
 from tests.support.plugin.killing import in_child
 from tests.support.waiting import until

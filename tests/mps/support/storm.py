@@ -30,7 +30,7 @@ from dra_driver.mps.client import MpsClient, socket_path
 from dra_driver.mps.folder import key_of
 from dra_driver.plugin.effects.sharing import mps_device
 from dra_driver.plugin.repair.reaper import Reaper
-from tests.support.fake_mps import FakeClient
+from tests.support.mps.fake_mps import FakeClient
 from tests.support.mps.parts import Supervisor, cgroup_of, cgroup_tree, processes_below, short_folder, stranger
 from tests.support.plugin.killing import in_child
 from tests.support.plugin.mig_parts import OTHER, WHOLE

@@ -22,7 +22,7 @@ from dra_driver.mps.client import MpsClient, socket_path
 from dra_driver.mps.folder import Folder, key_of
 from dra_driver.mps.keeping.keeper import Daemons
 from dra_driver.mps.launch import find_program
-from tests.support.fake_mps import FakeMps
+from tests.support.mps.fake_mps import FakeMps
 from tests.support.waiting import until
 
 SETTINGS = MpsSettings(active_thread_percentage=50, pinned_memory_limit=4 << 30)

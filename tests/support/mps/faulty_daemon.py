@@ -1,47 +1,49 @@
-"""The fake program: FakeMps puts real paths for the words in capitals."""
+"""A simulated control daemon with faults: it crashes, hangs, refuses or is slow where a file says so (see FakeMps)."""
 
-import importlib.util
+from __future__ import annotations
+
 import os
 import sys
 import time
 
-spec = importlib.util.spec_from_file_location("mps_control", "SIMULATED")
-control = importlib.util.module_from_spec(spec)
-sys.modules["mps_control"] = control
-spec.loader.exec_module(control)
+from dra_driver.mps.simulated.control_daemon import Daemon, Refused
 
 
-class Faulty(control.Daemon):
-    def before_start(self):
+class FaultyDaemon(Daemon):
+    """The daemon whose faults are listed in the file `FAULTS`, one in a line: where, what, and further words."""
+
+    FAULTS = ""
+
+    def before_start(self) -> None:
         self.meet("start")
 
-    def before(self, command):
+    def before(self, command: str) -> None:
         self.meet(command.partition(" ")[0])
 
-    def do(self, line):
+    def do(self, line: str) -> str:
         said = super().do(line)
         for where, what, *rest in self.faults():
             if (where, what) == (line.partition(" ")[0], "answer"):
                 return " ".join(rest)
         return said
 
-    def serve(self):
+    def serve(self) -> None:
         self.meet("serve")
         super().serve()
 
-    def faults(self):
+    def faults(self) -> list[list[str]]:
         try:
-            with open("FAULTS") as file:  # noqa: PTH123 - it starts often: pathlib costs more than all else
+            with open(self.FAULTS) as file:  # noqa: PTH123 - it starts often: pathlib costs more than all else
                 return [line.strip().split(" ", 2) for line in file]
         except OSError:
             return []
 
-    def meet(self, point):
+    def meet(self, point: str) -> None:
         for where, what, *rest in self.faults():
             if where == point and what != "answer":
                 self.suffer(point, what, " ".join(rest))
 
-    def suffer(self, point, what, rest):
+    def suffer(self, point: str, what: str, rest: str) -> None:
         if what == "crash":
             os._exit(9)
         elif what == "hang":
@@ -52,7 +54,4 @@ class Faulty(control.Daemon):
             os.write(1, rest.encode() + b"\n")
             sys.exit(1)
         else:
-            raise control.Refused(rest)
-
-
-sys.exit(control.main(Faulty))
+            raise Refused(rest)

@@ -11,9 +11,21 @@ import socket
 import sys
 from pathlib import Path
 
-from dra_driver.mps.simulated import control as mps_control
+from dra_driver.mps.simulated.server_process import read_line
 
-PROGRAM = Path(__file__).with_name("control.py")
+# It starts often: its modules are compiled once, and a process that only sends a command loads no daemon.
+_PROGRAM = """#!{python} -IS
+import sys
+sys.path.append({repository!r})
+from dra_driver.mps.simulated import control
+
+def faulty():
+    from tests.support.mps.faulty_daemon import FaultyDaemon
+    FaultyDaemon.FAULTS = {faults!r}
+    return FaultyDaemon
+
+sys.exit(control.main(faulty))
+"""
 
 
 class FakeMps:
@@ -24,9 +36,12 @@ class FakeMps:
         binaries = folder / "usr/bin"
         binaries.mkdir(parents=True, exist_ok=True)
         self.program = binaries / "nvidia-cuda-mps-control"
-        real = Path(mps_control.__file__)
-        text = PROGRAM.read_text().replace("SIMULATED", str(real)).replace("FAULTS", str(folder / "faults"))
-        self.program.write_text(f"#!{os.path.realpath(sys.executable)} -IS\n{text}")
+        text = _PROGRAM.format(
+            python=os.path.realpath(sys.executable),
+            repository=str(Path(__file__).resolve().parents[3]),
+            faults=str(folder / "faults"),
+        )
+        self.program.write_text(text)
         self.program.chmod(0o755)
 
     def break_(self, *faults: str) -> None:
@@ -54,20 +69,20 @@ class FakeClient:
             asking.settimeout(timeout_s)
             asking.connect(f"{root}{pipe}/control")
             asking.sendall(b"CLIENT\n")
-            word, _, path = mps_control.read_line(asking).partition(" ")
+            word, _, path = read_line(asking).partition(" ")
         assert word == "SERVER", word
         self.server_pid = int(path.rpartition("-")[2])
         self._line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._line.settimeout(timeout_s)
         self._line.connect(f"{root}{path}")
-        _, percentage, memory = mps_control.read_line(self._line).split()
+        _, percentage, memory = read_line(self._line).split()
         self.percentage, self.memory_mib = float(percentage), int(memory)
 
     def works(self) -> bool:
         """Return whether the server still does what this client asks of it."""
         try:
             self._line.sendall(b"PING\n")
-            return mps_control.read_line(self._line) == "PONG PING"
+            return read_line(self._line) == "PONG PING"
         except OSError:
             return False
 
