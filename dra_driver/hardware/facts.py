@@ -44,6 +44,23 @@ class PartitionFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class PlaceFacts:
+    """What is at one placement of a GPU now: whether MIG mode is on, and the finished partition there, if there is."""
+
+    mig_enabled: bool
+    partition: PartitionFacts | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedPartition:
+    """A partition that exists now, whether this call made it, and whether it switched MIG mode on for it."""
+
+    facts: PartitionFacts
+    is_new: bool
+    has_switched: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class MigProfile:
     """One shape in which a GPU can be partitioned, as the vendor's library reports it.
 

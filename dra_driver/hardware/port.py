@@ -22,7 +22,16 @@ from typing import Protocol, runtime_checkable
 
 from dra_driver.hardware.compute.program import ComputeProgram
 from dra_driver.hardware.evidence import BusState, HealthReport
-from dra_driver.hardware.facts import ChannelFacts, Facts, GpuFacts, MigProfile, PartitionFacts, Problem
+from dra_driver.hardware.facts import (
+    ChannelFacts,
+    CreatedPartition,
+    Facts,
+    GpuFacts,
+    MigProfile,
+    PartitionFacts,
+    PlaceFacts,
+    Problem,
+)
 from dra_driver.hardware.metered import MeterPlan, MeterReport
 from dra_driver.model.edits import Edits
 from dra_driver.model.sharing import ComputeMode, Interval, SharedDevice
@@ -147,14 +156,24 @@ class Partitionable(Protocol):
     way) or `hardware.no-library`.
     """
 
-    def create_partition(self, gpu: GpuFacts, profile: MigProfile, start: int, deadline_s: float) -> PartitionFacts:
+    def create_partition(
+        self, gpu: GpuFacts, profile: MigProfile, start: int, deadline_s: float, *, switches_on: bool = False
+    ) -> CreatedPartition:
         """Return the partition of `profile` at `start`, created now unless it exists already.
 
         `start` is the first memory slice. A GPU instance without a compute instance at exactly that placement, which a
-        crash left, is completed. The partition's capability nodes exist on return. MIG mode is left as it is.
+        crash left, is completed. The partition's capability nodes exist on return. With `switches_on`, MIG mode is
+        switched on first where it is off; otherwise it is left as it is.
 
         Raises: HardwareError("hardware.mig-off"), ("hardware.insufficient-resources", retry LATER: something overlaps),
-        ("hardware.partition-in-use": the placement holds something else that is in use).
+        ("hardware.partition-in-use": the placement holds something else that is in use), and with `switches_on` those
+        of `set_mig_mode`.
+        """
+
+    def place_now(self, gpu: GpuFacts, profile: MigProfile, start: int) -> PlaceFacts:
+        """Return what is at one placement, read from the hardware now. Other placements are not looked at.
+
+        A GPU instance there that lacks its compute instance, or is divided into smaller ones, is no partition.
         """
 
     def destroy_partition(

@@ -169,7 +169,7 @@ def test_each_single_call_that_partitioning_lacks_is_refused_and_never_raises_an
         profile = next(p for p in facts.gpus[0].mig_profiles if p.name == "1g.10gb")
         try:
             hardware.set_mig_mode(found, True, 5.0)
-            made = hardware.create_partition(found, profile, 0, 5.0)
+            made = hardware.create_partition(found, profile, 0, 5.0).facts
             assert (made.profile, made.start) == ("1g.10gb", 0)
             hardware.destroy_partition(found, made.uuid, 5.0, placement=(profile.gi_profile_id, 0))
             hardware.set_mig_mode(found, False, 5.0)

@@ -48,7 +48,7 @@ class Machine:
 
     def create(self, name, start, index=0, deadline_s=5.0):
         gpu = self.gpu(index)
-        return self.hardware.create_partition(gpu, profile(gpu, name), start, deadline_s)
+        return self.hardware.create_partition(gpu, profile(gpu, name), start, deadline_s).facts
 
 
 @pytest.fixture
@@ -280,7 +280,7 @@ def test_whatever_is_made_and_destroyed_no_two_overlap_and_the_end_is_the_beginn
     refusals = set()
     for index, start, is_destroyed in choices:
         try:
-            made = hardware.create_partition(gpu, gpu.mig_profiles[index], start, 1)
+            made = hardware.create_partition(gpu, gpu.mig_profiles[index], start, 1).facts
         except HardwareError as error:
             refusals.add(error.code)
             continue

@@ -18,7 +18,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dra_driver.hardware.evidence import BusState, HealthReport
-from dra_driver.hardware.facts import ChannelFacts, Facts, GpuFacts, MigProfile, PartitionFacts, Problem
+from dra_driver.hardware.facts import (
+    ChannelFacts,
+    CreatedPartition,
+    Facts,
+    GpuFacts,
+    MigProfile,
+    PartitionFacts,
+    PlaceFacts,
+    Problem,
+)
 from dra_driver.hardware.metered import MeterPlan, MeterReport
 from dra_driver.hardware.nvidia import sysfs
 from dra_driver.hardware.nvidia.discovery import Discovery
@@ -153,9 +162,15 @@ class NvidiaHardware:
 
     # -- MIG on demand (port.Partitionable)
 
-    def create_partition(self, gpu: GpuFacts, profile: MigProfile, start: int, deadline_s: float) -> PartitionFacts:
+    def create_partition(
+        self, gpu: GpuFacts, profile: MigProfile, start: int, deadline_s: float, *, switches_on: bool = False
+    ) -> CreatedPartition:
         """Return the partition of `profile` at `start`, created now unless it exists already."""
-        return self._partitioning.create(gpu, profile, start, deadline_s)
+        return self._partitioning.create(gpu, profile, start, deadline_s, switches_on=switches_on)
+
+    def place_now(self, gpu: GpuFacts, profile: MigProfile, start: int) -> PlaceFacts:
+        """Return what is at one placement, read from the hardware now."""
+        return self._partitioning.place(gpu, profile, start, self._overdue_s)
 
     def destroy_partition(
         self, gpu: GpuFacts, uuid: str, deadline_s: float, *, placement: tuple[int, int] | None = None

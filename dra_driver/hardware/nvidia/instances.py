@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dra_driver.hardware.facts import MigProfile, PartitionFacts
+from dra_driver.hardware.facts import CreatedPartition, MigProfile, PartitionFacts, PlaceFacts
 from dra_driver.hardware.nvidia.mig import mig_devices
 from dra_driver.hardware.nvidia.nvml import Nvml
 from dra_driver.hardware.nvidia.nvml_mig import Handle, NvmlFault
@@ -20,27 +20,22 @@ from dra_driver.hardware.nvidia.nvml_mig import Handle, NvmlFault
 GONE = frozenset(["NOT_FOUND", "INVALID_ARGUMENT"])
 
 
-class MigOff(Exception):
-    """MIG mode is off."""
-
-
 class SharedInstance(Exception):
     """A GPU instance exists at the placement, but its compute instances are other ones."""
 
 
-def make_partition(nvml: Nvml, gpu: Handle, profile: MigProfile, start: int) -> PartitionFacts:
+def make_partition(nvml: Nvml, gpu: Handle, profile: MigProfile, start: int) -> CreatedPartition:
     """Create GPU instance and compute instance, or whichever of them is missing, and return the partition.
 
-    Raises: NvmlFault, MigOff, SharedInstance.
+    MIG mode has to be on. Raises: NvmlFault, SharedInstance.
     """
-    if not nvml.mig_mode(gpu)[0]:
-        raise MigOff
     instance = _instance_at(nvml, gpu, profile.gi_profile_id, start)
     if instance is not None:
-        return _complete(nvml, gpu, instance, profile, is_new=False)
+        found = _finished(nvml, gpu, instance, profile)
+        return CreatedPartition(found, is_new=False) if found else _complete(nvml, gpu, instance, profile)
     instance = nvml.create_gpu_instance(gpu, profile.gi_profile_id, start, profile.size)
     try:
-        return _complete(nvml, gpu, instance, profile, is_new=True)
+        return _with_compute_instance(nvml, gpu, instance, profile)
     except NvmlFault:
         _take_back(lambda: nvml.destroy_gpu_instance(instance))
         raise
@@ -53,17 +48,32 @@ def _instance_at(nvml: Nvml, gpu: Handle, gi_profile_id: int, start: int) -> Han
     return None
 
 
-def _complete(nvml: Nvml, gpu: Handle, instance: Handle, profile: MigProfile, *, is_new: bool) -> PartitionFacts:
-    """Create the compute instance unless it exists, and return the finished partition."""
-    ci_profile_id = nvml.ci_profile_id(instance, profile.slices)
-    there = () if is_new else nvml.compute_instances(instance, ci_profile_id)
-    if there:
-        return _describe(nvml, gpu, instance, there[0], profile)
-    if not is_new and not nvml.compute_instances_left(instance, ci_profile_id):
+def place_now(nvml: Nvml, gpu: Handle, profile: MigProfile, start: int) -> PlaceFacts:
+    """Return what is at one placement. Raises: NvmlFault."""
+    if not nvml.mig_mode(gpu)[0]:
+        return PlaceFacts(mig_enabled=False)
+    instance = _instance_at(nvml, gpu, profile.gi_profile_id, start)
+    return PlaceFacts(True, None if instance is None else _finished(nvml, gpu, instance, profile))
+
+
+def _finished(nvml: Nvml, gpu: Handle, instance: Handle, profile: MigProfile) -> PartitionFacts | None:
+    """Return the partition of a GPU instance that has a compute instance of its full size."""
+    there = nvml.compute_instances(instance, nvml.ci_profile_id(instance, profile.slices))
+    return _describe(nvml, gpu, instance, there[0], profile) if there else None
+
+
+def _complete(nvml: Nvml, gpu: Handle, instance: Handle, profile: MigProfile) -> CreatedPartition:
+    """Create the compute instance that an existing GPU instance lacks."""
+    if not nvml.compute_instances_left(instance, nvml.ci_profile_id(instance, profile.slices)):
         raise SharedInstance
-    compute = nvml.create_compute_instance(instance, ci_profile_id)
+    return _with_compute_instance(nvml, gpu, instance, profile)
+
+
+def _with_compute_instance(nvml: Nvml, gpu: Handle, instance: Handle, profile: MigProfile) -> CreatedPartition:
+    """Create the compute instance of a GPU instance that has none."""
+    compute = nvml.create_compute_instance(instance, nvml.ci_profile_id(instance, profile.slices))
     try:
-        return _describe(nvml, gpu, instance, compute, profile)
+        return CreatedPartition(_describe(nvml, gpu, instance, compute, profile), is_new=True)
     except NvmlFault:
         _take_back(lambda: nvml.destroy_compute_instance(compute))
         raise

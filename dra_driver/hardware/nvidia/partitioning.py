@@ -10,20 +10,23 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from dra_driver.hardware.facts import GpuFacts, MigProfile, PartitionFacts
+from dra_driver.hardware.facts import CreatedPartition, GpuFacts, MigProfile, PlaceFacts
 from dra_driver.hardware.nvidia.gpu_calls import GpuCalls, Work
-from dra_driver.hardware.nvidia.instances import MigOff, Removal, SharedInstance, make_partition
+from dra_driver.hardware.nvidia.instances import Removal, SharedInstance, make_partition, place_now
 from dra_driver.hardware.nvidia.mig import MigReading, mig_devices, read_partitions
 from dra_driver.hardware.nvidia.nvml import Nvml
 from dra_driver.hardware.nvidia.nvml_mig import Handle, NvmlFault
+from dra_driver.hardware.nvidia.profiles import KnownProfiles
 from dra_driver.model.errors import HardwareError, Retry
 
 T = TypeVar("T")
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
 _TAKE_BACK_S = 1.0
+_CALLS_ABOUT_MODE = ("nvmlDeviceSetMigMode", "nvmlDeviceGetMigMode")
 
 
 class Partitioning:
@@ -32,16 +35,26 @@ class Partitioning:
     def __init__(self, calls: GpuCalls) -> None:
         self._calls = calls
 
-    def create(self, gpu: GpuFacts, profile: MigProfile, start: int, deadline_s: float) -> PartitionFacts:
-        """Return a partition, created now unless it exists (port.Partitionable)."""
+    def create(
+        self, gpu: GpuFacts, profile: MigProfile, start: int, deadline_s: float, *, switches_on: bool
+    ) -> CreatedPartition:
+        """Return a partition, created now unless it exists (port.Partitionable).
+
+        What it takes is one job of the worker: each hand-over to another thread costs as much as several calls.
+        """
         what = f"{profile.name} at slice {start} of GPU {gpu.pci_address}"
-        end = time.monotonic() + deadline_s
+        switch, end = _Switch(True), time.monotonic() + deadline_s
+
+        def attempt(nvml: Nvml, handle: Handle, known: GpuFacts) -> CreatedPartition:
+            if switches_on:
+                switch.attempt(nvml, handle, known)
+            elif not nvml.mig_mode(handle)[0]:
+                raise HardwareError("mig-off", f"MIG mode of GPU {gpu.pci_address} is off", retry=Retry.LATER)
+            return replace(make_partition(nvml, handle, profile, start), has_switched=switch.is_asked)
+
         try:
-            return self._until_free(
-                gpu, lambda nvml, handle, _: make_partition(nvml, handle, profile, start), end, "partition-in-use", what
-            )
-        except MigOff:
-            raise HardwareError("mig-off", f"MIG mode of GPU {gpu.pci_address} is off", retry=Retry.LATER) from None
+            with self._taken_back(gpu, switch):
+                return self._until_free(gpu, attempt, end, what)
         except SharedInstance:
             raise HardwareError(
                 "partition-in-use", f"{what} is divided into smaller compute instances", retry=Retry.LATER
@@ -54,20 +67,24 @@ class Partitioning:
             gpu,
             lambda nvml, handle, known: removal.attempt(nvml, handle, known.mig_profiles),
             time.monotonic() + deadline_s,
-            "partition-in-use",
             what,
         )
 
+    def place(self, gpu: GpuFacts, profile: MigProfile, start: int, deadline_s: float) -> PlaceFacts:
+        """Return what is at one placement (port.Partitionable)."""
+        try:
+            return self._calls.ask(
+                gpu, lambda nvml, handle, _: place_now(nvml, handle, profile, start), time.monotonic() + deadline_s
+            )
+        except NvmlFault as fault:
+            raise _refusal(fault, f"{profile.name} at slice {start} of GPU {gpu.pci_address}") from fault
+
     def set_mode(self, gpu: GpuFacts, deadline_s: float, *, enabled: bool) -> None:
         """Switch MIG mode where that needs no reset (port.Partitionable)."""
-        change, end = _Switch(enabled), time.monotonic() + deadline_s
-        try:
-            self._until_free(gpu, change.attempt, end, "gpu-in-use", f"GPU {gpu.pci_address}")
-        except HardwareError:
-            # the caller needs the original refusal, not a failure to take the change back
-            with contextlib.suppress(HardwareError, NvmlFault):
-                self._calls.ask(gpu, change.take_back, time.monotonic() + _TAKE_BACK_S)
-            raise
+        self._calls.await_library(deadline_s)
+        switch = _Switch(enabled, self._calls.find(gpu)[0].profiles)
+        with self._taken_back(gpu, switch):
+            self._until_free(gpu, switch.attempt, time.monotonic() + deadline_s, f"GPU {gpu.pci_address}")
 
     def mode(self, gpu: GpuFacts, deadline_s: float) -> bool:
         """Return whether MIG mode is on."""
@@ -93,7 +110,19 @@ class Partitioning:
         except NvmlFault as fault:
             raise _refusal(fault, f"partitions of GPU {gpu.pci_address}") from fault
 
-    def _until_free(self, gpu: GpuFacts, work: Work[T], end: float, in_use: str, what: str) -> T:
+    @contextlib.contextmanager
+    def _taken_back(self, gpu: GpuFacts, switch: _Switch) -> Iterator[None]:
+        """Cancel a change of the mode that is still pending when the work fails."""
+        try:
+            yield
+        except HardwareError:
+            # the caller needs the original refusal, not a failure to take the change back
+            with contextlib.suppress(HardwareError, NvmlFault):
+                if switch.is_asked:
+                    self._calls.ask(gpu, switch.take_back, time.monotonic() + _TAKE_BACK_S)
+            raise
+
+    def _until_free(self, gpu: GpuFacts, work: Work[T], end: float, what: str) -> T:
         """Repeat `work` while something is in use. Raises: HardwareError, and what `work` raises itself."""
         pause_s, refused = _FIRST_PAUSE_S, None
         while True:
@@ -107,17 +136,21 @@ class Partitioning:
                 if refused is None or time.monotonic() < end:
                     raise  # otherwise the last attempt only had too little time for an answer
             if time.monotonic() + pause_s >= end:
-                raise _in_use(in_use, what, refused) from refused
+                raise _in_use(gpu, what, refused) from refused
             time.sleep(pause_s)
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
 
 @dataclass(slots=True)
 class _Switch:
-    """A change of MIG mode, in as many attempts as it takes until the mode reads back as changed."""
+    """A change of MIG mode, in as many attempts as it takes until the mode reads back as changed.
+
+    `profiles` are those of the GPU, which switching off needs.
+    """
 
     enabled: bool
-    _is_asked: bool = False
+    profiles: KnownProfiles = field(default_factory=KnownProfiles)
+    is_asked: bool = False  # whether this object asked for the change
 
     def attempt(self, nvml: Nvml, handle: Handle, gpu: GpuFacts) -> None:
         """Switch the mode, or check whether an earlier attempt has taken effect.
@@ -131,31 +164,38 @@ class _Switch:
             return
         if not gpu.mig_toggles_without_reset:
             raise _reset_needed(gpu)
-        if current and _has_instances(nvml, handle, gpu):
+        if current and _has_instances(nvml, handle, self.profiles.of_instances(nvml, handle, gpu.uuid)):
             raise HardwareError(
                 "partition-in-use", f"GPU {gpu.pci_address} still has MIG partitions", retry=Retry.LATER
             )
-        if not (self._is_asked and pending == self.enabled):
+        if not (self.is_asked and pending == self.enabled):
             refusal = nvml.set_mig_mode(handle, enabled=self.enabled)
             if refusal:
                 nvml.set_mig_mode(handle, enabled=current)
                 raise _reset_needed(gpu) if refusal == "RESET_REQUIRED" else NvmlFault("nvmlDeviceSetMigMode", refusal)
-            self._is_asked = True
+            self.is_asked = True
         if nvml.mig_mode(handle)[0] != self.enabled:  # the library accepted the change, but the GPU needs more time
             raise NvmlFault("nvmlDeviceGetMigMode", "IN_USE")
 
     def take_back(self, nvml: Nvml, handle: Handle, _gpu: GpuFacts) -> None:
         """Cancel a change that did not take effect in time, so that none stays pending. Raises: NvmlFault."""
         current, pending = nvml.mig_mode(handle)
-        if self._is_asked and current != self.enabled and pending == self.enabled:
+        if current != self.enabled and pending == self.enabled:
             nvml.set_mig_mode(handle, enabled=current)
 
 
-def _has_instances(nvml: Nvml, handle: Handle, gpu: GpuFacts) -> bool:
-    """Return whether there is a GPU instance, finished or not."""
-    ids = (profile.gi_profile_id for profile in gpu.mig_profiles)
-    is_cut = next(mig_devices(nvml, handle), None) is not None
-    return is_cut or any(nvml.gpu_instances(handle, gi_profile_id) for gi_profile_id in ids)
+def _has_instances(nvml: Nvml, handle: Handle, profiles: Collection[int]) -> bool:
+    """Return whether there is a GPU instance, finished or not; `profiles` are the ids of all that the GPU offers."""
+    if not profiles:
+        return next(mig_devices(nvml, handle), None) is not None
+    for profile_id in profiles:
+        try:
+            if nvml.gpu_instances(handle, profile_id):
+                return True
+        except NvmlFault as fault:
+            if not fault.is_absent:
+                raise
+    return False
 
 
 def _reset_needed(gpu: GpuFacts) -> HardwareError:
@@ -166,10 +206,11 @@ def _reset_needed(gpu: GpuFacts) -> HardwareError:
     )
 
 
-def _in_use(code: str, what: str, fault: NvmlFault) -> HardwareError:
+def _in_use(gpu: GpuFacts, what: str, fault: NvmlFault) -> HardwareError:
+    is_of_gpu = fault.call in _CALLS_ABOUT_MODE
     return HardwareError(
-        code,
-        f"{what} is in use ({fault.call})",
+        "gpu-in-use" if is_of_gpu else "partition-in-use",
+        f"{f'GPU {gpu.pci_address}' if is_of_gpu else what} is in use ({fault.call})",
         hint="either a process still runs on it, or a monitoring program keeps it open",
         retry=Retry.LATER,
     )

@@ -10,7 +10,7 @@ it.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +72,7 @@ class Cuts:
 
     def __init__(self, folder: Path | None, boot_id: str) -> None:
         self._file = StateFile(folder / FILE_NAME if folder else None, boot_id)
+        self._last: tuple[Mapping[str, Any], Mapping[str, GpuChanges]] = ({}, {})  # what was read, and what it means
 
     def fingerprint(self) -> Hashable:
         """Return a value that differs after every change."""
@@ -79,7 +80,10 @@ class Cuts:
 
     def read(self) -> Mapping[str, GpuChanges]:
         """Return the cuts as they are now."""
-        return {pci: _cut_of(wire) for pci, wire in self._file.read().items()}
+        states, last = self._file.read(), self._last
+        if last[0] is not states:
+            last = self._last = states, {pci: _cut_of(wire) for pci, wire in states.items()}
+        return last[1]
 
     def change(self, pci: str, edit: Callable[[GpuChanges], GpuChanges]) -> None:
         """Change one GPU's cuts. `edit` receives them as they are under the lock, and may raise."""
@@ -87,7 +91,9 @@ class Cuts:
         def changed(wire: Mapping[str, Any] | None) -> Mapping[str, Any]:
             cut = edit(_cut_of(wire) if wire else GpuChanges())
             is_as_given = not cut.made and not cut.destroyed and cut.mode in {None, cut.mode_was}
-            return {} if is_as_given else asdict(cut)
+            if is_as_given:
+                return {}
+            return {"made": cut.made, "destroyed": cut.destroyed, "mode": cut.mode, "mode_was": cut.mode_was}
 
         self._file.change(pci, changed)
 

@@ -13,7 +13,15 @@ from pathlib import Path
 
 from dra_driver.hardware.compute.program import ComputeProgram
 from dra_driver.hardware.evidence import BusState, HealthReport
-from dra_driver.hardware.facts import ChannelFacts, Facts, GpuFacts, MigProfile, PartitionFacts
+from dra_driver.hardware.facts import (
+    ChannelFacts,
+    CreatedPartition,
+    Facts,
+    GpuFacts,
+    MigProfile,
+    PartitionFacts,
+    PlaceFacts,
+)
 from dra_driver.hardware.metered import MeterPlan, MeterReport
 from dra_driver.hardware.passthrough.writing import BusAccess
 from dra_driver.hardware.port import Fingerprint, Roots
@@ -23,6 +31,7 @@ from dra_driver.hardware.simulated.cuts import Cuts
 from dra_driver.hardware.simulated.health import HealthDrama
 from dra_driver.hardware.simulated.health_section import ComputeBehaviour
 from dra_driver.hardware.simulated.metering import SimulatedMeter
+from dra_driver.hardware.simulated.mig import Placement
 from dra_driver.hardware.simulated.modes import Modes
 from dra_driver.hardware.simulated.partitioning import Partitioning
 from dra_driver.hardware.simulated.profile import Profile, SimulatedGpu, load_profile, profile_path
@@ -114,7 +123,7 @@ class SimulatedHardware:
 
         Raises: HardwareError("hardware.node-missing") for a partition that does not exist now.
         """
-        if partition is not None and all(partition.uuid != known.uuid for known in self.partitions_now(gpu)):
+        if partition is not None and self._standing(gpu, partition.uuid) is None:
             path = f"/dev/nvidia{gpu.minor}, gi{partition.gi_id}"
             raise HardwareError("node-missing", f"no capability nodes: {path} does not exist", retry=Retry.LATER)
         return edits.device_edits(gpu, partition)
@@ -137,9 +146,25 @@ class SimulatedHardware:
         compute = known.health.compute if known else ComputeBehaviour.PASSES
         return ComputeProgram("dra_driver.hardware.compute.simulated_child", {"compute": str(compute)})
 
-    def create_partition(self, gpu: GpuFacts, profile: MigProfile, start: int, deadline_s: float) -> PartitionFacts:
+    def create_partition(
+        self, gpu: GpuFacts, profile: MigProfile, start: int, deadline_s: float, *, switches_on: bool = False
+    ) -> CreatedPartition:
         """Create a partition and return it; see port.Partitionable."""
-        placement = self._partitioning.create(gpu, profile.name, start, deadline_s)
+        made = self._partitioning.create(gpu, profile.name, start, deadline_s, switches_on=switches_on)
+        return CreatedPartition(self._facts_at(gpu, made.placement), made.is_new, made.has_switched)
+
+    def place_now(self, gpu: GpuFacts, profile: MigProfile, start: int) -> PlaceFacts:
+        """Return what is at one placement; see port.Partitionable."""
+        standing = self._partitioning.standing(gpu)
+        at = next((one for one in standing or () if (one.profile.name, one.start) == (profile.name, start)), None)
+        return PlaceFacts(standing is not None, self._facts_at(gpu, at) if at else None)
+
+    def _standing(self, gpu: GpuFacts, uuid: str) -> PartitionFacts | None:
+        """Return the partition with a UUID if it exists now."""
+        found = (self._facts_at(gpu, placement) for placement in self._partitioning.standing(gpu) or ())
+        return next((partition for partition in found if partition.uuid == uuid), None)
+
+    def _facts_at(self, gpu: GpuFacts, placement: Placement) -> PartitionFacts:
         return partition_facts(placement, f"{self._node}/{gpu.pci_address}")
 
     def destroy_partition(
@@ -147,7 +172,7 @@ class SimulatedHardware:
     ) -> None:
         """Destroy a partition; see port.Partitionable. No partition is ever unfinished here."""
         del placement
-        partition = next((known for known in self.partitions_now(gpu) if known.uuid == uuid), None)
+        partition = self._standing(gpu, uuid)
         if partition is not None:
             self._partitioning.destroy(gpu, partition, deadline_s)
 
@@ -266,7 +291,9 @@ class SimulatedHardware:
         """Do nothing, because nothing is held open."""
 
     def _find(self, pci_address: str) -> SimulatedGpu | None:
-        self.discover()
+        """Return the profile's GPU at an address. What was made of it since is not looked at."""
+        if (stamp := stamp_of(self._path)) is None or stamp != self._seen[0]:
+            self.discover()
         return self._gpus.get(pci_address)
 
     def _read(self) -> Facts:

@@ -12,6 +12,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts
 from dra_driver.hardware.simulated.cuts import Cuts, GpuChanges, placements_of, with_placement, without_placement
@@ -22,6 +23,15 @@ from dra_driver.model.errors import HardwareError, Retry
 _POLL_S = 0.02  # pause between two checks of whether processes still keep a GPU
 
 
+@dataclass(frozen=True, slots=True)
+class CreatedPlacement:
+    """A placement that has a partition now, whether this call made it, and whether it switched MIG mode on."""
+
+    placement: Placement
+    is_new: bool
+    has_switched: bool = False
+
+
 class Partitioning:
     """MIG of one node. `find` returns the profile's GPU with a PCI address, or None where there is none."""
 
@@ -30,33 +40,30 @@ class Partitioning:
         self._find = find
         self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
-    def create(self, facts: GpuFacts, name: str, start: int, deadline_s: float) -> Placement:
-        """Create the partition `name` at `start`, unless it exists."""
+    def create(
+        self, facts: GpuFacts, name: str, start: int, deadline_s: float, *, switches_on: bool
+    ) -> CreatedPlacement:
+        """Create the partition `name` at `start`, unless it exists; with `switches_on` after MIG mode."""
         with self._turn(facts, deadline_s) as gpu:
-            table = gpu.model.mig
-            profile = table.profile(name) if table else None
-            if table is None or profile is None:
-                raise HardwareError("no-profile", f"GPU {gpu.pci_address} has no MIG profile {name}")
-            placement = Placement(profile, start)
-
-            def edit(cut: GpuChanges) -> GpuChanges:
-                standing = placements_of(gpu, cut)
-                if standing is None:
-                    raise _mig_off(gpu)
-                if placement in standing:
-                    return cut
-                faults = [fault for _, fault in placement_faults(table, (*standing, placement))]
-                if faults:
-                    raise _no_room(gpu, placement, faults[0])
-                return with_placement(cut, (name, start))
-
+            placement = _placement(gpu, name, start)
             standing = placements_of(gpu, self._cut(gpu))
+            has_switched = standing is None
             if standing is None:
-                raise _mig_off(gpu)
-            if placement not in standing:
-                self._work(gpu, deadline_s)
-                self._cuts.change(gpu.pci_address, edit)
-            return placement
+                if not switches_on:
+                    raise _mig_off(gpu)
+                self._await_switch(gpu, deadline_s)
+            elif placement in standing:
+                return CreatedPlacement(placement, is_new=False)
+            self._work(gpu, deadline_s)
+            self._cuts.change(
+                gpu.pci_address, lambda cut: _with(gpu, _switched(gpu, cut, True) if has_switched else cut, placement)
+            )
+            return CreatedPlacement(placement, is_new=True, has_switched=has_switched)
+
+    def standing(self, facts: GpuFacts) -> tuple[Placement, ...] | None:
+        """Return a GPU's partitions now, None while MIG mode is off. Raises: HardwareError("hardware.gpu-lost")."""
+        gpu = self._there(facts.pci_address)
+        return placements_of(gpu, self._cut(gpu))
 
     def destroy(self, facts: GpuFacts, partition: PartitionFacts, deadline_s: float) -> None:
         """Destroy a partition as soon as no process runs on its GPU."""
@@ -72,18 +79,27 @@ class Partitioning:
             standing = placements_of(gpu, self._cut(gpu))
             if (standing is not None) == enabled:
                 return
-            if gpu.model.mig is None or not gpu.model.mig.toggles_without_reset:
-                raise HardwareError("reset-needed", f"MIG mode of GPU {gpu.pci_address} can only be changed by a reset")
             if standing:
                 raise HardwareError(
                     "partition-in-use",
                     f"GPU {gpu.pci_address} still has {len(standing)} MIG partitions",
                     retry=Retry.LATER,
                 )
-            self._await_idle(gpu, deadline_s, "gpu-in-use", f"GPU {gpu.pci_address}")
-            self._work(gpu, deadline_s)
-            was = gpu.mig is not None
-            self._cuts.change(gpu.pci_address, lambda cut: GpuChanges(cut.made, cut.destroyed, enabled, was))
+            self._await_switch(gpu, deadline_s)
+            self._cuts.change(gpu.pci_address, lambda cut: _switched(gpu, cut, enabled))
+
+    def _await_switch(self, gpu: SimulatedGpu, deadline_s: float) -> None:
+        """Wait until MIG mode can be switched, and for as long as that takes."""
+        if gpu.model.mig is None or not gpu.model.mig.toggles_without_reset:
+            raise HardwareError("reset-needed", f"MIG mode of GPU {gpu.pci_address} can only be changed by a reset")
+        self._await_idle(gpu, deadline_s, "gpu-in-use", f"GPU {gpu.pci_address}")
+        self._work(gpu, deadline_s)
+
+    def _there(self, pci_address: str) -> SimulatedGpu:
+        gpu = self._find(pci_address)
+        if gpu is None or gpu.is_lost:
+            raise HardwareError("gpu-lost", f"GPU {pci_address} is lost", retry=Retry.LATER)
+        return gpu
 
     def _cut(self, gpu: SimulatedGpu) -> GpuChanges:
         return self._cuts.read().get(gpu.pci_address, GpuChanges())
@@ -98,10 +114,7 @@ class Partitioning:
         if not lock.acquire(timeout=max(0.0, deadline_s)):
             raise _late(facts.pci_address, deadline_s)
         try:
-            gpu = self._find(facts.pci_address)
-            if gpu is None or gpu.is_lost:
-                raise HardwareError("gpu-lost", f"GPU {facts.pci_address} is lost", retry=Retry.LATER)
-            yield gpu
+            yield self._there(facts.pci_address)
         finally:
             lock.release()
 
@@ -123,6 +136,30 @@ class Partitioning:
                 pids = ", ".join(map(str, now.processes))
                 raise HardwareError(code, f"{what} is in use by process {pids}", retry=Retry.LATER)
             time.sleep(_POLL_S)
+
+
+def _placement(gpu: SimulatedGpu, name: str, start: int) -> Placement:
+    profile = gpu.model.mig.profile(name) if gpu.model.mig else None
+    if profile is None:
+        raise HardwareError("no-profile", f"GPU {gpu.pci_address} has no MIG profile {name}")
+    return Placement(profile, start)
+
+
+def _switched(gpu: SimulatedGpu, cut: GpuChanges, enabled: bool) -> GpuChanges:
+    return GpuChanges(cut.made, cut.destroyed, enabled, gpu.mig is not None)
+
+
+def _with(gpu: SimulatedGpu, cut: GpuChanges, placement: Placement) -> GpuChanges:
+    """Return the changes with one partition added. Raises: HardwareError if it has no room."""
+    standing = placements_of(gpu, cut)
+    if standing is None or gpu.model.mig is None:
+        raise _mig_off(gpu)
+    if placement in standing:
+        return cut
+    faults = [fault for _, fault in placement_faults(gpu.model.mig, (*standing, placement))]
+    if faults:
+        raise _no_room(gpu, placement, faults[0])
+    return with_placement(cut, (placement.profile.name, placement.start))
 
 
 def _mig_off(gpu: SimulatedGpu) -> HardwareError:

@@ -1,8 +1,9 @@
 """StateFile: what happened to simulated devices since the node started, by device.
 
-In: changes of one device at a time. Out: each device's state now. It is kept in a file, which is locked while it is
-changed and renamed into place, so that it outlives the agent and two agents see the same hardware; another boot id
-empties it. Without a path nothing outlives the process.
+In: changes of one device at a time. Out: each device's state now. It is kept in a file, so that it outlives the agent
+and two agents see the same hardware; another boot id empties it. The file is written in place under a lock that its
+readers share: a real GPU writes nothing to a disk, and to rename a new file over an old one takes ten times as long.
+Without a path nothing outlives the process.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ import fcntl
 import json
 import os
 import threading
+import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from dra_driver.model.stamp import Stamp, stamp_of
+from dra_driver.model.stamp import Stamp, stamp_of, stamp_of_status
 
 State = Mapping[str, Any]  # JSON
+_DECODER = json.JSONDecoder()
 
 
 class StateFile:
@@ -30,7 +33,6 @@ class StateFile:
         # As texts: pathlib is slower, and every change of a partition comes here.
         self._file = os.fspath(path) if path else ""
         self._lock_file = os.fspath(path.with_suffix(".lock")) if path else ""
-        self._temporary = os.fspath(path.with_suffix(f".{os.getpid()}.new")) if path else ""
         self._boot_id = boot_id
         self._lock = threading.Lock()
         self._held: Mapping[str, State] = {}
@@ -39,79 +41,84 @@ class StateFile:
 
     def fingerprint(self) -> Hashable:
         """Return a value that differs after every change."""
-        if self._path is None:
-            return self._changes
-        return stamp_of(self._path)
+        return self._changes if self._path is None else stamp_of(self._file)
 
     def read(self) -> Mapping[str, State]:
         """Return the states as they are now."""
         if self._path is None:
             return self._held
-        stamp, known = stamp_of(self._path), self._known
-        if stamp is None or known is None or known[0] != stamp:
-            known = self._known = stamp, self._content()
-        return known[1]
-
-    def _content(self) -> Mapping[str, State]:
-        assert self._path is not None  # noqa: S101 - there is a file
-        try:
-            document = json.loads(self._path.read_bytes())
-        except (OSError, ValueError):
+        stamp, known = stamp_of(self._file), self._known
+        if stamp is None:
             return {}
-        return document["gpus"] if document["bootId"] == self._boot_id else {}
+        if known is None or known[0] != stamp:
+            with self._locked_file(fcntl.LOCK_SH):
+                known = self._known = self._content()
+        return known[1]
 
     def change(self, device: str, edit: Callable[[State | None], State]) -> None:
         """Change one device's state; `edit` receives the current state (None if there is none), and may raise.
 
         An empty state counts as none; when no device has a state any more, the file is removed.
         """
-        with self._lock, self._locked_file():
-            states = dict(self.read())
+        with self._lock, self._locked_file(fcntl.LOCK_EX):
+            known = self._known
+            if self._path is not None and (known is None or known[0] != stamp_of(self._file)):
+                known = self._known = self._content()
+            states = dict(known[1] if known else self._held)
             states[device] = edit(states.get(device))
             self._write({name: state for name, state in states.items() if state})
 
+    def _content(self) -> tuple[Stamp | None, Mapping[str, State]]:
+        """Return the file's stamp and content. What follows a whole document is left of a longer one. Locked."""
+        try:
+            with open(self._file, encoding="utf-8") as file:  # noqa: PTH123
+                stamp = stamp_of_status(os.fstat(file.fileno()))
+                document, _ = _DECODER.raw_decode(file.read())
+        except FileNotFoundError:
+            return None, {}
+        except (OSError, ValueError):
+            return None, {}
+        return stamp, document["gpus"] if document["bootId"] == self._boot_id else {}
+
     @contextmanager
-    def _locked_file(self) -> Iterator[None]:
+    def _locked_file(self, how: int) -> Iterator[None]:
         if self._path is None:
             yield
             return
-        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+        fd = self._opened_lock()
         try:
-            fd = os.open(self._lock_file, flags, 0o600)
-        except FileNotFoundError:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            fd = os.open(self._lock_file, flags, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
+            fcntl.flock(fd, how)
             yield
         finally:
             os.close(fd)
+
+    def _opened_lock(self) -> int:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+        with suppress(FileNotFoundError):
+            return os.open(self._lock_file, flags, 0o600)
+        os.makedirs(os.path.dirname(self._lock_file), exist_ok=True)  # noqa: PTH103, PTH120
+        return os.open(self._lock_file, flags, 0o600)
 
     def _write(self, states: Mapping[str, State]) -> None:
         self._changes += 1
         if self._path is None:
             self._held = states
-            return
-        if not states:
-            self._path.unlink(missing_ok=True)
-            return
-        content = json.dumps({"bootId": self._boot_id, "gpus": states}).encode()
+        elif states:
+            self._known = self._overwritten(json.dumps({"bootId": self._boot_id, "gpus": states}).encode()), states
+        else:
+            with suppress(FileNotFoundError):
+                os.unlink(self._file)  # noqa: PTH108
+            self._known = None, {}
+
+    def _overwritten(self, content: bytes) -> Stamp:
+        """Write the file and return its stamp, whose time is its own: the file system's clock is coarse."""
+        fd = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            _write_whole(self._temporary, content)
-            os.rename(self._temporary, self._file)  # noqa: PTH104
-        except OSError:  # the disk is full: no GPU would need one to be given back
-            Path(self._temporary).unlink(missing_ok=True)
-            with self._path.open("r+b") as file:
-                file.write(content)
-                file.truncate()
-        self._known = stamp_of(self._path), json.loads(content)["gpus"]
-
-
-def _write_whole(path: str, content: bytes) -> None:
-    """Write a new file. Raises: OSError."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-    try:
-        if os.write(fd, content) < len(content):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    finally:
-        os.close(fd)
+            if os.pwrite(fd, content, 0) < len(content):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.ftruncate(fd, len(content))
+            now = time.time_ns()
+            os.utime(fd, ns=(now, now))
+            return stamp_of_status(os.fstat(fd))
+        finally:
+            os.close(fd)

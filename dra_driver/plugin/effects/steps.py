@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from typing import Any
@@ -55,8 +55,10 @@ class Effects:
         for step in self._in_force(steps, run):
             self._performers[step.kind].find(step, run.record_of(step.kind, step.key), run)
 
-    def undo(self, uid: str, steps: Iterable[RecordedStep], deadline: Deadline) -> None:
+    def undo(self, uid: str, steps: Iterable[RecordedStep], deadline: Deadline) -> Collection[str]:
         """Undo recorded steps, last first. Idempotent.
+
+        Return the GPUs, by PCI address, whose MIG mode was switched off because nothing needs it any more.
 
         Raises: HardwareError, PrepareError, after every other step was undone; "prepare.step-unknown" for a step that a
         newer agent recorded.
@@ -82,6 +84,7 @@ class Effects:
                 hint="run the newer agent again",
                 retry=Retry.LATER,
             )
+        return undoing.modes_off
 
     def _perform(self, steps: Iterable[Step], run: StepRun) -> None:
         """Carry out steps one after the other."""

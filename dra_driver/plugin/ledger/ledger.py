@@ -25,7 +25,7 @@ from dra_driver.plugin.ledger.conflicts import Conflict, Hold, replica_bounds, r
 from dra_driver.plugin.ledger.connections import NO_ROOM
 from dra_driver.plugin.ledger.device_effects import DeviceEffects
 from dra_driver.plugin.ledger.kept_back import KeptBackDevices, kept_query, kept_rivals
-from dra_driver.plugin.ledger.ledger_rows import delete, insert, remove
+from dra_driver.plugin.ledger.ledger_rows import delete, disown_modes, insert, own_modes, parts_of, remove
 from dra_driver.plugin.ledger.record import UNFINISHED, ClaimRecord, ClaimState, record_of_row, steps_text
 from dra_driver.plugin.ledger.recorded_steps import RecordedStep
 from dra_driver.telemetry.logs import fields
@@ -131,16 +131,21 @@ class Ledger(LedgerAccess):
         sql = "SELECT DISTINCT device FROM holds JOIN claims ON claims.uid = holds.claim_uid"
         return frozenset(row["device"] for row in self._read(sql))
 
-    def is_occupied(self, gpu_name: str, *, other_than: str) -> bool:
-        """Return whether a claim other than the one given occupies a part of a GPU, or all of it.
+    def may_end_mode(self, gpu: str, boot_id: str, *, other_than: str) -> bool:
+        """Return whether MIG mode of a GPU, by PCI address, is this driver's, and no other claim needs it.
 
-        Claims that are being undone don't count, so that the last of several finds the GPU unoccupied.
+        A claim needs it that occupies a part of the GPU, or all of it, unless it is the one given or is being undone:
+        the last of several finds the GPU unoccupied.
         """
+        if self.is_read_only and not self._reads_only:
+            return False
         sql = (
+            "SELECT 1 FROM mig_modes WHERE gpu = ? AND boot_id = ? AND NOT EXISTS ("
             "SELECT 1 FROM holds JOIN claims ON claims.uid = holds.claim_uid "
-            "WHERE holds.device GLOB ? AND claims.uid <> ? AND claims.state <> ? LIMIT 1"
+            "WHERE holds.device GLOB ? AND claims.uid <> ? AND claims.state <> ?)"
         )
-        return bool(self._read(sql, (f"{gpu_name}/*", other_than, str(ClaimState.UNPREPARING))))
+        values = (gpu, boot_id, parts_of(gpu), other_than, str(ClaimState.UNPREPARING))
+        return bool(self._read(sql, values))
 
     def modes(self, boot_id: str) -> frozenset[str]:
         """Return the GPUs, by PCI address, on which this driver has switched MIG mode on in this boot."""
@@ -162,6 +167,8 @@ class Ledger(LedgerAccess):
     ) -> tuple[Conflict, ...]:
         """Record the intent with the claim's holds; if other claims hold a device, return those and write nothing.
 
+        With it goes on record that this driver switches on the MIG modes that the intent's partitions need.
+
         With `is_synced` false the write may be lost in a power failure, which is right where a power failure removes
         all effects of the intent too. Raises: LedgerError.
         """
@@ -173,6 +180,7 @@ class Ledger(LedgerAccess):
             rivals += kept_rivals(connection.execute(*kept_query(record.boot_id)), claim.uid, wanted)
             if not rivals:
                 insert(connection, record, wanted)
+                own_modes(connection, record)
                 if self.keeps_spans:
                     spans.begin(connection, record)
             return rivals
@@ -239,14 +247,20 @@ class Ledger(LedgerAccess):
 
         self._write(job)
 
-    def forget(self, record: ClaimRecord, pods: Collection[str] = ()) -> None:
+    def forget(self, record: ClaimRecord, pods: Collection[str] = (), modes_off: Collection[str] = ()) -> None:
         """Remove a claim that was undone and release its devices, except those that `pods` may still use.
 
+        `modes_off` are the GPUs, by PCI address, whose MIG mode this driver has switched off again.
         Where the disk has no room for that, the claim is listed as unprepared, and the next write removes it.
         Raises: LedgerError.
         """
+
+        def job(connection: sqlite3.Connection) -> None:
+            remove(connection, record, pods, self._boot_id)
+            disown_modes(connection, modes_off)
+
         try:
-            self._write(lambda connection: remove(connection, record, pods, self._boot_id))
+            self._write(job)
         except LedgerError as error:
             if error.code not in NO_ROOM:
                 raise

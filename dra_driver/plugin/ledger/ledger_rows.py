@@ -10,10 +10,11 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Collection, Iterable
 
+from dra_driver.model.names import gpu_name
 from dra_driver.plugin.ledger import device_effects, kept_back, spans
 from dra_driver.plugin.ledger.conflicts import wanted_of
 from dra_driver.plugin.ledger.record import ClaimRecord, ClaimState, record_of_row, row_of_record
-from dra_driver.plugin.ledger.recorded_steps import RecordedSharing
+from dra_driver.plugin.ledger.recorded_steps import RecordedPartition, RecordedSharing
 
 MAJOR, MINOR = 1, 4
 GROWN = (  # since ledger version 1.1
@@ -61,6 +62,28 @@ def insert(connection: sqlite3.Connection, record: ClaimRecord, holds: tuple[tup
         "INSERT OR IGNORE INTO holds (device, claim_uid, share_id) VALUES (?, ?, ?)",
         [(device, record.uid, share_id) for device, share_id in holds],
     )
+
+
+def own_modes(connection: sqlite3.Connection, record: ClaimRecord) -> None:
+    """Record that this driver switches MIG mode on for the partitions of an intent that need it."""
+    for step in record.steps_of(RecordedPartition):
+        if step.switches_mode and step.gpu is not None:
+            sql = "INSERT OR REPLACE INTO mig_modes (gpu, boot_id) VALUES (?, ?)"
+            connection.execute(sql, (step.gpu.pci_address, record.boot_id))
+
+
+def disown_modes(connection: sqlite3.Connection, gpus: Iterable[str]) -> None:
+    """Forget that MIG modes are this driver's, which it has switched off.
+
+    One stays on record where a claim occupies a part of the GPU by now, because that claim may have switched it on.
+    """
+    sql = "DELETE FROM mig_modes WHERE gpu = ? AND NOT EXISTS (SELECT 1 FROM holds WHERE device GLOB ?)"
+    connection.executemany(sql, [(gpu, parts_of(gpu)) for gpu in gpus])
+
+
+def parts_of(gpu: str) -> str:
+    """Return the pattern of the names that claims hold of the parts of a GPU, by PCI address."""
+    return f"{gpu_name(gpu)}/*"
 
 
 def delete(connection: sqlite3.Connection, uid: str) -> None:

@@ -100,6 +100,7 @@ class RecordedPartition(RecordedStep):
     """A partition and its owner. `gpu`, `profile` and `start` are None where only a CDI file knew of it.
 
     `uuid` is empty until the partition was made. `boot_id`, `owner` and `uuid` are None before the hardware was asked.
+    `switches_mode` says that MIG mode was off then, so that the partition needs it switched on.
     """
 
     kind: ClassVar[str] = MigPartitionStep.kind
@@ -111,6 +112,7 @@ class RecordedPartition(RecordedStep):
     boot_id: str | None = None
     owner: str | None = None
     uuid: str | None = None
+    switches_mode: bool = False
 
     @property
     def key(self) -> str:

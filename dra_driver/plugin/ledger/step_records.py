@@ -30,7 +30,7 @@ from dra_driver.plugin.ledger.recorded_steps import (
 
 _KIND, _KEY = "kind", "key"
 _GPU = RecordForm(GpuReference, pci_address=Key("pci"))
-_PROFILE = RecordForm(MigProfile, starts=Key("starts", write=list, read=lambda _: ()))
+_PROFILE = RecordForm(MigProfile, starts=Key("starts", write=lambda _: [], read=lambda _: ()))
 _FUNCTION = RecordForm(MovedFunction)
 _CHANNEL = RecordForm(MpsChannel, pipe_dir=Key("pipeDir"), shm_dir=Key("shmDir"))
 
@@ -59,6 +59,7 @@ _FORMS: Mapping[str, RecordForm[Any]] = {
         boot_id=Key("bootId", left_out=None),
         owner=Key("owner", left_out=None),
         uuid=Key("uuid", left_out=None),
+        switches_mode=Key("switchesMode", left_out=False),
     ),
     RecordedPassthrough.kind: _form(
         RecordedPassthrough,

@@ -8,8 +8,7 @@ switched off between a call's check and its partition. Each GPU has its own lock
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from dra_driver.claims.plan import MigModeStep
@@ -17,9 +16,8 @@ from dra_driver.hardware.facts import GpuFacts
 from dra_driver.hardware.own_change import OwnChanges
 from dra_driver.hardware.port import Hardware, Partitionable
 from dra_driver.model.errors import HardwareError, Retry
-from dra_driver.model.names import gpu_name
 from dra_driver.plugin.deadline import Deadline
-from dra_driver.plugin.ledger.ledger import Ledger, as_far_as_there_is_room
+from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.ledger.recorded_steps import GpuReference, RecordedMode
 from dra_driver.plugin.locks import NodeLocks, gpu_lock
 from dra_driver.plugin.steps.performer import StepPerformer
@@ -92,13 +90,12 @@ class MigModes(StepPerformer[MigModeStep, RecordedMode]):
     def settle(self, gpu: GpuFacts, deadline: Deadline) -> None:
         """Switch MIG mode off where it is on only for partitions of ours that are all gone. Raises: DriverError."""
         with self.hold(gpu, deadline):
-            self.switch_off_if_unused(gpu, "", deadline)
+            if self.is_switched_off(gpu, "", deadline):
+                self._ledger.set_mode(gpu.pci_address, None)
 
-    @contextmanager
-    def hold(self, gpu: GpuFacts, deadline: Deadline) -> Iterator[None]:
-        """Hold the GPU's lock. Raises: PrepareError("prepare.locked")."""
-        with self._locks.hold([gpu_lock(gpu.pci_address)], deadline):
-            yield
+    def hold(self, gpu: GpuFacts, deadline: Deadline) -> AbstractContextManager[None]:
+        """Hold the GPU's lock. Entering raises: PrepareError("prepare.locked")."""
+        return self._locks.hold([gpu_lock(gpu.pci_address)], deadline)
 
     def port(self, gpu: GpuFacts) -> Partitionable:
         """Return the hardware, which must be able to partition GPUs. Raises: HardwareError("hardware.no-mig")."""
@@ -114,24 +111,26 @@ class MigModes(StepPerformer[MigModeStep, RecordedMode]):
         """Return whether this driver has switched the GPU's MIG mode on in this boot."""
         return gpu.pci_address in self._ledger.modes(self._boot_id)
 
-    def switch_on(self, gpu: GpuFacts, deadline: Deadline) -> None:
-        """Switch MIG mode on, recording it first, so that after a crash it is known that this driver did it."""
+    def own(self, gpu: GpuFacts) -> None:
+        """Record that this driver is about to switch MIG mode on, so that after a crash it is known that it did."""
         self._ledger.set_mode(gpu.pci_address, self._boot_id)
-        self._switch(gpu, deadline, enabled=True)
 
-    def switch_off_if_unused(self, gpu: GpuFacts, uid: str, deadline: Deadline) -> None:
-        """Switch MIG mode off if it is ours, and no claim but `uid` and no partition needs it."""
-        if not self.is_ours(gpu) or self._ledger.is_occupied(gpu_name(gpu.pci_address), other_than=uid):
-            return
-        if self.port(gpu).partitions_now(gpu):
-            return
+    def is_switched_off(self, gpu: GpuFacts, uid: str, deadline: Deadline) -> bool:
+        """Switch MIG mode off if it is ours, and no claim but `uid` and no partition needs it.
+
+        Return whether it is off. The caller then has to record that it is not ours any more.
+        """
+        if not self._ledger.may_end_mode(gpu.pci_address, self._boot_id, other_than=uid):
+            return False
+        self.own_changes.add(gpu)
         try:
-            self._switch(gpu, deadline, enabled=False)
+            self.port(gpu).set_mig_mode(gpu, False, deadline.remaining())
         except HardwareError as error:  # the reaper tries again, and so does a claim of the whole GPU
-            log.warning("MIG mode stays on", extra=fields(device=gpu.pci_address, code=error.code, err=str(error)))
-        else:
-            with as_far_as_there_is_room("forget whose MIG mode it was"):
-                self._ledger.set_mode(gpu.pci_address, None)
+            if error.code != "hardware.partition-in-use":  # the hardware itself says whether it is needed
+                log.warning("MIG mode stays on", extra=fields(device=gpu.pci_address, code=error.code, err=str(error)))
+            return False
+        self.own_changes.add(gpu)
+        return True
 
     def _switch(self, gpu: GpuFacts, deadline: Deadline, *, enabled: bool) -> None:
         self.own_changes.add(gpu)

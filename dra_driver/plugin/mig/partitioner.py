@@ -16,7 +16,7 @@ import time
 from dataclasses import replace
 
 from dra_driver.claims.plan import MigPartitionStep
-from dra_driver.hardware.facts import GpuFacts, PartitionFacts
+from dra_driver.hardware.facts import CreatedPartition, GpuFacts, PartitionFacts, PlaceFacts
 from dra_driver.hardware.port import Hardware
 from dra_driver.model.errors import GPU_LOST, HardwareError, Retry
 from dra_driver.plugin.deadline import Deadline
@@ -44,13 +44,21 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
 
     def intent(self, step: MigPartitionStep) -> RecordedPartition:
         """Return the record of a partition at its place."""
-        profile = replace(step.cut.profile, starts=())
-        return RecordedPartition(step.device, GpuReference.of(step.gpu), profile, step.cut.start)
+        return RecordedPartition(step.device, GpuReference.of(step.gpu), step.cut.profile, step.cut.start)
 
     def look(self, step: MigPartitionStep, _deadline: Deadline) -> RecordedPartition:
         """Return the intent to record; the owner is this driver if no partition exists now. Raises: HardwareError."""
-        owner = OTHER if self._standing(step) else US
-        return replace(self.intent(step), boot_id=self._boot_id, owner=owner, uuid="")
+        now = self._place(step)
+        return RecordedPartition(
+            step.device,
+            GpuReference.of(step.gpu),
+            step.cut.profile,
+            step.cut.start,
+            boot_id=self._boot_id,
+            owner=OTHER if now.partition else US,
+            uuid="",
+            switches_mode=not now.mig_enabled,
+        )
 
     def perform(self, step: MigPartitionStep, recorded: RecordedPartition, run: StepRun) -> RecordedPartition:
         """Make the partition unless it exists. Idempotent.
@@ -69,7 +77,7 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
 
     def find(self, step: MigPartitionStep, recorded: RecordedPartition, run: StepRun) -> None:
         """Find the partition for the claim's file. Raises: HardwareError("hardware.partition-missing")."""
-        partition = self._standing(step)
+        partition = self._place(step).partition
         if partition is None:
             raise HardwareError("partition-missing", f"partition {step.device} is gone", retry=Retry.LATER)
         run.partitions[step.device] = MadePartition(step.gpu, partition, recorded)
@@ -98,55 +106,68 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
                 "GPU lost with a partition that this driver made", extra=fields(device=recorded.device, err=str(error))
             )
         else:
-            log.info("partition destroyed", extra=fields(device=recorded.device, claim_uid=undoing.uid))
+            done = "partition destroyed"
+            if gpu.pci_address in undoing.modes_off:
+                done += " and MIG mode switched off"
+            log.info(done, extra=fields(device=recorded.device, claim_uid=undoing.uid))
 
     def _destroy(self, gpu: GpuFacts, place: tuple[int, int], recorded: RecordedPartition, undoing: Undoing) -> None:
         deadline = undoing.deadline
         with self._modes.hold(gpu, deadline):
             left, port = deadline.remaining(), self._modes.port(gpu)
-            found = None if recorded.uuid else self._at(gpu, place)
+            uuid = recorded.uuid or self._uuid_at(gpu, place)
             self._modes.own_changes.add(gpu)
-            port.destroy_partition(gpu, found.uuid if found else recorded.uuid or "", left, placement=place)
+            port.destroy_partition(gpu, uuid, left, placement=place)
             self._modes.own_changes.add(gpu)
-            self._modes.switch_off_if_unused(gpu, undoing.uid, deadline)
+            if self._modes.is_switched_off(gpu, undoing.uid, deadline):
+                undoing.modes_off.add(gpu.pci_address)
 
     def _stand_or_make(
         self, step: MigPartitionStep, recorded: RecordedPartition, run: StepRun, patience: Deadline
     ) -> MadePartition | None:
         """Return the partition, and make it if it does not exist; None while there may soon be room for it."""
         with self._modes.hold(step.gpu, run.deadline):
-            found = self._standing(step)
-            if found is not None:
-                return MadePartition(step.gpu, found, self._judged(recorded, found))
             intent = self._intended(recorded)
-            if intent != recorded:
+            if intent != recorded:  # otherwise nothing was made yet, and the hardware says whether it stands
+                found = self._place(step).partition
+                if found is not None:
+                    return MadePartition(step.gpu, found, self._judged(recorded, found))
                 run.note(intent)
             self._modes.own_changes.add(step.gpu)
             try:
-                made = self._create(step, run.deadline)
+                made = self._create(step, intent, run.deadline)
             except HardwareError as error:  # wait, with the lock free, for room that is being released
                 if error.code not in _NO_ROOM or patience.remaining() <= _POLL_SECONDS:
                     raise
                 return None
+            if not made.is_new:
+                return MadePartition(step.gpu, made.facts, self._judged(intent, made.facts))
             self._modes.own_changes.add(step.gpu)
-        log.info("partition made", extra=fields(device=step.device, status=made.uuid))
-        return MadePartition(step.gpu, made, replace(intent, uuid=made.uuid))
+        done = "MIG mode switched on and partition made" if made.has_switched else "partition made"
+        log.info(done, extra=fields(device=step.device, status=made.facts.uuid))
+        return MadePartition(step.gpu, made.facts, replace(intent, uuid=made.facts.uuid))
 
     def _intended(self, recorded: RecordedPartition) -> RecordedPartition:
-        return replace(recorded, boot_id=self._boot_id, owner=US, uuid="")
+        if recorded.is_ours(self._boot_id) and recorded.uuid == "":
+            return recorded
+        return replace(recorded, boot_id=self._boot_id, owner=US, uuid="", switches_mode=False)
 
     # The methods below run under the GPU's lock
 
-    def _create(self, step: MigPartitionStep, deadline: Deadline) -> PartitionFacts:
-        """Create the partition; the hardware itself says whether MIG mode has to be switched on first."""
+    def _create(self, step: MigPartitionStep, intent: RecordedPartition, deadline: Deadline) -> CreatedPartition:
+        """Create the partition, with MIG mode switched on for it only after that went on record.
+
+        It is with the intent if the mode was off when that was written. The mode may have been switched off since.
+        """
         gpu, cut, port = step.gpu, step.cut, self._modes.port(step.gpu)
-        try:
-            return port.create_partition(gpu, cut.profile, cut.start, deadline.remaining())
-        except HardwareError as error:
-            if error.code != "hardware.mig-off":
-                raise
-        self._modes.switch_on(gpu, deadline)
-        return port.create_partition(gpu, cut.profile, cut.start, deadline.remaining())
+        if not intent.switches_mode:
+            try:
+                return port.create_partition(gpu, cut.profile, cut.start, deadline.remaining())
+            except HardwareError as error:
+                if error.code != "hardware.mig-off":
+                    raise
+            self._modes.own(gpu)
+        return port.create_partition(gpu, cut.profile, cut.start, deadline.remaining(), switches_on=True)
 
     def _judged(self, recorded: RecordedPartition, found: PartitionFacts) -> RecordedPartition:
         """Return what to record of an existing partition: it is ours only if this record made it in this boot."""
@@ -154,13 +175,14 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
             return recorded
         return replace(recorded, boot_id=self._boot_id, owner=OTHER, uuid=found.uuid)
 
-    def _standing(self, step: MigPartitionStep) -> PartitionFacts | None:
-        """Return the partition if it exists now. Raises: HardwareError."""
-        return self._at(step.gpu, (step.cut.profile.gi_profile_id, step.cut.start))
+    def _place(self, step: MigPartitionStep) -> PlaceFacts:
+        """Return what is at the partition's place now. Raises: HardwareError."""
+        return self._modes.port(step.gpu).place_now(step.gpu, step.cut.profile, step.cut.start)
 
-    def _at(self, gpu: GpuFacts, place: tuple[int, int]) -> PartitionFacts | None:
+    def _uuid_at(self, gpu: GpuFacts, place: tuple[int, int]) -> str:
+        """Return the UUID of the partition at a place, "" where there is none. Raises: HardwareError."""
         now = self._modes.port(gpu).partitions_now(gpu)
-        return next((p for p in now if (p.gi_profile_id, p.start) == place), None)
+        return next((p.uuid for p in now if (p.gi_profile_id, p.start) == place), "")
 
     def _locate(self, uuid: str) -> tuple[GpuFacts, tuple[int, int]] | None:
         """Find a partition by its UUID alone. Raises: HardwareError while a GPU that can't be read may have it."""

@@ -8,6 +8,7 @@ the next start. A claim's devices stay held until everything is undone.
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 
 from dra_driver.cdi.store import CdiStore
 from dra_driver.plugin.deadline import Deadline
@@ -101,14 +102,18 @@ class ClaimUndo:
             with as_far_as_there_is_room("mark a claim"):
                 is_synced = not ends_with_power(record.steps)
                 self._ledger.set_state(record.uid, ClaimState.UNPREPARING, is_synced=is_synced)
-        self._undo_effects(record, deadline)
+        modes_off = self._undo_effects(record, deadline)
         pods = self._guard.pods_left(record)
-        self._ledger.forget(record, pods)
+        self._ledger.forget(record, pods, modes_off)
         if pods:
             self._guard.watch()
         self._waiting.wake()
 
-    def _undo_effects(self, record: ClaimRecord, deadline: Deadline) -> None:
-        """Undo what was done for a claim: its steps, then what its containers could read. Raises: DriverError."""
-        self._effects.undo(record.uid, record.steps, deadline)
+    def _undo_effects(self, record: ClaimRecord, deadline: Deadline) -> Collection[str]:
+        """Undo what was done for a claim: its steps, then what its containers could read.
+
+        Return the GPUs whose MIG mode was switched off (`Effects.undo`). Raises: DriverError.
+        """
+        modes_off = self._effects.undo(record.uid, record.steps, deadline)
         self._metadata.remove(record.uid)
+        return modes_off

@@ -138,8 +138,7 @@ class Planner:
             return self._hardware.channel_edits() if isinstance(self._hardware, ChannelOffering) else Edits()
         partition = device.partition
         if device.cut is not None and partition is None and isinstance(self._hardware, Partitionable):
-            now = self._hardware.partitions_now(device.gpu)
-            partition = next((p for p in now if device.cut.is_at(p)), None)
+            partition = self._hardware.place_now(device.gpu, device.cut.profile, device.cut.start).partition
         if device.cut is not None and partition is None:
             raise ClaimError(
                 "partition-missing",

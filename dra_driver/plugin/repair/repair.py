@@ -117,7 +117,8 @@ class Repair:
             made = tuple(made_partitions(self._store, file, uid))
             if made and self._gone.exists(uid):
                 return False  # a container may be using them
-            self._effects.undo(uid, made, Deadline.after(UNDO_SECONDS))
+            for gpu in self._effects.undo(uid, made, Deadline.after(UNDO_SECONDS)):
+                self.ledger.set_mode(gpu, None)
             return self._store.remove(file)
 
     def settle_modes(self) -> None:

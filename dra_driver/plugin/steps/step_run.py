@@ -88,8 +88,13 @@ class StepRun:
 
 @dataclass(slots=True)
 class Undoing:
-    """The undoing of one claim's steps; `failed` are the identities of those that could not be undone this time."""
+    """The undoing of one claim's steps.
+
+    `failed` are the identities of those that could not be undone this time, and `modes_off` the GPUs, by PCI address,
+    whose MIG mode was switched off because nothing needs it any more.
+    """
 
     uid: str
     deadline: Deadline
     failed: set[tuple[str, str]] = field(default_factory=set)
+    modes_off: set[str] = field(default_factory=set)

@@ -50,7 +50,7 @@ def test_a_partition_comes_and_goes_without_a_write_and_a_restart_finds_it_its_o
         plugin = here.kubelet.wait_registered(NVIDIA_DRIVER)
         soon(lambda: answers(here, plugin, ref), "unprepare")
         assert "partition destroyed" in here.log()
-        assert "status=off" in here.log()
+        assert "MIG mode switched off" in here.log()
         assert [s["metadata"]["resourceVersion"] for s in here.api.items(SLICES)] == before
 
 

@@ -58,7 +58,7 @@ class Bench:
             self.own_changes.add(gpu)
         self.hardware.set_mig_mode(gpu, True, 5)
         profile = next(p for p in gpu.mig_profiles if p.name == "1g.10gb")
-        made = self.hardware.create_partition(gpu, profile, start, 5)
+        made = self.hardware.create_partition(gpu, profile, start, 5).facts
         if is_own:
             self.own_changes.add(gpu)
         return made

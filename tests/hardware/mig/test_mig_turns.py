@@ -26,7 +26,7 @@ hardware = NvidiaHardware(Roots(**json.loads(sys.argv[1])))
 (gpu,) = hardware.discover().gpus
 profile = next(p for p in gpu.mig_profiles if p.name == "2g.20gb")
 hardware.set_mig_mode(gpu, True, 10)
-made = hardware.create_partition(gpu, profile, 2, 10)
+made = hardware.create_partition(gpu, profile, 2, 10).facts
 hardware.destroy_partition(gpu, made.uuid, 10, placement=(14, 2))
 hardware.set_mig_mode(gpu, False, 10)
 """
@@ -188,7 +188,7 @@ def test_whatever_is_asked_for_nothing_overlaps_and_everything_can_be_undone(
     for index, start, is_destroyed in steps:
         profile = gpu.mig_profiles[index]
         try:
-            made = hardware.create_partition(gpu, profile, profile.starts[start % len(profile.starts)], 10)
+            made = hardware.create_partition(gpu, profile, profile.starts[start % len(profile.starts)], 10).facts
         except HardwareError as error:
             if error.code != "hardware.insufficient-resources":
                 raise

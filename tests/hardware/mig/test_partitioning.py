@@ -133,7 +133,7 @@ def test_uuid_and_address_are_all_that_a_caller_has_to_know_of_a_gpu(machine: Ma
     bare = NvidiaGpu(uuid=bench.gpu.uuid, pci_address=PCI, minor=0, memory_bytes=None)
     profile = replace(bench.profile("2g.20gb"), starts=())
     bench.hardware.set_mig_mode(bare, True, 10)
-    made = bench.hardware.create_partition(bare, profile, 2, 10)
+    made = bench.hardware.create_partition(bare, profile, 2, 10).facts
     assert bench.hardware.partitions_now(bare) == (made,) == bench.hardware.discover().gpus[0].partitions
     bench.hardware.destroy_partition(bare, made.uuid, 10)
     assert bench.instances() == (0, 0)

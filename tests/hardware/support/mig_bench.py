@@ -31,7 +31,7 @@ class Bench:
         return next(profile for profile in self.gpu.mig_profiles if profile.name == name)
 
     def create(self, name: str, start: int, *, index: int = 0, deadline_s: float = 10) -> PartitionFacts:
-        return self.hardware.create_partition(self.found[index], self.profile(name), start, deadline_s)
+        return self.hardware.create_partition(self.found[index], self.profile(name), start, deadline_s).facts
 
     def destroy(self, partition: PartitionFacts, deadline_s: float = 10) -> None:
         placement = (partition.gi_profile_id, partition.start)

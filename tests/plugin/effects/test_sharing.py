@@ -176,13 +176,14 @@ def test_what_a_driver_says_against_mps_on_mig_is_told_and_nothing_is_left(rig: 
 def test_without_a_supervisor_no_partition_is_made_for_mps_and_no_mode_is_switched(
     rig: SharingRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    switched: list[bool] = []
-    monkeypatch.setattr(rig.hardware, "set_mig_mode", lambda _gpu, enabled, _deadline_s: switched.append(enabled))
+    changed: list[str] = []
+    for call in ("set_mig_mode", "create_partition"):
+        monkeypatch.setattr(rig.hardware, call, lambda *_, call=call, **_options: changed.append(call))
     rig.supervisor.is_there = False
     with pytest.raises(SharingError) as refused:
         rig.now_prepare("u1", small(3), configs=(mps("MigDeviceConfig"),))
     assert refused.value.code == "sharing.mps-unavailable"
-    assert (switched, rig.states()) == ([], {})
+    assert (changed, rig.states()) == ([], {})
     rig.assert_unshared()
 
 

@@ -90,7 +90,7 @@ class MigRig(Rig):
         gpu = self.gpu(index)
         self.hardware.set_mig_mode(gpu, True, 5)
         profile = next(p for p in gpu.mig_profiles if p.name == name)
-        return self.hardware.create_partition(self.gpu(index), profile, start, 5)
+        return self.hardware.create_partition(self.gpu(index), profile, start, 5).facts
 
     def names(self, gpu: str = WHOLE) -> list[str]:
         self.look()
