@@ -35,8 +35,10 @@ def test_a_node_in_a_fabric_offers_one_channel_and_a_claim_gets_its_node(version
         ref = claim(here, CHANNEL)
         plugin.prepare([ref])
         (file,) = here.kubelet.cdi_dir.glob("*.json")
-        nodes = [n["path"] for d in json.loads(file.read_text())["devices"] for n in d["containerEdits"]["deviceNodes"]]
-        assert nodes == ["/dev/nvidia-caps-imex-channels/channel0"]
+        document = json.loads(file.read_text())
+        edits = [document.get("containerEdits") or {}, *(d["containerEdits"] for d in document["devices"])]
+        nodes = [node["path"] for one in edits for node in one.get("deviceNodes", ())]
+        assert nodes == ["/dev/nvidia-caps-imex-channels/channel0"], "nothing of the GPUs"
         assert plugin.unprepare([ref]) == {ref.uid: ""}
 
 

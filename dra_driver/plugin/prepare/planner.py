@@ -118,16 +118,19 @@ class Planner:
         return plan
 
     def _common_edits(self, claim: AllocatedClaim, devices: Mapping[str, Device]) -> Edits:
-        """Return what all devices of a claim need. A virtual machine needs nothing of the host's driver."""
+        """Return what all devices of a claim need.
+
+        A virtual machine needs nothing of the host's driver; nor does a channel, which comes beside GPUs.
+        """
         common = self._hardware.common_edits()
         if isinstance(self._hardware, ClaimWide):
             gpus = [device.gpu for device in devices.values() if device.type is not DeviceType.VFIO]
             common = merge((common, self._hardware.claim_edits(gpus)))
-        passed = sum(device.type is DeviceType.VFIO for device in devices.values())
-        if not passed:
-            return common
-        if passed == len(devices):
+        types = {device.type for device in devices.values()}
+        if types <= {DeviceType.VFIO, DeviceType.IMEX_CHANNEL}:
             common = Edits(env=common.env)
+        if DeviceType.VFIO not in types:
+            return common
         nodes = (api_node(self._roots, prefers_iommufd=backend) for backend in api_backends(claim, devices))
         return merge((common, Edits(device_nodes=tuple(nodes))))
 
