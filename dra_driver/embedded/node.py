@@ -80,7 +80,13 @@ class EmbeddedNode:
             "--kubeconfig": str(self._kubeconfig),
             "--cdi-root": str(self.kubelet.cdi_dir),
             "--kubelet-registrar-directory-path": str(self.kubelet.registrar_dir),
+            "--feature-file": str(self.feature_file),
         }
+
+    @property
+    def feature_file(self) -> Path:
+        """The path of the node's labels, where the agent writes them."""
+        return self.folder / "features.d" / "dra-driver"
 
     @property
     def ledger(self) -> Path:
@@ -122,7 +128,7 @@ class EmbeddedNode:
         if self._kube is None:
             raise NodeError("not-started", "the embedded node has not been started")
         scheduler = EmbeddedScheduler(self._kube, node=self.name, kubernetes=self._version)
-        return ExampleRunner(self._kube, self.kubelet, scheduler, self.ledger)
+        return ExampleRunner(self._kube, self.kubelet, scheduler, ledger=self.ledger, feature_file=self.feature_file)
 
     def stop(self) -> int:
         """Stop everything and remove the folder; return the agent's exit status, or the supervisor's if that is 0."""

@@ -51,7 +51,8 @@ def test_the_demo_meets_every_expectation_leaves_nothing_and_prints_what_the_rea
     done = demo(NODE_NAME="from-the-environment", POD_UID="not-a-pod", COLUMNS="140")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
-    folders = (EXAMPLES, EXAMPLES.parent / "partitions-on-demand", SHARING, EXAMPLES.parent / "vendors")
+    others = [EXAMPLES.parent / name for name in ("partitions-on-demand", "sharing", "vendors", "options")]
+    folders = (EXAMPLES, *others)
     names = [path.name for folder in folders for path in sorted(folder.glob("*.yaml"))]
     assert [name for name in names if name not in done.stdout] == []
     assert f"{len(names)} of {len(names)} examples came out as their files say." in done.stdout

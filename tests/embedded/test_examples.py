@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from dra_driver.claims.metadata_reading import DescribedDevice
 from dra_driver.embedded.examples.expectations import unmet
 from dra_driver.embedded.examples.reading import load_example, load_examples
 from dra_driver.embedded.examples.report import ChosenDevice, ClaimReport, ExampleReport, PodReport
@@ -14,7 +15,9 @@ from dra_driver.embedded.examples.sentences import (
     ClaimHolds,
     ContainerHasEnv,
     ContainerHasNodes,
+    ContainerReads,
     ContainersSee,
+    NodeHasLabel,
     PodPends,
     PodRuns,
 )
@@ -62,6 +65,8 @@ def write(tmp_path, *lines, body=BODY):
         ("container p/one has 1 node /dev/x*", ContainerHasNodes("p/one", 1, "/dev/x*")),
         ("container p/one has 0 nodes /dev/x*", ContainerHasNodes("p/one", 0, "/dev/x*")),
         ("container p/one has env A=b c", ContainerHasEnv("p/one", "A", "b c")),
+        ("container p/one reads a.b/c=d* for gpu", ContainerReads("p/one", "gpu", "a.b/c", "d*")),
+        ("the node has label a.b/c=d*", NodeHasLabel("a.b/c", "d*")),
         ("containers p/one p/two see the same nodes", ContainersSee("p/one", "p/two", is_same=True)),
         ("containers p/one p/two see different nodes", ContainersSee("p/one", "p/two", is_same=False)),
     ],
@@ -147,6 +152,9 @@ GPU = {
 CHOICE = Choice("r", ("d.example.com", "p", "g"), False, "")
 
 
+TOLD = DescribedDevice("r", "d.example.com", "p", "g", (("uuid", "GPU-1"),))
+
+
 def node(path):
     return SeenNode(path, path, "c", 1, 3, "rw")
 
@@ -161,10 +169,11 @@ def report():
     }
     made = ExampleReport(None)
     made.pods = [
-        PodReport("p", is_placed=True, containers=views),
+        PodReport("p", is_placed=True, containers=views, told={"one": (TOLD,)}),
         PodReport("q", failure="r: nothing fits"),
         PodReport("s", is_placed=True, failure="prepare failed"),
     ]
+    made.labels = {"a.b/count": "4"}
     other = {"name": "h", "attributes": {"type": {"string": "gpu"}, "ok": {"bool": False}}}
     made.claims = [
         ClaimReport("p/c", "p-c-x", "u", (ChosenDevice(CHOICE, GPU), ChosenDevice(CHOICE, other))),
@@ -181,6 +190,8 @@ MET = [
     ContainerHasNodes("p/one", 1, "/dev/x*"),
     ContainerHasNodes("p/bare", 0, "*"),
     ContainerHasEnv("p/one", "A", "?"),
+    ContainerReads("p/one", "r", "uuid", "GPU-*"),
+    NodeHasLabel("a.b/count", "[1-9]"),
     ContainersSee("p/one", "p/two", is_same=True),
     ContainersSee("p/one", "p/three", is_same=False),
 ]
@@ -205,6 +216,11 @@ UNMET = [
     (ContainerHasNodes("z/one", 1, "/dev/x*"), "sees none"),
     (ContainerHasEnv("p/one", "A", "c"), "environment"),
     (ContainerHasEnv("p/one", "B", "*"), "environment"),
+    (ContainerReads("p/one", "r", "uuid", "MIG-*"), "it reads {'uuid': 'GPU-1'}"),
+    (ContainerReads("p/one", "s", "uuid", "*"), "it reads nothing"),
+    (ContainerReads("p/two", "r", "uuid", "*"), "it reads nothing"),
+    (NodeHasLabel("a.b/count", "5"), "its labels are"),
+    (NodeHasLabel("a.b/none", "*"), "its labels are"),
     (ContainersSee("p/one", "p/two", is_same=False), "they see"),
     (ContainersSee("p/one", "p/three", is_same=True), "they see"),
     (ContainersSee("p/bare", "z/bare", is_same=True), "they see"),

@@ -22,7 +22,7 @@ from dra_driver.model.wire import Wire
 
 PROFILE = "demo-h100"
 _SHIPPED = {  # the folders of examples, by the agent's --mig setting
-    "dynamic": ("resourceclaims", "partitions-on-demand", "sharing", "vendors"),
+    "dynamic": ("resourceclaims", "partitions-on-demand", "sharing", "vendors", "options"),
     "static": ("resourceclaims",),
 }
 _PACKAGE = Path(dra_driver.__file__).parent
@@ -69,7 +69,9 @@ def command(examples: Path | None, profile: str, mig: str, output: str, *, mendi
       claim CLAIM agrees on DOMAIN/ATTRIBUTE
       container POD/CONTAINER has COUNT node[s] PATTERN
       container POD/CONTAINER has env NAME=PATTERN
+      container POD/CONTAINER reads NAME=PATTERN for REQUEST
       containers POD/CONTAINER POD/CONTAINER see the same|different nodes
+      the node has label NAME=PATTERN
 
     Exit status 1: an example did not end as its file expects, or something was left behind.
     """  # noqa: D301
@@ -119,12 +121,23 @@ def _node(folder: Path, profile: str, mig: str) -> Any:
     from dra_driver.embedded.node import EmbeddedNode
 
     own, sharing = folder / "node" / "profile.yaml", folder / "node" / "rules.yaml"
+    flags, passed = folder / "node" / "flags.yaml", folder / "node" / "gpus.yaml"
     return EmbeddedNode(
         str(own) if own.exists() else profile,
         classes=_classes(_folder("deviceclasses")),
         mig=mig,
         sharing=sharing if sharing.exists() else None,
+        flags=_flags(flags) | ({"--passthrough": str(passed)} if passed.exists() else {}),
     )
+
+
+def _flags(path: Path) -> dict[str, str]:
+    """Return the flags of the agent in a folder's own file. Raises: InputError."""
+    from dra_driver.documents.yaml_values import load_yaml
+    from dra_driver.embedded.examples.reading import text_of
+
+    (given,) = list(load_yaml(text_of(path))) if path.exists() else [{}]
+    return {f"--{name}": str(value) for name, value in given.items()}
 
 
 def _run(out: Any, node: Any, files: list[Any]) -> list[Any]:

@@ -16,8 +16,10 @@ from dra_driver.embedded.examples.sentences import (
     ClaimTakes,
     ContainerHasEnv,
     ContainerHasNodes,
+    ContainerReads,
     ContainersSee,
     Expectation,
+    NodeHasLabel,
     PodPends,
     PodRuns,
 )
@@ -53,6 +55,13 @@ def unmet(expectation: Expectation, report: ExampleReport) -> str:
         case ContainerHasEnv(container, name, pattern):
             env = dict(item.split("=", 1) for item in _view(report, container).env)
             return "" if name in env and fnmatchcase(env[name], pattern) else f"its environment is {env}"
+        case ContainerReads(container, request, name, pattern):
+            told = _told(report, container, request)
+            is_met = any(fnmatchcase(value, pattern) for key, value in told if key == name)
+            return "" if is_met else f"it reads {dict(told) or 'nothing'}"
+        case NodeHasLabel(name, pattern):
+            value = report.labels.get(name)
+            return "" if value is not None and fnmatchcase(value, pattern) else f"its labels are {report.labels}"
         case ContainersSee(first, second, is_same):
             one, two = (set(_paths(_view(report, name))) for name in (first, second))
             return "" if (one == two) is is_same and one and two else f"they see {sorted(one)} and {sorted(two)}"
@@ -88,6 +97,14 @@ def _view(report: ExampleReport, name: str) -> ContainerView:
     pod_name, _, container = name.partition("/")
     pod = _pod(report, pod_name)
     return pod.containers.get(container, ContainerView()) if pod else ContainerView()
+
+
+def _told(report: ExampleReport, name: str, request: str) -> list[tuple[str, str]]:
+    """Return the attributes that a container reads of the devices of a request."""
+    pod_name, _, container = name.partition("/")
+    pod = _pod(report, pod_name)
+    described = pod.told.get(container, ()) if pod else ()
+    return [pair for device in described if device.request == request for pair in device.attributes]
 
 
 def _paths(view: ContainerView) -> list[str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dra_driver.claims.metadata_reading import DescribedDevice
 from dra_driver.embedded.examples.reading import Example
 from dra_driver.embedded.kubelet.container_view import ContainerView
 from dra_driver.embedded.scheduling.placement import Choice
@@ -38,6 +40,7 @@ class PodReport:
     is_placed: bool = False
     failure: str = ""
     containers: dict[str, ContainerView] = field(default_factory=dict)
+    told: dict[str, tuple[DescribedDevice, ...]] = field(default_factory=dict)  # what each container reads of devices
 
 
 @dataclass(slots=True)
@@ -47,6 +50,7 @@ class ExampleReport:
     example: Example
     claims: list[ClaimReport] = field(default_factory=list)
     pods: list[PodReport] = field(default_factory=list)
+    labels: Mapping[str, str] = field(default_factory=dict)  # of the node
     refused: dict[str, str] = field(default_factory=dict)  # the claims that were refused, with the reasons
     unmet: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)

@@ -12,12 +12,16 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from dra_driver.claims.metadata import CONTAINER_FOLDER
+from dra_driver.claims.metadata_reading import DescribedDevice, read_metadata
 from dra_driver.embedded.api.kinds import CLAIMS, PODS, SLICES, kind_of
 from dra_driver.embedded.api.port import Api
 from dra_driver.embedded.api_rules.quotas import refusal
 from dra_driver.embedded.examples.expectations import unmet
 from dra_driver.embedded.examples.reading import Example
 from dra_driver.embedded.examples.report import ChosenDevice, ClaimReport, ExampleReport, PodReport
+from dra_driver.embedded.examples.sentences import NodeHasLabel
+from dra_driver.embedded.kubelet.container_view import ContainerView
 from dra_driver.embedded.kubelet.kubelet import EmbeddedKubelet
 from dra_driver.embedded.pod_claims import claim_name
 from dra_driver.embedded.scheduling.pods import let_go, make_claims
@@ -31,11 +35,13 @@ SETTLE_S = 5.0  # until nothing may be left of a claim
 class ExampleRunner:
     """Runs examples on one node, one after the other."""
 
-    def __init__(self, api: Api, kubelet: EmbeddedKubelet, scheduler: EmbeddedScheduler, ledger: Path) -> None:
+    def __init__(
+        self, api: Api, kubelet: EmbeddedKubelet, scheduler: EmbeddedScheduler, *, ledger: Path, feature_file: Path
+    ) -> None:
         self._api = api
         self._kubelet = kubelet
         self._scheduler = scheduler
-        self._ledger = ledger
+        self._ledger, self._feature_file = ledger, feature_file
 
     def run(self, example: Example) -> Iterator[ExampleReport]:
         """Run one example. Yield its report twice: while its pods run, and after everything has been undone.
@@ -50,6 +56,8 @@ class ExampleRunner:
             self._create(example, made, report.refused)
             for pod in example.pods:
                 self._start(self._read(pod), report, running)
+            if any(isinstance(one.meaning, NodeHasLabel) for one in example.expects):
+                report.labels = self._labels()
             report.unmet = [
                 f"line {s.line}: {s.text}: {why}" for s in example.expects if (why := unmet(s.meaning, report))
             ]
@@ -100,6 +108,7 @@ class ExampleRunner:
         try:
             self._kubelet.prepare_pod(pod)
             pod_report.containers = self._kubelet.containers(pod)
+            pod_report.told = {name: tuple(_described(view)) for name, view in pod_report.containers.items()}
         except DriverError as fault:
             pod_report.failure = str(fault)
 
@@ -134,11 +143,19 @@ class ExampleRunner:
         for claim in report.claims:
             if claim.uid in cached:
                 yield f"the kubelet still holds claim {claim.label}"
-            for path in self._kubelet.cdi_dir.glob("*"):
+            for path in (one for one in self._kubelet.cdi_dir.rglob("*") if one.is_file()):
                 if claim.uid in path.name or claim.uid in path.read_text():
                     yield f"CDI file {path.name} of claim {claim.label}"
             for row in self._rows(claim.uid):
                 yield f"ledger row {row} of claim {claim.label}"
+
+    def _labels(self) -> dict[str, str]:
+        """Return the labels of the node's feature file, once it is there."""
+        deadline = time.monotonic() + SETTLE_S
+        while not self._feature_file.exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        lines = self._feature_file.read_text().splitlines() if self._feature_file.exists() else []
+        return dict(line.split("=", 1) for line in lines if not line.startswith("#"))
 
     def _rows(self, uid: str) -> list[str]:
         """Return the tables that still mention a claim once the agent has had time to look at its pod's processes.
@@ -149,6 +166,13 @@ class ExampleRunner:
         while (rows := ledger_rows(self._ledger, uid)) and time.monotonic() < deadline:
             time.sleep(0.02)
         return rows
+
+
+def _described(view: ContainerView) -> Iterator[DescribedDevice]:
+    """Yield the devices that a container reads about. Raises: InputError for a file that no program could read."""
+    for inside, host in view.mounts:
+        if inside.startswith(CONTAINER_FOLDER):
+            yield from read_metadata(Path(host).read_bytes()).devices
 
 
 def ledger_rows(ledger: Path, uid: str) -> list[str]:

@@ -10,7 +10,9 @@ In: the text after `# expect:`. Out: an `Expectation`, and the objects that it r
     claim CLAIM agrees on DOMAIN/ATTRIBUTE
     container POD/CONTAINER has COUNT node[s] PATTERN
     container POD/CONTAINER has env NAME=PATTERN
+    container POD/CONTAINER reads NAME=PATTERN for REQUEST
     containers POD/CONTAINER POD/CONTAINER see the same|different nodes
+    the node has label NAME=PATTERN
 
 CLAIM is the name of a ResourceClaim, or POD/ENTRY for a claim that is made from a template. The pods of a Deployment or
 Job are NAME-0 and so on (`workloads`). Patterns are those of a shell.
@@ -93,6 +95,24 @@ class ContainerHasEnv:
 
 
 @dataclass(frozen=True, slots=True)
+class ContainerReads:
+    """The container's file about a request says so of an attribute of one of its devices."""
+
+    container: str
+    request: str
+    name: str
+    pattern: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeHasLabel:
+    """The node has a label, from the file of Node Feature Discovery, whose value matches a pattern."""
+
+    name: str
+    pattern: str
+
+
+@dataclass(frozen=True, slots=True)
 class ContainersSee:
     """Two containers see the same device nodes, or different ones."""
 
@@ -110,7 +130,9 @@ Expectation = (
     | ClaimAgrees
     | ContainerHasNodes
     | ContainerHasEnv
+    | ContainerReads
     | ContainersSee
+    | NodeHasLabel
 )
 
 
@@ -160,6 +182,17 @@ _SENTENCES: tuple[tuple[re.Pattern[str], Callable[[Mapping[str, str]], Expectati
     ),
     (
         re.compile(
+            rf"container (?P<container>{_NAME}/{_NAME}) reads (?P<name>[^\s=]+)=(?P<pattern>\S+)"
+            rf" for (?P<request>{_NAME})"
+        ),
+        lambda m: ContainerReads(m["container"], m["request"], m["name"], m["pattern"]),
+    ),
+    (
+        re.compile(r"the node has label (?P<name>[^\s=]+)=(?P<pattern>\S+)"),
+        lambda m: NodeHasLabel(m["name"], m["pattern"]),
+    ),
+    (
+        re.compile(
             rf"containers (?P<one>{_NAME}/{_NAME}) (?P<two>{_NAME}/{_NAME}) see (?P<how>the same|different) nodes"
         ),
         lambda m: ContainersSee(m["one"], m["two"], m["how"] == "the same"),
@@ -181,6 +214,8 @@ def mentioned(meaning: Expectation) -> list[tuple[str, str]]:
         return [("pod", meaning.pod)]
     if isinstance(meaning, ClaimRefused | ClaimHolds | ClaimTakes | ClaimAgrees):
         return [("claim", meaning.claim)]
+    if isinstance(meaning, NodeHasLabel):
+        return []
     if isinstance(meaning, ContainersSee):
         return [("container", meaning.first), ("container", meaning.second)]
     return [("container", meaning.container)]

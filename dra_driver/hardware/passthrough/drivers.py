@@ -31,13 +31,22 @@ def is_vfio(driver: str) -> bool:
     return driver.replace("_", "-").endswith("vfio-pci")
 
 
+def variant_of(pci_id: int) -> str:
+    """Return the driver that a GPU of this identity (device and vendor, 16 bits each) needs.
+
+    >>> variant_of(0x294110DE), variant_of(0x233010DE)
+    ('nvgrace_gpu_vfio_pci', 'vfio-pci')
+    """
+    return _VARIANTS.get(pci_id, GENERAL)
+
+
 def needed_driver(roots: Roots, address: str, wanted: str = "") -> str:
     """Return the driver for a function, as sysfs spells it; `wanted` is an administrator's choice.
 
     Raises: HardwareError("hardware.module-missing", LATER) naming the module that has to be loaded.
     """
     pci_id = read_pci_id(roots, address) or 0
-    name = wanted or _VARIANTS.get(pci_id, GENERAL)
+    name = wanted or variant_of(pci_id)
     is_function = not wanted and read_physical(roots, address) != ""
     better = _VARIANTS_OF_FUNCTIONS.get(pci_id & 0xFFFF, "") if is_function else ""
     found = _loaded(roots, better) or _loaded(roots, name)

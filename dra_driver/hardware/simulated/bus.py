@@ -11,12 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from dra_driver.hardware.facts import Facts, GpuFacts, Problem
-from dra_driver.hardware.passthrough.drivers import GENERAL
+from dra_driver.hardware.passthrough.drivers import GENERAL, variant_of
 from dra_driver.hardware.passthrough.writing import BusAccess
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.simulated.kernel import SimulatedKernel
 
 _DRIVER = "nvidia"
+_USUAL_ID = 0x233010DE  # an H100
 
 
 class SimulatedBus:
@@ -36,7 +37,9 @@ class SimulatedBus:
             kernel = SimulatedKernel(self._home)
             kernel.add_driver(GENERAL)
             for group, gpu in enumerate(gpus, 1):
-                kernel.add_function(gpu.pci_address, _DRIVER, group, pci_id=gpu.pci_id or 0x233010DE)
+                pci_id = gpu.pci_id or _USUAL_ID
+                kernel.add_driver(variant_of(pci_id))
+                kernel.add_function(gpu.pci_address, _DRIVER, group, pci_id=pci_id)
             self._kernel = kernel
         return BusAccess(self._kernel.roots(self._roots), self._kernel)
 
@@ -52,10 +55,13 @@ class SimulatedBus:
         away = self.away(gpu.pci_address for gpu in facts.gpus)
         if not away:
             return facts
-        text = f"GPU is bound to {GENERAL}, not to {_DRIVER}"
-        gone = [Problem("hardware.gpu-not-driven", one, text) for one in sorted(away)]
+        gone = [Problem("hardware.gpu-not-driven", one, self._bound_to(one)) for one in sorted(away)]
         here = tuple(gpu for gpu in facts.gpus if gpu.pci_address not in away)
         return replace(facts, gpus=here, problems=(*facts.problems, *gone))
+
+    def _bound_to(self, address: str) -> str:
+        driver = self._kernel.driver_of(address) if self._kernel else ""
+        return f"GPU is bound to {driver}, not to {_DRIVER}"
 
     @property
     def _home(self) -> Path:
