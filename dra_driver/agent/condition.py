@@ -52,7 +52,8 @@ class NodeCondition:
         inventory = parts.inventory.current
         sharing = (*parts.sharing.problems, *parts.neighbours.problems())
         health = parts.health.problems if parts.health else ()
-        problems = (*inventory.problems, *status.problems, *parts.declared_mig.problems, *sharing, *health)
+        limits = parts.limit_watch.problems if parts.limit_watch else ()
+        problems = (*inventory.problems, *status.problems, *parts.declared_mig.problems, *sharing, *health, *limits)
         offered = inventory.offering.for_server(KeptFields(shares=status.keeps.shares))
         return Snapshot(
             version=__version__,

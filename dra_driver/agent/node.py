@@ -186,6 +186,8 @@ class NodeAgent:
             self._parts.health.start()
         self._parts.publisher.start()
         self._parts.reaper.start()
+        if self._parts.limit_watch is not None:
+            self._parts.limit_watch.start()
         if self._parts.meter is not None:
             self._parts.meter.start()
         if self._parts.remediation is not None:
@@ -205,6 +207,8 @@ class NodeAgent:
             self._parts.remediation.stop()
         if self._parts.meter is not None:
             self._parts.meter.stop()
+        if self._parts.limit_watch is not None:
+            self._parts.limit_watch.stop()
         self._parts.reaper.stop()
         self._parts.publisher.stop()
         if self._parts.health is not None:

@@ -16,7 +16,8 @@ from dra_driver.agent.opened_node import OpenedNode
 from dra_driver.agent.reports.device_users import DeviceUsers
 from dra_driver.controller.publisher import Publisher
 from dra_driver.hardware.passthrough.writing import BusAccess, ChildWriter
-from dra_driver.hardware.port import ChannelOffering, HealthReporter, Metered
+from dra_driver.hardware.port import ChannelOffering, HealthReporter, MemoryLimitShowing, Metered
+from dra_driver.plugin.effects.memory_limiter import MemoryLimiter
 from dra_driver.plugin.effects.passthrough.means import PassthroughMeans
 from dra_driver.plugin.node_claims.allocations import AllocatedDevices
 from dra_driver.plugin.repair.reaper import Chore
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from dra_driver.agent.passthrough.node_passthrough import NodePassthrough
     from dra_driver.agent.reports.claim_status import ClaimStatus
     from dra_driver.agent.reports.health_condition import HealthCondition
+    from dra_driver.agent.reports.limit_watch import LimitWatch
     from dra_driver.agent.validation_gate import ValidationGate
     from dra_driver.health.policy import HealthPolicy
     from dra_driver.kube.leases import LeaseSlots
@@ -171,6 +173,17 @@ def make_health_condition(
         boot_id=node.identity.boot_id,
         is_reboot_asked=is_reboot_asked,
     )
+
+
+def make_limit_watch(node: OpenedNode, limiter: MemoryLimiter) -> LimitWatch | None:
+    """Return what sees to it that memory limits hold, where the hardware can show them and devices may be shared."""
+    if not isinstance(node.hardware, MemoryLimitShowing):
+        return None
+    if node.options.sharing_config is None and not limiter.has_any():
+        return None
+    from dra_driver.agent.reports.limit_watch import LimitWatch  # noqa: PLC0415 - only where memory may be limited
+
+    return LimitWatch(limiter, node.api, node=node.options.node, driver=node.options.driver)
 
 
 def make_labels(node: OpenedNode, inventory: NodeInventory) -> list[Chore]:

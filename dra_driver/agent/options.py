@@ -170,7 +170,7 @@ def _check_vendor(values: Mapping[str, str]) -> None:
     if vendor is None:
         return
     whose, validate, remediation = f"{vendor.title}'s GPUs", values["validate"], values["remediation"]
-    if values["sharing_config"] and not vendor.is_shareable:
+    if values["sharing_config"] and vendor.sharing is None:
         raise UsageError("hardware", f"--sharing-config: {whose} are not shared", hint="leave it out")
     if remediation != "off" and not vendor.is_reset:
         text = f"--remediation={remediation}: this driver can't reset {whose}"
@@ -217,7 +217,7 @@ def _of_vendor(values: Mapping[str, str], vendor: RegisteredVendor, *, is_option
         own["node_labels"] = "off"  # only one driver may write the labels
     if _has_special(values):  # an option that this vendor does not support is meant for another one of the process
         able = load_vendor(vendor.name)
-        own["sharing_config"] = own["sharing_config"] if able.is_shareable else ""
+        own["sharing_config"] = own["sharing_config"] if able.sharing else ""
         own["remediation"] = own["remediation"] if able.is_reset else "off"
         own["validate"] = own["validate"] if able.is_tested else "0"
     return options_of(own, waits_for_bus=is_optional)

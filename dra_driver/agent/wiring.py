@@ -29,6 +29,7 @@ from dra_driver.agent.optional_parts import (
     make_health,
     make_health_condition,
     make_labels,
+    make_limit_watch,
     make_meter,
     make_passthrough,
     make_remediation,
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from dra_driver.agent.passthrough.node_passthrough import NodePassthrough
     from dra_driver.agent.reports.claim_status import ClaimStatus
     from dra_driver.agent.reports.health_condition import HealthCondition
+    from dra_driver.agent.reports.limit_watch import LimitWatch
     from dra_driver.agent.validation_gate import ValidationGate
     from dra_driver.metering.node_meter import NodeMeter
     from dra_driver.remediation.dry_run import DryRun
@@ -94,6 +96,7 @@ class Parts:
     remediation: Remediation | DryRun | None
     passthrough: NodePassthrough | None
     health_condition: HealthCondition | None
+    limit_watch: LimitWatch | None
 
 
 def join_parts(node: OpenedNode, listener: Listener) -> Parts:
@@ -158,6 +161,7 @@ def join_parts(node: OpenedNode, listener: Listener) -> Parts:
         remediation,
         passthrough,
         make_health_condition(node, health, remediation),
+        make_limit_watch(node, work.limiter),
     )
 
 

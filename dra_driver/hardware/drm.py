@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from dra_driver.hardware.pci import MOST_MEMORY_BYTES, entries_of, read_driver, read_hex, read_text
+from dra_driver.hardware.pci import entries_of, read_driver, read_hex, read_text
 from dra_driver.hardware.port import Roots
 from dra_driver.model.names import normal_pci_address
 from dra_driver.model.vendors import RegisteredVendor
@@ -145,14 +145,3 @@ def on_bus(roots: Roots, vendor: RegisteredVendor) -> tuple[tuple[str, str | Non
             if kind in vendor.pci_classes:
                 found.append((name, read_driver(os.fspath(folder / name))))
     return tuple(found)
-
-
-def dmem_capacity(roots: Roots, address: str) -> int | None:
-    """Return how much of a GPU's own memory the root cgroup can hand out, in bytes, or None where it does not say.
-
-    Source: Linux Documentation/admin-guide/cgroup-v2, dmem.capacity (6.14 and newer).
-    """
-    text = read_text(Path(roots.sys, "fs/cgroup/dmem.capacity")) or ""
-    regions = re.findall(rf"^drm/{re.escape(address)}/vram\d* (\d{{1,20}})$", text, re.MULTILINE)
-    total = sum(map(int, regions))
-    return total if 0 < total < MOST_MEMORY_BYTES else None

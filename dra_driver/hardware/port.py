@@ -243,6 +243,17 @@ class MemoryLimiting(Protocol):
 
 
 @runtime_checkable
+class MemoryLimitShowing(Protocol):
+    """Optional ability: show the limits that `MemoryLimiting` set, where something else on the node may end them."""
+
+    def memory_limit(self, device: SharedDevice, cgroup: str) -> int | None:
+        """Return the limit of a cgroup in bytes, None where it has none or the cgroup is gone. Reads files alone.
+
+        Raises: HardwareError("hardware.memory-limit-unsupported").
+        """
+
+
+@runtime_checkable
 class Shareable(Protocol):
     """Optional ability: the settings of a device on which sharing depends.
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from dra_driver.hardware.facts import Facts, GpuFacts
 from dra_driver.hardware.port import Hardware, Roots
 from dra_driver.hardware.published import Published
+from dra_driver.model.sharing import Strategy
 from dra_driver.model.vendors import registered
 
 if TYPE_CHECKING:
@@ -66,6 +67,14 @@ class PassedVendor:
 
 
 @dataclass(frozen=True, slots=True)
+class SharingTerms:
+    """How a vendor's devices can be shared: by which strategies, and what hard memory limits need, in words."""
+
+    strategies: tuple[Strategy, ...]
+    limits_need: str
+
+
+@dataclass(frozen=True, slots=True)
 class Vendor:
     """Everything that a vendor declares beside its driver's name, which the registry has.
 
@@ -75,8 +84,9 @@ class Vendor:
     `labels` returns the labels of a node with such GPUs; it is None where nobody expects any.
     `metric_names` returns the names of its own exporter, which its readings are published under (`port.Metered`).
     `generated_classes` are the files below deviceclasses/ that `make docs` writes; more may stand there by hand.
-    `is_shareable` tells whether rules for sharing may mean its devices, `is_tested` whether they can be tested by use,
-    and `is_reset` whether this driver can reset them. `passed` is what is particular of those for virtual machines.
+    `sharing` is how its devices can be shared, None where they can't; `is_tested` tells whether they can be tested by
+    use, and `is_reset` whether this driver can reset them. `passed` is what is particular of those for virtual
+    machines.
     """
 
     title: str
@@ -88,7 +98,7 @@ class Vendor:
     generated_classes: tuple[VendorClass, ...] = ()
     labels: Callable[[Facts, Roots], Mapping[str, str]] | None = None
     metric_names: Callable[[], MetricNames] | None = None
-    is_shareable: bool = False
+    sharing: SharingTerms | None = None
     is_tested: bool = False
     is_reset: bool = False
     passed: PassedVendor | None = None

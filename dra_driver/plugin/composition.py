@@ -58,10 +58,11 @@ class NodeFolders:
 
 @dataclass(frozen=True, slots=True)
 class ClaimWork:
-    """The objects that work on the claims of a node: one for the kubelet's two calls, and the repair beside them."""
+    """The objects that work on the claims of a node: for the kubelet's two calls, the repair, and memory limits."""
 
     preparer: Preparer
     repair: Repair
+    limiter: MemoryLimiter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +134,7 @@ def compose(here: ClaimSurroundings) -> ClaimWork:
     planner = _planner(here, undoing.pause)
     late_pods = LatePods(here.ledger, here.api, performers.pods, here.locks, performers.limiter)
     preparer = _preparer(here, performers, undoing, planner, late_pods)
-    return ClaimWork(preparer, _repair(here, performers, undoing, planner, late_pods))
+    return ClaimWork(preparer, _repair(here, performers, undoing, planner, late_pods), performers.limiter)
 
 
 def _performers(here: ClaimSurroundings) -> _Performers:
@@ -141,7 +142,7 @@ def _performers(here: ClaimSurroundings) -> _Performers:
     pods = PodCgroups(here.folders.cgroups)
     modes = MigModes(hardware, locks, ledger, boot_id, own_changes=here.own_changes)
     sharing = SharingHolders(SharingEffects(hardware, here.supervisor), ledger, locks, boot_id)
-    limiter = MemoryLimiter(hardware, ledger, locks, pods)
+    limiter = MemoryLimiter(hardware, ledger, locks, pods, boot_id=boot_id)
     partitioner = Partitioner(hardware, modes, boot_id)
     passed = GpuPassthrough(hardware, here.passthrough, locks, boot_id)
     effects = Effects((modes, partitioner, passed, sharing, limiter, CdiFiles(here.store, hardware, here.metadata)))

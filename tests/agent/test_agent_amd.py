@@ -1,18 +1,21 @@
 """The real agent process over AMD's GPUs: a tree of sysfs with real device nodes, an embedded cluster."""
 
 import json
+import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
-from dra_driver.embedded.api.kinds import SLICES
+from dra_driver.embedded.api.kinds import EVENTS, SLICES
 from dra_driver.embedded.kubelet.plugin_calls import ClaimRef
 from dra_driver.model.names import pool_name
 from tests.support.agent_process import NODE, Stage, stage
 from tests.support.amd_tree import AmdCard, AmdTree
+from tests.support.dmem_tree import VRAM, DmemTree
 from tests.support.fake_node import can_make_nodes
 from tests.support.waiting import until
 
@@ -28,10 +31,10 @@ class Machine:
     def __init__(self, here: Stage, folder: Path) -> None:
         self.here, self.tree = here, AmdTree(folder)
 
-    def start(self) -> None:
+    def start(self, *more: str) -> None:
         roots = self.tree.roots
         flags = f"--sysfs-root={roots.sys}", f"--proc-root={roots.proc}", f"--dev-root={roots.dev}"
-        self.here.start("amd", *flags)
+        self.here.start("amd", *flags, *more)
 
     def devices(self) -> dict[str, dict[str, Any]]:
         slices = [one for one in self.here.api.items(SLICES) if one["spec"]["driver"] == AMD_DRIVER]
@@ -53,6 +56,29 @@ class Machine:
             for n, device in enumerate(devices)
         ]
         wire["status"] = {"allocation": {"devices": {"results": results}}}
+        return self.allocated(wire)
+
+    def share(self, device: str, pod: str) -> ClaimRef:
+        """Return a claim of one share of a device, for a pod."""
+        request = {"name": "share", "exactly": {"deviceClassName": "gpu-share.amd.com"}}
+        wire = self.here.api.create(
+            {
+                "apiVersion": "resource.k8s.io/v1",
+                "kind": "ResourceClaim",
+                "metadata": {"generateName": "claim-", "namespace": "default"},
+                "spec": {"devices": {"requests": [request]}},
+            }
+        )
+        result = {"request": "share", "driver": AMD_DRIVER, "pool": pool_name(NODE, AMD_DRIVER), "device": device}
+        result |= {"shareID": str(uuid4()), "consumedCapacity": {"memory": "48Gi", "shares": "1"}}
+        wire["status"] = {
+            "allocation": {"devices": {"results": [result]}},
+            "reservedFor": [{"resource": "pods", "name": "trainer", "uid": pod}],
+        }
+        return self.allocated(wire)
+
+    def allocated(self, wire: dict[str, Any]) -> ClaimRef:
+        """Store the status of a claim, as the scheduler does."""
         name = wire["metadata"]["name"]
         path = f"/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/{name}/status"
         self.here.api.request("PUT", path, body=wire)
@@ -136,3 +162,47 @@ def test_uncorrectable_errors_taint_the_gpu_and_a_gpu_that_left_the_bus_is_lost(
     (machine.tree.function(OTHER) / "config").write_bytes(b"\xff" * 64)
     until(lambda: "taints" in machine.devices()["gpu-0000-06-00-0"], what="the loss", timeout_s=40)
     assert {taint["key"] for taint in machine.devices()["gpu-0000-06-00-0"]["taints"]} == {"gpu.amd.com/gpu-lost"}
+
+
+HARD = """\
+version: rules/v1
+rules:
+  - {match: {vendors: [amd]}, replicas: 4, enforcement: hard}
+"""
+POD = "3ad3a3f5-4b5e-4f9b-9f5e-0d8a1c2b3e01"
+
+
+@pytest.mark.long
+def test_a_share_limits_its_pod_and_a_limit_that_is_lost_is_set_again_even_after_the_agent_was_killed(
+    machine: Machine, tmp_path: Path
+) -> None:
+    machine.tree.write(CARD)
+    cgroups = DmemTree(Path(machine.tree.roots.sys), {VRAM: CARD.memory_bytes})
+    pod = cgroups.pod(POD)
+    for folder in reversed([one for one in pod.parents if (one / "cgroup.subtree_control").exists()]):
+        cgroups.write(folder / "cgroup.subtree_control", "+dmem")
+    limits, limited = pod / "dmem.max", f"{VRAM} {48 << 30}\n"
+    (rules := tmp_path / "sharing.yaml").write_text(HARD)
+    machine.start("--sharing-config", str(rules))
+    until(machine.devices, what="the GPU")
+    (device,) = machine.devices().values()
+    assert device["attributes"]["type"] == {"string": "amdgpu-share"}
+    assert device["attributes"]["enforcement"] == {"string": "hard"}
+    plugin = machine.here.kubelet.wait_registered(AMD_DRIVER)
+    claim = machine.share(device["name"], POD)
+    assert isinstance(plugin.prepare([claim])[claim.uid], tuple | list)
+    assert limits.read_text() == limited
+    limits.write_text(f"{VRAM} max\n")
+    until(lambda: limits.read_text() == limited, what="the limit again", timeout_s=30)
+    until(lambda: "DeviceMemoryLimitLost" in reasons(machine), what="an Event about it")
+    machine.here.end(machine.here.agents[-1], signal.SIGKILL)
+    limits.write_text(f"{VRAM} max\n")
+    machine.start("--sharing-config", str(rules))
+    until(lambda: limits.read_text() == limited, what="the limit again", timeout_s=30)
+    plugin = machine.here.kubelet.wait_registered(AMD_DRIVER)
+    assert plugin.unprepare([claim]) == {claim.uid: ""}
+    assert limits.read_text().startswith(f"{VRAM} max\n")
+
+
+def reasons(machine: Machine) -> set[str]:
+    return {event["reason"] for event in machine.here.api.items(EVENTS)}

@@ -147,8 +147,10 @@ AMD = ("agent.hardware=amd", "driverName=gpu.amd.com")
 
 def test_a_release_for_amd_has_amds_class_driver_and_policy_and_nothing_of_nvidias_classes(helm: str) -> None:
     rendered = objects(render(helm, *AMD, "deviceClasses.extendedResources.enabled=true", release="amd"))
-    (shown,) = [content for content in rendered if content["kind"] == "DeviceClass"]
-    assert (shown["metadata"]["name"], shown["spec"]["extendedResourceName"]) == ("gpu.amd.com", "amd.com/gpu")
+    shown = {one["metadata"]["name"]: one["spec"] for one in rendered if one["kind"] == "DeviceClass"}
+    assert shown.keys() == {"gpu.amd.com", "gpu-share.amd.com"}
+    assert shown["gpu.amd.com"]["extendedResourceName"] == "amd.com/gpu"
+    assert "extendedResourceName" not in shown["gpu-share.amd.com"]
     (agent,) = [content for content in rendered if content["kind"] == "DaemonSet"]
     (container,) = agent["spec"]["template"]["spec"]["containers"]
     environment = {one["name"]: one.get("value") for one in container["env"]}
@@ -162,13 +164,26 @@ def test_a_release_for_amd_has_amds_class_driver_and_policy_and_nothing_of_nvidi
     [
         ("agent.hardware=amd",),
         (*AMD, "agent.mig.geometry=all-balanced"),
-        (*AMD, "sharing.configMap=rules"),
     ],
 )
 def test_a_release_for_amd_with_settings_of_nvidia_is_refused(helm: str, values: tuple[str, ...]) -> None:
     with pytest.raises(subprocess.CalledProcessError) as caught:
         render(helm, *values)
     assert "docs/amd.md" in caught.value.stderr
+
+
+def test_memory_limits_of_amds_shares_change_neither_rights_nor_mounts_of_the_host(helm: str) -> None:
+    def of_agent(*values: str) -> tuple[list[object], list[object]]:
+        rendered = objects(render(helm, *AMD, *values, release="amd"))
+        (agent,) = [one for one in rendered if one["kind"] == "DaemonSet"]
+        volumes = agent["spec"]["template"]["spec"]["volumes"]
+        rights = [one.get("rules") for one in rendered if one["kind"] in {"ClusterRole", "Role"}]
+        return rights, [one for one in volumes if "hostPath" in one]
+
+    hard = "sharing.config.rules[0].match.vendors={amd}", "sharing.config.rules[0].replicas=4"
+    limited = of_agent("sharing.config.version=rules/v1", *hard, "sharing.config.rules[0].enforcement=hard")
+    assert limited == of_agent()
+    assert "sys/fs/cgroup" not in str(limited)
 
 
 def test_a_release_for_several_vendors_has_the_classes_and_policies_of_each(helm: str) -> None:

@@ -83,6 +83,25 @@ def test_mps_is_for_several_users_unless_the_file_says_no(read, section, several
     assert rule.settings == MpsSettings(multi_user=several)
 
 
+def test_a_rule_means_nvidias_gpus_unless_it_names_others(read):
+    text = "version: rules/v1\nrules: [{replicas: 2}, {match: {vendors: [amd]}, replicas: 2, enforcement: hard}]"
+    assert [rule.match.vendors for rule in read(text).rules] == [("nvidia",), ("amd",)]
+
+
+@pytest.mark.parametrize(
+    ("rule", "fault"),
+    [
+        ("{match: {vendors: [intel]}, replicas: 2}", "vendors[0]: expected one of nvidia, amd, got 'intel'"),
+        ("{match: {vendors: [amd]}, replicas: 2, sharing: {strategy: MPS}}", "AMD's GPUs have no strategy MPS"),
+        ("{match: {vendors: [amd]}, replicas: 2, sharing: {strategy: TimeSlicing}}", "no strategy TimeSlicing"),
+        ("{match: {vendors: [nvidia, amd]}, compute: {default: 25}}", "AMD's GPUs are not shared by percent"),
+    ],
+)
+def test_a_rule_asks_of_no_vendor_what_its_gpus_can_t_do(faults_of, rule, fault):
+    (found,) = faults_of(f"version: rules/v1\nrules: [{rule}]")
+    assert fault in found
+
+
 def test_all_faults_are_told_at_once_with_line_and_path(faults_of):
     faults = faults_of("""\
 version: rules/v1

@@ -27,7 +27,9 @@ from dra_driver.hardware.published import (
     Published,
     ValueKind,
 )
+from dra_driver.hardware.published_shares import ENFORCEMENT, SHARE_FORM, SHARES_LEFT
 from dra_driver.hardware.published_values import of_gpu
+from dra_driver.model.shares import DeviceType
 
 
 def _product(gpu: AmdGpu) -> str | None:
@@ -53,15 +55,20 @@ def _row(name: str, kind: ValueKind, meaning: str, read: Callable[[AmdGpu], Fact
 def _type(found: Found) -> Fact:
     if found.is_passed:
         return found.type.value
+    if found.share is not None:
+        return "amdgpu-share"
     return "amdgpu-partition" if found.gpu.part and not found.gpu.parts else "amdgpu"
 
+
+_SHARE = (DeviceType.GPU_SHARE,)
 
 AMD_ROWS: tuple[Published, ...] = (
     Published(
         "type",
         ValueKind.STRING,
         "What the device is: `amdgpu` for a whole GPU (one that is divided, too), `amdgpu-partition` for a partition, "
-        "`vfio` for a GPU or a virtual function for a virtual machine.",
+        "`amdgpu-share` for one that is shared with others, `vfio` for a GPU or a virtual function for a virtual "
+        "machine.",
         EVERY,
         _type,
         since="0.2.0",
@@ -142,6 +149,7 @@ AMD_ROWS: tuple[Published, ...] = (
         Owner.OURS,
     ),
     _row("vbiosVersion", ValueKind.STRING, "Version of the video BIOS.", lambda gpu: gpu.vbios_version, Owner.OURS),
+    *(replace(row, types=_SHARE, since="0.3.0") for row in (*SHARE_FORM, ENFORCEMENT)),
     Published(
         MEMORY,
         ValueKind.QUANTITY,
@@ -155,4 +163,5 @@ AMD_ROWS: tuple[Published, ...] = (
     ),
     _row("computeUnits", ValueKind.QUANTITY, "Compute units.", lambda gpu: gpu.compute_units, Owner.VENDOR),
     _row("simdUnits", ValueKind.QUANTITY, "SIMD units.", lambda gpu: gpu.simd_units, Owner.VENDOR),
+    replace(SHARES_LEFT, types=_SHARE, since="0.3.0"),
 )

@@ -19,10 +19,12 @@ from dra_driver.hardware.amd.reading import read_gpus
 from dra_driver.hardware.drm import on_bus, read_device_nodes, read_functions
 from dra_driver.hardware.facts import Facts, GpuFacts, PartitionFacts, Problem
 from dra_driver.hardware.port import Fingerprint
+from dra_driver.hardware.sysfs import dmem
 from dra_driver.hardware.sysfs.observation import SysfsObservation
 from dra_driver.hardware.sysfs.versions import semantic_version
 from dra_driver.model.edits import Edits
 from dra_driver.model.errors import HardwareError, Retry
+from dra_driver.model.sharing import SharedDevice
 
 if TYPE_CHECKING:
     from dra_driver.hardware.metered import Reading
@@ -74,8 +76,9 @@ class AmdHardware(SysfsObservation):
         generation = pci.read_text(f"{self._roots.sys}/class/kfd/kfd/topology/generation_id")
         nodes = tuple(pci.entries_of(Path(self._roots.sys, "class/kfd/kfd/topology/nodes")))
         drm = tuple((one.address, one.drm) for one in functions)
+        limits = dmem.is_offered(self._roots), tuple(dmem.own_memory(self._roots, one.address) for one in functions)
         return Fingerprint(
-            (drm, modes, generation, nodes, on_bus(self._roots, AMD), self.version(), self._device_nodes())
+            (drm, modes, generation, nodes, on_bus(self._roots, AMD), self.version(), self._device_nodes(), limits)
         )
 
     def common_edits(self) -> Edits:
@@ -102,6 +105,23 @@ class AmdHardware(SysfsObservation):
 
     def close(self) -> None:
         """Do nothing: no library and no device node is ever held."""
+
+    # -- memory limits (port.MemoryLimiting, port.MemoryLimitShowing)
+
+    def limit_memory(self, device: SharedDevice, cgroup: str, limit: int | None, deadline_s: float) -> None:  # noqa: ARG002 - a write of the kernel's own files
+        """Set, or remove, the limit of a cgroup."""
+        dmem.set_limit(self._region(device), Path(cgroup), limit)
+
+    def memory_limit(self, device: SharedDevice, cgroup: str) -> int | None:
+        """Return the limit of a cgroup in bytes, None where it has none."""
+        return dmem.limit_of(self._region(device), Path(cgroup))
+
+    def _region(self, device: SharedDevice) -> dmem.Region:
+        regions = dmem.own_memory(self._roots, device.pci_address)
+        if len(regions) != 1:
+            text = f"the kernel has no region of memory for {device} that can be limited (dmem.capacity)"
+            raise HardwareError("memory-limit-unsupported", text, hint="Linux 6.14 with CONFIG_CGROUP_DMEM is needed")
+        return regions[0]
 
     def _vitals_source(self) -> VitalsSource:
         from dra_driver.hardware.amd.health import read_all_vitals  # noqa: PLC0415 - only where it is on

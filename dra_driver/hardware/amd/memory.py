@@ -13,9 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dra_driver.hardware.amd.kfd import KfdNode
-from dra_driver.hardware.drm import DrmFunction, dmem_capacity
+from dra_driver.hardware.drm import DrmFunction
 from dra_driver.hardware.pci import read_size
 from dra_driver.hardware.port import Roots
+from dra_driver.hardware.sysfs.dmem import dmem_capacity
 
 _ALWAYS_INTEGRATED = frozenset({0x74A0})  # MI300A: its memory is the processors'
 # Architectures that only APUs have; older kernels report the memory that the firmware set aside as theirs.

@@ -19,6 +19,7 @@ from dra_driver.hardware.amd.product_names import product_name
 from dra_driver.hardware.drm import DrmFunction, DrmNodes, names_of_nodes, read_functions
 from dra_driver.hardware.facts import Problem
 from dra_driver.hardware.port import Roots
+from dra_driver.hardware.sysfs import dmem
 
 _UNKNOWN_MODE = "xcp"  # partitions of a GPU that does not say its mode: accelerator complex partition, as the kernel's
 
@@ -115,6 +116,7 @@ def _whole(seen: _Seen, modes: Modes, roots: Roots) -> AmdGpu:
     drm = function.drm if function else DrmNodes()
     minor = drm.render_minor if drm.render_minor is not None else (node.render_minor if node else -1)
     files = MemoryFiles.read(seen.address, function, roots)
+    integrated = is_integrated(node, files)
     device_id = (function.device_id if function else None) or (node.device_id if node else None) or None
     unique_id = (node.unique_id if node else None) or _unique_id(function)
     return AmdGpu(
@@ -135,7 +137,8 @@ def _whole(seen: _Seen, modes: Modes, roots: Roots) -> AmdGpu:
         simd_units=node.simd_count if node else None,
         compute_mode=modes.compute,
         memory_mode=modes.memory,
-        is_integrated=is_integrated(node, files),
+        is_integrated=integrated,
+        limits_memory=integrated is False and dmem.is_offered(roots) and len(dmem.own_memory(roots, seen.address)) == 1,
         nodes=names_of_nodes(drm.card, minor),
     )
 
@@ -147,6 +150,7 @@ def _part(node: KfdNode, whole: AmdGpu, cards: dict[int, str], card_of_whole: st
     return replace(
         whole,
         uuid=f"{whole.uuid}-{mode}-{node.part}",
+        limits_memory=False,  # the region is that of the whole GPU
         part=f"{mode}-{node.part}",
         minor=node.render_minor,
         memory_bytes=node.memory_bytes,
@@ -162,6 +166,7 @@ def _undivided(whole: AmdGpu, parts: Sequence[AmdGpu]) -> AmdGpu:
     memory = [part.memory_bytes for part in parts]
     return replace(
         whole,
+        limits_memory=False,
         part=f"{(whole.compute_mode or _UNKNOWN_MODE).lower()}-all",
         parts=len(parts),
         memory_bytes=None if None in memory else sum(one or 0 for one in memory),

@@ -8,7 +8,14 @@ from dra_driver.hardware.amd.attributes import AMD_ROWS
 from dra_driver.hardware.amd.facts import AmdGpu
 from dra_driver.hardware.amd.passed import described
 from dra_driver.hardware.port import Hardware, Roots
-from dra_driver.hardware.vendors import DevicePluginSigns, PassedVendor, ReferencePage, Vendor, VendorClass
+from dra_driver.hardware.vendors import (
+    DevicePluginSigns,
+    PassedVendor,
+    ReferencePage,
+    SharingTerms,
+    Vendor,
+    VendorClass,
+)
 
 if TYPE_CHECKING:
     from dra_driver.hardware.metric_names import MetricNames
@@ -34,9 +41,10 @@ Any AMD GPU, or partition of one where the node's GPUs are divided (DPX, QPX, CP
 
 The name and what it stands for are those of AMD's own driver, so that claims written for it work unchanged. For GPUs
 of one kind compare productName, deviceID or partitionProfile in the claim; for all partitions of a divided GPU at once
-ask for type "amdgpu".
+ask for type "amdgpu". Shares of a GPU have a class of their own, gpu-share.amd.com.
 """,
-    expression='device.driver == "gpu.amd.com" && device.attributes["gpu.amd.com"].type != "vfio"',
+    expression='device.driver == "gpu.amd.com" && device.attributes["gpu.amd.com"].type != "vfio" '
+    '&& device.attributes["gpu.amd.com"].type != "amdgpu-share"',
     extended_resource="amd.com/gpu",
 )
 _PASSED_CLASS = VendorClass(
@@ -50,6 +58,17 @@ any. Claims of it are admitted in namespaces with the label gpu.amd.com/passthro
 PCI function can write its firmware. Type and attributes are those of AMD's own driver (docs/kubevirt.md).
 """,
     expression='device.driver == "gpu.amd.com" && device.attributes["gpu.amd.com"].type == "vfio"',
+)
+
+_SHARE_CLASS = VendorClass(
+    "gpu-share.amd.com",
+    notes="""\
+A share of an AMD GPU, where the agent's sharing configuration lets several claims use one (docs/amd.md).
+
+Ask for an amount with capacity.requests.memory where shares are counted in memory. To take only shares whose memory
+the kernel limits, compare enforcement == "hard" in the claim.
+""",
+    expression='device.driver == "gpu.amd.com" && device.attributes["gpu.amd.com"].type == "amdgpu-share"',
 )
 
 
@@ -71,8 +90,9 @@ VENDOR = Vendor(
     gpu=AmdGpu,
     rows=AMD_ROWS,
     page=ReferencePage("attributes-amd.md", _INTRODUCTION),
-    generated_classes=(_CLASS, _PASSED_CLASS),
+    generated_classes=(_CLASS, _SHARE_CLASS, _PASSED_CLASS),
     metric_names=_metric_names,
+    sharing=SharingTerms((), "memory of its own, Linux 6.14 with the dmem controller, and cgroup v2"),
     passed=PassedVendor(described, has_api_device=True),
     device_plugin=DevicePluginSigns(("amd.com/",), "amd.com_*"),  # source: ROCm/k8s-device-plugin
 )

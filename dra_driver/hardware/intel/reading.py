@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dra_driver.hardware import pci
-from dra_driver.hardware.drm import DrmFunction, dmem_capacity, read_functions
+from dra_driver.hardware.drm import DrmFunction, read_functions
 from dra_driver.hardware.facts import Problem
 from dra_driver.hardware.intel.facts import DRIVERS, INTEL, IntelGpu
 from dra_driver.hardware.intel.models import IntelModel, model_of
 from dra_driver.hardware.intel.regions import own_memory
 from dra_driver.hardware.port import Roots
+from dra_driver.hardware.sysfs.dmem import dmem_capacity
 
 AskMemory = Callable[[str, str], int | None]  # the kernel driver and a card's path to bytes
 _INTEGRATED_SLOT = ":00:02."  # where processors have their own GPU; source: Linux i915 and xe, bus 0 device 2

@@ -10,7 +10,8 @@ from dra_driver.hardware.nvidia.facts import NvidiaGpu
 from dra_driver.hardware.nvidia.published.attributes import ATTRIBUTES
 from dra_driver.hardware.nvidia.published.capacities import CAPACITIES, MEMORY_SLICES
 from dra_driver.hardware.port import Hardware, Roots
-from dra_driver.hardware.vendors import DevicePluginSigns, ReferencePage, Vendor
+from dra_driver.hardware.vendors import DevicePluginSigns, ReferencePage, SharingTerms, Vendor
+from dra_driver.model.sharing import Strategy
 
 if TYPE_CHECKING:
     from dra_driver.hardware.metric_names import MetricNames
@@ -73,7 +74,7 @@ VENDOR = Vendor(
     device_plugin=DevicePluginSigns(("nvidia.com/gpu", "nvidia.com/mig-"), "nvidia*.sock"),
     labels=_labels,
     metric_names=_metric_names,
-    is_shareable=True,
+    sharing=SharingTerms(tuple(Strategy), "release 615 of its driver and cgroup v2"),
     is_tested=True,
     is_reset=True,
 )

@@ -12,12 +12,14 @@ from dataclasses import dataclass, replace
 
 from dra_driver.hardware.facts import GpuFacts, Problem
 from dra_driver.hardware.published import MEMORY
+from dra_driver.hardware.vendors import load_vendor
 from dra_driver.inventory.device import Cut, Device
 from dra_driver.inventory.mig.partitions import Ownership, cut_name, partition_to_be
 from dra_driver.inventory.sharing.allotment import Allotment, allot, replica_memory, settings_of, without_slices
 from dra_driver.inventory.sharing.rules import SharingRule, SharingRules
 from dra_driver.model.names import gpu_name, replica_name, replicated_name
 from dra_driver.model.shares import DeviceType, Share, ShareMode
+from dra_driver.model.vendors import DEFAULT_VENDOR
 
 MakeShare = Callable[[str, Device, Share, int | None], Device]
 """Make a share's device from its name, the shared device, how it is shared, and the number of replicas."""
@@ -52,7 +54,9 @@ class SharingOffers:
         if not self._sharing.rules:
             return
         candidates = []
-        for number, gpu in enumerate(gpus):
+        gpus = tuple(gpus)
+        self._note_divided(gpu for gpu in gpus if gpu.part)
+        for number, gpu in enumerate(gpu for gpu in gpus if not gpu.part):
             devices = tuple(standing[gpu])
             whole = Device(gpu_name(gpu.pci_address), DeviceType.GPU, {}, {}, gpu)
             parts = [device for device in devices if device.type is DeviceType.MIG]
@@ -60,6 +64,14 @@ class SharingOffers:
         self._rules = self._sharing.choose(candidates)
         self._note_left_out([rule for device, _ in candidates if (rule := self._rules.get(device.name))])
         self._indices = {device.name: index for device, index in candidates}
+
+    def _note_divided(self, parts: Iterable[GpuFacts]) -> None:
+        """Report the rules that match a GPU that the hardware has divided: its parts are handed out whole."""
+        whole = {gpu_name(gpu.pci_address): gpu for gpu in parts}
+        devices = [(Device(name, DeviceType.GPU, {}, {}, gpu), "") for name, gpu in whole.items()]
+        for name, rule in self._sharing.choose(devices).items():
+            message = f"{rule.name} can't share it: the hardware has divided it, and each part goes whole to one claim"
+            self.problems.append(Problem("inventory.share-unfit", name, message))
 
     def _note_left_out(self, chosen: Iterable[SharingRule]) -> None:
         """Report a problem for each rule with namespaces that no device of this node serves."""
@@ -175,4 +187,5 @@ def _why_not(device: Device) -> str:
         return "the driver has none for partitions, which the hardware separates"
     if MEMORY not in device.capacity:
         return "the device reports no memory of its own"
-    return "this driver does not support them (release 615 and cgroup v2 are needed)"
+    terms = load_vendor(device.gpu.vendor or DEFAULT_VENDOR.name).sharing
+    return f"can't be set here ({terms.limits_need if terms else 'nothing'} is needed)"

@@ -16,6 +16,7 @@ from dra_driver.inventory.device import Device
 from dra_driver.model.names import label_product
 from dra_driver.model.shares import DeviceType, ShareMode
 from dra_driver.model.sharing import SharingSettings, Tenants
+from dra_driver.model.vendors import DEFAULT_VENDOR
 
 REPLICAS_MOST = 128  # if one device's replicas filled more than one ResourceSlice, they would be hard to inspect
 
@@ -25,7 +26,8 @@ class Match:
     """What a device, and its node, must be like. A device matches if it meets every part that is given.
 
     Patterns are as in a shell. `ids` are UUIDs, or indices as nvidia-smi counts: "0" is a GPU, "0:1" a partition of it.
-    `first` limits the match to that many devices.
+    `first` limits the match to that many devices. A device of another vendor than the default one is meant only where
+    `vendors` names its vendor.
     """
 
     nodes: tuple[str, ...] = ()
@@ -36,13 +38,15 @@ class Match:
     types: tuple[DeviceType, ...] = ()
     ids: tuple[str, ...] = ()
     first: int | None = None
+    vendors: tuple[str, ...] = (DEFAULT_VENDOR.name,)
 
     def is_met_by(self, device: Device, index: str) -> bool:
         """Return whether a device matches, on whatever node it is."""
         product = device.gpu.product_name or ""
         profile = device.partition.profile if device.partition else ""
         return (
-            (not self.types or device.type in self.types)
+            (device.gpu.vendor or DEFAULT_VENDOR.name) in self.vendors
+            and (not self.types or device.type in self.types)
             and (not self.devices or _is_one_of(device.name, self.devices))
             and (not self.products or _is_one_of(product, self.products) or _is_label(product, self.products))
             and (not self.profiles or _is_one_of(profile, self.profiles) or _is_mig_label(profile, self.profiles))

@@ -13,13 +13,23 @@ from pathlib import Path
 
 from dra_driver.documents.fields import Fields
 from dra_driver.documents.strict_file import check_version, read_strictly
+from dra_driver.hardware.vendors import load_vendor
 from dra_driver.inventory.sharing.device_plugin_file import VERSION as DEVICE_PLUGIN_VERSION
 from dra_driver.inventory.sharing.device_plugin_file import decode_device_plugin
 from dra_driver.inventory.sharing.rules import REPLICAS_MOST, Match, Portion, SharingRule, SharingRules
 from dra_driver.model.names import is_dns_label
 from dra_driver.model.quantity import Quantity, QuantityError
 from dra_driver.model.shares import DeviceType, ShareMode
-from dra_driver.model.sharing import Interval, MpsSettings, SharingSettings, Tenants, TimeSlicingSettings
+from dra_driver.model.sharing import (
+    Interval,
+    MpsSettings,
+    SharingSettings,
+    Strategy,
+    Tenants,
+    TimeSlicingSettings,
+    strategy_of,
+)
+from dra_driver.model.vendors import DEFAULT_VENDOR, VENDORS
 
 VERSION = "rules/v1"
 RULES_MOST = 256
@@ -76,6 +86,7 @@ def _rule(row: Fields, number: int, read_settings: ReadSettings, tenants: Tenant
     if not is_exclusive and not ways:
         row.fault("replicas", "missing, expected replicas, memory, compute or `exclusive: true`")
     settings = _settings(row, match, read_settings, is_exclusive=is_exclusive)
+    _check_vendors(row, match, settings, has_compute=ShareMode.COMPUTE in portions)
     namespaces = _namespaces(row, settings, tenants)
     is_hard = _is_hard(row, match, limits_memory=not is_exclusive and ShareMode.COMPUTE not in portions)
     row.close()
@@ -103,6 +114,27 @@ def _namespaces(row: Fields, settings: SharingSettings | None, tenants: Tenants)
     return namespaces
 
 
+def _check_vendors(row: Fields, match: Match, settings: SharingSettings | None, *, has_compute: bool) -> None:
+    """Refuse what the devices of a vendor that the rule means can't do."""
+    for name in match.vendors:
+        terms = load_vendor(name).sharing
+        known = terms.strategies if terms else ()
+        if settings is not None and strategy_of(settings) not in known:
+            row.fault("sharing", f"{load_vendor(name).title}'s GPUs have no strategy {strategy_of(settings)}")
+        if has_compute and Strategy.MPS not in known:
+            row.fault("compute", f"{load_vendor(name).title}'s GPUs are not shared by percent of the multiprocessors")
+
+
+def _vendors(section: Fields) -> tuple[str, ...]:
+    """Read whose devices a rule means; those of the default vendor where it says nothing."""
+    able = [one.name for one in VENDORS if load_vendor(one.name).sharing] if section.has("vendors") else []
+    words = section.texts("vendors")
+    for index, word in enumerate(words):
+        if word not in able:
+            section.fault(f"vendors[{index}]", f"expected one of {', '.join(able)}, got {word!r}")
+    return tuple(word for word in words if word in able) or (DEFAULT_VENDOR.name,)
+
+
 def _is_hard(row: Fields, match: Match, *, limits_memory: bool) -> bool:
     """Read `enforcement`. Its only value is `hard`, because any other enforcement follows from `sharing`."""
     if row.optional_text("enforcement", pattern="hard", what="hard; anything else follows from sharing") is None:
@@ -121,6 +153,7 @@ def _match(section: Fields) -> Match:
         if word not in (DeviceType.GPU, DeviceType.MIG):
             section.fault(f"types[{index}]", f"expected gpu or mig, got {word!r}")
     match = Match(
+        vendors=_vendors(section),
         nodes=section.texts("nodes"),
         labels=tuple((key, _label(labels, key, value)) for key, value in labels.entries()),
         devices=section.texts("devices"),

@@ -11,16 +11,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from dra_driver.claims.memory_limits import MemoryLimitStep
-from dra_driver.hardware.port import MemoryLimiting
-from dra_driver.model.errors import HardwareError, Retry, SharingError
+from dra_driver.hardware.port import MemoryLimiting, MemoryLimitShowing
+from dra_driver.model.errors import HardwareError, LedgerError, Retry, SharingError
 from dra_driver.model.sharing import SharedDevice
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.effects.pod_cgroups import PodCgroups
 from dra_driver.plugin.ledger.ledger import Ledger, as_far_as_there_is_room
-from dra_driver.plugin.ledger.record import UNFINISHED, ClaimState
+from dra_driver.plugin.ledger.record import UNFINISHED, ClaimRecord, ClaimState
 from dra_driver.plugin.ledger.recorded_steps import RecordedLimit
 from dra_driver.plugin.locks import NodeLocks
 from dra_driver.plugin.steps.performer import StepPerformer
@@ -32,13 +33,39 @@ log = logging.getLogger(__name__)
 _GONE = ("hardware.gpu-lost", "hardware.memory-limit-unsupported")  # errors after which no limit is left to undo
 
 
+@dataclass(frozen=True, slots=True)
+class LostLimit:
+    """A limit in bytes on a pod's memory of a GPU that something else ended; `problem` says why it is not set again.
+
+    `cgroup` is the pod's folder, and `claims` are those of its claims that the limit comes from.
+    """
+
+    device: str
+    pod: str
+    cgroup: str
+    limit: int
+    problem: str = ""
+    claims: tuple[ClaimRecord, ...] = field(default=(), compare=False)
+
+    @property
+    def sentence(self) -> str:
+        """Return what happened, as the users of the pod read it."""
+        what = f"the limit of {self.limit >> 20} MiB on the memory of {self.device} was ended by something else"
+        if self.problem:
+            return f"{what}, and can't be set again: {self.problem}"
+        return f"{what}; it is set again, for memory that is allocated from now on"
+
+
 class MemoryLimiter(StepPerformer[MemoryLimitStep, RecordedLimit]):
     """The memory limits on one node's GPUs."""
 
     kind = MemoryLimitStep.kind
 
-    def __init__(self, hardware: object, ledger: Ledger, locks: NodeLocks, cgroups: PodCgroups) -> None:
+    def __init__(
+        self, hardware: object, ledger: Ledger, locks: NodeLocks, cgroups: PodCgroups, *, boot_id: str
+    ) -> None:
         self._hardware, self._ledger, self._locks, self._cgroups = hardware, ledger, locks, cgroups
+        self._boot_id = boot_id
 
     def intent(self, step: MemoryLimitStep) -> RecordedLimit:
         """Return the record of a limit that is to be set."""
@@ -97,6 +124,57 @@ class MemoryLimiter(StepPerformer[MemoryLimitStep, RecordedLimit]):
                     if error.code not in _GONE:
                         raise
                     log.warning("memory limit not removed", extra=fields(device=device.name, err=str(error)))
+
+    def has_any(self) -> bool:
+        """Return whether any claim has limits, as far as the ledger can be read."""
+        try:
+            return bool(self._ledger.with_step(RecordedLimit))
+        except LedgerError:
+            return True
+
+    def recheck(self, deadline: Deadline) -> tuple[LostLimit, ...]:
+        """Set the limits of prepared claims again that something else on the node ended; return which those were.
+
+        Nothing is checked where the hardware can't show its limits. Raises: LedgerError, PrepareError.
+        """
+        if not isinstance(self._hardware, MemoryLimitShowing) or self._ledger.is_read_only:
+            return ()
+        prepared = [one for one in self._ledger.with_step(RecordedLimit) if self._is_in_force(one)]
+        devices = {step.key: step.device for record in prepared for step in record.steps_of(RecordedLimit)}
+        return tuple(lost for device in devices.values() for lost in self._recheck(self._hardware, device, deadline))
+
+    def _recheck(self, shown: MemoryLimitShowing, device: SharedDevice, deadline: Deadline) -> Iterator[LostLimit]:
+        with self._hold(device, deadline):
+            records = [one for one in self._ledger.with_step_on(RecordedLimit, device.name) if self._is_in_force(one)]
+            owners: dict[str, list[ClaimRecord]] = {}
+            for record in records:
+                for pod in {p for s in record.steps_of(RecordedLimit) if s.key == device.name for p in s.pods}:
+                    owners.setdefault(pod, []).append(record)
+            sums = self._of_others("", device.name)
+            for pod, path in self._cgroups.of(owners).items():
+                limit = LostLimit(device.name, pod, path, sums.get(pod, 0), claims=tuple(owners[pod]))
+                lost = self._lost(shown, device, limit, deadline)
+                if lost is not None:
+                    yield lost
+
+    def _lost(
+        self, shown: MemoryLimitShowing, device: SharedDevice, limit: LostLimit, deadline: Deadline
+    ) -> LostLimit | None:
+        """Return what became of a limit that does not hold, set again where that is possible; None where it holds."""
+        lost = limit
+        try:
+            found = shown.memory_limit(device, limit.cgroup)
+            if (found is not None and found <= limit.limit) or not Path(limit.cgroup).is_dir():
+                return None
+            self._set(device, limit.cgroup, limit.limit, deadline)
+        except HardwareError as error:
+            lost = replace(limit, problem=str(error))
+        log.warning("memory limit was lost", extra=fields(device=device.name, file=limit.cgroup, err=lost.sentence))
+        return lost
+
+    def _is_in_force(self, record: ClaimRecord) -> bool:
+        """Return whether a claim's limits were set in this boot and are still to hold."""
+        return record.state not in UNFINISHED and record.boot_id == self._boot_id
 
     def _limit(self, uid: str, step: MemoryLimitStep, deadline: Deadline) -> tuple[str, ...]:
         """Limit those of a claim's pods that are on this node, and return them. Raises: as `perform`."""

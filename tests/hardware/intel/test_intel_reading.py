@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.hardware.drm import dmem_capacity
 from dra_driver.hardware.intel.facts import IntelGpu
 from dra_driver.hardware.intel.hardware import IntelHardware
 from dra_driver.hardware.intel.reading import read_gpus
+from dra_driver.hardware.sysfs.dmem import dmem_capacity
 from dra_driver.inventory.build import build_inventory
 from tests.support.fake_node import can_make_nodes, make_node
 from tests.support.intel_tree import IntelCard, IntelTree

@@ -28,6 +28,7 @@ from dra_driver.hardware.published import (
     Published,
     ValueKind,
 )
+from dra_driver.hardware.published_shares import ENFORCEMENT, SHARE_FORM
 from dra_driver.hardware.published_values import of_gpu
 
 ATTRIBUTES: tuple[Published, ...] = (
@@ -102,30 +103,7 @@ ATTRIBUTES: tuple[Published, ...] = (
         of_gpu(NvidiaGpu, lambda gpu: gpu.addressing_mode),
     ),
     *(replace(row, types=EVERY) for row in STANDARD_ATTRIBUTES),
-    Published(
-        "sharedBy",
-        ValueKind.STRING,
-        "What shares are counted in: `replicas`, `memory` or `compute`.",
-        SHARE,
-        values.of_share("mode"),
-        owner=Owner.OURS,
-    ),
-    Published(
-        "replicas",
-        ValueKind.INT,
-        "How many replicas share the device; absent where shares are counted in memory or compute.",
-        SHARE,
-        lambda f: f.replicas,
-        owner=Owner.OURS,
-    ),
-    Published(
-        "replicaIndex",
-        ValueKind.INT,
-        "Number of this replica, from 0; absent where one device is allocated many times.",
-        SHARE,
-        values.of_share("index"),
-        owner=Owner.OURS,
-    ),
+    *SHARE_FORM,
     Published(
         "sharingStrategy",
         ValueKind.STRING,
@@ -143,15 +121,7 @@ ATTRIBUTES: tuple[Published, ...] = (
         owner=Owner.OURS,
         since="0.1.1",
     ),
-    Published(
-        "enforcement",
-        ValueKind.STRING,
-        "What keeps a user within its share: `none`, `cooperative` (limits in its own environment) or `hard` (the "
-        "driver refuses more memory).",
-        SHARE,
-        values.of_share("enforcement"),
-        owner=Owner.OURS,
-    ),
+    ENFORCEMENT,
     *(row for row in PASSED if row.kind is not ValueKind.QUANTITY),
     *OWN_ATTRIBUTES,
 )

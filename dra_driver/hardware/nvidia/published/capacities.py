@@ -11,11 +11,11 @@ from dra_driver.hardware.published import (
     MIG,
     PASSED,
     SHARE,
-    SHARES,
     Owner,
     Published,
     ValueKind,
 )
+from dra_driver.hardware.published_shares import SHARES_LEFT
 from dra_driver.model.shares import DeviceType
 
 CAPACITIES: tuple[Published, ...] = (
@@ -27,14 +27,7 @@ CAPACITIES: tuple[Published, ...] = (
         values.memory,
         unit="bytes",
     ),
-    Published(
-        SHARES,
-        ValueKind.QUANTITY,
-        "Shares of a device that can be allocated many times; each allocation takes one.",
-        SHARE,
-        lambda _: None,
-        owner=Owner.OURS,
-    ),
+    SHARES_LEFT,
     Published(
         COMPUTE,
         ValueKind.QUANTITY,
