@@ -13,10 +13,12 @@ from dra_driver.agent.inventory.scanner import Scanner
 from dra_driver.agent.listener import Listener
 from dra_driver.agent.neighbours import Neighbours
 from dra_driver.agent.opened_node import OpenedNode
+from dra_driver.agent.passthrough import FILE_NAME
 from dra_driver.agent.reports.device_users import DeviceUsers
 from dra_driver.controller.publisher import Publisher
 from dra_driver.hardware.passthrough.writing import BusAccess, ChildWriter
 from dra_driver.hardware.port import ChannelOffering, HealthReporter, MemoryLimitShowing, Metered
+from dra_driver.model.names import passed_gpu
 from dra_driver.plugin.effects.memory_limiter import MemoryLimiter
 from dra_driver.plugin.effects.passthrough.means import PassthroughMeans
 from dra_driver.plugin.node_claims.allocations import AllocatedDevices
@@ -57,8 +59,12 @@ def make_gate(
 
 
 def make_passthrough(node: OpenedNode, listener: Listener, gate: ValidationGate | None) -> NodePassthrough | None:
-    """Return the part that gives GPUs to virtual machines; None if no file names any. Raises: InputError."""
-    if node.options.passthrough is None:
+    """Return the part that gives GPUs to virtual machines; None if no file names any and no machine may have one.
+
+    Raises: InputError, LedgerError.
+    """
+    may_be_away = (node.options.data_dir / FILE_NAME).exists() or any(map(passed_gpu, node.ledger.held()))
+    if node.options.passthrough is None and not may_be_away:
         return None
     from dra_driver.agent.passthrough import node_passthrough  # noqa: PLC0415 - only where it is wanted
 
@@ -82,8 +88,8 @@ def channel_judge(judge: OfferJudge, node: OpenedNode) -> OfferJudge:
 
 
 def passthrough_means(node: OpenedNode, passthrough: NodePassthrough | None, scanner: Scanner) -> PassthroughMeans:
-    """Return the means of giving GPUs to virtual machines; without the option, they are needed only to undo it."""
-    if passthrough is None:
+    """Return the means of giving GPUs to virtual machines."""
+    if passthrough is None:  # there is nothing to give or to take back
         return PassthroughMeans(BusAccess(node.options.roots, ChildWriter()))
     from dra_driver.agent.passthrough.scanner_pause import ScannerPause  # noqa: PLC0415 - only where it is wanted
 

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dra_driver.hardware import pci
+from dra_driver.hardware.drm import on_bus
 from dra_driver.hardware.nvidia import library, sysfs
 from dra_driver.hardware.port import Roots
+from dra_driver.model.vendors import DEFAULT_VENDOR, RegisteredVendor, registered
 
 _FILE_VERSION = re.compile(r"libnvidia-ml\.so\.(\d+\.\d+(?:\.\d+)*)$")
 
@@ -34,12 +36,12 @@ class KernelDriver:
     has_headers: bool
 
 
-def read_kernel_driver(roots: Roots, host: Path) -> KernelDriver:
-    """Read the state of this node. `host` is the root of the host's file system."""
+def read_kernel_driver(roots: Roots, host: Path, vendor: str = DEFAULT_VENDOR.name) -> KernelDriver:
+    """Read the state of this node. `host` is the root of the host's file system, `vendor` that of the GPUs."""
     file = next(iter([*library.below_mount(roots), *library.in_library_path()]), None)
     release = pci.read_text(Path(roots.proc, "sys/kernel/osrelease")) or os.uname().release
     return KernelDriver(
-        bound={one.address: one.driver for one in sysfs.read_pci_functions(roots)},
+        bound=_bound(roots, registered(vendor) or DEFAULT_VENDOR),
         module_version=sysfs.read_driver_version(roots),
         library_version=_version_of(file),
         library_file=file,
@@ -47,6 +49,16 @@ def read_kernel_driver(roots: Roots, host: Path) -> KernelDriver:
         kernel=release,
         has_headers=os.access(host / "lib/modules" / release / "build", os.F_OK),
     )
+
+
+def _bound(roots: Roots, vendor: RegisteredVendor) -> dict[str, str | None]:
+    """Return the driver of each GPU; a virtual function without one is as its administrator left it."""
+    found = on_bus(roots, vendor)
+    return {
+        address: driver
+        for address, driver in found
+        if driver or pci.read_physical(pci.function_folder(roots, address)) is None
+    }
 
 
 def _version_of(file: str | None) -> str | None:

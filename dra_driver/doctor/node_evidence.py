@@ -89,7 +89,7 @@ def read_node(node: str, driver: str, hardware: Hardware, roots: Roots, folders:
         node=node,
         driver=driver,
         vendor=hardware.vendor,
-        kernel=read_kernel_driver(roots, folders.host),
+        kernel=read_kernel_driver(roots, folders.host, hardware.vendor),
         folders=folders,
         runtimes=_look_at_runtimes(folders.host, unseen),
         facts=facts,

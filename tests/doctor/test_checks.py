@@ -18,7 +18,9 @@ from dra_driver.doctor.node_faults import NodeFaults
 from dra_driver.doctor.registrations import PluginSocket
 from dra_driver.doctor.releases import older_release
 from dra_driver.doctor.runtime_config import RuntimeConfig
+from dra_driver.hardware.facts import Facts, Problem
 from dra_driver.health.cordons import Cordon
+from dra_driver.inventory.build import build_inventory
 from dra_driver.kube.api import ServerVersion
 from dra_driver.model.errors import ExitCode, UsageError
 from dra_driver.plugin.kubelet.same_name_drivers import RegisteredPlugin
@@ -213,6 +215,19 @@ def test_a_gpu_that_the_library_answers_for_has_a_driver_whatever_sysfs_shows():
     report = examine(None, e.node(kernel=unbound, facts=one_answers), NOW).findings
     silent = f"GPU {e.GPUS[1].pci_address}"
     assert [one.subject for one in report if one.id == "driver-not-loaded"] == [silent]
+
+
+@pytest.mark.parametrize("vendor", ["nvidia", "amd", "intel"])
+def test_while_virtual_machines_have_every_gpu_that_is_all_there_is_to_say(vendor):
+    facts = Facts(vendor=vendor, waiting_for="the driver", problems=(Problem("hardware.no-device", "node", "none"),))
+    bound = dict.fromkeys(("0000:01:00.0", "0000:02:00.0"), "vfio-pci")
+    node = e.node(
+        vendor=vendor, kernel=replace(e.node().kernel, bound=bound), facts=facts, inventory=build_inventory(facts)
+    )
+    said = [
+        (one.id, one.subject) for one in examine(None, node, NOW).findings if one.id.startswith(("driver", "hardw"))
+    ]
+    assert said == [("driver-vfio", f"GPU {address}") for address in bound]
 
 
 def test_headers_are_missed_only_where_a_driver_waits_to_be_built():

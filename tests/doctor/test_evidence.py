@@ -19,6 +19,7 @@ from dra_driver.doctor.cluster_evidence import ClusterEvidence, read_cluster
 from dra_driver.doctor.examination import examine
 from dra_driver.doctor.finding import Unseen
 from dra_driver.doctor.gates import QUESTIONS
+from dra_driver.doctor.kernel_driver import read_kernel_driver
 from dra_driver.doctor.node_evidence import EvidenceFolders, read_node
 from dra_driver.doctor.runtime_config import read_runtimes
 from dra_driver.embedded.api.kinds import SLICES
@@ -247,3 +248,12 @@ def test_a_bundle_holds_the_evidence_and_nothing_that_is_a_secret(tmp_path):
 def test_a_bundle_that_cannot_be_written_is_an_error_of_the_node(tmp_path):
     with pytest.raises(NodeError, match="can't be written"):
         write_bundle(tmp_path / "no/such/folder", examine(None, None, NOW), None, None)
+
+
+@pytest.mark.parametrize(("vendor", "number"), [("amd", "0x1002"), ("intel", "0x8086")])
+def test_the_driver_of_another_vendors_gpus_is_read_and_a_virtual_function_may_have_none(tmp_path, vendor, number):
+    node = FakeNode(tmp_path)
+    node.add_gpu("0000:05:00.0", driver="vfio-pci", vendor=number)
+    node.add_gpu("0000:05:02.0", driver=None, vendor=number, physfn="0000:05:00.0")
+    node.add_gpu("0000:41:00.0", driver="nvidia")
+    assert read_kernel_driver(node.roots, tmp_path, vendor).bound == {"0000:05:00.0": "vfio-pci"}

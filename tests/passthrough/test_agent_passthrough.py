@@ -95,6 +95,26 @@ def test_an_agent_that_restarts_while_a_virtual_machine_has_the_gpu_offers_it_as
     until(lambda: "GPU checked after a virtual machine had it" in here.log(), timeout_s=20, what="the check")
 
 
+def test_an_agent_without_the_option_any_more_takes_the_gpu_back_and_offers_it_to_containers_alone(here):
+    agent = start(here)
+    until(lambda: PASSED in published(here), timeout_s=20, what="the GPU for virtual machines")
+    plugin = here.kubelet.wait_registered(NVIDIA_DRIVER)
+    ref = claim(here, PASSED)
+    ((before,),) = plugin.prepare([ref]).values()
+    here.end(agent)
+    here.start("simulated:dgx-h100")
+    until(lambda: here.kubelet.wait_registered(NVIDIA_DRIVER) is not plugin, timeout_s=20, what="a new registration")
+    plugin = here.kubelet.wait_registered(NVIDIA_DRIVER)
+    until(lambda: of_gpu(here) == {PASSED}, timeout_s=20, what="nothing else of the GPU")
+    assert plugin.prepare([ref]) == {ref.uid: (before,)}
+    (function,) = here.folder.rglob(f"bus/pci/devices/{GPU}")
+    assert (function / "driver").readlink().name == "vfio-pci"
+    assert plugin.unprepare([ref]) == {ref.uid: ""}
+    assert (function / "driver").readlink().name == "nvidia"
+    until(lambda: WHOLE in published(here) and PASSED not in published(here), timeout_s=20, what="the GPU as before")
+    assert "GPU checked after a virtual machine had it" in here.log()
+
+
 def test_a_gpu_for_virtual_machines_alone_is_offered_to_no_container(here):
     start(here, FILE + "  use: vm\n")
     until(lambda: PASSED in published(here), timeout_s=20, what="the GPU for virtual machines")

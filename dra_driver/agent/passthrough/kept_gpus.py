@@ -15,13 +15,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from dra_driver.agent.passthrough import FILE_NAME
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.health.known_gpus import read_gpus
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
-FILE_NAME = "passthrough.json"
 BYTES_MOST = 1 << 20
 
 

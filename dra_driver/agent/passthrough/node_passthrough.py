@@ -11,6 +11,7 @@ from dra_driver.agent.passthrough.kept_gpus import KeptGpus
 from dra_driver.agent.passthrough.named_gpus import NamedGpus
 from dra_driver.agent.passthrough.returned_gpus import ReturnedGpus, Tests
 from dra_driver.hardware.passthrough.writing import BusAccess, ChildWriter, OwnBus
+from dra_driver.inventory.passthrough.rules import PassthroughRules
 from dra_driver.inventory.passthrough.rules_file import read_passthrough_rules
 
 
@@ -23,9 +24,12 @@ class NodePassthrough:
     returned: ReturnedGpus
 
 
-def make_passthrough(node: OpenedNode, path: Path, listener: Listener, tests: Tests | None) -> NodePassthrough:
-    """Return the parts. Raises: InputError for a file that can't be used."""
-    rules = read_passthrough_rules(path).of_node(node.options.node)
+def make_passthrough(node: OpenedNode, path: Path | None, listener: Listener, tests: Tests | None) -> NodePassthrough:
+    """Return the parts; without a file they only take back what virtual machines still have.
+
+    Raises: InputError for a file that can't be used.
+    """
+    rules = read_passthrough_rules(path).of_node(node.options.node) if path is not None else PassthroughRules()
     access = access_of(node)
     kept = KeptGpus(node.options.data_dir, node.identity.boot_id)
     return NodePassthrough(

@@ -20,6 +20,8 @@ _MIXED = "hardware.mixed-mig-driver"
 # These problems are better reported by `check_kernel_driver` and `driver-not-answering`.
 _SAID_OTHERWISE = ("hardware.gpu-not-driven", "hardware.library-missing")
 CDI_BY_DEFAULT = (2, 0)  # the first version of containerd that uses CDI by default
+_LOAD = {"nvidia": "install NVIDIA's driver, or load it: modprobe nvidia"}
+_LOAD_IT = "load its kernel driver, or look into the kernel's log why it does not take the GPU"
 _UPGRADE = "upgrade the driver to 580.65.06 or newer"
 
 
@@ -34,7 +36,7 @@ def check_kernel_driver(node: NodeEvidence) -> Iterator[Finding]:
     answering = {gpu.pci_address for gpu in node.facts.gpus} if node.facts else set()
     unbound = {address for address, bound in kernel.bound.items() if bound is None} - answering
     for address, bound in kernel.bound.items():
-        yield from _binding(f"GPU {address}", bound, has_none=address in unbound)
+        yield from _binding(f"GPU {address}", bound, _LOAD.get(node.vendor, _LOAD_IT), has_none=address in unbound)
     if unbound and kernel.sources and not kernel.has_headers:
         yield Finding(
             "driver-no-headers", f"kernel {kernel.kernel}",
@@ -51,7 +53,7 @@ def check_kernel_driver(node: NodeEvidence) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _binding(subject: str, bound: str | None, *, has_none: bool) -> Iterator[Finding]:
+def _binding(subject: str, bound: str | None, load: str, *, has_none: bool) -> Iterator[Finding]:
     """Yield what is wrong with the kernel driver that a GPU is bound to."""
     how = "the driver link of its PCI function in sysfs"
     if bound == "nouveau":
@@ -62,9 +64,7 @@ def _binding(subject: str, bound: str | None, *, has_none: bool) -> Iterator[Fin
     elif bound and is_vfio(bound):
         yield Finding("driver-vfio", subject, f"is bound to {bound}: virtual machines use it", how, "none is needed")
     elif has_none:
-        yield Finding(
-            "driver-not-loaded", subject, "has no driver", how, "install NVIDIA's driver, or load it: modprobe nvidia"
-        )
+        yield Finding("driver-not-loaded", subject, "has no driver", how, load)
 
 
 def check_hardware(node: NodeEvidence) -> Iterator[Finding]:
@@ -72,12 +72,13 @@ def check_hardware(node: NodeEvidence) -> Iterator[Finding]:
     facts, inventory = node.facts, node.inventory
     if facts is None or inventory is None:
         return
-    if inventory.waiting_for:
+    is_all_away = _is_all_away(node)  # nothing answers, and that is as it should be
+    if inventory.waiting_for and not is_all_away:
         yield Finding(
             "driver-not-answering", "GPU driver", f"waiting for {inventory.waiting_for}",
             "discovery, as the agent does it", "nvidia-smi should report the same; dmesg | grep NVRM shows why",
         )  # fmt: skip
-    yield from _problems(inventory)
+    yield from _problems(inventory, is_all_away=is_all_away)
     if hangs_when_mixed(facts.driver_version) and not any(one.code == _MIXED for one in inventory.problems):
         yield Finding(
             "driver-risky-version", f"driver {facts.driver_version}",
@@ -96,9 +97,15 @@ def check_hardware(node: NodeEvidence) -> Iterator[Finding]:
         )
 
 
-def _problems(inventory: Inventory) -> Iterator[Finding]:
+def _is_all_away(node: NodeEvidence) -> bool:
+    """Return whether virtual machines have every GPU of the node, or may have: no driver of the host has one."""
+    bound = node.kernel.bound.values()
+    return bool(bound) and all(one is not None and is_vfio(one) for one in bound)
+
+
+def _problems(inventory: Inventory, *, is_all_away: bool) -> Iterator[Finding]:
     for problem in inventory.problems:
-        if problem.code in _SAID_OTHERWISE:
+        if problem.code in _SAID_OTHERWISE or (is_all_away and problem.subject == "node"):
             continue
         code = "driver-bad-version" if problem.code == _MIXED else "hardware-problem"
         yield Finding(

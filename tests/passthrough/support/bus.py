@@ -18,7 +18,7 @@ from dra_driver.model.shares import DeviceType
 from dra_driver.plugin.effects.passthrough.means import PassthroughMeans
 from tests.support.plugin.parts import Rig
 
-GPU, AUDIO, OTHER = "0000:41:00.0", "0000:41:00.1", "0000:42:00.0"
+GPU, AUDIO, TYPE_C, OTHER = "0000:41:00.0", "0000:41:00.1", "0000:41:00.3", "0000:42:00.0"
 GROUP = 14
 WHOLE, PASSED = gpu_name(GPU), vfio_name(GPU)
 FACTS = NvidiaGpu(uuid="GPU-1", pci_address=GPU, minor=0, nodes=("nvidia0",), memory_bytes=80 << 30)
@@ -32,6 +32,30 @@ def new_kernel(folder: Path) -> SimulatedKernel:
     kernel.add_function(AUDIO, "snd_hda_intel", GROUP, pci_class=AUDIO_CLASS, pci_id=0x10F010DE)
     kernel.add_function(OTHER, "nvidia", GROUP + 1)
     return kernel
+
+
+def new_radeon(folder: Path) -> SimulatedKernel:
+    """A bus with a Radeon, its audio and its USB-C function in one group, and another GPU in a group of its own."""
+    kernel = SimulatedKernel(folder)
+    kernel.add_driver("vfio-pci")
+    kernel.add_function(GPU, "amdgpu", GROUP, pci_class=0x030000, pci_id=0x73BF1002)
+    kernel.add_function(AUDIO, "snd_hda_intel", GROUP, pci_class=AUDIO_CLASS, pci_id=0xAB281002)
+    kernel.add_function(TYPE_C, "", GROUP, pci_class=0x0C8000, pci_id=0x73A41002)
+    kernel.add_function(OTHER, "amdgpu", GROUP + 1, pci_id=0x73BF1002)
+    return kernel
+
+
+def new_virtual_function(folder: Path) -> SimulatedKernel:
+    """A bus with a virtual function of Intel's, for which there is a variant driver, and its physical function."""
+    kernel = SimulatedKernel(folder)
+    kernel.add_driver("vfio-pci")
+    kernel.add_driver("xe-vfio-pci")
+    kernel.add_function(OTHER, "xe", GROUP + 1, pci_id=0x56C08086)
+    kernel.add_virtual_function(GPU, OTHER, "xe", GROUP, pci_id=0x56C08086)
+    return kernel
+
+
+MACHINES = {"nvidia": new_kernel, "radeon": new_radeon, "function": new_virtual_function}
 
 
 class ScriptedKernel:
@@ -51,9 +75,9 @@ class ScriptedKernel:
 class PassingRig(Rig):
     """A node with one GPU that virtual machines may have, on a simulated kernel."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, machine: str = "nvidia") -> None:
         self.kernel = ScriptedKernel(
-            SimulatedKernel(root / "bus") if (root / "bus").exists() else new_kernel(root / "bus")
+            SimulatedKernel(root / "bus") if (root / "bus").exists() else MACHINES[machine](root / "bus")
         )
         (root / "proc").mkdir(exist_ok=True)
         real = Roots(proc=str(root / "proc"))
@@ -66,11 +90,12 @@ class PassingRig(Rig):
         self.inventory = Inventory(Offering((*self.inventory.offering.devices, whole, passed)))
 
     def drivers(self) -> dict[str, str]:
-        return {one: self.kernel.kernel.driver_of(one) for one in (GPU, AUDIO, OTHER)}
+        homes = Path(self.roots.sys, "bus/pci/devices").iterdir()
+        return {one.name: self.kernel.kernel.driver_of(one.name) for one in sorted(homes)}
 
     def overrides(self) -> set[str]:
-        home = Path(self.roots.sys, "bus/pci/devices")
-        return {(home / one / "driver_override").read_text().strip() for one in (GPU, AUDIO, OTHER)}
+        homes = Path(self.roots.sys, "bus/pci/devices").iterdir()
+        return {(home / "driver_override").read_text().strip() for home in homes}
 
     def opens(self, pid: int, node: str, command: str = "qemu", pod: str = "") -> None:
         """Let a process of the host have a device node open."""

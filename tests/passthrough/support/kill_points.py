@@ -1,6 +1,6 @@
 """Kills the binding of a GPU for a virtual machine, and its way back, after each change of a file or of a driver.
 
-    python -m tests.passthrough.support.kill_points [STRIDE [CALL ...]]
+    python -m tests.passthrough.support.kill_points [STRIDE [MACHINE-CALL ...]]
 
 A program of its own (test_kill starts it), since it forks. Prints one JSON object: the number of kills by call, and
 what was found wrong.
@@ -9,59 +9,79 @@ what was found wrong.
 from pathlib import Path
 
 from dra_driver.plugin.ledger.record import UNFINISHED
-from tests.passthrough.support.bus import BEFORE, DURING, PASSED, PassingRig
+from tests.passthrough.support.bus import AUDIO, BEFORE, DURING, GPU, OTHER, PASSED, TYPE_C, PassingRig
 from tests.support.plugin.killing import Trace, expect, print_report, traced_call
 
-CALLS = ("prepare", "unprepare", "repeat")
+CALLS = ("nvidia-repeat", "radeon-prepare", "radeon-unprepare", "function-prepare", "function-unprepare")
 PassingRig.patience_s = 60.0  # a busy machine is no fault
 
 
+RADEON = {GPU: "amdgpu", AUDIO: "snd_hda_intel", TYPE_C: ""}
+DRIVERS = {
+    "nvidia": (BEFORE, DURING),
+    "radeon": ({**RADEON, OTHER: "amdgpu"}, {**dict.fromkeys(RADEON, "vfio-pci"), OTHER: "amdgpu"}),
+    "function": ({GPU: "xe", OTHER: "xe"}, {GPU: "xe-vfio-pci", OTHER: "xe"}),
+}
+
+
+def machine_of(what: str) -> str:
+    return what.partition("-")[0]
+
+
+def before(what: str) -> dict[str, str]:
+    return DRIVERS[machine_of(what)][0]
+
+
+def during(what: str) -> dict[str, str]:
+    return DRIVERS[machine_of(what)][1]
+
+
 def set_up(root: Path, what: str) -> None:
-    rig = rig_at(root)
-    if what != "prepare":
+    rig = rig_at(root, what)
+    if not what.endswith("-prepare"):
         rig.prepare("u1")
     rig.ledger.close()
 
 
-def rig_at(root: Path) -> PassingRig:
-    rig = PassingRig(root)
+def rig_at(root: Path, what: str) -> PassingRig:
+    rig = PassingRig(root, machine_of(what))
     rig.allocate("u1", PASSED)
     return rig
 
 
 def call(root: Path, what: str, trace: Trace) -> None:
-    traced_call(rig_at(root), "u1", trace, is_unprepare=what == "unprepare")
+    traced_call(rig_at(root, what), "u1", trace, is_unprepare=what.endswith("-unprepare"))
 
 
 def check_repaired(root: Path, what: str) -> None:
     """Be the next agent: what was half done is undone, what was prepared is as it was."""
-    rig = rig_at(root)
+    rig = rig_at(root, what)
     rig.repair.run()
     expect([r.uid for r in rig.ledger.records() if r.state in UNFINISHED], [])
-    expect(rig.drivers(), DURING if rig.states() else BEFORE)
+    expect(rig.drivers(), during(what) if rig.states() else before(what))
     rig.unprepare("u1")
-    expect(rig.drivers(), BEFORE)
+    expect(rig.drivers(), before(what))
     expect(rig.overrides(), {"(null)"})
     rig.assert_empty()
 
 
 def check_unprepared(root: Path, what: str) -> None:
     """Be an agent that does not repair first: the kubelet unprepares."""
-    rig = rig_at(root)
+    rig = rig_at(root, what)
     rig.unprepare("u1")
-    expect(rig.drivers(), BEFORE)
+    expect(rig.drivers(), before(what))
     expect(rig.overrides(), {"(null)"})
     rig.assert_empty()
 
 
 def check_prepared_again(root: Path, what: str) -> None:
     """Be an agent that does not repair first: the kubelet asks again."""
-    rig = rig_at(root)
+    rig = rig_at(root, what)
     rig.prepare("u1")
-    expect(rig.drivers(), DURING)
+    expect(rig.drivers(), during(what))
     expect(rig.overrides(), {"(null)"})
     rig.unprepare("u1")
-    expect(rig.drivers(), BEFORE)
+    expect(rig.drivers(), before(what))
     rig.assert_empty()
 
 

@@ -1,0 +1,73 @@
+"""GPUs that machines have: absent by intent for health and telemetry, and tested before they are offered again."""
+
+import pytest
+import yaml
+
+from dra_driver.embedded.api.kinds import SLICES
+from dra_driver.model.names import NVIDIA_DRIVER
+from tests.support.agent_process import stage
+from tests.support.allocated_claims import claim
+from tests.support.metered_node import MeteredNode
+from tests.support.waiting import until
+
+WHOLE = "gpu-0000-1b-00-0"
+FILE = "version: passthrough/v1\ngpus:\n- devices: [all]\n"
+
+
+@pytest.fixture
+def here():
+    with stage("1.36") as here:
+        (here.folder / "gpus.yaml").write_text(FILE)
+        yield here
+
+
+def profile(here, compute):
+    """Let the node's GPU end its tests so."""
+    gpu = {"pci": "0000:1b:00.0", "model": "l40s", "health": {"compute": compute, "recoveryAction": 0}}
+    new = here.folder / "new"
+    new.write_text(yaml.safe_dump({"about": "one", "driverVersion": "580.95.5", "gpus": [gpu]}))
+    new.replace(here.folder / "profile.yaml")
+
+
+def taints(here):
+    slices = (one["spec"] for one in here.api.items(SLICES))
+    return {d["name"]: [t["value"] for t in d.get("taints", ())] for s in slices for d in s.get("devices", ())}
+
+
+def begun_tests(here):
+    return here.log().count("testing a device")
+
+
+def test_a_gpu_that_comes_back_is_tested_by_use_and_not_offered_while_the_test_runs(here):
+    profile(here, "passes")
+    here.start(f"simulated:{here.folder}/profile.yaml", f"--passthrough={here.folder}/gpus.yaml", "--validate=1")
+    until(lambda: {WHOLE, f"{WHOLE}-vfio"} <= taints(here).keys(), timeout_s=25, what="the GPU after its first test")
+    assert begun_tests(here) == 1
+    plugin = here.kubelet.wait_registered(NVIDIA_DRIVER)
+    for machine, compute in enumerate(("passes", "hangs")):
+        ref = claim(here, f"{WHOLE}-vfio", name=f"c{machine}")
+        plugin.prepare([ref])
+        until(lambda: set(taints(here)) == {f"{WHOLE}-vfio"}, timeout_s=25, what="nothing else of the GPU")
+        profile(here, compute)
+        assert plugin.unprepare([ref]) == {ref.uid: ""}
+        until(lambda machine=machine: begun_tests(here) == machine + 2, timeout_s=25, what="another test")
+        if compute == "passes":
+            until(lambda: WHOLE in taints(here), timeout_s=25, what="the GPU after its test")
+    assert WHOLE not in taints(here)
+
+
+def test_while_machines_have_every_gpu_nothing_is_measured_nothing_is_old_and_nothing_is_a_fault(here):
+    node = MeteredNode(here, here.folder)
+    names = ("gpu-0000-01-00-0", "gpu-0000-02-00-0")
+    node.start(f"--passthrough={here.folder}/gpus.yaml")
+    node.until(lambda: len(node.scrape("DCGM_FI_DEV_GPU_TEMP")) >= 1, "a temperature")
+    plugin = here.kubelet.wait_registered(NVIDIA_DRIVER)
+    refs = [claim(here, f"{name}-vfio", name=f"c{number}") for number, name in enumerate(names)]
+    plugin.prepare(refs)
+    node.until(lambda: set(taints(here)) == {f"{name}-vfio" for name in names}, "nothing but the machines' devices")
+    node.until(lambda: not node.scrape("DCGM_FI_DEV_GPU_TEMP"), "no temperature of a GPU that is away")
+    node.until(lambda: not node.scrape("dra_telemetry_age_seconds"), "no age of what nobody reads")
+    assert [one for one in node.scrape("dra_driver_faults") if one.value] == []
+    assert all(found == [] for found in taints(here).values())
+    assert plugin.unprepare(refs) == dict.fromkeys((ref.uid for ref in refs), "")
+    node.until(lambda: node.scrape("DCGM_FI_DEV_GPU_TEMP"), "measured again")
