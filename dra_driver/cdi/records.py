@@ -20,7 +20,7 @@ _DEVICES = re.compile(r'"devices":\s*')
 
 
 def split(content: bytes) -> tuple[bytes, bytes]:
-    """Return the bytes of a document without records, and those of its devices' records, empty where it has none.
+    """Return the bytes of a document without records, and those of its devices' records, empty if it has none.
 
     Only the devices of the document (from `cdi.spec.render`) are read: what all containers share may be 60 KiB.
     """

@@ -26,7 +26,7 @@ SUFFIX = ".json"
 RECORD_MODE = 0o600
 _PIECE_BYTES = 64 * 1024
 _UNFINISHED = ".unfinished"
-_RECORD = ".record"  # beside a file: what of its document is for this driver alone
+_RECORD = ".record"  # a file beside the CDI file, with the part of its document that only this driver reads
 _HINTS = {
     errno.EROFS: "mount the CDI folder writable, or set --cdi-root",
     errno.ENOSPC: "free space on the file system of the CDI folder",
@@ -142,7 +142,7 @@ class CdiStore:
         return f"{self._root}/{file_name}"
 
     def _hidden(self, file_name: str, ending: str) -> str:
-        """Return the path of what stands beside a file under a hidden name: its record, or what is being written."""
+        """Return the path of a hidden file beside a CDI file: its record, or the file that is being written."""
         return f"{self._root}/.{file_name}{ending}"
 
     def _replace(self, path: str, unfinished: str, content: bytes, mode: int) -> None:

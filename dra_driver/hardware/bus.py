@@ -1,7 +1,7 @@
-"""What the PCI bus shows of a GPU: there, gone, dead, or in other hands. From sysfs alone.
+"""The state of a GPU on the PCI bus: there, gone, dead, or bound to another driver. From sysfs alone.
 
 A GPU that fell off the bus keeps its folder, but its configuration space reads all ones. A function that another kernel
-driver has (vfio-pci for a VM), or none, is absent by intent.
+driver has (vfio-pci for a VM), or no driver, is absent by intent.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from dra_driver.hardware.port import Roots
 
 
 def bus_state(roots: Roots, address: str, drivers: tuple[str, ...]) -> BusState:
-    """Return what the bus shows of a GPU that one of these kernel drivers should have.
+    """Return the state on the bus of a GPU that one of these kernel drivers should have.
 
-    Where no bus is visible at all, everything counts as there.
+    If no bus is visible at all, every GPU counts as there.
     """
     folder = pci.function_folder(roots, address)
     if not any(pci.entries_of(folder.parent)):
@@ -30,5 +30,5 @@ def bus_state(roots: Roots, address: str, drivers: tuple[str, ...]) -> BusState:
 
 
 def bus_states(roots: Roots, addresses: tuple[str, ...], drivers: tuple[str, ...]) -> Mapping[str, BusState]:
-    """Return what the bus shows of each of these GPUs."""
+    """Return the state on the bus of each of these GPUs."""
     return {address: bus_state(roots, address, drivers) for address in addresses}

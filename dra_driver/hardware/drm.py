@@ -25,7 +25,7 @@ _DRIVER = re.compile(r"^DRIVER=(\S+)$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class DrmNodes:
-    """The DRM nodes of one device: `card` by name ("card1"), the render node by its minor; None where it has none."""
+    """The DRM nodes of one device: `card` by name ("card1"), the render node by its minor; None for a missing one."""
 
     card: str | None = None
     render_minor: int | None = None
@@ -136,7 +136,7 @@ def read_device_nodes(roots: Roots) -> tuple[str, ...]:
 
 
 def on_bus(roots: Roots, vendor: RegisteredVendor) -> tuple[tuple[str, str | None], ...]:
-    """Return the address and the driver of each function of a vendor on the bus that is a GPU, whatever drives it."""
+    """Return the address and the driver of each function of a vendor on the bus that is a GPU, whatever its driver."""
     folder = Path(roots.sys, "bus/pci/devices")
     found = []
     for name in entries_of(folder):

@@ -62,7 +62,7 @@ class Measure(enum.StrEnum):
     FP16_RATIO = "fp16Ratio"
     PCIE_SENT_BYTES_PER_S = "pcieSentBytesPerSecond"
     PCIE_RECEIVED_BYTES_PER_S = "pcieReceivedBytesPerSecond"
-    # Read only where they are selected: each takes a call of its own.
+    # Read only if they are selected, because each takes a call of its own.
     MEMORY_TOTAL_BYTES = "memoryTotalBytes"
     MEMORY_USED_RATIO = "memoryUsedRatio"
     SM_CLOCK_MOST_MHZ = "smClockMostMHz"
@@ -110,10 +110,10 @@ class ProcessUse:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What was measured at one moment on one GPU, or on one of its GPU instances.
+    """The measurements of one moment on one GPU, or on one of its GPU instances.
 
-    `gi_id` is the id of the instance, or `GpuFacts.part_number` where the hardware itself divides its GPUs.
-    `processes` is None where nobody asked for them or the driver does not list them.
+    `gi_id` is the id of the instance, or `GpuFacts.part_number` if the hardware itself divides its GPUs.
+    `processes` is None if they were not asked for or the driver does not list them.
     """
 
     gpu: str

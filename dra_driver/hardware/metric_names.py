@@ -14,7 +14,7 @@ from dra_driver.telemetry.exposition import FamilyHead, SampleKind
 
 Pairs = tuple[tuple[str, str], ...]
 WHOLE_MIB = 1 / (1 << 20)  # a scale: bytes as MiB, rounded down
-# What is not measured in a round, but known of events: the code of the newest Xid, and counts of the last minutes.
+# Not measured in a round, but counted from events: the code of the newest Xid, and counts of the last minutes.
 LAST_XID, RECENT_XIDS, RECENT_CLOCK_EVENTS = "lastXid", "recentXids", "recentClockEvents"
 
 

@@ -1,7 +1,7 @@
-"""Edits for device nodes: each as it is on this node now, and its group where its mode shuts others out.
+"""Edits for device nodes: each with its present numbers, and its group if the mode admits only the group.
 
 In: names below /dev, and the dev root. Out: edits. A node is written down with the numbers that it has now. Its group
-is added to a container's process only where the mode needs that: many distributions give render nodes to a group of
+is added to a container's process only if the mode requires that: many distributions give render nodes to a group of
 their own. Source: CDI 0.7.0 (additionalGids).
 """
 

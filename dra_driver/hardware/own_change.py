@@ -17,9 +17,10 @@ READ_SECONDS = 5.0
 
 
 class OwnChanges:
-    """The GPUs whose MIG mode or partitions this agent changed since that was last looked at, by PCI address.
+    """The GPUs whose MIG mode or partitions this agent changed since the last look, by PCI address.
 
-    Who changes a GPU adds it before and after; who looks at the hardware takes them all. Any thread may do either.
+    The code that changes a GPU adds it before and after the change; the code that looks at the hardware takes them all.
+    Any thread may do either.
     """
 
     def __init__(self) -> None:
@@ -45,7 +46,7 @@ def facts_after(
     on it can't. Raises: HardwareError.
     """
     if any(problem.subject in addresses and problem.code != MIXED for problem in facts.problems):
-        return None  # which of a GPU's problems have ended is found by a discovery alone
+        return None  # only a discovery finds out which of a GPU's problems have ended
     gpus = []
     for gpu in facts.gpus:
         now = _read(gpu, hardware, limits_memory) if gpu.pci_address in addresses else gpu

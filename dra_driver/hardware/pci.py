@@ -52,14 +52,14 @@ def read_hex(path: Path) -> int:
 
 
 def read_size(path: Path) -> int | None:
-    """Return the number of bytes in a file, or None where it is no size that memory can have."""
+    """Return the number of bytes in a file, or None if it is not a size that memory can have."""
     text = read_text(path) or ""
     number = int(text) if text.isascii() and text.isdigit() and len(text) <= 20 else 0
     return number if 0 < number < MOST_MEMORY_BYTES else None
 
 
 def entries_of(folder: Path) -> Iterator[str]:
-    """Yield the names in a folder in their order; none where it can't be read."""
+    """Yield the names in a folder in order; none if it can't be read."""
     try:
         yield from sorted(os.listdir(folder))  # noqa: PTH208 - names only, and this runs every two seconds
     except OSError:
@@ -107,12 +107,12 @@ def read_physical(folder: Path) -> str | None:
 
 
 def read_numa_node(roots: Roots, address: str) -> int | None:
-    """Return the NUMA node of a PCI function, or None where the kernel reports none (-1)."""
+    """Return the NUMA node of a PCI function, or None if the kernel reports none (-1)."""
     return read_numa(function_folder(roots, address))
 
 
 def read_numa(folder: Path) -> int | None:
-    """Return the NUMA node of the PCI function of a folder, or None where the kernel reports none (-1)."""
+    """Return the NUMA node of the PCI function of a folder, or None if the kernel reports none (-1)."""
     text = read_text(folder / "numa_node") or ""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 5 else None
 
@@ -133,7 +133,7 @@ def read_pcie_root(roots: Roots, address: str) -> str | None:
 
 
 def pcie_root_above(folder: Path) -> str | None:
-    """Return the PCIe root complex above the PCI function that a folder is a link to, or None where it is no link."""
+    """Return the PCIe root complex above the PCI function to which a folder is a link, or None if it is not a link."""
     if not os.path.islink(folder):  # noqa: PTH114 - does not raise where a folder above can't be searched
         return None
     return next((part for part in Path(os.path.realpath(folder)).parts if _PCIE_ROOT.fullmatch(part)), None)

@@ -54,7 +54,7 @@ class Roots:
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """What the cheap probe saw.
+    """The result of the cheap probe.
 
     `mig` holds, for each GPU by PCI address, a value that changes with its MIG mode and partitions; `mig_nodes` is one
     that changes with the device nodes of any partition; `rest` changes with everything else.
@@ -311,7 +311,7 @@ class HealthReporter(Protocol):
         """
 
     def bus_states(self, gpus: tuple[str, ...]) -> Mapping[str, BusState]:
-        """Return what the PCI bus shows of GPUs, by address, read now from files alone: this can't hang.
+        """Return the state of GPUs on the PCI bus, by address, read now from files alone: this can't hang.
 
         `gpus` are PCI addresses; one that the bus does not show is reported as gone.
         """
@@ -358,7 +358,7 @@ class ComputeTested(Protocol):
 
 @runtime_checkable
 class Resettable(Protocol):
-    """Optional ability: reset GPUs that nobody uses.
+    """Optional ability: reset GPUs that no claim and no other process uses.
 
     Between `await_return` and the next discovery that follows `close`, calls of the other abilities wait, within their
     deadlines, for the library to be open again. `needs_privilege` is whether a reset takes the rights of root on the

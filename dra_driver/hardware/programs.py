@@ -1,7 +1,7 @@
 """Programs: run one with fixed arguments and an empty environment, in this root or in another, with a deadline.
 
 In: an absolute path and arguments. Out: the end of what it printed, and its exit status. No shell is involved. A
-program that is late is killed with its process group; one that can't be killed is left behind.
+program that exceeds the deadline is killed with its process group; one that can't be killed is left behind.
 """
 
 from __future__ import annotations

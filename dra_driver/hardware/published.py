@@ -122,7 +122,7 @@ def is_virtual(found: Found) -> Fact:
     return bool(found.gpu.passthrough and found.gpu.passthrough.physical)
 
 
-# What a whole GPU for a virtual machine has beside them; names, kinds and values are those of NVIDIA's driver.
+# The further attributes of a whole GPU for a virtual machine; names, kinds and values are those of NVIDIA's driver.
 PASSED: tuple[Published, ...] = (
     Published(
         "deviceID",

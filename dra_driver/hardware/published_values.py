@@ -1,6 +1,6 @@
-"""Published values: how those that devices of several vendors have are read.
+"""Published values: how the values are read that devices of several vendors have.
 
-In: what is known about one device. Out: a value, or None where it is not known. Pure.
+In: what is known about one device. Out: a value, or None if it is not known. Pure.
 """
 
 from __future__ import annotations

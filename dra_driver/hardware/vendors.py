@@ -1,7 +1,7 @@
 """What a vendor declares, and how a vendor of the registry is loaded.
 
-Each vendor's folder has a module `vendor` with one value, `VENDOR`. Nothing of a vendor is imported before it is asked
-for: a node pays for the vendors that it has.
+Each vendor's folder has a module `vendor` with one value, `VENDOR`. No code of a vendor is imported before it is asked
+for, so that a node pays only for the vendors that it has.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class VendorClass:
 class ReferencePage:
     """The page in docs/ that lists what a vendor's devices are published with.
 
-    `closing` stands below the tables; it may name the number of values of each type of device ({gpu}, {mig} …). `more`
-    are rows that no device carries under exactly that name.
+    `closing` is the text below the tables; it may contain the number of values of each type of device ({gpu}, {mig} …).
+    `more` are rows that no device carries under exactly that name.
     """
 
     file: str
@@ -81,10 +81,10 @@ class Vendor:
     `title` is its name in texts. `open` returns its hardware behind the port, which has an ability if it implements the
     ability's protocol. `gpu` is the type of its facts. `rows` are the names that its devices are published with, in the
     domain of its driver. While a device plugin with the signs of `device_plugin` serves its devices, none is offered.
-    `labels` returns the labels of a node with such GPUs; it is None where nobody expects any.
-    `metric_names` returns the names of its own exporter, which its readings are published under (`port.Metered`).
-    `generated_classes` are the files below deviceclasses/ that `make docs` writes; more may stand there by hand.
-    `sharing` is how its devices can be shared, None where they can't; `is_tested` tells whether they can be tested by
+    `labels` returns the labels of a node with such GPUs; it is None if no software expects any.
+    `metric_names` returns the names of its own exporter, under which its readings are published (`port.Metered`).
+    `generated_classes` are the files below deviceclasses/ that `make docs` writes; others may be there, written by hand.
+    `sharing` is how its devices can be shared, None if they can't; `is_tested` says whether they can be tested by
     use, and `is_reset` whether this driver can reset them. `passed` is what is particular of those for virtual
     machines.
     """

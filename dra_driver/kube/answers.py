@@ -33,7 +33,7 @@ _CODES: dict[int, tuple[str, Retry, str]] = {
 # A 404 without a Status object says nothing about the object: a server that lacks the API group sends one, or a proxy.
 _NOT_SERVED = ("not-served", Retry.NOW, "check the server's address; resource.k8s.io/v1 is served from 1.34 on")
 NOT_FOUND = "api.not-found"  # the server has no such object
-CONFLICT = "api.conflict"  # somebody else wrote the object meanwhile, or it exists already
+CONFLICT = "api.conflict"  # another client wrote the object meanwhile, or it exists already
 _MESSAGE_CHARS = 500
 _WAIT_MOST_SECONDS = 300  # an API server never asks for more, and a longer wait would stop all publishing and preparing
 _DIGITS = 9

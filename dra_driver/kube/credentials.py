@@ -39,7 +39,7 @@ def load(
 
 
 def load_server(kubeconfig: str | None, *, ca_file: str = SERVICE_ACCOUNT_CA) -> Credentials:
-    """Load where the API server is and how it proves who it is, with the credentials of nobody.
+    """Load the server's address and the means to verify it, without credentials of a client.
 
     Raises: InputError("input.kubeconfig"); NodeError("node.no-credentials") outside a pod.
     """

@@ -1,9 +1,9 @@
-"""Events about this node, and about pods that use its devices: what `kubectl describe` shows of either.
+"""Events about this node, and about pods that use its devices, as `kubectl describe` shows them.
 
-In: an object, a reason and a message. Out: one Event, about a node in the namespace `default`, where the kubelet's own
-events about nodes lie, about a pod in the pod's namespace. At most one is sent for each reason and object in ten
-minutes, and at most `MOST` in all. Events are never read, counted or changed: the agent may only create them. A failure
-never reaches the caller: an event that was not sent is logged.
+In: an object, a reason and a message. Out: one Event. One about a node is in the namespace `default`, where the
+kubelet's own events about nodes are; one about a pod is in the pod's namespace. At most one is sent for each reason and
+object in ten minutes, and at most `MOST` in all. Events are never read, counted or changed: the agent may only create
+them. A failure never reaches the caller: an event that was not sent is logged.
 """
 
 from __future__ import annotations

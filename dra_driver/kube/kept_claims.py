@@ -1,8 +1,8 @@
-"""Kept claims: an answer that is the same as the last one to the byte is neither parsed nor checked a second time.
+"""Kept claims: an answer that equals the last one byte for byte is neither parsed nor checked a second time.
 
 In: the bodies of answers. Out: claims, and the same object as before for the same bytes. The resource version is among
-these bytes, so a claim that was changed in any way is read anew. The server is asked each time. Nobody who gets a claim
-may change it.
+these bytes, so a claim that was changed in any way is read again. The server is asked each time. No caller that gets a
+claim may change it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Leases as slots of a cluster-wide budget: each may be taken once in a period, by whichever agent comes first.
 
 In: the names of the Leases, a holder. Out: whether the holder has a slot, or when to ask again. A slot is taken by a
-write that fails if anybody else wrote in between. Clocks of nodes may differ by seconds; a time that lies in the future
-keeps a slot taken, so a wrong clock makes the budget smaller and never larger.
+write that fails if another client wrote in between. Clocks of nodes may differ by seconds; a time in the future keeps a
+slot taken, so a wrong clock makes the budget smaller and never larger.
 Source: Kubernetes API coordination.k8s.io/v1 Lease; API conventions on resourceVersion.
 """
 
@@ -81,7 +81,7 @@ class LeaseSlots:
         return RACE_SECONDS if (free and fault is None) or not taken else max(RACE_SECONDS, min(taken) - now)
 
     def keep(self, holder: str) -> bool:
-        """Begin the period of the holder's slot anew; return whether it has one. Raises: ApiError."""
+        """Restart the period of the holder's slot; return whether it has one. Raises: ApiError."""
         slot = self._of(holder)
         if slot is not None:
             self._write(slot, holder, self._clock())
@@ -139,7 +139,7 @@ class LeaseSlots:
         self._put(slot, spec)
 
     def _put(self, slot: _LeaseSlot, spec: Wire) -> None:
-        """Replace the content of a Lease that nobody has written since it was read. Raises: ApiError."""
+        """Replace the content of a Lease that no client has written since it was read. Raises: ApiError."""
         wire = slot.wire or {}
         metadata = wire.get("metadata")
         if not isinstance(metadata, dict) or not isinstance(metadata.get("resourceVersion"), str):

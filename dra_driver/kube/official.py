@@ -54,7 +54,7 @@ class OfficialToken:
             return self._current()
 
     def reread(self) -> bool:
-        """Load everything anew. Return whether that gave another token than the one that was refused."""
+        """Load everything again. Return whether that gave another token than the one that was refused."""
         with self._lock:
             refused = self._header
             with _logged():

@@ -29,7 +29,7 @@ POLICIES = f"{_ADMISSION}/validatingadmissionpolicies"
 POLICY_BINDINGS = f"{_ADMISSION}/validatingadmissionpolicybindings"
 WEBHOOKS = f"{_ADMISSION}/validatingwebhookconfigurations"
 
-# Where people's workloads stand in the API. Source: the projects' CustomResourceDefinitions.
+# The paths of workloads in the API. Source: the projects' CustomResourceDefinitions.
 WORKLOADS = {
     "deployment": "/apis/apps/v1/deployments",
     "statefulset": "/apis/apps/v1/statefulsets",

@@ -1,4 +1,4 @@
-"""Ports: what rooms that ask little of the Kubernetes API ask; `KubeApi` answers, and so can a test's stand-in."""
+"""Ports: the few requests that some rooms make of the Kubernetes API. `KubeApi` implements them, and so can a test."""
 
 from __future__ import annotations
 

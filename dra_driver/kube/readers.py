@@ -1,6 +1,6 @@
-"""Readers: who a bearer token belongs to, and what its owner may read: a path of no resource, or lists of a kind.
+"""Readers: the owner of a bearer token, and what the owner may read: a path of no resource, or lists of a kind.
 
-In: a token. Out: an owner, or none; a verdict. Both are asked of the API server, which knows; nothing is kept here.
+In: a token. Out: an owner, or none; a verdict. The API server answers both questions; nothing is kept here.
 Source: Kubernetes, TokenReview (authentication.k8s.io/v1), SubjectAccessReview and SelfSubjectAccessReview
 (authorization.k8s.io/v1).
 """

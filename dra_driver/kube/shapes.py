@@ -1,6 +1,6 @@
 """Check that an object of the API server has the shape of its kind, as far as this driver reads it.
 
-In: a decoded object. Out: nothing, or one clear error that names the field. Whoever needs a field must handle its
+In: a decoded object. Out: nothing, or one clear error that names the field. Code that needs a field must handle its
 absence; a field that is present has the right type. A server that sends wrong objects, or a proxy that mixes up
 answers, then causes an error here instead of a crash somewhere else.
 """

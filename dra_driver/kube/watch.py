@@ -138,7 +138,7 @@ class Watch:
             self._pause(fault, opened_at)
 
     def stop(self) -> None:
-        """End `events` now, whatever it waits for."""
+        """End `events` now, whatever it is waiting for."""
         self._stopping.set()
         with self._lock:
             if self._stream is not None:

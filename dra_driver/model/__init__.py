@@ -1,6 +1,6 @@
 """Shared values: errors, names, limits, quantities, versions, wire types, container edits.
 
-Values, two small questions to the system that every room asks alike (`stamp`, `boot`), and how a process imports
-libraries without what it never uses of them (`lean`). Imports nothing of ours and nothing heavy; every other room may
-import it.
+Values, two small questions to the system that every room asks in the same way (`stamp`, `boot`), and the import of
+libraries without the modules that the process never uses (`lean`). It imports nothing of ours and nothing large; every
+other room may import it.
 """

@@ -1,8 +1,8 @@
 """Records: frozen values as the JSON objects in which they outlive the process, written and read by one codec.
 
-In: a dataclass, and for each field its key in the JSON object, where that differs from the field's name. Out: a
+In: a dataclass, and for each field its key in the JSON object, if that differs from the field's name. Out: a
 `RecordForm` that writes values as objects and reads them back. Keys that the form does not know are ignored when an
-object is read, because a newer agent may have added them; `unknown` returns them for whoever has to keep them.
+object is read, because a newer agent may have added them; `unknown` returns them to callers that have to keep them.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class RecordForm(Generic[T]):
         return self._kind(**more)
 
     def unknown(self, record: Mapping[str, Any]) -> Wire:
-        """Return what the object has beyond the keys of this form."""
+        """Return the keys of the object that this form does not have, with their values."""
         return {key: value for key, value in record.items() if key not in self.keys}
 
 

@@ -40,9 +40,9 @@ class Interval(enum.StrEnum):
 
 
 class Tenants(enum.StrEnum):
-    """Whose claims may meet behind one MPS daemon."""
+    """Whose claims may share one MPS daemon."""
 
-    ANY = "any"  # whoever the sharing rules let
+    ANY = "any"  # those of all namespaces that the sharing rules admit
     NAMESPACE = "namespace"  # those of one namespace, to which each shared device is offered from the start
 
 

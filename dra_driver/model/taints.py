@@ -1,6 +1,6 @@
 """Device taints: marks on a published device that keep pods away from it, or only inform.
 
-Values only. Who raises a taint, and where it is published, is decided elsewhere.
+Values only. Which code raises a taint, and where it is published, is decided elsewhere.
 Source: Kubernetes API resource/v1 DeviceTaint; KEP-5055.
 """
 

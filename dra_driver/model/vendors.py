@@ -1,4 +1,4 @@
-"""The registry of vendors: one line for each, and all that is known of one before its folder is loaded.
+"""The registry of vendors: one line for each, with all that is known of it before its folder is loaded.
 
 A vendor's name is that of its folder below `hardware/`, where `vendor.py` declares everything else. Its devices are
 published by a DRA driver of their own. A PCI function is one of its devices if vendor and base class are those below;

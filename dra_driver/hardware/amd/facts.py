@@ -1,4 +1,4 @@
-"""What is known of an AMD GPU or of one of its partitions, beside what every device has."""
+"""The facts of an AMD GPU or of one of its partitions, in addition to those of every device."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ DRIVERS = ("amdgpu",)  # of the kernel
 
 @dataclass(frozen=True, slots=True)
 class AmdGpu(GpuFacts):
-    """One AMD GPU, or one partition of it (`part` is set then). Counts are those of this device alone.
+    """One AMD GPU, or one partition of it (`part` is set then). Counts are those of this device only.
 
-    `minor` is that of the render node, -1 where it has none. `uuid` identifies the device within this node and is
-    published nowhere; `unique_id` is the hardware's own, in hexadecimal, None where the hardware has none (most APUs).
-    `compute_mode` and `memory_mode` are those of the GPU ("CPX", "NPS4"), None where it can't be partitioned. `nodes`
+    `minor` is that of the render node, -1 if there is none. `uuid` identifies the device within this node and is
+    published nowhere; `unique_id` is the hardware's own, in hexadecimal, None if the hardware has none (most APUs).
+    `compute_mode` and `memory_mode` are those of the GPU ("CPX", "NPS4"), None if it can't be partitioned. `nodes`
     are those that a container needs: several render nodes for a whole GPU that is partitioned. `link_domain` is the
     XGMI hive, in hexadecimal.
     """

@@ -1,7 +1,7 @@
 """AMD behind the hardware port.
 
-In: roots. Out: `Facts`, a fingerprint, container edits. Everything is read from sysfs; nothing is loaded and no device
-is opened, so there is nothing that hangs in a library and nothing to let go of.
+In: roots. Out: `Facts`, a fingerprint, container edits. Everything is read from sysfs; no library is loaded and no
+device is opened, so nothing can hang in a library and nothing has to be released.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class AmdHardware(SysfsObservation):
         return device_edits(gpu, self._roots)
 
     def edit_problems(self) -> tuple[str, ...]:
-        """Return what the edits leave out. Libraries are none of it: containers bring their own."""
+        """Return no problems: libraries, which the edits leave out, come with the containers' images."""
         if kfd.is_there(self._roots):
             return ()
         return ("/dev/kfd: the kernel offers no compute driver, so containers can draw but not compute",)

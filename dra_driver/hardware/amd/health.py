@@ -20,7 +20,7 @@ from dra_driver.hardware.sysfs.hwmon import margins, read_sensors
 
 
 def read_all_vitals(roots: Roots, resets: ResetLog | None = None) -> Iterator[Vitals]:
-    """Yield what the files of each GPU say now, and what the log says since the last call."""
+    """Yield the vitals of each GPU, as its files show them now."""
     by_gpu = resets.look() if resets is not None else {}
     none = DriverReset.NONE if resets is not None and resets.is_read else None
     for function in read_functions(roots, AMD, DRIVERS):
@@ -28,7 +28,7 @@ def read_all_vitals(roots: Roots, resets: ResetLog | None = None) -> Iterator[Vi
 
 
 def read_vitals(function: DrmFunction, roots: Roots, reset: DriverReset | None = None) -> Vitals:
-    """Return what the files of one GPU say now; `reset` is what the log says of it."""
+    """Return the vitals of one GPU, as its files show them now."""
     address, folder = function.address, function.folder
     if reset is DriverReset.LOST or bus_state(roots, address, DRIVERS) is BusState.DEAD:
         return Vitals(address, time.time(), is_lost=True)

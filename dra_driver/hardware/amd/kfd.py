@@ -1,7 +1,7 @@
-"""The KFD topology: what the compute driver says of each GPU and of each partition.
+"""The KFD topology: the compute driver's description of each GPU and of each partition.
 
-In: roots. Out: `KfdNode`s in the order of their numbers. A partition that the topology lacks can't be used, whatever
-render nodes exist for it.
+In: roots. Out: `KfdNode`s in the order of their numbers. A partition that the topology lacks can't be used, even if
+there are render nodes for it.
 
 Source: Linux drivers/gpu/drm/amd/amdkfd/kfd_topology.c (the files' format is one `name value` a line).
 """
@@ -85,7 +85,7 @@ def _node(folder: Path, number: int, values: Mapping[str, int]) -> KfdNode:
 
 
 def _address(values: Mapping[str, int]) -> str:
-    """Return the GPU's address, "" where the node does not say it; older kernels have no domain, which is then 0."""
+    """Return the GPU's address, "" if the node does not show it; older kernels show no domain, which is then 0."""
     location, domain = values.get("location_id", -1), values.get("domain", 0)
     if not 0 <= location <= _LAST_LOCATION or domain > _LAST_DOMAIN:
         return ""

@@ -1,9 +1,9 @@
-"""How much memory a GPU or a partition has.
+"""The memory of a GPU or a partition.
 
-A GPU of its own memory: what the topology says, else the driver's total, else what the `dmem` cgroup can hand out. A
-GPU that uses the host's memory (an APU): what the topology lets programs allocate; the part that the firmware set aside
-is smaller and says nothing about what fits. A partition: what the topology says of it, which under NPS1 is its share in
-accounting of memory that all partitions reach.
+For a GPU with memory of its own it is the size in the topology, or else the driver's total, or else what the `dmem`
+cgroup can hand out. For a GPU that uses the host's memory (an APU) it is what the topology lets programs allocate; the
+part that the firmware set aside is smaller and does not show what fits. For a partition it is the size in the topology,
+which under NPS1 is only its share by count, because all partitions reach all of the memory.
 
 Source: Linux Documentation/gpu/amdgpu, Documentation/admin-guide/cgroup-v2 (dmem.capacity), kfd_topology.c.
 """
@@ -29,7 +29,7 @@ _INTEGRATED_TARGETS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class MemoryFiles:
-    """Sizes in bytes: the memory set aside for the GPU, what it may use of the host's, and what dmem says."""
+    """Sizes in bytes: the memory set aside for the GPU, what it may use of the host's, and what `dmem` reports."""
 
     vram: int | None = None
     host: int | None = None
@@ -37,7 +37,7 @@ class MemoryFiles:
 
     @classmethod
     def read(cls, address: str, function: DrmFunction | None, roots: Roots) -> MemoryFiles:
-        """Return what the files say of the GPU at an address."""
+        """Return the sizes that the files of the GPU at an address show."""
         if function is None:
             return cls()
         vram, host = (read_size(function.folder / f"mem_info_{name}_total") for name in ("vram", "gtt"))

@@ -1,7 +1,7 @@
 """How a GPU is partitioned now: its compute mode and its memory mode.
 
-A GPU without the files can't be partitioned. A file that can't be read, or a word that is not known, leaves open what
-the GPU's partitions are, so that nothing of it may be offered.
+A GPU without the files can't be partitioned. If a file can't be read, or contains an unknown word, it is not known what
+the GPU's partitions are, so no part of it may be offered.
 
 Source: Linux Documentation/gpu/amdgpu (current_compute_partition, current_memory_partition), amdgpu_gfx.c.
 """
@@ -19,7 +19,7 @@ MEMORY_MODES = ("NPS1", "NPS2", "NPS3", "NPS4", "NPS6", "NPS8")
 
 
 class ModeUnknownError(Exception):
-    """A mode is there and can't be told: its text says why."""
+    """The GPU has a mode that can't be determined; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)

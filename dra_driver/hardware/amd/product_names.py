@@ -1,7 +1,7 @@
-"""Names of AMD's products by PCI device and revision, for the boards whose firmware gives none.
+"""Names of AMD's products by PCI device and revision, for the boards whose firmware reports none.
 
 Source: the names that libdrm's data/amdgpu.ids and the PCI ID database give the same numbers; servers' boards and
-what captures of real machines hold. A number that is not here has no name, and its device id is published all the same.
+what captures of real machines contain. A number that is not here has no name; its device id is published nevertheless.
 """
 
 from __future__ import annotations

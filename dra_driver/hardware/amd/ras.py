@@ -1,6 +1,6 @@
 """RAS: the errors that a GPU's blocks counted since the driver was loaded, and its bad pages of memory.
 
-In: the folder of a PCI function. Out: counts, states. None where no file says anything, which is most Radeons.
+In: the folder of a PCI function. Out: counts, states. They are None if no file shows them, as on most Radeons.
 
 Source: Linux Documentation/gpu/amdgpu/ras (`ue:` and `ce:` lines of *_err_count and of aca_*; in gpu_vram_bad_pages R
 is retired, P pending, F failed).
@@ -18,7 +18,7 @@ _BAD_PAGE = re.compile(r"^0x[0-9a-fA-F]+\s*:\s*0x[0-9a-fA-F]+\s*:\s*([RPF])\s*$"
 
 
 def error_counts(function: Path) -> tuple[int | None, int | None]:
-    """Return the corrected and the uncorrected errors of all blocks, None for what no file counts.
+    """Return the corrected and the uncorrected errors of all blocks, None for a kind that no file counts.
 
     Newer kernels show a block under two names, `umc_err_count` and `aca_umc`: the larger of the two counts.
     """

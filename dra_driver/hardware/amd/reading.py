@@ -26,7 +26,7 @@ _UNKNOWN_MODE = "xcp"  # partitions of a GPU that does not say its mode: acceler
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What was seen of one GPU: its function where the tree has one, and its nodes of the topology, one per part."""
+    """The findings about one GPU: its function, if the tree has one, and its nodes of the topology, one per part."""
 
     address: str
     function: DrmFunction | None
@@ -46,7 +46,7 @@ class AmdReading:
 
 
 def read_gpus(roots: Roots, driver_version: str | None) -> AmdReading:
-    """Return every GPU and partition that may be offered. One that can't be told apart or read is a problem instead."""
+    """Return every GPU and partition that may be offered. One that can't be identified or read becomes a problem."""
     reading = AmdReading()
     cards = read_partition_cards(roots)
     for seen in _join(roots, reading):
@@ -144,7 +144,7 @@ def _whole(seen: _Seen, modes: Modes, roots: Roots) -> AmdGpu:
 
 
 def _part(node: KfdNode, whole: AmdGpu, cards: dict[int, str], card_of_whole: str | None) -> AmdGpu:
-    """Return the facts of one partition: what it shares with its GPU, and its own node's numbers."""
+    """Return the facts of one partition: those of its GPU, and the numbers of its own node."""
     card = cards.get(node.render_minor) or (card_of_whole if node.render_minor == whole.minor >= 0 else None)
     mode = (whole.compute_mode or _UNKNOWN_MODE).lower()
     return replace(
@@ -181,7 +181,7 @@ def _is_render(node: str) -> bool:
 
 
 def _check(gpu: AmdGpu, reading: AmdReading) -> None:
-    """Report what a device lacks that somebody will miss."""
+    """Report the facts that a device lacks and that users would miss."""
     subject = f"{gpu.pci_address} {gpu.part}".strip()
     if gpu.minor < 0:
         reading.report("node-missing", gpu.pci_address, f"{subject} has no render node: claims of it wait for one")
@@ -199,6 +199,6 @@ def _unique_id(function: DrmFunction | None) -> str | None:
 
 
 def _product_name(function: DrmFunction | None, device_id: int | None) -> str | None:
-    """Return the name that the board gives itself, else the one that is known for its number."""
+    """Return the name that the board reports, or else the known name for its PCI number."""
     given = pci.read_text(function.folder / "product_name") if function else None
     return given or product_name(device_id, function.revision if function else None)

@@ -170,7 +170,7 @@ def _blocks(cuda: Cuda) -> list[tuple[int, int]]:
         try:
             blocks.append((cuda.allocate(size), size))
         except CudaFault as fault:
-            if fault.code != 2 or not blocks:  # what is fragmented can't be had in whole blocks
+            if fault.code != 2 or not blocks:  # fragmented memory can't be allocated in whole blocks
                 raise
             break
         left -= size

@@ -1,4 +1,4 @@
-"""What a compute program says: one JSON object in each line of its output."""
+"""The report of a compute program: one JSON object in each line of its output."""
 
 from __future__ import annotations
 

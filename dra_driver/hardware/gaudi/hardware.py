@@ -54,7 +54,7 @@ class GaudiHardware:
         return Fingerprint((self.discover(), nodes, hook_path(self._roots)))
 
     def common_edits(self) -> Edits:
-        """Return nothing: containers need the nodes of their own cards alone."""
+        """Return no edits: a container needs nothing but the nodes of its own cards."""
         return Edits()
 
     def claim_edits(self, gpus: Sequence[GpuFacts]) -> Edits:
@@ -68,7 +68,7 @@ class GaudiHardware:
         return device_edits(gpu, self._roots)
 
     def edit_problems(self) -> tuple[str, ...]:
-        """Return what the edits leave out: the hook, where its program is not on the host."""
+        """Return what the edits leave out: the hook, if its program is not on the host."""
         if not self.is_present() or hook_path(self._roots):
             return ()
         return ("habana-container-hook is not on the host: containers do not get the cards' network interfaces",)

@@ -1,7 +1,7 @@
 """One discovery of Gaudi accelerators: the functions that the kernel driver drives, and their numbers.
 
-In: roots. Out: `GaudiCard`s in PCI order, and problems. A card without a number or without its slot is left out:
-neither its nodes nor what programs call it could be told.
+In: roots. Out: `GaudiCard`s in PCI order, and problems. A card without a number or without its slot is left out,
+because neither its nodes nor the number by which programs refer to it would be known.
 
 Source: Linux Documentation/ABI/testing/sysfs-driver-habanalabs (status, module_id, pci_addr); PCI ID database and
 Intel's product pages (models and their memory).
@@ -117,7 +117,7 @@ def _accels(folder: Path) -> Iterator[tuple[int, Path]]:
         number = _ACCEL.fullmatch(name)
         if number:
             yield int(number[1]), folder / name / "device"
-            yield int(number[1]), folder / name  # where the class points at the PCI function itself
+            yield int(number[1]), folder / name  # the class links to the PCI function itself
 
 
 def _number_below(folder: Path) -> int | None:

@@ -1,4 +1,4 @@
-"""What is known of an Intel GPU, beside what every device has."""
+"""The facts of an Intel GPU, in addition to those of every device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DRIVERS = ("i915", "xe")  # of the kernel
 class IntelGpu(GpuFacts):
     """One Intel GPU, or a virtual function of one.
 
-    `minor` is that of the render node, -1 where it has none. `uuid` identifies the device within this node and is
+    `minor` is that of the render node, -1 if there is none. `uuid` identifies the device within this node and is
     published nowhere. `nodes` are the card and the render node; `admin_nodes` are those of the management engine, which
     only claims with admin access get.
     """
@@ -24,7 +24,7 @@ class IntelGpu(GpuFacts):
     vendor: ClassVar[str] = "intel"
 
     device_id: int | None = None
-    model: str | None = None  # None where the table has no name for the device id
+    model: str | None = None  # None if the table has no name for the device id
     family: str | None = None
     kernel_driver: str | None = None
     is_integrated: bool | None = None  # whether it uses the host's memory; None where neither is certain

@@ -21,7 +21,7 @@ _TILE, _GT = re.compile(r"tile\d{1,2}"), re.compile(r"gt\d{1,2}")
 
 @dataclass(frozen=True, slots=True)
 class GraphicsTile:
-    """One GT. None for what no file says; `slept_ms` counts the time in the deepest idle state (C6)."""
+    """One GT. A value that no file shows is None; `slept_ms` is the time spent in the deepest idle state (C6)."""
 
     clock_mhz: int | None
     is_throttled: bool | None

@@ -60,7 +60,7 @@ class IntelHardware(SysfsObservation):
         return Fingerprint((functions, capacity, on_bus(self._roots, INTEL), read_device_nodes(self._roots)))
 
     def common_edits(self) -> Edits:
-        """Return nothing: containers need the nodes of their own devices alone."""
+        """Return no edits: a container needs nothing but the nodes of its own devices."""
         return Edits()
 
     def device_edits(self, gpu: GpuFacts, partition: PartitionFacts | None) -> Edits:  # noqa: ARG002 - there are none

@@ -18,12 +18,12 @@ from dra_driver.hardware.sysfs.hwmon import margins, read_sensors
 
 
 def read_all_vitals(roots: Roots) -> Iterator[Vitals]:
-    """Yield what the files of each GPU say now."""
+    """Yield the vitals of each GPU, as its files show them now."""
     return (read_vitals(function, roots) for function in read_functions(roots, INTEL, DRIVERS))
 
 
 def read_vitals(function: DrmFunction, roots: Roots) -> Vitals:
-    """Return what the files of one GPU say now."""
+    """Return the vitals of one GPU, as its files show them now."""
     if bus_state(roots, function.address, DRIVERS) is BusState.DEAD:
         return Vitals(function.address, time.time(), is_lost=True)
     heat = [tile.is_throttled_by_heat for tile in read_tiles(function) if tile.is_throttled_by_heat is not None]

@@ -1,7 +1,7 @@
 """Models and families of Intel's GPUs by PCI device id.
 
 Source: the names that Intel's DRA driver publishes (v0.11), so that selectors written for it work; the PCI ID database
-for integrated GPUs. An id that is not here has no name, and the id itself is published in its place.
+for integrated GPUs. An id that is not here has no name, and the id itself is published instead.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _MODELS = {
 
 
 def model_of(device_id: int | None) -> IntelModel | None:
-    """Return the model of a PCI device id, or None where the table lacks it.
+    """Return the model of a PCI device id, or None if the table lacks it.
 
     >>> model_of(0xE20B).name, model_of(0x1234)
     ('B580', None)

@@ -1,7 +1,7 @@
-"""Memory regions of a GPU, asked of its kernel driver.
+"""The memory regions of a GPU, according to its kernel driver.
 
-In: an open card. Out: the bytes of memory of its own. Both drivers answer a question in two calls: the first tells how
-long the answer is, the second fills it in.
+In: an open card. Out: the size of its own memory in bytes. With both drivers a question takes two calls: the first
+returns the length of the answer, the second the answer.
 
 Source: Linux include/uapi/drm/xe_drm.h (DRM_XE_DEVICE_QUERY_MEM_REGIONS), i915_drm.h (DRM_I915_QUERY_MEMORY_REGIONS).
 """
@@ -20,13 +20,13 @@ _I915_QUERY, _I915_REGIONS = 0xC0106479, 4
 _XE_REQUEST = struct.Struct("=QIIQQQ")  # extensions, query, size, address, reserved twice
 _I915_REQUEST = struct.Struct("=IIQ")  # items, flags, address of the items
 _I915_ITEM = struct.Struct("=QiIQ")  # query, length, flags, address
-_XE_HEADER, _I915_HEADER = 8, 16  # the number of regions stands first in both
+_XE_HEADER, _I915_HEADER = 8, 16  # in both, the number of regions comes first
 _REGION_BYTES, _DEVICE_MEMORY = 88, 1
 _MOST_BYTES = 64 << 10
 
 
 def own_memory(driver: str, path: str) -> int | None:
-    """Return the bytes of a GPU's own memory, 0 where it has none, or None where its driver does not say it."""
+    """Return the size of a GPU's own memory in bytes, 0 if it has none, or None if its driver does not report it."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
@@ -42,7 +42,7 @@ def own_memory(driver: str, path: str) -> int | None:
 
 
 def read_xe(fd: int, ioctl: Ioctl) -> int | None:
-    """Return what the driver xe answers. Raises: OSError."""
+    """Return the size that the driver xe reports. Raises: OSError."""
     request = bytearray(_XE_REQUEST.pack(0, _XE_REGIONS, 0, 0, 0, 0))
     ioctl(fd, _XE_QUERY, request)
     size = _XE_REQUEST.unpack(request)[2]
@@ -54,7 +54,7 @@ def read_xe(fd: int, ioctl: Ioctl) -> int | None:
 
 
 def read_i915(fd: int, ioctl: Ioctl) -> int | None:
-    """Return what the driver i915 answers. Raises: OSError."""
+    """Return the size that the driver i915 reports. Raises: OSError."""
     item = array("B", _I915_ITEM.pack(_I915_REGIONS, 0, 0, 0))
     request = _I915_REQUEST.pack(1, 0, item.buffer_info()[0])
     ioctl(fd, _I915_QUERY, bytearray(request))

@@ -1,8 +1,8 @@
 """The port, implemented by a profile on disk.
 
-In: a profile's file, read again whenever it changed, and what was done to its GPUs since. Out: facts and edits as a
+In: a profile's file, read again whenever it changes, and what was done to its GPUs since. Out: facts and edits as a
 real vendor would return them, and partitions, created and destroyed. The same hardware is found after a restart, and a
-partition that is created again has the UUID it had before. Nothing on the machine is looked at.
+partition that is created again has the UUID it had before. Nothing on the machine is read.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class SimulatedHardware:
         return self._has_gpus
 
     def fingerprint(self) -> Fingerprint:
-        """Return what changes with the profile's file, with every partition, and with what a virtual machine has."""
+        """Return a value that changes with the profile's file, with every partition, and with GPUs handed to virtual machines."""
         away = tuple(sorted(self._bus.away(self._gpus)))
         return Fingerprint((stamp_of(self._path), away), tuple(sorted(self._cuts.read().items())))
 
@@ -221,18 +221,18 @@ class SimulatedHardware:
         self._modes.set_time_slice(device, interval)
 
     def watch_health(self, notify: Callable[[], None], *, log_position: int) -> None:
-        """Begin to observe; see port.HealthReporter. The file is looked at whenever a report is wanted."""
+        """Begin to observe; see port.HealthReporter. The file is read when a report is asked for."""
         del notify, log_position
 
     def health(self, *, is_urgent: bool, patience_s: float) -> HealthReport:
-        """Return what the profile says of the GPUs' health; see port.HealthReporter."""
+        """Return the health that the profile gives the GPUs; see port.HealthReporter."""
         del patience_s
         facts = self.discover()
         gpus = self._reset_state().after(self._gpus)
         return self._drama.report(facts, gpus, stamp_of(self._path), is_urgent=is_urgent)
 
     def bus_states(self, gpus: tuple[str, ...]) -> Mapping[str, BusState]:
-        """Return what the bus shows of GPUs; one that the profile lacks is gone."""
+        """Return the state of GPUs on the bus; one that the profile lacks is gone."""
         known, away = self._gpus, self._bus.away(gpus)
         return {
             gpu: BusState.ELSEWHERE if gpu in away else known[gpu].health.bus if gpu in known else BusState.GONE
@@ -275,11 +275,11 @@ class SimulatedHardware:
         return self._resets
 
     def begin_metering(self, plan: MeterPlan) -> None:
-        """Begin to measure; see port.Metered. The file is looked at once a beat, when the report is wanted."""
+        """Begin to measure; see port.Metered. The file is read once in each round, when the report is asked for."""
         self._meter = SimulatedMeter(plan)
 
     def meter_report(self) -> MeterReport:
-        """Return what the profile says of the GPUs; see port.Metered."""
+        """Return the measurements that the profile gives the GPUs; see port.Metered."""
         meter = self._meter
         return MeterReport() if meter is None else meter.report(self.discover(), self._gpus)
 

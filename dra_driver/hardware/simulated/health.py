@@ -1,6 +1,6 @@
-"""The health of simulated GPUs: what the profile says of it, told as a real vendor tells it.
+"""The health of simulated GPUs, reported from the profile as a real vendor would report it.
 
-In: the profile's GPUs whenever a report is wanted. Out: reports. An Xid is reported once: those that were added to a
+In: the profile's GPUs whenever a report is asked for. Out: reports. An Xid is reported once: those that were added to a
 GPU's list since the last look are new. At the first look all of them are, with the time at which the file was written,
 so that after a restart they are recognized as those that were reported before.
 """
@@ -19,7 +19,7 @@ POLL_SECONDS = 10.0
 
 
 class HealthDrama:
-    """What was reported so far. For use by a single thread."""
+    """Remembers what was reported. For use by a single thread."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock

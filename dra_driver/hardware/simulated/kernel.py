@@ -49,7 +49,7 @@ class SimulatedKernel:
     def add_function(
         self, address: str, driver: str, group: int, *, pci_class: int = GPU_CLASS, pci_id: int = 0x233010DE
     ) -> None:
-        """Put a function on the bus, with a driver that has it."""
+        """Put a function on the bus, bound to a driver."""
         home = self._sys / "devices/pci0000:00" / address
         home.mkdir(parents=True, exist_ok=True)
         texts = {
@@ -94,7 +94,7 @@ class SimulatedKernel:
     # -- writes
 
     def write(self, path: Path, text: str, deadline_s: float) -> None:
-        """Do what the kernel does for a write. Raises: OSError."""
+        """Do what the kernel would do for a write. Raises: OSError."""
         del deadline_s
         if path.name == "driver_override":
             path.write_text((text.strip() or _NO_OVERRIDE) + "\n")

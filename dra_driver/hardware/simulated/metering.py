@@ -15,7 +15,7 @@ _EARLY_SECONDS = 0.05  # by which a thread that waits for a beat may wake before
 
 
 class SimulatedMeter:
-    """The meter of simulated GPUs: a round is due whenever a report is wanted a beat after the last one."""
+    """The meter of simulated GPUs: a round is due if a report is asked for one period after the last round."""
 
     def __init__(self, plan: MeterPlan, clock: Callable[[], float] = time.time) -> None:
         self._plan, self._clock = plan, clock

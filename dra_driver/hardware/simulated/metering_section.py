@@ -22,7 +22,7 @@ _NUMBER = re.compile(r"[0-9]{1,16}(\.[0-9]{1,9})?")
 
 @dataclass(frozen=True, slots=True)
 class MeteredProcess:
-    """What one process uses, of the GPU or of one of its GPU instances."""
+    """The use that one process makes of the GPU or of one of its GPU instances."""
 
     use: ProcessUse
     gi_id: int | None = None
@@ -30,7 +30,7 @@ class MeteredProcess:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedMetering:
-    """What one GPU measures."""
+    """The measurements of one GPU."""
 
     values: Values = field(default_factory=dict)
     instance: Values = field(default_factory=dict)

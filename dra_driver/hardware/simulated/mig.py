@@ -31,10 +31,10 @@ class Engines:
 
 @dataclass(frozen=True, slots=True)
 class ModelMigProfile:
-    """One GPU-instance profile of a model. What no source states is None; `starts` is empty where none are known.
+    """One GPU-instance profile of a model. A figure without a source is None; `starts` is empty if none are known.
 
-    `gi_profile_id` is the hardware's id of the profile; `nvml_profile` is the NVML constant less its prefix.
-    `are_starts_inferred` is true where the starts come from the layout of related models and were not seen on this one.
+    `gi_profile_id` is the hardware's id of the profile; `nvml_profile` is the NVML constant without its prefix.
+    `are_starts_inferred` is true if the starts come from the layout of related models and were not seen on this one.
     """
 
     name: str

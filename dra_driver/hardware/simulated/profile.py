@@ -58,11 +58,11 @@ class SimulatedGpu:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One node's worth of hardware.
+    """The hardware of one node.
 
-    `invented` says what of it was not looked up. `waiting_for` is what keeps the hardware from answering ("" when it
-    does). `node_name` is a template for fleets: `{n}` stands for the number of the node; a name without it is the first
-    node's, and further ones have their number appended.
+    `invented` names the figures that were not looked up. `waiting_for` is what keeps the hardware from answering (""
+    when it answers). `node_name` is a template for fleets: `{n}` stands for the number of the node; a name without it
+    is the first node's, and further ones have their number appended.
     """
 
     name: str

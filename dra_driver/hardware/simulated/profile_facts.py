@@ -49,7 +49,7 @@ class CutFacts:
     changes: Mapping[str, GpuChanges] = field(default_factory=dict)
 
     def after(self, changes: Mapping[str, GpuChanges], profile: Profile, node_name: str) -> CutFacts:
-        """Return the facts with the changes that there are now. Only GPUs whose changes differ are cut again."""
+        """Return the facts with the present changes. Only GPUs whose changes differ are partitioned again."""
         of_profile = {gpu.pci_address: gpu for gpu in profile.gpus}
         gpus = []
         for uncut, last in zip(self.uncut.gpus, self.facts.gpus, strict=True):

@@ -1,7 +1,8 @@
-"""Resets of simulated GPUs: what a reset cured stays cured until the profile says something else.
+"""Resets of simulated GPUs: what a reset cured stays cured until the profile is changed.
 
-In: a reset of a GPU. Out: its health as it is reported afterwards. Kept with what else changes at run time, so that a
-restarted agent sees the same GPU; a reboot forgets it, because the profile then says how the machine came up.
+In: a reset of a GPU. Out: its health as it is reported afterwards. It is kept with everything else that changes at run
+time, so that a restarted agent sees the same GPU; a reboot forgets it, because the profile then describes how the
+machine came up.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ _CURED_ACTIONS = (1, 3, 4)  # NVML's recovery actions that are a reset, or end w
 
 
 class Resets:
-    """The resets of one node's GPUs. A program nvidia-smi below a driver root of its own is run, as for real GPUs."""
+    """The resets of one node's GPUs.
+
+    If the profile's driver root has a program nvidia-smi, it is run as for real GPUs.
+    """
 
     def __init__(self, state_dir: Path | None, boot_id: str, roots: Roots) -> None:
         self._file = StateFile(state_dir / "simulated-resets.json" if state_dir else None, boot_id)

@@ -1,6 +1,6 @@
 """Sensors of a PCI function, from its hwmon folders.
 
-In: a function's folder. Out: numbers in the kernel's units; None for what is absent, can't be read or is no number.
+In: a function's folder. Out: numbers in the kernel's units; None for one that is absent, can't be read or is no number.
 Source: Linux Documentation/hwmon/sysfs-interface (thousandths of a degree and of a volt, microwatts, microjoules,
 hertz).
 """

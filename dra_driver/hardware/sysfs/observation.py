@@ -1,7 +1,7 @@
-"""Observation: the health of GPUs and what they do, as sysfs shows both. The same for every vendor without a library.
+"""Observation: the health and the measurements of GPUs from sysfs. The same for every vendor without a library.
 
-In: roots, what a vendor reads of them. Out: what the hardware port's abilities for health and metering return. What
-reads is imported where it is first wanted: a node without health and telemetry keeps none of it in memory.
+In: roots, and a vendor's readers. Out: what the hardware port's abilities for health and metering return. The readers
+are imported when they are first needed: a node without health and telemetry keeps none of them in memory.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class SysfsObservation(ABC):
-    """GPUs that are observed by reading sysfs. A vendor derives from it.
+    """GPUs that are observed by reading sysfs; a vendor's hardware derives from it.
 
     Args:
         roots: where the node's trees are.

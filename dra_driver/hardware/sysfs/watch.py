@@ -1,7 +1,7 @@
 """The watch of health over files of sysfs: rounds of reading by a thread of its own.
 
-In: a reader of one GPU. Out: reports of what was read since the last. A read that never returns holds this thread
-alone; the report then tells for how long. A file that a GPU lacks says nothing: it never means that all is well.
+In: a reader of one GPU. Out: reports of what was read since the last. A read that never returns holds up only this
+thread; the report then says for how long. A file that a GPU lacks has no meaning: it never means that all is well.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class VitalsSource:
 
 
 class SysfsWatch:
-    """What is observed from its making until `close`."""
+    """Observes from its construction until `close`. `read` returns the vitals of each GPU that is there."""
 
     def __init__(
         self, vendor: str, source: VitalsSource, notify: Callable[[], None], *, poll_s: float = POLL_SECONDS
@@ -41,7 +41,7 @@ class SysfsWatch:
         threading.Thread(target=self._run, name=f"{vendor}-health", daemon=True).start()
 
     def report(self, *, is_urgent: bool, patience_s: float) -> HealthReport:
-        """Return what was read since the last call; where it `is_urgent`, wait for a round that begins now."""
+        """Return what was read since the last call; if it `is_urgent`, wait for a round that begins now."""
         with self._changed:
             if is_urgent:
                 wanted = self._wanted = self._rounds + (2 if self._began is not None else 1)

@@ -1,1 +1,1 @@
-"""What is measured of AMD's GPUs from sysfs, and the names under which it is published."""
+"""Measurements of AMD's GPUs from sysfs, and the names under which they are published."""

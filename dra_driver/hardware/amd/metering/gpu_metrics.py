@@ -1,4 +1,4 @@
-"""The binary table `gpu_metrics`: what the firmware measures of a GPU, all at one moment.
+"""The binary table `gpu_metrics`: the firmware's measurements of a GPU, all of the same moment.
 
 In: the bytes of the file. Out: measures. A revision that is not known here gives none, and a field of all ones is one
 that the GPU lacks. Only tables of GPUs with memory of their own are read; those of APUs (2.x, 3.x) have other fields.
@@ -38,7 +38,7 @@ _FROM_FOUR = {  # offsets of revisions 1.4 to 1.8
 
 
 def read_gpu_metrics(path: Path) -> dict[str, float]:
-    """Return what the table in a file says; nothing where it can't be read."""
+    """Return the measures of the table in a file; none if it can't be read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
@@ -52,7 +52,7 @@ def read_gpu_metrics(path: Path) -> dict[str, float]:
 
 
 def measures_of(table: bytes) -> dict[str, float]:
-    """Return what a table says; nothing for one that is cut short or of an unknown revision."""
+    """Return the measures of a table; none if it is cut short or of an unknown revision."""
     if len(table) < _HEADER.size:
         return {}
     size, form, content = _HEADER.unpack_from(table)

@@ -1,4 +1,4 @@
-"""Quantities: what AMD's GPUs measure beside those that all vendors have (`hardware/metered.py`)."""
+"""Quantities that only AMD's GPUs measure, in addition to those of all vendors (`hardware/metered.py`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 
 
 class AmdMeasure(enum.StrEnum):
-    """What can be measured of AMD's GPUs alone, in the units of the names."""
+    """A quantity that only AMD's GPUs measure, in the unit of its name."""
 
     JUNCTION_TEMPERATURE_C = "junctionTemperatureC"
     GRAPHICS_VOLTAGE_MV = "graphicsVoltageMillivolts"

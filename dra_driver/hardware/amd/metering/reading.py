@@ -59,7 +59,7 @@ def read_all(roots: Roots) -> Iterator[Reading]:
 
 
 def measures_of_function(folder: Path) -> dict[str, float]:
-    """Return what the files of a GPU's PCI function say; where two say the same, the text file's word counts."""
+    """Return the measures that the files of a PCI function show; a text file is preferred to the binary table."""
     sensors = read_sensors(folder)
     values = read_gpu_metrics(folder / "gpu_metrics")
     for kind, labels, measure, units in _SENSORS:

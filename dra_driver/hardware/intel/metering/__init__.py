@@ -1,1 +1,1 @@
-"""What is measured of Intel's GPUs from sysfs, and the names under which it is published."""
+"""Measurements of Intel's GPUs from sysfs, and the names under which they are published."""

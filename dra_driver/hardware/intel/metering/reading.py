@@ -1,8 +1,9 @@
 """One round of measurements of Intel's GPUs.
 
-In: roots, and the round before. Out: a reading of each GPU. The kernel drivers count energy, and how long each graphics
-part slept; power and use are worked out from two rounds, so the first has neither. Use is the share of time in which
-the busiest part was not asleep (C6): at least as much as engines worked. What no file says has no value.
+In: roots, and the previous round. Out: a reading of each GPU. The kernel drivers count energy, and how long each
+graphics part slept. Power and use are computed from two rounds, so the first has neither. Use is the share of time in
+which the busiest part was not asleep (C6), which is at least the time in which engines worked. A quantity that no file
+shows has no value.
 
 Source: Linux Documentation/ABI/testing/sysfs-driver-intel-{i915,xe}-hwmon (energy1 of the card, energy2 of the package,
 temp2 or pkg, temp3 or vram).
@@ -83,7 +84,7 @@ def _energy_mj(sensors: tuple[Sensor, ...]) -> float | None:
 
 
 def _since(before: _BEFORE | None, now: _BEFORE) -> dict[str, float]:
-    """Return what follows from two rounds; nothing where a counter went back (the driver was loaded again)."""
+    """Return the values computed from two rounds; none if a counter went back (the driver was loaded again)."""
     values: dict[str, float] = {}
     seconds = now[0] - before[0] if before else 0.0
     if before is None or seconds <= 0:
