@@ -1,8 +1,8 @@
 """Eviction budget: which faults may delete pods now, in a cluster where only a few may do so at a time.
 
-In: verdicts. Out: the same, with NoExecute turned into NoSchedule where this GPU or partition has no slot of the
-cluster's budget. Slots are asked for by a thread of their own, which exists only while some are wanted. A slot that was
-given lasts as long as its fault, and is on disk before the taint is published, so a restart needs no second one.
+In: verdicts. Out: the same, with NoExecute turned into NoSchedule if this GPU or partition has no slot of the
+cluster's budget. Slots are asked for by a thread of their own, which exists only while some are needed. A slot that was
+granted lasts as long as its fault, and is on disk before the taint is published, so a restart needs no second one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dra_driver.telemetry.loop import Loop
 
 log = logging.getLogger(__name__)
 
-FAULT_SECONDS = 30.0  # until the next request where the API server did not answer, or refused
+FAULT_SECONDS = 30.0  # seconds until the next request if the API server did not answer, or refused
 AGAIN_MOST = 600.0
 
 
@@ -34,7 +34,7 @@ class Slots(Protocol):
     """The cluster's slots."""
 
     def take(self, holder: str) -> float:
-        """Return 0 if the holder has a slot now, else for how many seconds none will be free. Raises: ApiError."""
+        """Return 0 if the holder has a slot now, or else the seconds until one may be free. Raises: ApiError."""
 
 
 class EvictionBudget:
@@ -68,7 +68,7 @@ class EvictionBudget:
         self._loop = Loop("evictions", self._turn, failure="the budget of evictions can't be asked")
 
     def limited(self, verdicts: Iterable[Verdict]) -> tuple[Verdict, ...]:
-        """Return the verdicts with NoExecute only where that is granted, and ask for what is not yet."""
+        """Return the verdicts with NoExecute only where it was granted, and ask for the slots that are missing."""
         verdicts = tuple(verdicts)
         wanted = frozenset(one.fault.subject for one in verdicts if one.effect is TaintEffect.NO_EXECUTE)
         with self._mutex:
@@ -88,7 +88,7 @@ class EvictionBudget:
         )
 
     def _turn(self) -> float | None:
-        """Ask for one slot; return when to ask again, None when nothing is wanted."""
+        """Ask for one slot; return when to ask again, None if none is needed."""
         with self._mutex:
             missing = sorted(self._wanted - self._granted, key=_name)
             pause = self._ask_at - self._clock()
@@ -104,7 +104,7 @@ class EvictionBudget:
         return min(wait, AGAIN_MOST)
 
     def _ask(self, subject: Subject) -> float:
-        """Return 0 for a slot, else when to ask again."""
+        """Return 0 for a slot, or else when to ask again."""
         try:
             wait = self._slots.take(f"{self._node}/{_name(subject)}")
         except ApiError as error:

@@ -1,7 +1,7 @@
-"""Own signs: what this driver finds out about GPUs by itself: one is missing, a test failed, the library is silent.
+"""Own signs: findings of this driver itself about GPUs: one is missing, a test failed, the library is silent.
 
-In: a record, and what was found. Out: the record with the signs that follow. A fault that stands already gets no
-further sign, so that its counts are of what was observed and not of how often somebody looked.
+In: a record, and what was found. Out: the record with the signs that follow. A fault that is already recorded gets no
+further sign, so that its count is of observations and not of looks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SILENT_SECONDS = 30.0  # after so long without an answer of the library, a GPU c
 def take_missing(record: HealthRecord, missing: Mapping[str, bool], now: float) -> None:
     """Record which GPUs the last look at the hardware did not find. Such a look happens at least once a minute.
 
-    `missing` tells for each GPU whether the reason is a call of the library that does not return.
+    `missing` says for each GPU whether the reason is a call of the library that does not return.
     """
     for (subject, key), track in list(record.tracks.items()):
         if key is FaultKey.NOT_ANSWERING and track.is_raised and not missing.get(subject.gpu):

@@ -2,8 +2,8 @@
 
 Pure. In: faults. Out: a verdict for each fault that counts. If the driver says that a fault needs no action, the
 verdict only informs. If more than half of a node's GPUs, and at least two, would lose their pods at the same time, none
-does: a mistake of the driver or of a library must not end every job on a node. What limits the evictions of a cluster
-is in `eviction_budget`.
+does: a mistake of the driver or of a library must not end every job on a node. The limit on evictions in a cluster is
+in `eviction_budget`.
 """
 
 from __future__ import annotations

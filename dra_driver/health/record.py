@@ -52,7 +52,7 @@ class Sighting:
 
 @dataclass(slots=True)
 class GpuState:
-    """What the newest readings of one GPU said, in addition to its tracks."""
+    """What the newest readings of one GPU showed, in addition to its tracks."""
 
     action: int | None = None
     action_at: float = float("-inf")

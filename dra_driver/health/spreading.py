@@ -1,7 +1,7 @@
 """Spreading: which published devices a fault affects, and the taints that they get.
 
-Pure. A fault of a GPU affects everything that is cut or shared from that GPU. A fault of a partition affects only that
-placement and its shares. No fault affects another GPU.
+Pure. A fault of a GPU affects everything that is partitioned or shared from that GPU. A fault of a partition affects
+only that placement and its shares. No fault affects another GPU.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _WORST = (TaintEffect.NO_EXECUTE, TaintEffect.NO_SCHEDULE, TaintEffect.NONE)
 
 @dataclass(frozen=True, slots=True)
 class DevicePlace:
-    """A published device by name, and where it lies: its GPU and, for a partition, profile and first memory slice.
+    """A published device by name, and its place: its GPU and, for a partition, profile and first memory slice.
 
-    `shared` is the name of the device that it is a share of; for a device that is no share, its own name.
+    `shared` is the name of the device of which it is a share, or its own name if it is not a share.
     """
 
     name: str

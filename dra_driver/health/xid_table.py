@@ -109,7 +109,7 @@ _SECTIONS = (
 
 
 def is_application_error(code: int) -> bool:
-    """Return whether an Xid is about an error of a process, which is reported to those who use the GPU."""
+    """Return whether an Xid is about an error of a process, which is reported to the pods that use the GPU."""
     return code == STOPPED_PROCESSING or row_of(code).kind is XidClass.APPLICATION
 
 

@@ -4,5 +4,5 @@
     ledger's claims ──────┼──► series ──► text in memory ──► /metrics
     kubelet's pods ───────┘
 
-A scrape reads what is in memory. Nothing here runs unless the agent is told to (`--telemetry`).
+A scrape reads what is in memory. Nothing here runs unless metering is on (`--telemetry`).
 """

@@ -22,14 +22,14 @@ _BYTES = 16384
 
 @dataclass(frozen=True, slots=True)
 class HolderUse:
-    """What the processes of one holder use; None where the driver does not say."""
+    """The use by the processes of one holder; None for what the driver does not report."""
 
     memory_bytes: float | None
     sm_percent: float | None
 
     @property
     def values(self) -> Values:
-        """Return what is known as quantities."""
+        """Return the known values as quantities."""
         known: dict[str, float] = {}
         if self.memory_bytes is not None:
             known[Measure.MEMORY_USED_BYTES] = self.memory_bytes
@@ -49,7 +49,7 @@ def pod_of_process(pid: int, proc: Path) -> str:
 
 
 def uses_of(holders: tuple[Holder, ...], processes: Iterable[ProcessUse], proc: Path) -> dict[Holder, HolderUse]:
-    """Return the use of each holder. A holder without a process uses nothing of what the driver reports at all."""
+    """Return the use of each holder. For a holder without a process, every use that the driver reports at all is 0."""
     rows = tuple(processes)
     by_pod: dict[str, list[ProcessUse]] = {}
     for one in rows:

@@ -1,11 +1,12 @@
-"""Billing: device-hours that were allocated, busy and unclaimed, which never vanish and survive restarts.
+"""Billing: device-hours that were allocated, busy and unclaimed, which never disappear and survive restarts.
 
 In: the ledger's spans, what was measured, the inventory. Out: totals by namespace, class, model and profile, and for
-each model the time of GPUs that no claim had. Allocated time is the length of the spans, to the moment: claims shorter
-than a beat count in full. Time in which no agent ran is allocated where a claim lasted, and otherwise not counted.
+each model the time of GPUs that no claim had. Allocated time is the exact length of the spans: claims shorter than a
+round count in full. Time in which no agent ran counts as allocated if a claim lasted through it, and otherwise not at
+all.
 
-What is shown is on the disk: a counter that fell when an agent was killed would be added once more as a whole, because
-Prometheus takes it for one that began anew.
+What is shown is already on disk: if a counter fell because an agent was killed, Prometheus would take it for one that
+began again, and add its whole value once more.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ GPU_PART = FamilyHead(
 )
 UNCLAIMED = FamilyHead("dra_unclaimed_seconds_total", SampleKind.COUNTER, "GPU-seconds that no claim had.")
 SAVE_SECONDS = 60.0
-LONGEST_GAP_SECONDS = 300.0  # between two turns; a longer one means that the node slept
+LONGEST_GAP_SECONDS = 300.0  # seconds between two turns; a longer gap means that the node was suspended
 _OF_CLAIMS, _UNCLAIMED = "claims", "unclaimed"
 NONE = UsageTotal()
 
@@ -51,14 +52,14 @@ class Billing:
         self._saved_at = self._caught_up_at = float("-inf")
 
     def begin(self, now: float) -> None:
-        """Take up the totals that were saved, and claims that were prepared unseen. Raises: LedgerError."""
+        """Load the totals that were saved, and claims that were prepared while no agent ran. Raises: LedgerError."""
         self._spans.catch_up(now)
         self._saved, self._pending, self._turned_at = self._spans.totals(), {}, None
         self._caught_up_at, self._saved_at = now, float("-inf")
 
     def turn(self, inventory: Inventory, readings: Iterable[HolderReading], now: float) -> tuple[Span, ...]:
         """Add up what happened since the last turn, and return the spans. Raises: LedgerError."""
-        if not 0 <= now - self._caught_up_at < SAVE_SECONDS:  # also when the clock was set back
+        if not 0 <= now - self._caught_up_at < SAVE_SECONDS:  # this is also true if the clock was set back
             self._spans.catch_up(now)
             self._caught_up_at = now
         spans = self._spans.every()
@@ -120,7 +121,7 @@ class Billing:
         return found
 
     def charge_of(self, span: Span, reading: HolderReading) -> Charge | None:
-        """Return what the device of a reading counts as; None if it is not the claim's."""
+        """Return the charge of the device of a reading; None if the claim does not have the device."""
         return next((one for one in self._charges.get(span.number, ()) if _is_of(one, reading)), None)
 
     def _add_readings(self, spans: tuple[Span, ...], readings: Iterable[HolderReading]) -> None:
@@ -183,7 +184,7 @@ def _is_of(charge: Charge, reading: HolderReading) -> bool:
 
 
 def _never_less(total: UsageTotal, before: UsageTotal) -> UsageTotal:
-    """Return a total whose parts are not below those that were shown: a clock was set back, or a share was resized."""
+    """Return a total whose parts are not below those that were shown, even if a clock was set back or a share resized."""
     return UsageTotal(
         max(total.allocated, before.allocated), max(total.busy, before.busy), max(total.measured, before.measured)
     )

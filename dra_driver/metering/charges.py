@@ -1,8 +1,8 @@
-"""Charges: what each device of a claim counts as, in the currency of hours of devices and of GPUs.
+"""Charges: what each device of a claim counts for, in hours of devices and of GPUs.
 
 In: an allocation as the ledger records it, the inventory. Out: for each device its key, its weight (1 for a device that
 a claim has to itself, its part of the device for a share) and its part of a GPU. The weights of all shares of a device
-come to at most 1, so hours of shares add up to the hours of their device. Pure.
+add up to at most 1, so hours of shares add up to the hours of their device. Pure.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from dra_driver.inventory.offering import Inventory
 from dra_driver.model.quantity import Quantity, QuantityError
 from dra_driver.model.wire import Wire
 
-WHOLE = "gpu"  # the profile of a device that is no partition
+WHOLE = "gpu"  # the profile of a device that is not a partition
 
 
 class UsageKey(NamedTuple):
-    """Under what hours are added up."""
+    """The key under which hours are added up."""
 
     namespace: str
     device_class: str
@@ -32,7 +32,7 @@ class UsageKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """What one device of a claim counts as. A device that is not here now is not known, and counts as a whole one."""
+    """What one device of a claim counts for. A device that is not here now is unknown, and counts as a whole one."""
 
     key: UsageKey
     device: str
@@ -43,7 +43,7 @@ class Charge:
 
 
 def charges_of(namespace: str, allocation: Wire, inventory: Inventory) -> Iterator[Charge]:
-    """Yield the charge of each device that a claim has; access for administration counts as nothing."""
+    """Yield the charge of each device that a claim has; devices with admin access are not charged."""
     for held in devices_of_record(allocation):
         if held.is_admin:
             continue
@@ -67,7 +67,7 @@ def _profile(device: Device) -> str:
 
 
 def _weight(device: Device, consumed: Mapping[str, Any], inventory: Inventory) -> float:
-    """Return which part of its device a share is: by the capacity of which it takes the largest part."""
+    """Return the part of its device that a share takes: that of the capacity of which it takes most."""
     if device.share is None:
         return 1.0
     if device.share.index is not None:
@@ -87,7 +87,7 @@ def _part(amount: Any, capacity: int) -> float:
 
 
 def _gpu_part(device: Device, inventory: Inventory) -> float:
-    """Return which part of its GPU a device is: the larger of its parts of memory slices and compute slices.
+    """Return the part of its GPU that a device takes: the larger of its parts of memory slices and compute slices.
 
     The parts of a GPU that the hardware itself divides are equal.
     """

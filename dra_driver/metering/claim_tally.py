@@ -1,7 +1,7 @@
 """Claim tallies: what each claim used, kept for a few minutes after its end so that a scrape finds it.
 
-In: spans, what was measured. Out: lines, by claim. Allocated time is that of the ledger; the rest counts since the
-agent started. Claims that have ended are kept for five minutes, and no more than a bounded number of them.
+In: spans, what was measured. Out: lines, by claim. Allocated time is that of the ledger; the other values count since
+the agent started. Claims that have ended are kept for five minutes, up to a limited number.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ ACTIVITY = FamilyHead(
 
 
 class UsageOfSpans(Protocol):
-    """What says what the devices of a claim count as."""
+    """Knows what the devices of a claim count for."""
 
     def allocated_of(self, span: Span, now: float) -> Mapping[UsageKey, float]:
         """Return the device-seconds of a claim so far, by what its devices are."""
 
     def charge_of(self, span: Span, reading: HolderReading) -> Charge | None:
-        """Return what the device of a reading counts as; None if it is not the claim's."""
+        """Return the charge of the device of a reading; None if the claim does not have the device."""
 
 
 @dataclass(slots=True)
 class ClaimTally:
-    """What one claim used; hours by what its devices are."""
+    """The use of one claim, and its hours by kind of device."""
 
     labels: str
     allocated: Mapping[UsageKey, float] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class ClaimTally:
     ended: float | None = None
 
     def add(self, one: HolderReading, charge: Charge | None) -> None:
-        """Add what was measured of a device that counts as `charge`."""
+        """Add the measurements of a device with the charge `charge`."""
         if one.busy_ratio is not None and charge is not None:
             key, busy = charge.key, min(charge.weight, one.busy_ratio)
             self.busy[key] = self.busy.get(key, 0.0) + busy * one.seconds
@@ -84,7 +84,7 @@ class ClaimTallies:
         self._tallies: dict[int, ClaimTally] = {}
 
     def turn(self, spans: Iterable[Span], readings: Iterable[HolderReading], now: float, usage: UsageOfSpans) -> None:
-        """Take in what is new, and drop the claims that ended long ago."""
+        """Add what is new, and drop the claims that ended long ago."""
         by_uid = {}
         for span in spans:
             tally = self._tallies.setdefault(span.number, ClaimTally(_labels(span)))

@@ -55,7 +55,7 @@ class Holder:
 def holders_of(
     records: Iterable[ClaimRecord], inventory: Inventory, users: Mapping[ClaimName, tuple[ClaimUser, ...]]
 ) -> dict[Subject, tuple[Holder, ...]]:
-    """Return who holds what, in the order of the claims' names."""
+    """Return the holders of each subject, in the order of the claims' names."""
     found: dict[Subject, list[Holder]] = {}
     for record in records:
         if record.state == ClaimState.UNPREPARING:

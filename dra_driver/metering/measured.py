@@ -1,6 +1,6 @@
-"""Measured: how busy each holder of a device was since the reading before.
+"""Measured: how busy each holder of a device was since the previous reading.
 
-In: readings, holders, processes. Out: for each holder the seconds that were measured, and of these the busy ones. Where
+In: readings, holders, processes. Out: for each holder the seconds that were measured, and of these the busy ones. If
 the hardware reports no use, nothing is measured: that is not the same as idle.
 """
 
@@ -19,7 +19,7 @@ _MOST_POWER_MW = 1e8  # no device draws 100 kW
 
 @dataclass(frozen=True, slots=True)
 class HolderReading:
-    """What was measured of one holder over the seconds before a reading; None where it was not."""
+    """The measurements of one holder over the seconds before a reading; None for what was not measured."""
 
     holder: Holder
     seconds: float
@@ -62,6 +62,6 @@ def _of_only(holder: Holder, reading: Reading, last: Reading, seconds: float) ->
     energy = None
     if Measure.ENERGY_MJ_TOTAL in values and Measure.ENERGY_MJ_TOTAL in last.values:
         used = values[Measure.ENERGY_MJ_TOTAL] - last.values[Measure.ENERGY_MJ_TOTAL]
-        energy = used if 0 <= used <= _MOST_POWER_MW * seconds else None  # the counter began anew
+        energy = used if 0 <= used <= _MOST_POWER_MW * seconds else None  # the counter began again
     memory = values.get(Measure.MEMORY_USED_BYTES)
     return HolderReading(holder, seconds, busy, values.get(Measure.SM_RATIO), memory, energy)

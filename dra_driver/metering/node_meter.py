@@ -38,7 +38,8 @@ from dra_driver.telemetry.loop import Loop
 
 log = logging.getLogger(__name__)
 
-SETTLE_SECONDS = 0.2  # after a claim came or went, so that a burst of calls is not slowed by a rendering for each
+# Pause after a claim came or went, so that a burst of calls is not slowed by one rendering for each.
+SETTLE_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ class NodeMeter:
         self._loop.start()
 
     def stop(self) -> None:
-        """Stop, and publish nothing any more."""
+        """Stop, and publish nothing from now on."""
         self._loop.stop(1.0)
         self._hardware.end_metering()
         self._page = (b"", None)
@@ -109,7 +110,7 @@ class NodeMeter:
                 log.warning("usage is not saved", extra=fields(code=error.code, err=str(error)))
 
     def claims_changed(self) -> None:
-        """Hear that a claim was prepared or unprepared."""
+        """React to a claim that was prepared or unprepared."""
         with self._mutex:
             if self._changed_at is None:
                 self._changed_at = time.monotonic()
@@ -170,7 +171,7 @@ class NodeMeter:
         self._tallies.turn(spans, readings, now, self._billing)
 
     def _read_claims(self) -> None:
-        """Read which claims there are and which pods have them; keep what is known where that can't be read."""
+        """Read the claims and the pods that have them; if that fails, keep what is known."""
         try:
             self._records = self._ledger.records()
         except DriverError as error:
@@ -189,4 +190,5 @@ class NodeMeter:
 
 
 def _joined(lines: Iterable[str]) -> bytes:
-    return "".join(f"{line}\n" for line in lines).encode(errors="replace")  # a name may have half a character
+    # A name may contain half of a surrogate pair.
+    return "".join(f"{line}\n" for line in lines).encode(errors="replace")

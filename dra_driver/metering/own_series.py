@@ -1,6 +1,6 @@
-"""Own series: what the common exporter has no name for.
+"""Own series: metrics for which the common exporter has no name.
 
-In: a scene, the time. Out: lines: who has which device, how old the readings are, how often each Xid came.
+In: a scene, the time. Out: lines: which claim has which device, how old the readings are, how often each Xid came.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ AGE = FamilyHead("dra_telemetry_age_seconds", SampleKind.GAUGE, "Age of the newe
 
 
 def claim_lines(scene: Scene) -> Iterator[str]:
-    """Yield who has which device; a claim of several containers has a line for each."""
+    """Yield which claim has which device; a claim of several containers has a line for each."""
     heads = labels_of_subjects(scene.gpus, scene.style, scene.driver_version)
     partitions = partitions_of(scene.gpus)
     lines = []
@@ -50,7 +50,7 @@ def xid_lines(scene: Scene) -> Iterator[str]:
 
 
 class Ages:
-    """How old the newest reading of each GPU is, worked out anew at each scrape."""
+    """The age of the newest reading of each GPU, computed at each scrape."""
 
     def __init__(self, scene: Scene) -> None:
         heads = labels_of_subjects(scene.gpus, scene.style, scene.driver_version)

@@ -26,11 +26,11 @@ class RecentEvents:
     """The last minutes of one node. For one thread."""
 
     def __init__(self) -> None:
-        self._xids: deque[tuple[float, Xids]] = deque()  # the counts as they were from a time on; the first is the base
+        self._xids: deque[tuple[float, Xids]] = deque()  # the counts at past times; the first is the base
         self._reasons: dict[Subject, deque[tuple[float, int]]] = {}
 
     def turn(self, report: MeterReport, now: float) -> None:
-        """Take in what is new, and forget what is older than the window. Times may go back."""
+        """Add what is new, and forget what is older than the window. Times may go back."""
         if not self._xids:
             self._xids.append((now, {}))
         if self._xids[-1][1] != report.xids:
@@ -47,7 +47,7 @@ class RecentEvents:
                 found.popleft()
 
     def counts(self, quantity: str, subject: Subject) -> Iterator[tuple[tuple[tuple[str, str], ...], int]]:
-        """Yield the labels and the count of each kind of event; one count of 0 without a kind where there was none."""
+        """Yield the labels and the count of each kind of event; if there was none, one count of 0 without a kind."""
         window = ("window_size_in_ms", str(WINDOW_SECONDS * 1000))
         label, found = ("xid", self._recent_xids(subject))
         if quantity == RECENT_CLOCK_EVENTS:

@@ -30,7 +30,7 @@ class Selection:
 
 
 def usual_selection(known: MetricNames) -> Selection:
-    """Return what is published of a vendor's names where nothing is selected."""
+    """Return what is published of a vendor's names if nothing is selected."""
     return Selection(tuple(name for name in known.names if name.is_default), known.default_fields)
 
 

@@ -41,7 +41,7 @@ class Scene:
 
 @dataclass(slots=True)
 class SubjectSeries:
-    """The series of one subject: its values, and those of each of its claims where it has several."""
+    """The series of one subject: its values, and those of each of its claims if it has several."""
 
     subject: Subject
     labels: str

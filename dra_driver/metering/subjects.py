@@ -45,7 +45,7 @@ def labels_of_subjects(gpus: Iterable[GpuFacts], style: LabelStyle, driver_versi
         head = style.names.gpu_labels(index, gpu)
         tail = ((style.hostname_label, style.node), *_fields(gpu, style, driver_version))
         found[subject_of_gpu(gpu)] = (*head, *tail)
-        if gpu.part_number is not None:  # where all parts together are no device, their GPU is measured all the same
+        if gpu.part_number is not None:  # if all parts together are not a device, their GPU is measured nevertheless
             found.setdefault((gpu.pci_address, None), (*style.names.gpu_labels(index, replace(gpu, part="")), *tail))
         for partition in gpu.partitions:
             instance = style.names.instance_labels(partition)
@@ -78,7 +78,7 @@ def labels_of_holder(holder: Holder, partition: PartitionFacts | None, style: La
 
 
 def partitions_of(gpus: Iterable[GpuFacts]) -> Mapping[Subject, PartitionFacts]:
-    """Return the partition of each GPU instance, the first one where an instance has several."""
+    """Return the partition of each GPU instance, the first one if an instance has several."""
     found: dict[Subject, PartitionFacts] = {}
     for gpu in gpus:
         for partition in gpu.partitions:

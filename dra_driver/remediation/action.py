@@ -1,4 +1,4 @@
-"""GpuAction: the step in which something is done to a GPU that nobody uses.
+"""GpuAction: the step in which the action is carried out on a GPU that nothing uses.
 
 In: a case. Out: the same case after its action, or with what it waits for. The action is counted on disk before it
 begins: one that was begun before a crash is not repeated.
@@ -38,7 +38,7 @@ class GpuAction:
         self._clock, self._boot_id = clock, boot_id
 
     def act(self, case: RemediationCase) -> RemediationCase:
-        """Carry out the action. One that was begun before a crash is not repeated: its effect is looked at."""
+        """Carry out the action. If it was begun before a crash, it is not repeated, but its effect is checked."""
         is_reboot = case.action is RemediationAction.REBOOT
         if case.is_acting and (not is_reboot or case.boot != self._boot_id):
             acted = self._acted(case, "interrupted")

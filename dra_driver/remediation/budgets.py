@@ -1,6 +1,6 @@
-"""Budgets: whether another action may be tried, by what was done in the last seven days.
+"""Budgets: whether another action may be tried, given the actions of the last seven days.
 
-Pure. In: the actions of the journal. Out: a sentence that says which budget is spent, or "".
+Pure. In: the actions of the journal. Out: a sentence that says which budget is used up, or "".
 """
 
 from __future__ import annotations

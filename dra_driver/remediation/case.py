@@ -1,7 +1,7 @@
 """RemediationCase: how far the remediation of one GPU has got, as a value that is on disk after every change.
 
-Times are seconds since 1970. The stages follow each other in the order of `Stage`; an attempt that failed leads back to
-DRAIN_ASKED, or to ESCALATED when no other is allowed.
+Times are seconds since 1970. The stages follow each other in the order of `Stage`; a failed attempt leads back to
+DRAIN_ASKED, or to ESCALATED if no further one is allowed.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from dra_driver.remediation.policy import RemediationAction
 
 
 class Stage(enum.StrEnum):
-    """What has been done about a case. Each stage is reached when that is on disk."""
+    """The stages of a case. A stage is reached when that is on disk."""
 
-    DETECTED = "detected"  # the fault is there, and another GPU of the node may be in treatment
-    TAINTED = "tainted"  # no new claim gets the GPU: that is published
-    DRAIN_ASKED = "drain-asked"  # the users of the GPU were told
-    DRAINED = "drained"  # no claim holds it, and the cluster lets this node go on
-    NVML_LET_GO = "nvml-let-go"  # nobody has it open, this agent neither
+    DETECTED = "detected"  # the fault exists; another GPU of the node may be in treatment
+    TAINTED = "tainted"  # the slices that keep new claims from the GPU are published
+    DRAIN_ASKED = "drain-asked"  # the users of the GPU were informed
+    DRAINED = "drained"  # no claim holds it, and the cluster's budget lets this node go on
+    NVML_LET_GO = "nvml-let-go"  # no process has it open, not even this agent
     ACTED = "acted"  # the action was carried out
-    SAME_UUID_FOUND = "same-uuid-found"  # the same GPU is at its place again
-    VALIDATED = "validated"  # it was proven well
+    SAME_UUID_FOUND = "same-uuid-found"  # the same GPU is in its place again
+    VALIDATED = "validated"  # it was proven healthy
     RETURNED = "returned"  # it is offered again
-    ESCALATED = "escalated"  # a person has to look
+    ESCALATED = "escalated"  # a person has to examine it
 
     @property
     def is_open(self) -> bool:
@@ -78,7 +78,7 @@ class RemediationCase:
         return next((one for one in gpus if one.pci_address == self.gpu), None)
 
     def acted_on_among(self, gpus: Sequence[GpuFacts]) -> tuple[GpuFacts, ...]:
-        """Return the case's GPU as last read, with its peers if they can only be reset together; none if it is gone."""
+        """Return the case's GPU as last read, with peers that can only be reset together; empty if it is gone."""
         gpu = self.gpu_among(gpus)
         if gpu is None:
             return ()
@@ -95,7 +95,7 @@ class RemediationCase:
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> Self:
-        """Return what `to_wire` described; what a newer agent added is left out.
+        """Return the case that `to_wire` described; fields that a newer agent added are left out.
 
         Raises: KeyError, TypeError, ValueError for anything else.
         """

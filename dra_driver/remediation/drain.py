@@ -1,4 +1,4 @@
-"""GpuDrain: the steps until nobody uses a GPU: its taint, its claims, the processes that have it open, our own library.
+"""GpuDrain: the steps until nothing uses a GPU: its taint, its claims, processes that have it open, our library.
 
 In: a case. Out: the same case one stage further, or with what it waits for.
 """
@@ -45,13 +45,13 @@ class GpuDrain:
         return case.at(Stage.TAINTED, self._clock())
 
     def ask(self, case: RemediationCase) -> RemediationCase:
-        """Send an Event about the node and the pods that use the GPU: it is to be drained."""
+        """Send an Event about the node and the pods that use the GPU, which says that it is to be drained."""
         text = f"{gpu_name(case.gpu)}: {case.key} needs {noun_of(case.action)}, which waits until no pod uses the GPU"
         self._node.tell(DRAIN, text, (case.gpu, *case.peers))
         return case.at(Stage.DRAIN_ASKED, self._clock())
 
     def await_end(self, case: RemediationCase) -> RemediationCase:
-        """Wait until nobody uses the GPU, and take one of the slots of the cluster. Raises: DriverError."""
+        """Wait until nothing uses the GPU, and take one of the slots of the cluster. Raises: DriverError."""
         now = self._clock()
         if why := spent(case, self._journal.actions(), self._policy, now):
             return self._endings.escalated(case, why)
@@ -73,7 +73,7 @@ class GpuDrain:
         return case.at(Stage.DRAINED, now)
 
     def let_go(self, case: RemediationCase) -> RemediationCase:
-        """Have this agent let go of the GPU, unless somebody uses it again. Raises: DriverError."""
+        """Make this agent release the GPU, unless it is in use again. Raises: DriverError."""
         gpus = case.acted_on_among(self._node.gpus())
         if case.action is RemediationAction.RESET and self._awaits_driver(case):
             return self._await_driver(case)
@@ -105,14 +105,14 @@ class GpuDrain:
         return case.waiting("the GPU's MIG partitions to be removed")
 
     def _closed(self, case: RemediationCase) -> tuple[RemediationCase, str]:
-        """Make whatever is ours close the GPU; return the case, and who else has it open."""
+        """Make our own processes close the GPU; return the case, and which others have it open."""
         gpus = case.acted_on_among(self._node.gpus())
         for gpu in gpus:
             self._node.end_sharing(gpu)
         was_on = tuple(gpu.pci_address for gpu in gpus if self._node.persistence(gpu))
         if was_on:
             case = replace(case, persistence=tuple(sorted({*case.persistence, *was_on})))
-            self._journal.write(case)  # before the change, so that it is undone after a crash too
+            self._journal.write(case)  # written before the change, so that it is also undone after a crash
         for gpu in gpus:
             if gpu.pci_address in was_on:
                 self._node.set_persistence(gpu, enabled=False)

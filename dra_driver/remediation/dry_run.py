@@ -1,4 +1,4 @@
-"""DryRun: says what a remediation would do, and neither does nor writes anything.
+"""DryRun: logs what a remediation would do, and neither does nor writes anything.
 
 In: the faults of a node. Out: a line of the log for each thing that would be done, once while it stays the same.
 """
@@ -21,7 +21,7 @@ from dra_driver.telemetry.loop import Loop
 log = logging.getLogger(__name__)
 
 TURN_SECONDS = 5.0
-WOULD = "would-"  # stands before the action where a remediation has a stage
+WOULD = "would-"  # prefix of the action, in the place of a remediation's stage
 
 
 class DryRun:
@@ -33,13 +33,13 @@ class DryRun:
         self._counts: Mapping[str, int] = {}
         self._loop = Loop("remediation", self.turn, failure="the dry run of remediation failed")
 
-    is_needed = False  # nothing of it survives the end of the agent
+    is_needed = False  # no part of it survives the end of the agent
 
     def load(self) -> None:
         """Do nothing, because nothing was written."""
 
     def start(self) -> None:
-        """Begin to say what would be done."""
+        """Begin to log what would be done."""
         self._loop.start()
 
     def stop(self) -> None:
@@ -59,11 +59,11 @@ class DryRun:
         return self._counts
 
     def action_counts(self) -> Mapping[tuple[str, str], int]:
-        """Return nothing, because nothing is done."""
+        """Return no counts, because nothing is done."""
         return {}
 
     def turn(self) -> float:
-        """Log what would be done now, as far as that is new."""
+        """Log what would be done now, if it was not logged before."""
         gpus, faults = self._node.gpus(), self._node.faults()
         would = {gpu.pci_address: (gpu, treatment_of(gpu, faults, self._policy, gpus)) for gpu in gpus}
         needed = {address: (gpu, one) for address, (gpu, one) in would.items() if one is not None}

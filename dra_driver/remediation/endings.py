@@ -1,6 +1,6 @@
-"""CaseEndings: the ways out of a step that did not help: another try, or a person.
+"""CaseEndings: what follows a step that did not help: another attempt, or a person.
 
-In: a case, and why. Out: the case before its next try or escalated, with what it held given back.
+In: a case, and why. Out: the case before its next attempt or escalated, after it has given back what it held.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
-PAUSE_SECONDS = 60.0  # between two tries
+PAUSE_SECONDS = 60.0  # seconds between two attempts
 
 
 class CaseEndings:
@@ -40,7 +40,7 @@ class CaseEndings:
         self._boot_id, self._clock = boot_id, clock
 
     def failed(self, case: RemediationCase, why: str) -> RemediationCase:
-        """Return the case after a try that did not help: before another one, or escalated."""
+        """Return the case after an attempt that did not help: before another one, or escalated."""
         self._node.resume()
         now = self._clock()
         again = case.at(Stage.DRAIN_ASKED, now, is_acting=False, not_before=now + PAUSE_SECONDS, waits_for=why)
@@ -51,7 +51,7 @@ class CaseEndings:
         return again
 
     def escalated(self, case: RemediationCase, why: str, *, keeps_request: bool = False) -> RemediationCase:
-        """Return the case as one for a person. A request of a reboot is taken back, unless it is to stay."""
+        """Return the case as one for a person. A request for a reboot is withdrawn, unless it is to stay."""
         self._node.resume()
         if not keeps_request:
             self._node.withdraw_reboot()
@@ -65,7 +65,7 @@ class CaseEndings:
         for gpu in filter(None, map(known.get, case.persistence)):
             try:
                 self._node.set_persistence(gpu, enabled=True)
-            except DriverError as error:  # the GPU serves without it
+            except DriverError as error:  # the GPU works without it
                 keys = fields(device=gpu.pci_address, code=error.code, err=str(error))
                 log.warning("persistence mode is not on again", extra=keys)
         return replace(case, persistence=())

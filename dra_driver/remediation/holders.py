@@ -1,6 +1,6 @@
-"""Holders: which claims keep a GPU from being acted on, and pods that outlive theirs.
+"""Holders: the claims that prevent an action on a GPU, and pods that outlive their claims.
 
-In: the ledger, the claims that it does not know. Out: the claims as people know them.
+In: the ledger, the claims that it does not know. Out: the claims in words.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class GivenDevices(Protocol):
 
 
 def claims_on(gpus: Collection[str], ledger: Ledger, given: GivenDevices, boot_id: str) -> tuple[str, ...]:
-    """Return the claims that hold GPUs, by PCI addresses, or parts of them, and pods that outlive theirs.
+    """Return the claims that hold GPUs, by PCI addresses, or parts of them, and pods that outlive their claims.
 
     Claims with admin access hold nothing. Raises: DriverError.
     """

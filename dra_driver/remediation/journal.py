@@ -1,7 +1,7 @@
-"""RemediationJournal: `remediation.db` beside the ledger. What was done about a GPU is on disk before the next step.
+"""RemediationJournal: `remediation.db` beside the ledger. What was done to a GPU is on disk before the next step.
 
 In: cases and actions. Out: the same after a crash or a reboot. Only the instance that holds the node's role writes; any
-tool may read. A damaged file is set aside: what is known of the budgets is lost with it, and that is logged.
+tool may read. A damaged file is set aside; the record of the budgets is lost with it, which is logged.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class RemediationJournal:
         self._run("rwc", work)
 
     def forget(self, gpu: str) -> None:
-        """Remove a GPU's case, but not what was done about it. Raises: LedgerError."""
+        """Remove a GPU's case, but not the record of the actions on it. Raises: LedgerError."""
         if self._path.exists():
             self._run("rw", lambda connection: connection.execute("DELETE FROM cases WHERE gpu = ?", (gpu,)))
 

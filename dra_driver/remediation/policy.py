@@ -19,12 +19,12 @@ class RemediationMode(enum.StrEnum):
     """The values of `--remediation`."""
 
     OFF = "off"
-    DRY_RUN = "dry-run"  # says what it would do, and does and writes nothing
+    DRY_RUN = "dry-run"  # logs what it would do, and neither does nor writes anything
     ON = "on"
 
 
 class RemediationAction(enum.StrEnum):
-    """What is done about a fault."""
+    """The action that is taken against a fault."""
 
     NONE = "none"
     RESET = "reset"  # nvidia-smi --gpu-reset
@@ -35,7 +35,7 @@ class RemediationAction(enum.StrEnum):
 class PeerRule(enum.StrEnum):
     """Whether the GPUs that are linked to a GPU are drained with it."""
 
-    AUTO = "auto"  # where the driver asks for it, and where linked GPUs can't be reset one by one
+    AUTO = "auto"  # if the driver asks for it, or if linked GPUs can't be reset one by one
     ALWAYS = "always"
     NEVER = "never"
 

@@ -1,7 +1,7 @@
-"""RebootRequest: a file that asks for a reboot of this machine; who reboots reads it, and the agent never does it.
+"""RebootRequest: a file that asks other software to reboot this machine; the agent itself never does.
 
-In: a reason. Out: a file whose first line has the id of this boot, so that a request of an earlier boot means nothing;
-docs/health.md has the command that says whether one stands. A file that somebody else wrote is left alone.
+In: a reason. Out: a file whose first line has the id of this boot, so that a request of an earlier boot has no effect;
+docs/health.md has the command that checks for one. A file that another program wrote is left alone.
 The path is one on the host, which an agent in a container reaches through the root of the host's first process. Links
 on the way are followed as the host would.
 Source: kured, --reboot-sentinel and --reboot-sentinel-command.
@@ -28,7 +28,7 @@ class RebootRequest:
     def ask(self, text: str) -> None:
         """Ask for a reboot in this boot. Raises: NodeError("node.reboot-request")."""
         if self._exists() and not self._is_ours():
-            return  # somebody else asks for the same
+            return  # another program asks for the same
         line = "".join(one if one.isprintable() else "?" for one in text)
         new = self._path.with_name(f".{self._path.name}.new")
         try:
@@ -81,7 +81,7 @@ def _inside(host: str, folder: Path) -> list[str]:
             continue
         try:
             target = Path(host, *done, part).readlink()
-        except OSError:  # no link, or not there, which writing will say
+        except OSError:  # it is not a link, or does not exist, which the write will report
             done.append(part)
             continue
         done = [] if target.is_absolute() else done

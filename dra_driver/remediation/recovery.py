@@ -1,6 +1,6 @@
-"""GpuRecovery: the steps from an action back into use: the same GPU is found, proven well, and offered again.
+"""GpuRecovery: the steps from an action back into use: the same GPU is found, proven healthy, and offered again.
 
-In: a case. Out: the same case one stage further, before another try, or with what it waits for.
+In: a case. Out: the same case one stage further, before another attempt, or with what it waits for.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class GpuRecovery:
         self._boot_id, self._clock, self._began_at = boot_id, clock, clock()
 
     def find(self, case: RemediationCase) -> RemediationCase:
-        """Wait until the same GPU is there again, after a reboot where one was asked for."""
+        """Wait until the same GPU is there again, after a reboot if one was asked for."""
         if case.action is RemediationAction.REBOOT and case.boot == self._boot_id:
             if self._clock() - case.stage_at > self._policy.reboot_within_s:
                 return self._endings.escalated(case, "nobody rebooted the machine", keeps_request=True)
@@ -59,7 +59,7 @@ class GpuRecovery:
         return self._endings.restored(case).at(Stage.SAME_UUID_FOUND, self._clock())
 
     def prove(self, case: RemediationCase) -> RemediationCase:
-        """Wait until the GPU is read as well, then test it."""
+        """Wait until the GPU's readings are good, then test it."""
         now = self._clock()
         gpu = case.gpu_among(self._node.gpus())
         standing = [one for one in self._node.faults() if one.subject.gpu == case.gpu]

@@ -1,7 +1,7 @@
-"""Remediation: the thread that decides whose turn it is, and keeps every GPU in treatment out of use.
+"""Remediation: the thread that decides which case is next, and keeps every GPU in treatment out of use.
 
-In: the faults of a node. Out: steps for one GPU at a time, and the faults that hold GPUs back until they are well. The
-others wait, the most important fault first. Runs in the instance that holds the node's role.
+In: the faults of a node. Out: steps for one GPU at a time, and the faults that hold GPUs back until they are healthy.
+The others wait, the most important fault first. It runs in the instance that holds the node's role.
 """
 
 from __future__ import annotations
@@ -65,18 +65,21 @@ class Remediation:
         self._hold()
 
     def _in_this_boot(self, case: RemediationCase) -> RemediationCase:
-        """Return a case as it is after a reboot: the GPU has to be drained again, and closed by everybody."""
+        """Return a case as it is after a reboot: the GPU has to be drained again, and closed by all processes."""
         is_stale = case.stage in (Stage.DRAINED, Stage.NVML_LET_GO) and not case.is_acting
         if case.boot == self._boot_id or not is_stale:
             return case
         return case.at(Stage.DRAIN_ASKED, self._clock(), boot=self._boot_id)
 
     def start(self) -> None:
-        """Go on with what was begun."""
+        """Continue what was begun."""
         self._loop.start()
 
     def stop(self) -> None:
-        """Stop. A step that is under way, such as a reset, has some time to end; else the next instance goes on."""
+        """Stop.
+
+        A step that is under way, such as a reset, has some time to end; after that the next instance continues it.
+        """
         self._loop.stop(STOP_SECONDS)
 
     def wake(self) -> None:
@@ -120,7 +123,7 @@ class Remediation:
         return 0.0 if is_progress else TURN_SECONDS if is_busy else IDLE_SECONDS
 
     def _acting(self) -> RemediationCase | None:
-        """Return the case that is past its drain; there is one at most."""
+        """Return the case that is past its drain; there is at most one."""
         return next((case for case in self._cases.values() if case.stage in _ACTING), None)
 
     def _in_order(self, acting: RemediationCase | None) -> list[RemediationCase]:
@@ -160,7 +163,7 @@ class Remediation:
     # -- cases ---------------------------------------------------------------------------------------------------------
 
     def _find_cases(self) -> None:
-        """Begin a case for each GPU that needs one, and bring those up to date in which nothing was done yet."""
+        """Begin a case for each GPU that needs one, and update the cases in which nothing was done yet."""
         gpus, faults = self._node.gpus(), self._node.faults()
         for gpu in gpus:
             treatment, case = treatment_of(gpu, faults, self._policy, gpus), self._cases.get(gpu.pci_address)
@@ -189,7 +192,7 @@ class Remediation:
             self._write(news)
 
     def _cancel(self, case: RemediationCase) -> None:
-        """End a case whose fault is over; one that was treated is proven well first."""
+        """End a case whose fault is over; a GPU that was treated is first proven healthy."""
         now = self._clock()
         if case.tries:
             self._write(case.at(Stage.SAME_UUID_FOUND, now))
@@ -216,7 +219,7 @@ class Remediation:
         )
 
     def _look_at_escalated(self) -> None:
-        """End cases whose GPU was replaced, and prove those well that a reboot has cured."""
+        """End cases whose GPU was replaced, and prove those healthy that a reboot has cured."""
         gpus = {gpu.pci_address: gpu for gpu in self._node.gpus() if not gpu.is_lost}
         for case in tuple(self._cases.values()):
             gpu = gpus.get(case.gpu)
@@ -270,7 +273,7 @@ class Remediation:
     # -- what is held back ---------------------------------------------------------------------------------------------
 
     def _hold(self) -> None:
-        """Hold back what is in treatment, with peers, and what waits for a person."""
+        """Hold back the GPUs in treatment, with their peers, and those that wait for a person."""
         uuids = {gpu.pci_address: gpu.uuid for gpu in self._node.gpus()}
         found: dict[str, Fault] = {}
         for case in self._cases.values():

@@ -19,11 +19,11 @@ BYTES_MOST = 1 << 16
 
 
 class RemediationRequest(enum.StrEnum):
-    """What may be asked."""
+    """The possible requests."""
 
-    RETRY = "retry"  # begin again, as if nothing had been tried; weekly budgets still hold
-    GIVE_UP = "give-up"  # try nothing more, keep the GPU out of use
-    DONE = "done"  # a person has mended the GPU: prove it well and return it
+    RETRY = "retry"  # begin again, as if nothing had been tried; weekly budgets still apply
+    GIVE_UP = "give-up"  # try nothing more, and keep the GPU out of use
+    DONE = "done"  # a person has repaired the GPU: prove it healthy and return it
 
 
 class RequestFile:
@@ -43,7 +43,7 @@ class RequestFile:
             raise InputError("remediation-request", message, hint=hint) from error
 
     def take(self) -> dict[str, RemediationRequest]:
-        """Remove the requests and return the last one for each GPU; lines that are none are left out."""
+        """Remove the requests and return the last one for each GPU; other lines are left out."""
         taken = self._path.with_name(f"{FILE_NAME}.taken")
         try:
             os.replace(self._path, taken)  # noqa: PTH105 - once a turn, and the file is hardly ever there

@@ -1,8 +1,8 @@
 """RemediationSteps: the next step for one case.
 
 In: a case. Out: the same case one stage further, back at an earlier one, or with what it waits for. Each step may be
-repeated after a crash: the stage is on disk only when everything that belongs to it is done, and what must not be done
-twice without being counted (the action) is counted on disk before it begins.
+repeated after a crash: a stage is written to disk only when everything that belongs to it is done. The action, which
+must not be done twice without being counted, is counted on disk before it begins.
 """
 
 from __future__ import annotations
@@ -56,5 +56,5 @@ class RemediationSteps:
         return after
 
     def _let_go(self, case: RemediationCase) -> RemediationCase:
-        """Have the library let go of the GPU; a reboot is only asked for, with the library in use."""
+        """Make the agent release the library; if only a reboot is asked for, the library stays in use."""
         return self._action.act(case) if case.action is RemediationAction.REBOOT else self._drain.let_go(case)

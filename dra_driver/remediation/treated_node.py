@@ -1,7 +1,7 @@
 """TreatedNode: what remediation needs from the node that it works on. The agent implements it.
 
-Every method may be called again after a crash: what is done already is not done twice. GPUs are given by their facts;
-claims and processes come back as people read them.
+Every method may be called again after a crash: what is already done is not done twice. GPUs are given by their facts;
+claims and processes are returned in words.
 """
 
 from __future__ import annotations
@@ -85,10 +85,13 @@ class TreatedNode(Protocol):
         """Forget the errors that were reported of a GPU before it was treated; what lasts is seen again."""
 
     def prove(self, gpu: GpuFacts) -> ValidationResult:
-        """Validate a GPU that nobody uses."""
+        """Validate a GPU that no claim and no process uses."""
 
     def take_slot(self) -> float:
-        """Return 0 if this node may act now, else for how many seconds others may. Raises: ApiError."""
+        """Return 0 if this node may act now, or else the seconds until another node's slot may end.
+
+        Raises: ApiError.
+        """
 
     def keep_slot(self) -> None:
         """Keep the slot that was taken. A failure is logged."""

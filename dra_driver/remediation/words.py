@@ -1,4 +1,4 @@
-"""Words: claims, processes and actions as people read them in Events and logs, and the reasons of the Events."""
+"""Words: the texts for claims, processes and actions in Events and logs, and the reasons of the Events."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ def noun_of(action: RemediationAction) -> str:
 
 
 def verb_of(action: RemediationAction) -> str:
-    """Return what was done where an action was carried out: "asked for" for a reboot."""
+    """Return the verb for an action that was carried out, such as "asked for" for a reboot."""
     return _VERBS.get(str(action), "done")

@@ -1,4 +1,4 @@
-"""Validation: whether a device that nobody holds computes what it should.
+"""Validation: whether a device that no claim holds computes what it should.
 
 In: a device, and what may hold it. Out: a result with one of three verdicts. The test runs in a short-lived process of
 its own (`launch`), because an open context would keep the driver from a reset, from a change of MIG mode and from being

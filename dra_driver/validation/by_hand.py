@@ -1,4 +1,4 @@
-"""Results by hand: what `dra-driver validate` found, for the agent of the node.
+"""Results by hand: the results of `dra-driver validate`, passed to the agent of the node.
 
 A result is a line in a file beside the health store; the agent that holds the node's role takes and removes the file.
 """

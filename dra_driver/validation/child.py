@@ -1,7 +1,7 @@
 """The process of one test: started, listened to, and ended in time.
 
-In: what to run, a deadline. Out: what it said and how it ended. A process that can't be ended, because the kernel waits
-for the device, is left behind: nobody waits for it for ever.
+In: what to run, a deadline. Out: its messages and how it ended. A process that can't be ended, because the kernel waits
+for the device, is left behind, so that the agent does not wait for it forever.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class TestChild:
         try:
             is_late = not self._listen(self._began + self._order.deadline_s, told)
         finally:
-            self.kill()  # also what it has started itself
+            self.kill()  # this also ends the processes that it has started
             status = self._reaped()
             seconds = time.monotonic() - self._began
         is_exhausted = self._cgroup is not None and self._cgroup.was_exhausted
@@ -119,7 +119,7 @@ class TestChild:
         )
 
     def _listen(self, until: float, told: Callable[[str], None]) -> bool:
-        """Read what the process says; return whether it ended in time."""
+        """Read the output of the process; return whether it ended in time."""
         assert self._process.stdout is not None  # noqa: S101 - a pipe
         output, life = self._process.stdout.fileno(), os.pidfd_open(self._process.pid)
         poll = select.poll()

@@ -1,7 +1,7 @@
-"""Judgement: what the end of a test's process says about the device.
+"""Judgement: what the end of a test's process shows about the device.
 
-Pure. A test that did not end, or crashed, counts against the device, because a GPU that hangs shows itself so. A test
-that was ended from outside, or for want of memory, says nothing about it.
+Pure. A test that did not end, or crashed, counts against the device, because a GPU that hangs shows itself in this way.
+A test that was ended from outside, or for lack of memory, shows nothing about it.
 """
 
 from __future__ import annotations

@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1
-NOT_STARTED = 126  # the status of shells for a program that can't be run
+NOT_STARTED = 126  # the exit status that shells use for a program that can't be run
 
 
 def main() -> None:
     """Limit this process and run the program."""
     spec: dict[str, Any] = json.loads(sys.argv[1])
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != spec["parent"]:  # it ended before the call
+    if os.getppid() != spec["parent"]:  # the parent ended before the call
         os._exit(NOT_STARTED)
-    signal.setitimer(signal.ITIMER_REAL, spec["deadline"])  # should the parent be stopped
+    signal.setitimer(signal.ITIMER_REAL, spec["deadline"])  # in case the parent is stopped
     try:
         _limit(spec)
         if spec["argv"]:
@@ -42,7 +42,7 @@ def _limit(spec: dict[str, Any]) -> None:
     Path("/proc/self/oom_score_adj").write_text("1000")
     if spec["cgroup"]:
         Path(spec["cgroup"], "cgroup.procs").write_text("0")
-    else:  # where no cgroup can be made: memory that the process itself writes is limited
+    else:  # if no cgroup can be made, the memory that the process itself writes is limited
         resource.setrlimit(resource.RLIMIT_DATA, (spec["memory"], spec["memory"]))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 

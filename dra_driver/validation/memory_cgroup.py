@@ -1,8 +1,9 @@
 """A cgroup below this process's own that limits the memory of a test.
 
-So a test that takes too much is ended alone: the limit of the agent's container is never reached, where the kubelet has
-the kernel end every process at once (memory.oom.group). On cgroup v2 a cgroup with processes can't limit others below
-it, so this process first moves into a cgroup of its own there. Where nothing of this is permitted, there is no cgroup.
+So a test that takes too much is ended alone, and the limit of the agent's container is never reached; at that limit the
+kubelet has the kernel end all processes at once (memory.oom.group). On cgroup v2 a cgroup with processes can't limit
+others below it, so this process first moves into a cgroup of its own there. If that is not permitted, there is no
+cgroup.
 Source: kernel, Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst.
 """
 
@@ -18,17 +19,17 @@ from pathlib import Path
 ROOT, PROC = Path("/sys/fs/cgroup"), Path("/proc")
 TEST, AGENT = "dra-driver-validation", "dra-driver-agent"
 PROCESSES, SUBTREE = "cgroup.procs", "cgroup.subtree_control"
-RESERVE_BYTES = 32 << 20  # of a container's limit, for the agent to grow meanwhile
+RESERVE_BYTES = 32 << 20  # the part of a container's limit that is left for the agent to grow meanwhile
 
 
 @dataclass(frozen=True, slots=True)
 class CgroupFiles:
-    """How the files of one version of cgroups are called."""
+    """The names of the files of one version of cgroups."""
 
     limit: str
     swap: str
     usage: str
-    cache: str  # in memory.stat: what is given back when memory is short
+    cache: str  # in memory.stat: the memory that is given back when it is short
     events: str
 
 
@@ -51,7 +52,7 @@ class MemoryCgroup:
         return _value(self.path / self._files.events, "oom_kill") > 0
 
     def remove(self, patience_s: float = 2.0) -> None:
-        """End what is left of the test, and remove the cgroup; what can't be ended stays in it."""
+        """End what is left of the test, and remove the cgroup; processes that can't be ended stay in it."""
         until = time.monotonic() + patience_s
         while self.path.exists():
             self._end_all()
@@ -64,7 +65,7 @@ class MemoryCgroup:
 
     def _end_all(self) -> None:
         with suppress(OSError):
-            (self.path / "cgroup.kill").write_text("1")  # v2 alone
+            (self.path / "cgroup.kill").write_text("1")  # only on v2
         with suppress(OSError, ValueError):
             for pid in (self.path / PROCESSES).read_text().split():
                 with suppress(ProcessLookupError):
@@ -72,7 +73,7 @@ class MemoryCgroup:
 
 
 def room_below(limit: int, *, root: Path = ROOT, proc: Path = PROC) -> int:
-    """Return how many bytes a test may take: `limit`, or less where this process's own cgroup has less to give."""
+    """Return how many bytes a test may take: `limit`, or less if this process's own cgroup has less to give."""
     found = _own(root, proc)
     if found is None:
         return limit
@@ -86,7 +87,7 @@ def room_below(limit: int, *, root: Path = ROOT, proc: Path = PROC) -> int:
 
 
 def make_cgroup(limit: int, *, root: Path = ROOT, proc: Path = PROC) -> MemoryCgroup | None:
-    """Make the cgroup of a test that may take `limit` bytes; return None where that is not permitted."""
+    """Make the cgroup of a test that may take `limit` bytes; return None if that is not permitted."""
     found = _own(root, proc)
     if found is None:
         return None
@@ -117,7 +118,7 @@ def _remove_left(own: Path) -> None:
 
 def _delegated(own: Path) -> Path:
     """Return the cgroup below which a limit can be set, after this process has left it. Raises: OSError."""
-    if own.name == AGENT:  # moved before; or a command that the runtime has put beside the agent
+    if own.name == AGENT:  # it was moved before; or it is a command that the runtime has put beside the agent
         own = own.parent
     if "memory" in (own / SUBTREE).read_text().split():
         return own
@@ -129,7 +130,7 @@ def _delegated(own: Path) -> Path:
     (aside / PROCESSES).write_text("0")
     try:
         (own / SUBTREE).write_text("+memory")
-    except OSError:  # others are in it too
+    except OSError:  # other processes are in it too
         (own / PROCESSES).write_text("0")
         aside.rmdir()
         raise
@@ -150,7 +151,7 @@ def _own(root: Path, proc: Path) -> tuple[Path, CgroupFiles] | None:
 
 
 def _seen(mount: Path, path: str, files: CgroupFiles) -> tuple[Path, CgroupFiles] | None:
-    """Return a cgroup by the path that the kernel tells, or the mount where only this container's tree is seen."""
+    """Return a cgroup by the path that the kernel reports, or the mount if only this container's tree is visible."""
     me = str(os.getpid())
     for folder in (mount / path.lstrip("/"), mount):
         with suppress(OSError):
@@ -160,7 +161,7 @@ def _seen(mount: Path, path: str, files: CgroupFiles) -> tuple[Path, CgroupFiles
 
 
 def _value(file: Path, name: str) -> int:
-    """Return the number that stands after a name in a file; 0 where there is none."""
+    """Return the number after a name in a file; 0 if there is none."""
     with suppress(OSError, ValueError):
         for line in file.read_text().splitlines():
             word, _, number = line.partition(" ")

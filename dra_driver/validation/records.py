@@ -1,8 +1,8 @@
-"""Validation records: which devices were tested in this boot, with which driver, and what was found.
+"""Validation records: which devices were tested in this boot, with which driver, and with which result.
 
-In: results. Out: what is still true of a device. They lie beside the faults in `health.db`. A device that a claim had,
-or that an agent offered before there were records in this boot, counts as one that has served: it is not tested again
-by an upgrade. A reboot, or another driver, makes every record worthless.
+In: results. Out: the record of a device that still applies. They are kept beside the faults in `health.db`. A device
+that a claim had, or that an agent offered before there were records in this boot, counts as one that has served, so
+that an upgrade does not test it again. A reboot, or another driver, makes every record void.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from dra_driver.model.errors import DriverError
 from dra_driver.validation.result import ValidationResult, ValidationVerdict
 
 DOCUMENT = "validation"
-SERVED = "served"  # in place of a verdict
+SERVED = "served"  # used instead of a verdict
 UNTESTED = "untested"
 RECORDS_MOST = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class ValidationRecord:
-    """What is known of one device. `verdict` is passed, failed or served; `at` is in seconds since 1970."""
+    """The record of one device. `verdict` is passed, failed or served; `at` is in seconds since 1970."""
 
     driver: str
     verdict: str
@@ -70,14 +70,14 @@ class ValidationRecords:
         return not any(one.verdict != SERVED for one in self._records.values())
 
     def of(self, uuid: str, driver: str) -> ValidationRecord | None:
-        """Return what is known of a device under a driver."""
+        """Return the record of a device under a driver."""
         known = self._records.get(uuid)
         if known is None and uuid in self._offered:
             return ValidationRecord(driver, SERVED)
         return known if known is not None and known.driver == driver else None
 
     def verdicts(self, uuids: Iterable[str], driver: str) -> Mapping[str, int]:
-        """Return how many of these devices have each verdict, those included whose test could not run."""
+        """Return how many of these devices have each verdict, including those whose test could not run."""
         found: Counter[str] = Counter()
         for uuid in uuids:
             known = self.of(uuid, driver)
@@ -105,13 +105,13 @@ class ValidationRecords:
         )
 
     def forget(self, uuid: str) -> None:
-        """Forget what is known of a device, so that it is tested again."""
+        """Forget the record of a device, so that it is tested again."""
         self._offered -= {uuid}
         self._records.pop(uuid, None)
         self._put({})
 
     def begin(self, driver: str) -> None:
-        """Write what is known, so that a later agent of this boot knows that tests are made here."""
+        """Write the records, so that a later agent of this boot knows that tests are made here."""
         self._put({uuid: ValidationRecord(driver, SERVED) for uuid in self._offered if uuid not in self._records})
 
     def _put(self, more: Mapping[str, ValidationRecord]) -> None:
@@ -122,14 +122,14 @@ class ValidationRecords:
         records = {uuid: asdict(one) for uuid, one in self._records.items()}
         untested = {uuid: asdict(one) for uuid, one in list(self._untested.items())[-RECORDS_MOST:]}
         wire = {"boot": self._boot_id, "records": records, UNTESTED: untested}
-        with suppress(DriverError):  # then the next agent tests again
+        with suppress(DriverError):  # the next agent then tests again
             self._store.write({DOCUMENT: wire})
 
     def _load(self) -> None:
         try:
             documents = self._store.read()
         except DriverError:
-            return  # health says so
+            return  # the health monitor reports that
         wire = documents.get(DOCUMENT)
         if isinstance(wire, dict) and wire.get("boot") == self._boot_id:
             self._records = _records(wire.get("records"))

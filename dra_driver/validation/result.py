@@ -18,7 +18,7 @@ class ValidationVerdict(enum.StrEnum):
 class ValidationLevel(enum.IntEnum):
     """How thoroughly a device is tested; each level includes those below it, except that COMMAND replaces 1 and 2."""
 
-    READING = 0  # what the vendor's library says
+    READING = 0  # by the readings of the vendor's library
     COMPUTE = 1  # a context, 64 MiB of memory, a small kernel
     THOROUGH = 2  # nearly all of the memory, and how fast copies are
     COMMAND = 3  # a command of the administrator's

@@ -1,4 +1,4 @@
-"""Validation setting: how an agent tests devices, as `--validate` says it.
+"""Validation setting: how an agent tests devices, read from `--validate`.
 
 >>> read_setting("1").level, read_setting("/usr/bin/diag -i {uuid}").command
 (<ValidationLevel.COMPUTE: 1>, ('/usr/bin/diag', '-i', '{uuid}'))

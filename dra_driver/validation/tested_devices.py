@@ -1,7 +1,7 @@
-"""Tested devices: what of a node's hardware is tested on its own.
+"""Tested devices: the parts of a node's hardware that are tested on their own.
 
-Pure. In: an inventory. Out: each GPU, or each partition that stands on a GPU in MIG mode. A GPU in MIG mode itself
-can't be tested; a partition that a claim has made is that claim's before there is time for a test.
+Pure. In: an inventory. Out: each GPU, or each existing partition of a GPU in MIG mode. A GPU in MIG mode can't be
+tested as a whole; a partition that was made for a claim belongs to that claim before there is time for a test.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class TestedDevice:
 
 
 def devices_to_test(inventory: Inventory) -> tuple[TestedDevice, ...]:
-    """Return what can be tested, in the order of the names."""
+    """Return the devices that can be tested, in the order of their names."""
     every = inventory.by_name.values()
     gpus = {device.gpu.pci_address: device.gpu for device in every if device.gpu.pci_address}  # a channel has no GPU
     found = (one for gpu in gpus.values() if not gpu.is_lost and not _is_passed(gpu) for one in devices_of(gpu))
@@ -62,7 +62,7 @@ def _is_passed(gpu: GpuFacts) -> bool:
 
 
 def devices_of(gpu: GpuFacts) -> Iterator[TestedDevice]:
-    """Yield what of one GPU can be tested."""
+    """Yield the devices of one GPU that can be tested."""
     if not gpu.mig_enabled:
         yield TestedDevice(gpu)
     for partition in gpu.partitions:

@@ -1,8 +1,8 @@
-"""The turn: one test at a time on a node, and what a claim does that arrives meanwhile.
+"""The turn: one test at a time on a node, and what happens if a claim arrives meanwhile.
 
 In: the folder that the agents and commands of a node share. Out: the right to test one device, or the certainty that
-no test of it runs. Whoever has the turn holds a lock on one file, in which the device and the process stand. The
-process of the test holds the same lock, so a free lock means that no context is left, whoever was killed.
+no test of it runs. The process that has the turn holds a lock on one file, which contains the device and the process.
+The process of the test holds the same lock, so a free lock means that no context is left, whichever process was killed.
 
 A claim is recorded in the ledger before the turn is looked at, and a test looks at the ledger after it took the turn:
 so one of the two sees the other, without a lock that both would need.
@@ -30,7 +30,7 @@ _BYTES_MOST = 4096
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """What stands in the file: the device, by its name, and the test's process, known by when it began."""
+    """The content of the file: the device, by its name, and the test's process, identified by when it began."""
 
     device: str
     pid: int
@@ -40,7 +40,7 @@ class _Mark:
         return any(overlap(name, self.device) for name in devices)
 
     def kill(self) -> None:
-        """End the process and its group, unless the pid is another process's by now."""
+        """End the process and its group, unless the pid belongs to another process by now."""
         with suppress(OSError):
             life = os.pidfd_open(self.pid)  # while this is open, the pid can't be given to another process unseen
             try:
@@ -76,7 +76,7 @@ class ValidationTurn:
     def take(self, device: str, patience_s: float) -> Iterator[HeldTurn]:
         """Hold the turn for one device, by its name.
 
-        Raises: NodeError("node.validation-busy", LATER) while another is tested, NodeError("node.lock-file").
+        Raises: NodeError("node.validation-busy", LATER) while another device is tested, NodeError("node.lock-file").
         """
         try:
             fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -95,9 +95,9 @@ class ValidationTurn:
             os.close(fd)
 
     def interrupt(self, devices: Collection[str], patience_s: float = INTERRUPT_SECONDS) -> None:
-        """End a test of what these devices, by name, have a part in, and wait until its process is gone.
+        """End a test that concerns any of these devices, by name, and wait until its process is gone.
 
-        Call this once the ledger says that the devices are held. Without a test it costs a few microseconds.
+        Call this when the ledger says that the devices are held. Without a test it costs a few microseconds.
 
         Raises: PrepareError("prepare.validation-hangs", LATER).
         """
@@ -121,7 +121,7 @@ class ValidationTurn:
 
 
 def overlap(one: str, other: str) -> bool:
-    """Return whether two devices are the same, or one is cut or shared from the other, by their names.
+    """Return whether two devices, by their names, are the same, or one is a part or a share of the other.
 
     >>> overlap("gpu-0000-65-00-0", "gpu-0000-65-00-0-mig-1g10gb-19-2"), overlap("gpu-0000-65-00-0", "gpu-0000-65-00-1")
     (True, False)
@@ -146,7 +146,7 @@ def _locked(fd: int, how: int) -> bool:
 
 
 def _read(fd: int) -> _Mark | None:
-    """Return what stands in the file; None while it is being written."""
+    """Return the content of the file; None while it is being written."""
     try:
         wire = json.loads(os.pread(fd, _BYTES_MOST, 0))
         return _Mark(str(wire["device"]), int(wire["pid"]), str(wire["began"]))

@@ -1,4 +1,4 @@
-"""Validator: tests one device of this node, unless somebody uses it.
+"""Validator: tests one device of this node, unless it is in use.
 
 In: a GPU or partition, a level, and who may hold devices. Out: a result. A device is free if no claim and no process
 has it; that is asked before the turn is taken, because it may take long, and the ledger is asked once more afterwards.
@@ -30,8 +30,8 @@ from dra_driver.validation.result import (
 from dra_driver.validation.tested_devices import unshared_name
 from dra_driver.validation.turn import HeldTurn, ValidationTurn
 
-MEMORY_BYTES = 512 << 20  # of the machine's memory, for the process of one test
-LEAST_BYTES = 192 << 20  # with less the test is not begun
+MEMORY_BYTES = 512 << 20  # the machine's memory that the process of one test may use
+LEAST_BYTES = 192 << 20  # with less memory the test is not begun
 DEADLINES = {ValidationLevel.COMPUTE: 30.0, ValidationLevel.THOROUGH: 300.0, ValidationLevel.COMMAND: 7200.0}
 TURN_SECONDS = 60.0  # how long to wait for the end of another device's test
 FAILED, COULD_NOT_RUN = ValidationVerdict.FAILED, ValidationVerdict.COULD_NOT_RUN
@@ -41,13 +41,13 @@ class DeviceHolders(Protocol):
     """Who uses the devices of this node."""
 
     def holder_of(self, gpu: GpuFacts, partition: PartitionFacts | None) -> str:
-        """Return who uses a device, in words; empty for nobody. This may ask the library and the kubelet."""
+        """Return who uses a device, in words; empty if it is free. This may ask the library and the kubelet."""
 
     def claims_of(self, device: str) -> str:
         """Return which claims the ledger has for a device or parts of it, in words; empty for none. This is quick."""
 
     def fault_of(self, gpu: GpuFacts, partition: PartitionFacts | None) -> str:
-        """Return what the vendor's library says is wrong with a device; empty for nothing."""
+        """Return the fault of a device that the vendor's library reports; empty if there is none."""
 
 
 class Validator:
@@ -84,7 +84,7 @@ class Validator:
         level: ValidationLevel,
         told: Callable[[str], None] = lambda _: None,
     ) -> ValidationResult:
-        """Test one device. Whatever goes wrong is in the result; nothing is raised for it.
+        """Test one device. Every failure is in the result; none is raised.
 
         `told` is called with each step of the test.
         """
@@ -144,7 +144,7 @@ class Validator:
             program.environment,
             program.module,
             program.request,
-            inherited=(turn.fd,),  # so that the turn is free only once the process is gone
+            inherited=(turn.fd,),  # inherited, so that the turn becomes free only when the process is gone
         )
         end = self._listen(order, turn, told)
         return judged(end, level) if end else _stopped(level)
@@ -163,7 +163,7 @@ class Validator:
         return ChildOrder(self._deadlines[ValidationLevel.COMMAND], memory, environment, argv=argv)
 
     def _listen(self, order: ChildOrder, turn: HeldTurn, told: Callable[[str], None]) -> ChildEnd | None:
-        """Run a process to its end; None where the validator was stopped."""
+        """Run a process to its end; return None if the validator was stopped."""
         cgroup = make_cgroup(order.memory)
         try:
             with self._mutex:

@@ -1,8 +1,8 @@
 """Verdicts of a node: what follows from the results of all its devices together.
 
-Pure. A device that failed is withheld, unless every GPU of the node failed, and there are several: then the node, its
-driver or its library is to blame, and what is said about each GPU is worth nothing. While that is not known yet, what
-failed is held back like what was not tested.
+Pure. A device that failed is withheld, unless all GPUs of the node failed and there are several: then the node, its
+driver or its library is to blame, and the result of a single GPU means nothing. While that is not known yet, a device
+that failed is held back like one that was not tested.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ GPUS_LEAST = 2
 
 @dataclass(frozen=True, slots=True)
 class NodeVerdicts:
-    """Which devices are held back, as nothing is known of them; which failed, with the reason; whether the node did."""
+    """Which devices are held back as unknown; which failed, with the reason; whether the node failed."""
 
     held_back: frozenset[Subject] = frozenset()
     failed: Mapping[Subject, str] = field(default_factory=dict)
     is_node_at_fault: bool = False
 
     def after(self, before: NodeVerdicts, known: Collection[Subject]) -> NodeVerdicts:
-        """Return these verdicts without what they newly release or fail: that stays held back for now."""
+        """Return these verdicts without the devices that they newly release or fail: those stay held back for now."""
         kept = before.held_back.intersection(known)
         failed = {subject: reason for subject, reason in self.failed.items() if subject not in kept}
         return replace(self, held_back=self.held_back | kept, failed=failed)

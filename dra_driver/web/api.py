@@ -1,4 +1,4 @@
-"""`/api/v1`: what pages ask, as documents of `--output json`, and what changed, as events.
+"""`/api/v1`: the questions of pages, answered by documents of `--output json`, and changes, sent as events.
 
 In: requests that the guard let through. Out: documents. Questions go to the desk.
 """
@@ -63,7 +63,7 @@ class ConsoleApi:
         return _response(await self._desk.ask(asked))
 
     async def events(self, request: Request) -> Response:
-        """Stream what changes, as long as the door would let the request in again."""
+        """Stream the changes, as long as the door would still admit the request."""
         if self._notices.streams >= MOST_STREAMS:
             return _response(refusal(503, "busy", f"{MOST_STREAMS} pages are open already"))
         may_stay: MayStay | None = request.scope.get("may_stay")
@@ -71,7 +71,7 @@ class ConsoleApi:
 
 
 def _claim_of(given: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the namespace and the name of a claim. Raises: InputError for what can't be either."""
+    """Return the namespace and the name of a claim. Raises: InputError for texts that can't be names."""
     namespace, name = given.get("namespace"), given.get("name")
     if not all(isinstance(one, str) and 0 < len(one) < 254 for one in (namespace, name)):
         raise InputError("question", "namespace and name of a claim are wanted")

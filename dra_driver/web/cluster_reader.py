@@ -1,9 +1,9 @@
-"""The shared read of a cluster: one watch for each kind, whoever looks, with the rights of the person who started it.
+"""The shared read of a cluster: one watch for each kind, for all viewers, with the rights of the person who started it.
 
-In: access to a cluster. Out: `BoardNews` for the desk. Lists come page by page; what is kept of an object is cut before
-it is sent on. Only GET requests are sent. Without `Rights` it finds out by itself: what may not be read of all
-namespaces is read of the own one; what may not be read at all is asked for again every minute. With them it reads what
-they permit, and nothing else, whatever its own credentials would permit.
+In: access to a cluster. Out: `BoardNews` for the desk. Lists come page by page; an object is cut down to what is kept
+of it before it is sent on. Only GET requests are sent. Without `Rights` the reader finds out by itself: a kind that may
+not be read in all namespaces is read in its own one, and a kind that may not be read at all is asked for again every
+minute. With `Rights` it reads what they permit, and nothing else, whatever its own credentials would permit.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 _AGAIN_SECONDS = 60.0
 _FAULT_SECONDS = 2.0
-_MOST_PODS = 20  # of a claim that is looked at
+_MOST_PODS = 20  # pods of a claim that is being shown
 
 
 class ReadAccess(Protocol):
@@ -47,7 +47,7 @@ class ReadAccess(Protocol):
 
 @dataclass(slots=True)
 class ClusterReader:
-    """The watches of one viewer. `send` takes the news, from several threads, one at a time."""
+    """The watches of one viewer. `send` is called with the news, from several threads, one at a time."""
 
     access: ReadAccess
     send: Callable[[BoardNews], None]
@@ -81,7 +81,7 @@ class ClusterReader:
 
     @property
     def is_reading(self) -> bool:
-        """Whether it was started, and not stopped since."""
+        """Whether the reader was started, and not stopped since."""
         return self._api is not None and not self._stopping.is_set()
 
     @property
@@ -91,7 +91,10 @@ class ClusterReader:
         return faults[0] if faults else self._fault
 
     def objects_of_claim(self, namespace: str, name: str) -> tuple[Wire, list[Wire]]:
-        """Read a claim and the pods that use it, as they are now. Raises: ApiError; InputError where rights lack."""
+        """Read a claim and the pods that use it, as they are now.
+
+        Raises: ApiError; InputError if rights are missing.
+        """
         if self.rights is not None and not self.rights.sees("ResourceClaim", namespace):
             raise InputError("missing", f"there is no claim {namespace}/{name}, or it may not be read")
         api = self.access.connect()
@@ -107,7 +110,7 @@ class ClusterReader:
             api.close()
 
     def _pod(self, api: KubeApi, namespace: str, name: str) -> Wire | None:
-        """Return a pod; None if it is gone, or not for this person: the claim is shown without it."""
+        """Return a pod; None if it is gone or the viewer may not read it: the claim is then shown without it."""
         if self.rights is not None and not self.rights.sees("Pod", namespace):
             return None
         try:
@@ -127,7 +130,7 @@ class ClusterReader:
                 return
 
     def _follow(self, api: KubeApi, kind: SharedKind, place: str | None) -> None:
-        """Watch a kind until it ends: in the namespace `place`, in all of them (""), or where it may (None)."""
+        """Watch a kind to its end: in the namespace `place`, in all of them (""), or where that is permitted (None)."""
         while not self._stopping.is_set():
             path = self._permitted(api, kind) if place is None else _path(kind, place)
             if path is None:
@@ -140,7 +143,7 @@ class ClusterReader:
                 self._take(kind.name, place or "", event)
 
     def _permitted(self, api: KubeApi, kind: SharedKind) -> str | None:
-        """Return the path that may be listed; None if none may, or the server does not answer yet."""
+        """Return the path that may be listed; None if none may, or if the server does not answer yet."""
         try:
             if self._may(api, kind.path):
                 return kind.path

@@ -45,12 +45,15 @@ class Console:
         return f"http://127.0.0.1:{self.port}{ENTER}{self._session.token}"
 
     def start(self, load: Load, access: ClusterAccess | None = None, usage: UsageSource | None = None) -> None:
-        """Start the desk; with `access`, a cluster is read for it. Nothing else of this process may run yet."""
+        """Start the desk; with `access`, a cluster is read for it.
+
+        No other thread of this process may be running yet.
+        """
         self._desk.start(load)
         self._access, self._usage = access, usage or UsageSource()
 
     def serve(self) -> None:
-        """Serve until interrupted. Raises: whatever fault the desk met while it loaded, or that it is gone."""
+        """Serve until interrupted. Raises: the fault that the desk met while it loaded, or that the desk is gone."""
         seat = Seat(self._desk, self._access, self._lookups(), self._stop)
         guard = Middleware(RequestGuard, door=SessionDoor(self._session, seat))
         app = Starlette(routes=[*routes(), entering(ENTER, self._session)], middleware=[guard])
@@ -76,7 +79,7 @@ class Console:
             self._task = asyncio.create_task(seat.looking.run())
 
     def _end(self, seat: Seat) -> None:
-        """End the streams first: the server waits for every answer that is under way."""
+        """End the streams first, because the server waits for every answer that is under way."""
         seat.notices.end()
         if self._task is not None:
             self._task.cancel()

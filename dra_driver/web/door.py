@@ -27,7 +27,7 @@ class SessionDoor:
         self._session, self._seat = session, seat
 
     async def refusal(self, scope: Scope, headers: Headers) -> Response | None:
-        """Return why a request goes no further; None if it may."""
+        """Return the reason for refusing a request; None if it is admitted."""
         path = str(scope["path"])
         site = "" if path.startswith(ENTER) else headers.get("sec-fetch-site", "")
         if not self._session.is_from_here(scope["method"], headers.get("host", ""), headers.get("origin", ""), site):

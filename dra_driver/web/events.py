@@ -1,7 +1,7 @@
-"""Server-sent events: what changed, to every page that is open.
+"""Server-sent events: the changes, sent to every page that is open.
 
 In: notices. Out: for each page a stream of the latest state of each notice. A page that is slow misses notices in
-between, never the last one: each says what to ask again, not what is new.
+between, but never the last one: a notice says what to ask again, not what is new.
 
 Source: HTML Living Standard, server-sent events.
 """
@@ -29,7 +29,7 @@ class Notices:
         self.streams = 0
 
     def post(self, name: str, value: Any) -> None:
-        """Replace the notice of a name, and wake all streams. Call it in the loop."""
+        """Replace the notice of a name, and wake all streams. To be called in the loop."""
         self._number += 1
         self._latest[name] = (self._number, value)
         self._wake()
@@ -48,9 +48,10 @@ class Notices:
         self._changed = asyncio.Event()
 
     async def stream(self, may_stay: MayStay | None = None) -> AsyncIterator[bytes]:
-        """Yield events until the page is closed, first all notices as they are.
+        """Yield events until the page is closed; the first ones are all notices as they are.
 
-        `may_stay` is asked before anything is sent, at least every fifteen seconds; the stream ends once it says no.
+        `may_stay` is asked before anything is sent, at least every fifteen seconds; the stream ends once it returns
+        false.
         """
         seen = 0
         self.streams += 1

@@ -1,4 +1,4 @@
-"""The guard before every page: whatever a door refuses, the size of what is sent, and the headers of every answer.
+"""The guard before every page: it refuses what the door refuses, bounds what is sent, and sets the headers of answers.
 
 In: ASGI requests. Out: requests that may be answered. All others end here, with a page or a document that says why.
 """
@@ -19,10 +19,10 @@ _METHODS = frozenset({"GET", "HEAD", "POST"})
 
 
 class Door(Protocol):
-    """Who may come in, and to which seat."""
+    """Decides which requests are admitted, and to which seat they go."""
 
     async def refusal(self, scope: Scope, headers: Headers) -> Response | None:
-        """Return why a request goes no further; None if it may, with its seat in the scope if it needs one."""
+        """Return the reason for refusing a request; None if it is admitted, with the seat that it needs in its scope."""
 
 
 def policy(nonce: str) -> str:
@@ -100,7 +100,7 @@ def _length(headers: Headers) -> int:
 
 
 def _bounded(receive: Receive) -> Receive:
-    """Return a `receive` that ends a body which is longer than it may be, whatever its headers say."""
+    """Return a `receive` that ends a body which exceeds the limit, whatever its headers say."""
     seen = 0
 
     async def receive_some() -> Message:

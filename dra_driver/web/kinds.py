@@ -1,4 +1,4 @@
-"""The kinds that the console watches: where each stands in the API, and which of its objects are kept. Values only."""
+"""The kinds that the console watches: their paths in the API, and which of their objects are kept. Values only."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dra_driver.kube import paths
 
-PENDING = "status.phase=Pending"  # of all pods only these are kept; any other is read when someone looks at it
+PENDING = "status.phase=Pending"  # only these pods are kept; any other is read when a viewer opens its claim
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""Reading only while somebody looks: the cluster is watched as long as a page is open, and some minutes longer.
+"""Reading on demand: the cluster is watched while a page is open, and some minutes longer.
 
 In: a reader, the notices of open pages. Out: a reader that is started and stopped; a notice of why the cluster does not
-answer. It looks twice a second and does nothing else.
+answer. It checks twice a second and does nothing else.
 """
 
 from __future__ import annotations

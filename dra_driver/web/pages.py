@@ -1,6 +1,6 @@
-"""The pages: one document, the modules and styles that it loads, and the way from a token to a cookie.
+"""The pages: one document, the modules and styles that it loads, and the exchange of a token for a cookie.
 
-In: requests that the guard let through. Out: files of `static`, none of which has anything of a cluster in it.
+In: requests that the guard let through. Out: files of `static`, none of which contains anything of a cluster.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NONCE = "{nonce}"
 
 @cache
 def _files() -> dict[str, Traversable]:
-    """Return every file that may be asked for, by its path: what is not in this table does not exist."""
+    """Return every file that may be requested, by its path; no other path exists."""
     found: dict[str, Traversable] = {}
 
     def add(folder: Traversable, prefix: str) -> None:
@@ -66,7 +66,7 @@ async def static(request: Request) -> Response:
 
 
 def routes() -> list[Route]:
-    """Return the routes that every console has. The guard has put the seat into the scope of a question."""
+    """Return the routes that every console has. The guard has already put the seat into the scope of a question."""
 
     async def question(request: Request) -> Response:
         seat: Seat = request.scope["seat"]

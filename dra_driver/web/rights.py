@@ -1,4 +1,4 @@
-"""What one viewer may read, kind by kind, where the console serves several viewers.
+"""What one viewer may read, kind by kind, if the console serves several viewers.
 
 In: a verdict for each kind, everywhere or in one namespace. Out: `Rights`, which decide what is read for the viewer,
 and which viewers may share what was read: those whose rights are equal.
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from dra_driver.views.access import UnseenObjects
 from dra_driver.web.kinds import KINDS, SharedKind
 
-MOST_NAMESPACES = 20  # watched for a viewer who may not read all; each has watches of its own
+MOST_NAMESPACES = 20  # namespaces watched for a viewer who may not read all of them; each has watches of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +31,15 @@ class Rights:
         return ("",) if kind in self.everywhere else tuple(sorted(name for one, name in self.within if one == kind))
 
     def unseen(self) -> list[UnseenObjects]:
-        """Return what may not be read."""
+        """Return the kinds that may not be read."""
         hidden = [one for one in KINDS if one.name not in self.everywhere]
         return [UnseenObjects(one.name, "", is_partial=bool(self.places(one.name))) for one in hidden]
 
 
 def rights_of(may: Callable[[SharedKind, str], bool], namespaces: Callable[[], Sequence[str]]) -> Rights:
-    """Return rights. `may` is asked about each kind everywhere, then about those with namespaces in each namespace.
+    """Return rights. `may` is asked about each kind everywhere, then about namespaced kinds by namespace.
 
-    `namespaces` is called only for a viewer who may not read all namespaces. Raises: whatever these two raise.
+    `namespaces` is called only for a viewer who may not read all namespaces. Raises: what these two functions raise.
     """
     everywhere = frozenset(one.name for one in KINDS if may(one, ""))
     others = [one for one in KINDS if one.has_namespaces and one.name not in everywhere]

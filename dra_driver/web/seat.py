@@ -1,4 +1,4 @@
-"""A seat: a desk, what is read for it, and the pages that look at it.
+"""A seat: a desk, what is read for it, and the pages that show it.
 
 In: messages of the desk. Out: notices for pages, and answers. A console on the loopback address has one seat; one in a
 cluster has one for all viewers whose rights are equal.
@@ -35,7 +35,7 @@ class Seat:
         self._ended = ended
 
     def heard(self, message: tuple[Any, ...] | None) -> None:
-        """Take a message of the desk; None says that its process has ended."""
+        """Handle a message of the desk; None says that its process has ended."""
         match message:
             case None:
                 self.fault = self.fault or NodeError("desk-gone", _GONE, hint="the lines above may say why")
@@ -52,7 +52,7 @@ class Seat:
                 self.notices.post("version", version)
 
     def close(self) -> None:
-        """End what is read, the streams and the desk."""
+        """End the reading, the streams and the desk."""
         self.notices.end()
         if self.reader is not None:
             self.reader.stop()

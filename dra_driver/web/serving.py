@@ -1,4 +1,4 @@
-"""The server that browsers talk to: uvicorn, with what runs beside it, and the names of those who connect by TLS.
+"""The server that browsers talk to: uvicorn, with the tasks that run beside it, and the names in clients' certificates.
 
 In: an application, a socket. Out: a server that runs until it is interrupted.
 """
@@ -39,7 +39,7 @@ class WebServer(uvicorn.Server):
         await super().startup(sockets=sockets)
 
     async def main_loop(self) -> None:
-        """Wait until an end is asked for, without keeping a processor awake for it."""
+        """Wait until the server is asked to end, without keeping a processor awake meanwhile."""
         asked = asyncio.Event()
         loop = asyncio.get_running_loop()
         self._wake = partial(loop.call_soon_threadsafe, asked.set)
@@ -80,7 +80,7 @@ class _NamedPeer(H11Protocol):
 
 
 def settings(app: ASGIApp, context: ssl.SSLContext | None = None) -> uvicorn.Config:
-    """Return how a server of these pages is set up; with a context, it speaks TLS."""
+    """Return the configuration of a server of these pages; with a context, it speaks TLS."""
     tls: dict[str, Any] = {"ssl_context_factory": lambda *_: context} if context is not None else {}
     return uvicorn.Config(
         app,

@@ -1,7 +1,7 @@
-"""Who may talk to the console: a token that works once is exchanged for a cookie, and everything else needs that.
+"""Who may talk to the console: a token that works once is exchanged for a cookie, which every other request needs.
 
-In: the headers of a request. Out: whether it may go on. A page of another origin can't: its requests name another host,
-or another origin, or lack the cookie, which is never sent with a request that another site made.
+In: the headers of a request. Out: whether it may go on. A page of another origin has no access: its requests name
+another host, or another origin, or lack the cookie, which is never sent with a request that another site made.
 
 Source: RFC 6265bis (SameSite, HttpOnly); Fetch Metadata (Sec-Fetch-Site).
 """
@@ -32,7 +32,7 @@ class ConsoleSession:
     _secret: str = field(default_factory=_random)
 
     def exchange(self, token: str) -> str | None:
-        """Return the value of the cookie for the token, which from then on is worth nothing; None for a wrong one."""
+        """Return the value of the cookie in exchange for the token, which becomes invalid; None for a wrong token."""
         if not self.token or not hmac.compare_digest(token.encode(), self.token.encode()):
             return None
         self.token = ""

@@ -82,7 +82,7 @@ class SimulatedHardware:
         return self._has_gpus
 
     def fingerprint(self) -> Fingerprint:
-        """Return a value that changes with the profile's file, with every partition, and with GPUs handed to virtual machines."""
+        """Return a value that changes with the profile's file, every partition, and GPUs handed to virtual machines."""
         away = tuple(sorted(self._bus.away(self._gpus)))
         return Fingerprint((stamp_of(self._path), away), tuple(sorted(self._cuts.read().items())))
 

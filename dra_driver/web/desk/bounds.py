@@ -1,8 +1,8 @@
-"""How long each question may be worked on: known to the server, which waits, and to the desk, which ends it."""
+"""How long each question may be worked on: the server waits as long, and the desk ends the work then."""
 
 from __future__ import annotations
 
-QUICK_SECONDS = 0.9  # for what someone waits for while typing
+QUICK_SECONDS = 0.9  # for questions whose answer the user waits for while typing
 LONG_SECONDS = 20.0
 
 SECONDS: dict[str, float] = {

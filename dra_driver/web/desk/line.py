@@ -1,7 +1,7 @@
-"""The desk: where the console hands questions to the desk, and waits for the answers.
+"""The line to the desk: the console hands over questions here, and waits for the answers.
 
 In: how to load the board. Out: answers as bytes, messages about loading. At most a few questions are worked on at once;
-the rest wait their turn, and a question whose process was ended gets an answer that says so.
+the others wait their turn. A question whose process was ended gets an answer that says so.
 """
 
 from __future__ import annotations
@@ -49,21 +49,25 @@ class DeskLine:
         if self.pid == 0:
             self._feed.close()
             self._questions.close()
-            from dra_driver.web.desk.process import run_desk  # what answers questions is loaded there alone
+            # The code that answers questions is loaded only in that process.
+            from dra_driver.web.desk.process import run_desk
 
             run_desk(load, feed, questions)
         feed.close()
         questions.close()
 
     def start_at(self, maker: DeskMaker, source: str) -> None:
-        """Have a desk made that begins with the empty board of a cluster. Raises: OSError if the maker is gone."""
+        """Have the desk maker make a desk that begins with the empty board of a cluster.
+
+        Raises: OSError if the maker is gone.
+        """
         self._feed, feed = Pipe()
         self._questions, questions = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with feed, questions:
             maker.make(source, feed, questions)
 
     def listen(self, heard: Callable[[tuple[Any, ...] | None], None]) -> None:
-        """Call back, in the running loop, with each message of the desk; with None once it is gone."""
+        """Call back, in the running loop, with each message of the desk, and with None when it is gone."""
         loop = self._loop = asyncio.get_running_loop()
 
         def receive() -> None:

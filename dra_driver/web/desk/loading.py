@@ -1,4 +1,4 @@
-"""How far the desk is with loading, as messages to the console.
+"""The progress of the desk's loading, as messages to the console.
 
 In: the progress of a view. Out: messages, no more than ten each second.
 """
@@ -21,13 +21,13 @@ class _Told:
         self._next = 0.0
 
     def tell(self, done: int) -> None:
-        """Send how many are done, but not too often."""
+        """Send the number that are done, but not too often."""
         if (now := time.monotonic()) >= self._next:
             self._next = now + _SECONDS
             self._tell(("progress", self._noun, done, self._total))
 
     def close(self) -> None:
-        """Send nothing: the next task, or the board, follows."""
+        """Send nothing, because the next task or the board follows."""
 
 
 def lines_to(tell: Tell) -> ProgressLines:

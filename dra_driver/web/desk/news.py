@@ -1,4 +1,4 @@
-"""News for the board: what watches of a cluster say, as messages from the console to the desk. Values only."""
+"""News for the board: the reports of a cluster's watches, as messages from the console to the desk. Values only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from dra_driver.views.access import UnseenObjects
 
 @dataclass(frozen=True, slots=True)
 class PageRead:
-    """A page of a list, of one namespace or ("") of all. `objects` is JSON: the desk makes its own objects of it."""
+    """A page of a list, of one namespace or of all ("").
+
+    `objects` is JSON, from which the desk makes its own objects.
+    """
 
     kind: str
     objects: bytes

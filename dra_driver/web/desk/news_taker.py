@@ -1,4 +1,4 @@
-"""Taking news: the board becomes as new as what watches of a cluster say.
+"""News taker: brings the board up to date with the reports of a cluster's watches.
 
 In: messages from the console. Out: a changed board. An object that does not have the shape of its kind is left out.
 """
@@ -21,14 +21,14 @@ _DECODER = json.JSONDecoder()
 
 
 class NewsTaker:
-    """Takes news for a board. What many slices have in common is kept once."""
+    """Applies news to a board. Parts that many slices have in common are kept once."""
 
     def __init__(self) -> None:
         self._slices = EqualSlices(NoProgress("", 0))
         self._checker = ShapeChecker()
 
     def apply(self, board: Board, news: BoardNews) -> None:
-        """Change the board as a message says."""
+        """Change the board as a message requires."""
         match news:
             case PageRead(kind, _, is_first, is_last, namespace):
                 board.page(kind, self._objects(news), is_first=is_first, is_last=is_last, namespace=namespace)
@@ -44,7 +44,7 @@ class NewsTaker:
 
     def _objects(self, page: PageRead) -> list[Wire]:
         if page.kind == "ResourceSlice" and page.is_first:
-            self._slices = EqualSlices(NoProgress("", 0))  # it takes each node once
+            self._slices = EqualSlices(NoProgress("", 0))  # it accepts each node once
         found = load_json(io.BytesIO(page.objects), self._slices, _DECODER)["items"]
         return [one for one in found if self._has_shape(page.kind, one)]
 

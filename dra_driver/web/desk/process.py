@@ -1,8 +1,8 @@
 """The desk: a process of one thread that holds the board, and answers every question in a child of its own.
 
-In: `BoardNews` from the console, in order, and questions, each on a socket of its own. Out: answers, and how far
-loading is. A child sees the board as it was when the question came, has a time limit and ends with its answer: an
-expression that takes too long takes nobody else's time, and what it does to memory is gone with it.
+In: `BoardNews` from the console, in order, and questions, each on a socket of its own. Out: answers, and the progress
+of loading. A child sees the board as it was when the question came, has a time limit, and ends with its answer. So an
+expression that takes too long delays no other question, and the memory that it uses is freed with the child.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ Load = Callable[[ProgressLines], Board]
 
 def run_desk(load: Load, feed: Connection, questions: socket.socket) -> NoReturn:
     """Load the board, then serve until the console is gone. It is the whole life of the process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to both; the console ends first
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children need not be waited for
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to both processes; the console ends first
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that the kernel removes ended children without a wait
     code = 0
     try:
         _serve(_loaded(load, feed.send), feed, questions)
@@ -53,7 +53,7 @@ def run_desk(load: Load, feed: Connection, questions: socket.socket) -> NoReturn
 
 
 class _FaultError(Exception):
-    """The board can't be loaded; the console has been told why."""
+    """The board can't be loaded; the reason was sent to the console."""
 
 
 def _loaded(load: Load, tell: Tell) -> Board:
@@ -64,7 +64,7 @@ def _loaded(load: Load, tell: Tell) -> Board:
         raise _FaultError from fault
     _warm(board)
     gc.collect()
-    gc.freeze()  # what is held stays in pages that children share
+    gc.freeze()  # so that the objects of the board stay in pages that children share
     tell(("ready", board.version))
     return board
 
@@ -74,7 +74,7 @@ def _serve(board: Board, feed: Connection, questions: socket.socket) -> None:
     while True:
         ready, _, _ = select.select([feed.fileno(), questions.fileno()], [], [])
         before = board.version
-        while feed.poll():  # news come first: who heard of a change, and asks, must see it
+        while feed.poll():  # news come first: a viewer who was notified of a change, and asks, must see it
             news.apply(board, feed.recv())
         if board.version != before:
             feed.send(("version", board.version))
@@ -88,7 +88,7 @@ def _serve(board: Board, feed: Connection, questions: socket.socket) -> None:
 
 
 def _warm(board: Board) -> None:
-    """Compute what every child would compute again. A fault in it is found, and reported, by the child."""
+    """Compute in advance what every child would compute again. The child finds and reports faults in it."""
     with contextlib.suppress(DriverError):
         board.slices_by_node()
         board.held()
@@ -105,13 +105,13 @@ def _answer_in_child(board: Board, descriptor: int, *others: Any) -> None:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             _answer(board, line)
         except (BrokenPipeError, ConnectionResetError):
-            pass  # nobody waits for it any more
+            pass  # the console no longer waits for it
         finally:
             os._exit(0)
 
 
 def _answer(board: Board, line: socket.socket) -> None:
-    signal.setitimer(signal.ITIMER_REAL, 5.0)  # for the question to come; the signal ends the process
+    signal.setitimer(signal.ITIMER_REAL, 5.0)  # the time for the question to arrive; the signal ends the process
     content = b"".join(iter(lambda: line.recv(1 << 16), b""))
     if len(content) > _MOST_QUESTION:
         line.sendall(refusal(413, "input.too-large", "the question is too long").packed())
@@ -137,7 +137,7 @@ def _answered(board: Board, question: Asked) -> DeskAnswer:
 
 
 def _held_memory() -> int:
-    """Return the address space that this process has, in bytes; a large guess where the kernel does not say."""
+    """Return the address space that this process has, in bytes; a large guess if the kernel does not report it."""
     try:
         with open("/proc/self/statm", "rb") as file:  # noqa: PTH123  opened for every question
             return int(file.read().split()[0]) * resource.getpagesize()

@@ -1,6 +1,6 @@
-"""Documents of commands: what `dra-driver doctor` and `dra-driver usage` say, each run in a process of its own.
+"""Documents of the commands `dra-driver doctor` and `dra-driver usage`, each run in a process of its own.
 
-In: the words of a command. Out: its document. A process has a time limit and a limit of memory. The same question of
+In: the words of a command. Out: its document. A process has a time limit and a memory limit. The same question of
 the same viewer gets the same answer for some seconds.
 """
 
@@ -21,15 +21,15 @@ SECONDS = 60.0
 FRESH_SECONDS = 15.0
 _MEMORY = 2 << 30  # bytes of address space
 _MOST_KNOWN = 32
-_MOST_SAID = 2_000  # characters of what a command says when it fails
-_WITH_DOCUMENT = frozenset({0, 1, 5})  # exit statuses of commands that have told what they found
+_MOST_SAID = 2_000  # the most characters that are shown of a failed command's output
+_WITH_DOCUMENT = frozenset({0, 1, 5})  # exit statuses of commands that wrote their document
 
 
 class Commands:
     """Runs commands for viewers whose rights are equal, at most two at the same time.
 
     `kubeconfig` is the text of one with the viewer's own token, if commands are to use that: each gets it in a file of
-    its own, in memory alone, so that no command can ever meet the token of somebody else.
+    its own, in memory only, so that no command can ever see the token of another viewer.
     """
 
     def __init__(self, kubeconfig: str = "", clock: Callable[[], float] = time.monotonic) -> None:
@@ -75,7 +75,7 @@ class Commands:
 
 
 def _in_memory(text: str) -> int:
-    """Return a descriptor of a file with a text; it is gone once nobody has it open."""
+    """Return a descriptor of a file with a text; the file is gone when no process has it open any more."""
     descriptor = os.memfd_create("kubeconfig", os.MFD_CLOEXEC)
     os.write(descriptor, text.encode())
     return descriptor

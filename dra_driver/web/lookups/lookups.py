@@ -1,8 +1,8 @@
-"""What is looked up for a viewer: the doctor's findings, usage and cost, dashboards, each where it is on.
+"""Lookups for a viewer: the doctor's findings, usage and cost, dashboards, as far as each is switched on.
 
-In: a question, and what its viewer may read. Out: a document. The doctor asks with the viewer's own credentials, so it
-is off where the console has none of them. A Prometheus knows all namespaces: whoever may not read all claims gets what
-it knows of a namespace whose claims they may read, and no dashboards.
+In: a question, and what its viewer may read. Out: a document. The doctor uses the viewer's own credentials, so it is
+off if the console does not have them. A Prometheus has data of all namespaces: a viewer who may not read all claims
+gets its data of the namespaces whose claims they may read, and no dashboards.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from dra_driver.web.desk.answers import DeskAnswer, of_fault, refusal, written
 from dra_driver.web.lookups.commands import Commands
 from dra_driver.web.rights import Rights
 
-# The values of `views.usage.report.Grouping`, whose import would double the time until the first page.
+# The values of `views.usage.report.Grouping`, the import of which would double the time until the first page.
 GROUPINGS = ("claim", "pod", "namespace", "class", "node", "pool")
-_MOST_HOURS = 1_000_000  # the dashboard itself knows how many it can have
+_MOST_HOURS = 1_000_000  # the dashboard itself has a lower limit
 QUESTIONS = frozenset({"offers", "doctor", "usage", "dashboard"})
 _OFF = {
     "doctor": "the doctor looks at a cluster with your own kubeconfig",
@@ -38,7 +38,7 @@ _HOW = {
 
 @dataclass(frozen=True, slots=True)
 class UsageSource:
-    """Where usage is known. `prices` is the file of a price table."""
+    """The source of usage. `prices` is the file of a price table."""
 
     prometheus: str = ""
     token_file: str = ""
@@ -54,7 +54,7 @@ class UsageSource:
 
 @dataclass(frozen=True, slots=True)
 class ViewerLookups:
-    """`cluster` are the options of a command that uses the viewer's own credentials; empty where there are none."""
+    """`cluster` are the options of a command that uses the viewer's own credentials; empty if the console has none."""
 
     source: UsageSource = field(default_factory=UsageSource)
     cluster: tuple[str, ...] = ()
@@ -76,7 +76,7 @@ class ViewerLookups:
             return of_fault(fault)
 
     def _offers(self) -> dict[str, Any]:
-        """Return what is on for this viewer; `namespaces`: usage is told of these alone."""
+        """Return what this viewer may look up; usage is limited to `namespaces`."""
         rights, has_prometheus = self.rights, bool(self.source.prometheus)
         sees_all = rights is None or "ResourceClaim" in rights.everywhere
         has_cluster = bool(self.cluster) or self.commands.has_viewer
@@ -86,7 +86,7 @@ class ViewerLookups:
         return {"doctor": has_cluster, "usage": usage, "dashboard": dashboards, "namespaces": places}
 
     async def _usage(self, given: Mapping[str, Any]) -> DeskAnswer:
-        """Return what was used. Raises: InputError."""
+        """Return the usage. Raises: InputError."""
         namespace, grouping = str(given.get("namespace") or ""), str(given.get("by") or "namespace")
         days = _number(given, "days", 7, 400)
         if namespace and not is_dns_label(namespace):

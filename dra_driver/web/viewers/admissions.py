@@ -1,7 +1,7 @@
-"""Admissions: what was judged of each viewer, for some seconds.
+"""Admissions: the verdict on each viewer, kept for some seconds.
 
-In: `Presented`. Out: `Admitted`, or None. A verdict is used for half a minute: rights that were taken away end then.
-Many requests of one viewer wait for one verdict. While the API server does not answer, nobody is admitted.
+In: `Presented`. Out: `Admitted`, or None. A verdict is used for half a minute, so rights that were taken away end then.
+Many requests of one viewer wait for one verdict. While the API server does not answer, no viewer is admitted.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Admissions:
             async with self._places:
                 began = self._clock()
                 admitted = await asyncio.to_thread(self._judge.judge, one)
-            self._known.pop(digest, None)  # to stand last
+            self._known.pop(digest, None)  # removed and added again, so that it is the newest
             self._known[digest] = began, admitted
             while len(self._known) > _MOST_KNOWN:
                 del self._known[next(iter(self._known))]

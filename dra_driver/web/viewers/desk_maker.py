@@ -38,12 +38,13 @@ class DeskMaker:
         socket.send_fds(self._line, [words], [feed.fileno(), questions.fileno()])
 
     def close(self) -> None:
-        """End the process; desks end when their own lines do."""
+        """End the process. The desks end when their own lines are closed."""
         self._line.close()
 
 
 def _make_desks(line: socket.socket) -> NoReturn:
-    from dra_driver.web.desk.process import run_desk  # what answers questions is imported here, for all desks
+    # The code that answers questions is imported here once, for all desks.
+    from dra_driver.web.desk.process import run_desk
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)

@@ -1,7 +1,7 @@
-"""The door of a console in a cluster: everybody comes in who shows who they are, each to the seat of their rights.
+"""The door of a console in a cluster: it admits every viewer who proves who they are, each to the seat of their rights.
 
-In: the headers of a request. Out: a refusal, or the seat. Pages and modules have nothing of the cluster in them, and
-need no viewer; every question is judged.
+In: the headers of a request. Out: a refusal, or the seat. Pages and modules contain nothing of the cluster, and need no
+viewer; every question is judged.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _STRANGER = "the cluster does not know this viewer: the token may have expired"
 
 
 class ViewersDoor:
-    """`hosts` are the names under which pages are opened; those of the loopback address are always among them."""
+    """`hosts` are the names under which pages are opened; those of the loopback address are always allowed."""
 
     def __init__(
         self, hosts: frozenset[str], cookie: str, proxy: TrustedProxy | None, admissions: Admissions, seats: Seats
@@ -34,10 +34,10 @@ class ViewersDoor:
         self._admissions, self._seats = admissions, seats
 
     async def refusal(self, scope: Scope, headers: Headers) -> Response | None:
-        """Return why a request goes no further; None if it may."""
+        """Return the reason for refusing a request; None if it is admitted."""
         path, host = str(scope["path"]), headers.get("host", "")
         if path == HEALTH:
-            return None  # a kubelet asks for it by an address, and learns nothing
+            return None  # a kubelet's probe uses an IP address, and the answer tells it nothing
         sent = (scope["method"], host, headers.get("origin", ""), headers.get("sec-fetch-site", ""))
         if not self._is_ours(host) or not (is_same_origin(*sent) or _is_visit(path, headers)):
             return PlainTextResponse(FOREIGN, 403)
@@ -87,9 +87,9 @@ class ViewersDoor:
 
 
 class _StrangerError(Exception):
-    """Somebody whom the cluster does not know."""
+    """A person whom the cluster does not know."""
 
 
 def _is_visit(path: str, headers: Headers) -> bool:
-    """Return whether somebody followed a link of another site to the first page: it shows nothing by itself."""
+    """Return whether a person followed a link of another site to the first page, which shows nothing by itself."""
     return path in {"/", SIGN_IN} and headers.get("sec-fetch-mode") == "navigate" and not headers.get("origin")

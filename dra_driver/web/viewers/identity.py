@@ -1,4 +1,4 @@
-"""Who asks: a token of the API server, or a name in the headers of a proxy that has proved who it is itself.
+"""The identity of a viewer: a token of the API server, or a name in the headers of a proxy that has proved its own.
 
 In: the headers of a request, and the names in the verified certificate of the connection. Out: `Presented`, or None.
 
@@ -19,12 +19,12 @@ from starlette.datastructures import Headers
 
 MOST_TOKEN = 3_800  # characters; a browser keeps 4,096 bytes of a cookie
 _MOST_HEADER = 64 << 10  # a proxy may send tokens that are longer
-_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")  # what a cookie and a header may both hold
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")  # the characters that are allowed both in a cookie and in a header
 
 
 @dataclass(frozen=True, slots=True)
 class Presented:
-    """What a request says of its viewer: a token, or a user with groups, of whom a proxy vouches."""
+    """The identity in a request: a token, or a user with groups for whom a proxy vouches."""
 
     token: str = field(default="", repr=False)
     user: str = ""
@@ -38,7 +38,7 @@ class Presented:
 
 @dataclass(frozen=True, slots=True)
 class TrustedProxy:
-    """The proxy whose headers are believed: the names that its certificate may have, and which headers it sends."""
+    """The proxy whose headers are trusted: the names that its certificate may have, and which headers it sends."""
 
     names: frozenset[str]
     user_header: str = "x-remote-user"
@@ -48,9 +48,9 @@ class TrustedProxy:
 def presented(
     headers: Headers, certificate_names: frozenset[str], proxy: TrustedProxy | None, cookie: str
 ) -> Presented | None:
-    """Return what a request says of its viewer; None for nothing that can be believed.
+    """Return the identity in a request; None if there is none that can be trusted.
 
-    Headers of a proxy count only on a connection with a certificate of it; on any other they are not looked at.
+    Headers of a proxy count only on a connection with the proxy's certificate; on any other they are ignored.
     """
     if proxy is not None and certificate_names & proxy.names:
         users = headers.getlist(proxy.user_header)

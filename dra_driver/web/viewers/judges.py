@@ -1,4 +1,4 @@
-"""Judges: what a viewer may read, as the API server decides it, and with whose credentials it is then read.
+"""Judges: what a viewer may read according to the API server, and with whose credentials it is then read.
 
 In: `Presented`. Out: `Admitted`. `OwnRights` asks and reads with the viewer's own token, and the console needs no
 rights at all. `ReviewedRights` asks with reviews of the token and of every access, and reads with the console's
@@ -49,7 +49,7 @@ class ViewerAccess:
 class Admitted:
     """A viewer who may see something. Viewers with an equal `key` may share what is read with `access`.
 
-    `kubeconfig` is the text of one with the viewer's own token, for commands; "" where there is none.
+    `kubeconfig` is the text of one with the viewer's own token, for commands; "" if there is none.
     """
 
     key: Hashable
@@ -59,15 +59,15 @@ class Admitted:
 
 
 class RightsJudge(Protocol):
-    """Whoever decides. Its questions take time: it is called in threads."""
+    """Decides about viewers. Its questions take time, so it is called in threads."""
 
     def judge(self, one: Presented) -> Admitted | None:
-        """Return what a viewer may read; None for somebody whom the cluster does not know. Raises: ApiError."""
+        """Return what a viewer may read; None for a person whom the cluster does not know. Raises: ApiError."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnRights:
-    """The viewer's own token does everything. `server` has the credentials of nobody.
+    """Uses the viewer's own token for everything. `server` is the API server's address without credentials.
 
     `namespaces` are tried, beside that of a ServiceAccount, for viewers who may not list namespaces.
     """
@@ -100,7 +100,7 @@ class OwnRights:
 
 @dataclass(frozen=True, slots=True)
 class ReviewedRights:
-    """Everything is reviewed; `console` are the console's own credentials."""
+    """Reviews every access; `console` are the console's own credentials."""
 
     console: Credentials
     namespaces: tuple[str, ...] = ()
@@ -135,7 +135,7 @@ def _all_namespaces(api: KubeApi) -> list[str]:
 
 
 def _namespace_of(token: str) -> tuple[str, ...]:
-    """Return the namespace of a ServiceAccount's token. It only says where to look: the API server decides."""
+    """Return the namespace of a ServiceAccount's token. It only says where to try: the API server decides."""
     try:
         part = token.split(".")[1]
         claims = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))

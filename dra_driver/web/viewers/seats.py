@@ -1,4 +1,4 @@
-"""The seats of all viewers: one for those whose rights are equal, made when somebody comes, ended when all have gone.
+"""The seats of all viewers: one for those with equal rights, made when the first comes, ended when all have gone.
 
 In: `Admitted`. Out: a `Seat`. Their number is bounded, because each holds what its viewers may see of the cluster.
 """
@@ -32,7 +32,7 @@ class _Taken:
 
 
 class Seats:
-    """`most` seats at the same time. All methods are called in the loop."""
+    """At most `most` seats at the same time. All methods are called in the loop."""
 
     def __init__(
         self, maker: DeskMaker, usage: UsageSource, most: int, clock: Callable[[], float] = time.monotonic
@@ -41,7 +41,7 @@ class Seats:
         self._taken: dict[Hashable, _Taken] = {}
 
     def of(self, admitted: Admitted) -> Seat | None:
-        """Return the seat of a viewer; None if all are taken by others who look."""
+        """Return the seat of a viewer; None if all seats are in use by others."""
         taken = self._taken.get(admitted.key)
         if taken is None:
             if len(self._taken) >= self._most and not self._free_one():
@@ -62,7 +62,7 @@ class Seats:
         return _Taken(seat, task, self._clock())
 
     def _free_one(self) -> bool:
-        """End the seat that nobody looks at for the longest time; return whether there is one."""
+        """End the seat that has been unused for longest; return whether there is one."""
         unseen = [(one.used_at, key) for key, one in self._taken.items() if not one.seat.notices.streams]
         if not unseen:
             return False
@@ -78,7 +78,7 @@ class Seats:
             log.info("seat ended")
 
     async def tend(self) -> None:
-        """End seats that nobody has looked at for some minutes, until cancelled."""
+        """End seats that have been unused for some minutes, until cancelled."""
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             for key, one in list(self._taken.items()):

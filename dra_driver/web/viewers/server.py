@@ -1,7 +1,7 @@
 """The console in a cluster: one server for all viewers, each of whom sees what they may read.
 
-In: `ServerSettings`. Out: a server that runs until SIGTERM. By TLS it may listen anywhere; without, on the loopback
-address alone, where `kubectl port-forward` reaches it.
+In: `ServerSettings`. Out: a server that runs until SIGTERM. With TLS it may listen anywhere; without TLS only on the
+loopback address, where `kubectl port-forward` reaches it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ from dra_driver.webhook.identity import Mounted, ServingIdentity
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """`hosts`: names under which pages are opened. `reviews`: rights are judged by reviews, not by viewers' tokens."""
+    """`hosts` are the names under which pages are opened.
+
+    With `reviews`, rights are judged by reviews, not by viewers' tokens.
+    """
 
     address: tuple[str, int]
     hosts: frozenset[str]
@@ -51,7 +54,7 @@ def serve(given: ServerSettings) -> None:
     judge = _judge(given)
     maker = DeskMaker()
     line = listening(*given.address)
-    maker.start()  # before the first thread
+    maker.start()  # started before the first thread
     identity = _identity(given)
     server = _server(given, judge, maker, identity.context if identity else None)
     try:

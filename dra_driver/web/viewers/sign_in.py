@@ -20,7 +20,7 @@ from dra_driver.web.viewers.identity import MOST_TOKEN, Presented, is_token
 
 
 def sign_in_routes(cookie: str, is_secure: bool, admissions: Admissions) -> list[Route]:
-    """Return the routes. `cookie` is the name of the cookie; `is_secure`: it is sent by TLS alone."""
+    """Return the routes. `cookie` is the name of the cookie; if `is_secure`, it is sent by TLS only."""
 
     async def page(request: Request) -> Response:
         return document_of("sign-in.html", request)
