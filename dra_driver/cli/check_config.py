@@ -22,7 +22,7 @@ from dra_driver.views.envelope import DocumentKind, OutputDocument
 
 @dataclass(frozen=True, slots=True)
 class ConfigKind:
-    """One kind of file: its name, the version it has, the names at its top level that no other kind has, its reader.
+    """One kind of file: its name, its version, the top-level names that no other kind has, and its reader.
 
     The reader returns lines for people, and raises InputError with every fault.
     """
@@ -36,7 +36,7 @@ class ConfigKind:
 
 @dataclass(frozen=True, slots=True)
 class CheckedFile:
-    """One file that was read: its kind if it has one, what it says in lines for people, or what is wrong with it."""
+    """One file that was read: its kind if it has one, its content in lines for people, or what is wrong with it."""
 
     path: Path
     kind: ConfigKind | None
@@ -184,7 +184,7 @@ def kind_of(path: Path) -> ConfigKind:
     for kind in KINDS:
         if _is_mostly(content, kind) and version in (kind.version, None):
             return kind
-    for kind in KINDS:  # the reader then says what is wrong with the version, or what is missing
+    for kind in KINDS:  # the reader then reports what is wrong with the version, or what is missing
         if _is_mostly(content, kind) or version == kind.version != "v1":
             return kind
     known = "; ".join(f"{kind.title} (version: {kind.version}, {kind.keys[0]}: ...)" for kind in KINDS)

@@ -25,7 +25,7 @@ _NEEDED = ("starlette", "uvicorn")
 
 
 def usage_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say where usage is known."""
+    """Add the options that name the source of usage."""
     for decorate in (
         click.option("--prices", metavar="FILE", default="", envvar="PRICES", help="A price table (docs/cost.md)."),
         click.option("--prometheus-ca-file", metavar="FILE", default="", help="The authority of its certificate."),
@@ -39,7 +39,7 @@ def usage_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def usage_source(given: dict[str, Any]) -> UsageSource:
-    """Return where usage is known."""
+    """Return the source of usage."""
     from dra_driver.web.lookups.lookups import UsageSource
 
     names = ("prometheus", "prometheus_token_file", "prometheus_ca_file", "prices")
@@ -90,7 +90,7 @@ def command(port: int, opens: bool, **given: Any) -> None:
 
 
 def need_server() -> None:
-    """Check that the packages of the extra are there. Raises: NodeError."""
+    """Check that the packages of the extra `console` are installed. Raises: NodeError."""
     if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:
         text = f"the console needs {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed"
         raise NodeError("no-console", text, hint="python -m pip install 'dra-driver[console]'")

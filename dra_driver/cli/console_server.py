@@ -63,7 +63,7 @@ def command(log_format: str, **given: Any) -> int:
 
 
 def _settings(given: dict[str, Any]) -> Any:
-    """Return the settings. Raises: UsageError for flags that do not go together."""
+    """Return the settings. Raises: UsageError for flags that can't be combined."""
     from dra_driver.web.viewers.identity import TrustedProxy
     from dra_driver.web.viewers.server import ServerSettings
 

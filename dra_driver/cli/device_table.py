@@ -14,7 +14,7 @@ from dra_driver.views.fleet.device_rows import FEW_TITLES, NUMBERS, TITLES, devi
 
 
 def show_devices(out: Any, title: str, devices: Sequence[DeviceWire], *, is_wide: bool = False) -> None:
-    """Show devices as a table; without `is_wide`, what a GPU can be cut into is counted, and listed once below."""
+    """Show devices as a table; without `is_wide`, possible partitions are counted, and listed once below."""
     columns = [Column(name, is_number=name in NUMBERS) for name in (TITLES if is_wide else TITLES[:FEW_TITLES])]
     show_table(out, title, columns, device_rows(devices, is_wide=is_wide))
     for line in () if is_wide else placement_lines(devices):

@@ -83,7 +83,7 @@ def command(
     looks = [_look(selected, given, Path(host_root), only) for selected in chosen_of_each(given)]
     now = datetime.now(UTC)
     report = together([examine(cluster, node, now, unseen, release) for cluster, node, unseen in looks])
-    cluster, node, _ = looks[0]  # of several drivers the bundle has the evidence of the first
+    cluster, node, _ = looks[0]  # the bundle has the evidence of the first of several drivers
     if bundle:
         write_bundle(Path(bundle), report, cluster, node)
     if output != "table":
@@ -156,7 +156,7 @@ def _show(report: DoctorReport, bundle: str | None) -> None:
 
 
 def _together(unseen: Sequence[Unseen]) -> list[tuple[str, str]]:
-    """Return what could not be looked at and why; what the account may not read stands together."""
+    """Return what could not be looked at and why; everything that the account may not read is put together."""
     refused = [one.what for one in unseen if FORBIDDEN in one.why]
     roles = f"bind ClusterRole {VIEWER} for slices, classes and nodes, {OWN_VIEW} for claims and pods"
     why = f"this account may not read them ({roles})"

@@ -42,7 +42,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that the first word names. A name like it is proposed where there is none."""
+        """Return the command that the first word names. If there is none, a similar name is proposed."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as fault:

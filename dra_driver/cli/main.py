@@ -26,7 +26,7 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells expect
 
 def run(argv: Sequence[str], program: str = "dra-driver") -> int:
     """Run one command and return its exit status. `program` is what the command line calls itself."""
-    if argv[:1] == ["__complete"]:  # asked by a shell's completion script
+    if argv[:1] == ["__complete"]:  # a shell's completion script asks
         from dra_driver.cli.completion.command import complete
 
         return complete(argv[1:])
@@ -45,7 +45,7 @@ def run(argv: Sequence[str], program: str = "dra-driver") -> int:
 
 
 def _open_closed_streams() -> None:
-    """Let a standard stream that the shell closed be an empty one; its number is then no other file's either."""
+    """Reopen a standard stream that the shell closed as an empty one, so that no other file gets its number."""
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open("r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: SIM115

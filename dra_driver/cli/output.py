@@ -68,7 +68,7 @@ def print_trimmed(out: Any, drawn: Any) -> None:
             print(line.rstrip(), file=out.file)
         out.file.flush()
     except BrokenPipeError:
-        raise BrokenPipeError from None  # without a number: click ends with 1 where there is one
+        raise BrokenPipeError from None  # raised without a number, because click ends with status 1 if there is one
 
 
 def say(out: Any, text: str, *, indent: int = 0, style: str = "", bold: str = "") -> None:
@@ -87,7 +87,7 @@ _OPERAND = re.compile(r"""(?:"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|[^ "']|(?<!&&)(
 
 
 def say_code(out: Any, text: str, *, indent: int = 0, style: str = "") -> None:
-    """Print an expression that is there to be copied: lines end behind && and || alone, never inside a literal."""
+    """Print an expression to be copied: lines end only after && and ||, never inside a literal."""
     from rich.text import Text
 
     parts, lines = _OPERAND.findall(text), [""]
@@ -115,7 +115,7 @@ def yaml_text(content: Wire) -> str:
 
     class Dumper(yaml.SafeDumper):
         def ignore_aliases(self, _data: Any) -> bool:
-            """Write equal parts out each time: an anchor is nothing that a reader should have to follow."""
+            """Write equal parts out each time, so that the reader does not have to follow anchors."""
             return True
 
     return str(yaml.dump(content, Dumper=Dumper, sort_keys=False, allow_unicode=True))

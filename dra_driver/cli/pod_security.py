@@ -38,7 +38,7 @@ def command(namespace: str, kubeconfig: str | None) -> int:
 
 
 def ensure(api: KubeApi, namespace: str) -> tuple[str, bool]:
-    """Set the level where there is none; return the level, and whether it is new. Raises: ApiError."""
+    """Set the level if there is none; return the level, and whether it is new. Raises: ApiError."""
     path = named(NAMESPACES, namespace)
     found = (api.request("GET", path)["metadata"].get("labels") or {}).get(LABEL)
     if found:

@@ -184,7 +184,7 @@ def _is_of(charge: Charge, reading: HolderReading) -> bool:
 
 
 def _never_less(total: UsageTotal, before: UsageTotal) -> UsageTotal:
-    """Return a total whose parts are not below those that were shown, even if a clock was set back or a share resized."""
+    """Return a total whose parts are not below those shown, even if a clock was set back or a share resized."""
     return UsageTotal(
         max(total.allocated, before.allocated), max(total.busy, before.busy), max(total.measured, before.measured)
     )

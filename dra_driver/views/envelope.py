@@ -31,7 +31,7 @@ class DocumentKind(StrEnum):
     DOCTOR_REPORT = "DoctorReport"
     SLICE_TREE = "SliceTree"
     CLAIM_TREE = "ClaimTree"
-    FLEET_SUMMARY = "FleetSummary"  # this one and those of pages are answered by the console
+    FLEET_SUMMARY = "FleetSummary"  # this kind and those of pages are written by the console only
     FLEET_PAGE = "FleetPage"
     DEVICE_PAGE = "DevicePage"
     CLAIMS_PAGE = "ClaimsPage"
@@ -67,7 +67,7 @@ class OutputDocument:
 
 
 def batch_fault(name: Any, line: int, error: str) -> OutputDocument:
-    """Return the answer to a line of a batch that can't be read; `name` is the line's id, None where it has none."""
+    """Return the answer to a line of a batch that can't be read; `name` is the line's id, None if it has none."""
     return OutputDocument(DocumentKind.BATCH_FAULT, {"id": name, "line": line, "error": error})
 
 

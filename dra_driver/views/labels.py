@@ -24,7 +24,7 @@ Labels = dict[str, str]
 
 
 def label_selector(text: str) -> Callable[[Wire], bool]:
-    """Return a predicate: whether an object has the labels that a selector wants.
+    """Return a predicate: whether an object has the labels that a selector requires.
 
     "" accepts any. Raises: UsageError.
     """

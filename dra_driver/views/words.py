@@ -43,7 +43,7 @@ def folded(names: Sequence[str]) -> str:
 
 
 def folded_words(names: Sequence[str], more: str) -> str:
-    """Return names joined by commas, of many only the first three and how many `more` there are.
+    """Return names joined by commas; if there are many, only the first three and how many `more` there are.
 
     >>> folded_words(["a", "b"], "pods"), folded_words(["a", "b", "c", "d", "e"], "more pods")
     ('a, b', 'a, b, c and 2 more pods')

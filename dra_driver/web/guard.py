@@ -22,7 +22,7 @@ class Door(Protocol):
     """Decides which requests are admitted, and to which seat they go."""
 
     async def refusal(self, scope: Scope, headers: Headers) -> Response | None:
-        """Return the reason for refusing a request; None if it is admitted, with the seat that it needs in its scope."""
+        """Return the reason for refusing a request; None if it is admitted, with any seat it needs in its scope."""
 
 
 def policy(nonce: str) -> str:

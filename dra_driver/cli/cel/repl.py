@@ -1,4 +1,4 @@
-"""`dra-driver cel repl`: try expressions, with completion and types from the devices at hand.
+"""`dra-driver cel repl`: try expressions, with completion and types from the given devices.
 
 In: devices, then lines. Out: for a bool expression the devices that match; for any other, its values. On a terminal,
 lines are edited with completion and the type is shown below while the user types; from a pipe, lines are simply read.
@@ -181,7 +181,7 @@ def _completer(session: ReplSession) -> Completer:
     from prompt_toolkit.completion import Completer, Completion
 
     class FromDevices(Completer):
-        """Complete names from the devices at hand."""
+        """Complete names from the given devices."""
 
         def get_completions(self, document: Any, complete_event: Any) -> Iterator[Completion]:  # noqa: ARG002
             for one in session.completions.complete(document.text_before_cursor):

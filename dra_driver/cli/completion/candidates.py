@@ -87,7 +87,7 @@ class _Walk(ShellComplete):
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
         """Return click's candidates, or those for the option or argument at the cursor."""
         glued, equals, typed = incomplete.partition("=")
-        if equals and glued.startswith("--"):  # --fleet=dgx: the name stays in front of each value
+        if equals and glued.startswith("--"):  # --fleet=dgx: the option's name stays in front of each value
             found = self.get_completions([*args, glued], typed)
             return [CompletionItem(f"{glued}={one.value}", type=one.type, help=one.help) for one in found]
         return super().get_completions(args, incomplete)

@@ -85,7 +85,7 @@ def _counted(given: dict[str, Any]) -> Counted:
 
 
 def _nodes(given: dict[str, Any]) -> dict[str, NodeKind]:
-    """Return what nodes cost by, where that is asked for. Raises: DriverError."""
+    """Return by what nodes are priced, if that is asked for. Raises: DriverError."""
     if not given["node_prices"]:
         return {}
     from dra_driver.kube import paths

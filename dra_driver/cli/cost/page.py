@@ -1,6 +1,6 @@
-"""The report as one HTML page that needs nothing else: no script, no font, no picture from anywhere.
+"""The report as one HTML page that loads nothing: no script, no font, no picture from anywhere.
 
-In: a report. Out: text. Every name is from tenants and is escaped; the page forbids itself to load anything.
+In: a report. Out: text. Names come from tenants and are escaped; the page's own policy forbids it to load anything.
 """
 
 from __future__ import annotations

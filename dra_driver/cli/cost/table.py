@@ -32,7 +32,7 @@ def show_usage(report: UsageReport) -> None:
 
 
 def headline(report: UsageReport) -> str:
-    """Return where the figures come from, and of which time they are."""
+    """Return the source of the figures, and the time that they cover."""
     counted = report.counted
     end = f"{counted.end:%Y-%m-%d %H:%M} UTC"
     if counted.begin is None:
@@ -41,7 +41,7 @@ def headline(report: UsageReport) -> str:
 
 
 def idle_sentence(one: Any, currency: str) -> str:
-    """Return what an idle claim did not do, and what that costs."""
+    """Return how long an idle claim did nothing, and what that costs."""
     cost = "" if one.cost is None else f", {amount(one.cost)} {currency}"
     kind = one.model if one.profile == "gpu" else f"{one.profile} of {one.model}"
     return f"{one.namespace}/{one.name}: {one.hours:,.0f} h idle, {one.devices} \u00d7 {kind}{cost}"

@@ -1,4 +1,4 @@
-"""The demo of a GPU that falls ill: from the fault to its return, as the agent does it.
+"""The demo of a faulty GPU: from the fault to its return, as the agent handles it.
 
 In: a profile. Out: what happens to one of its GPUs, line by line. The agent, its health monitor and its remediation are
 the real ones; the reset is that of a simulated GPU.
@@ -38,7 +38,7 @@ _MEANS = {
 
 
 def show_mending(out: Any, profile: str) -> bool:
-    """Let a GPU of the profile need a reset; return whether it came back. Raises: InputError, NodeError."""
+    """Make a GPU of the profile need a reset; return whether it came back. Raises: InputError, NodeError."""
     folder = Path(tempfile.mkdtemp(prefix="dra-"))
     path = folder / "profile.yaml"
     try:

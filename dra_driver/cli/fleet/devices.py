@@ -119,7 +119,7 @@ def _show(report: NodeReport, *, is_wide: bool) -> None:
 
 
 def _exceptions(offer: OfferPreview) -> list[str]:
-    """Return which GPUs are not cut on demand, those for the same reason in one line."""
+    """Return which GPUs are not partitioned on demand, those for the same reason in one line."""
     reasons: dict[str, list[str]] = {}
     for address, how in offer.exceptions.items():
         reasons.setdefault(how, []).append(address)

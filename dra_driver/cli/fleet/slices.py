@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dra_driver.views.fleet.summary import HolderRow, NodeRow
     from dra_driver.views.worlds.world import World
 
-_MOST_IN_TREE = 8  # nodes; of more, the tree shows those with flags
+_MOST_IN_TREE = 8  # nodes; if there are more, the tree shows those with flags
 
 
 @click.command(name="slices")

@@ -104,7 +104,7 @@ def draw(
 
 
 def seen_pods(world: World) -> list[Wire] | None:
-    """Return the pods; None where they are not known, as in files without any."""
+    """Return the pods; None if they are not known, as in files without any."""
     if any(one.kind == "Pod" for one in world.unseen):
         return None
     return world.of("Pod") if world.kubernetes or world.of("Pod") else None

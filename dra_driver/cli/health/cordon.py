@@ -26,9 +26,9 @@ from dra_driver.views.node.fault_rows import cordon_document, time_text
 def command(device: str, reason: str, until: str | None, output: str, **where: str) -> int:
     """Take DEVICE out of use: no new claim gets it.
 
-    DEVICE is a name from `dra-driver devices`, or the PCI address or UUID of a GPU; a GPU's cordon covers all that is
-    cut or shared from it. Pods that use it stay. Where the API server keeps taints the device is tainted
-    (cordoned:NoSchedule), elsewhere it is withheld as soon as it is free. Cordons survive restarts and reboots.
+    DEVICE is a name from `dra-driver devices`, or the PCI address or UUID of a GPU; a GPU's cordon covers all of its
+    partitions and shares. Pods that use it stay. If the API server keeps taints, the device is tainted
+    (cordoned:NoSchedule); otherwise it is withheld as soon as it is free. Cordons survive restarts and reboots.
 
     \b
       dra-driver cordon gpu-0000-1b-00-0 --reason "fan fails" --until 7d

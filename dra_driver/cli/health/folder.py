@@ -33,7 +33,7 @@ def folder_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def data_folder(driver_name: str, kubelet_plugins_directory_path: str) -> Path:
-    """Return the agent's data folder. Raises: InputError("input.no-agent") where no agent has made one."""
+    """Return the agent's data folder. Raises: InputError("input.no-agent") if no agent has made one."""
     folder = Path(kubelet_plugins_directory_path).absolute() / check_driver_name(driver_name)
     if not folder.is_dir():
         raise InputError(
@@ -43,14 +43,14 @@ def data_folder(driver_name: str, kubelet_plugins_directory_path: str) -> Path:
 
 
 def known_gpus(folder: Path) -> tuple[GpuFacts, ...]:
-    """Return the GPUs that the agent has seen in this boot; none where it has not written them yet."""
+    """Return the GPUs that the agent has seen in this boot; none if it has not written them yet."""
     return read_gpus(HealthStore(folder).read().get(GPUS))
 
 
 def device_name(text: str, folder: Path) -> str:
-    """Return the device that a user means by its name, its GPU's PCI address or UUID.
+    """Return the device that a user names by its name, its GPU's PCI address or UUID.
 
-    Raises: InputError("input.device") for what can't be a device here.
+    Raises: InputError("input.device") for a name that can't be a device here.
     """
     gpus = known_gpus(folder)
     for gpu in gpus:

@@ -1,6 +1,6 @@
 """`dra-driver health`: what the agent of this node has found, and GPUs that are gone for good.
 
-In: the agent's files. Out: a table of faults and cordons, or a request that the agent takes up.
+In: the agent's files. Out: a table of faults and cordons, or a request that the agent carries out.
 """
 
 from __future__ import annotations

@@ -18,7 +18,10 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def until_of(text: str, now: float) -> float:
-    """Return seconds since 1970. Raises: UsageError("usage.until") for no time, or one that has passed."""
+    """Return seconds since 1970.
+
+    Raises: UsageError("usage.until") for a text that is no time, or a time that has passed.
+    """
     match = _DURATION.fullmatch(text)
     if match:
         return now + int(match[1]) * _UNITS[match[2]]

@@ -36,11 +36,11 @@ _CLEAR = "\r\x1b[K"
 def command(
     devices: Sequence[str], level: str | None, text: str, timeout: int | None, output: str, **given: str | None
 ) -> int:
-    """Test DEVICES of this node, or all that nobody has.
+    """Test DEVICES of this node, or all that are free.
 
-    DEVICE is a name from `dra-driver devices`, or the PCI address or UUID of a GPU. A device that a claim, a process
-    or another driver has is not touched; a claim that comes meanwhile ends the test. An agent on this node taints what
-    failed, and offers again what passed.
+    DEVICE is a name from `dra-driver devices`, or the PCI address or UUID of a GPU. A device that a claim, a process or
+    another driver has is not touched; a claim that comes meanwhile ends the test. An agent on this node taints devices
+    that failed, and offers those that passed.
 
     Exit status 1: a device failed; 5: a device could not be tested.
 

@@ -1,4 +1,4 @@
-"""The option that lets a script use a command that a person looks with: findings then end it with 1."""
+"""The option by which a command for people can also be used in a script: findings then end it with status 1."""
 
 from __future__ import annotations
 

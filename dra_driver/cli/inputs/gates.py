@@ -1,4 +1,4 @@
-"""Feature gates as commands are given them: NAME=BOOL, one in an option or several between commas.
+"""Feature gates on the command line: NAME=BOOL, one in an option or several between commas.
 
 In: the rows, the version whose rules apply, and the gates that the command depends on. Out: what to override.
 """
@@ -13,7 +13,7 @@ from dra_driver.views.words import nearest
 
 
 def read_gates(rows: Iterable[str], kubernetes: str, *, known: Collection[str], asker: str) -> dict[str, bool]:
-    """Read NAME=BOOL rows; `asker` is what depends on the `known` gates, for people. Raises: UsageError."""
+    """Read NAME=BOOL rows; `asker` names what depends on the `known` gates, for people. Raises: UsageError."""
     gates: dict[str, bool] = {}
     for one in (part.strip() for row in rows for part in row.split(",")):
         name, _, value = one.partition("=")

@@ -42,9 +42,9 @@ def chosen(given: Mapping[str, str | None]) -> Chosen:
 
 
 def chosen_of_each(given: Mapping[str, str | None]) -> tuple[Chosen, ...]:
-    """Resolve the flags, and return the settings of each driver that they mean.
+    """Resolve the flags, and return the settings of each driver that they name.
 
-    "auto" means the vendors whose hardware is here, and the default one where there is none; with a driver's name it
+    "auto" means the vendors whose hardware is here, and the default one if there is none; with a driver's name it
     means that driver alone, as for the agent. Raises: UsageError, InputError for a bad profile.
     """
     values = resolve(given, os.environ, SHARED)

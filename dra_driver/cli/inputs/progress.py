@@ -25,7 +25,7 @@ class TerminalProgress:
         self._is_drawn = False
 
     def tell(self, done: int) -> None:
-        """Draw how many are done, but not too often."""
+        """Draw how many items are done, but not too often."""
         if not self._is_seen or (now := time.monotonic()) < self._next:
             return
         self._next = now + _SECONDS

@@ -1,4 +1,4 @@
-"""Standard input as an input that was not asked for: whether something is piped into a command."""
+"""Standard input without being asked for: whether something is piped into a command."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def read_world(files: Sequence[str], given: Mapping[str, Any], wanted: WantedObj
 
 
 def say_unseen(world: World) -> None:
-    """Print what could not be seen of a cluster to standard error, one line for each role that is lacking."""
+    """Print what could not be seen of a cluster to standard error, one line for each missing role."""
     for one in unseen_sentences(world.unseen):
         print(f"dra-driver: {one}", file=sys.stderr)
 

@@ -173,7 +173,7 @@ def _names(cluster: Cluster | None) -> TemplateNames:
 
 
 def _checks(done: Sequence[Migrated], given: dict[str, Any], cluster: Cluster | None) -> list[Check]:
-    """Try the new requests on the devices at hand."""
+    """Try the new requests on the given devices."""
     if not any(one.templates for one in done):
         return []
     from dra_driver.selectors.kubernetes_engine import KubernetesEngine

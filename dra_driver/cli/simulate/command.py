@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from dra_driver.allocation.simulation.timeline import Moment
     from dra_driver.views.worlds.play import Play
 
-# A line of a batch is not checked beforehand: whatever is wrong with it shows where it is first looked at.
+# A line of a batch is not checked beforehand: a fault in it is found where the value is first read.
 _FAULTS_OF_LINES = (
     DriverError,
     ValueError,
@@ -128,7 +128,7 @@ def command(scenario: str | None, batch: str | None, output: str, *, defragments
     else:
         write_document(moments_document(moments, [found for found in proposed.values() if found]), output)
     say_unseen(world)
-    world.refuse_strangers()  # named here, after what was judged
+    world.refuse_strangers()  # named here, after everything was judged
     if world.unseen:
         return ExitCode.ENVIRONMENT
     return ExitCode.NO_MATCH if moments and moments[-1].waiting else ExitCode.OK

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dra_driver.views.worlds.explanations import Explained
     from dra_driver.views.worlds.world import World
 
-MOST_NODES = 8  # shown in full
+MOST_NODES = 8  # the most nodes that are shown in full
 
 
 @click.command(name="explain")
@@ -121,7 +121,7 @@ def _selected(given: dict[str, Any], namespace: str) -> Callable[[Wire], bool]:
 
 
 def _asked_words(words: tuple[str, ...], given: dict[str, Any]) -> tuple[str, ...]:
-    """Return kind and name; no name, or nothing, where all objects are meant. Raises: UsageError."""
+    """Return kind and name; without a name, or without both, all objects are meant. Raises: UsageError."""
     has_name = len(words) == 2 or (len(words) == 1 and "/" in words[0])
     if has_name and (given["labels"] or given["everywhere"]):
         raise UsageError("target", "a name was given, and -l or -A too: leave out one of them")
@@ -169,7 +169,7 @@ def _show(out: Any, explanation: AllocationExplanation) -> None:
     for node in sorted(explanation.nodes, key=lambda node: (node.ok, bool(node.skipped))):
         alike.setdefault((node.sentence, node.notes), []).append(node)
     if len(alike) == 1 and explanation.ok and not explanation.nodes[0].notes:
-        return  # all nodes, with what was said already
+        return  # this was about all nodes, and everything is said
     for nodes in list(alike.values())[:MOST_NODES]:
         names = [name for node in nodes for name in (node.node, *node.like)]
         out.print()

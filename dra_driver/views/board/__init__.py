@@ -1,1 +1,1 @@
-"""What the console shows of a fleet: its objects as they are now, the map drawn from them, and answers about them."""
+"""The board: what the console shows of a fleet: its objects as they are now, the map drawn from them, and answers."""

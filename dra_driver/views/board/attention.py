@@ -1,4 +1,4 @@
-"""What deserves attention in a fleet, and who holds how much of it.
+"""What deserves attention in a fleet, and how much of it each namespace and class holds.
 
 In: a board. Out: a document: every flag of the picture that `dra-driver slices` draws, with its place, and what each
 namespace and class of devices holds.

@@ -25,7 +25,7 @@ Key = tuple[str, str]  # namespace and name
 
 @dataclass(slots=True)
 class Board:
-    """Objects by kind and name. `version` grows with every change; `is_live`: they are those of a cluster.
+    """Objects by kind and name. `version` grows with every change; `is_live` says that they are those of a cluster.
 
     `world` has what is not an object: the version of Kubernetes, what may not be read, notes on simulated nodes.
     """
@@ -52,9 +52,9 @@ class Board:
         return board
 
     def page(self, kind: str, objects: Iterable[Wire], *, is_first: bool, is_last: bool, namespace: str = "") -> None:
-        """Take a page of a list: a first list is shown as it comes, any other once all of it has come.
+        """Add a page of a list. A first list is shown as it comes, any later one when all of it has come.
 
-        With a namespace it is a list of that one alone: what is known of other namespaces stays.
+        With a namespace it is a list of that namespace only, and the objects of other namespaces stay.
         """
         place = kind, namespace
         if is_first:
@@ -73,7 +73,7 @@ class Board:
         self._forget(kind)
 
     def change(self, kind: str, wire: Wire) -> None:
-        """Take an object that was added or modified."""
+        """Add or replace an object."""
         key = _key(wire)
         if self._objects[kind].get(key) != wire:
             self._objects[kind][key] = wire
@@ -91,15 +91,15 @@ class Board:
         return cls(world, settle_rules(world, None, {}), source, is_live=True)
 
     def hide(self, unseen: UnseenObjects) -> None:
-        """Record what may not be read. What is partly seen is replaced by what is not seen at all."""
+        """Record what may not be read. A kind that was partly visible is replaced by one that is not visible at all."""
         others = [one for one in self.world.unseen if one.kind != unseen.kind]
         self.world.unseen = [*others, unseen]
         if not unseen.is_partial:
-            self.loaded.add(unseen.kind)  # nothing of it is waited for
+            self.loaded.add(unseen.kind)  # there is nothing to wait for
         self.version += 1
 
     def serve(self, kubernetes: str) -> None:
-        """Take the version of the cluster. Which gates are on is seen in its slices."""
+        """Set the version of the cluster. Which gates are on is seen in its slices."""
         self.world.kubernetes = kubernetes
         self._settle()
         self.version += 1

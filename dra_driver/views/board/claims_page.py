@@ -1,6 +1,6 @@
-"""Claims and pods: what waits first, then what holds devices, a few at a time; and one of them looked at.
+"""Claims and pods: what waits first, then what holds devices, a page at a time; and the details of a single one.
 
-In: a board. Out: documents. Why something waits is told by the explanation of `views.worlds`, as the command tells it.
+In: a board. Out: documents. Why something waits is explained by `views.worlds`, as by the command `explain`.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _row(kind: str, wire: Wire, state: str, **more: Any) -> Wire:
 
 
 def claim_page(board: Board, namespace: str, name: str, read: tuple[Wire, Sequence[Wire]] | None) -> OutputDocument:
-    """Return the document of one claim. `read` is the claim with its pods as they were just read of a cluster.
+    """Return the document of one claim. `read` is the claim with its pods as they were just read from a cluster.
 
     Raises: InputError if there is none.
     """
@@ -151,7 +151,7 @@ def _held(board: Board, claim: Wire, result: Wire, conditions: dict[Any, Wire]) 
 
 
 def _cdi_device(uid: str, result: Wire) -> str | None:
-    """Return the CDI device that containers get from a driver of GPUs of ours; what others name theirs is not known."""
+    """Return the CDI device that containers get from one of our drivers; other drivers' names are not known."""
     driver = str(result["driver"])
     if not driver.startswith("gpu."):
         return None
@@ -170,7 +170,7 @@ def _taints(board: Board, place: tuple[str, str, str]) -> list[str]:
 
 
 def _containers(pod: Wire, claim: str) -> Iterator[Wire]:
-    """Yield the containers of a pod that use a claim, with what the kubelet says of their devices' health."""
+    """Yield the containers of a pod that use a claim, with the health that the kubelet reports for their devices."""
     made = {
         one["name"]: one.get("resourceClaimName")
         for one in (pod.get("status") or {}).get("resourceClaimStatuses") or ()

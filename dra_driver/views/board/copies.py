@@ -19,7 +19,7 @@ _MOST = 1_000  # copies of all places together
 
 
 def copies(board: Board, places: Sequence[str]) -> Iterator[tuple[str, Wire]]:
-    """Yield kinds with objects. Raises: InputError for a place where there is nothing, or too many copies."""
+    """Yield kinds with objects. Raises: InputError for a place without an object, or too many copies."""
     left = _MOST
     for given in places:
         place, count = read_count(given)

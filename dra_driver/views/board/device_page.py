@@ -1,4 +1,4 @@
-"""One device of the map looked at: what it publishes, what it could be cut into, and who holds it since when.
+"""The page of one device of the map: what it publishes, how it could be partitioned, and who has held it since when.
 
 In: a board, and a device's place. Out: its document.
 """
@@ -20,7 +20,7 @@ _MOST_HOLDERS = 200
 
 
 def device_page(board: Board, node: str, pool: str, name: str) -> OutputDocument:
-    """Return the document of a device, or of all parts of a GPU that has no device of its own name.
+    """Return the document of a device, or of all parts of a GPU for which there is no device of its own.
 
     Raises: InputError if there is none.
     """
@@ -65,7 +65,7 @@ def _published(board: Board, node: str, pool: str, name: str) -> list[tuple[str,
 
 
 def _held(board: Board, pool: str, name: str) -> list[tuple[DeviceId, Holding]]:
-    """Return who holds the device of a name or a part of it."""
+    """Return which claims hold the device with a name, or a part of it."""
     return [
         (key, one)
         for (_, own), devices in board.held().items()

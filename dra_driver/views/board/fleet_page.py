@@ -1,4 +1,4 @@
-"""A page of the fleet map: the nodes that a filter leaves, a few at a time, with their devices to scale.
+"""A page of the fleet map: the nodes that a filter selects, a few at a time, with their devices to scale.
 
 In: a board and a `FleetFilter`. Out: the documents of the page and of the fleet as a whole.
 """
@@ -17,12 +17,12 @@ from dra_driver.views.board.tiles import Tile, tiles_of
 from dra_driver.views.envelope import DocumentKind, OutputDocument, plain
 from dra_driver.views.labels import label_selector
 
-MOST_NODES = 100  # in one page
+MOST_NODES = 100  # nodes of one page
 
 
 @dataclass(frozen=True, slots=True)
 class FleetFilter:
-    """What to show: "" leaves nothing out. `state` is that of at least one GPU; `expression` is a CEL selector."""
+    """What to show; "" selects everything. `state` is that of at least one GPU; `expression` is a CEL selector."""
 
     name: str = ""
     labels: str = ""
@@ -64,7 +64,7 @@ def fleet_page(board: Board, wanted: FleetFilter, offset: int, count: int) -> Ou
 
 
 def _chosen(board: Board, wanted: FleetFilter) -> tuple[list[str], SelectorMatches | None]:
-    """Return the nodes that a filter leaves, and the devices that its selector accepts; None without a selector."""
+    """Return the nodes that a filter selects, and the devices that its selector accepts; None without a selector."""
     by_node = board.slices_by_node()
     names: Iterable[str] = by_node
     if wanted.name:

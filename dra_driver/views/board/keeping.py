@@ -1,7 +1,7 @@
-"""What is kept of an object: the parts that pages show, and nothing of what containers run with.
+"""What is kept of an object: the parts that pages show, but none of what containers run with.
 
-In: objects as the API server sends them. Out: the same, cut. Environment, commands, volumes and annotations are gone
-before anything is kept, so that no secret that someone wrote into a pod lies in the console's memory.
+In: objects as the API server sends them. Out: the same, reduced. Environment, commands, volumes and annotations are
+removed before anything is kept, so that a secret that a user wrote into a pod is never in the console's memory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _HEALTH = "allocatedResourcesStatus"
 
 
 def kept(kind: str, wire: Wire) -> Wire:
-    """Return what is kept of an object of a kind."""
+    """Return the parts of an object of a kind that are kept."""
     found = {name: value for name, value in wire.items() if name in {"apiVersion", "kind", "spec", "status"}}
     found["metadata"] = _some(wire["metadata"], _METADATA)
     spec, status = _mapping(wire.get("spec")), _mapping(wire.get("status"))
@@ -49,7 +49,7 @@ def kept(kind: str, wire: Wire) -> Wire:
 
 
 def _health(status: Mapping[str, Any]) -> Wire:
-    """Return what the kubelet says of the health of containers' devices."""
+    """Return the health that the kubelet reports for the devices of containers."""
     statuses = [one for one in status.get("containerStatuses") or () if isinstance(one, dict)]
     found = [_some(one, ("name", _HEALTH)) for one in statuses if one.get(_HEALTH)]
     return {"containerStatuses": found} if found else {}

@@ -1,6 +1,6 @@
 """The playground: one selector judged on every device of the board, with its cost, its faults and its remedies.
 
-In: a board and a `Trial`. Out: the document of its verdicts, the explanation for a device, and what may be typed next.
+In: a board and a `Trial`. Out: the document of its verdicts, the explanation for a device, and completions.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from dra_driver.views.verdicts.misses import miss_document, misses
 from dra_driver.views.verdicts.queries import Query, WrittenSelector
 
 MOST_CHARACTERS = 10_240  # Source: Kubernetes API resource/v1 CELSelectorExpressionMaxLength
-_MOST_ROWS, _MOST_DEVICES = 60, 64  # shown of what was judged: kinds of nodes, and devices of each verdict on a node
-_MOST_VIEWS = 2_000  # devices whose names and values are offered while one types
+_MOST_ROWS, _MOST_DEVICES = 60, 64  # the most that is shown: kinds of nodes, and devices of each verdict on a node
+_MOST_VIEWS = 2_000  # devices whose names and values are offered as completions
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Trial:
 
 
 def play(board: Board, trial: Trial) -> OutputDocument:
-    """Return the verdicts on all devices, and what is to be said about the expression. Raises: InputError."""
+    """Return the verdicts on all devices, and the findings about the expression. Raises: InputError."""
     given = _quick(trial.given(board, board.fleet()))
     [judged] = judge(given.queries, given.fleet, given.engine(), given.environment)
     one = judged.compiled[0]
@@ -86,7 +86,7 @@ def _finding(one: LintFinding) -> Wire:
 
 
 def _quick(given: Given) -> Given:
-    """Return inputs that are judged in time: one node of each kind, if the selector tells the nodes of a kind apart."""
+    """Return inputs that can be judged in time: one node of each kind, if the selector tells such nodes apart."""
     fleet = given.fleet
     if not is_apart(given):
         return given

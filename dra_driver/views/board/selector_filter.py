@@ -1,8 +1,8 @@
 """The map's filter by a selector: which devices it accepts, on every node or on as many as there is time for.
 
-In: a board, an expression, the nodes that are left. Out: `SelectorMatches`. Where a selector reads what differs from
-node to node (a UUID), each device has to be judged by itself. In a large fleet that takes longer than anybody waits, so
-nodes are then judged in their order until time is up, and it is said how many were.
+In: a board, an expression, the nodes that other filters selected. Out: `SelectorMatches`. If a selector reads what
+differs from node to node (a UUID), each device has to be judged by itself. In a large fleet that takes too long, so the
+nodes are then judged in their order until time is up, and the result says how many were.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from dra_driver.views.verdicts.given import Given
 from dra_driver.views.verdicts.judge import MATCH, judge
 from dra_driver.views.verdicts.queries import Query, WrittenSelector
 
-MOST_APART = 4_000  # devices that are judged one by one
-SECONDS = 0.25  # for nodes that are judged one by one
-_NODES = 10  # judged at a time
+MOST_APART = 4_000  # the most devices that are judged one by one
+SECONDS = 0.25  # the time for nodes that are judged one by one
+_NODES = 10  # nodes that are judged together
 Accepted = Mapping[str, frozenset[tuple[str, str]]]  # driver and name of the devices that match, by node
 
 
 @dataclass(frozen=True, slots=True)
 class SelectorMatches:
-    """What a selector accepts. `note` says on how many nodes it was judged, if that is not all of them."""
+    """The devices that a selector accepts. `note` says on how many nodes it was judged, if not on all of them."""
 
     accepted: Accepted
     note: str = ""
@@ -46,7 +46,7 @@ def is_apart(given: Given) -> bool:
 
 
 def selector_matches(board: Board, expression: str, names: Sequence[str], seconds: float = SECONDS) -> SelectorMatches:
-    """Return what a selector accepts on these nodes. Raises: InputError for one that does not compile."""
+    """Return the devices that a selector accepts on these nodes. Raises: InputError for one that does not compile."""
     given = _given(board, expression, board.fleet())
     if not is_apart(given):
         return SelectorMatches(_accepted(given))

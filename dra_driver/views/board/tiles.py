@@ -22,11 +22,11 @@ from dra_driver.views.fleet.device_facts import attribute_of, memory_of, memory_
 FREE, HELD, TAINTED, WITHHELD = "free", "held", "tainted", "withheld"
 _WORST = (TAINTED, WITHHELD, HELD, FREE)
 _PART = re.compile(r"-mig-|-share-")
-_SLICE = re.compile(r"memory(?:Slice|-slice-)(\d+)")  # as a capacity, or as a counter
+_SLICE = re.compile(r"memory(?:Slice|-slice-)(\d+)")  # the name as a capacity, or as a counter
 # MIG cuts the memory of a GPU into 8 slices, that of an A30 into 4. Source: NVIDIA MIG User Guide, supported profiles.
 _SLICES, _SLICES_OF_A30 = 8, 4
 _WHOLE = (0.0, 1.0)
-Held = Mapping[DeviceId, Sequence[Holding]]  # of one pool
+Held = Mapping[DeviceId, Sequence[Holding]]  # the holdings of the devices of one pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def _pool(records: Sequence[SliceRecord], held: Held) -> Iterator[Tile]:
 
 
 def _withheld(tile: Tile) -> Tile:
-    """Return a tile of a pool that is incomplete: of what is free, no claim gets any."""
+    """Return the tile of a pool that is incomplete: no claim gets any device that is free in it."""
     parts = tuple(_with_state(one, WITHHELD) if one.state == FREE else one for one in tile.parts)
     return _made(tile, parts)
 
@@ -140,7 +140,7 @@ def _with_state(part: TilePart, state: str) -> TilePart:
 
 
 def _parts(name: str, devices: Sequence[DeviceRecord], held: Held, sets: Mapping[str, Wire]) -> Iterator[TilePart]:
-    """Yield what a GPU is drawn of: what is held or tainted, and what is left between."""
+    """Yield the parts of a GPU as they are drawn: those that are held or tainted, and the room between them."""
     if len(devices) == 1 and devices[0].id[2] == name:
         yield _part(devices[0], held, _WHOLE)
         return
@@ -206,7 +206,7 @@ def _fits(device: DeviceRecord, left: Mapping[tuple[str, str], float]) -> bool:
 
 
 def place_of(wire: DeviceWire) -> tuple[float, float]:
-    """Return where a partition lies in its GPU: its start and its size, as shares of the GPU's memory slices."""
+    """Return the place of a partition in its GPU: its start and its size, as shares of the GPU's memory slices."""
     names = [name.rpartition("/")[2] for name in wire.get("capacity") or {}]
     names += [name for taken in wire.get("consumesCounters") or () for name in taken.get("counters") or {}]
     places = {int(found[1]) for name in names if (found := _SLICE.fullmatch(name))}

@@ -1,7 +1,8 @@
 """What if: the scheduler's timeline after a change, beside the one without it. Nothing is changed anywhere.
 
-In: a board and a `FleetChange`: objects that arrive, nodes that come, go or are cut otherwise. Out: the document of
-both timelines. Pods that run are known by their claims alone: where they may run otherwise is not considered.
+In: a board and a `FleetChange`: objects that arrive, nodes that are added, removed or partitioned in another way. Out:
+the document of both timelines. Pods that run are known only by their claims: whether they could run elsewhere is not
+considered.
 """
 
 from __future__ import annotations
@@ -33,10 +34,11 @@ _PASTED = "pasted.yaml"
 
 @dataclass(frozen=True, slots=True)
 class FleetChange:
-    """What is different.
+    """The change.
 
     `picked` are places of pods and claims of which copies arrive (`copies`); `added` are PROFILE or PROFILE=COUNT;
-    `recut` are pairs of a node and the profile that it becomes, or how its GPUs are cut or shared then (`recut`).
+    `recut` are pairs of a node and the profile that it becomes, or how its GPUs are then partitioned or shared
+    (`recut`).
     """
 
     objects: str = ""
@@ -47,7 +49,7 @@ class FleetChange:
     recut: tuple[tuple[str, str], ...] = ()
 
     def check(self) -> None:
-        """Check what only files of a person may be: profiles are the shipped ones. Raises: InputError."""
+        """Check that profiles are shipped ones: paths of files are not accepted from a page. Raises: InputError."""
         for given in (*self.added, *(become for _, become in self.recut if not is_change(become))):
             name, count = read_count(given)
             if name not in profile_names() or count > _MOST_NODES:
@@ -88,7 +90,10 @@ def _moments(board: Board, change: FleetChange, events: Sequence[TimelineEvent])
 
 
 def _become(board: Board, world: World, node: str, become: str) -> TimelineEvent:
-    """Return the event of a node that becomes another, or is cut or shared otherwise. Raises: InputError."""
+    """Return the event of a node that becomes another, or is partitioned or shared in another way.
+
+    Raises: InputError.
+    """
     if not is_change(become):
         return event_of({"replace": {"node": node, "fleet": become}}, 1, world, Path())
     slices = [one for one in world.of("ResourceSlice") if one["spec"].get("nodeName") == node]
@@ -97,7 +102,7 @@ def _become(board: Board, world: World, node: str, become: str) -> TimelineEvent
 
 
 def _paste(world: World, text: str) -> None:
-    """Add pasted objects to a world, read as a file is. Raises: InputError."""
+    """Add pasted objects to a world, read in the same way as a file. Raises: InputError."""
     if len(text) > MOST_TEXT:
         raise InputError("too-large", f"at most {MOST_TEXT >> 20} Mi characters can be pasted")
     if not text.strip():

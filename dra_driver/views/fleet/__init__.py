@@ -1,1 +1,1 @@
-"""The devices at hand, from slices, simulated profiles, a cluster or this node, and the tree of who holds them."""
+"""Fleets: the devices of slices, simulated profiles, a cluster or this node, and the claims that hold them."""

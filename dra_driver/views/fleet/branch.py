@@ -48,7 +48,7 @@ def has_flags(branches: Iterable[Branch]) -> bool:
 
 
 def tree_document(kind: DocumentKind, branches: Sequence[Branch], more: Wire) -> OutputDocument:
-    """Return the document of a tree: its branches, and what there is `more`."""
+    """Return the document of a tree: its branches, and the further content `more`."""
     name = "nodes" if str(kind) == "SliceTree" else "claims"
     return OutputDocument(kind, {name: [branch_document(one) for one in branches], **more})
 

@@ -141,7 +141,7 @@ def claim_branch(claim: ClaimWire, pods: Pods, result: Wire | None = None) -> Br
 
 
 def _told(claim: ClaimWire, result: Wire) -> tuple[str, tuple[BranchFlag, ...]]:
-    """Return what the claim's status says of a device: its UUID, and a flag if it is not well (docs/metadata.md)."""
+    """Return what the claim's status says of a device: its UUID, and a flag if it is not healthy (docs/metadata.md)."""
     keys = ("driver", "pool", "device", "shareID")
     for entry in (claim.get("status") or {}).get("devices") or ():
         if all(entry.get(key) == result.get(key) for key in keys):

@@ -48,7 +48,7 @@ class Cluster:
         return self._read("ResourceClaimTemplate", TEMPLATES)
 
     def _read(self, kind: str, path: str) -> list[Wire]:
-        """Read a kind of the one namespace that is asked for, else of all."""
+        """Read a kind in the one namespace that is asked for, or else in all."""
         return self.access.read(self._api, kind, path, self._lines, at_home=bool(self.access.namespace))
 
     def find(self, kind: str, namespace: str, name: str) -> Wire | None:

@@ -1,6 +1,6 @@
 """Facts about a published device for people: its product, its profile, and its memory in one unit everywhere.
 
-In: devices as ResourceSlices have them. Out: text and numbers. Attributes are found by their names alone, in whatever
+In: devices as ResourceSlices have them. Out: text and numbers. Attributes are found by their names alone, in any
 domain.
 """
 

@@ -1,4 +1,4 @@
-"""Published devices as rows of a table: those that a GPU could be cut into take one row together.
+"""Published devices as rows of a table: the possible partitions of a GPU share one row.
 
 In: devices as ResourceSlices have them. Out: cells, and lines that count the placements of each GPU. Pure.
 """
@@ -14,7 +14,7 @@ from dra_driver.views.words import counted, plural
 
 TITLES = ("device", "type", "product", "memory", "NUMA", "compute", "NVLink domain", "UUID")
 NUMBERS = frozenset({"memory", "NUMA"})
-FEW_TITLES = 5  # of them are shown where rows are not to be wide
+FEW_TITLES = 5  # how many of them a narrow row shows
 _PART = "-mig-"
 
 
@@ -32,7 +32,7 @@ def device_rows(devices: Sequence[DeviceWire], *, is_wide: bool = False) -> Iter
 
 
 def placement_lines(devices: Sequence[DeviceWire]) -> list[str]:
-    """Return what GPUs can be cut into, in one line for all GPUs that are alike."""
+    """Return how GPUs can be partitioned, in one line for all GPUs that are alike."""
     alike: dict[tuple[tuple[str, int], ...], int] = {}
     for gpu in _by_gpu(devices).values():
         counts = Counter(f"{profile_of(one)} ({memory_of(one)})" for one in gpu if is_placement(one))

@@ -1,4 +1,4 @@
-"""The devices at hand: from ResourceSlices (files, a cluster), simulated profiles, or this node's hardware.
+"""The devices of a fleet: from ResourceSlices (files, a cluster), simulated profiles, or this node's hardware.
 
 In: slices as wire objects, profile names, a hardware port. Out: a `Fleet` of devices, each with its driver and its
 node. Slices that the scheduler would ignore (older generations of a pool) are left out and counted.
@@ -51,7 +51,7 @@ class Repeat:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """All devices at hand and their origin. `notes` are facts about the fleet for the user to read.
+    """All devices and their origin. `notes` are facts about the fleet for the user to read.
 
     The devices of the nodes in `repeats` are not included.
     """
@@ -63,7 +63,8 @@ class Fleet:
 
     def __add__(self, other: Fleet) -> Fleet:
         if (self.repeats or other.repeats) and not set(self.nodes).isdisjoint(other.nodes):
-            return self.unfolded() + other.unfolded()  # what one fleet adds to a node, the nodes like it do not have
+            # Devices that one fleet adds to a node are missing on the nodes like it.
+            return self.unfolded() + other.unfolded()
         return Fleet(
             self.devices + other.devices,
             self.sources + other.sources,

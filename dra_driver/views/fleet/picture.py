@@ -24,7 +24,7 @@ from dra_driver.views.fleet.device_facts import memory_of, memory_text, profile_
 from dra_driver.views.words import plural
 
 Left = dict[tuple[str, str], Amount]  # what is left of each counter of a counter set
-_PART = re.compile(r"-mig-|-share-")  # what stands behind a GPU's name in that of a partition or replica
+_PART = re.compile(r"-mig-|-share-")  # the text that follows a GPU's name in the name of a partition or replica
 _SEVERAL = "(several nodes)"
 _PRODUCT = ("productName", "model", "profile", "type")
 _DRAWN = tuple(Read("attributes", None, name) for name in _PRODUCT)
@@ -53,7 +53,7 @@ def picture_of_slices(
 
 
 def _silent_nodes(published: Collection[PoolId], held: Mapping[DeviceId, list[Holding]], pods: Pods) -> list[Branch]:
-    """Draw the pools that are no longer published, but of which claims hold devices."""
+    """Draw the pools that are no longer published, but whose devices claims hold."""
     branches = []
     for pool in dict.fromkeys(key[:2] for key in held if key[:2] not in published):
         gone = BranchFlag("pool-gone", "gone as a whole: its agent publishes nothing")
@@ -65,7 +65,7 @@ def _silent_nodes(published: Collection[PoolId], held: Mapping[DeviceId, list[Ho
 
 
 def _node_of(pool: PoolId, held: Mapping[DeviceId, list[Holding]], pods: Pods) -> str:
-    """Return the node of a pool that is no longer published: that of a pod there, else the one in the pool's name."""
+    """Return the node of a pool that is no longer published: that of a pod there, or the one in its name."""
     for claim in (one.claim for key, holders in held.items() if key[:2] == pool for one in holders):
         for user in (claim.get("status") or {}).get("reservedFor") or ():
             pod = (pods or {}).get((claim["metadata"].get("namespace"), user["name"])) or {}
@@ -142,7 +142,7 @@ def _gpu_of(devices: Sequence[DeviceRecord], counter_set: str) -> str:
 
 
 def _by_gpu(devices: Sequence[Branch]) -> list[Branch]:
-    """Group the standing partitions and the replicas of one GPU; they are named after it."""
+    """Group the existing partitions and the replicas of one GPU; they are named after it."""
     found: list[Branch] = []
     gpus: dict[str, Branch] = {}
     for device in devices:

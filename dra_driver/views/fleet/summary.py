@@ -14,7 +14,7 @@ from dra_driver.model.wire import ClaimWire, Wire
 from dra_driver.views.fleet.branch import Branch, has_flags
 from dra_driver.views.words import plural
 
-MOST_ROWS = 8  # with the partitions of each profile
+MOST_ROWS = 8  # rows that show the partitions of each profile
 _GPU_TYPES = frozenset(map(str, DeviceType))
 _SICK = frozenset({"taint", "incomplete", "pool-gone", "not-published"})
 
@@ -80,7 +80,10 @@ def _together(rows: Iterable[tuple[NodeRow, Sequence[str]]]) -> list[NodeRow]:
 
 
 def _node_row(node: Branch) -> NodeRow:
-    """Return the figures of a node. Of a pool that is gone or incomplete nothing is free: no claim gets any of it."""
+    """Return the figures of a node.
+
+    In a pool that is gone or incomplete nothing counts as free: no claim gets any of it.
+    """
     below = [(one, pool) for pool in node.children for one in pool.children]
     gpus = [(one, _is_broken(pool)) for one, pool in below if _is_gpu(one, str(pool.facts.get("driver", "")))]
     sound = [one for one, is_broken in gpus if not is_broken]

@@ -16,7 +16,8 @@ from dra_driver.model.wire import Wire
 
 TEMPLATE_NODE = "template-node"
 LEFT_OUT = frozenset({"uuid", "parentUUID", "serial", "vbiosVersion", "driverVersion", "cudaDriverVersion"})
-_DOMAINS = "nvlinkDomain"  # which devices have the same is a property of the kind, the value is one machine's
+# That devices share the value is a property of the kind of node, the value itself is one machine's.
+_DOMAINS = "nvlinkDomain"
 _ANNOTATION = "capacity.cluster-autoscaler.kubernetes.io"
 
 
@@ -34,7 +35,7 @@ def node_template(slices: Sequence[Wire], node: str) -> list[Wire]:
 def group_annotations(template: Sequence[Wire]) -> dict[str, str]:
     """Return the annotations of a cluster-api node group that is scaled to zero, for the driver of the template.
 
-    They tell of whole GPUs alone, and of their number alone.
+    They can only state the number of whole GPUs.
     """
     found: dict[str, str] = {}
     for driver in dict.fromkeys(one["spec"]["driver"] for one in template):

@@ -22,7 +22,7 @@ from dra_driver.views.words import plural
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The outcome for one request. `devices` is None if no devices were at hand and only the text was checked."""
+    """The outcome for one request. `devices` is None if no devices were given and only the text was checked."""
 
     template: str
     request: str

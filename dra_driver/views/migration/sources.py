@@ -23,7 +23,7 @@ def refuse_faults(sources: Sequence[SourceText]) -> None:
         try:
             documents = list(parse_documents(source.text, source.origin))
         except InputError:
-            continue  # a template that is not rendered, or no YAML: the migration says what it is
+            continue  # a template that is not rendered, or not YAML: the migration reports what it is
         for document in documents:
             try:
                 checked(document, checker)

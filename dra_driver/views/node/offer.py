@@ -30,7 +30,8 @@ SHARED = "whole, and shared"
 class OfferPreview:
     """What a node would publish. `is_counting` is None if no server answered whether it keeps shared counters.
 
-    `server` is the server that was asked, or why none was; `exceptions` says which GPUs are not cut on demand, and why.
+    `server` is the server that was asked, or why none was; `exceptions` says which GPUs are not partitioned on demand,
+    and why.
     """
 
     inventory: Inventory

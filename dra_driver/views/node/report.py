@@ -97,7 +97,7 @@ def _faults(selected: Chosen) -> tuple[Wire, ...]:
 
 
 def withheld_reason(selected: Chosen) -> str:
-    """Return why the agent would publish nothing, as far as sockets on the node show; empty for no reason."""
+    """Return why the agent would publish nothing, as far as sockets on the node show; empty if there is no reason."""
     if other := SameNameDrivers(selected.registrar, selected.data, driver=selected.driver).find():
         return other
     sockets = live_sockets(selected.device_plugins, _vendor_of(selected)) if selected.device_plugins else []

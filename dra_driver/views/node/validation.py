@@ -1,7 +1,7 @@
 """Validation of this node's devices by hand: which are tested, who has them, and what was found.
 
-In: the settings of a node, the devices that are meant. Out: a row for each device. A device that somebody has is not
-touched. Results are handed to an agent on this node, which taints what failed and offers what passed.
+In: the settings of a node, the devices to test. Out: a row for each device. A device that is in use is not touched.
+Results are handed to an agent on this node, which taints devices that failed and offers those that passed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ValidationOrder:
 
 
 class PresentHolders:
-    """Who has the devices of this node, asked of everything that can be read here."""
+    """Who has the devices of this node, according to everything that can be read here."""
 
     def __init__(self, selected: Chosen) -> None:
         self._selected = selected
@@ -61,7 +61,7 @@ class PresentHolders:
             self._ledger.close()
 
     def holder_of(self, gpu: GpuFacts, partition: PartitionFacts | None) -> str:
-        """Return who uses a device, in words; empty for nobody."""
+        """Return who uses a device, in words; empty if it is free."""
         device = unshared_name(gpu, partition)
         return (
             self._serving
@@ -75,7 +75,7 @@ class PresentHolders:
         return holding_claims(self._ledger, device) if self._ledger is not None else ""
 
     def fault_of(self, gpu: GpuFacts, partition: PartitionFacts | None) -> str:
-        """Return what the vendor's library says now is wrong with the GPU, if it keeps pods away; empty for nothing."""
+        """Return the GPU's present fault, by the vendor's library, if it keeps pods away; empty if there is none."""
         del partition
         return self._faults.get(gpu.pci_address, "")
 
@@ -88,7 +88,7 @@ class PresentHolders:
         )
 
     def _pods_with(self, device: str) -> str:
-        """Return whether the kubelet tells of a claim with the device; a kubelet that does not answer has one."""
+        """Return whether the kubelet reports a claim with the device; no answer counts as yes."""
         selected = self._selected
         socket = selected.registrar.parent / "pod-resources/kubelet.sock"
         if not socket.exists():
@@ -124,9 +124,9 @@ class PresentHolders:
 
 
 def chosen_devices(facts: Facts, wanted: Sequence[str]) -> tuple[TestedDevice, ...]:
-    """Return the devices that are meant by name, UUID or a GPU's PCI address; all of them where none is named.
+    """Return the devices that are named by name, UUID or a GPU's PCI address; all devices if none is named.
 
-    Raises: InputError("input.device") for what is no device here, naming those that are.
+    Raises: InputError("input.device") for a name that is not a device here, listing those that are.
     """
     every = tuple(one for gpu in facts.gpus for one in devices_of(gpu))
     found: dict[str, TestedDevice] = {}
@@ -161,7 +161,7 @@ def validate_devices(
 
 @contextmanager
 def _turn_folder(data: Path) -> Iterator[Path]:
-    """Yield the agent's folder; where there is none, one of this command's own. A container has no folder for that."""
+    """Yield the agent's folder or, without one, a folder of this command's own: a container has no folder for that."""
     if data.is_dir():
         yield data
         return

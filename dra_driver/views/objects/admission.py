@@ -1,7 +1,7 @@
-"""Admission: claims and templates that an API server would refuse, found before anybody tries to create them.
+"""Admission: claims and templates that an API server would refuse, found before they are created.
 
-In: an object that people write. Out: an error with line and column. What depends on the version, the gates or the
-namespace is not judged here, and neither are selectors, on which verdicts have more to say.
+In: an object that people write. Out: an error with line and column. Rules that depend on the version, the gates or the
+namespace are not checked here, nor are selectors, about which verdicts say more.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ANYWHERE = Circumstances(NEWEST_MINOR, frozenset(FEATURE_GATES), "", lambda _: 
 def refuse_inadmissible(document: Document, wire: Wire) -> None:
     """Refuse a claim or template that no API server would store. Raises: InputError("input.object")."""
     rules = _RULES.get(document.kind)
-    if rules is None or wire["metadata"].get("uid"):  # with a UID it came from an API server
+    if rules is None or wire["metadata"].get("uid"):  # an object with a UID came from an API server
         return
     new, faults = deepcopy(wire), Faults()
     new.setdefault("spec", {})

@@ -29,7 +29,7 @@ from dra_driver.views.objects.equal_slices import EqualSlices
 from dra_driver.views.progress import NoProgress, ProgressLines
 
 STDIN = "-"
-KEPT_MAX = 4 << 20  # in bytes, of a text that is kept to find lines in it
+KEPT_MAX = 4 << 20  # in bytes: the largest text that is kept to find lines in it
 SIZE_MAX = 256 << 20  # in bytes, for text
 STREAM_MAX = 1 << 30  # in bytes, for a JSON object, only part of which is held as text
 _SHOWN_MAX = 4096  # in characters of a path; anything longer can't be a file
@@ -42,7 +42,7 @@ Step = str | int
 class Document:
     """One object. `path` leads to it inside document number `number` of the file (for the entries of a List).
 
-    `text` is all that was read, where it can't be read once more to find a line; else "".
+    `text` is everything that was read, if it can't be read once more to find a line; otherwise "".
     """
 
     origin: str
@@ -96,7 +96,7 @@ def _without_collection() -> Iterator[None]:
 
 
 def _load_file(origin: str, entries: EqualSlices) -> tuple[list[Any], str]:
-    """Read the documents of a file piece by piece: a JSON object, or YAML as kubectl writes it. Else as one text.
+    """Read the documents of a file piece by piece (a JSON object, or YAML as kubectl writes it), or else as one text.
 
     Standard input can't be read again, so its text is returned too, if it is short enough to look for a line in it.
     """

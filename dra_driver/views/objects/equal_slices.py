@@ -18,7 +18,7 @@ from dra_driver.views.progress import ProgressLine
 
 _KIND, _VERSIONS = "ResourceSlice", (None, "resource.k8s.io/v1", "resource.k8s.io/v1beta2")
 _MOST_KINDS = 64
-_MOST_VARYING = 6  # attributes; nodes that differ in more of them are of different kinds
+_MOST_VARYING = 6  # attributes that differ; nodes with more of them are of different kinds
 _FIRST_TRIES = 64
 _DEVICES = ("spec", "devices")
 _NODE = ("spec", "nodeName")
@@ -106,7 +106,7 @@ class EqualSlices:
         self._values.share(value)
 
     def take(self, text: str, place: int) -> tuple[Any, int] | None:
-        """Return the entry that begins at an offset, and where it ends, if it is like an earlier slice; else None."""
+        """Return the entry that begins at an offset, and its end, if it is like an earlier slice; otherwise None."""
         for number, kind in enumerate(self._kinds):
             found = kind.match(text, place)
             if found is not None:

@@ -1,4 +1,4 @@
-"""Fields of resource.k8s.io objects that only alpha gates of Kubernetes 1.36 and 1.37 keep: real objects have them.
+"""Fields of resource.k8s.io objects that only alpha gates of Kubernetes 1.36 and 1.37 keep, and that real objects have.
 
 In: the fields that the embedded API serves. Out: the same with those that it does not serve.
 Source: Kubernetes API resource/v1, 1.36 and 1.37.

@@ -1,8 +1,8 @@
 """The shapes of Kubernetes objects: the types of their fields, and which fields must be there.
 
 In: the fields of resource.k8s.io objects as the API has them (`embedded.api_rules.shapes`, `newest_fields`), and those
-of pods and nodes as far as this program reads them. Out: a `Shape` for each kind, which `shape_checker` holds objects
-against.
+of pods and nodes as far as this program reads them. Out: a `Shape` for each kind, by which `shape_checker` checks
+objects.
 Source: Kubernetes API resource/v1 and core/v1.
 """
 
@@ -56,7 +56,7 @@ _SCALARS: dict[Any, PlainValue] = {
     bool: PlainValue("true or false", frozenset({bool})),
     QUANTITY: PlainValue("a quantity", frozenset({str, int, float}), is_quantity=True),
 }
-_UNCHECKED = (ANY, TIME)  # of a time, only whether there is one matters to this program
+_UNCHECKED = (ANY, TIME)  # this program only needs to know whether there is a time
 
 # In the form of `embedded.api_rules.shapes`:
 

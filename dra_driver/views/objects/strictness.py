@@ -31,7 +31,7 @@ _SHAPES: dict[str, Any] = {
 }
 _META = frozenset({"apiVersion", "kind", "metadata", "status"})
 _STEP = re.compile(r"\[(\d+)\]|\.?([^.\[]+)")
-_MOST_BYTES = 4 << 20  # of a file that is read a second time to find a line
+_MOST_BYTES = 4 << 20  # the largest file that is read a second time to find a line
 Step = str | int
 
 
@@ -128,7 +128,7 @@ def _mark(document: Document, path: tuple[Step, ...]) -> yaml.Mark | None:
 
 
 def _next(node: Any, path: tuple[Step, ...]) -> tuple[tuple[yaml.Mark, Any] | None, int]:
-    """Return the field or entry that a path goes on with, and its number of steps: a key may have dots in it."""
+    """Return the field or entry to which a path continues, and its number of steps, because a key may contain dots."""
     for taken in range(1, len(path) + 1):
         step = path[0] if taken == 1 else ".".join(map(str, path[:taken]))
         if found := _child(node, step):

@@ -1,4 +1,4 @@
-"""The schemas of what the console's pages are drawn from.
+"""The schemas of the documents from which the console's pages are drawn.
 
 In: nothing. Out: schemas of records, for `documents`.
 """

@@ -61,7 +61,7 @@ from dra_driver.views.schemas.selectors import FAILED, GIVEN, GROUP, LINTED, MAT
 from dra_driver.views.schemas.usage import DASHBOARD, USAGE
 from dra_driver.views.schemas.worlds import EXPLANATION, MOMENT, REARRANGEMENT
 
-_ANY: Wire = {}  # what the caller gave comes back as it was
+_ANY: Wire = {}  # the caller's own value, returned unchanged
 
 _CONTENTS: dict[DocumentKind, dict[str, Wire]] = {
     DocumentKind.NODE_OFFER: {

@@ -41,7 +41,7 @@ _FACTS: dict[str, Wire] = {
                 state=one_of("held", "free", "tainted", "blocked"),
                 taints=list_of(TAINT),
             ),
-            record(driver=TEXT, pool=TEXT, device=TEXT, **_HELD),  # of a claim
+            record(driver=TEXT, pool=TEXT, device=TEXT, **_HELD),  # the fields of a claim
         ]
     },
     "claim": record(_HELD, namespace=MAYBE_TEXT, allocated=FLAG, terminating=FLAG),

@@ -1,4 +1,4 @@
-"""The schemas of what is said about selectors.
+"""The schemas of documents about selectors.
 
 In: nothing. Out: schemas of records, for `documents`.
 """

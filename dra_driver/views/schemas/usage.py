@@ -1,4 +1,4 @@
-"""The schemas of what GPUs were used for.
+"""The schemas of documents about the use of GPUs.
 
 In: nothing. Out: schemas of records, for `documents`.
 """

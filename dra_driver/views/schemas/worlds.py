@@ -1,4 +1,4 @@
-"""The schemas of what is said about claims and pods: explanations, and moments of a simulation.
+"""The schemas of documents about claims and pods: explanations, and moments of a simulation.
 
 In: nothing. Out: schemas of records, for `documents`.
 """

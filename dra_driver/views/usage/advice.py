@@ -1,8 +1,9 @@
-"""Advice: claims that do nothing, and claims that would do with a smaller device.
+"""Advice: claims that do nothing, and claims for which a smaller device would be enough.
 
 In: what was counted. Out: idle claims with what they cost, and for each claim a smaller profile or why there is none.
-The rule: the smallest profile that has 1.2 times the most memory that was used, and 1.2 times the multiprocessors of
-which 95 % of the readings are not above. Less than a day of data, or no data about multiprocessors, is no advice.
+The rule: the smallest profile with 1.2 times the most memory that was used, and 1.2 times the multiprocessors that
+95 % of the readings did not exceed. There is no advice with less than a day of data, or without data about
+multiprocessors.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ IDLE_LEAST_HOURS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class IdleClaim:
-    """A claim whose devices did nearly nothing. `hours` are those of each device; `cost` is that of all of them."""
+    """A claim whose devices did almost nothing. `hours` are those of each device; `cost` is that of all of them."""
 
     namespace: str
     name: str
@@ -33,7 +34,7 @@ class IdleClaim:
 
 @dataclass(frozen=True, slots=True)
 class SizeAdvice:
-    """Which profile a claim should have instead; `profile` is "" where there is no advice, and `reason` says why."""
+    """The profile that a claim should have instead; `profile` is "" if there is no advice, and `reason` says why."""
 
     namespace: str
     name: str
@@ -58,7 +59,7 @@ def idle_hours(claim: CountedClaim) -> float:
 
 
 def size_for(claim: CountedClaim) -> tuple[ProfileSize | None, str]:
-    """Return the profile that a claim would do with, and why; None where there is no advice."""
+    """Return the profile that would be enough for a claim, and why; None if there is no advice."""
     current = size_of(claim.model, claim.profile)
     if claim.profile.endswith(SHARE):
         return None, "no advice: it has a share"

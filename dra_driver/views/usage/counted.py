@@ -1,4 +1,4 @@
-"""Counted: what the agents have counted of a time, as values that do not depend on where they were read.
+"""Counted: what the agents have counted over a time, as values that do not depend on where they were read.
 
 Seconds are device-seconds: two devices for an hour are 7,200. A share counts as its part of its device.
 """
@@ -81,7 +81,7 @@ class CountedUnclaimed:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """What was counted from `begin` to `end`; `begin` is None where it goes back as far as the agents can count."""
+    """What was counted from `begin` to `end`; `begin` is None if it goes back as far as the agents count."""
 
     source: str
     begin: datetime | None

@@ -21,7 +21,7 @@ _DRAWN = {"stat": "figure", "timeseries": "lines", "bars": "lines"}
 
 @dataclass(frozen=True, slots=True)
 class DashboardPanel:
-    """A panel: `kind` is figure or lines; `queries` are pairs of an expression and what each series is called."""
+    """A panel: `kind` is figure or lines; `queries` are pairs of an expression and the name of its series."""
 
     row: str
     title: str

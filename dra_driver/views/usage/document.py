@@ -79,7 +79,7 @@ def _row(row: UsageRow) -> dict[str, Any]:
 
 
 def _harmless(cell: str) -> str:
-    """Return a cell that no spreadsheet takes for a formula: names are from tenants."""
+    """Return a cell that no spreadsheet takes for a formula, because names come from tenants."""
     return (
         f"'{cell}" if cell[:1] in {"=", "+", "@", "\t", "\r"} or (cell[:1] == "-" and not cell[1:2].isdigit()) else cell
     )

@@ -1,8 +1,9 @@
-"""Read what the agents themselves have counted, through the API server's proxy of pods, with the user's own rights.
+"""Read what the agents themselves have counted, through the API server's proxy to pods, with the user's own rights.
 
-In: a cluster. Out: `Counted`, as far back as the agents count: totals from when each node began, claims that live or
-ended in the last five minutes. Agents that can't be asked are named. Each page has a time limit and a largest size, and
-so have all of them together: a page is added up as soon as it is read, and what does not fit is named as unasked.
+In: a cluster. Out: `Counted`, as far back as the agents count: totals from when each node began, and claims that exist
+or ended in the last five minutes. Agents that can't be asked are named. Each page has a limit of time and of size, and
+so have all of them together: a page is added up as soon as it is read, and an agent whose page does not fit is named as
+one that was not asked.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ SPOT = {
 
 @dataclass(frozen=True, slots=True)
 class AgentPage:
-    """Where an agent's metrics are, behind the API server's proxy."""
+    """The address of an agent's metrics, behind the API server's proxy."""
 
     pod: str
     node: str
@@ -85,7 +86,7 @@ def counted_by_agents(api: KubeApi, end: datetime, namespace: str = "") -> Count
 
 
 def agent_pages(pods: Iterable[Wire]) -> list[AgentPage]:
-    """Return where the metrics of running agents are."""
+    """Return the addresses of the metrics of running agents."""
     found = []
     for pod in pods:
         container: Wire = next(iter(pod.get("spec", {}).get("containers") or ()), {})
@@ -102,7 +103,7 @@ def agent_pages(pods: Iterable[Wire]) -> list[AgentPage]:
 
 
 def node_kinds(nodes: Iterable[Wire]) -> dict[str, NodeKind]:
-    """Return what each node costs by, from its labels."""
+    """Return by which kind each node is priced, from its labels."""
     found = {}
     for node in nodes:
         labels = {
@@ -124,7 +125,7 @@ class PageSums(NamedTuple):
 
 
 class _Sums:
-    """What the pages that were read come to. Any thread may add one."""
+    """The sum of the pages that were read. Any thread may add one."""
 
     def __init__(self, end: datetime) -> None:
         self._end, self._mutex = end, threading.Lock()
@@ -135,7 +136,7 @@ class _Sums:
         self._parts: dict[tuple[str, str], float] = {}
 
     def add(self, page: PageSums, where: str) -> None:
-        """Add a page. Raises: ApiError if it has more than there is room for."""
+        """Add a page. Raises: ApiError if there is no room for its rows."""
         with self._mutex:
             count, room = sum(map(len, page)), min(PAGE_ROWS, ALL_ROWS - self._rows)
             if count > room:

@@ -1,8 +1,8 @@
-"""Read what was counted of a time from a Prometheus.
+"""Read what was counted over a time from a Prometheus.
 
-In: where it is, a time. Out: `Counted`. Counters of claims are read at both ends of the time, so that a claim counts to
-the second although its series ends with it; totals, which never end, by their increase. Each query has a time limit and
-a largest answer. Labels are found under the names that Prometheus gives them without `honorLabels` as well.
+In: its address, a time. Out: `Counted`. Counters of claims are read at both ends of the time, so that a claim counts to
+the second although its series ends with it; totals, which never end, are read by their increase. Each query has a time
+limit and a largest answer. Labels are also found under the names that Prometheus gives them without `honorLabels`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _KIND = "namespace, exported_namespace, device_class, model, profile"
 
 @dataclass(frozen=True, slots=True)
 class PrometheusAddress:
-    """Where a Prometheus is. Without a CA the system's are trusted; the token is read from a file."""
+    """The address of a Prometheus. Without a CA the system's are trusted; the token is read from a file."""
 
     url: str
     token_file: str = ""
@@ -71,7 +71,7 @@ class PrometheusQueries:
         return self._ask(f"{outer} by ({by}) ({function}({name}{selector}{self._window}))", self._end)
 
     def at_begin(self, by: str, name: str, outer: str = "sum") -> list[Sample]:
-        """Return a metric as it stood at the beginning. Raises: ApiError."""
+        """Return a metric at the beginning of the time. Raises: ApiError."""
         return self._ask(f"{outer} by ({by}) ({name}{self._claims})", self._begin)
 
     def devices(self) -> list[Sample]:
@@ -140,8 +140,8 @@ def _claim_series(asked: PrometheusQueries) -> ClaimSeries:
 def _increases(asked: PrometheusQueries, metric: str, *, keeps_count: bool) -> list[Sample]:
     """Return by how much a counter of each claim grew.
 
-    One that `keeps_count` over restarts of the agent is the same in the series of the agent before and after, of which
-    the largest counts. Others begin again: their series add up, and one that fell within itself counts by its increase.
+    A counter that `keeps_count` over restarts of the agent is the same in the series before and after a restart, so the
+    largest counts. Other counters begin again: their series are added up, and one that fell counts by its increase.
     """
     outer = "max" if keeps_count else "sum"
     ends = asked.at_end("max_over_time", _CLAIM, outer, metric)

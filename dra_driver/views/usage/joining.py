@@ -1,6 +1,7 @@
 """Joining: series about claims, put together into one value for each claim.
 
-In: samples, each of one quantity. Out: claims. What a claim lacks is left out: no use that was measured is not idle.
+In: samples, each of one quantity. Out: claims. A quantity that a claim lacks is left out: a claim whose use was not
+measured is not idle.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class ClaimSeries:
     """The samples about claims; `hours` has those of `allocated`, `busy` and `measured`."""
 
     hours: Mapping[str, Sequence[Sample]]
-    devices: Sequence[Sample] = ()  # how many
+    devices: Sequence[Sample] = ()  # the number of devices
     pods: Sequence[Sample] = ()
     memory: Sequence[Sample] = ()
     activity: Sequence[Sample] = field(default=())  # buckets of a histogram, cumulative

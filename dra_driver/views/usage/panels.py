@@ -1,7 +1,7 @@
-"""A dashboard as it looks now: its queries asked of a Prometheus over some hours.
+"""A dashboard as it looks now: its queries sent to a Prometheus over some hours.
 
-In: where the Prometheus is, a dashboard's name, hours. Out: a document. Each panel has its own answer, or why it has
-none; of many series the largest are kept. What Prometheus answers is hostile until checked.
+In: the Prometheus' address, a dashboard's name, hours. Out: a document. Each panel has its own answer, or the reason
+why it has none; of many series the largest are kept. Prometheus' answers are hostile until checked.
 
 Source: Prometheus' HTTP API, "Range queries"; Grafana's variables `$__rate_interval` and `$__range`.
 """
@@ -24,8 +24,8 @@ from dra_driver.views.usage.from_prometheus import PrometheusAddress, ask_range
 
 MOST_HOURS = 24 * 31
 _AT_ONCE = 4
-_POINTS = 120  # of a line
-_MOST_SERIES = 8  # of a panel
+_POINTS = 120  # points of a line
+_MOST_SERIES = 8  # series of a panel
 _MOST_READ = 2_000  # series of one answer
 _LONGEST = 200  # characters of a name
 _FIELD = re.compile(r"\{\{\s*(\w+)\s*\}\}")
@@ -80,7 +80,7 @@ def _panel(api: KubeApi, of: GpuDashboard, panel: DashboardPanel, begin: datetim
 
 
 def _written(expression: str, of: GpuDashboard, step: int, span: timedelta) -> str:
-    """Return an expression with everything that Grafana would put into it: all of each variable, and its times."""
+    """Return an expression with the values of Grafana's variables: every value of each, and its times."""
     found = expression.replace("$__rate_interval", f"{max(120, 4 * step)}s")
     found = found.replace("$__range", f"{span.total_seconds():.0f}s")
     for name in of.variables:

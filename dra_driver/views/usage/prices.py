@@ -1,7 +1,7 @@
 """Prices: what an hour of a GPU costs, from a person's table.
 
 In: a YAML file. Out: a price for a model, on an instance type, spot or on demand. The first row that matches counts. A
-row with a profile is the price of such a partition; without one a partition costs its part of its GPU.
+row with a profile is the price of such a partition; without such a row a partition costs its part of its GPU.
 
     version: prices/v1
     currency: USD
@@ -30,7 +30,7 @@ _CURRENCY = r"[A-Z]{3}"
 
 @dataclass(frozen=True, slots=True)
 class NodeKind:
-    """What a node costs by: its instance type, and whether it is spot; "" where that is not known."""
+    """By what a node is priced: its instance type, and whether it is spot; "" if that is not known."""
 
     instance_type: str = ""
     capacity: str = ""
@@ -68,7 +68,7 @@ class PriceTable:
     rows: tuple[Price, ...] = ()
 
     def per_device_hour(self, model: str, profile: str, part: float, node: NodeKind = ANY_NODE) -> float | None:
-        """Return what a device costs in an hour; `part` is its part of a GPU. None where there is no price."""
+        """Return what a device costs in an hour; `part` is its part of a GPU. None if there is no price."""
         row = next((one for one in self.rows if one.is_for(model, profile, node)), None)
         if row is None:
             return None

@@ -1,4 +1,4 @@
-"""Profiles: into which partitions a model can be cut, and what each has of its GPU, for advice and for old series.
+"""Profiles: the possible partitions of a model, and the part of the GPU that each has, for advice and for old series.
 
 In: a model as NVML names it. Out: its profiles, from the figures of cards that ship with the simulator; nothing for a
 model that is not among them.
@@ -27,7 +27,7 @@ class ProfileSize:
 
 @cache
 def profiles_of(model: str) -> tuple[ProfileSize, ...]:
-    """Return the sizes that a GPU of a model comes in, the smallest part of a GPU first and the whole GPU last."""
+    """Return the sizes of a model's partitions, the smallest part of a GPU first and the whole GPU last."""
     known = _models().get(model)
     if known is None or known.memory_mib is None:
         return ()
@@ -36,13 +36,13 @@ def profiles_of(model: str) -> tuple[ProfileSize, ...]:
 
 
 def size_of(model: str, profile: str) -> ProfileSize | None:
-    """Return the size of a device of a profile; None where it is not known. Shares are as large as their device."""
+    """Return the size of a device of a profile; None if it is not known. Shares are as large as their device."""
     name = profile.removesuffix(SHARE)
     return next((one for one in profiles_of(model) if one.name == name), None)
 
 
 def gpu_part_of(model: str, profile: str) -> float:
-    """Return which part of a GPU a device takes; 1 where that is not known."""
+    """Return the part of a GPU that a device takes; 1 if that is not known."""
     size = size_of(model, profile)
     return size.gpu_part if size is not None else 1.0
 
@@ -53,7 +53,8 @@ def _of_table(model: Model) -> list[ProfileSize]:
         return []
     found = []
     for one in table.profiles:
-        if "+" in one.name or "-" in one.name or one.memory_mib is None:  # media engines and graphics are not for sale
+        # Profiles with other media engines or graphics are not proposed.
+        if "+" in one.name or "-" in one.name or one.memory_mib is None:
             continue
         memory, compute = one.memory_slices / table.memory_slices, one.compute_slices / table.compute_slices
         sms = one.multiprocessors / model.multiprocessors if one.multiprocessors and model.multiprocessors else compute

@@ -20,7 +20,7 @@ NO_PODS = "(no pod was seen)"
 
 
 class Grouping(enum.StrEnum):
-    """What the rows are about."""
+    """By what the rows are grouped."""
 
     CLAIM = "claim"
     POD = "pod"
@@ -32,7 +32,10 @@ class Grouping(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class UsageRow:
-    """Hours and money of one name. `unmeasured` are allocated hours of which no use is known; None is no price."""
+    """Hours and money of one name.
+
+    `unmeasured` are allocated hours whose use is not known; None means that there is no price.
+    """
 
     name: str
     allocated: float = 0.0
@@ -41,7 +44,7 @@ class UsageRow:
     unmeasured: float = 0.0
     unclaimed: float = 0.0
     gpu_hours: float = 0.0  # allocated and unclaimed, a partition as its part of a GPU
-    cost: float | None = None  # of what is allocated
+    cost: float | None = None  # the cost of what is allocated
     idle_cost: float | None = None
     unclaimed_cost: float | None = None
 
@@ -110,7 +113,7 @@ class _Costing:
 def report_of(
     counted: Counted, by: Grouping, prices: PriceTable, nodes: Mapping[str, NodeKind] | None = None
 ) -> UsageReport:
-    """Return the report; `nodes` says what each node costs by. Rows that cost most come first."""
+    """Return the report; `nodes` says by what each node is priced. Rows that cost most come first."""
     costing = _Costing(counted, prices, nodes or {})
     used = list(_used(counted, by, costing))
     free = [_unclaimed(costing, one.node if by is Grouping.NODE else one.pool, one) for one in counted.unclaimed]

@@ -63,7 +63,7 @@ def _of_row(row: Any, where: str) -> Sample:
 
 
 def samples_of_page(text: str, prefix: str, where: str) -> Iterator[Sample]:
-    """Yield the samples of a page whose names begin with a prefix. Raises: ApiError for a line that is none of them."""
+    """Yield the samples of a page whose names begin with a prefix. Raises: ApiError for a line that is not a sample."""
     count = 0
     for line in text.splitlines():
         if not line.startswith(prefix):
@@ -82,7 +82,7 @@ def samples_of_page(text: str, prefix: str, where: str) -> Iterator[Sample]:
 
 
 def _labels(text: str) -> dict[str, str] | None:
-    """Return labels by name; None where the text has something else."""
+    """Return labels by name; None if the text is anything else."""
     found: dict[str, str] = {}
     at = 0
     while at < len(text):

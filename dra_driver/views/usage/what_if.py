@@ -1,8 +1,8 @@
-"""What if: which GPUs would fall free if claims had the size that is advised, as this driver's allocator decides.
+"""What if: which GPUs would become free if claims had the advised size, as this driver's allocator decides.
 
-In: advice, the cluster's slices and claims. Out: how many claims can change, and the GPUs that nobody would have then,
-with their nodes. All claims that change let go of their devices first, and are then placed one after the other, each on
-the first of their nodes where it fits; what stays keeps its device. Nothing is changed in the cluster.
+In: advice, the cluster's slices and claims. Out: how many claims can change, and the GPUs that would then be free, with
+their nodes. All claims that change release their devices first, and are then placed one after the other, each on the
+first of their nodes on which it fits; the other claims keep their devices. Nothing is changed in the cluster.
 """
 
 from __future__ import annotations

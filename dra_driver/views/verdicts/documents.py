@@ -20,7 +20,7 @@ from dra_driver.views.verdicts.remedies import remedy_document, remedy_of
 
 
 def unknowns(one: Compiled, given: Given) -> list[Unknown]:
-    """Return the unknown names: functions if the expression does not compile, else attributes of the devices."""
+    """Return the unknown names: functions if the expression does not compile, otherwise attributes of the devices."""
     if one.error is not None:
         return suggest(one.error, declare(given.kubernetes, given.gates, given.environment))
     if isinstance(one.selector, KubernetesSelector) and given.fleet.devices:

@@ -1,4 +1,4 @@
-"""The selectors at hand: from -e, classes, claims, templates, and the claims and classes that pods refer to.
+"""The selectors to judge: from -e, classes, claims, templates, and the claims and classes that pods refer to.
 
 In: expressions and documents. Out: `Query`s: the selectors of one request in the scheduler's order: those of the class,
 then those of the request. It compiles nothing.

@@ -26,7 +26,7 @@ def add_cluster_workload(world: World, access: ClusterAccess, asked: Sequence[st
 
     Raises: ApiError if the cluster can't be asked.
     """
-    word = asked[0].lower().partition(".")[0]  # kubectl takes deployments.apps as well
+    word = asked[0].lower().partition(".")[0]  # kubectl accepts deployments.apps as well
     path = WORKLOADS.get(SHORT_KINDS.get(word, word.removesuffix("s")))
     if path is None:
         return

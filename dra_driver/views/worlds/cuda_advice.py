@@ -22,7 +22,7 @@ from dra_driver.views.worlds.world import World
 def cuda_advice(
     world: World, engine: KubernetesEngine, subject: ExplainedSubject, views: list[DeviceView]
 ) -> Iterator[str]:
-    """Yield two sentences for each need that some devices of a request can't meet: what is short, what to write."""
+    """Yield two sentences for each need that some devices can't meet: what is missing, and what to write."""
     metadata = [{"metadata": claim["metadata"]} for claim in subject.claims]
     needs = [need for wire in ([subject.pod] if subject.pod else []) + metadata for need in cuda_needs(wire)]
     if not needs:

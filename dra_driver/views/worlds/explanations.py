@@ -31,7 +31,7 @@ def exit_code(judged: Sequence[Explained], world: World) -> ExitCode:
     ):
         return ExitCode.ENVIRONMENT
     if not judged and world.unseen:
-        return ExitCode.ENVIRONMENT  # there may be some that are not seen
+        return ExitCode.ENVIRONMENT  # there may be some that can't be seen
     is_well = all(subject.ok if explanation is None else explanation.ok for subject, explanation in judged)
     return ExitCode.OK if is_well else ExitCode.NO_MATCH
 
@@ -64,7 +64,7 @@ def _document(subject: ExplainedSubject, explanation: AllocationExplanation | No
 
 
 def _subject(subject: ExplainedSubject) -> Wire:
-    """Write down what was asked about: its kind in lower case, its namespace, its name."""
+    """Write down the subject: its kind in lower case, its namespace, its name."""
     kind, _, name = subject.name.partition(" ")
     if subject.pod is not None:
         metadata = subject.pod["metadata"]

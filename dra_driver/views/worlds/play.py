@@ -32,7 +32,7 @@ class Play:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is there that something could happen to: no claim, no pod, no workload."""
+        """Whether there is nothing to which anything could happen: no claim, no pod, no workload."""
         world = self.world
         there = (*world.of("Pod"), *world.of("ResourceClaim"), *world.workloads, *world.strangers)
         return not there and not any(event.jobs or event.kind != "arrive" for event in self.scenario.events)
@@ -45,7 +45,7 @@ class Play:
     def moments(
         self, timeline: Timeline, drained: Sequence[str] = (), lines: ProgressLines = NoProgress
     ) -> Iterator[Moment]:
-        """Play the events on a beginning, and yield the moment after each; the nodes in `drained` are drained first."""
+        """Play the events from a beginning, and yield the moment after each; `drained` nodes are drained first."""
         events = [TimelineEvent("drain", node) for node in drained] + list(self.scenario.events)
         for event in counted(events, "events", lines):
             yield timeline.happen(event)

@@ -116,7 +116,7 @@ def _is_none(amount: object) -> bool:
 
 
 def is_unknown(world: World, resource: str) -> bool:
-    """Return whether a resource is not one of devices, and no node here says what it offers: simulated ones do not."""
+    """Return whether a resource is not one of devices, and no node says what it offers (simulated ones do not)."""
     if any((node.get("status") or {}).get("allocatable") for node in world.of("Node")):
         return False
     domain = resource.partition("/")[0]

@@ -23,7 +23,7 @@ from dra_driver.views.worlds.world import PATHS, World, with_defaults
 
 @dataclass(frozen=True, slots=True)
 class WantedObjects:
-    """What to read of a cluster.
+    """Which objects to read from a cluster.
 
     `at_home` reads only the one namespace; `gates` also asks which fields the server keeps.
     """

@@ -1,4 +1,4 @@
-"""A node that is cut or shared otherwise: the slices that its agent would publish then.
+"""A node that is partitioned or shared in another way: the slices that its agent would then publish.
 
 In: the slices of a node as they are, and a change: a MIG geometry (`all-1g.10gb`, `all-balanced`, `all-disabled`,
 `1g.10gb=4,3g.40gb=1`), `on-demand`, or `shares:N`. Out: its slices after the change. GPUs keep their addresses, places
@@ -42,7 +42,7 @@ def is_change(text: str) -> bool:
 
 
 def recut(node: str, slices: Sequence[Wire], change: str, rules: AppliedRules) -> tuple[Wire, ...]:
-    """Return the slices of a node after a change, as an API server of these rules keeps them; others as they are.
+    """Return the slices of a node after a change, as an API server with these rules keeps them; others unchanged.
 
     Raises: InputError for a change that its GPUs can't have, or GPUs that no shipped model describes.
     """

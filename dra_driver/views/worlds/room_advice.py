@@ -1,7 +1,7 @@
-"""Advice on room: which running pods would have to be elsewhere so that what fits nowhere fits.
+"""Advice on room: which running pods would have to be elsewhere so that a subject that fits nowhere fits.
 
-In: a world, whose rules apply, a subject that fits on no node. Out: at most one sentence. Bounded: few attempts are
-made, since `dra-driver simulate --defrag` looks further.
+In: a world, whose rules apply, a subject that fits on no node. Out: at most one sentence. Only a limited number of
+attempts is made; `dra-driver simulate --defrag` looks further.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MOST_TRIES = 100
 
 
 def room_advice(world: World, rules: AppliedRules, subject: ExplainedSubject) -> Iterator[str]:
-    """Yield where a subject would fit, and which pods would have to go where first."""
+    """Yield where a subject would fit, and which pods would first have to move where."""
     running = running_jobs(world)
     if not running:
         return

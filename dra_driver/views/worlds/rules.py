@@ -57,7 +57,7 @@ class AppliedRules:
 def settle_rules(world: World, version: str | None, given: Mapping[str, bool], mig: str = DYNAMIC) -> AppliedRules:
     """Return the rules for a world, which from then on offers simulated nodes, and serves resources, by these rules.
 
-    Call it before simulated nodes are added, because what they offer says nothing about the cluster.
+    Call it before simulated nodes are added, because their slices say nothing about the cluster.
 
     Raises: UnknownVersionError.
     """

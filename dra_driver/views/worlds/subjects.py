@@ -124,7 +124,7 @@ def _find(world: World, kind: str, word: str, namespace: str, name: str) -> Wire
 
 def _workloads(world: World, kind: str, namespace: str, name: str) -> list[Workload]:
     """Return the templates of a workload with their pods."""
-    plain = kind.partition(".")[0]  # kubectl takes deployments.apps as well
+    plain = kind.partition(".")[0]  # kubectl accepts deployments.apps as well
     words = {plain, plain.removesuffix("s"), SHORT_KINDS.get(plain, "")}
     wanted = [one for one in world.workloads if one.template.name == name and one.template.kind.lower() in words]
     wanted = [one for one in wanted if (one.template.namespace or namespace) == namespace]

@@ -22,7 +22,7 @@ SHORT_KINDS = {
     "rc": "replicationcontroller",
     "lws": "leaderworkerset",
 }
-# Kinds that people keep in the same files as workloads, and that bring no pods which ask for devices.
+# Kinds that people keep in the same files as workloads, and whose pods ask for no devices.
 _WITHOUT_PODS = frozenset(
     """
     Namespace ConfigMap Secret Service ServiceAccount Endpoints EndpointSlice Event LimitRange ResourceQuota

@@ -33,8 +33,8 @@ class World:
     """Objects by kind. `kubernetes` is the cluster's version, "" for files.
 
     `templates` are those of workloads whose pods `complete` adds, and then notes in `workloads`. `strangers` are
-    objects that are not understood, `without_devices` pods that ask for none; `idle` says what brings no pods, or
-    is on its way out. `makers` names, by namespace and name, what makes a ResourceClaimTemplate that is not there.
+    objects that are not understood, `without_devices` pods that ask for none; `idle` names workloads without pods, or
+    that are being deleted. `makers` names, by namespace and name, what makes a ResourceClaimTemplate that is not there.
     `kept` says of gates whether the API server keeps their fields. `offer` says how simulated nodes offer partitions;
     with `serves_resources`, classes serve extended resources. `unseen` is what may not be read of the cluster.
     """
