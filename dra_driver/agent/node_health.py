@@ -230,7 +230,7 @@ class NodeHealth:
                 self._events.tell_users(news)
         self._told = frozenset(blocking) | (self._told & standing)
         if self.held_back().get(HeldBack.NODE):
-            self._events.tell_node(HELD_BACK_REASON, "more than half of this node's GPUs are sick: their pods stay")
+            self._events.tell_node(HELD_BACK_REASON, "more than half of this node's GPUs are faulty: their pods stay")
 
     def _tell_of_application(self, subject: Subject, xid: XidReport) -> None:
         devices = frozenset(name for name, place in self._places().items() if is_within(place, subject))

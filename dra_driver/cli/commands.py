@@ -30,10 +30,10 @@ COMMANDS: dict[str, CommandEntry] = {
     "check-config": CommandEntry("check_config", "Check files for the agents before they are rolled out.", _CHANGE),
     "cordon": CommandEntry("health.cordon", "Take a device of this node out of use; its pods stay.", _CHANGE),
     "uncordon": CommandEntry("health.uncordon", "End the cordon of a device.", _CHANGE),
-    "validate": CommandEntry("health.validate", "Test devices of this node that nobody has.", _WHY),
+    "validate": CommandEntry("health.validate", "Test the free devices of this node.", _WHY),
     "health": CommandEntry("health.group", "Faults and cordons of this node; forget a GPU that is gone.", _WHY),
     "remediation": CommandEntry(
-        "health.remediation", "What is done about GPUs that need a reset or a reboot; retry, give up.", _CHANGE
+        "health.remediation", "GPUs that need a reset or a reboot: what is done; retry, give up.", _CHANGE
     ),
     "migrate": CommandEntry("migrate.command", "Turn manifests written for the device plugin into claims.", _CHANGE),
     "demo": CommandEntry("demo.command", "Run the driver from end to end on this machine: no GPU, no cluster.", _RUN),

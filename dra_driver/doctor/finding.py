@@ -110,7 +110,7 @@ CATALOGUE: dict[str, FindingKind] = {
     "claim-pool-gone": FindingKind(_E, "a claim holds devices of a node that publishes nothing", "troubleshooting.md"),
     "claim-selector-aborts": FindingKind(_E, "a selector of a claim or template fails on a device", "selectors.md"),
     "pod-reference-missing": FindingKind(_E, "a pod names a claim or template that does not exist", "allocation.md"),
-    "pod-resource-unserved": FindingKind(_E, "a pod waits for nvidia.com/* that nobody serves", "allocation.md"),
+    "pod-resource-unserved": FindingKind(_E, "a pod waits for nvidia.com/*, which nothing serves", "allocation.md"),
     "access-old-label": FindingKind(_W, "a namespace has the old label for admin access", "operations.md"),
     "access-admin-refused": FindingKind(_W, "admin access is asked for where it is not allowed", "operations.md"),
     "access-no-policy": FindingKind(_W, "no admission policy keeps agents to their own node", "security.md"),

@@ -86,7 +86,7 @@ def _extended(_driver: str, _node: str, _minor: int) -> tuple[str, Wire]:
 
 QUESTIONS: dict[str, Question] = {
     PARTITIONABLE_DEVICES: Question(
-        _counters, ("spec", "sharedCounters"), "MIG partitions on demand: GPUs are offered as they are cut"
+        _counters, ("spec", "sharedCounters"), "MIG partitions on demand: GPUs are offered as they are partitioned"
     ),
     CONSUMABLE_CAPACITY: Question(
         _shared, ("spec", "devices", 0, "allowMultipleAllocations"), "shares by size; replicas work all the same"

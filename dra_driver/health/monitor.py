@@ -251,7 +251,7 @@ class HealthMonitor:
             documents = self._store.read()
             self._record = record_among(documents) or self._record
         except (DriverError, ValueError) as error:
-            log.error("health store can't be read and begins anew", extra=fields(err=str(error)))  # noqa: TRY400
+            log.error("health store can't be read and begins again", extra=fields(err=str(error)))  # noqa: TRY400
             self._store.set_aside()
         is_same_boot = self._record.boot == self._boot_id
         self._record = self._record.in_boot(self._boot_id)

@@ -213,7 +213,7 @@ def _say_anew(found: Rewriting, document: _Document, report: FileReport) -> None
     subject = ReportSubject(title, report)
     for path in found.anew:
         why = "its lines can't be changed one by one; comments in it stand above it now"
-        subject.changed("anew", f"{shown_path(path) or 'the whole document'} was written anew", why, *path)
+        subject.changed("anew", f"{shown_path(path) or 'the whole document'} was rewritten", why, *path)
     for note in found.lost:
         subject.lost("comment", f"the comment {note!r} is gone", "write it again where it belongs")
 

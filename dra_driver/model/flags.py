@@ -158,7 +158,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         "--takeover-list-claims",
         "false",
-        "true: list the cluster's claims at the start, for a kubelet that tells nothing of claims (its gate "
+        "true: list the cluster's claims at the start, for a kubelet that does not report claims (its gate "
         "KubeletPodResourcesDynamicResources is off); needs the verb list on resourceclaims",
         "BOOL",
         choices=("false", "true"),
@@ -173,7 +173,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         "--claim-status",
         "off",
-        "on: write into the status of prepared claims which devices they got and whether these are well; needs the "
+        "on: write into the status of prepared claims which devices they got and whether they are healthy; needs the "
         "right to patch resourceclaims/status; off: do not",
         "SWITCH",
         choices=("on", "off"),
@@ -181,7 +181,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         "--node-condition",
         "off",
-        "on: write a condition of the Node that says whether its devices are well; needs the right to patch "
+        "on: write a condition of the Node that says whether its devices are healthy; needs the right to patch "
         "nodes/status; off: do not",
         "SWITCH",
         choices=("on", "off"),
@@ -203,7 +203,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         "--health",
         "on",
-        "on: watch the GPUs' health, and taint or withhold the ones that are sick; off: do neither",
+        "on: watch the GPUs' health, and taint or withhold the faulty ones; off: do neither",
         "SWITCH",
         choices=("on", "off"),
     ),
@@ -223,7 +223,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         "--remediation-policy",
         "",
-        "YAML file (version: remediation/v1) that says what is done about which fault; empty: the defaults",
+        "YAML file (version: remediation/v1) that says which action each fault leads to; empty: the defaults",
         "FILE",
     ),
     Flag(

@@ -69,7 +69,7 @@ class GpuRecovery:
             is_flapping = any(one.is_flapping for one in standing)
             if now - max(case.stage_at, self._began_at) > (FLAPPING_SECONDS if is_flapping else SETTLED_SECONDS):
                 what = treatment.fault.sentence if treatment else "its health can't be read"
-                return self._endings.failed(case, f"the GPU is not well: {what}")
+                return self._endings.failed(case, f"the GPU is not healthy: {what}")
             return case.waiting("the GPU's health to be read as good")
         found = self._node.prove(gpu)
         if found.verdict is ValidationVerdict.FAILED:
@@ -81,5 +81,5 @@ class GpuRecovery:
         """Let claims have the GPU again."""
         self._node.withdraw_reboot()
         self._node.give_slot_back()
-        self._node.tell(RETURNED, f"{gpu_name(case.gpu)} is well and offered again after {noun_of(case.action)}")
+        self._node.tell(RETURNED, f"{gpu_name(case.gpu)} is healthy and offered again after {noun_of(case.action)}")
         return case.at(Stage.RETURNED, self._clock(), waits_for=f"after {noun_of(case.action)}")

@@ -60,7 +60,7 @@ class Remediation:
             self._cases = {case.gpu: self._in_this_boot(case) for case in self._journal.cases()}
             self._count_actions()
         except LedgerError as error:
-            log.error("remediation begins anew", extra=fields(code=error.code, err=str(error)))  # noqa: TRY400
+            log.error("remediation begins again", extra=fields(code=error.code, err=str(error)))  # noqa: TRY400
             self._journal.set_aside()
         self._hold()
 

@@ -130,7 +130,7 @@ class _Scrape:
         )
         yield _labelled(GaugeMetricFamily, "problems", "What could not be read or published.", "code", now.problems)
         yield _labelled(CounterMetricFamily, "slice_writes", "Writes of ResourceSlices.", "verb", now.slice_writes)
-        yield _labelled(GaugeMetricFamily, "faults", "Faults of GPUs and partitions that stand.", "key", now.faults)
+        yield _labelled(GaugeMetricFamily, "faults", "Current faults of GPUs and partitions.", "key", now.faults)
         text = "GPUs and partitions that keep their pods although the policy says NoExecute."
         yield _labelled(GaugeMetricFamily, "evictions_held_back", text, "reason", now.held_back)
         text = "Devices by the verdict of their last test in this boot; served: a claim came first."

@@ -45,5 +45,5 @@ class ValidationResult:
 
 
 INTERRUPTED, HELD, BUSY, UNSUPPORTED, MEMORY = "interrupted", "held", "busy", "unsupported", "memory"
-"""Reasons for COULD_NOT_RUN: a claim came; somebody uses the device; another test did not end in time; the vendor has
+"""Reasons for COULD_NOT_RUN: a claim came; the device is in use; another test did not end in time; the vendor has
 no test for the device; the machine had no memory for it."""

@@ -87,7 +87,7 @@ class Rewriter:
             found = self._tried(new, nodes)
             if found is not None:
                 return self._tried(new, self._needed(new, nodes, {})) or found
-        raise AssertionError("a document written anew as a whole does not read back as its value")
+        raise AssertionError("a document that was rewritten as a whole does not read back as its value")
 
     def _needed(self, new: Any, nodes: dict[int, NodePath], others: dict[int, NodePath]) -> dict[int, NodePath]:
         """Return those of the nodes that must be written anew besides the others; halves are left out together."""

@@ -118,7 +118,7 @@ def test_two_tries_that_do_not_help_are_enough(ward):
     assert len(ward.node.did("reset")) == 2
     assert ward.node["held"] == {ONE: "support"}
     assert ward.node["persistence"] or ward.case().persistence
-    assert "is not well" in ward.case().waits_for
+    assert "is not healthy" in ward.case().waits_for
     ward.turn(10)
     assert len(ward.node.did("reset")) == 2
     assert ward.node["persistence"]

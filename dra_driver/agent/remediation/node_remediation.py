@@ -218,7 +218,7 @@ class NodeUnderTreatment:
         if self._is_let_go:
             return ""
         if self._scanner.is_paused:
-            return "somebody to let the agent use the library again (SIGUSR2)"
+            return "the signal that lets the agent use the library again (SIGUSR2)"
         addresses = {gpu.pci_address for gpu in gpus}
         every = self._inventory.current.offering.every()
         names = {device.name for device in every if device.gpu.pci_address in addresses} | set(map(gpu_name, addresses))

@@ -27,12 +27,12 @@ _STEP = re.compile(r" remediation device=(?P<gpu>\S+) .*step=(?P<stage>\S+)(?P<w
 _MEANS = {
     Stage.DETECTED: "the driver asks for a reset",
     Stage.TAINTED: "no new claim gets the GPU",
-    Stage.DRAIN_ASKED: "its pods would be told now, and waited for",
+    Stage.DRAIN_ASKED: "its pods would be informed now, and the agent would wait for them",
     Stage.DRAINED: "no claim holds it, and no other node is at work",
     Stage.NVML_LET_GO: "the agent has closed the driver's library",
     Stage.ACTED: "the GPU was reset",
     Stage.SAME_UUID_FOUND: "the same GPU is there again",
-    Stage.VALIDATED: "it reads as well, and computes",
+    Stage.VALIDATED: "its readings are good, and it computes",
     Stage.RETURNED: "it is offered again",
 }
 

@@ -45,7 +45,7 @@ def check_channels(cluster: ClusterEvidence) -> Iterator[Finding]:
         shown = ", ".join(lacking[:3]) + (f" and {len(lacking) - 3} more" if len(lacking) > 3 else "")
         yield Finding(
             "fabric-no-channels", f"NVLink clique {clique}",
-            f"spans {len(nodes)} nodes, and nobody publishes an IMEX channel on {shown}: programs there can't share "
+            f"spans {len(nodes)} nodes, and no driver publishes an IMEX channel on {shown}: programs there can't share "
             "memory between nodes, unless the nodes were set up for that by hand",
             "nvlinkDomain of the published GPUs, and GET resourceslices",
             "if programs span nodes, run NVIDIA's ComputeDomain plugin beside this driver, or set imexChannel=auto "

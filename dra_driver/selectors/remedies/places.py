@@ -33,7 +33,7 @@ def place_mistakes(written: WrittenExpression) -> Iterator[Mistake]:
             yield from _misplaced(written, node)
         elif type(node) is Call and node.function.lower() == "not" and node.target is None and len(node.args) == 1:
             text = f"!({written.text(node.args[0])})"
-            yield written.mistake("refused", "there is no word for not: it is written !(…)", node, text)
+            yield written.mistake("refused", "CEL has no operator `not`: write !(…)", node, text)
         elif type(base) is not Ident or base.name in bound or id(node) in inner:
             continue
         elif base.type.long() == "*error*" or id(node) in meant:
@@ -99,7 +99,7 @@ def _undeclared(written: WrittenExpression, node: Node, base: Ident, *, is_text:
         rest = written.expression[base.end : node.end]
         yield written.mistake(_RULE, f"{name} is {_sentence(exact[0])}", node, exact[0].text + rest)
     elif is_text and whole:
-        yield written.mistake(_RULE, f"{whole} is no name: a text stands in quotes", node, quoted(whole))
+        yield written.mistake(_RULE, f"{whole} is not a name: a text needs quotes", node, quoted(whole))
     elif near := written.names.find(name):
         rest = written.expression[base.end : node.end]
         yield written.mistake(

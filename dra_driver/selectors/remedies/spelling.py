@@ -30,8 +30,8 @@ _OPERATORS: tuple[tuple[re.Pattern[str], str, str], ...] = (
     (re.compile(r"(?<![=!<>~])=(?![=~<])"), "==", "a single = compares nothing: == does"),
     (re.compile(r"(?<!\|)\|(?!\|)"), "||", "a single | is no operator: || means or"),
     (re.compile(r"(?<!&)&(?!&)"), "&&", "a single & is no operator: && means and"),
-    (re.compile(_WORD.format("(?:and|AND|And)")), "&&", "there is no word for and: it is written &&"),
-    (re.compile(_WORD.format("(?:or|OR|Or)")), "||", "there is no word for or: it is written ||"),
+    (re.compile(_WORD.format("(?:and|AND|And)")), "&&", "CEL has no operator `and`: write &&"),
+    (re.compile(_WORD.format("(?:or|OR|Or)")), "||", "CEL has no operator `or`: write ||"),
 )
 _NOT_IN = re.compile(
     r"(?<![\w.`\]\x00])(?P<value>(?:[\w.`\x00]++|\[[^\[\]]*+\])++)\s++not\s++in\s++(?P<list>\[[^\[\]]*+\]|[\w.\[\]\x00]++)"
@@ -112,7 +112,7 @@ def _negations(text: str, masked: str) -> Iterator[Mistake]:
         inner = f"!{clause if _is_enclosed(masked[found.end() : end].rstrip()) else f'({clause})'}"
         tail = " " if end < len(text) and masked[end] in "&|" else ""
         yield Mistake(
-            _RULE, "there is no word for not: it is written !(…)", "", _with(text, [(found.start(), end, inner + tail)])
+            _RULE, "CEL has no operator `not`: write !(…)", "", _with(text, [(found.start(), end, inner + tail)])
         )
 
 

@@ -156,7 +156,7 @@ def test_a_gpu_instance_that_an_administrator_has_only_begun_keeps_its_gpu_from_
     until(lambda: len(machine.here.devices()) == 26, "the other GPU alone")
     whole, other = names(machine.gpus)
     assert not any(name.startswith(whole) for name in machine.here.devices())
-    assert "an administrator has cut it (3g.40gb at slice 4)" in machine.here.log()
+    assert "an administrator has partitioned it (3g.40gb at slice 4)" in machine.here.log()
     claim = machine.claim(f"{other}-mig-1g10gb-19-0")
     answered(machine, "prepare", claim)
     answered(machine, "unprepare", claim)

@@ -171,7 +171,7 @@ def test_without_a_server_to_ask_both_offers_are_shown_and_told_apart(capsys):
     assert len(found["sharedCounters"]) == 6
     assert found["mig"]["onDemand"]
     assert found["mig"]["countersKept"] is None
-    assert "an administrator has cut it" in as_they_stand(found)["0000:d1:00.0"]
+    assert "an administrator has partitioned it" in as_they_stand(found)["0000:d1:00.0"]
     main.run(["devices", "--hardware", "simulated:demo-h100"])
     text = capsys.readouterr().out
     assert "This is published if the API server keeps shared counters (no API server was asked" in text

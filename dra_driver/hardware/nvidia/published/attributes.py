@@ -115,7 +115,7 @@ ATTRIBUTES: tuple[Published, ...] = (
     Published(
         "tenant",
         ValueKind.STRING,
-        "Namespace whose claims alone may have the share; absent where any may.",
+        "The only namespace whose claims may have the share; absent if all may.",
         SHARE,
         lambda f: (f.share.tenant or None) if f.share else None,
         owner=Owner.OURS,
