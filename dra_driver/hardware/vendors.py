@@ -81,12 +81,11 @@ class Vendor:
     `title` is its name in texts. `open` returns its hardware behind the port, which has an ability if it implements the
     ability's protocol. `gpu` is the type of its facts. `rows` are the names that its devices are published with, in the
     domain of its driver. While a device plugin with the signs of `device_plugin` serves its devices, none is offered.
-    `labels` returns the labels of a node with such GPUs; it is None if no software expects any.
-    `metric_names` returns the names of its own exporter, under which its readings are published (`port.Metered`).
-    `generated_classes` are the files below deviceclasses/ that `make docs` writes; others may be there, written by hand.
-    `sharing` is how its devices can be shared, None if they can't; `is_tested` says whether they can be tested by
-    use, and `is_reset` whether this driver can reset them. `passed` is what is particular of those for virtual
-    machines.
+    `labels` returns the labels of a node with such GPUs; it is None if no software expects any. `metric_names` returns
+    the names of its own exporter, under which its readings are published (`port.Metered`). `generated_classes` are the
+    files below deviceclasses/ that `make docs` writes; others may be there, written by hand. `sharing` is how its
+    devices can be shared, None if they can't; `is_tested` says whether they can be tested by use, and `is_reset`
+    whether this driver can reset them. `passed` is what is particular of those for virtual machines.
     """
 
     title: str
