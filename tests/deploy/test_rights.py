@@ -54,6 +54,15 @@ def mounts(found: list[dict]) -> dict[str, bool]:
     }
 
 
+def powers(found: list[dict]) -> dict[str, object]:
+    """Return what else the agent's pod has of its host: namespaces, user, capabilities."""
+    (agent,) = (one for one in found if one["kind"] == "DaemonSet" and one["metadata"]["name"] == "dra-driver-agent")
+    pod = agent["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    shared = {name: pod.get(name) for name in ("hostPID", "hostNetwork", "hostIPC", "securityContext")}
+    return {**shared, "container": container["securityContext"]}
+
+
 @pytest.mark.parametrize(
     "values",
     [
@@ -184,6 +193,21 @@ def test_the_status_of_claims_brings_the_patch_of_statuses_and_a_policy(helm: st
     assert mounts(found) == MOUNTS_BEFORE
     kinds = [one["kind"] for one in found if one["metadata"]["name"] == "dra-driver-agent-claim-status"]
     assert {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"} <= set(kinds)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "deviceMetadata=true",
+        "claimStatus=true",
+        "nodeLabels=file",
+        "nodeLabels=object",
+        "imexChannel=auto",
+        "passthrough.config.version=passthrough/v1,passthrough.config.gpus[0].devices[0]=0000:41:00.0",
+    ],
+)
+def test_no_option_gives_the_agents_pod_more_of_its_host(helm: str, value: str) -> None:
+    assert powers(objects(render(helm, value))) == powers(objects(render(helm)))
 
 
 def test_the_condition_of_the_node_brings_the_patch_of_its_status_and_a_policy(helm: str) -> None:

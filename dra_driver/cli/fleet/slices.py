@@ -91,9 +91,13 @@ def _write_template(given: dict[str, Any], only: Sequence[str]) -> int:
     if given["output"] == "json":
         click.echo(json.dumps({"apiVersion": "v1", "kind": "List", "items": template}, indent=2))
         return ExitCode.OK
-    click.echo(f"# A node like {nodes[0]}, without what only one machine has. A cluster-api node group")
-    click.echo("# scaled to zero tells the Cluster Autoscaler of whole GPUs by these annotations:")
-    for name, value in group_annotations(template).items():
+    click.echo(f"# A node like {nodes[0]}, without what only one machine has.")
+    annotations = group_annotations(template)
+    if annotations:
+        click.echo(
+            "# A cluster-api node group that is scaled to zero tells the Cluster Autoscaler of its whole GPUs by:"
+        )
+    for name, value in annotations.items():
         click.echo(f'#   {name}: "{value}"')
     for one in template:
         click.echo(f"---\n{yaml_text(one)}", nl=False)

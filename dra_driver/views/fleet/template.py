@@ -9,6 +9,7 @@ Source: Cluster Autoscaler, cluster-api provider: annotations of a scalable reso
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,16 +34,21 @@ def node_template(slices: Sequence[Wire], node: str) -> list[Wire]:
 
 
 def group_annotations(template: Sequence[Wire]) -> dict[str, str]:
-    """Return the annotations of a cluster-api node group that is scaled to zero, for the driver of the template.
+    """Return the annotations of a cluster-api node group that is scaled to zero; none for a node without whole GPUs.
 
-    They can only state the number of whole GPUs.
+    They can only state the number of whole GPUs, and of one driver: the one with the most.
     """
-    found: dict[str, str] = {}
-    for driver in dict.fromkeys(one["spec"]["driver"] for one in template):
-        devices = [d for one in template if one["spec"]["driver"] == driver for d in one["spec"].get("devices") or ()]
-        count = sum((d.get("attributes") or {}).get("type") == {"string": "gpu"} for d in devices)
-        found |= {f"{_ANNOTATION}/dra-driver": driver, f"{_ANNOTATION}/gpu-count": str(count)}
-    return found
+    counts = Counter(
+        one["spec"]["driver"]
+        for one in template
+        for device in one["spec"].get("devices") or ()
+        if (device.get("attributes") or {}).get("type") == {"string": "gpu"}
+    )
+    return {
+        name: value
+        for driver, count in counts.most_common(1)
+        for name, value in ((f"{_ANNOTATION}/dra-driver", driver), (f"{_ANNOTATION}/gpu-count", str(count)))
+    }
 
 
 def _name(one: Wire) -> tuple[str, str]:

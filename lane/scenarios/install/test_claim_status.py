@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from lane.agent import ACCOUNT, DRIVER, NAMESPACE, Agent
 from lane.api import Api, Refused
@@ -20,6 +22,7 @@ from lane.workload import claim, container, devices, pod, request
 OPTION = Path(__file__).parents[3] / "deploy/manifests/options/claim-status.yaml"
 APPLY = "application/apply-patch+yaml"
 OTHER_NODE = "node-2"
+K8S = os.environ.get("K8S", "1.35")
 
 
 @pytest.fixture
@@ -27,7 +30,7 @@ def rights(cluster: Cluster) -> Iterator[None]:
     """The option's role and policy; they are in force before a pod runs."""
     cluster.apply(OPTION)
     yield
-    cluster.kubectl("delete", "-f", str(OPTION))
+    cluster.kubectl("delete", "--ignore-not-found", "-f", str(OPTION))
 
 
 @pytest.fixture
@@ -85,6 +88,25 @@ def test_a_node_s_token_changes_nothing_else(
     assert after["status"]["allocation"] == found["status"]["allocation"]
     assert after["status"]["reservedFor"] == found["status"]["reservedFor"]
     assert after["status"]["devices"] == found["status"]["devices"]
+
+
+@pytest.mark.skipif(K8S < "1.36", reason="the API server checks nodes and drivers itself from 1.36 on")
+def test_from_1_36_the_servers_own_check_keeps_a_token_to_its_node_and_driver(
+    prepared: tuple[Agent, dict[str, Any]], cluster: Cluster, stage: Stage
+) -> None:
+    """The role alone, without the option's policy."""
+    agent, found = prepared
+    (policy,) = (one for one in yaml.safe_load_all(OPTION.read_text()) if one["kind"].endswith("PolicyBinding"))
+    cluster.kubectl("delete", "validatingadmissionpolicybinding", policy["metadata"]["name"])
+    tokens = {name: cluster.node_token(name, ACCOUNT, NAMESPACE) for name in (agent.node.name, OTHER_NODE)}
+    own, other = (cluster.api.as_user(tokens[name]) for name in (agent.node.name, OTHER_NODE))
+    (entry,) = found["status"]["devices"]
+    changed = {"status": {"devices": [{**entry, "data": {"uuid": "changed"}}]}}
+
+    _merge(own, stage, changed)
+    for user, status in ((other, {"devices": [entry]}), (own, {"reservedFor": []}), (own, {"allocation": None})):
+        with pytest.raises(Refused, match=r'requires resource="resourceclaims/(driver|binding)"'):
+            _merge(user, stage, {"status": status})
 
 
 def _merge(user: Api, stage: Stage, change: dict[str, Any]) -> None:

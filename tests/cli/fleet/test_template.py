@@ -64,6 +64,23 @@ def test_a_node_of_a_cluster_is_named_and_its_taints_and_old_generations_are_lef
     assert template["spec"]["devices"] == [{"name": "gpu-a", "attributes": {"type": {"string": "gpu"}}}]
 
 
+def test_annotations_are_of_the_driver_that_has_gpus(capsys, tmp_path):
+    def slice_of(driver: str, kind: str) -> dict:
+        pool = {"name": f"n/{driver}", "generation": 1, "resourceSliceCount": 1}
+        device = {"name": "d", "attributes": {"type": {"string": kind}}}
+        spec = {"driver": driver, "nodeName": "n", "pool": pool, "devices": [device]}
+        head = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": f"n-{driver}"}}
+        return {**head, "spec": spec}
+
+    path = tmp_path / "slices.yaml"
+    path.write_text(yaml.safe_dump_all([slice_of("gpu.nvidia.com", "gpu"), slice_of("nic.example.com", "nic")]))
+    said = written(capsys, "-f", str(path))
+    assert 'dra-driver: "gpu.nvidia.com"' in said
+    assert 'gpu-count: "1"' in said
+    path.write_text(yaml.safe_dump_all([slice_of("nic.example.com", "nic")]))
+    assert "capacity.cluster-autoscaler" not in written(capsys, "-f", str(path))
+
+
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
