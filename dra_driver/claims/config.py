@@ -12,7 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from dra_driver.claims.amd_config import read_amd_config
 from dra_driver.claims.device_config import (
+    AMD_API_VERSION,
     API_VERSION,
     DEVICE_TYPES,
     UNSUPPORTED_KINDS,
@@ -70,6 +72,8 @@ def read_config(parameters: Any, path: str, faults: list[ConfigFault]) -> Device
         faults.append(ConfigFault(path, f"must be an object, is {type_name(parameters)}"))
         return None
     kind, version = parameters.get("kind"), parameters.get("apiVersion")
+    if version == AMD_API_VERSION:
+        return read_amd_config(parameters, path, faults)
     kinds = (*DEVICE_TYPES, *UNSUPPORTED_KINDS)
     if not isinstance(kind, str) or kind not in kinds:
         faults.append(ConfigFault(f"{path}.kind", schema.must_be(kinds, kind)))

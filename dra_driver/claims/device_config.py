@@ -13,6 +13,7 @@ from dra_driver.model.sharing import MpsSettings, SharingSettings
 from dra_driver.model.wire import Wire
 
 API_VERSION = "resource.nvidia.com/v1beta1"
+AMD_API_VERSION = "gpu.resource.amd.com/v1alpha1"
 DEVICE_TYPES = {
     "GpuConfig": DeviceType.GPU,
     "MigDeviceConfig": DeviceType.MIG,
@@ -36,11 +37,16 @@ class IommuSettings:
 
 @dataclass(frozen=True, slots=True)
 class DeviceConfig:
-    """One decoded config. `kind` decides to which type of device it applies; without settings it configures nothing."""
+    """One decoded config. `kind` decides to which type of device it applies; without settings it configures nothing.
+
+    `group` is its API group and version. `compute_units` is how many of a GPU's the programs of the claim keep to.
+    """
 
     kind: str
     settings: SharingSettings | None = None
     iommu: IommuSettings | None = None
+    compute_units: int | None = None
+    group: str = API_VERSION
 
     @property
     def device_type(self) -> DeviceType:
@@ -49,7 +55,9 @@ class DeviceConfig:
 
     def record(self) -> Wire:
         """Return the config for the ledger, in the form that `decode_config` reads."""
-        wire: Wire = {"apiVersion": API_VERSION, "kind": self.kind}
+        wire: Wire = {"apiVersion": self.group, "kind": self.kind}
+        if self.compute_units is not None:
+            wire["computeUnits"] = {"count": self.compute_units}
         if self.iommu is not None:
             policy = PREFER_IOMMUFD if self.iommu.prefers_iommufd else LEGACY_ONLY
             wire["iommu"] = {"backendPolicy": policy, "enableAPIDevice": self.iommu.has_api_device}

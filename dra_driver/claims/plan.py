@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 from dra_driver.claims.allocated import AllocatedClaim, AllocatedDevice
+from dra_driver.claims.compute_units import ComputeUnitsStep, plan_compute_units
 from dra_driver.claims.memory_limits import MemoryLimitStep, plan_limits
 from dra_driver.claims.metadata import RequestMetadata, plan_metadata
 from dra_driver.claims.passthrough_plan import PassthroughStep, plan_passthrough
@@ -97,7 +98,7 @@ class CdiFileStep:
         return self.file
 
 
-Step = MigModeStep | MigPartitionStep | PassthroughStep | SharingStep | MemoryLimitStep | CdiFileStep
+Step = MigModeStep | MigPartitionStep | PassthroughStep | SharingStep | MemoryLimitStep | ComputeUnitsStep | CdiFileStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,8 +229,9 @@ def plan_prepare(
     prepared = tuple(_prepared(claim.uid, device, names) for device in claim.devices)
     taken = tuple(name for device in own for name in occupied(device.gpu, device.counters))
     sharing, limits = plan_sharing(claim, devices, results), plan_limits(claim, devices)
-    passed = plan_passthrough(claim, devices)
-    return PreparePlan(claim, prepared, (*_mig_steps(own, mig_on), *passed, *sharing, *limits, cdi), taken)
+    units, passed = plan_compute_units(claim, devices, results), plan_passthrough(claim, devices)
+    steps = (*_mig_steps(own, mig_on), *passed, *sharing, *limits, *units, cdi)
+    return PreparePlan(claim, prepared, steps, taken)
 
 
 def _takes_shape(device: Device) -> bool:

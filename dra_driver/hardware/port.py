@@ -254,6 +254,14 @@ class MemoryLimitShowing(Protocol):
 
 
 @runtime_checkable
+class ComputeUnitChoosing(Protocol):
+    """Optional ability: keep the programs of a container to some of a GPU's compute units, as far as they agree."""
+
+    def compute_unit_edits(self, units: Sequence[int]) -> Edits:
+        """Return what a container whose only GPU this is gets, so that its programs keep to these units (from 0)."""
+
+
+@runtime_checkable
 class Shareable(Protocol):
     """Optional ability: the settings of a device on which sharing depends.
 

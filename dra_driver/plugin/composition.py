@@ -18,6 +18,7 @@ from dra_driver.inventory.offering import CurrentInventory
 from dra_driver.kube.ports import ClaimApi
 from dra_driver.mps.settings import MpsSupervisor
 from dra_driver.plugin.effects.cdi_file import CdiFiles, DriverCdiNames
+from dra_driver.plugin.effects.compute_units import ComputeUnits
 from dra_driver.plugin.effects.device_metadata import DeviceMetadata
 from dra_driver.plugin.effects.late_pods import LatePods
 from dra_driver.plugin.effects.memory_limiter import MemoryLimiter
@@ -145,7 +146,9 @@ def _performers(here: ClaimSurroundings) -> _Performers:
     limiter = MemoryLimiter(hardware, ledger, locks, pods, boot_id=boot_id)
     partitioner = Partitioner(hardware, modes, boot_id)
     passed = GpuPassthrough(hardware, here.passthrough, locks, boot_id)
-    effects = Effects((modes, partitioner, passed, sharing, limiter, CdiFiles(here.store, hardware, here.metadata)))
+    units = ComputeUnits(hardware, ledger, locks)
+    files = CdiFiles(here.store, hardware, here.metadata)
+    effects = Effects((modes, partitioner, passed, sharing, limiter, units, files))
     return _Performers(modes, sharing, limiter, effects, pods)
 
 

@@ -58,8 +58,8 @@ class Machine:
         wire["status"] = {"allocation": {"devices": {"results": results}}}
         return self.allocated(wire)
 
-    def share(self, device: str, pod: str) -> ClaimRef:
-        """Return a claim of one share of a device, for a pod."""
+    def share(self, device: str, pod: str, **config: Any) -> ClaimRef:
+        """Return a claim of one share of a device, for a pod; `config` is what a config of AMD's group says."""
         request = {"name": "share", "exactly": {"deviceClassName": "gpu-share.amd.com"}}
         wire = self.here.api.create(
             {
@@ -72,7 +72,7 @@ class Machine:
         result = {"request": "share", "driver": AMD_DRIVER, "pool": pool_name(NODE, AMD_DRIVER), "device": device}
         result |= {"shareID": str(uuid4()), "consumedCapacity": {"memory": "48Gi", "shares": "1"}}
         wire["status"] = {
-            "allocation": {"devices": {"results": [result]}},
+            "allocation": {"devices": {"results": [result], "config": [_of_claim(config)] if config else []}},
             "reservedFor": [{"resource": "pods", "name": "trainer", "uid": pod}],
         }
         return self.allocated(wire)
@@ -83,6 +83,11 @@ class Machine:
         path = f"/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/{name}/status"
         self.here.api.request("PUT", path, body=wire)
         return ClaimRef("default", name, wire["metadata"]["uid"])
+
+
+def _of_claim(config: dict[str, Any]) -> dict[str, Any]:
+    parameters = {"apiVersion": "gpu.resource.amd.com/v1alpha1", "kind": "GpuConfig", **config}
+    return {"source": "FromClaim", "opaque": {"driver": AMD_DRIVER, "parameters": parameters}}
 
 
 @pytest.fixture
@@ -206,3 +211,26 @@ def test_a_share_limits_its_pod_and_a_limit_that_is_lost_is_set_again_even_after
 
 def reasons(machine: Machine) -> set[str]:
     return {event["reason"] for event in machine.here.api.items(EVENTS)}
+
+
+def test_shares_of_one_gpu_keep_to_different_compute_units_where_their_claims_ask_for_it(
+    machine: Machine, tmp_path: Path
+) -> None:
+    machine.tree.write(CARD)
+    (rules := tmp_path / "sharing.yaml").write_text(
+        "version: rules/v1\nrules: [{match: {vendors: [amd]}, replicas: 4}]"
+    )
+    machine.start("--sharing-config", str(rules))
+    until(machine.devices, what="the GPU")
+    (name,) = machine.devices()
+    plugin = machine.here.kubelet.wait_registered(AMD_DRIVER)
+    claims = [machine.share(name, POD, computeUnits={"count": count}) for count in (76, 100)]
+    claims.append(machine.share(name, POD))
+    for claim in claims:
+        assert not isinstance(plugin.prepare([claim])[claim.uid], str)
+    found = {}
+    for path in machine.here.kubelet.cdi_dir.glob("*.json"):
+        (device,) = json.loads(path.read_text())["devices"]
+        found[path.stem.rpartition("_")[2]] = device["containerEdits"].get("env", [])
+    masks = ["HSA_CU_MASK=0:0-75"], ["HSA_CU_MASK=0:76-175"], []
+    assert found == dict(zip((claim.uid for claim in claims), masks, strict=True))

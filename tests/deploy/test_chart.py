@@ -172,6 +172,12 @@ def test_a_release_for_amd_with_settings_of_nvidia_is_refused(helm: str, values:
     assert "docs/amd.md" in caught.value.stderr
 
 
+def test_configs_of_amds_own_group_are_left_to_the_node(helm: str) -> None:
+    rendered = objects(render(helm, *AMD, "configPolicy.enabled=true", release="amd"))
+    policies = [one for one in rendered if one["metadata"]["name"].endswith("-configs")]
+    assert any("gpu.resource.amd.com/v1alpha1" in yaml.safe_dump(policy, width=1000) for policy in policies)
+
+
 def test_memory_limits_of_amds_shares_change_neither_rights_nor_mounts_of_the_host(helm: str) -> None:
     def of_agent(*values: str) -> tuple[list[object], list[object]]:
         rendered = objects(render(helm, *AMD, *values, release="amd"))

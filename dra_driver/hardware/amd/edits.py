@@ -7,6 +7,9 @@ Source: AMD's ROCm containers documentation (the nodes).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import groupby
+
 from dra_driver.hardware.amd import kfd
 from dra_driver.hardware.amd.facts import AmdGpu
 from dra_driver.hardware.node_edits import edits_of_nodes, node_missing
@@ -27,3 +30,16 @@ def device_edits(gpu: AmdGpu, roots: Roots) -> Edits:
     if gpu.minor < 0:
         raise node_missing(f"the render node of {gpu.pci_address} {gpu.part}".rstrip())
     return edits_of_nodes(gpu.nodes, roots)
+
+
+def compute_unit_edits(units: Sequence[int]) -> Edits:
+    """Return the variable by which the runtime keeps the programs of a container to these units of its first GPU.
+
+    Source: ROCm documentation, "Setting the number of compute units" (HSA_CU_MASK: GPUs, a colon, ranges of units).
+
+    >>> compute_unit_edits([0, 1, 2, 8, 9]).env
+    ('HSA_CU_MASK=0:0-2,8-9',)
+    """
+    runs = [[unit for _, unit in run] for _, run in groupby(enumerate(units), lambda pair: pair[1] - pair[0])]
+    ranges = ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
+    return Edits(env=(f"HSA_CU_MASK=0:{ranges}",))

@@ -6,14 +6,14 @@ device is opened, so nothing can hang in a library and nothing has to be release
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dra_driver.hardware import pci
 from dra_driver.hardware.amd import kfd
-from dra_driver.hardware.amd.edits import common_edits, device_edits
+from dra_driver.hardware.amd.edits import common_edits, compute_unit_edits, device_edits
 from dra_driver.hardware.amd.facts import AMD, DRIVERS, AmdGpu
 from dra_driver.hardware.amd.reading import read_gpus
 from dra_driver.hardware.drm import on_bus, read_device_nodes, read_functions
@@ -115,6 +115,10 @@ class AmdHardware(SysfsObservation):
     def memory_limit(self, device: SharedDevice, cgroup: str) -> int | None:
         """Return the limit of a cgroup in bytes, None where it has none."""
         return dmem.limit_of(self._region(device), Path(cgroup))
+
+    def compute_unit_edits(self, units: Sequence[int]) -> Edits:
+        """Return what keeps the programs of a container to these units (port.ComputeUnitChoosing)."""
+        return compute_unit_edits(units)
 
     def _region(self, device: SharedDevice) -> dmem.Region:
         regions = dmem.own_memory(self._roots, device.pci_address)

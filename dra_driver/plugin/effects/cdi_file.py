@@ -13,7 +13,7 @@ from dra_driver.cdi.spec import render
 from dra_driver.cdi.store import CdiStore
 from dra_driver.claims.plan import CdiFileStep
 from dra_driver.hardware.port import Hardware
-from dra_driver.model.edits import Edits
+from dra_driver.model.edits import Edits, merge
 from dra_driver.model.errors import HardwareError
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.effects.device_metadata import DeviceMetadata
@@ -88,6 +88,8 @@ class CdiFiles(StepPerformer[CdiFileStep, RecordedFile]):
         for shared, recorded in run.shared:
             for name in shared.in_file:
                 edits[name] = with_sharing(edits[name], shared, recorded, name)
+        for names, more in run.variables:
+            edits |= {name: merge((edits[name], more)) for name in names if name in edits}
         if step.metadata:
             uuids = {device: partition.facts.uuid for device, partition in run.partitions.items()}
             for name, mount in self._metadata.write(step.metadata, uuids):

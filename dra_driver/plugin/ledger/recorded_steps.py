@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+from dra_driver.claims.compute_units import ComputeUnitsStep
 from dra_driver.claims.memory_limits import MemoryLimitStep
 from dra_driver.claims.passthrough_plan import PassthroughStep
 from dra_driver.claims.plan import CdiFileStep, MigModeStep, MigPartitionStep
@@ -204,6 +205,21 @@ class RecordedLimit(RecordedStep):
     device: SharedDevice
     limit: int
     pods: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        """The GPU's name."""
+        return self.device.name
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedComputeUnits(RecordedStep):
+    """The compute units of a GPU that the programs of a claim keep to; none before they were chosen."""
+
+    kind: ClassVar[str] = ComputeUnitsStep.kind
+
+    device: SharedDevice
+    units: tuple[int, ...] = ()
 
     @property
     def key(self) -> str:

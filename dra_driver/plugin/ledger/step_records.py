@@ -18,6 +18,7 @@ from dra_driver.plugin.ledger.effect_records import EFFECT
 from dra_driver.plugin.ledger.recorded_steps import (
     GpuReference,
     MovedFunction,
+    RecordedComputeUnits,
     RecordedFile,
     RecordedLimit,
     RecordedMode,
@@ -82,6 +83,11 @@ _FORMS: Mapping[str, RecordForm[Any]] = {
         device=Key("device", SHARED_DEVICE.write, SHARED_DEVICE.read),
         limit=Key("limit", read=int),
         pods=Key("pods", list, tuple),
+    ),
+    RecordedComputeUnits.kind: _form(
+        RecordedComputeUnits,
+        device=Key("device", SHARED_DEVICE.write, SHARED_DEVICE.read),
+        units=Key("units", list, lambda units: tuple(map(int, units))),
     ),
 }
 _WITHOUT_KEY = RecordedFile.kind  # the one kind whose records have no key beside what names it

@@ -27,7 +27,8 @@ class MadePartition:
 class StepRun:
     """One claim's steps: what is recorded about them, and what they have made so far for the steps that follow.
 
-    Several threads may carry out steps. `partitions`, and what containers get of `passed` GPUs, are by device name.
+    Several threads may carry out steps. `partitions`, and what containers get of `passed` GPUs, are by device name;
+    `variables` is what steps add to the edits of devices, which are named as in the CDI file.
     `is_changed` says whether the record differs from the one at the start, and `is_file_changed` whether the CDI file
     had to be written.
     """
@@ -43,6 +44,7 @@ class StepRun:
         "passed",
         "shared",
         "uid",
+        "variables",
     )
 
     def __init__(self, uid: str, recorded: Iterable[RecordedStep], ledger: Ledger, deadline: Deadline) -> None:
@@ -51,6 +53,7 @@ class StepRun:
         self._recorded = {step.identity: step for step in recorded}
         self.partitions: dict[str, MadePartition] = {}
         self.passed: dict[str, Edits] = {}
+        self.variables: list[tuple[tuple[str, ...], Edits]] = []
         self.shared: list[tuple[SharingStep, RecordedSharing]] = []
         self.is_changed = self.is_file_changed = False
 

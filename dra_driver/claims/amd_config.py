@@ -1,0 +1,61 @@
+"""Opaque configs of AMD's API group: parameters come in, a `DeviceConfig` goes out, or every fault with its path.
+
+`GpuConfig` has one field here that AMD's driver does not have, `computeUnits`; `VfioDeviceConfig` is as NVIDIA's.
+Source: ROCm/k8s-gpu-dra-driver, API group gpu.resource.amd.com/v1alpha1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from dra_driver.claims.device_config import AMD_API_VERSION, API_VERSION, ConfigFault, DeviceConfig, type_name
+
+COUNT_MOST = 4096  # of compute units; no GPU has so many
+_GPU, _VFIO = "GpuConfig", "VfioDeviceConfig"
+_FIELDS = ("apiVersion", "kind", "computeUnits")
+
+
+def read_amd_config(parameters: Mapping[str, Any], path: str, faults: list[ConfigFault]) -> DeviceConfig | None:
+    """Decode one config. Add its faults to `faults`, and return None if there are any."""
+    kind = parameters.get("kind")
+    if kind == _VFIO:
+        return _read_vfio(parameters, path, faults)
+    before = len(faults)
+    if kind != _GPU:
+        faults.append(ConfigFault(f"{path}.kind", f"must be one of {_GPU}, {_VFIO}, is {kind!r:.60}"))
+    faults += [
+        ConfigFault(f"{path}.{name:.60}", f"unknown field; known are {', '.join(_FIELDS)}")
+        for name in parameters
+        if name not in _FIELDS
+    ]
+    count = _read_count(parameters.get("computeUnits"), f"{path}.computeUnits", faults)
+    return DeviceConfig(_GPU, group=AMD_API_VERSION, compute_units=count) if len(faults) == before else None
+
+
+def _read_vfio(parameters: Mapping[str, Any], path: str, faults: list[ConfigFault]) -> DeviceConfig | None:
+    from dra_driver.claims import schema  # noqa: PLC0415 - pydantic, which an agent without configs must not pay for
+
+    found = schema.read(_VFIO, {**parameters, "apiVersion": API_VERSION}, path)
+    if isinstance(found, DeviceConfig):
+        return replace(found, group=AMD_API_VERSION)
+    faults.extend(found)
+    return None
+
+
+def _read_count(section: Any, path: str, faults: list[ConfigFault]) -> int | None:
+    if section is None:
+        return None
+    if not isinstance(section, dict):
+        faults.append(ConfigFault(path, f"must be an object with the field count, is {type_name(section)}"))
+        return None
+    faults += [
+        ConfigFault(f"{path}.{name:.60}", "unknown field; known is count") for name in section if name != "count"
+    ]
+    count = section.get("count")
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= COUNT_MOST:
+        found = repr(count) if isinstance(count, int) and abs(count) < 10**9 else type_name(count)
+        faults.append(ConfigFault(f"{path}.count", f"must be a whole number from 1 to {COUNT_MOST}, is {found}"))
+        return None
+    return count

@@ -1,0 +1,86 @@
+"""Compute units: how many of a GPU's a claim keeps its programs to. A config and devices come in, a step goes out.
+
+The choice is cooperative: the runtime in the container reads it from a variable, which programs may change. Which units
+a claim gets is found out when the step is carried out, because other claims of the same GPU have theirs. Pure.
+Source: Linux amdkfd (GPUs with workgroup processors, gfx10 and newer, take compute units in pairs).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from dra_driver.claims.allocated import AllocatedClaim, AllocatedDevice
+from dra_driver.claims.config import refuse
+from dra_driver.claims.device_config import ConfigFault
+from dra_driver.claims.sharing_plan import choose_configs
+from dra_driver.claims.sharing_wishes import fault_of
+from dra_driver.inventory.device import Device
+from dra_driver.model.sharing import SharedDevice
+
+_UNITS, _ARCHITECTURE = "computeUnits", "architecture"  # as published
+_FIRST_WITH_PAIRS = len("gfx1010")  # architectures of gfx9 and older have shorter names
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeUnitsStep:
+    """Keep the programs of a claim to `count` of the `total` compute units of a GPU, which no other claim keeps to.
+
+    With `in_pairs` only whole pairs can be chosen. `in_file` are the names of the claim's devices in its CDI file.
+    """
+
+    kind: ClassVar[str] = "compute-units"
+
+    device: SharedDevice
+    count: int
+    total: int
+    in_pairs: bool
+    in_file: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """The name of what the step changes, unique within its kind."""
+        return self.device.name
+
+
+def plan_compute_units(
+    claim: AllocatedClaim, devices: Mapping[str, Device], in_file: Mapping[AllocatedDevice, str]
+) -> tuple[ComputeUnitsStep, ...]:
+    """Return the step of the claim's device, if a config chooses compute units of it.
+
+    Raises: ClaimError("claim.bad-config").
+    """
+    if not any(entry.config.compute_units for entry in claim.configs):
+        return ()
+    faults: list[ConfigFault] = []
+    steps = []
+    for result, config in choose_configs(claim, devices).items():
+        if config is None or config.compute_units is None or result.is_admin:
+            continue
+        device = devices[result.device]
+        faults += [fault_of(result, text) for text in _faults(claim, device, config.compute_units)]
+        gpu = device.gpu
+        shared = SharedDevice(device.shared_name, gpu.uuid, gpu.minor, gpu.pci_address)
+        total = device.capacity.get(_UNITS, 0)
+        steps.append(ComputeUnitsStep(shared, config.compute_units, total, _is_in_pairs(device), (in_file[result],)))
+    refuse(faults, f"claim {claim.namespace}/{claim.name}")
+    return tuple(steps)
+
+
+def _faults(claim: AllocatedClaim, device: Device, count: int) -> list[str]:
+    total = device.capacity.get(_UNITS)
+    if not total:
+        return [f"{device.name} does not say how many compute units it has, so none can be chosen"]
+    if len(claim.devices) > 1:
+        return ["computeUnits goes with a claim of one device: the runtime counts the GPUs of a container from 0"]
+    if count > total:
+        return [f"computeUnits.count is {count}, and {device.name} has {total}"]
+    if count % 2 and _is_in_pairs(device):
+        return [f"computeUnits.count must be even, is {count}: {device.name} takes compute units in pairs"]
+    return []
+
+
+def _is_in_pairs(device: Device) -> bool:
+    architecture = device.attributes.get(_ARCHITECTURE)
+    return isinstance(architecture, str) and len(architecture) >= _FIRST_WITH_PAIRS

@@ -1,0 +1,99 @@
+"""ComputeUnits: which compute units of a GPU the programs of each claim keep to, so that no two claims have the same.
+
+In: steps of plans. Out: units, in the ledger and for the claim's CDI file. The ledger is all there is: nothing on the
+GPU is set, and a claim's units are free once its row is gone. The choice is made under the GPU's lock, which also holds
+between two agents, and is recorded before anybody is given the units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from dra_driver.claims.compute_units import ComputeUnitsStep
+from dra_driver.hardware.port import ComputeUnitChoosing
+from dra_driver.model.errors import Retry, SharingError
+from dra_driver.plugin.deadline import Deadline
+from dra_driver.plugin.ledger.ledger import Ledger
+from dra_driver.plugin.ledger.recorded_steps import RecordedComputeUnits
+from dra_driver.plugin.locks import NodeLocks
+from dra_driver.plugin.steps.performer import StepPerformer
+from dra_driver.plugin.steps.step_run import StepRun, Undoing
+
+
+class ComputeUnits(StepPerformer[ComputeUnitsStep, RecordedComputeUnits]):
+    """The compute units of one node's GPUs."""
+
+    kind = ComputeUnitsStep.kind
+
+    def __init__(self, hardware: object, ledger: Ledger, locks: NodeLocks) -> None:
+        self._hardware, self._ledger, self._locks = hardware, ledger, locks
+
+    def intent(self, step: ComputeUnitsStep) -> RecordedComputeUnits:
+        """Return the record of units that are to be chosen."""
+        return RecordedComputeUnits(step.device)
+
+    def look(self, step: ComputeUnitsStep, _deadline: Deadline) -> RecordedComputeUnits:
+        """Refuse what can't work. Raises: SharingError("sharing.compute-units-unsupported")."""
+        self._chooser(step)
+        return self.intent(step)
+
+    def perform(self, step: ComputeUnitsStep, recorded: RecordedComputeUnits, run: StepRun) -> RecordedComputeUnits:
+        """Choose the units unless that was done before. Idempotent.
+
+        Raises: SharingError("sharing.compute-units-taken", LATER), LedgerError, PrepareError.
+        """
+        if not recorded.units:
+            with self._locks.hold([f"compute-units/{step.device.name}"], run.deadline):
+                recorded = replace(recorded, units=tuple(self._choose(run.uid, step)))
+                run.note(recorded)
+        self.find(step, recorded, run)
+        return recorded
+
+    def find(self, step: ComputeUnitsStep, recorded: RecordedComputeUnits, run: StepRun) -> None:
+        """Hand the units on to the CDI file."""
+        if recorded.units:
+            run.variables.append((step.in_file, self._chooser(step).compute_unit_edits(recorded.units)))
+
+    def undo(self, recorded: RecordedComputeUnits, _undoing: Undoing) -> None:
+        """Do nothing: the units are free once the claim's row is gone."""
+
+    def _choose(self, uid: str, step: ComputeUnitsStep) -> Sequence[int]:
+        """Return the lowest units that no other claim keeps to. It runs under the GPU's lock. Raises: SharingError."""
+        others = [one for one in self._ledger.with_step_on(RecordedComputeUnits, step.device.name) if one.uid != uid]
+        taken = {
+            unit
+            for record in others
+            for one in record.steps_of(RecordedComputeUnits)
+            if one.key == step.key
+            for unit in one.units
+        }
+        free = list(_free(step, taken))
+        if len(free) < step.count:
+            names = ", ".join(record.full_name for record in others)
+            raise SharingError(
+                "compute-units-taken",
+                f"{step.device} has {step.total} compute units, of which claims {names} leave {len(free)}; "
+                f"this claim asks for {step.count}",
+                hint="ask for fewer, or delete this pod and its claim so that another GPU is chosen",
+                retry=Retry.LATER,
+            )
+        return free[: step.count]
+
+    def _chooser(self, step: ComputeUnitsStep) -> ComputeUnitChoosing:
+        if not isinstance(self._hardware, ComputeUnitChoosing):
+            raise SharingError(
+                "compute-units-unsupported",
+                f"compute units of {step.device} can't be chosen: its runtime has no such setting",
+                hint="leave computeUnits out of the config",
+            )
+        return self._hardware
+
+
+def _free(step: ComputeUnitsStep, taken: set[int]) -> Iterable[int]:
+    """Yield the units that are free, whole pairs where the GPU takes them in pairs."""
+    size = 2 if step.in_pairs else 1
+    for first in range(0, step.total - size + 1, size):
+        group = range(first, first + size)
+        if taken.isdisjoint(group):
+            yield from group

@@ -1,0 +1,49 @@
+"""Opaque configs of AMD's API group, as users write them."""
+
+from typing import Any
+
+import pytest
+
+from dra_driver.claims.config import decode_config, validate
+from dra_driver.claims.device_config import IommuSettings
+
+GROUP = "gpu.resource.amd.com/v1alpha1"
+
+
+def gpu(**more: Any) -> dict[str, Any]:
+    return {"apiVersion": GROUP, "kind": "GpuConfig", **more}
+
+
+def test_a_config_of_amds_driver_is_taken_as_it_is() -> None:
+    plain = decode_config(gpu())
+    assert (plain.kind, plain.compute_units, plain.settings) == ("GpuConfig", None, None)
+    passed = {"apiVersion": GROUP, "kind": "VfioDeviceConfig", "iommu": {"backendPolicy": "PreferIommuFD"}}
+    assert decode_config(passed).iommu == IommuSettings(prefers_iommufd=True)
+
+
+@pytest.mark.parametrize("parameters", [gpu(), gpu(computeUnits={"count": 38})])
+def test_what_the_ledger_keeps_of_a_config_is_read_again(parameters: dict[str, Any]) -> None:
+    config = decode_config(parameters)
+    assert config.record() == parameters
+    assert decode_config(config.record()) == config
+
+
+@pytest.mark.parametrize(
+    ("parameters", "fault"),
+    [
+        (gpu(computeUnits={"count": 0}), "parameters.computeUnits.count: must be a whole number from 1 to 4096, is 0"),
+        (gpu(computeUnits={"count": True}), "is True"),
+        (gpu(computeUnits={"count": 1.5}), "is a number"),
+        (gpu(computeUnits={"count": 10**400}), "is a number"),
+        (gpu(computeUnits={}), "is null"),
+        (gpu(computeUnits=38), "parameters.computeUnits: must be an object with the field count, is a number"),
+        (gpu(computeUnits={"count": 2, "mask": "0x3"}), "parameters.computeUnits.mask: unknown field; known is count"),
+        (gpu(sharing={"strategy": "MPS"}), "parameters.sharing: unknown field"),
+        ({"apiVersion": GROUP, "kind": "MigDeviceConfig"}, "must be one of GpuConfig, VfioDeviceConfig"),
+        ({"apiVersion": GROUP, "kind": "VfioDeviceConfig", "iommu": {"backendPolicy": "x"}}, "backendPolicy"),
+        ({"apiVersion": "gpu.resource.amd.com/v2", "kind": "GpuConfig"}, "parameters.apiVersion: must be"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_path(parameters: dict[str, Any], fault: str) -> None:
+    (found,) = validate(parameters)
+    assert fault in str(found)

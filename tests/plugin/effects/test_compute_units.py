@@ -1,0 +1,160 @@
+"""Compute units that claims keep to: disjoint among the claims of a GPU, and free when a claim ends."""
+
+import json
+import random
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dra_driver.hardware.amd.edits import compute_unit_edits
+from dra_driver.model.errors import ClaimError, SharingError
+from dra_driver.plugin.ledger.recorded_steps import RecordedComputeUnits
+from tests.support.plugin.sharing_parts import SharingRig, replica
+
+DRIVER_GROUP = "gpu.resource.amd.com/v1alpha1"
+TOTAL = 20
+
+
+class UnitsRig(SharingRig):
+    """A GPU of 20 compute units in four replicas. `architecture` decides whether it takes them in pairs."""
+
+    architecture = "gfx942"
+
+    def restart(self):
+        preparer = super().restart()
+        self.hardware.compute_unit_edits = compute_unit_edits
+        return preparer
+
+    def look(self) -> None:
+        super().look()
+        more = {
+            "capacity": {"memory": 1 << 30, "computeUnits": TOTAL},
+            "attributes": {"architecture": self.architecture},
+        }
+        hidden = tuple(replace(device, **more) for device in self.inventory.hidden)  # type: ignore[arg-type]
+        self.inventory = replace(self.inventory, hidden=hidden)
+
+    def ask(self, uid: str, device: str, count: int) -> None:
+        parameters = {"apiVersion": DRIVER_GROUP, "kind": "GpuConfig", "computeUnits": {"count": count}}
+        opaque = {"driver": "gpu.nvidia.com", "parameters": parameters}
+        self.allocate(uid, device, configs=({"source": "FromClaim", "requests": [], "opaque": opaque},))
+
+    def masks(self) -> dict[str, str]:
+        """Return the variable of each claim's file, "" where there is none."""
+        found = {}
+        for path in self.cdi.glob("*.json"):
+            document: dict[str, Any] = json.loads(path.read_text())
+            env = [line for one in document["devices"] for line in one["containerEdits"].get("env", ())]
+            mask = next((line for line in env if line.startswith("HSA_CU_MASK=")), "")
+            found[path.stem.rpartition("_")[2]] = mask.removeprefix("HSA_CU_MASK=")
+        return found
+
+    def units(self) -> dict[str, set[int]]:
+        records = self.ledger.with_step(RecordedComputeUnits)
+        return {one.uid: {unit for s in one.steps_of(RecordedComputeUnits) for unit in s.units} for one in records}
+
+
+@pytest.fixture
+def rig(tmp_path: Path):
+    rig = UnitsRig(tmp_path)
+    yield rig
+    rig.close()
+
+
+def test_claims_of_one_gpu_get_different_units_and_one_without_a_config_no_variable(rig: UnitsRig) -> None:
+    rig.ask("u0", replica(0), 8)
+    rig.ask("u1", replica(1), 4)
+    rig.allocate("u2", replica(2))
+    for uid in ("u0", "u1", "u2"):
+        rig.prepare(uid)
+    assert rig.masks() == {"u0": "0:0-7", "u1": "0:8-11", "u2": ""}
+
+
+def test_units_of_a_claim_that_ended_go_to_the_next_even_in_pieces(rig: UnitsRig) -> None:
+    for index, count in enumerate((8, 4, 8)):
+        rig.ask(f"u{index}", replica(index), count)
+        rig.prepare(f"u{index}")
+    rig.unprepare("u0")
+    rig.unprepare("u2")
+    rig.ask("u3", replica(3), 12)
+    rig.prepare("u3")
+    assert rig.masks() == {"u1": "0:8-11", "u3": "0:0-7,12-15"}
+
+
+def test_a_claim_for_more_than_is_left_is_refused_and_leaves_nothing(rig: UnitsRig) -> None:
+    rig.ask("u0", replica(0), 18)
+    rig.ask("u1", replica(1), 3)
+    rig.prepare("u0")
+    with pytest.raises(SharingError, match="leave 2; this claim asks for 3") as refused:
+        rig.prepare("u1")
+    assert refused.value.code == "sharing.compute-units-taken"
+    assert list(rig.units()) == ["u0"]
+    rig.unprepare("u0")
+    rig.prepare("u1")
+    assert rig.masks() == {"u1": "0:0-2"}
+
+
+@pytest.mark.parametrize("again", ["prepare", "restart", "reboot"])
+def test_a_claim_keeps_its_units_when_it_is_prepared_again(rig: UnitsRig, again: str) -> None:
+    rig.ask("u0", replica(0), 4)
+    rig.ask("u1", replica(1), 4)
+    rig.prepare("u0")
+    rig.prepare("u1")
+    rig.unprepare("u0")
+    if again != "prepare":
+        getattr(rig, again)()
+    rig.prepare("u1")
+    assert rig.masks()["u1"] == "0:4-7"
+
+
+@pytest.mark.parametrize(
+    ("architecture", "count", "why"),
+    [("gfx942", TOTAL + 1, "is 21, and .* has 20"), ("gfx1100", 3, "must be even, is 3")],
+)
+def test_a_count_that_the_gpu_does_not_have_is_refused_before_anything_is_done(
+    tmp_path: Path, architecture: str, count: int, why: str
+) -> None:
+    rig = UnitsRig(tmp_path)
+    rig.architecture = architecture
+    rig.look()
+    rig.ask("u0", replica(0), count)
+    with pytest.raises(ClaimError, match=why):
+        rig.prepare("u0")
+    assert rig.states() == {}
+    rig.close()
+
+
+def test_a_claim_of_two_devices_can_t_choose_units(rig: UnitsRig) -> None:
+    rig.ask("u0", replica(0), 4)
+    results = rig.api.claims["ns", "claim-u0"]["status"]["allocation"]["devices"]["results"]
+    results.append({**results[0], "device": replica(1)})
+    with pytest.raises(ClaimError, match="a claim of one device"):
+        rig.prepare("u0")
+
+
+def test_hardware_without_the_ability_refuses_the_config(rig: UnitsRig) -> None:
+    del rig.hardware.compute_unit_edits
+    rig.ask("u0", replica(0), 4)
+    with pytest.raises(SharingError) as refused:
+        rig.prepare("u0")
+    assert refused.value.code == "sharing.compute-units-unsupported"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_two_claims_ever_have_the_same_unit(tmp_path: Path, seed: int) -> None:
+    rig, dice = UnitsRig(tmp_path), random.Random(seed)
+    for _ in range(25):
+        index = dice.randrange(4)
+        uid = f"u{index}"
+        if uid in rig.units() and dice.random() < 0.6:
+            rig.unprepare(uid)
+        elif uid not in rig.units():
+            rig.ask(uid, replica(index), dice.randint(1, 9))
+            with suppress(SharingError):  # no unit is left
+                rig.prepare(uid)
+        held = list(rig.units().values())
+        assert sum(map(len, held)) == len(set().union(*held)) <= TOTAL
+    rig.close()
