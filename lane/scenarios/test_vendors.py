@@ -2,43 +2,74 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
+from dra_driver.hardware.port import Roots
 from lane.agent import Agent
 from lane.cluster import REPOSITORY, Cluster
 from lane.sandbox import until
-from lane.stage import Stage, results
+from lane.stage import PATIENCE, Stage, results
 from lane.workload import container, devices, pod, request, template
+from tests.support.amd_tree import AmdCard, AmdTree
 from tests.support.mixed_node import MixedNode
 
 DRIVERS = ("gpu.nvidia.com", "gpu.amd.com", "gpu.intel.com")
 POLICY = REPOSITORY / "deploy/manifests/admission-policy.yaml"
+APU = AmdCard("0000:c1:00.0", modes=None, memory_bytes=512 << 20, host_bytes=16 << 30, bank_bytes=16 << 30, unique_id=0)
+OWN_NODES = {
+    "gpu.nvidia.com": "/dev/nvidia0",
+    "gpu.amd.com": "/dev/kfd",
+    "gpu.intel.com": "/dev/dri/renderD128",
+}
+EXAMPLES = REPOSITORY / "examples/vendors"
+STARTS = 100 if os.environ.get("SOAK") else 24
 EACH = devices(*(request(driver.split(".")[1], driver) for driver in DRIVERS))
 
 
 @pytest.fixture
-def mixed_agent(cluster: Cluster, start_agent: Callable[..., Agent], tmp_path: Path) -> Iterator[Agent]:
-    """The agent of all three vendors, with the policy that the chart has for them."""
+def machine(tmp_path: Path) -> MixedNode:
+    """The trees of the node, and the stand-in for NVIDIA's library."""
+    return MixedNode(tmp_path)
+
+
+@pytest.fixture
+def start_auto(cluster: Cluster, start_agent: Callable[..., Agent]) -> Iterator[Callable[..., Agent]]:
+    """A function that starts an agent for trees of files, with the policy and classes that the chart has for it."""
+    started: list[Agent] = []
     listed = ", ".join(f'"{driver}"' for driver in DRIVERS)
     cluster.kubectl("apply", "-f", "-", stdin=POLICY.read_text().replace('== "gpu.nvidia.com"', f"in [{listed}]"))
     for driver in DRIVERS[1:]:
         cluster.kubectl("apply", "-f", str(REPOSITORY / f"deviceclasses/{driver}.yaml"))
-    machine = MixedNode(tmp_path)
-    roots = machine.roots
-    places = ("--sysfs-root", roots.sys, "--proc-root", roots.proc, "--dev-root", roots.dev)
-    agent = start_agent(hardware="nvidia,amd,intel", is_named=False, flags=places, environment=machine.environment)
-    until("slices of all drivers", lambda: set(published(cluster, agent)) == set(DRIVERS), 60)
-    yield agent
-    agent.kill()
-    for driver in DRIVERS[1:]:
-        for name in published(cluster, agent).get(driver, ()):
-            cluster.api.delete("ResourceSlice", name)
-        shutil.rmtree(agent.node.plugins / driver, ignore_errors=True)
+
+    def start(hardware: str, roots: Roots, drivers: set[str], environment: dict[str, str] | None = None) -> Agent:
+        places = ("--sysfs-root", roots.sys, "--proc-root", roots.proc, "--dev-root", roots.dev)
+        agent = start_agent(hardware=hardware, is_named=False, flags=places, environment=environment)
+        started.append(agent)
+        until(f"slices of {drivers}", lambda: set(published(cluster, agent)) == drivers, 60)
+        return agent
+
+    yield start
+    for agent in started:
+        agent.kill()
+        for driver in DRIVERS[1:]:
+            for name in published(cluster, agent).get(driver, ()):
+                cluster.api.delete("ResourceSlice", name)
+            shutil.rmtree(agent.node.plugins / driver, ignore_errors=True)
     cluster.kubectl("apply", "-f", str(POLICY))
+
+
+@pytest.fixture
+def mixed_agent(start_auto: Callable[..., Agent], machine: MixedNode) -> Agent:
+    """The agent of all three vendors."""
+    return start_auto("nvidia,amd,intel", machine.roots, set(DRIVERS), machine.environment)
 
 
 def published(cluster: Cluster, agent: Agent) -> dict[str, list[str]]:
@@ -72,3 +103,129 @@ def test_a_pod_with_a_request_for_each_vendor_sees_its_devices_and_no_others(mix
     assert {node for node in stage.seen("user", "amds").nodes if "dri" in node or "kfd" in node} == amds
     stage.delete_pod("user")
     mixed_agent.wait_empty(10)
+
+
+def one_of(stage: Stage, driver: str, selector: str = "") -> str:
+    """Create a template for one device of a driver, and return its name."""
+    name = driver.split(".")[1] + (f"-{abs(hash(selector)):x}" if selector else "")
+    stage.create(template(stage.namespace, name, devices(request("gpu", driver, selector))))
+    return name
+
+
+def start(stage: Stage, name: str, of: str) -> None:
+    """Create a pod with a claim from a template."""
+    stage.create(pod(stage.namespace, name, container("main", "gpu"), templates={"gpu": of}, grace=1))
+
+
+def drivers_of(stage: Stage, found: Any) -> list[str]:
+    """Return the drivers of all devices that a pod has."""
+    return sorted(result["driver"] for claim in stage.claims(found).values() for result in results(claim))
+
+
+def test_a_claim_over_vendors_gets_what_there_is(mixed_agent: Agent, cluster: Cluster, stage: Stage) -> None:
+    (any_class,) = [
+        one
+        for one in yaml.safe_load_all((EXAMPLES / "02-any-accelerator.yaml").read_text())
+        if one["kind"] == "DeviceClass"
+    ]
+    either = next(
+        one["spec"]["spec"]
+        for one in yaml.safe_load_all((EXAMPLES / "01-first-available-of-two-vendors.yaml").read_text())
+        if one["metadata"]["name"] == "nvidia-or-amd"
+    )
+    cluster.kubectl("apply", "-f", "-", stdin=yaml.safe_dump(any_class))
+    try:
+        name = any_class["metadata"]["name"]
+        stage.create(template(stage.namespace, "all", devices(request("any", name, count=4))))
+        stage.create(template(stage.namespace, "either", either))
+        start(stage, "takes-all", "all")
+        assert drivers_of(stage, stage.check("takes-all")) == sorted([*DRIVERS, "gpu.amd.com"])
+        stage.delete_pod("takes-all")
+        for pod_name, driver in (("first", "gpu.nvidia.com"), ("second", "gpu.amd.com")):
+            start(stage, pod_name, "either")
+            assert drivers_of(stage, stage.check(pod_name)) == [driver]
+        for pod_name in ("first", "second"):
+            stage.delete_pod(pod_name)
+        mixed_agent.wait_empty(10)
+    finally:
+        cluster.api.delete("DeviceClass", any_class["metadata"]["name"])
+
+
+def test_pods_of_other_vendors_start_and_end_while_one_is_frozen(
+    mixed_agent: Agent, machine: MixedNode, stage: Stage
+) -> None:
+    of = {driver: one_of(stage, driver) for driver in DRIVERS[1:]}
+    machine.hang_nvidia()
+    for number in range(3):
+        for driver, name in of.items():
+            start(stage, f"{name}-{number}", name)
+            assert drivers_of(stage, stage.check(f"{name}-{number}", 60)) == [driver]
+        for name in of.values():
+            stage.delete_pod(f"{name}-{number}")
+    mixed_agent.wait_empty(10)
+
+
+def test_an_agent_of_several_vendors_killed_among_pod_starts_loses_no_claim(mixed_agent: Agent, stage: Stage) -> None:
+    own = [(one_of(stage, driver), node) for driver, node in OWN_NODES.items()]
+    for number in range(STARTS):
+        name, node = own[number % len(own)]
+        brief = container("main", "gpu", script=f"test -c {node}")  # a pod without its device fails
+        use = {"gpu": name}
+        stage.create(pod(stage.namespace, f"pod-{number}", brief, templates=use, grace=1, restartPolicy="Never"))
+
+    def ended(count: int) -> bool:
+        found = stage.cluster.api.list("Pod", stage.namespace)
+        phases = [one.get("status", {}).get("phase") for one in found]
+        assert "Failed" not in phases
+        assert phases.count("Succeeded") >= count, phases
+        return True
+
+    for count in (STARTS // 6, STARTS // 2):
+        until(f"{count} pods ended", functools.partial(ended, count), PATIENCE, every=0.05)
+        mixed_agent.kill()
+        mixed_agent.start()
+    until("all pods ended", functools.partial(ended, STARTS), 2 * PATIENCE)
+    mixed_agent.wait_empty(10)
+
+
+def test_a_mode_that_is_switched_under_the_agent_leaves_running_pods_alone(
+    mixed_agent: Agent, cluster: Cluster, machine: MixedNode, stage: Stage
+) -> None:
+    whole = one_of(stage, "gpu.amd.com", 'device.attributes["resource.kubernetes.io"].pciBusID == "0000:05:00.0"')
+    start(stage, "whole", whole)
+    stage.check("whole")
+    machine.divide_amd()
+    until("the partitions are published", lambda: "gpu-0000-06-00-0-dpx-1" in amds(cluster, mixed_agent), 15)
+    part = one_of(stage, "gpu.amd.com", 'device.attributes["gpu.amd.com"].type == "amdgpu-partition"')
+    start(stage, "part", part)
+    stage.check("part")
+    own = {node for node in stage.seen("part").nodes if "render" in node}
+    assert own in ({"/dev/dri/renderD130"}, {"/dev/dri/renderD131"})
+    machine.unite_amd()
+    until("the GPU is whole again", lambda: amds(cluster, mixed_agent) == {"gpu-0000-05-00-0", "gpu-0000-06-00-0"}, 15)
+    for name in ("whole", "part"):
+        assert stage.running(name)
+        stage.delete_pod(name)
+    mixed_agent.wait_empty(10)
+
+
+def test_a_laptop_whose_only_gpu_is_an_apu_gives_it_to_a_pod(
+    start_auto: Callable[..., Agent], stage: Stage, tmp_path: Path
+) -> None:
+    tree = AmdTree(tmp_path).write(APU)
+    agent = start_auto("auto", tree.roots, {"gpu.amd.com"})
+    start(stage, "user", one_of(stage, "gpu.amd.com", 'device.attributes["gpu.amd.com"].integrated'))
+    stage.check("user")
+    seen = {node for node in stage.seen("user").nodes if "dri" in node or "kfd" in node}
+    assert seen == {"/dev/kfd", "/dev/dri/card0", "/dev/dri/renderD128"}
+    stage.delete_pod("user")
+    agent.wait_empty(10)
+
+
+def amds(cluster: Cluster, agent: Agent) -> set[str]:
+    """Return the names of AMD's devices in the slices of the newest generation."""
+    selector = f"spec.nodeName={agent.node.name},spec.driver=gpu.amd.com"
+    found = cluster.api.list("ResourceSlice", fieldSelector=selector)
+    newest = max((one["spec"]["pool"]["generation"] for one in found), default=0)
+    current = [one for one in found if one["spec"]["pool"]["generation"] == newest]
+    return {device["name"] for one in current for device in one["spec"].get("devices", ())}

@@ -203,6 +203,9 @@ def test_a_release_for_several_vendors_has_the_classes_and_policies_of_each(helm
     for vendor in ("nvidia", "amd", "intel"):
         assert classes[f"gpu.{vendor}.com"]["extendedResourceName"] == f"{vendor}.com/gpu"
     assert classes["gaudi.intel.com"]["extendedResourceName"] == "intel.com/gaudi"
+    own = (*(classes[f"gpu.{vendor}.com"] for vendor in ("nvidia", "amd", "intel")), classes["gaudi.intel.com"])
+    ((selector,),) = [classes["any-accelerator"]["selectors"]]
+    assert selector["cel"]["expression"] == " || ".join(f"({one['selectors'][0]['cel']['expression']})" for one in own)
     (agent,) = [one for one in rendered if one["kind"] == "DaemonSet" and one["metadata"]["name"].endswith("agent")]
     environment = {one["name"]: one.get("value") for one in agent["spec"]["template"]["spec"]["containers"][0]["env"]}
     assert environment["HARDWARE"] == "nvidia,amd,intel,gaudi"
@@ -222,6 +225,13 @@ def test_a_release_for_one_of_intels_drivers_has_that_drivers_class_alone(helm: 
     with pytest.raises(subprocess.CalledProcessError) as caught:
         render(helm, f"agent.hardware={vendor}")
     assert f"driverName={driver}" in caught.value.stderr
+
+
+@pytest.mark.parametrize("hardware", ["nvdia", "amd\\,intle"])
+def test_a_word_that_is_no_vendor_is_refused_with_those_that_are(helm: str, hardware: str) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        render(helm, f"agent.hardware={hardware}")
+    assert "is no vendor. Take auto, vendors out of amd, gaudi, intel, nvidia" in caught.value.stderr
 
 
 def test_several_vendors_under_one_drivers_name_are_refused(helm: str) -> None:

@@ -21,7 +21,7 @@ from tests.support.chart import CASES, CHART, OURS, PLUGINS, ROOT, objects, rend
         "agent.colour=red",
         "agent.mig.mode=often",
         "mps.enabled=perhaps",
-        "agent.hardware=tpu",
+        "agent.hardware=TPU",
         "image.digest=sha256:12",
         "agent.metricsPort=70000",
         "metrics.readers=everybody",

@@ -75,6 +75,16 @@ class AmdTree:
         self._write_topology()
         return self
 
+    def exchange(self, *cards: AmdCard) -> AmdTree:
+        """Lay AMD's part of the node out anew with these cards; other vendors' parts stay."""
+        for card in self.cards:
+            shutil.rmtree(self.function(card))
+            for below in ("devices", "drivers/amdgpu"):
+                (self.folder / "sys/bus/pci" / below / card.address).unlink()
+        for below in ("class/kfd", "devices/platform"):
+            shutil.rmtree(self.folder / "sys" / below, ignore_errors=True)
+        return self.add(*cards)
+
     def function(self, card: AmdCard) -> Path:
         """Return the folder of a card's PCI function."""
         return self.folder / "sys/devices/pci0000:00" / card.address

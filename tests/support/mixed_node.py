@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from dra_driver.hardware.port import Roots
@@ -45,6 +46,14 @@ class MixedNode:
     def add_amd(self) -> None:
         """Put AMD's GPUs in."""
         self.amd.add(*AMD_CARDS)
+
+    def divide_amd(self) -> None:
+        """Switch AMD's second GPU to two partitions, with the render nodes 130 and 131."""
+        self.amd.exchange(AMD_CARDS[0], replace(AMD_CARDS[1], modes=("DPX", "NPS1"), partitions=(130, 131)))
+
+    def unite_amd(self) -> None:
+        """Switch AMD's second GPU back."""
+        self.amd.exchange(*AMD_CARDS)
 
     def hang_nvidia(self) -> None:
         """Let no further call of NVIDIA's library about the GPU return."""

@@ -164,10 +164,23 @@ kubernetes.io/os: linux
 {{- toYaml $resources -}}
 {{- end -}}
 
+{{/* What is known of each vendor by its name. NVIDIA's classes are written by hand, so the table has less of them. */}}
+{{- define "dra-driver.vendorTable" -}}
+{{- $table := .Files.Get "vendors.yaml" | fromYaml -}}
+{{- $_ := merge $table.nvidia (dict "extendedResource" "nvidia.com/gpu" "passthroughClass" "vfio.gpu.nvidia.com") -}}
+{{- toJson $table -}}
+{{- end -}}
+
 {{/* The vendors that the agent serves, as a JSON list: those of agent.hardware, else the one of driverName. */}}
 {{- define "dra-driver.vendors" -}}
 {{- $hardware := .Values.agent.hardware -}}
-{{- if or (contains "," $hardware) (has $hardware (list "amd" "intel" "gaudi")) -}}
+{{- if and (ne $hardware "auto") (not (hasPrefix "simulated:" $hardware)) -}}
+{{- $table := include "dra-driver.vendorTable" . | fromJson -}}
+{{- range splitList "," $hardware -}}
+{{- if not (hasKey $table .) -}}
+{{- fail (printf "\n\nagent.hardware=%s: %q is no vendor. Take auto, vendors out of %s, or simulated:PROFILE.\n" $hardware . (keys $table | sortAlpha | join ", ")) -}}
+{{- end -}}
+{{- end -}}
 {{- splitList "," $hardware | toJson -}}
 {{- else -}}
 {{- list "nvidia" | toJson -}}
@@ -177,9 +190,10 @@ kubernetes.io/os: linux
 {{/* The drivers that the agent serves, as a JSON list. Several have the names of their vendors. */}}
 {{- define "dra-driver.drivers" -}}
 {{- if contains "," .Values.agent.hardware -}}
+{{- $table := include "dra-driver.vendorTable" . | fromJson -}}
 {{- $drivers := list -}}
-{{- range splitList "," .Values.agent.hardware -}}
-{{- $drivers = append $drivers (eq . "gaudi" | ternary "gaudi.intel.com" (printf "gpu.%s.com" .)) -}}
+{{- range include "dra-driver.vendors" . | fromJsonArray -}}
+{{- $drivers = append $drivers (get $table .).driver -}}
 {{- end -}}
 {{- $drivers | toJson -}}
 {{- else -}}

@@ -14,7 +14,7 @@ from dra_driver.cli.device_table import show_devices
 from dra_driver.cli.inputs.access import access_of
 from dra_driver.cli.inputs.exit_code import exit_code_option
 from dra_driver.cli.inputs.hardware import chosen_of_each, hardware_options
-from dra_driver.cli.output import console, say, write_document
+from dra_driver.cli.output import console, say, write_document, yaml_text
 from dra_driver.inventory.device import Device
 from dra_driver.inventory.wire import device_wire, quantity_text
 from dra_driver.model.errors import ExitCode
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 )
 @click.option("--context", metavar="NAME", default="", help="a context of the kubeconfig")
 @click.option(
-    "--output", "-o", type=click.Choice(["table", "wide", "json", "yaml"]), default="table", show_default=True
+    "--output", "-o", type=click.Choice(["table", "wide", "json", "yaml", "slices"]), default="table", show_default=True
 )
 @exit_code_option
 def command(output: str, kubeconfig: str | None, context: str, *, fails: bool, **given: str | None) -> int:
@@ -52,7 +52,11 @@ def command(output: str, kubeconfig: str | None, context: str, *, fails: bool, *
     dra-driver devices --hardware amd --sysfs-root DIR   what the machine would whose /sys was copied to DIR
 
     With GPUs of several vendors each has a pool of its own; -o json and yaml write a document for each, one after the
-    other.
+    other. -o slices writes the ResourceSlices of all of them, which other commands read with -f, --slices or from
+    standard input:
+
+    \b
+    dra-driver devices --hardware amd --sysfs-root DIR -o slices | dra-driver cel test claim.yaml
 
     If GPUs are cut on demand, this depends on the API server: it is asked, and what it would not keep is left out.
     If it does not answer, both cases are shown.
@@ -70,13 +74,17 @@ def command(output: str, kubeconfig: str | None, context: str, *, fails: bool, *
 
     Exit status 1: nothing to publish, and --exit-code was given; 5: the hardware is there but does not answer.
     """  # noqa: D301
-    from dra_driver.views.node.report import report_document, report_of
+    from dra_driver.views.node.report import report_document, report_of, slices_of
 
     access = access_of({"kubeconfig": kubeconfig, "context": context})
     reports = [report_of(selected, access) for selected in chosen_of_each(given)]
     for number, report in enumerate(reports):
         if output in {"table", "wide"}:
             _show(report, is_wide=output == "wide")
+        elif output == "slices":
+            for wire in slices_of(report):
+                click.echo("---")
+                click.echo(yaml_text(wire), nl=False)
         else:
             if output == "yaml" and number:
                 click.echo("---")

@@ -1,7 +1,7 @@
 """What this node would publish, with problems and what containers would lack.
 
-In: the settings of a node. Out: a `NodeReport`, and its document with the devices as they appear in ResourceSlices. It
-only reads: nothing is published or changed.
+In: the settings of a node. Out: a `NodeReport`, its document, and the ResourceSlices. It only reads: nothing is
+published or changed.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 
+from dra_driver.controller.layout import lay_out
 from dra_driver.hardware.facts import Facts, GpuFacts
 from dra_driver.inventory.wire import counter_set_wire, device_wire
 from dra_driver.model.errors import DriverError
@@ -60,8 +61,6 @@ def report_document(report: NodeReport) -> OutputDocument:
     """Return the document of a report."""
     selected, facts, offer = report.selected, report.facts, report.offer
     inventory = offer.inventory
-    with_counters = offer.is_on_demand and offer.is_counting is not False
-    counter_sets = inventory.offering.counter_sets if with_counters else {}
     content = {
         "node": selected.node,
         "driver": selected.driver,
@@ -77,7 +76,7 @@ def report_document(report: NodeReport) -> OutputDocument:
             "how": offer.server or None,
             "asTheyStand": [{"pciAddress": address, "reason": reason} for address, reason in offer.exceptions.items()],
         },
-        "sharedCounters": [counter_set_wire(*item) for item in counter_sets.items()],
+        "sharedCounters": _counter_sets(offer),
         "devices": [device_wire(device) for device in offer.devices],
         "devicesWithoutCounters": [device_wire(device) for device in inventory.offering.plain],
         "instead": {name: [device_wire(one) for one in others] for name, others in inventory.offering.instead.items()},
@@ -87,6 +86,34 @@ def report_document(report: NodeReport) -> OutputDocument:
         "faults": list(report.faults),
     }
     return OutputDocument(DocumentKind.NODE_OFFER, content)
+
+
+def slices_of(report: NodeReport) -> list[Wire]:
+    """Return the ResourceSlices that the agent would publish on the newest server, as objects for other commands."""
+    selected, offer = report.selected, report.offer
+    specs = lay_out(
+        map(device_wire, offer.devices),
+        pool=pool_name(selected.node, selected.driver),
+        node=selected.node,
+        driver=selected.driver,
+        server_minor=0,
+        counter_sets=_counter_sets(offer),
+    )
+    return [
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceSlice",
+            "metadata": {"name": f"{selected.node}-{selected.driver}-{number}"},
+            "spec": spec.wire(1, len(specs)),
+        }
+        for number, spec in enumerate(specs)
+    ]
+
+
+def _counter_sets(offer: OfferPreview) -> list[Wire]:
+    with_counters = offer.is_on_demand and offer.is_counting is not False
+    sets = offer.inventory.offering.counter_sets if with_counters else {}
+    return [counter_set_wire(*item) for item in sets.items()]
 
 
 def _faults(selected: Chosen) -> tuple[Wire, ...]:

@@ -1,6 +1,7 @@
 """`dra-driver devices`, `doctor` and `cel` on machines with GPUs of any vendor, read from trees without root."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,30 @@ def test_gpus_of_two_vendors_are_two_pools_and_a_document_for_each(
     assert run(tmp_path, "devices", "--hardware", "intel,amd", "-o", "yaml") == ExitCode.OK
     documents = list(yaml.safe_load_all(capsys.readouterr().out))
     assert [one["driver"] for one in documents] == ["gpu.intel.com", "gpu.amd.com"]
+
+
+def test_slices_of_a_machine_go_into_every_command_that_reads_slices(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    AmdTree(tmp_path / "node").write(APU, replace(APU, address="0000:c2:00.0", number=8, render_minor=136))
+    IntelTree(tmp_path / "node").add(ARC)
+    assert run(tmp_path / "node", "devices", "-o", "slices") == ExitCode.OK
+    slices, claim = tmp_path / "slices.yaml", tmp_path / "claim.yaml"
+    slices.write_text(capsys.readouterr().out)
+    requests = [{"name": "any", "exactly": {"deviceClassName": "accelerator.example.com", "count": 3}}]
+    spec = {"devices": {"requests": requests}}
+    wanted = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "a"}, "spec": spec}
+    examples = yaml.safe_load_all((EXAMPLES / "02-any-accelerator.yaml").read_text())
+    classes = [one for one in examples if one["kind"] == "DeviceClass"]
+    claim.write_text(yaml.safe_dump_all([wanted, *classes]))
+    for words in (
+        ["explain", "-f", str(claim), "--slices", str(slices)],
+        ["cel", "test", str(slices), str(claim)],
+        ["simulate", "-f", str(slices), "-f", str(claim)],
+        ["slices", "-f", str(slices)],
+    ):
+        assert main.run(words) == ExitCode.OK, words
+        assert "laptop" in capsys.readouterr().out
 
 
 def test_a_list_with_a_word_that_is_no_vendor_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
