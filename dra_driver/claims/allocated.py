@@ -7,7 +7,7 @@ Source: Kubernetes API resource/v1, AllocationResult; KEP-4381 (structured param
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from dra_driver.claims.config import decode_config, read_config, refuse
@@ -116,7 +116,7 @@ def decode_claim(claim_wire: ClaimWire, *, driver: str, uid: str) -> AllocatedCl
     wire = allocation.get("devices") or {}
     classes = _classes(claim_wire)
     results = (result for result in wire.get("results") or () if result.get("driver") == driver)
-    devices = tuple(replace(_DEVICE.read(r), device_class=classes.get(r["request"], "")) for r in results)
+    devices = tuple(_RESULT.read(r, device_class=classes.get(r["request"], "")) for r in results)
     if not devices:
         raise ClaimError("not-ours", f"{full_name} has no device of driver {driver} in its allocation")
     return AllocatedClaim(
@@ -246,14 +246,18 @@ def _configs(records: Sequence[Wire]) -> tuple[ConfigEntry, ...]:
     return tuple(map(_CONFIG.read, records))
 
 
-# A device is recorded as the API server has it in the allocation's results.
+# A device is recorded as the API server has it in the allocation's results, and with its class, which a result lacks.
 _SHARE_ID = Key("shareID", read=lambda share_id: share_id or None, left_out=None)
 _IS_ADMIN = Key("adminAccess", read=bool, left_out=False)
+_CONSUMED = Key("consumedCapacity", write=dict, read=_consumed, left_out=())
+_RESULT = RecordForm(
+    AllocatedDevice, without=("device_class",), share_id=_SHARE_ID, is_admin=_IS_ADMIN, consumed=_CONSUMED
+)
 _DEVICE = RecordForm(
     AllocatedDevice,
     share_id=_SHARE_ID,
     is_admin=_IS_ADMIN,
-    consumed=Key("consumedCapacity", write=dict, read=_consumed, left_out=()),
+    consumed=_CONSUMED,
     device_class=Key("deviceClass", left_out=""),
 )
 _CONFIG = RecordForm(

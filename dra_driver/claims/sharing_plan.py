@@ -81,6 +81,8 @@ def plan_sharing(
             continue
         device = devices[result.device]
         is_shared = device.share is not None or result.share_id is not None
+        if not is_shared and not entries:
+            continue
         wish = _of_shared(result, device, entries) if is_shared else _of_own(result, device, entries, applying, devices)
         faults += wish.faults
         if wish.settings is not None:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from ssl import SSLError
+from typing import NamedTuple
 from urllib.parse import urlencode
 
 from dra_driver import __version__
@@ -43,8 +44,7 @@ class ServerVersion:
     git: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
+class _Answer(NamedTuple):
     """A whole answer; `generation` is that of the connection that it came from."""
 
     status: int

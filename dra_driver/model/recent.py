@@ -25,7 +25,8 @@ class Recent(Generic[K, V]):
     def keep(self, key: K, value: V) -> None:
         """Keep a value in the place of the one that the key had."""
         with self._mutex:
-            self._values.pop(key, None)
-            self._values[key] = value
-            while len(self._values) > self._most:
-                del self._values[next(iter(self._values))]
+            values = self._values
+            values.pop(key, None)
+            values[key] = value
+            if len(values) > self._most:
+                del values[next(iter(values))]

@@ -19,7 +19,6 @@ import threading
 import time
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from dra_driver.model.errors import NodeError, PrepareError, Retry
@@ -28,14 +27,15 @@ from dra_driver.plugin.deadline import Deadline
 _POLL_SECONDS = 0.005  # polled, because the kernel can't wake us at a deadline
 
 
-@dataclass(slots=True)
 class _LocalLock:
-    """This process's half of a lock; discarded when no call uses the name."""
+    """This process's half of a lock; discarded when no call uses the name. `first` are waiting calls that go first."""
 
-    offset: int  # of the name's byte
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    users: int = 0
-    first: int = 0  # waiting calls that go first
+    __slots__ = ("first", "leaving", "lock", "taking", "users")
+
+    def __init__(self, name: str) -> None:
+        self.lock = threading.Lock()
+        self.users = self.first = 0
+        self.taking, self.leaving = _kernel_requests(name)
 
 
 class NodeLocks:
@@ -66,13 +66,14 @@ class NodeLocks:
         with self._mutex:
             local = self._locals.get(name)
             if local is None:
-                local = self._locals[name] = _LocalLock(_offset(name))
+                local = self._locals[name] = _LocalLock(name)
             local.users += 1
         if not (self._is_free(local, deadline) or self._is_taken(local, deadline)):
             self._leave(name, local)
             raise _locked(name)
         try:
-            self._await_kernel(name, local.offset, deadline)
+            if not self._is_set(local.taking):
+                self._await_kernel(name, local.taking, deadline)
         except BaseException:
             local.lock.release()
             self._leave(name, local)
@@ -104,16 +105,17 @@ class NodeLocks:
             time.sleep(_POLL_SECONDS)
         return False
 
-    def _await_kernel(self, name: str, offset: int, deadline: Deadline) -> None:
-        while not self._set(offset, fcntl.F_WRLCK):
-            if deadline.has_passed():
-                raise _locked(name)
+    def _await_kernel(self, name: str, taking: bytes, deadline: Deadline) -> None:
+        while not deadline.has_passed():
             time.sleep(_POLL_SECONDS)
+            if self._is_set(taking):
+                return
+        raise _locked(name)
 
     def release(self, name: str) -> None:
         """Release the lock of one name, which this thread has."""
         local = self._locals[name]
-        self._set(local.offset, fcntl.F_UNLCK)
+        self._is_set(local.leaving)
         local.lock.release()
         self._leave(name, local)
 
@@ -123,10 +125,8 @@ class NodeLocks:
             if not local.users:
                 del self._locals[name]
 
-    def _set(self, offset: int, kind: int) -> bool:
+    def _is_set(self, request: bytes) -> bool:
         """Lock or unlock a byte; return False when another process has it locked."""
-        # struct flock: l_type, l_whence, l_start, l_len, l_pid (0 for locks of the open file description)
-        request = struct.pack("hhqqi", kind, os.SEEK_SET, offset, 1, 0)
         try:
             fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, request)
         except OSError as exc:
@@ -178,8 +178,12 @@ def gpu_lock(pci_address: str) -> str:
 
 
 @functools.lru_cache(maxsize=1024)
-def _offset(name: str) -> int:
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) >> 2
+def _kernel_requests(name: str) -> tuple[bytes, bytes]:
+    """Return what makes the kernel lock the byte of a name, and what makes it unlock it."""
+    offset = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) >> 2
+    # struct flock: l_type, l_whence, l_start, l_len, l_pid (0 for locks of the open file description)
+    lock, unlock = (struct.pack("hhqqi", kind, os.SEEK_SET, offset, 1, 0) for kind in (fcntl.F_WRLCK, fcntl.F_UNLCK))
+    return lock, unlock
 
 
 def _locked(name: str) -> PrepareError:

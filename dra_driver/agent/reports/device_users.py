@@ -124,10 +124,10 @@ class DeviceUsers:
                 self._remember(wire, (record.namespace, record.name), 0.0)
 
     def _remember(self, wire: ClaimWire, name: ClaimName, begun: float) -> None:
-        use = ClaimUse(name, self._devices_of(wire), tuple(_pods_of(wire)), begun)
-        if not use.devices or not use.pods or name_of(wire) != name:
+        pods = tuple(_pods_of(wire))
+        if not pods or name_of(wire) != name or not (devices := self._devices_of(wire)):
             return
-        uid, now = uid_of(wire), self._clock()
+        use, uid, now = ClaimUse(name, devices, pods, begun), uid_of(wire), self._clock()
         with self._mutex:
             for other, one in self._uses.items():
                 if one.name == name and other != uid and one.ended is None:

@@ -8,6 +8,7 @@ Source: RFC 9112, sections 3, 6.2 and 9.3.
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import select
 import socket
@@ -63,6 +64,8 @@ class Connection:
         self._address, self.generation = address, generation
         self.sock = _connected(address, context, seconds)
         self._reader = BoundedReader(self.sock)
+        self._input = select.poll()
+        self._input.register(self.sock, select.POLLIN)
         self._answer: HttpAnswer | None = None
 
     def ask(
@@ -73,7 +76,7 @@ class Connection:
         Raises: ValueError for a target or a field that HTTP does not allow; BrokenError, TooLargeError,
         TimeoutError, OSError.
         """
-        message = _head(method, target, {"Host": self._address.field, **headers}, body)
+        message = _head(method, target, (("Host", self._address.field), *headers.items()), body)
         self._reader.bounds = AnswerBounds(seconds)
         self.sock.settimeout(seconds)
         try:
@@ -100,10 +103,8 @@ class Connection:
 
     def is_quiet(self) -> bool:
         """Return whether the other side has neither ended the connection nor sent bytes that are no answer."""
-        poll = select.poll()
-        poll.register(self.sock, select.POLLIN)
         is_pending = isinstance(self.sock, ssl.SSLSocket) and self.sock.pending()
-        return not is_pending and not poll.poll(0)
+        return not is_pending and not self._input.poll(0)
 
     def close(self) -> None:
         """Close the socket."""
@@ -156,15 +157,18 @@ def _of_handshake(err: BaseException) -> BaseException:
     return CertificateError(str(err)) if is_refusal else ConnectError(str(err))
 
 
-def _head(method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> bytes:
+def _head(method: str, target: str, fields: tuple[tuple[str, str], ...], body: bytes | None) -> bytes:
     """Return the head of a request. Raises: ValueError."""
     if _NOT_IN_A_TARGET.search(target):
         raise ValueError("a request's path can't hold blanks, control characters or letters outside ASCII")
-    lines = [f"{method} {target} HTTP/1.1"]
-    for name, value in headers.items():
+    length = f"Content-Length: {len(body or b'')}\r\n" if body is not None or method in _WITH_A_LENGTH else ""
+    return f"{method} {target} HTTP/1.1\r\n{_lines(fields)}{length}\r\n".encode("ascii")
+
+
+@functools.lru_cache(maxsize=4)  # most requests have the same fields
+def _lines(fields: tuple[tuple[str, str], ...]) -> str:
+    """Return the lines of header fields. Raises: ValueError."""
+    for name, value in fields:
         if _NOT_IN_A_FIELD.search(value):
             raise ValueError(f"the header field {name} can't hold control characters or letters outside ASCII")
-        lines.append(f"{name}: {value}")
-    if body is not None or method in _WITH_A_LENGTH:
-        lines.append(f"Content-Length: {len(body or b'')}")
-    return "\r\n".join((*lines, "", "")).encode("ascii")
+    return "".join(f"{name}: {value}\r\n" for name, value in fields)

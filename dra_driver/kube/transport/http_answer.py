@@ -14,7 +14,7 @@ from dra_driver.kube.transport.bounds import MOST_BYTES, BoundedReader, BrokenEr
 
 _TEXT = r"[^\x00-\x08\x0a-\x1f\x7f]*"
 _STATUS_LINE = re.compile(rf"HTTP/1\.([01]) ([1-9][0-9]{{2}})(?: {_TEXT})?")
-_FIELD = re.compile(rf"([!#$%&'*+.^_`|~0-9A-Za-z-]++):({_TEXT})")
+_FIELD = re.compile(rf"(?:\A|\r\n)([!#$%&'*+.^_`|~0-9A-Za-z-]++):({_TEXT})(?=\r\n|\Z)")  # a whole line
 _LENGTH = re.compile(r"[0-9]{1,18}")
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?")
 _PIECE_BYTES = 256 * 1024
@@ -110,7 +110,7 @@ class HttpAnswer:
 def _final_head(reader: BoundedReader) -> tuple[int, dict[str, str], int]:
     """Return status, fields and the protocol's minor version of the first answer that is not an interim one."""
     while True:
-        status_line, *lines = reader.until(b"\r\n\r\n").decode("latin-1").split("\r\n")
+        status_line, _, lines = reader.until(b"\r\n\r\n").decode("latin-1").partition("\r\n")
         found = _STATUS_LINE.fullmatch(status_line)
         if found is None:
             raise BrokenError(f"the answer is not HTTP/1.1: {status_line[:40]!r}")
@@ -119,14 +119,14 @@ def _final_head(reader: BoundedReader) -> tuple[int, dict[str, str], int]:
             return status, _fields(lines), int(found[1])
 
 
-def _fields(lines: list[str]) -> dict[str, str]:
+def _fields(lines: str) -> dict[str, str]:
     """Return the header fields by name in lower case, the first of those that occur twice. Raises: BrokenError."""
+    found = _FIELD.findall(lines)
+    if len(found) != (lines.count("\r\n") + 1 if lines else 0):
+        raise BrokenError("a line of the answer's head is not a header field")
     fields: dict[str, str] = {}
-    for line in lines:
-        found = _FIELD.fullmatch(line)
-        if found is None:
-            raise BrokenError("a line of the answer's head is not a header field")
-        name, value = found[1].lower(), found[2].strip(" \t")  # a pattern for the blanks would take quadratic time
+    for name, value in found:
+        name, value = name.lower(), value.strip(" \t")  # noqa: PLW2901 - a pattern for the blanks takes quadratic time
         if fields.setdefault(name, value) != value and name in ("content-length", "transfer-encoding"):
             raise BrokenError(f"the answer has two fields {name}")
     return fields

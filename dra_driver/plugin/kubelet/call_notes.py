@@ -10,8 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.loop import Loop
@@ -28,8 +27,7 @@ class AnswerListener(Protocol):
         """React to a call that was answered for one claim after `took_s` seconds; the code is an error's, or "ok"."""
 
 
-@dataclass(frozen=True, slots=True)
-class CallNote:
+class CallNote(NamedTuple):
     """What became of one claim in one call; `err` is the text of the error, `took_s` is in seconds."""
 
     rpc: str

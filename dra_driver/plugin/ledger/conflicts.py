@@ -55,16 +55,22 @@ def rivals_query(uid: str, wanted: tuple[tuple[str, str], ...]) -> tuple[str, tu
     A replica also conflicts with the device itself, and a device with its replicas; a GPU for a virtual machine
     conflicts with everything that containers may have of that GPU.
     """
+    sql, values = _holders_query(wanted)
+    return sql, (*values, uid)
+
+
+@functools.lru_cache(maxsize=64)  # the same devices are wanted again and again
+def _holders_query(wanted: tuple[tuple[str, str], ...]) -> tuple[str, tuple[str, ...]]:
+    """Return the query for who holds what is wanted, and its values but for the UID of the claim that wants it."""
     devices = {device for device, _ in wanted}
     passed = {gpu for gpu in map(passed_gpu, devices) if gpu}
     related = (relation(device) for device in devices for relation in (replicated_name, passed_sibling))
     names = sorted(devices | passed | {name for name in related if name})
     whole = sorted(device for device in devices if "/" not in device)
     bounds = [*map(replica_bounds, whole), *((f"{gpu}-", f"{gpu}-~") for gpu in sorted(passed))]
-    return _rivals_sql(len(names), len(bounds)), (*names, *(one for pair in bounds for one in pair), uid)
+    return _rivals_sql(len(names), len(bounds)), (*names, *(one for pair in bounds for one in pair))
 
 
-@functools.lru_cache(maxsize=64)
 def _rivals_sql(names: int, ranges: int) -> str:
     """Return the query for so many names, and so many ranges of names."""
     marks = ", ".join(["?"] * names)

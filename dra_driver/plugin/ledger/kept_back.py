@@ -95,8 +95,10 @@ def keep_back(connection: sqlite3.Connection, record: ClaimRecord, pods: Collect
     connection.execute(_INSERT, _ROW.write(kept_back))
 
 
-def kept_rivals(rows: Iterable[sqlite3.Row], uid: str, wanted: Iterable[tuple[str, str]]) -> tuple[Conflict, ...]:
+def kept_rivals(rows: Collection[sqlite3.Row], uid: str, wanted: Iterable[tuple[str, str]]) -> tuple[Conflict, ...]:
     """Return the conflicts of a claim that wants devices with rows kept back in this boot."""
+    if not rows:
+        return ()
     names = {name for name, _ in wanted}
     passed = {gpu for gpu in map(passed_gpu, names) if gpu}
     names |= {name for each in (replicated_name, passed_sibling) for name in map(each, names) if name} | passed

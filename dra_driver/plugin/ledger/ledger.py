@@ -16,6 +16,7 @@ from pathlib import Path
 
 from dra_driver.claims.allocated import AllocatedClaim
 from dra_driver.model.errors import LedgerError
+from dra_driver.model.recent import Recent
 from dra_driver.model.records import json_text
 from dra_driver.model.wire import Wire
 from dra_driver.plugin.ledger import spans
@@ -26,11 +27,21 @@ from dra_driver.plugin.ledger.connections import NO_ROOM
 from dra_driver.plugin.ledger.device_effects import DeviceEffects
 from dra_driver.plugin.ledger.kept_back import KeptBackDevices, kept_query, kept_rivals
 from dra_driver.plugin.ledger.ledger_rows import delete, disown_modes, insert, own_modes, parts_of, remove
-from dra_driver.plugin.ledger.record import UNFINISHED, ClaimRecord, ClaimState, record_of_row, steps_text
+from dra_driver.plugin.ledger.record import (
+    NEVER_GONE,
+    UNFINISHED,
+    ClaimRecord,
+    ClaimState,
+    record_of_row,
+    row_of_record,
+    steps_text,
+)
 from dra_driver.plugin.ledger.recorded_steps import RecordedStep
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
+
+MOST_KEPT = 64  # claims of a node with 8 GPUs cut in seven each
 
 
 class Ledger(LedgerAccess):
@@ -52,6 +63,7 @@ class Ledger(LedgerAccess):
         self.effects = DeviceEffects(self._read, self._write)
         self.kept_back = KeptBackDevices(self._read, self._write)
         self.spans = spans.ClaimSpans(self._read, self._write)
+        self._kept: Recent[str, tuple[Wire, ClaimRecord]] = Recent(MOST_KEPT)  # rows that need not be parsed again
         self.keeps_spans = False  # whether the times at which claims are prepared and unprepared are recorded
         self.open()
 
@@ -60,7 +72,14 @@ class Ledger(LedgerAccess):
     def get(self, uid: str) -> ClaimRecord | None:
         """Return one claim, None when the ledger does not know it. Raises: LedgerError."""
         rows = self._read("SELECT * FROM claims WHERE uid = ?", (uid,))
-        return record_of_row(rows[0]) if rows else None
+        if not rows:
+            return None
+        row, kept = dict(rows[0]), self._kept.get(uid)
+        if kept is not None and kept[0] == row:
+            return kept[1]
+        record = record_of_row(rows[0])
+        self._kept.keep(uid, (row, record))
+        return record
 
     def records(self) -> tuple[ClaimRecord, ...]:
         """Return every claim. For start-up and the reaper, never within a call. Raises: LedgerError."""
@@ -174,12 +193,14 @@ class Ledger(LedgerAccess):
         """
         wanted = wanted_of(claim, occupied)
         sql, values = rivals_query(claim.uid, wanted)
+        row = row_of_record(record)
+        self._kept.keep(record.uid, ({**row, **NEVER_GONE}, record))
 
         def job(connection: sqlite3.Connection) -> tuple[Conflict, ...]:
             rivals = rivals_of(connection.execute(sql, values).fetchall(), wanted) if wanted else ()
-            rivals += kept_rivals(connection.execute(*kept_query(record.boot_id)), claim.uid, wanted)
+            rivals += kept_rivals(connection.execute(*kept_query(record.boot_id)).fetchall(), claim.uid, wanted)
             if not rivals:
-                insert(connection, record, wanted)
+                insert(connection, row, wanted)
                 own_modes(connection, record)
                 if self.keeps_spans:
                     spans.begin(connection, record)
@@ -243,7 +264,7 @@ class Ledger(LedgerAccess):
 
         def job(connection: sqlite3.Connection) -> None:
             delete(connection, record.uid)
-            insert(connection, record, wanted_of(claim, occupied))
+            insert(connection, row_of_record(record), wanted_of(claim, occupied))
 
         self._write(job)
 

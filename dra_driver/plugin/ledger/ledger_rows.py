@@ -7,10 +7,12 @@ Source: docs/decisions/0004.
 
 from __future__ import annotations
 
+import functools
 import sqlite3
 from collections.abc import Collection, Iterable
 
 from dra_driver.model.names import gpu_name
+from dra_driver.model.wire import Wire
 from dra_driver.plugin.ledger import device_effects, kept_back, spans
 from dra_driver.plugin.ledger.conflicts import wanted_of
 from dra_driver.plugin.ledger.record import ClaimRecord, ClaimState, record_of_row, row_of_record
@@ -42,7 +44,7 @@ def fill(connection: sqlite3.Connection, records: Iterable[ClaimRecord]) -> None
     for line in SCHEMA:
         connection.execute(line)
     for record in records:
-        insert(connection, record, wanted_of(record.claim(), ()))
+        insert(connection, row_of_record(record), wanted_of(record.claim(), ()))
         effects = (step.effect for step in record.steps_of(RecordedSharing) if step.effect is not None)
         device_effects.insert_recovered(connection, record.uid, effects)
 
@@ -53,15 +55,18 @@ def grow(connection: sqlite3.Connection) -> None:
         connection.execute(line)
 
 
-def insert(connection: sqlite3.Connection, record: ClaimRecord, holds: tuple[tuple[str, str], ...]) -> None:
-    """Write a claim and what it holds."""
-    row = row_of_record(record)
-    columns, marks = ", ".join(row), ", ".join(f":{column}" for column in row)
-    connection.execute(f"INSERT INTO claims ({columns}) VALUES ({marks})", row)  # noqa: S608
+def insert(connection: sqlite3.Connection, row: Wire, holds: tuple[tuple[str, str], ...]) -> None:
+    """Write a claim's row (`row_of_record`) and what it holds."""
+    connection.execute(_insert_sql(tuple(row)), row)
     connection.executemany(
         "INSERT OR IGNORE INTO holds (device, claim_uid, share_id) VALUES (?, ?, ?)",
-        [(device, record.uid, share_id) for device, share_id in holds],
+        [(device, row["uid"], share_id) for device, share_id in holds],
     )
+
+
+@functools.lru_cache(maxsize=4)
+def _insert_sql(columns: tuple[str, ...]) -> str:
+    return f"INSERT INTO claims ({', '.join(columns)}) VALUES ({', '.join(f':{column}' for column in columns)})"  # noqa: S608
 
 
 def own_modes(connection: sqlite3.Connection, record: ClaimRecord) -> None:

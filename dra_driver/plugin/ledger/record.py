@@ -10,7 +10,7 @@ import enum
 import json
 import sqlite3
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from dra_driver.claims.allocated import (
@@ -47,7 +47,10 @@ UNFINISHED = (ClaimState.PREPARING, ClaimState.UNPREPARING)
 
 @dataclass(frozen=True, slots=True)
 class ClaimRecord:
-    """One claim. `allocation` is AllocatedClaim.record(); `gone_since` is seconds of boot time in boot `gone_boot`."""
+    """One claim. `allocation` is AllocatedClaim.record(); `gone_since` is seconds of boot time in boot `gone_boot`.
+
+    `planned` is the claim that this agent planned, which need not be read from `allocation` again.
+    """
 
     uid: str
     namespace: str
@@ -58,6 +61,7 @@ class ClaimRecord:
     steps: tuple[RecordedStep, ...]
     gone_since: float | None = None
     gone_boot: str = ""
+    planned: AllocatedClaim | None = field(default=None, compare=False, repr=False)
 
     @property
     def full_name(self) -> str:
@@ -95,22 +99,27 @@ class ClaimRecord:
 
     def claim(self) -> AllocatedClaim:
         """Return the claim as it was allocated. Raises: LedgerError("ledger.record") when it can't be read."""
+        if self.planned is not None:
+            return self.planned
         try:
             return claim_of_record(self.uid, self.namespace, self.name, self.allocation)
         except (DriverError, KeyError, TypeError) as exc:
             raise LedgerError("record", f"ledger: allocation of claim {self.full_name} can't be read: {exc}") from exc
 
 
-def record_of_plan(plan: PreparePlan, boot_id: str, steps: Iterable[RecordedStep]) -> ClaimRecord:
-    """Return the record of the intent to carry out a plan; `steps` are its steps as recorded."""
+def record_of_plan(
+    plan: PreparePlan, boot_id: str, steps: Iterable[RecordedStep], state: ClaimState = ClaimState.PREPARING
+) -> ClaimRecord:
+    """Return the record of a plan, of the intent to carry it out by default; `steps` are its steps as recorded."""
     return ClaimRecord(
         uid=plan.claim.uid,
         namespace=plan.claim.namespace,
         name=plan.claim.name,
-        state=ClaimState.PREPARING,
+        state=state,
         boot_id=boot_id,
         allocation=plan.claim.record(),
         steps=tuple(steps),
+        planned=plan.claim,
     )
 
 
@@ -120,6 +129,9 @@ def record_of_row(row: sqlite3.Row) -> ClaimRecord:
         return _ROW.read(dict(row))
     except (ValueError, KeyError) as exc:
         raise LedgerError("record", f"ledger: the row of claim {row['uid']} can't be read: {exc}") from exc
+
+
+NEVER_GONE: Wire = {"gone_since": None, "gone_boot": ""}  # what `row_of_record` leaves out, as a row has it
 
 
 def row_of_record(record: ClaimRecord) -> Wire:
@@ -143,6 +155,7 @@ def owned(claim: AllocatedClaim) -> tuple[AllocatedDevice, ...]:
 
 _ROW = RecordForm(
     ClaimRecord,
+    without=("planned",),
     namespace=Key("namespace", missing=""),
     name=Key("name", missing=""),
     state=Key("state", write=str, missing=str(ClaimState.PREPARED)),

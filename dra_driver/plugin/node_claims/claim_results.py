@@ -15,11 +15,9 @@ def results(claim: ClaimWire) -> Iterator[Mapping[str, Any]]:
     """Return an iterator over the devices that a claim was given; entries that don't name a device are left out."""
     found: Any = claim
     for key in ("status", "allocation", "devices", "results"):
-        found = found.get(key) if isinstance(found, Mapping) else None
+        found = found.get(key) if isinstance(found, dict) else None
     for result in found if isinstance(found, list) else ():
-        if isinstance(result, Mapping) and all(
-            isinstance(result.get(key), str) for key in ("driver", "pool", "device")
-        ):
+        if isinstance(result, dict) and all(isinstance(result.get(key), str) for key in ("driver", "pool", "device")):
             yield result
 
 
@@ -36,4 +34,4 @@ def uid_of(claim: ClaimWire) -> str:
 
 def _metadata(claim: ClaimWire) -> Mapping[str, Any]:
     metadata = claim.get("metadata")
-    return metadata if isinstance(metadata, Mapping) else {}
+    return metadata if isinstance(metadata, dict) else {}

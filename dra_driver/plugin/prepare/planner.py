@@ -54,6 +54,7 @@ class Planner:
         self._node, self._names, self._api = node, names, api
         self._metadata_of = node.driver if has_metadata else ""
         self._hardware, self._inventory, self._waiting = hardware, inventory, waiting
+        self._claim_wide = hardware if isinstance(hardware, ClaimWide) else None  # costly to find out in each call
         self._ledger = ledger
         self._claims: Recent[str, tuple[ClaimWire, AllocatedClaim]] = Recent(MOST_KEPT)
         self._plans: Recent[str, tuple[tuple[object, ...], PreparePlan]] = Recent(MOST_KEPT)
@@ -123,9 +124,9 @@ class Planner:
         A virtual machine needs nothing of the host's driver; nor does a channel, which comes beside GPUs.
         """
         common = self._hardware.common_edits()
-        if isinstance(self._hardware, ClaimWide):
+        if self._claim_wide is not None:
             gpus = [device.gpu for device in devices.values() if device.type is not DeviceType.VFIO]
-            common = merge((common, self._hardware.claim_edits(gpus)))
+            common = merge((common, self._claim_wide.claim_edits(gpus)))
         types = {device.type for device in devices.values()}
         if types <= {DeviceType.VFIO, DeviceType.IMEX_CHANNEL}:
             common = Edits(env=common.env)

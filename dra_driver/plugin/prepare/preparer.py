@@ -124,7 +124,7 @@ class Preparer:
         run = self._run(record, plan, deadline)
         self._effects.apply(plan.steps, run)
         if is_recovered:
-            new = replace(record_of_plan(plan, self._boot_id, run.recorded), state=ClaimState.PREPARED)
+            new = record_of_plan(plan, self._boot_id, run.recorded, ClaimState.PREPARED)
             self._ledger.complete(new, claim, plan.occupied)
         else:
             self._update(record, plan, run)
@@ -153,30 +153,29 @@ class Preparer:
         A claim that needs only a file is recorded as prepared at once, in one transaction: after a crash before the
         file was written `refresh_cdi` writes it, and the kubelet, which has no answer, asks again.
         """
-        intent = record_of_plan(plan, self._boot_id, self._effects.look(plan.steps, deadline))
-        if is_only_file(intent.steps):
-            recorded = replace(intent, state=ClaimState.PREPARED)
-            rivals = self._ledger.intend(recorded, plan.claim, plan.occupied)
-        else:
-            is_synced = not ends_with_power(intent.steps)
-            rivals = self._ledger.intend(intent, plan.claim, plan.occupied, is_synced=is_synced)
+        steps = self._effects.look(plan.steps, deadline)
+        state = ClaimState.PREPARED if is_only_file(steps) else ClaimState.PREPARING
+        record = record_of_plan(plan, self._boot_id, steps, state)
+        is_synced = state is ClaimState.PREPARED or not ends_with_power(steps)
+        rivals = self._ledger.intend(record, plan.claim, plan.occupied, is_synced=is_synced)
         if not rivals:
-            self._finish(intent, plan, deadline)
+            self._finish(record, plan, deadline)
         return rivals
 
-    def _finish(self, intent: ClaimRecord, plan: PreparePlan, deadline: Deadline) -> None:
+    def _finish(self, record: ClaimRecord, plan: PreparePlan, deadline: Deadline) -> None:
         """Carry out the steps and commit, unless that is recorded; after an error, undo them."""
-        run = StepRun(intent.uid, intent.steps, self._ledger, deadline)
+        run = StepRun(record.uid, record.steps, self._ledger, deadline)
         try:
             # From the intent on no test of these devices begins.
             self._validation.interrupt([device.device for device in plan.claim.devices])
             self._effects.apply(plan.steps, run)
-            if not is_only_file(intent.steps):
-                self._ledger.commit(intent.uid, run.recorded if run.is_changed else None)
-            self._late_pods.follow(intent.steps)
+            if record.state != ClaimState.PREPARED:
+                self._ledger.commit(record.uid, run.recorded if run.is_changed else None)
+            self._late_pods.follow(record.steps)
         except Exception:
             undo_by = deadline if deadline.remaining() > UNDO_SECONDS else Deadline.after(UNDO_SECONDS)
             # What can't be undone now is undone by the next call or at the next start.
             with suppress(DriverError), self._ledger.until(undo_by):
-                self._undo.undo(replace(intent, steps=run.recorded), undo_by)
+                unanswered = replace(record, state=ClaimState.PREPARING, steps=run.recorded)
+                self._undo.undo(unanswered, undo_by)
             raise
