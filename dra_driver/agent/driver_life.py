@@ -137,8 +137,6 @@ class DriverLife:
     def _made(self) -> NodeAgent:
         hardware = self._opened()
         with _loading, lean_imports():
-            import grpc._server  # noqa: F401, PLC0415 - else imported when the first server is made
-
             from dra_driver.agent.node import NodeAgent  # noqa: PLC0415 - an idle node pays for no import
         return NodeAgent(self.options, hardware)
 

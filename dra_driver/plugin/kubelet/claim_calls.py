@@ -11,22 +11,21 @@ import logging
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from dra_driver.claims.plan import PreparedDevice
 from dra_driver.model.errors import DriverError
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.kubelet.call_notes import CallNote, CallNotes
-from dra_driver.plugin.kubelet.methods import MESSAGES, Context
+from dra_driver.plugin.kubelet.methods import MESSAGES
 from dra_driver.plugin.prepare.preparer import Preparer
+from dra_driver.plugin.rpc.call import RpcCall
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimAnswer:
+class ClaimAnswer(NamedTuple):
     """What became of one claim: its devices, or an error as its code and as the text of the kubelet's event."""
 
     devices: tuple[PreparedDevice, ...] = ()
@@ -35,19 +34,15 @@ class ClaimAnswer:
 
 
 class ClaimCall:
-    """Answers the calls of one method in one version, in the threads of `pool`; it never raises.
-
-    Source: grpcio, `grpc/_server.py`, `_select_thread_pool_for_behavior`, for the attribute `experimental_thread_pool`
-    (a test checks that it still works).
-    """
+    """Answers the calls of one method in one version; it never raises. `pool` has the threads for further claims."""
 
     rpc: ClassVar[str]
 
     def __init__(self, version: str, preparer: Preparer, pool: ThreadPoolExecutor, notes: CallNotes) -> None:
         self._messages, self._version, self._preparer, self._notes = MESSAGES[version], version, preparer, notes
-        self.experimental_thread_pool = self._pool = pool
+        self._pool = pool
 
-    def __call__(self, request: Any, context: Context) -> Any:
+    def __call__(self, request: Any, call: RpcCall) -> Any:
         """Answer one call of the kubelet."""
         raise NotImplementedError
 
@@ -103,11 +98,11 @@ class PrepareCall(ClaimCall):
 
     rpc = "prepare"
 
-    def __call__(self, request: Any, context: Context) -> Any:
+    def __call__(self, request: Any, call: RpcCall) -> Any:
         """Prepare the claims of a call, unless the kubelet gave up while it was queued: it will ask again."""
-        if not context.is_active():
+        if not call.is_active():
             return self._messages.NodePrepareResourcesResponse()
-        deadline = Deadline.of_call(context.time_remaining())
+        deadline = Deadline.of_call(call.time_remaining())
         return self._messages.NodePrepareResourcesResponse(claims=self._answers(request.claims, deadline))
 
     def _work(self, claim: Any, deadline: Deadline) -> tuple[PreparedDevice, ...]:
@@ -124,9 +119,9 @@ class UnprepareCall(ClaimCall):
 
     rpc = "unprepare"
 
-    def __call__(self, request: Any, context: Context) -> Any:
+    def __call__(self, request: Any, call: RpcCall) -> Any:
         """Unprepare the claims of a call."""
-        deadline = Deadline.of_call(context.time_remaining(), goes_first=True)
+        deadline = Deadline.of_call(call.time_remaining(), goes_first=True)
         return self._messages.NodeUnprepareResourcesResponse(claims=self._answers(request.claims, deadline))
 
     def _work(self, claim: Any, deadline: Deadline) -> tuple[PreparedDevice, ...]:

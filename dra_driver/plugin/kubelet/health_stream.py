@@ -13,15 +13,13 @@ import enum
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-import grpc
-
 from dra_driver.plugin._proto.k8s.dra_health.v1alpha1 import api_pb2 as messages
-from dra_driver.plugin.kubelet.methods import Context
+from dra_driver.plugin.kubelet.methods import RpcMethods
+from dra_driver.plugin.rpc.call import RpcCall, RpcMethod, StatusCode
 
 HEALTH_VERSIONS = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")  # also the names of the gRPC services
 RESEND_SECONDS = 10.0
@@ -60,7 +58,6 @@ class HealthStream:
 
     def __init__(self, health: ReportedHealth) -> None:
         self._health = health
-        self._threads = ThreadPoolExecutor(STREAMS, thread_name_prefix="health-stream")
         self._changed = threading.Condition()
         self._revision, self._open = 0, 0
         self._is_over = False
@@ -76,31 +73,21 @@ class HealthStream:
         with self._changed:
             self._is_over = True
             self._changed.notify_all()
-        self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def methods(self, service: str) -> grpc.GenericRpcHandler[Any, Any]:
-        """Return the method table of one version of the service, whose calls have threads of their own.
+    def methods(self, service: str) -> RpcMethods:
+        """Return the methods of one version of the service."""
+        read = messages.NodeWatchResourcesRequest.FromString
+        return {f"/{service}/NodeWatchResources": RpcMethod(self._watch, read, STREAMS + 1, is_stream=True)}
 
-        Source: grpcio, `grpc/_server.py`, `_select_thread_pool_for_behavior`, for the attribute.
-        """
-        watch = partial(self._watch)
-        watch.experimental_thread_pool = self._threads  # type: ignore[attr-defined]
-        handler = grpc.unary_stream_rpc_method_handler(
-            watch,
-            request_deserializer=messages.NodeWatchResourcesRequest.FromString,
-            response_serializer=lambda message: message.SerializeToString(),
-        )
-        return grpc.method_handlers_generic_handler(service, {"NodeWatchResources": handler})
-
-    def _watch(self, _request: Any, context: Context) -> Iterator[Any]:
+    def _watch(self, _request: Any, call: RpcCall) -> Iterator[Any]:
         with self._changed:
             is_one_too_many = self._open >= STREAMS
             self._open += not is_one_too_many
         if is_one_too_many:
-            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{STREAMS} health streams are open")
-        context.add_callback(self._wake)
+            call.abort(StatusCode.RESOURCE_EXHAUSTED, f"{STREAMS} health streams are open")
+        call.add_callback(self._wake)
         try:
-            yield from self._lists(context)
+            yield from self._lists(call)
         finally:
             with self._changed:
                 self._open -= 1
@@ -109,16 +96,16 @@ class HealthStream:
         with self._changed:
             self._changed.notify_all()
 
-    def _lists(self, context: Context) -> Iterator[Any]:
-        while not self._is_over and context.is_active():
+    def _lists(self, call: RpcCall) -> Iterator[Any]:
+        while not self._is_over and call.is_active():
             with self._changed:
                 sent = self._revision
             yield _encode(self._health.reports())
             with self._changed:
-                self._changed.wait_for(partial(self._is_due, sent, context), RESEND_SECONDS)
+                self._changed.wait_for(partial(self._is_due, sent, call), RESEND_SECONDS)
 
-    def _is_due(self, sent: int, context: Context) -> bool:
-        return self._is_over or self._revision != sent or not context.is_active()
+    def _is_due(self, sent: int, call: RpcCall) -> bool:
+        return self._is_over or self._revision != sent or not call.is_active()
 
 
 def _encode(reports: tuple[DeviceReport, ...]) -> Any:

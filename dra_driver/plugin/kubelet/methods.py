@@ -1,23 +1,17 @@
-"""Method tables: our services in the form that gRPC needs, typed by hand over the generated messages.
+"""Method tables: our services as paths with their methods, over the generated messages.
 
 Generated service stubs are not used, because they would require a grpcio at least as new as their generator.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeVar
-
-import grpc
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from dra_driver.plugin._proto.k8s.dra.v1 import api_pb2 as v1
 from dra_driver.plugin._proto.k8s.dra.v1beta1 import api_pb2 as v1beta1
 from dra_driver.plugin._proto.k8s.pluginregistration.v1 import api_pb2 as registration
-
-Request = TypeVar("Request")
-Response = TypeVar("Response")
-Context = grpc.ServicerContext
-Behaviour = Callable[[Any, Context], Any]
+from dra_driver.plugin.rpc.call import RpcCall, RpcMethod
 
 REGISTRATION_SERVICE = "pluginregistration.Registration"
 PLUGIN_TYPE = "DRAPlugin"
@@ -28,49 +22,49 @@ VERSIONS = {
 }
 MESSAGES: Mapping[str, Any] = {"v1.DRAPlugin": v1, "v1beta1.DRAPlugin": v1beta1}
 
+# Calls of each kind at once; further calls wait for their turn. A Prepare may wait 35 s for a device, and must not hold
+# up the Unprepare that frees it.
+PREPARES, UNPREPARES, REGISTRATIONS = 128, 32, 2
+
+RpcMethods = Mapping[str, RpcMethod]
+"""Methods by their path, which is "/service/method"."""
+
 
 class RegistrationService(Protocol):
     """What the kubelet calls on the registration socket."""
 
-    def get_info(self, request: registration.InfoRequest, context: Context) -> registration.PluginInfo:
+    def get_info(self, request: registration.InfoRequest, call: RpcCall) -> registration.PluginInfo:
         """Return the driver's name, the path of its DRA socket, and the versions that it serves."""
 
     def notify(
-        self, request: registration.RegistrationStatus, context: Context
+        self, request: registration.RegistrationStatus, call: RpcCall
     ) -> registration.RegistrationStatusResponse:
         """Record whether the kubelet accepted the registration."""
 
 
-def registration_methods(service: RegistrationService) -> grpc.GenericRpcHandler[Any, Any]:
-    """Return the method table of the registration socket."""
-    return grpc.method_handlers_generic_handler(
-        REGISTRATION_SERVICE,
-        {
-            "GetInfo": _unary(service.get_info, registration.InfoRequest),
-            "NotifyRegistrationStatus": _unary(service.notify, registration.RegistrationStatus),
-        },
-    )
+class ClaimMethod(Protocol):
+    """What answers a method of the DRA service."""
+
+    def __call__(self, request: Any, call: RpcCall) -> Any:
+        """Return the answer."""
 
 
-def dra_methods(
-    version: str,
-    prepare: Behaviour,
-    unprepare: Behaviour,
-) -> grpc.GenericRpcHandler[Any, Any]:
-    """Return the method table of one version of the DRA service; its messages are those of `MESSAGES[version]`."""
-    messages = MESSAGES[version]
-    return grpc.method_handlers_generic_handler(
-        VERSIONS[version],
-        {
-            "NodePrepareResources": _unary(prepare, messages.NodePrepareResourcesRequest),
-            "NodeUnprepareResources": _unary(unprepare, messages.NodeUnprepareResourcesRequest),
-        },
-    )
+def registration_methods(service: RegistrationService) -> RpcMethods:
+    """Return the methods of the registration socket."""
+    path = f"/{REGISTRATION_SERVICE}"
+    return {
+        f"{path}/GetInfo": RpcMethod(service.get_info, registration.InfoRequest.FromString, REGISTRATIONS),
+        f"{path}/NotifyRegistrationStatus": RpcMethod(
+            service.notify, registration.RegistrationStatus.FromString, REGISTRATIONS
+        ),
+    }
 
 
-def _unary(behaviour: Behaviour, request: Any) -> grpc.RpcMethodHandler[Any, Any]:
-    return grpc.unary_unary_rpc_method_handler(
-        behaviour,
-        request_deserializer=request.FromString,
-        response_serializer=lambda message: message.SerializeToString(),
-    )
+def dra_methods(version: str, prepare: ClaimMethod, unprepare: ClaimMethod) -> RpcMethods:
+    """Return the methods of one version of the DRA service; its messages are those of `MESSAGES[version]`."""
+    messages, path = MESSAGES[version], f"/{VERSIONS[version]}"
+    read_prepare, read_unprepare = messages.NodePrepareResourcesRequest, messages.NodeUnprepareResourcesRequest
+    return {
+        f"{path}/NodePrepareResources": RpcMethod(prepare, read_prepare.FromString, PREPARES),
+        f"{path}/NodeUnprepareResources": RpcMethod(unprepare, read_unprepare.FromString, UNPREPARES),
+    }

@@ -1,7 +1,7 @@
 """Registration: a second socket of the plugin's server, where the kubelet looks for plugins.
 
-This socket appears last and goes first. One server serves both sockets, because a server costs ten wake-ups a second,
-and a client that is answered here finds the service up. A kubelet up to 1.35 does not retry a failed registration until
+This socket appears last and goes first. One server serves both sockets: a client that is answered here finds the
+service up. A kubelet up to 1.35 does not retry a failed registration until
 the socket appears again, so after a refusal the socket is removed and shown again.
 Source: Kubernetes kubelet plugin registration API v1; kubelet pluginwatcher (names that begin with a dot are ignored).
 """
@@ -13,16 +13,15 @@ import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import grpc
 
 from dra_driver.model.errors import NodeError
 from dra_driver.model.stamp import Stamp
 from dra_driver.plugin._proto.k8s.pluginregistration.v1 import api_pb2 as messages
-from dra_driver.plugin.kubelet.methods import PLUGIN_TYPE, VERSIONS, Context, registration_methods
+from dra_driver.plugin.kubelet.methods import PLUGIN_TYPE, VERSIONS, RpcMethods, registration_methods
 from dra_driver.plugin.kubelet.same_name_drivers import MARK, STARTED
 from dra_driver.plugin.kubelet.sockets import bind_privately, free_path, identity, set_aside
+from dra_driver.plugin.rpc.call import RpcCall
+from dra_driver.plugin.rpc.server import RpcServer
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -53,15 +52,15 @@ class Registration:
         with self._mutex:
             return not self._is_open or self._is_ours()
 
-    def bind(self, server: grpc.Server) -> None:
+    def bind(self, server: RpcServer) -> None:
         """Make a server that has not started yet listen here too. Raises: NodeError."""
         free_path(self._path)
         bind_privately(self._path, lambda: add_port(server, self._path))
         with self._mutex:
             self._made, self._is_open = identity(self._path), True
 
-    def methods(self) -> grpc.GenericRpcHandler[Any, Any]:
-        """Return the method table of the registration service."""
+    def methods(self) -> RpcMethods:
+        """Return the methods of the registration service."""
         return registration_methods(self)
 
     def stop(self) -> None:
@@ -76,14 +75,14 @@ class Registration:
 
     # What the kubelet calls
 
-    def get_info(self, _request: messages.InfoRequest, context: Context) -> messages.PluginInfo:
+    def get_info(self, _request: messages.InfoRequest, call: RpcCall) -> messages.PluginInfo:
         """Return who this plugin is and where it serves, with a mark by which another instance recognizes it."""
-        context.set_trailing_metadata((MARK, STARTED))
+        call.set_trailing_metadata((MARK, STARTED))
         return messages.PluginInfo(
             type=PLUGIN_TYPE, name=self._driver, endpoint=str(self._endpoint), supported_versions=self._versions
         )
 
-    def notify(self, request: messages.RegistrationStatus, _context: Context) -> messages.RegistrationStatusResponse:
+    def notify(self, request: messages.RegistrationStatus, _call: RpcCall) -> messages.RegistrationStatusResponse:
         """Record whether the kubelet accepted the registration; after a refusal the socket is shown again later."""
         self.is_registered, self.last_error = request.plugin_registered, request.error
         if request.plugin_registered:
@@ -125,11 +124,9 @@ class Registration:
                 log.info("registration socket re-created", extra=fields(socket=str(self._path)))
 
 
-def add_port(server: grpc.Server, path: Path) -> None:
+def add_port(server: RpcServer, path: Path) -> None:
     """Listen on a unix socket. Raises: NodeError("node.socket")."""
     try:
-        bound = server.add_insecure_port(f"unix:{path}")
-    except RuntimeError as exc:
-        raise NodeError("socket", f"can't listen on {path}: {exc}") from exc
-    if not bound:
-        raise NodeError("socket", f"can't listen on {path}")
+        server.add_socket(path)
+    except OSError as exc:
+        raise NodeError("socket", f"can't listen on {path}: {exc.strerror}") from exc

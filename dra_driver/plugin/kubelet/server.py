@@ -1,8 +1,7 @@
 """PluginServer: the plugin's two sockets, from the registration to the drain.
 
-The service is up before the kubelet can learn of it, and outlives the registration. Each kind of call has its own
-threads: Prepares that wait for devices must not hold up the Unprepare that frees those devices. What happens within a
-call is in `claim_calls`.
+The service is up before the kubelet can learn of it, and outlives the registration. What happens within a call is in
+`claim_calls`.
 Source: Kubernetes DRA plugin API v1 and v1beta1.
 """
 
@@ -11,15 +10,12 @@ from __future__ import annotations
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
-
-import grpc
 
 from dra_driver.model.stamp import Stamp
 from dra_driver.plugin.kubelet.call_notes import AnswerListener, CallNotes
 from dra_driver.plugin.kubelet.claim_calls import PrepareCall, UnprepareCall
 from dra_driver.plugin.kubelet.health_stream import HEALTH_VERSIONS, HealthStream
-from dra_driver.plugin.kubelet.methods import VERSIONS, dra_methods
+from dra_driver.plugin.kubelet.methods import PREPARES, UNPREPARES, VERSIONS, RpcMethods, dra_methods
 from dra_driver.plugin.kubelet.registration import Registration, add_port
 from dra_driver.plugin.kubelet.sockets import (
     bind_privately,
@@ -30,12 +26,10 @@ from dra_driver.plugin.kubelet.sockets import (
     sweep,
 )
 from dra_driver.plugin.prepare.preparer import Preparer
+from dra_driver.plugin.rpc.server import RpcServer
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
-
-# Threads for each kind of call, started when needed. A Prepare may wait 35 s for a device; further calls queue up.
-PREPARES, UNPREPARES, REGISTRATIONS = 128, 32, 2
 
 
 class PluginServer:
@@ -58,10 +52,10 @@ class PluginServer:
         self._registration = Registration(
             driver, self.paths.registration, self.paths.service, also=HEALTH_VERSIONS if health else ()
         )
+        # For calls with several claims; the threads are started when they are needed.
         self._prepares = ThreadPoolExecutor(PREPARES, thread_name_prefix="prepare")
         self._unprepares = ThreadPoolExecutor(UNPREPARES, thread_name_prefix="unprepare")
-        self._registrations = ThreadPoolExecutor(REGISTRATIONS, thread_name_prefix="registration")
-        self._server: grpc.Server | None = None
+        self._server: RpcServer | None = None
         self._made: Stamp | None = None  # identifies the service's socket that is ours
 
     @property
@@ -85,10 +79,7 @@ class PluginServer:
         make_folder(self.paths.registration.parent)
         sweep(self._driver, self.paths)
         free_path(self.paths.service)
-        server = grpc.server(self._registrations)
-        server.add_generic_rpc_handlers((*map(self._methods, VERSIONS), self._registration.methods()))
-        if self._health is not None:
-            server.add_generic_rpc_handlers(tuple(map(self._health.methods, HEALTH_VERSIONS)))
+        server = RpcServer(self._methods())
         bind_privately(self.paths.service, lambda: add_port(server, self.paths.service))
         self._registration.bind(server)
         self._notes.start()
@@ -103,16 +94,16 @@ class PluginServer:
             return
         if self._health is not None:
             self._health.close()
-        done = self._server.stop(grace=drain_s)
+        done = self._server.stop(drain_s)
+        if self._is_ours():
+            self.paths.service.unlink(missing_ok=True)
         done.wait(max(0.0, drain_s - 1.0))
         self._preparer.close()  # calls that are still waiting answer now
         done.wait(2.0)
-        for pool in (self._prepares, self._unprepares, self._registrations):
+        for pool in (self._prepares, self._unprepares):
             pool.shutdown(wait=False, cancel_futures=True)
         self._notes.stop()
         self._server = None
-        if self._is_ours():
-            self.paths.service.unlink(missing_ok=True)
         sweep(self._driver, self.paths)
 
     def tidy(self) -> int:
@@ -122,7 +113,13 @@ class PluginServer:
     def _is_ours(self) -> bool:
         return self._made is not None and identity(self.paths.service) == self._made
 
-    def _methods(self, version: str) -> grpc.GenericRpcHandler[Any, Any]:
-        prepare = PrepareCall(version, self._preparer, self._prepares, self._notes)
-        unprepare = UnprepareCall(version, self._preparer, self._unprepares, self._notes)
-        return dra_methods(version, prepare, unprepare)
+    def _methods(self) -> RpcMethods:
+        methods = dict(self._registration.methods())
+        for version in VERSIONS:
+            prepare = PrepareCall(version, self._preparer, self._prepares, self._notes)
+            unprepare = UnprepareCall(version, self._preparer, self._unprepares, self._notes)
+            methods |= dra_methods(version, prepare, unprepare)
+        if self._health is not None:
+            for service in HEALTH_VERSIONS:
+                methods |= self._health.methods(service)
+        return methods

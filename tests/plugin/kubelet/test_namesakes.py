@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import grpc
 import pytest
 
 from dra_driver.plugin.kubelet.registration import Registration
 from dra_driver.plugin.kubelet.same_name_drivers import SameNameDrivers, ask
+from dra_driver.plugin.rpc.server import RpcServer
 from tests.support.stand_in_plugin import StandInPlugin
 from tests.support.waiting import until
 
@@ -71,15 +70,14 @@ def test_a_socket_below_a_folder_counts_and_a_hidden_one_does_not(folder, other)
 @pytest.mark.parametrize(("data", "is_other"), [("plugins/gpu.nvidia.com", False), ("elsewhere", True)])
 def test_our_own_other_instance_is_none_unless_it_keeps_its_claims_elsewhere(folder, data, is_other):
     instance = Registration(DRIVER, folder / "plugins_registry" / "a-reg.sock", folder / data / "dra.sock")
-    server = grpc.server(ThreadPoolExecutor(1))
+    server = RpcServer(instance.methods())
     instance.bind(server)
-    server.add_generic_rpc_handlers((instance.methods(),))
     server.start()
     try:
         assert bool(watch(folder).find()) is is_other
     finally:
         instance.stop()
-        server.stop(0).wait()
+        server.stop(0).wait(10)
 
 
 def test_a_socket_nobody_listens_on_and_files_are_none(folder, other):

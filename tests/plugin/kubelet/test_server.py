@@ -13,6 +13,7 @@ import pytest
 from dra_driver.model.errors import ApiError, NodeError, Retry
 from dra_driver.plugin.kubelet import registration as registration_module
 from dra_driver.plugin.kubelet.server import PluginServer
+from dra_driver.plugin.rpc.server import RpcServer
 from tests.plugin.support.kubelet import FakeKubelet, claim, eventually
 from tests.support.plugin.parts import DRIVER, Rig, claim_wire, in_thread, result
 
@@ -254,7 +255,7 @@ def test_whoever_is_answered_at_the_registration_socket_finds_the_service_up(
     bound, asked = threading.Event(), threading.Event()
     bind = registration_module.Registration.bind
 
-    def bind_and_wait(it: registration_module.Registration, server: grpc.Server) -> None:
+    def bind_and_wait(it: registration_module.Registration, server: RpcServer) -> None:
         bind(it, server)
         bound.set()
         asked.wait(5)

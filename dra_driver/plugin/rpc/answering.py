@@ -1,0 +1,82 @@
+"""Answering: requests that are complete come in; methods are called, and what they return is sent."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from dra_driver.plugin.rpc.call import CallEnd, RpcMethod, StatusCode
+from dra_driver.plugin.rpc.connection import RpcConnection
+from dra_driver.plugin.rpc.stream import RpcStream
+from dra_driver.plugin.rpc.writer import ConnectionLost
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
+
+
+class MethodCalls:
+    """How many calls of a method run, and which wait for their turn. The caller has a lock for it."""
+
+    __slots__ = ("_running", "_waiting", "method")
+
+    def __init__(self, method: RpcMethod) -> None:
+        self.method, self._running = method, 0
+        self._waiting: deque[tuple[RpcConnection, RpcStream]] = deque()
+
+    def is_admitted(self, connection: RpcConnection, stream: RpcStream) -> bool:
+        """Count a call that may run now, and return True; make it wait for its turn otherwise."""
+        if self._running >= self.method.most:
+            self._waiting.append((connection, stream))
+            return False
+        self._running += 1
+        return True
+
+    def following(self) -> tuple[RpcConnection, RpcStream] | None:
+        """Return the call that runs in the place of one that has ended; with None, one less runs."""
+        if self._waiting:
+            return self._waiting.popleft()
+        self._running -= 1
+        return None
+
+
+def carry_out(method: RpcMethod, connection: RpcConnection, stream: RpcStream) -> None:
+    """Call a method and send what it returns, or the error. It never raises."""
+    try:
+        _answer(method, connection, stream)
+    except ConnectionLost as error:
+        log.info("a call's answer was not sent", extra=fields(reason=str(error)))
+        connection.abandon()
+    except Exception:
+        log.exception("bug: unexpected error")
+        connection.abandon()
+
+
+def _answer(method: RpcMethod, connection: RpcConnection, stream: RpcStream) -> None:
+    try:
+        request = method.read(stream.message())
+    except Exception as error:  # noqa: BLE001 - of protobuf or of ours: the request is not what it should be
+        connection.end(stream, StatusCode.INTERNAL, f"the request can't be read: {error}")
+        return
+    try:
+        found = method.answer(request, stream.call)
+        if method.is_stream:
+            _send_all(found, connection, stream)
+            connection.end(stream, StatusCode.OK)
+        elif not stream.call.is_over:
+            connection.answer(stream, found.SerializeToString())
+    except ConnectionLost:
+        raise
+    except CallEnd as end:
+        connection.end(stream, end.code, end.details)
+    except Exception as error:
+        log.exception("bug: unexpected error")
+        connection.end(stream, StatusCode.UNKNOWN, f"{type(error).__name__}: {error}")
+
+
+def _send_all(messages: Iterator[Any], connection: RpcConnection, stream: RpcStream) -> None:
+    for message in messages:
+        if stream.call.is_over:
+            return
+        connection.send(stream, message.SerializeToString())

@@ -1,0 +1,207 @@
+"""RpcConnection: one HTTP/2 connection of a client, with its streams.
+
+In: bytes from the socket, read by whichever thread finds them there. Out: requests that are complete, each once; and
+what `AnswerWriter` writes. A client that breaks the rules loses its connection.
+Source: RFC 9113, sections 3.4, 5 and 6.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+
+from dra_driver.plugin.rpc import frames
+from dra_driver.plugin.rpc.call import StatusCode
+from dra_driver.plugin.rpc.frames import Http2Frame
+from dra_driver.plugin.rpc.header_fields import FieldDecoder
+from dra_driver.plugin.rpc.stream import RpcStream
+from dra_driver.plugin.rpc.writer import AnswerWriter, ConnectionLost
+
+STREAMS = 512  # open at the same time
+REQUEST_BYTES = 1 << 20  # of one request; the kubelet's have some hundred bytes for each claim of a pod
+_BLOCK_BYTES = 64 * 1024  # of the header fields of one request, as they are sent
+_PIECE_BYTES = 64 * 1024
+
+
+class RpcConnection:
+    """A connected socket. Any thread may call any method."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        """Raises: ConnectionLost."""
+        self._sock, self._writer = sock, AnswerWriter(sock)
+        self._reading = threading.Lock()  # guards all below, but for what is taken out of `_streams`
+        self._buffer = bytearray()
+        self._has_preface = self._has_more = self._is_leaving = False
+        self._decoder = FieldDecoder()
+        self._block: tuple[Http2Frame, bytearray] | None = None  # header fields that go on in the next frame
+        self._streams: dict[int, RpcStream] = {}
+        self._last = 0  # number of the newest stream
+        self._unacknowledged = 0  # bytes that the client was not yet told that it may send again
+        more = frames.number_frame(frames.WINDOW_UPDATE, 0, REQUEST_BYTES - frames.WINDOW_BYTES)
+        values = {frames.MAX_CONCURRENT_STREAMS: STREAMS, frames.INITIAL_WINDOW_SIZE: REQUEST_BYTES}
+        self._writer.write(frames.settings(values) + more)
+
+    def requests(self) -> list[RpcStream]:
+        """Read what has come, and return the requests that are complete now. Raises: ConnectionLost."""
+        with self._reading:
+            complete: list[RpcStream] = []
+            while self._has_received():  # all of it: nobody else is woken for what is left
+                try:
+                    complete += self._complete()
+                except ValueError as error:
+                    with contextlib.suppress(ConnectionLost):
+                        self._writer.write(frames.go_away(self._last, frames.PROTOCOL_ERROR))
+                    raise ConnectionLost(f"the client broke the rules of HTTP/2: {error}") from error
+                if not self._has_more:
+                    break
+            return complete
+
+    def _has_received(self) -> bool:
+        """Return whether there was something to read, which is in the buffer now. Raises: ConnectionLost."""
+        try:
+            piece = self._sock.recv(_PIECE_BYTES, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False  # another thread has read it
+        except OSError as error:
+            raise ConnectionLost(str(error)) from error
+        if not piece:
+            raise ConnectionLost("the client has closed the connection")
+        self._buffer += piece
+        self._has_more = len(piece) == _PIECE_BYTES
+        return True
+
+    # Answers
+
+    def send(self, stream: RpcStream, message: bytes) -> None:
+        """Send one message of a stream, once the client allows it. Raises: ConnectionLost."""
+        self._writer.send(stream, message)
+
+    def answer(self, stream: RpcStream, message: bytes) -> None:
+        """Send the one message of a stream and its end. Raises: ConnectionLost."""
+        self._writer.answer(stream, message)
+        self._forget(stream.number)
+
+    def end(self, stream: RpcStream, code: StatusCode, details: str = "") -> None:
+        """End a stream with a status. Raises: ConnectionLost."""
+        self._writer.end(stream, code, details)
+        self._forget(stream.number)
+
+    def leave(self) -> None:
+        """Make the client send new requests elsewhere; those under way go on."""
+        with self._reading, contextlib.suppress(ConnectionLost):
+            self._is_leaving = True
+            self._writer.write(frames.go_away(self._last, frames.NO_ERROR))
+
+    def abandon(self) -> None:
+        """End the connection; nobody waits for an answer any more. Whoever reads it finds the end, and closes it."""
+        self._writer.abandon()
+        for number in tuple(self._streams):
+            self._forget(number)
+
+    def close(self) -> None:
+        """End the connection and close its socket, whose number may then be another's."""
+        self.abandon()
+        self._sock.close()
+
+    def _forget(self, number: int) -> None:
+        stream = self._streams.pop(number, None)
+        if stream is not None:
+            stream.call.over()
+
+    # Frames, in the order in which they come. Each method raises ValueError for what HTTP/2 does not allow.
+
+    def _complete(self) -> list[RpcStream]:
+        """Return the requests that the buffer completes. Raises: ConnectionLost."""
+        if not self._has_preface:
+            size = len(frames.PREFACE)
+            if not frames.PREFACE.startswith(self._buffer[:size]):
+                raise ValueError("it begins with something else")
+            if len(self._buffer) < size:
+                return []
+            del self._buffer[:size]
+            self._has_preface = True
+        complete = []
+        while frame := frames.next_frame(self._buffer):
+            if stream := self._taken(frame):
+                complete.append(stream)
+        return complete
+
+    def _taken(self, frame: Http2Frame) -> RpcStream | None:
+        """Take in a frame, and return the request that it completes. Raises: ConnectionLost."""
+        kind = frame.kind
+        if self._block is not None or kind == frames.CONTINUATION:
+            return self._continued(frame)
+        if kind == frames.HEADERS:
+            return self._headers(frame, bytearray(frame.content()))
+        if kind == frames.DATA:
+            return self._data(frame)
+        if kind == frames.WINDOW_UPDATE:
+            self._widen(frame)
+        elif kind == frames.PING:
+            self._ping(frame)
+        elif kind == frames.SETTINGS and not frame.flags & frames.ACK:
+            self._writer.set(frames.settings_of(frame.payload), tuple(self._streams.values()))
+            self._writer.write(frames.frame(frames.SETTINGS, frames.ACK, 0))
+        elif kind == frames.RST_STREAM:
+            frame.number()
+            self._forget(frame.stream)
+        elif kind == frames.PUSH_PROMISE:
+            raise ValueError("a client can't push")
+        return None
+
+    def _ping(self, frame: Http2Frame) -> None:
+        if len(frame.payload) != frames.PING_BYTES or frame.stream:
+            raise ValueError("a ping of another length, or of a stream")
+        if not frame.flags & frames.ACK:
+            self._writer.write(frames.frame(frames.PING, frames.ACK, 0, frame.payload))
+
+    def _widen(self, frame: Http2Frame) -> None:
+        more, stream = frame.number(), self._streams.get(frame.stream)
+        if stream is not None or not frame.stream:
+            self._writer.widen(stream, more)
+
+    def _continued(self, frame: Http2Frame) -> RpcStream | None:
+        if self._block is None or frame.kind != frames.CONTINUATION or frame.stream != self._block[0].stream:
+            raise ValueError("header fields that are interrupted, or that go on without a beginning")
+        first, block = self._block
+        block += frame.payload
+        return self._headers(first._replace(flags=first.flags | frame.flags & frames.END_HEADERS), block)
+
+    def _headers(self, frame: Http2Frame, block: bytearray) -> RpcStream | None:
+        """Begin a stream, or take in the trailers of one, and return it if it is complete."""
+        if len(block) > _BLOCK_BYTES:
+            raise ValueError("header fields that are too long")
+        if not frame.flags & frames.END_HEADERS:
+            self._block = frame, block
+            return None
+        self._block = None
+        fields, is_end = dict(self._decoder.decode(bytes(block))), frame.flags & frames.END_STREAM
+        stream = self._streams.get(frame.stream)
+        if stream is not None:
+            if not is_end or stream.is_complete:
+                raise ValueError("header fields within a request, or after it")
+            return stream.completed()
+        if frame.stream <= self._last or not frame.stream % 2:
+            raise ValueError("a stream with the number of an old one, or with one of ours")
+        self._last = frame.stream
+        if self._is_leaving or len(self._streams) >= STREAMS:
+            self._writer.write(frames.number_frame(frames.RST_STREAM, frame.stream, frames.REFUSED_STREAM))
+            return None
+        stream = self._streams[frame.stream] = RpcStream(frame.stream, fields, self._writer.stream_window)
+        return stream.completed() if is_end else None
+
+    def _data(self, frame: Http2Frame) -> RpcStream | None:
+        if not frame.stream or frame.stream > self._last:
+            raise ValueError("data of a stream that was not begun")
+        self._unacknowledged += len(frame.payload)
+        if self._unacknowledged > REQUEST_BYTES // 2:
+            self._writer.write(frames.number_frame(frames.WINDOW_UPDATE, 0, self._unacknowledged))
+            self._unacknowledged = 0
+        stream = self._streams.get(frame.stream)
+        if stream is None:
+            return None  # it was cancelled, or refused
+        stream.body += frame.content()
+        if stream.is_complete or len(stream.body) > REQUEST_BYTES:
+            raise ValueError("data after the end of a request, or more than was allowed")
+        return stream.completed() if frame.flags & frames.END_STREAM else None

@@ -1,0 +1,95 @@
+"""Frames of HTTP/2: bytes come in, frames go out, and the other way round.
+
+Source: RFC 9113, sections 4 and 6.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
+END_STREAM = ACK = 0x1
+END_HEADERS, PADDED, WITH_PRIORITY = 0x4, 0x8, 0x20
+NO_ERROR, PROTOCOL_ERROR, REFUSED_STREAM = 0x0, 0x1, 0x7
+MAX_CONCURRENT_STREAMS, INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE = 0x3, 0x4, 0x5  # settings
+WINDOW_BYTES = 65_535  # before anything else was agreed
+FRAME_BYTES = 16_384  # the most that a frame may hold, unless the receiver allows more; we never do
+PING_BYTES = 8
+_HEAD_BYTES = 9
+MOST_WINDOW = 2**31 - 1
+_PRIORITY_BYTES = 5
+_HEAD = struct.Struct(">HBBBL")
+_SETTING = struct.Struct(">HL")
+
+
+class Http2Frame(NamedTuple):
+    """One frame; stream 0 is the connection itself."""
+
+    kind: int
+    flags: int
+    stream: int
+    payload: bytes
+
+    def content(self) -> bytes:
+        """Return the payload of DATA or HEADERS without padding and priority. Raises: ValueError."""
+        payload, flags = self.payload, self.flags
+        if flags & PADDED:
+            if not payload or payload[0] >= len(payload):
+                raise ValueError("a frame has more padding than content")
+            payload = payload[1 : len(payload) - payload[0]]
+        if flags & WITH_PRIORITY and self.kind == HEADERS:
+            if len(payload) < _PRIORITY_BYTES:
+                raise ValueError("a frame is shorter than its priority")
+            payload = payload[_PRIORITY_BYTES:]
+        return payload
+
+    def number(self) -> int:
+        """Return the payload as one number of 31 bits. Raises: ValueError."""
+        if len(self.payload) != 4:
+            raise ValueError("a frame that holds a number has another length")
+        return int.from_bytes(self.payload) & MOST_WINDOW
+
+
+def next_frame(buffer: bytearray) -> Http2Frame | None:
+    """Take the first frame from the buffer; None while it is not there whole. Raises: ValueError."""
+    if len(buffer) < _HEAD_BYTES:
+        return None
+    high, low, kind, flags, stream = _HEAD.unpack_from(buffer)
+    end = _HEAD_BYTES + (high << 8 | low)
+    if end > _HEAD_BYTES + FRAME_BYTES:
+        raise ValueError("a frame is longer than we allow")
+    if len(buffer) < end:
+        return None
+    payload = bytes(buffer[_HEAD_BYTES:end])
+    del buffer[:end]
+    return Http2Frame(kind, flags, stream & MOST_WINDOW, payload)
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    """Return a frame as bytes."""
+    length = len(payload)
+    return _HEAD.pack(length >> 8, length & 0xFF, kind, flags, stream) + payload
+
+
+def settings(values: dict[int, int]) -> bytes:
+    """Return a frame with settings."""
+    return frame(SETTINGS, 0, 0, b"".join(_SETTING.pack(*each) for each in values.items()))
+
+
+def settings_of(payload: bytes) -> list[tuple[int, int]]:
+    """Return the settings in a frame, in their order. Raises: ValueError."""
+    if len(payload) % _SETTING.size:
+        raise ValueError("a frame of settings has a length that none has")
+    return list(_SETTING.iter_unpack(payload))
+
+
+def number_frame(kind: int, stream: int, number: int) -> bytes:
+    """Return a frame whose payload is one number."""
+    return frame(kind, 0, stream, number.to_bytes(4))
+
+
+def go_away(last_stream: int, error: int) -> bytes:
+    """Return the frame after which no new streams are accepted."""
+    return frame(GOAWAY, 0, 0, last_stream.to_bytes(4) + error.to_bytes(4))

@@ -1,0 +1,145 @@
+"""Header fields: HPACK blocks of a client come in, names and values go out.
+
+The client may refer to fields that it sent before, so the blocks of a connection have to be read in their order. What
+we send ourselves is written in full each time, and needs no state.
+Source: RFC 7541.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from dra_driver.plugin.rpc import huffman
+
+Field = tuple[bytes, bytes]
+
+TABLE_BYTES = 4096  # what the client may have us remember, unless we say otherwise
+_ENTRY_BYTES = 32  # which each field counts beside its name and value
+_MOST_BYTES = 16 * 1024  # of one block, decoded
+_MOST_SHIFT = 28
+_METHODS = b"|:authority|:method GET|:method POST|:path /|:path /index.html|:scheme http|:scheme https"
+_STATUS = b"|:status 200|:status 204|:status 206|:status 304|:status 400|:status 404|:status 500"
+_NAMES = (
+    b"|accept-charset|accept-encoding gzip, deflate|accept-language|accept-ranges|accept|access-control-allow-origin"
+    b"|age|allow|authorization|cache-control|content-disposition|content-encoding|content-language|content-length"
+    b"|content-location|content-range|content-type|cookie|date|etag|expect|expires|from|host|if-match"
+    b"|if-modified-since|if-none-match|if-range|if-unmodified-since|last-modified|link|location|max-forwards"
+    b"|proxy-authenticate|proxy-authorization|range|referer|refresh|retry-after|server|set-cookie"
+    b"|strict-transport-security|transfer-encoding|user-agent|vary|via|www-authenticate"
+)
+
+
+def _field(text: bytes) -> Field:
+    name, _, value = text.partition(b" ")
+    return name, value
+
+
+_STATIC: tuple[Field, ...] = tuple(map(_field, (_METHODS + _STATUS + _NAMES).split(b"|")))  # from number 1 on
+
+
+class FieldDecoder:
+    """Reads the blocks of one connection, in their order."""
+
+    def __init__(self) -> None:
+        self._recent: deque[Field] = deque()  # the newest first
+        self._size, self._most = 0, TABLE_BYTES
+
+    def decode(self, block: bytes) -> list[Field]:
+        """Return the fields of a block. Raises: ValueError, after which the connection can't go on."""
+        fields: list[Field] = []
+        place, length = 0, 0
+        try:
+            while place < len(block):
+                first = block[place]
+                if first & 0x80:
+                    number, place = _integer(block, place, 7)
+                    field = self._numbered(number)
+                elif first & 0xE0 == 0x20:
+                    most, place = _integer(block, place, 5)
+                    self._resize(most)
+                    continue
+                else:
+                    is_kept = bool(first & 0x40)
+                    field, place = self._literal(block, place, 6 if is_kept else 4)
+                    if is_kept:
+                        self._keep(field)
+                fields.append(field)
+                length += len(field[0]) + len(field[1]) + _ENTRY_BYTES
+                if length > _MOST_BYTES:
+                    raise ValueError("the header fields are too long")
+        except IndexError:
+            raise ValueError("header fields end too early, or refer to a field that there is not") from None
+        return fields
+
+    def _literal(self, block: bytes, place: int, bits: int) -> tuple[Field, int]:
+        number, place = _integer(block, place, bits)
+        if number:
+            name = self._numbered(number)[0]
+        else:
+            name, place = _text(block, place)
+        value, place = _text(block, place)
+        return (name, value), place
+
+    def _numbered(self, number: int) -> Field:
+        """Raises: IndexError."""
+        if number == 0:
+            raise IndexError
+        return _STATIC[number] if number < len(_STATIC) else self._recent[number - len(_STATIC)]
+
+    def _keep(self, field: Field) -> None:
+        self._recent.appendleft(field)
+        self._size += len(field[0]) + len(field[1]) + _ENTRY_BYTES
+        self._drop()
+
+    def _resize(self, most: int) -> None:
+        if most > TABLE_BYTES:
+            raise ValueError("the client wants to keep more header fields than we allow")
+        self._most = most
+        self._drop()
+
+    def _drop(self) -> None:
+        while self._size > self._most:
+            name, value = self._recent.pop()
+            self._size -= len(name) + len(value) + _ENTRY_BYTES
+
+
+def literal(name: bytes, value: bytes) -> bytes:
+    """Return a field in full, neither compressed nor to be remembered; name and value have up to 16 KiB."""
+    return b"\0" + _sized(name) + _sized(value)
+
+
+def _sized(text: bytes) -> bytes:
+    length = len(text)
+    if length < 0x7F:
+        return bytes((length,)) + text
+    rest, size = length - 0x7F, bytearray(b"\x7f")
+    while rest >= 0x80:
+        size.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    size.append(rest)
+    return bytes(size) + text
+
+
+def _integer(block: bytes, place: int, bits: int) -> tuple[int, int]:
+    """Return the number whose first byte has so many bits of it, and the place after it. Raises: ValueError."""
+    most = (1 << bits) - 1
+    number = block[place] & most
+    place += 1
+    if number < most:
+        return number, place
+    for shift in range(0, _MOST_SHIFT, 7):
+        byte = block[place]
+        place += 1
+        number += (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, place
+    raise ValueError("a number in the header fields is too large")
+
+
+def _text(block: bytes, place: int) -> tuple[bytes, int]:
+    length, begin = _integer(block, place, 7)
+    end = begin + length
+    if end > len(block):
+        raise IndexError
+    text = block[begin:end]
+    return (huffman.decode(text) if block[place] & 0x80 else text), end

@@ -1,0 +1,67 @@
+"""Huffman: texts of header fields that a client has compressed.
+
+The code is canonical: codes of one length are consecutive numbers, in the order of their characters, so the lengths
+alone define it.
+Source: RFC 7541, section 5.2 and appendix B.
+"""
+
+from __future__ import annotations
+
+# The length in bits of the code of each byte, sixteen bytes in a row. 256 stands for the end, which no text may hold.
+_LENGTHS = """
+    13 23 28 28 28 28 28 28 28 24 30 28 28 30 28 28
+    28 28 28 28 28 28 30 28 28 28 28 28 28 28 28 28
+     6 10 10 12 13  6  8 11 10 10  8 11  8  6  6  6
+     5  5  5  6  6  6  6  6  6  6  7  8 15  6 12 10
+    13  6  7  7  7  7  7  7  7  7  7  7  7  7  7  7
+     7  7  7  7  7  7  7  7  8  7  8 13 19 13 14  6
+    15  5  6  5  6  5  6  6  6  5  7  7  6  6  6  5
+     6  7  6  5  5  6  7  7  7  7  7 15 11 14 13 28
+    20 22 20 20 22 22 22 23 22 23 23 23 23 23 24 23
+    24 24 22 23 24 23 23 23 23 21 22 23 22 23 23 24
+    22 21 20 22 22 23 23 21 23 22 22 24 21 22 23 23
+    21 21 22 21 23 22 23 23 20 22 22 22 23 22 22 23
+    26 26 20 19 22 23 22 25 26 26 26 27 27 26 24 25
+    19 21 26 27 27 26 27 24 21 21 26 26 28 27 27 27
+    20 24 20 21 22 21 21 23 22 22 25 25 24 24 26 23
+    26 27 26 26 27 27 27 27 27 28 27 27 27 27 27 26
+    30"""
+_END = 256
+
+
+def _codes() -> tuple[tuple[int, int, tuple[int, ...]], ...]:
+    """Return for each length the first code, and the characters of the codes from there on."""
+    by_length: dict[int, list[int]] = {}
+    for character, length in enumerate(map(int, _LENGTHS.split())):
+        by_length.setdefault(length, []).append(character)
+    codes, code, last = [], 0, 0
+    for length, characters in sorted(by_length.items()):
+        code <<= length - last
+        codes.append((length, code, tuple(characters)))
+        code, last = code + len(characters), length
+    return tuple(codes)
+
+
+_CODES = _codes()
+_PADDING_BITS = 7
+
+
+def decode(data: bytes) -> bytes:
+    """Return the text that was compressed. Raises: ValueError."""
+    bits, left, text = int.from_bytes(data), 8 * len(data), bytearray()
+    while left:
+        for length, first, characters in _CODES:
+            if length > left:
+                if left > _PADDING_BITS or bits != (1 << left) - 1:
+                    raise ValueError("a compressed header field does not end as it should")
+                return bytes(text)
+            place = (bits >> (left - length)) - first
+            if place < len(characters):
+                break
+        character = characters[place]
+        if character == _END:
+            raise ValueError("a compressed header field holds the code of the end")
+        text.append(character)
+        left -= length
+        bits &= (1 << left) - 1
+    return bytes(text)

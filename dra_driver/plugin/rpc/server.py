@@ -1,0 +1,243 @@
+"""RpcServer: unix sockets on which methods are served.
+
+Every thread waits for all connections at once, and the kernel wakes one of them for each piece of input. The thread
+that reads a request answers it, so that a call costs no hand-over between threads. Before a thread begins to work on a
+request it makes sure that others wait.
+Source: epoll_ctl(2), EPOLLEXCLUSIVE; eventfd(2), EFD_SEMAPHORE.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from dra_driver.plugin.rpc.answering import MethodCalls, carry_out
+from dra_driver.plugin.rpc.call import RpcMethod, StatusCode
+from dra_driver.plugin.rpc.connection import RpcConnection
+from dra_driver.plugin.rpc.stream import RpcStream
+from dra_driver.plugin.rpc.writer import ConnectionLost
+from dra_driver.telemetry.logs import fields
+
+log = logging.getLogger(__name__)
+
+CONNECTIONS = 256  # at the same time; a kubelet has one or two
+_BACKLOG = 128
+_EVENTS = select.EPOLLIN | select.EPOLLEXCLUSIVE
+_LEAST_IDLE = 2  # should one of them be held up by a client that does not read
+_SPARE_THREADS = 8  # that wait; a thread beyond them ends after its work
+_PAUSE_SECONDS = 0.1  # while there are no file descriptors for a connection
+_CUT_OFF_SECONDS = 2.0  # until calls that were cut off have noticed it
+
+
+class _Ready(NamedTuple):
+    """A request that may be worked on now."""
+
+    calls: MethodCalls
+    connection: RpcConnection
+    stream: RpcStream
+
+
+class RpcServer:
+    """Serves `methods`, by path, on every socket that is added. Any thread may call any method."""
+
+    def __init__(self, methods: Mapping[str, RpcMethod]) -> None:
+        self._methods = {path.encode(): MethodCalls(method) for path, method in methods.items()}
+        self._changed = threading.Condition(threading.Lock())  # guards all below
+        self._listeners: dict[int, socket.socket] = {}
+        self._connections: dict[int, RpcConnection] = {}
+        self._pollers: set[select.epoll] = set()  # one for each thread
+        self._idle = 0  # threads that wait for input
+        self._active = 0  # calls
+        self._is_stopping = self._is_over = False
+        self._done = threading.Event()
+        self._handed_over: deque[_Ready] = deque()  # to whichever thread the bell wakes
+        self._bell = -1
+
+    def add_socket(self, path: Path) -> None:
+        """Listen on a new unix socket. Raises: OSError."""
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            listener.bind(os.fspath(path))
+            listener.listen(_BACKLOG)
+        except OSError:
+            listener.close()
+            raise
+        with self._changed:
+            self._listeners[listener.fileno()] = listener
+            self._watch(listener.fileno())
+
+    def start(self) -> None:
+        """Begin to answer. Raises: OSError."""
+        self._bell = os.eventfd(0, os.EFD_SEMAPHORE | os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        with self._changed:
+            self._begin_thread()
+
+    def stop(self, grace_s: float) -> threading.Event:
+        """Accept nothing more, and let running calls end within `grace_s` seconds; then they are cut off.
+
+        Returns: what is set once no call runs any more.
+        """
+        with self._changed:
+            if self._is_stopping:
+                return self._done
+            self._is_stopping = True
+            listeners, self._listeners = self._listeners, {}
+            connections = tuple(self._connections.values())
+        for listener in listeners.values():
+            listener.close()
+        for connection in connections:
+            connection.leave()
+        threading.Thread(target=self._end, args=(grace_s,), name="rpc-end", daemon=True).start()
+        return self._done
+
+    def _end(self, grace_s: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._active, grace_s)
+            connections, self._connections = self._connections, {}
+            self._is_over = True
+            self._ring(len(self._pollers))
+        for connection in connections.values():
+            connection.close()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._active, _CUT_OFF_SECONDS)
+        self._done.set()
+        with self._changed:
+            if self._changed.wait_for(lambda: not self._pollers, _CUT_OFF_SECONDS) and self._bell >= 0:
+                os.close(self._bell)
+
+    # Threads
+
+    def _watch(self, fd: int) -> None:
+        for poller in self._pollers:
+            poller.register(fd, _EVENTS)
+
+    def _begin_thread(self) -> None:
+        """Start one more thread, or go on with those that there are."""
+        try:
+            poller = select.epoll()
+            for fd in (self._bell, *self._listeners, *self._connections):
+                poller.register(fd, _EVENTS)
+            threading.Thread(target=self._serve, args=(poller,), name="rpc", daemon=True).start()
+        except (OSError, RuntimeError) as error:  # no file descriptors, or no processes, are left
+            log.warning("no thread for a further call", extra=fields(err=str(error)))
+        else:
+            self._pollers.add(poller)
+            self._idle += 1
+
+    def _serve(self, poller: select.epoll) -> None:
+        """Wait for input and work on it, until there are threads enough without this one."""
+        while not self._is_left(poller):
+            for fd, _ in poller.poll(maxevents=1):
+                self._handle(fd)
+        poller.close()
+
+    def _is_left(self, poller: select.epoll) -> bool:
+        """Return whether this thread is to end; if so, it does not count any more."""
+        if not self._is_over and self._idle <= _SPARE_THREADS:
+            return False
+        with self._changed:
+            if not self._is_over and self._idle <= _SPARE_THREADS:
+                return False
+            self._idle -= 1
+            self._pollers.discard(poller)
+            self._changed.notify_all()
+            return True
+
+    def _handle(self, fd: int) -> None:
+        if (connection := self._connections.get(fd)) is not None:
+            self._read(fd, connection)
+        elif fd == self._bell:
+            with suppress(BlockingIOError, IndexError):  # another thread was quicker, or this is the end
+                os.eventfd_read(fd)
+                self._answer(self._handed_over.popleft())
+        elif (listener := self._listeners.get(fd)) is not None:
+            self._accept(listener)
+
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            sock, _ = listener.accept()
+            sock.setblocking(True)
+            connection = RpcConnection(sock)
+            with self._changed:
+                if self._listeners and len(self._connections) < CONNECTIONS:
+                    self._connections[sock.fileno()] = connection
+                    self._watch(sock.fileno())
+                    return
+            connection.close()
+        except (BlockingIOError, ConnectionLost):  # another thread was quicker, or the client is gone
+            return
+        except OSError as error:
+            log.warning("no connection", extra=fields(err=str(error)))
+            time.sleep(_PAUSE_SECONDS)  # the client still waits, and would be found at once
+
+    def _read(self, fd: int, connection: RpcConnection) -> None:
+        """Read from a connection and answer what is complete: one request here, further ones in other threads."""
+        try:
+            streams = connection.requests()
+        except ConnectionLost as error:
+            log.debug("connection ended", extra=fields(reason=str(error)))
+            with self._changed:
+                if self._connections.get(fd) is connection:
+                    del self._connections[fd]
+            connection.close()
+            return
+        ready = [one for stream in streams if (one := self._admitted(connection, stream)) is not None]
+        if len(ready) > 1:
+            self._hand_over(ready[1:])
+        if ready:
+            self._answer(ready[0])
+
+    def _hand_over(self, ready: list[_Ready]) -> None:
+        with self._changed:
+            self._handed_over.extend(ready)
+            for _ in range(len(self._handed_over) + 1 - self._idle):
+                self._begin_thread()
+        self._ring(len(ready))
+
+    def _ring(self, times: int) -> None:
+        """Wake so many threads: each write wakes one that waits, whatever its number."""
+        for _ in range(times):
+            os.eventfd_write(self._bell, 1)
+
+    # Calls
+
+    def _admitted(self, connection: RpcConnection, stream: RpcStream) -> _Ready | None:
+        """Return a request that may be worked on now. Others wait for their turn, or are refused."""
+        calls = self._methods.get(stream.path)
+        if calls is None:
+            with suppress(ConnectionLost):
+                connection.end(stream, StatusCode.UNIMPLEMENTED, "there is no such method")
+            return None
+        with self._changed:
+            if not calls.is_admitted(connection, stream):
+                return None
+            self._active += 1
+        return _Ready(calls, connection, stream)
+
+    def _answer(self, ready: _Ready) -> None:
+        """Work on a request, and on those of its method that have waited for their turn meanwhile."""
+        with self._changed:
+            self._idle -= 1
+            if self._idle < _LEAST_IDLE:
+                self._begin_thread()
+        calls, connection, stream = ready
+        while True:
+            carry_out(calls.method, connection, stream)
+            with self._changed:
+                following = calls.following()
+                if following is None:
+                    self._idle += 1
+                    self._active -= 1
+                    if not self._active:
+                        self._changed.notify_all()
+                    return
+            connection, stream = following

@@ -1,0 +1,44 @@
+"""RpcStream: one request of a client, as far as it has come."""
+
+from __future__ import annotations
+
+import struct
+
+from dra_driver.plugin.rpc.call import RpcCall
+
+_MESSAGE_HEAD = struct.Struct(">BL")
+
+
+class RpcStream:
+    """A request, its call, and how much of its answer the client allows to send now (`window`, in bytes)."""
+
+    __slots__ = ("body", "call", "has_head", "is_complete", "number", "path", "window")
+
+    def __init__(self, number: int, fields: dict[bytes, bytes], window: int) -> None:
+        """Raises: ValueError."""
+        self.number, self.window = number, window
+        self.path = fields.get(b":path", b"")
+        self.call = RpcCall(fields.get(b"grpc-timeout"))
+        self.body = bytearray()
+        self.is_complete = False  # whether all of the request has come
+        self.has_head = False  # whether the first fields of the answer were sent
+
+    def completed(self) -> RpcStream:
+        """Record that all of the request has come, and return the stream."""
+        self.is_complete = True
+        return self
+
+    def message(self) -> bytes:
+        """Return the request's message. Raises: ValueError unless there is exactly one, not compressed."""
+        body = self.body
+        if len(body) < _MESSAGE_HEAD.size:
+            raise ValueError("there is no message")
+        is_compressed, length = _MESSAGE_HEAD.unpack_from(body)
+        if is_compressed or length != len(body) - _MESSAGE_HEAD.size:
+            raise ValueError("the message is compressed, or there is more or less than one")
+        return bytes(body[_MESSAGE_HEAD.size :])
+
+
+def framed(message: bytes) -> bytes:
+    """Return a message as gRPC sends it."""
+    return _MESSAGE_HEAD.pack(0, len(message)) + message

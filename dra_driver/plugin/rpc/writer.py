@@ -1,0 +1,141 @@
+"""AnswerWriter: answers of any thread, written to one client as far as it allows.
+
+In: messages and statuses of streams; what the client allows. Out: frames on the socket. A client that does not read
+what it is sent loses its connection.
+Source: RFC 9113, sections 5.2 and 8.1; gRPC over HTTP2, "Responses".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Iterable
+from urllib.parse import quote
+
+from dra_driver.plugin.rpc import frames
+from dra_driver.plugin.rpc.call import StatusCode
+from dra_driver.plugin.rpc.header_fields import literal
+from dra_driver.plugin.rpc.stream import RpcStream, framed
+
+SEND_SECONDS = 10
+_MOST_FRAME_BYTES = 64 * 1024
+_DETAILS_CHARS = 4096
+_UNQUOTED = " !\"#$&'()*+,/:;<=>?@[\\]^`{|}"  # all that is printed, but for the percent sign
+_FIRST = b"\x88" + literal(b"content-type", b"application/grpc")  # 0x88: status 200
+_OK = literal(b"grpc-status", b"0")
+
+
+class ConnectionLost(Exception):
+    """The client is gone, or has broken the rules."""
+
+
+class AnswerWriter:
+    """The writing half of a connection. Any thread may call any method."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SEND_SECONDS, 0))
+        self._writing = threading.Lock()
+        self._changed = threading.Condition(threading.Lock())  # guards all below, and the windows of streams
+        self._window = self.stream_window = frames.WINDOW_BYTES
+        self._frame_bytes = frames.FRAME_BYTES
+        self._is_over = False
+
+    def write(self, data: bytes) -> None:
+        """Write whole frames. Raises: ConnectionLost."""
+        try:
+            with self._writing:
+                self._sock.sendall(data)
+        except OSError as error:
+            raise ConnectionLost(str(error)) from error
+
+    def send(self, stream: RpcStream, message: bytes) -> None:
+        """Send one message of a stream, as the client allows it. Raises: ConnectionLost."""
+        head = b"" if stream.has_head else _head(stream)
+        stream.has_head = True
+        self._write_data(stream, head, framed(message))
+
+    def answer(self, stream: RpcStream, message: bytes) -> None:
+        """Send the one message of a stream and its end, as the client allows it. Raises: ConnectionLost."""
+        self._write_data(stream, _head(stream), framed(message), _last(stream, _OK))
+
+    def end(self, stream: RpcStream, code: StatusCode, details: str = "") -> None:
+        """End a stream with a status. Raises: ConnectionLost."""
+        fields = literal(b"grpc-status", str(int(code)).encode())
+        if details:
+            fields += literal(b"grpc-message", quote(details[:_DETAILS_CHARS], safe=_UNQUOTED).encode())
+        self.write(_last(stream, fields if stream.has_head else _FIRST + fields))
+
+    def set(self, values: Iterable[tuple[int, int]], streams: Iterable[RpcStream]) -> None:
+        """Take in what the client has set, also for the `streams` that are open. Raises: ValueError."""
+        with self._changed:
+            for number, value in values:
+                if number == frames.INITIAL_WINDOW_SIZE:
+                    if value > frames.MOST_WINDOW:
+                        raise ValueError("a window that is too large")
+                    for stream in streams:
+                        stream.window += value - self.stream_window
+                    self.stream_window = value
+                elif number == frames.MAX_FRAME_SIZE:
+                    self._frame_bytes = min(max(value, frames.FRAME_BYTES), _MOST_FRAME_BYTES)
+            self._changed.notify_all()
+
+    def widen(self, stream: RpcStream | None, more: int) -> None:
+        """Take in how much more the client allows on a stream, or with None on all together. Raises: ValueError."""
+        with self._changed:
+            if stream is None:
+                self._window += more
+            else:
+                stream.window += more
+            if not more or (self._window if stream is None else stream.window) > frames.MOST_WINDOW:
+                raise ValueError("a window that grows by nothing, or by too much")
+            self._changed.notify_all()
+
+    def abandon(self) -> None:
+        """Let nobody wait any more, and let whoever reads find the end."""
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+
+    def _write_data(self, stream: RpcStream, head: bytes, data: bytes, tail: bytes = b"") -> None:
+        """Write data between other frames: all together, or in parts where the client does not allow all at once."""
+        place, end = 0, len(data)
+        while place < end:
+            size, most = self._taken(stream, end - place), self._frame_bytes
+            if not size:
+                return
+            pieces = (data[at : min(at + most, place + size)] for at in range(place, place + size, most))
+            part = b"".join(frames.frame(frames.DATA, 0, stream.number, piece) for piece in pieces)
+            place += size
+            self.write(head + part + (tail if place == end else b""))
+            head = b""
+
+    def _taken(self, stream: RpcStream, wanted: int) -> int:
+        """Return how much of so many bytes may be sent now; 0 if nobody waits for them. Raises: ConnectionLost."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._is_free(stream), SEND_SECONDS) or self._is_over:
+                raise ConnectionLost("the client does not allow to send an answer")
+            size = 0 if stream.call.is_over else min(wanted, self._window, stream.window)
+            self._window -= size
+            stream.window -= size
+            return size
+
+    def _is_free(self, stream: RpcStream) -> bool:
+        """Return whether something may be sent, or nobody waits for it any more."""
+        return self._is_over or stream.call.is_over or min(self._window, stream.window) > 0
+
+
+def _head(stream: RpcStream) -> bytes:
+    """Return the frame that begins an answer."""
+    return frames.frame(frames.HEADERS, frames.END_HEADERS, stream.number, _FIRST)
+
+
+def _last(stream: RpcStream, fields: bytes) -> bytes:
+    """Return the frame that ends a stream, with the call's own metadata."""
+    own = (literal(name.encode(), value.encode()) for name, value in stream.call.trailers)
+    payload = b"".join((fields, *own))
+    return frames.frame(frames.HEADERS, frames.END_HEADERS | frames.END_STREAM, stream.number, payload)

@@ -1,0 +1,82 @@
+"""Header fields as HPACK has them: the examples of its specification, and damaged blocks."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from dra_driver.plugin.rpc import huffman
+from dra_driver.plugin.rpc.header_fields import FieldDecoder, literal
+
+# RFC 7541, appendices C.3 and C.4: three requests on one connection, without and with compression.
+PLAIN = (
+    "828684410f7777772e6578616d706c652e636f6d",
+    "828684be58086e6f2d6361636865",
+    "828785bf400a637573746f6d2d6b65790c637573746f6d2d76616c7565",
+)
+COMPRESSED = (
+    "828684418cf1e3c2e5f23a6ba0ab90f4ff",
+    "828684be5886a8eb10649cbf",
+    "828785bf408825a849e95ba97d7f8925a849e95bb8e8b4bf",
+)
+FIELDS = (
+    [(b":method", b"GET"), (b":scheme", b"http"), (b":path", b"/"), (b":authority", b"www.example.com")],
+    [
+        (b":method", b"GET"),
+        (b":scheme", b"http"),
+        (b":path", b"/"),
+        (b":authority", b"www.example.com"),
+        (b"cache-control", b"no-cache"),
+    ],
+    [
+        (b":method", b"GET"),
+        (b":scheme", b"https"),
+        (b":path", b"/index.html"),
+        (b":authority", b"www.example.com"),
+        (b"custom-key", b"custom-value"),
+    ],
+)
+
+
+@pytest.mark.parametrize("blocks", [PLAIN, COMPRESSED])
+def test_the_examples_of_the_specification_are_read(blocks: tuple[str, ...]) -> None:
+    decoder = FieldDecoder()
+    assert [decoder.decode(bytes.fromhex(block)) for block in blocks] == list(FIELDS)
+
+
+def test_what_is_written_in_full_is_read_again() -> None:
+    for size in (0, 1, 126, 127, 128, 300, 5000):
+        assert FieldDecoder().decode(literal(b"name", b"v" * size)) == [(b"name", b"v" * size)]
+
+
+def test_old_fields_make_room_for_new_ones() -> None:
+    decoder = FieldDecoder()
+    for number in range(300):
+        decoder.decode(b"\x40\x01n\x03%03d" % number)
+    assert decoder.decode(b"\xbe") == [(b"n", b"299")]
+    kept = 4096 // (1 + 3 + 32)
+    assert decoder.decode(bytes((0xFF, 62 + kept - 1 - 127))) == [(b"n", b"%03d" % (300 - kept))]
+    with pytest.raises(ValueError, match="refer to a field"):
+        decoder.decode(bytes((0xFF, 62 + kept - 127)))
+    assert decoder.decode(b"\x20") == [], "the client gives up the table"
+    with pytest.raises(ValueError, match="refer to a field"):
+        decoder.decode(b"\xbe")
+
+
+def test_damaged_blocks_are_read_or_refused_and_nothing_else() -> None:
+    chance = random.Random(7)
+    for _ in range(5000):
+        block = bytearray(bytes.fromhex(chance.choice(COMPRESSED + PLAIN)))
+        for _ in range(chance.randint(1, 4)):
+            block[chance.randrange(len(block))] = chance.randrange(256)
+        try:
+            FieldDecoder().decode(bytes(block[: chance.randint(1, len(block))]))
+        except ValueError:
+            continue
+
+
+def test_every_character_has_a_code_of_its_own() -> None:
+    codes = [(length, first + n) for length, first, characters in huffman._CODES for n in range(len(characters))]
+    assert len(codes) == 257
+    assert sum(2.0**-length for length, _ in codes) == 1.0, "the code is complete"

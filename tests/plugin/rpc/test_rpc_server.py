@@ -1,0 +1,293 @@
+"""The gRPC server over real unix sockets: asked by grpcio's client, and by clients that break the rules."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from dra_driver.plugin._proto.k8s.dra.v1 import api_pb2 as v1
+from dra_driver.plugin.rpc import frames
+from dra_driver.plugin.rpc.call import RpcCall, RpcMethod, StatusCode
+from dra_driver.plugin.rpc.header_fields import literal
+from dra_driver.plugin.rpc.server import RpcServer
+
+MOST = 4  # calls at once of the method that waits
+SECONDS = 20.0
+
+
+class Service:
+    """Methods for all that a server has to do; a request is a claim, and `uid` says what is wanted."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.seen: list[RpcCall] = []
+        self.ended: list[str] = []
+
+    def methods(self) -> dict[str, RpcMethod]:
+        read = v1.Claim.FromString
+        return {
+            "/test/Echo": RpcMethod(self.echo, read, 64),
+            "/test/Wait": RpcMethod(self.wait, read, MOST),
+            "/test/List": RpcMethod(self.list, read, 8, is_stream=True),
+        }
+
+    def echo(self, request: v1.Claim, call: RpcCall) -> v1.Claim:
+        self.seen.append(call)
+        if request.uid == "abort":
+            call.abort(StatusCode.RESOURCE_EXHAUSTED, "too much: 100 %, für alle")
+        if request.uid == "bug":
+            raise ZeroDivisionError("oops")
+        if request.uid == "trailers":
+            call.set_trailing_metadata((("one", "1"), ("two", "2")))
+        return v1.Claim(uid=request.uid, name=request.name * (1000 if request.uid == "much" else 1))
+
+    def wait(self, request: v1.Claim, call: RpcCall) -> v1.Claim:
+        self.seen.append(call)
+        call.add_callback(lambda: self.ended.append(request.uid))
+        self.gate.wait(SECONDS)
+        return request
+
+    def list(self, request: v1.Claim, call: RpcCall) -> Iterator[v1.Claim]:
+        call.add_callback(self.gate.set)
+        for number in range(3):
+            yield v1.Claim(uid=str(number))
+        if request.uid == "endless":
+            self.gate.wait(SECONDS)
+            self.ended.append("list")
+
+
+class Served:
+    """A server with a client."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.service = path, Service()
+        self.server = RpcServer(self.service.methods())
+        self.server.add_socket(path)
+        self.server.start()
+        self.channel = grpc.insecure_channel(f"unix:{path}")
+
+    def call(self, uid: str, method: str = "Echo", seconds: float = SECONDS, name: str = "n") -> v1.Claim:
+        found: v1.Claim = self.method(method)(v1.Claim(uid=uid, name=name), timeout=seconds)
+        return found
+
+    def method(self, method: str) -> Any:
+        return self.channel.unary_unary(
+            f"/test/{method}",
+            request_serializer=lambda m: m.SerializeToString(),
+            response_deserializer=v1.Claim.FromString,
+        )
+
+    def raw(self) -> socket.socket:
+        sock = socket.socket(socket.AF_UNIX)
+        sock.settimeout(SECONDS)
+        sock.connect(str(self.path))
+        return sock
+
+
+@pytest.fixture
+def served(short_path: Path) -> Iterator[Served]:
+    served = Served(short_path / "s")
+    yield served
+    served.service.gate.set()
+    served.channel.close()
+    assert served.server.stop(1.0).wait(SECONDS)
+
+
+def eventually(is_true: Any) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not is_true():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_a_call_is_answered_and_gets_the_time_that_is_left(served: Served) -> None:
+    assert served.call("a", seconds=9).uid == "a"
+    left = served.service.seen[0].time_remaining()
+    assert left is not None
+    assert 0 <= left < 10
+    assert served.method("Echo")(v1.Claim(uid="b")).uid == "b"
+    assert served.service.seen[1].time_remaining() is None
+    eventually(lambda: served.service.seen[1].is_over)
+
+
+def test_errors_reach_the_client_with_code_and_text(served: Served) -> None:
+    for uid, method, code, text in (
+        ("abort", "Echo", grpc.StatusCode.RESOURCE_EXHAUSTED, "too much: 100 %, für alle"),
+        ("bug", "Echo", grpc.StatusCode.UNKNOWN, "ZeroDivisionError: oops"),
+        ("a", "Nothing", grpc.StatusCode.UNIMPLEMENTED, "there is no such method"),
+    ):
+        with pytest.raises(grpc.RpcError) as error:
+            served.call(uid, method)
+        assert (error.value.code(), error.value.details()) == (code, text)
+    broken = served.channel.unary_unary("/test/Echo", request_serializer=lambda m: m, response_deserializer=bytes)
+    with pytest.raises(grpc.RpcError) as error:
+        broken(b"\xff\xff\xff", timeout=SECONDS)
+    assert error.value.code() is grpc.StatusCode.INTERNAL
+
+
+def test_metadata_follows_the_answer(served: Served) -> None:
+    _, call = served.method("Echo").with_call(v1.Claim(uid="trailers"), timeout=SECONDS)
+    assert [(one.key, one.value) for one in call.trailing_metadata()] == [("one", "1"), ("two", "2")]
+
+
+@pytest.mark.parametrize("size", [0, 16_384, 65_535, 70_000, 700_000])
+def test_requests_and_answers_of_any_size_pass(served: Served, size: int) -> None:
+    assert len(served.call("a", name="x" * size).name) == size
+    assert len(served.call("much", name="x" * (size // 1000)).name) == size // 1000 * 1000
+
+
+def test_many_calls_at_once_on_one_connection_are_all_answered(served: Served) -> None:
+    with ThreadPoolExecutor(40) as pool:
+        for _ in range(10):
+            assert {found.uid for found in pool.map(served.call, map(str, range(200)))} == set(map(str, range(200)))
+
+
+def test_calls_that_wait_hold_up_neither_other_methods_nor_more_than_their_turn(served: Served) -> None:
+    waiting = [served.method("Wait").future(v1.Claim(uid=str(n)), timeout=SECONDS) for n in range(3 * MOST)]
+    eventually(lambda: len(served.service.seen) == MOST)
+    assert served.call("a").uid == "a"
+    assert len(served.service.seen) == MOST + 1, "the rest waits for its turn"
+    served.service.gate.set()
+    assert {one.result(SECONDS).uid for one in waiting} == {str(n) for n in range(3 * MOST)}
+
+
+def test_a_call_knows_when_its_client_gave_up(served: Served) -> None:
+    waiting = served.method("Wait").future(v1.Claim(uid="a"), timeout=SECONDS)
+    eventually(lambda: served.service.seen)
+    assert served.service.seen[0].is_active()
+    waiting.cancel()
+    eventually(lambda: served.service.ended == ["a"])
+    assert not served.service.seen[0].is_active()
+    assert served.call("b").uid == "b"
+
+
+def test_a_stream_sends_one_message_after_the_other_and_ends_with_its_client(served: Served) -> None:
+    listing = served.channel.unary_stream(
+        "/test/List", request_serializer=lambda m: m.SerializeToString(), response_deserializer=v1.Claim.FromString
+    )
+    assert [one.uid for one in listing(v1.Claim(), timeout=SECONDS)] == ["0", "1", "2"]
+    served.service.gate.clear()
+    endless = listing(v1.Claim(uid="endless"), timeout=SECONDS)
+    assert [next(endless).uid for _ in range(3)] == ["0", "1", "2"]
+    endless.cancel()
+    eventually(lambda: served.service.ended == ["list"])
+
+
+def test_calls_of_a_client_that_is_gone_are_over(served: Served) -> None:
+    with closing(grpc.insecure_channel(f"unix:{served.path}")) as channel:
+        call = channel.unary_unary("/test/Wait", request_serializer=lambda m: m, response_deserializer=bytes)
+        waiting = call.future(v1.Claim(uid="gone").SerializeToString(), timeout=SECONDS)
+        eventually(lambda: served.service.seen)
+        assert not waiting.done()
+    eventually(lambda: served.service.ended == ["gone"])
+
+
+def test_stop_lets_a_running_call_end_and_takes_no_new_one(served: Served) -> None:
+    waiting = served.method("Wait").future(v1.Claim(uid="a"), timeout=SECONDS)
+    eventually(lambda: served.service.seen)
+    done = served.server.stop(SECONDS)
+    with pytest.raises(grpc.RpcError) as error:
+        served.call("b", seconds=5)
+    assert error.value.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+    assert not done.is_set()
+    served.service.gate.set()
+    assert waiting.result(SECONDS).uid == "a"
+    assert done.wait(SECONDS)
+
+
+def test_stop_cuts_off_what_does_not_end_in_time(served: Served) -> None:
+    waiting = served.method("Wait").future(v1.Claim(uid="a"), timeout=SECONDS)
+    eventually(lambda: served.service.seen)
+    served.server.stop(0.1)
+    with pytest.raises(grpc.RpcError):
+        waiting.result(SECONDS)
+    eventually(lambda: served.service.ended == ["a"])
+
+
+def head(stream: int, flags: int = frames.END_HEADERS, path: bytes = b"/test/Echo", **more: bytes) -> bytes:
+    fields = literal(b":method", b"POST") + literal(b":path", path)
+    fields += b"".join(literal(name.replace("_", "-").encode(), value) for name, value in more.items())
+    return frames.frame(frames.HEADERS, flags, stream, fields)
+
+
+def data(stream: int, payload: bytes, flags: int = frames.END_STREAM) -> bytes:
+    return frames.frame(frames.DATA, flags, stream, payload)
+
+
+MESSAGE = b"\0\0\0\0\3\x12\1a"
+OPENING = frames.PREFACE + frames.settings({})
+BROKEN = {
+    "another protocol": b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+    "a frame that is too long": OPENING + b"\xff\xff\xff\0\0\0\0\0\1",
+    "an even stream": OPENING + head(2),
+    "an old stream": OPENING + head(3) + head(1),
+    "data of no stream": OPENING + data(1, MESSAGE),
+    "data after the end": OPENING + head(1, path=b"/test/Wait") + data(1, MESSAGE) + data(1, MESSAGE),
+    "fields that go on nowhere": OPENING + frames.frame(frames.CONTINUATION, 0, 1),
+    "fields that are interrupted": OPENING + head(1, flags=0) + data(1, MESSAGE),
+    "endless fields": OPENING + head(1, flags=0) + frames.frame(frames.CONTINUATION, 0, 1, bytes(16_384)) * 5,
+    "too many fields": OPENING + frames.frame(frames.HEADERS, 4, 1, literal(b"a", b"b" * 100) * 140),
+    "a field that there is not": OPENING + frames.frame(frames.HEADERS, 4, 1, b"\xff\x50"),
+    "fields cut off": OPENING + frames.frame(frames.HEADERS, 4, 1, b"\0\x05a"),
+    "a number without an end": OPENING + frames.frame(frames.HEADERS, 4, 1, b"\xff" * 20),
+    "a table that is too large": OPENING + frames.frame(frames.HEADERS, 4, 1, b"\x3f\xff\xff\x03"),
+    "compression that is none": OPENING + frames.frame(frames.HEADERS, 4, 1, b"\0\x84\xff\xff\xff\xff\x01a"),
+    "padding beyond the frame": OPENING + frames.frame(frames.HEADERS, 4 | frames.PADDED, 1, b"\x09abc"),
+    "a window of nothing": OPENING + frames.number_frame(frames.WINDOW_UPDATE, 0, 0),
+    "a window that is too large": OPENING + frames.number_frame(frames.WINDOW_UPDATE, 0, 2**31 - 1),
+    "settings cut off": OPENING + frames.frame(frames.SETTINGS, 0, 0, b"\0\4\0"),
+    "a ping of no length": OPENING + frames.frame(frames.PING, 0, 0),
+    "a push": OPENING + frames.frame(frames.PUSH_PROMISE, 4, 1),
+    "a timeout that is none": OPENING + head(1, grpc_timeout=b"soon"),
+    "an endless request": OPENING + head(1) + data(1, bytes(16_384), flags=0) * 70,
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_client_that_breaks_the_rules_loses_its_connection_and_nobody_else_does(served: Served, name: str) -> None:
+    assert served.call("before").uid == "before"
+    with closing(served.raw()) as sock:
+        with suppress(ConnectionError):
+            sock.sendall(BROKEN[name])
+        with suppress(ConnectionError):
+            while sock.recv(65536):
+                pass
+    assert served.call("after").uid == "after"
+
+
+def test_a_request_is_read_however_its_bytes_are_cut(served: Served) -> None:
+    padded = b"\x02" + MESSAGE + b"\0\0"
+    whole = OPENING + head(1) + frames.frame(frames.DATA, frames.END_STREAM | frames.PADDED, 1, padded)
+    with closing(served.raw()) as sock:
+        for place in range(len(whole)):
+            sock.sendall(whole[place : place + 1])
+        found = b""
+        while MESSAGE not in found:
+            piece = sock.recv(65536)
+            assert piece
+            found += piece
+
+
+def test_an_answer_comes_as_its_client_allows_it(served: Served) -> None:
+    opening = frames.PREFACE + frames.settings({frames.INITIAL_WINDOW_SIZE: 4})
+    with closing(served.raw()) as sock:
+        sock.sendall(opening + head(1) + data(1, MESSAGE))
+        found, buffer = b"", bytearray()
+        while found != MESSAGE:
+            piece = sock.recv(65536)
+            assert piece
+            buffer += piece
+            while frame := frames.next_frame(buffer):
+                if frame.kind == frames.DATA:
+                    assert len(frame.payload) <= 4
+                    found += frame.payload
+                    sock.sendall(frames.number_frame(frames.WINDOW_UPDATE, 1, len(frame.payload)))
