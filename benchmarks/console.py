@@ -1,4 +1,4 @@
-"""The console on 10,000 nodes: first page, whole fleet, memory, selectors, and what it costs when nobody looks.
+"""The console on 10,000 nodes: first page, whole fleet, memory, selectors, and its cost while no page is open.
 
 `python -m benchmarks --only console`. A process of its own, asked over HTTP as a browser asks.
 """

@@ -69,7 +69,7 @@ class Crowd(EmbeddedApi):
             yield piece
 
     def _crowded(self, request: HttpRequest) -> Response | Stream | None:
-        """Return the answer made from the crowd; None for requests that do not concern it."""
+        """Return the answer made from the crowd; None for requests about other objects."""
         try:
             target = parse_path(request.path)
         except ApiRefusal:

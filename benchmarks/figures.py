@@ -1,4 +1,4 @@
-"""Figures: what was measured, beside its budget."""
+"""Figures: the measured values, each next to its budget."""
 
 from __future__ import annotations
 

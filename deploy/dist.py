@@ -72,7 +72,7 @@ def find_helm() -> str:
 
 
 def wheel(output: Path, version: str) -> Path:
-    """Build the wheel and its bill: what requirements.lock pins of what it needs."""
+    """Build the wheel and its bill of materials: the packages that it needs, as requirements.lock pins them."""
     # hatchling gives files in an archive the time of SOURCE_DATE_EPOCH, and a fixed time where there is none.
     environment = {name: value for name, value in os.environ.items() if name != "SOURCE_DATE_EPOCH"}
     command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(output)]

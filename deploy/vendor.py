@@ -57,7 +57,7 @@ def tarball(package: str, version: str, integrity: str, folder: Path) -> bytes:
 
 
 def main() -> None:
-    """Write every file anew."""
+    """Write every file again."""
     manifest = json.loads(MANIFEST.read_text())
     known = {one["name"] for one in manifest["packages"]}
     with tempfile.TemporaryDirectory() as scratch:

@@ -171,8 +171,8 @@ class Agent:
     def ledger_rows(self) -> list[tuple[Any, ...]]:
         """Return every row of the ledger that refers to a claim, from all of its tables but one.
 
-        Spans say for how long claims were prepared: they outlive their claims until that is added up. Other stores of
-        the agent keep what is known of GPUs, not of claims.
+        Spans record for how long claims were prepared: they outlive their claims until they are added up. Other stores
+        of the agent record GPUs, not claims.
         """
         rows: list[tuple[Any, ...]] = []
         for file in self.data.glob("ledger.db"):

@@ -118,7 +118,7 @@ def _install_driver(tree: Path) -> None:
 
 
 def _finish(tree: Path, architecture: Architecture) -> None:
-    """Remove what is not used, compile what is, and remove everything that differs from build to build."""
+    """Remove unused files, compile the modules, and remove everything that differs from build to build."""
     for name in architecture.unused:
         shutil.rmtree(tree / name, ignore_errors=True)
     _compile(tree, "usr/lib/python3.11", APP)

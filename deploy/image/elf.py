@@ -56,6 +56,6 @@ def elf_files(tree: Path) -> Iterator[tuple[Path, ElfHeader]]:
 
 
 def strangers(tree: Path, machine: int, bits: int) -> list[str]:
-    """Return the ELF files below a folder that are not for a machine, with what they are for. Raises: ValueError."""
+    """Return the ELF files below a folder that are for another machine, with their machines. Raises: ValueError."""
     wanted = ElfHeader(machine, bits, "little")
     return [f"{path.relative_to(tree)}: {header}" for path, header in elf_files(tree) if header != wanted]

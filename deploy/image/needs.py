@@ -1,4 +1,4 @@
-"""What a build needs from the machine, looked for before anything is downloaded; and how far a build has come."""
+"""What a build needs from the machine, checked before anything is downloaded; and the progress of a build."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _has(module: str) -> bool:
 
 @contextmanager
 def step(words: str) -> Iterator[None]:
-    """Write on standard error what is being done, and how long it took when it is done."""
+    """Write on standard error what is being done and, afterwards, how long it took."""
     began = time.monotonic()
     print(f"{words} ...", file=sys.stderr, flush=True)
     yield

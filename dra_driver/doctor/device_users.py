@@ -1,6 +1,7 @@
 """Device users: the processes that have device files of the GPUs open, so that the driver can't be unloaded.
 
-In: the roots of procfs and /dev. Out: `DeviceUser`s. Only root sees what others have open. Never: a signal.
+In: the roots of procfs and /dev. Out: `DeviceUser`s. Only root sees the files that other users' processes have open.
+Never: a signal.
 Source: proc(5), /proc/PID/fd.
 """
 

@@ -177,7 +177,7 @@ class DoctorReport:
 
 
 def together(reports: Sequence[DoctorReport]) -> DoctorReport:
-    """Return one report of those of several drivers: what each of them says is said once."""
+    """Return one report for the reports of several drivers: what all of them report is reported once."""
     return DoctorReport(
         in_order(finding for report in reports for finding in report.findings),
         tuple(dict.fromkeys(one for report in reports for one in report.unseen)),

@@ -1,7 +1,7 @@
 """Document: one YAML file as plain values, read strictly.
 
-In: a path. Out: dicts, lists, str, int, bool, None, and the line of each value. Whatever else YAML 1.1 makes of
-unquoted text (dates, floats, base-60 numbers such as PCI addresses, yes/no) stays text. A field that is given twice is
+In: a path. Out: dicts, lists, str, int, bool, None, and the line of each value. Other types that YAML 1.1 gives to
+unquoted text (dates, floats, base-60 numbers such as PCI addresses, yes/no) stay text. A field that is given twice is
 refused. Never: a tag executed.
 """
 
@@ -77,7 +77,7 @@ def read_document(path: Path, lines: dict[str, int] | None = None) -> object:
 
 @lru_cache(maxsize=1)
 def _read_once(stream: TextIO) -> bytes:
-    """Return what a stream that can't be read twice has to give, kept for the next reader."""
+    """Return the content of a stream that can't be read twice, kept for the next reader."""
     return stream.buffer.read(SIZE_MAX + 1)
 
 

@@ -1,9 +1,9 @@
 """Patterns of text: the text of one object, in which the texts at some places may differ.
 
-In: the text of an object that was parsed, and which places may be open. Out: whether another text is the same but for
-what stands at the open places, and what stands there. Such a text needs no parsing: its value is that of the first one
-with these texts put in. It is exact, because only plain texts (without escapes) at places of values are ever open. Here
-is what is open in JSON; for YAML see `yaml_text`.
+In: the text of an object that was parsed, and which places may be open. Out: whether another text is the same except at
+the open places, and its texts there. Such a text needs no parsing: its value is that of the first one with these texts
+in their places. This is exact, because only plain texts (without escapes) at places of values are ever open. This
+module is for JSON; for YAML see `yaml_text`.
 
 Source: RFC 8259, section 7 (what a string without escapes may hold).
 """
@@ -28,8 +28,8 @@ _PLAIN = re.compile(r'[^"\\\x00-\x1f]*')
 class OpenText:
     """The text of an object, taken apart at the places that may be open.
 
-    `paths` are these places, `values` what stands there, `plain` what may stand there instead, and `pieces` what stands
-    around them, quotes included: one more than there are places.
+    `paths` are these places, `values` the texts there, `plain` the texts that are allowed there instead, and `pieces`
+    the text around them, quotes included: one more than there are places.
     """
 
     __slots__ = ("paths", "pieces", "plain", "values")
@@ -48,14 +48,14 @@ class OpenText:
         self.pieces = (*pieces, text[begin:])
 
     def is_true_to(self, value: Any) -> bool:
-        """Return whether each place leads to what stands there; not so where an object has a name twice."""
+        """Return whether each path leads to the text at its place, which is false if an object has a name twice."""
         return len(set(self.paths)) == len(self.paths) and all(
             at(value, path) == held for path, held in zip(self.paths, self.values, strict=True)
         )
 
 
 def open_json(text: str, may_be_open: Callable[[Path], bool]) -> OpenText | None:
-    """Return the text of a JSON object, open where it may be; None where a null in it may mean that a field is not set.
+    """Return the text of a JSON object with its open places; None if a null in it may mean that a field is not set.
 
     `may_be_open` is asked about the place of each text.
     """
@@ -81,7 +81,7 @@ class TextPattern:
         self._pieces = tuple(pieces)
 
     def match(self, text: str, place: int) -> tuple[list[str], int] | None:
-        """Return what stands at the holes, and where the object ends; None where another object begins at a place."""
+        """Return the texts at the open places, and where the object ends; None if another object begins at a place."""
         values: list[str] = []
         first, *rest = self._pieces
         if not text.startswith(first, place):
@@ -97,7 +97,7 @@ class TextPattern:
 
 
 def at(value: Any, path: Path) -> Any:
-    """Return what is at a place of a value; None where the value has no such place."""
+    """Return the part at a place of a value; None if the value has no such place."""
     for step in path:
         try:
             value = value[step]

@@ -1,7 +1,7 @@
 """A big JSON object from a file, without its text in memory.
 
-In: an open file. Out: the object; the entries of its `items` are read one after the other, so that whoever reads them
-(`Entries`) can share what they have in common while they come, or recognise an entry by its text.
+In: an open file. Out: the object. The entries of its `items` are read one after the other, so that the reader of the
+entries (`Entries`) can share the parts that they have in common, or recognise an entry by its text.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Entries(Protocol):
     """What becomes of the entries of `items`."""
 
     def take(self, text: str, place: int) -> tuple[Any, int] | None:
-        """Return the entry that begins at a place of a text, and where it ends, if it need not be parsed; else None.
+        """Return the entry that begins at a place of a text, and its end, if it need not be parsed; otherwise None.
 
         The text may end before the entry does.
         """
@@ -109,7 +109,7 @@ class _JsonText:
 def load_json(file: BinaryIO, entries: Entries, decoder: json.JSONDecoder = _DECODER) -> dict[str, Any]:
     """Read the one object of a file; `entries` reads those of its list `items`.
 
-    Raises: ValueError (also for what is no object, and for bytes that are not UTF-8), RecursionError.
+    Raises: ValueError (also if it is not an object, and for bytes that are not UTF-8), RecursionError.
     """
     text = _JsonText(file, decoder)
     text.take("{")

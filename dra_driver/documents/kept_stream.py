@@ -1,7 +1,7 @@
 """A stream that can be read only once, such as standard input, kept so that it can be read again.
 
-In: the stream. Out: an open file with the same bytes: in memory while they are few, else a temporary file without a
-name, which goes when it is closed.
+In: the stream. Out: an open file with the same bytes: in memory while they are few, otherwise a temporary file without
+a name, which is gone when it is closed.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ MEMORY_MAX = 8 << 20  # bytes
 
 
 def kept_stream(stream: BinaryIO, most: int) -> BinaryIO:
-    """Return an open file with what a stream holds, at most `most` bytes of it. Raises: OSError.
+    """Return an open file with the content of a stream, at most `most` bytes of it. Raises: OSError.
 
-    Where no temporary file can be made, everything is kept in memory.
+    If no temporary file can be made, everything is kept in memory.
     """
     kept: BinaryIO = io.BytesIO()
     size = 0

@@ -21,7 +21,7 @@ class SharedValues:
         self._known: dict[Any, Any] = {}
 
     def share(self, wire: Any) -> None:
-        """Replace what a slice has in common with earlier ones. What is no slice stays as it is."""
+        """Replace the parts that a slice has in common with earlier ones. Any other value stays as it is."""
         spec = wire.get("spec") if isinstance(wire, dict) else None
         devices = spec.get("devices") if isinstance(spec, dict) else None
         for device in devices if isinstance(devices, list) else ():

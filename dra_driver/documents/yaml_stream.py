@@ -1,10 +1,10 @@
 """A big List or a row of documents in YAML, as kubectl writes them, without its text in memory.
 
-In: an open file. Out: its documents, exactly as `load_yaml` reads them. The text is cut at the entries of a List, or
-at the lines `---`, and an entry that is like an earlier one is recognised by its text; each other one is parsed by
-itself. That is the same as parsing the whole: an entry that is complete when it stands alone leaves nothing open for
-the next one, what refers to another entry fails when it stands alone, and the text around the entries is parsed with
-one entry in their place. Whatever can't be cut so is refused, for `load_yaml` to read.
+In: an open file. Out: its documents, exactly as `load_yaml` reads them. The text is divided at the entries of a List,
+or at the lines `---`. An entry that is like an earlier one is recognised by its text; any other is parsed by itself.
+That gives the same result as parsing the whole: an entry that is complete by itself leaves nothing open for the next
+one, an entry that refers to another one fails by itself, and the text around the entries is parsed with one entry in
+their place. A text that can't be divided in this way is refused, and `load_yaml` reads it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class _YamlText:
         return found[0]
 
     def until(self, end: re.Pattern[str]) -> str:
-        """Return the text up to the next end, and go past it; all of it where there is none."""
+        """Return the text up to the next end, and go past it; all of it if there is none."""
         ahead = 1
         while not (found := end.search(self.text, self.place + ahead)) and not self.is_whole:
             ahead = max(1, len(self.text) - self.place - _HEAD_MAX)
@@ -83,8 +83,8 @@ class _YamlText:
 def load_yaml_stream(file: BinaryIO, entries: Entries) -> list[Any]:
     """Read the documents of a file; `entries` reads those of a List, or the documents themselves.
 
-    Raises: ValueError for what can't be read piece by piece, yaml.YAMLError, TooDeepError. None of them says that the
-    file is wrong.
+    Raises: ValueError for a file that can't be read piece by piece, yaml.YAMLError, TooDeepError. None of them means
+    that the file is wrong.
     """
     text = _YamlText(file)
     text.more()

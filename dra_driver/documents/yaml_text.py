@@ -32,7 +32,7 @@ class _SharedError(Exception):
 
 
 def open_yaml(text: str, may_be_open: Callable[[Path], bool]) -> OpenText | None:
-    """Return the text of an object, or of a list's only entry, open where it may be; None where it can't be compared.
+    """Return the text of an object, or of a list's only entry, with its open places; None if it can't be compared.
 
     `may_be_open` is asked about the place of each text, in the object. Raises: yaml.YAMLError.
     """

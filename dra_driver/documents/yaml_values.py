@@ -134,7 +134,7 @@ class _ValueBuilder:
         top.merges += rows
 
     def _merge(self, done: _Open, event: Any) -> None:
-        """Put what is merged before what the mapping says itself, which wins."""
+        """Put the merged pairs before those of the mapping itself, which take precedence."""
         own = dict(done.value)
         done.value.clear()
         for row in done.merges:

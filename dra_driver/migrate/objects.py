@@ -38,7 +38,7 @@ class KubeObject:
 
     @property
     def namespace(self) -> str:
-        """The object's namespace; "" if the manifest leaves it to whoever applies it."""
+        """The object's namespace; "" if the manifest does not name one."""
         metadata = self.wire.get("metadata")
         found = metadata.get("namespace") if isinstance(metadata, dict) else None
         return found if isinstance(found, str) else ""

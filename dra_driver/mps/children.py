@@ -1,6 +1,6 @@
-"""The children of this process: who waits for which, and that those with a parent's errand end with the parent.
+"""The children of this process: which caller waits for which child, and children that end together with their parent.
 
-In: how to start a child. Out: a child whose pid can't be reused, and whose exit status nobody else takes.
+In: how to start a child. Out: a child whose pid can't be reused, and whose exit status only its caller takes.
 Source: PR_SET_PDEATHSIG(2const).
 """
 
@@ -65,7 +65,7 @@ def held(spawn: Callable[[], int]) -> Iterator[int]:
 
 
 def end_with_parent() -> Callable[[], None]:
-    """Return what a child calls before its program: it is killed when the thread that started it ends, for any reason.
+    """Return the function that a child calls before its program: the child is killed when its parent's thread ends.
 
     A command that outlived its supervisor would reach the daemon at any later time, after the next one's commands.
     """

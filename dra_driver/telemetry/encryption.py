@@ -1,4 +1,4 @@
-"""Encryption of the metrics port: TLS with a certificate in a folder, as a Secret is mounted, which others renew.
+"""Encryption of the metrics port: TLS with a certificate in a folder that others renew, such as a mounted Secret.
 
 In: a folder with `tls.crt` and `tls.key`. Out: accepted sockets that encrypt and never block. A new certificate is used
 for new connections within seconds; one that can't be used is logged, and the last good one stays. Without any, no

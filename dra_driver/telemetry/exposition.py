@@ -23,7 +23,10 @@ class SampleKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FamilyHead:
-    """What is said once of a family. A counter is written under its name as it is, whatever that ends with."""
+    """The head of a family, which is written once.
+
+    A counter is written under its name as it is, whatever its suffix.
+    """
 
     name: str
     kind: SampleKind
@@ -56,7 +59,7 @@ def sample_line(name: str, labels: str, value: float) -> str:
 
 
 def join_families(texts: Iterable[bytes]) -> bytes:
-    """Return several texts as one in which each family stands once, as the format demands.
+    """Return several texts as one in which each family appears once, as the format demands.
 
     The texts are those of `FamilyHead.lines` and `sample_line`: the samples of a family follow its head. The head is
     that of the first text that has the family.

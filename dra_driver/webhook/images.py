@@ -1,8 +1,8 @@
-"""Warnings about images: pods with claims whose images need a newer CUDA than some drivers of the cluster serve.
+"""Warnings about images: pods with claims whose images need a newer CUDA than some drivers of the cluster support.
 
 In: a Pod, or what makes pods, as anyone may have written it, and the fleet. Out: two sentences for each need that a
-driver of the fleet does not serve: what is short, and the selector to paste. Claims are not read: the webhook may not
-read them. Where one already asks for such a driver, the warning says nothing new.
+driver of the fleet does not meet: what is missing, and the selector to paste. The webhook may not read claims; if a
+claim already asks for such a driver, the warning says nothing new.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _Served = tuple[Semver, Semver | None, int]  # CUDA version, driver version, num
 
 
 class ImageAdvisor:
-    """What is to be said of the images of pods. Any thread may ask."""
+    """Advises on the images of pods. Any thread may ask."""
 
     def __init__(self, fleet: PublishedFleet, driver: str) -> None:
         self._fleet, self._driver = fleet, driver

@@ -32,7 +32,7 @@ class PairChanges:
 class Alignment:
     """A document's nodes beside the parts of its changed value.
 
-    Nodes in `whole` (by identity) and what can't be changed part by part are written anew as a whole.
+    Nodes in `whole` (by identity), and nodes that can't be changed part by part, are rewritten as a whole.
     """
 
     def __init__(self, origins: Origins, root: YamlNode, new: Any, whole: frozenset[int]) -> None:
@@ -105,7 +105,7 @@ class Alignment:
         return made
 
     def merged(self, node: Mapping) -> dict[str, Any]:
-        """Return what the merge key of a mapping will contribute; GONE for what is not known to stay."""
+        """Return what the merge key of a mapping will contribute; GONE for a value that may not stay."""
         made: dict[str, Any] = {}
         for source in reversed(merge_sources(node)):
             held = self.held(source) if isinstance(source, Alias) else value_of(source)

@@ -1,4 +1,4 @@
-"""Entries of block mappings and block lists removed and added: each stands on lines of its own.
+"""Entries of block mappings and block lists removed and added: each is on lines of its own.
 
 In: the spans of the entries, which of them stay, and new entries as text. Out: edits. Comments on removed entries stay,
 on lines of their own.

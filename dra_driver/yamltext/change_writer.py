@@ -1,8 +1,8 @@
 """A document's text changed part by part until it holds another value.
 
 In: a document as written, and its changed value, which must derive from `value_of` so that the origin of each part is
-known. Out: edits. The content of an alias or a merge key is written out only where it is to differ from what the alias
-or key refers to.
+known. Out: edits. The content of an alias or a merge key is written out only if it must differ from what the alias or
+key refers to.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The comments of a text, and where they stand.
+"""The comments of a text, and their places.
 
-In: a text and its nodes. Out: comments and offsets. A `#` inside a scalar is no comment, however the scalar is written.
+In: a text and its nodes. Out: comments and offsets. A `#` inside a scalar does not begin a comment, however the scalar
+is written.
 """
 
 from __future__ import annotations

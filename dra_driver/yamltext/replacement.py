@@ -19,7 +19,7 @@ _LITERAL = re.compile(r"[|>][-+0-9]*$", re.MULTILINE)  # the first line of a tex
 
 @dataclass(frozen=True, slots=True)
 class NodePlace:
-    """What a value stands in: the column of its key or dash (-1: the document), and whether braces are around it."""
+    """The surroundings of a value: the column of its key or dash (-1: the document), and whether it is in braces."""
 
     indent: int = -1
     is_item: bool = False
@@ -82,7 +82,7 @@ class Replacement:
         edits.add(start, end, f"{''.join(f'{note}{pad}' for note in notes)}  {self._inline(node, new)}{tail}")
 
     def _by_block(self, edits: EditList, node: YamlNode, new: Any, place: NodePlace) -> None:
-        """Replace a value by a block; the comments in it stand above the block."""
+        """Replace a value by a block; the comments in it are put above the block."""
         indent, is_below = self._indent(node, new, place)
         written = block(new, self.manner, indent)
         start, end, tail = node.start, node.end, ""

@@ -1,8 +1,8 @@
 """A document changed to hold another value while the rest of its text stays: comments, quotes, order, blank lines.
 
 In: a document as written, and its changed value. Out: edits, each a piece of the text and its replacement, and what
-could not stay. Never: edits whose result does not read back as the intended value. Where changing a part does not lead
-there, the smallest part around it that does is written anew as a whole.
+could not stay. Never: edits whose result does not read back as the intended value. If changing a part does not lead
+there, the smallest part around it that does is rewritten as a whole.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NodePath = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Rewriting:
-    """The edits of one document; the paths of the parts written anew as a whole; the comments that are lost."""
+    """The edits of one document; the paths of the parts that are rewritten as a whole; the comments that are lost."""
 
     edits: list[Edit]
     anew: tuple[NodePath, ...] = ()
@@ -35,7 +35,7 @@ class Rewriting:
 def rewriting(text: str, document: DocumentText, origins: Origins, manner: Manner, new: Any) -> Rewriting:
     """Return edits that make one document of a text hold `new`, which derives from `value_of(document.root, origins)`.
 
-    Raises: AssertionError if not even the whole document written anew reads back as `new`.
+    Raises: AssertionError if not even the whole rewritten document reads back as `new`.
     """
     return Rewriter(text, document, origins, manner).rewriting(new)
 
@@ -58,13 +58,13 @@ class Rewriter:
         return found
 
     def edits(self, new: Any, whole: dict[int, NodePath]) -> list[Edit]:
-        """Return the edits that should make the document hold `new`, with the nodes in `whole` written anew."""
+        """Return the edits that should make the document hold `new`, with the nodes in `whole` rewritten."""
         root = self._document.root
         alignment = Alignment(self._origins, root, new, frozenset(whole))
         return ChangeWriter(self._text, self._comments, self._manner, alignment).written(root, new).edits
 
     def _tried(self, new: Any, whole: dict[int, NodePath]) -> Rewriting | None:
-        """Return the rewriting with some nodes written anew, or None if it does not read back as `new`."""
+        """Return the rewriting with some nodes rewritten, or None if it does not read back as `new`."""
         edits = self.edits(new, whole)
         if not edits:
             return Rewriting([]) if is_same(value_of(self._document.root), new) else None
@@ -81,7 +81,7 @@ class Rewriter:
         return Rewriting(edits, tuple(whole.values()), tuple((before - after).elements()))
 
     def _anew(self, new: Any) -> Rewriting:
-        """Return the rewriting that writes as little as possible anew, looking from the innermost parts outwards."""
+        """Return the rewriting that rewrites as little as possible, looking from the innermost parts outwards."""
         levels = self._changed(new)
         for nodes in reversed(levels):
             found = self._tried(new, nodes)
@@ -90,7 +90,7 @@ class Rewriter:
         raise AssertionError("a document that was rewritten as a whole does not read back as its value")
 
     def _needed(self, new: Any, nodes: dict[int, NodePath], others: dict[int, NodePath]) -> dict[int, NodePath]:
-        """Return those of the nodes that must be written anew besides the others; halves are left out together."""
+        """Return those of the nodes that must be rewritten besides the others; halves are left out together."""
         if self._tried(new, others) is not None:
             return {}
         if len(nodes) == 1:

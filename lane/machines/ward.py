@@ -1,4 +1,4 @@
-"""A machine whose GPUs can be made ill, and what pods that use them are told.
+"""A machine whose GPUs can be made faulty, and what pods that use them are told.
 
 In: an agent on a simulated machine. Out: taints, writes, the status of pods, Events.
 """
@@ -72,9 +72,9 @@ class Ward:
 
 
 def use(stage: Stage, name: str, spec: dict[str, Any]) -> str:
-    """Run a pod with one device, of whose health its kubelet tells; return the device.
+    """Run a pod with one device whose health its kubelet reports; return the device.
 
-    A kubelet of 1.34 tells of a claim only under the claim's own name, one of 1.35 only of claims from templates.
+    A kubelet of 1.34 reports a claim only under the claim's own name, one of 1.35 only claims from templates.
     """
     if stage.cluster.version == "1.34":
         made, how = claim(stage.namespace, name, spec), {"claims": {name: name}}

@@ -1,4 +1,4 @@
-"""The agent's page in the judgement of promtool: it parses, and what is complained about are names of NVIDIA's."""
+"""The agent's page, judged by promtool: it parses, and the complaints are only about NVIDIA's own names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A week of a small fleet, as samples in OpenMetrics' text: whole GPUs, partitions, shares, and GPUs that nobody has.
+"""A week of a small fleet, as samples in OpenMetrics' text: whole GPUs, partitions, shares, and unclaimed GPUs.
 
 Node gpu-a has eight whole GPUs of which four are claimed, gpu-b a GPU with two partitions, gpu-c one with two shares;
 gpu-d has two of AMD's GPUs, gpu-e one of Intel's.

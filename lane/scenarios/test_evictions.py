@@ -1,4 +1,4 @@
-"""NoExecute on a real cluster: who is deleted and when, and what a toleration has to say."""
+"""NoExecute on a real cluster: which pods are deleted and when, and the effect of a toleration."""
 
 from __future__ import annotations
 

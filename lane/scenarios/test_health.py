@@ -1,4 +1,4 @@
-"""A GPU falls ill: new pods do not get it, the pods that use it are told, and it comes back when it is well again."""
+"""A GPU becomes faulty: new pods do not get it, the pods that use it are told, and it comes back when it is healthy."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_taints_are_as_many_and_of_such_effects_as_the_version_allows(ward: Ward
 
 
 def await_sick(ward: Ward, stage: Stage) -> list[str]:
-    """Wait until the sick GPU is tainted, or withheld where the server keeps no taints; return when it fell ill."""
+    """Wait until the faulty GPU is tainted, or withheld if the server keeps no taints; return when it became faulty."""
     if not stage.cluster.keeps_gated:
         until("the free sick GPU is withheld", lambda: ward.name(SICK) not in ward.agent.devices(), RAISED)
         return []

@@ -62,7 +62,7 @@ def label(cluster: Cluster, namespace: str, value: str | None) -> None:
 
 @pytest.fixture
 def asking(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[Object]:
-    """A template for a GPU for a virtual machine, where the policies are in force."""
+    """A template for a GPU for a virtual machine, on a server with the policies."""
     file = tmp_path / "passthrough-objects.yaml"
     expression = 'device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "vfio"'
     wide = {"metadata": {"name": WIDE}, "spec": {"selectors": [{"cel": {"expression": expression}}]}}

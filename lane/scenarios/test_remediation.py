@@ -1,4 +1,4 @@
-"""A GPU needs a reset while a pod uses it: it is drained, reset, proven well and given to the next pod."""
+"""A GPU needs a reset while a pod uses it: it is drained, reset, proven healthy and given to the next pod."""
 
 from __future__ import annotations
 

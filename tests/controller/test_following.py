@@ -1,4 +1,4 @@
-"""Slices that somebody else deletes or changes, and what the publisher does about it."""
+"""Slices that another client deletes or changes, and what the publisher does about it."""
 
 import time
 

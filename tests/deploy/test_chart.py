@@ -20,7 +20,7 @@ GOLDEN = Path(__file__).parent / "golden"
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_rendering_is_the_recorded_one(helm: str, case: str) -> None:
-    """Record anew: delete the file and run the test twice."""
+    """To record it again, delete the file and run the test twice."""
     golden = GOLDEN / f"{case}.yaml"
     text = render(helm, *CASES[case])
     if not golden.exists():

@@ -1,4 +1,4 @@
-"""Claims that are read again: the server is asked each time, and only an answer that differs is read anew."""
+"""Claims that are read again: the server is asked each time, and only an answer that differs is parsed again."""
 
 import copy
 import json

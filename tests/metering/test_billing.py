@@ -106,7 +106,7 @@ def test_totals_survive_an_agent_that_is_killed_and_a_claim_that_lasts_meanwhile
 
 
 def test_no_total_falls_when_an_agent_is_killed(node):
-    """Prometheus takes a counter that fell for one that began anew, and would add all of it once more."""
+    """Prometheus takes a counter that fell for one that began again, and would add its whole value once more."""
     record = node.prepare(NAMES[0])
     busy = HolderReading(replace(holder(record.name), uid=record.uid), 10.0, 0.25, None, None, None)
     names = [f"dra_{kind}_seconds_total" for kind in ("allocated", "busy", "measured", "unclaimed")]

@@ -1,7 +1,7 @@
-"""Checks of what runs on GPU nodes: nodes that keep nobody away, and pods there that use no GPU.
+"""Checks of what runs on GPU nodes: nodes without a taint that keeps other pods away, and pods there that use no GPU.
 
-Pure. In: `ClusterEvidence`. Out: findings. Where every node has GPUs there is no other place for such pods, so that
-nothing is said.
+Pure. In: `ClusterEvidence`. Out: findings. If every node has GPUs, such pods have no other place, so nothing is
+reported.
 """
 
 from __future__ import annotations

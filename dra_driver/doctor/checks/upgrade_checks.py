@@ -1,4 +1,4 @@
-"""Checks of a node whose GPU driver is being replaced: who still holds its devices.
+"""Checks of a node whose GPU driver is being replaced: which claims and processes still hold its devices.
 
 Pure. In: `ClusterEvidence`, `NodeEvidence`. Out: findings.
 Source: k8s-driver-manager v0.12, which pauses the operands of a node by their labels and those of DRA drivers last.

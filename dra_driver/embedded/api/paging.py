@@ -1,9 +1,10 @@
-"""Paging: lists in pages, as a real API server gives them.
+"""Paging: lists in pages, as a real API server sends them.
 
-In: `limit` and `continue` of a request. Out: some of the objects, and the token for the rest. The pages of one list
-show one moment, kept for the few lists under way; once that moment is forgotten (`Store.compact`, or too many lists) a
-token is answered 410, with another one that goes on behind the last object as things are now. With resourceVersion=0 a
-limit is ignored. Source: Kubernetes API concepts, "Retrieving large results sets in chunks".
+In: `limit` and `continue` of a request. Out: some of the objects, and the token for the rest. All pages of one list
+show the same moment, which is kept for the few lists under way. When that moment has been forgotten (`Store.compact`,
+or too many lists), a token is answered 410, with another token that continues after the last object with the present
+state. With resourceVersion=0 a limit is ignored.
+Source: Kubernetes API concepts, "Retrieving large results sets in chunks".
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Paging:
         self._moments: OrderedDict[tuple[ApiKind, int], list[Stored]] = OrderedDict()
 
     def page(self, kind: ApiKind, matches: Callable[[Wire], bool], query: Mapping[str, str]) -> ListPage:
-        """Return one page. Raises: Refusal 400 for a limit or token that is none, 410 for a forgotten moment."""
+        """Return one page. Raises: Refusal 400 for an invalid limit or token, 410 for a forgotten moment."""
         text = query.get("limit", "")
         if not (text or "0").isdigit():
             raise bad_request(f"limit {text!r} is no number")

@@ -97,7 +97,7 @@ class Watchers:
     def _wait(self, kind: ApiKind, cursor: int, epoch: int, wake: float) -> tuple[list[Event], int, bool]:
         """Return the events after a revision, the newest revision, and whether all watches were ended.
 
-        Where there is none of that yet, wait for it until `wake`, or the next look.
+        If there is none of that yet, wait for it until `wake`, or the next look.
         """
         store = self._store
         with store.changed:

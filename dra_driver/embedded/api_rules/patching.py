@@ -40,7 +40,7 @@ def apply_status(stored: Wire, applied: Wire, owned: frozenset[DeviceKey]) -> tu
     """Apply a status: each entry of status.devices belongs to one field manager, and everything else is merged.
 
     `owned` are the entries that this field manager has applied before; those that it now leaves out are removed. Return
-    the new object and the entries that the manager owns now.
+    the new object and the entries that the manager now owns.
     """
     status = dict(applied.get("status") or {})
     entries = status.pop("devices", None) or []

@@ -1,7 +1,7 @@
 """Refusals: the Status objects with which a Kubernetes API server refuses a request.
 
-In: what is wrong. Out: an `ApiError` that carries the HTTP status and the Status object. Never: a decision what is
-wrong.
+In: what is wrong. Out: an `ApiError` that carries the HTTP status and the Status object. Never: a decision about what
+is wrong.
 Source: k8s.io/apimachinery api/errors; meta/v1 Status.
 """
 
@@ -111,7 +111,7 @@ def expired(wanted: int, oldest: int) -> ApiRefusal:
 
 
 def list_expired(go_on_with: str) -> ApiRefusal:
-    """Refuse a continue token whose moment is gone, and name the one that goes on with things as they are."""
+    """Refuse a continue token of a forgotten moment, and name the one that continues with the present state."""
     message = "The provided continue parameter is too old to display a consistent list result."
     return ApiRefusal(410, "Expired", message, continue_token=go_on_with)
 

@@ -52,7 +52,7 @@ class Example:
 def load_examples(folder: Path) -> list[Example]:
     """Read every YAML file of a folder, in the order of names.
 
-    Raises: InputError if there is none, or if a file is wrong.
+    Raises: InputError if there are no files, or if one is wrong.
     """
     paths = sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")])
     if not paths:

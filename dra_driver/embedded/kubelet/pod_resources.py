@@ -1,4 +1,4 @@
-"""Pod resources: the socket on which a kubelet tells which claims its pods' containers have.
+"""Pod resources: the socket on which a kubelet reports which claims its pods' containers have.
 
 In: the kubelet's pods, and what the node object says device plugins offer. Out: the answers of PodResources v1.
 `is_telling` stands for the gate KubeletPodResourcesDynamicResources. Source: kubelet podresources/v1, server_v1.go.

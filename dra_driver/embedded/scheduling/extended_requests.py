@@ -1,8 +1,8 @@
-"""The device requests that stand for a pod's extended resources.
+"""The device requests that represent a pod's extended resources.
 
 In: a pod's containers, and which class serves which resource. Out: the requests, and the names of those that each
-container uses. Init containers that end use again what the containers after them hold; only the largest surplus of
-them is asked for on top. Sidecars count as containers that stay.
+container uses. Init containers that end use the devices that the containers after them hold later; only the largest
+number that they need beyond these is asked for in addition. Sidecars count as containers that stay.
 
 Source: scheduler plugin dynamicresources of Kubernetes 1.35, extended resources (KEP-5004). Kubernetes 1.34 makes a
 request for every container.
@@ -28,7 +28,7 @@ class ExtendedRequests:
 
 
 def extended_requests(pod: Wire, classes: Mapping[str, str]) -> ExtendedRequests:
-    """Return what stands for the extended resources of a pod that classes serve. Raises: QuantityError."""
+    """Return the requests for a pod's extended resources that classes serve. Raises: QuantityError."""
     init, staying = list(pod["spec"].get("initContainers") or ()), list(pod["spec"].get("containers") or ())
     containers = [*init, *staying]
     amounts = [_amounts(container) for container in containers]
@@ -71,7 +71,7 @@ def _request(number: int, amounts: Mapping[str, int], resource: str, class_name:
 
 
 def _amounts(container: Wire) -> dict[str, int]:
-    """Return what a container requests; a limit stands for a request that is missing, as the API server fills it in."""
+    """Return what a container requests; a limit replaces a missing request, as the API server fills it in."""
     resources: dict[str, Any] = container.get("resources") or {}
     wanted = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
     return {str(name): max(math.ceil(Quantity.parse(str(value)).value), 0) for name, value in wanted.items()}

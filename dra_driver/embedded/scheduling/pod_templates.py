@@ -1,8 +1,8 @@
-"""Pod templates: which pods the controllers make of an object, whatever its kind.
+"""Pod templates: which pods the controllers make from an object, whatever its kind.
 
-A mapping with `containers` is what a pod is made of. How many there are is the product of the counts on the way to it:
-`replicas`, `parallelism` (no more than `completions`), `numOfHosts`, the `size` of a LeaderWorkerSet's group. So kinds
-that nobody here has heard of are read as well as Deployments. Pure. In: an object. Out: `PodTemplate`s.
+A mapping with `containers` is a pod's spec. The number of pods is the product of the counts on the path to it:
+`replicas`, `parallelism` (no more than `completions`), `numOfHosts`, the `size` of a LeaderWorkerSet's group. So
+unknown kinds are read in the same way as Deployments. Pure. In: an object. Out: `PodTemplate`s.
 
 Source: Kubernetes apps/v1 and batch/v1; Kubeflow training-operator v1 and mpi-operator v2beta1 (replicaSpecs); KubeRay
 v1 (headGroupSpec, workerGroupSpecs.numOfHosts); leaderworkerset/v1 (size counts the leader); jobset/v1alpha2
@@ -30,9 +30,9 @@ _ROLE_ENDINGS = re.compile(r"(PodTemplate|GroupSpec|Template|Spec)$")
 
 @dataclass(frozen=True, slots=True)
 class PodTemplate:
-    """One template of an object: `count` pods are made of it, or one for each node (`is_per_node`).
+    """One template of an object: `count` pods are made from it, or one for each node (`is_per_node`).
 
-    `role` tells the templates of one object apart: "worker", "head"; "" where there is one only. Of an object that is
+    `role` tells the templates of one object apart: "worker", "head"; "" if there is only one. From an object that is
     suspended (Jobs, CronJobs, and others with `suspend` in their spec or run policy) no pods are made.
     """
 
@@ -62,7 +62,7 @@ class PodTemplate:
 
 
 def templates_of(wire: Wire) -> list[PodTemplate]:
-    """Return the pod templates of an object other than a pod. Raises: InputError for a count that is none."""
+    """Return the pod templates of an object other than a pod. Raises: InputError for an invalid count."""
     metadata = wire.get("metadata")
     metadata = metadata if isinstance(metadata, dict) else {}
     kind, name = str(wire.get("kind")), str(metadata.get("name") or metadata.get("generateName") or "")
@@ -113,7 +113,7 @@ def _templates(
 
 
 def _count(value: Wire, owner: str) -> int:
-    """Return how many times what stands in a mapping is made, by the counts in it."""
+    """Return how many times the content of a mapping is made, by the counts in it."""
     parallel = _whole(value, "parallelism", owner)
     completions = _whole(value, "completions", owner, unset=parallel)
     count = min(parallel, completions)

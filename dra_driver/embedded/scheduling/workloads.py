@@ -56,7 +56,7 @@ def classes_by_resource(classes: Iterable[Wire]) -> dict[str, str]:
 
 
 def with_claim(pod: Wire, classes: Mapping[str, str]) -> Iterator[Wire]:
-    """Yield a pod, and before it the claim that stands for its extended resources, where classes serve any."""
+    """Yield a pod and, if classes serve its extended resources, before it the claim for them."""
     found = extended_requests(pod, classes)
     if not found.requests:
         yield pod

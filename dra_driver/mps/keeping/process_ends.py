@@ -16,7 +16,10 @@ from dra_driver.mps.processes import ProcessIdentity
 
 
 class ProcessEnds:
-    """The watched processes of all entries. An entry's lock is held by whoever changes what is watched for it."""
+    """The watched processes of all entries.
+
+    A caller that changes what is watched for an entry holds the entry's lock.
+    """
 
     def __init__(self) -> None:
         self._epoll = select.epoll()

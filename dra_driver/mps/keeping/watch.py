@@ -30,7 +30,7 @@ class DaemonWatch:
     """The thread that watches over the daemons of `entries`.
 
     Args:
-        entries: of all daemons. Whoever calls a method with one of them holds its lock.
+        entries: of all daemons. The caller of a method that takes an entry holds its lock.
         repair: called with the key of a daemon that is to be started again, or ended; it logs its own faults.
         delays_s: before each attempt to repair a daemon; the last one for all further attempts.
     """

@@ -1,4 +1,4 @@
-"""The console on a real API server: a pod that waits, why, and that it runs once it was mended; two viewers' rights."""
+"""The console on a real API server: a waiting pod, the reason, and its start after the correction; two viewers' rights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RBAC and the admission policy: an agent may do what it needs on its own node, and nothing else."""
+"""RBAC and the admission policy: an agent may do what it needs on its own node, and nothing more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `make dist` hands out, checked as whoever takes it would: checksums, bills of materials, an image for each CPU.
+"""What `make dist` makes, checked as its user would check it: checksums, bills of materials, an image for each CPU.
 
 It needs no cluster. The wheel is tried in test_wheel.py, the chart in scenarios/chart; `make test` reads the image.
 """

@@ -1,4 +1,4 @@
-"""The pictures of docs/console.md and the README, taken anew.
+"""The pictures of docs/console.md and the README, taken again.
 
     python -m tests.browser.support.pictures FOLDER
 

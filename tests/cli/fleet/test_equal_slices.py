@@ -1,4 +1,4 @@
-"""Slices that are like earlier ones are not parsed, and whoever reads them sees no difference."""
+"""Slices that are like earlier ones are not parsed, and their readers see no difference."""
 
 import copy
 import io

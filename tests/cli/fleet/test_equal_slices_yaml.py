@@ -1,4 +1,4 @@
-"""Slices in YAML that are like earlier ones are not parsed, and whoever reads them sees no difference."""
+"""Slices in YAML that are like earlier ones are not parsed, and their readers see no difference."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""claims, slices and explain for somebody who may read one namespace: what is seen is used, what is not is said."""
+"""claims, slices and explain for an account that may read one namespace: what it can't see is named."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ class Storm:
             self.clients[name] = FakeClient(self.at(name) / "pipe")
 
     def leave(self, name: str) -> None:
-        """See whether the last claim has gone: the device begins anew then."""
+        """Check whether the last claim has gone: the device then begins again."""
         if not any(CLAIMS[claim] == name for claim in self.prepared | self.unsure):
             if self.at(name).exists():
                 self.wrong.append(f"{name} is held by nobody and still kept")

@@ -1,4 +1,4 @@
-"""Partitions that NVIDIA's driver made and left: destroyed when it is certain that nobody needs them, else never."""
+"""Partitions that NVIDIA's driver made and left: destroyed if they are certainly unused, and never otherwise."""
 
 from __future__ import annotations
 

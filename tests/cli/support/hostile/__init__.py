@@ -1,1 +1,1 @@
-"""Hostile inputs: files, arguments and objects that nobody means well with, and ways to run every command on them."""
+"""Hostile inputs: malicious or broken files, arguments and objects, and ways to run every command on them."""

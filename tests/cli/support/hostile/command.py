@@ -25,7 +25,7 @@ def _ring(*_: Any) -> None:
 
 
 def ran(arguments: list[str], stdin: bytes = b"") -> tuple[int, str]:
-    """Run a command in this process; give its status and what it said, for a bug with the traceback."""
+    """Run a command in this process; return its status and its output, for a bug with the traceback."""
     out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.TextIOWrapper(io.BytesIO(), "utf-8")
     before = sys.stdin
     for number in (signal.SIGALRM, signal.SIGPROF):

@@ -1,4 +1,4 @@
-"""Files that nobody means well with: endless, nested, broken, unreadable."""
+"""Malicious and broken files: endless, nested, damaged, unreadable."""
 
 from __future__ import annotations
 

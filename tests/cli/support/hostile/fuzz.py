@@ -25,7 +25,7 @@ SLOW_SECONDS = 3.0
 
 @dataclass(slots=True)
 class Found:
-    """What came out: how often each status, and the cases that ended in a bug, with what they wrote."""
+    """The result: how often each status came, and the cases that ended in a bug, with their output."""
 
     statuses: Counter[int] = field(default_factory=Counter)
     bugs: list[tuple[list[str], str]] = field(default_factory=list)

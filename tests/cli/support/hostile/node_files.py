@@ -53,7 +53,7 @@ EXPECTED = "# expect: claim one holds 1\n"
 
 
 class Workplace:
-    """A folder with valid files, made anew for each case, and the flags that lead to them."""
+    """A folder with valid files, made again for each case, and the flags that lead to them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -84,7 +84,7 @@ class Workplace:
         self.write("examples/node/rules.yaml", yaml.safe_dump(SHARING))
 
     def write(self, name: str, content: str | bytes) -> None:
-        """Write a file, whatever lies there."""
+        """Write a file, whatever is there already."""
         path = self.folder / name
         _remove(path)
         path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass"))

@@ -27,7 +27,7 @@ _LOG_MOST = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """How a process ended: its status, what it wrote last, and how long it took."""
+    """How a process ended: its status, the end of its output, and how long it took."""
 
     status: int
     said: str

@@ -57,7 +57,7 @@ Case = tuple[Callable[[], None], list[str], str]  # what to do before, the argum
 
 
 def special_files(folder: Path) -> list[Path]:
-    """Make what is no regular file: a FIFO that nobody writes to, a socket that nobody listens on, a device."""
+    """Make files that are not regular: a FIFO without a writer, a socket without a listener, a device."""
     fifo, deaf = folder / "fifo", folder / "socket"
     os.mkfifo(fifo)
     with socket.socket(socket.AF_UNIX) as one:
