@@ -23,7 +23,7 @@ from dra_driver.claims.sharing_faults import (
     unknown_devices,
     unseparated,
 )
-from dra_driver.claims.sharing_wishes import SharingWish, fault_of, uuid_if_made
+from dra_driver.claims.sharing_wishes import SharingWish, fault_of
 from dra_driver.inventory.device import Device
 from dra_driver.model.quantity import Quantity
 from dra_driver.model.shares import DeviceType
@@ -127,17 +127,23 @@ def _of_own(
     if not isinstance(settings, MpsSettings):
         return SharingWish(result, settings)
     won = {r.device for r, other in applying.items() if other and other[-1] is entries[-1] and not r.is_admin}
-    uuids = sorted((uuid_if_made(devices[name]), name) for name in won)
+    uuids = sorted((_uuid_if_made(devices[name]), name) for name in won)
     faults = () if entries[-1].is_class else tuple(unknown_devices(result, settings, uuids))
-    settings = _for_device(settings, device, uuids.index((uuid_if_made(device), device.name)))
+    settings = _for_device(settings, device, uuids.index((_uuid_if_made(device), device.name)))
     return SharingWish(result, settings, faults=(*faults, *capability_faults(result, device, settings)))
 
 
 def _for_device(settings: MpsSettings, device: Device, index: int) -> MpsSettings:
     """Reduce limits by device to the limit of this device."""
     by_device = settings.per_device_limits
-    limit = by_device.get(uuid_if_made(device), by_device.get(str(index), settings.pinned_memory_limit))
+    limit = by_device.get(_uuid_if_made(device), by_device.get(str(index), settings.pinned_memory_limit))
     return replace(settings, pinned_memory_limit=limit, per_device_limits={})
+
+
+def _uuid_if_made(device: Device) -> str:
+    """Return the UUID by which CUDA finds the device; "" for a partition that Prepare is yet to make."""
+    is_made = device.partition is not None or device.type.undivided is DeviceType.GPU
+    return device.uuid if is_made else ""
 
 
 # A device shared with other claims.

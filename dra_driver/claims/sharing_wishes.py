@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 
 from dra_driver.claims.allocated import AllocatedDevice
 from dra_driver.claims.device_config import ConfigFault
-from dra_driver.inventory.device import Device
-from dra_driver.model.shares import DeviceType
 from dra_driver.model.sharing import ClientLimits, SharingSettings
 
 
@@ -19,12 +17,6 @@ class SharingWish:
     settings: SharingSettings | None = None
     limits: ClientLimits = field(default_factory=ClientLimits)
     faults: tuple[ConfigFault, ...] = ()
-
-
-def uuid_if_made(device: Device) -> str:
-    """Return the UUID by which CUDA finds the device; "" for a partition that Prepare is yet to make."""
-    is_made = device.partition is not None or device.type.undivided is DeviceType.GPU
-    return device.uuid if is_made else ""
 
 
 def fault_of(result: AllocatedDevice, message: str) -> ConfigFault:

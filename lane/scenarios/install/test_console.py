@@ -1,4 +1,4 @@
-"""The console on a real API server: a waiting pod, the reason, and its start after the correction; two viewers' rights."""
+"""The console on a real API server: a waiting pod, the reason, and its start once corrected; two viewers' rights."""
 
 from __future__ import annotations
 
