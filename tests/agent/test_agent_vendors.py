@@ -226,7 +226,7 @@ def test_an_agent_killed_among_a_hundred_mixed_starts_loses_no_claim_and_leaves_
 def test_a_node_without_any_vendors_hardware_idles_and_loads_nothing_of_them(tmp_path: Path) -> None:
     with stage("1.36") as here:
         roots = [f for name in ("sysfs", "proc", "dev") for f in (f"--{name}-root", str(tmp_path))]
-        agent = here.start("auto", *roots, "--metrics-address=127.0.0.1:0")
+        agent = here.start("auto", *roots, "--metrics-address=127.0.0.1:0", is_warm=False)
         until(lambda: here.log().count("idle until one appears") == 4, what="four idle drivers")
         address = re.search(r"address=(127.0.0.1:\d+)", here.log())[1]
         page = urllib.request.urlopen(f"http://{address}/metrics", timeout=10).read().decode()

@@ -16,8 +16,16 @@ from dra_driver.embedded.api.kinds import SLICES
 from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.embedded.kubelet.kubelet import EmbeddedKubelet
 from dra_driver.model.names import NVIDIA_DRIVER
+from tests.support.warm_agents import WarmAgent, nursery
 
 NODE = "node-1"
+Agent = subprocess.Popen[bytes] | WarmAgent
+
+
+def _fresh(words: list[str], log: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    with log.open("wb") as output:
+        command = [sys.executable, "-m", "dra_driver", *words]
+        return subprocess.Popen(command, stdout=output, stderr=output, env={**os.environ, **environment})
 
 
 class Stage:
@@ -25,18 +33,24 @@ class Stage:
 
     def __init__(self, folder: Path, api: EmbeddedApi, kubelet: EmbeddedKubelet) -> None:
         self.folder, self.api, self.kubelet = folder, api, kubelet
-        self.agents: list[subprocess.Popen[bytes]] = []
+        self.agents: list[Agent] = []
 
-    def start(self, hardware: str, *flags: str, environment: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
-        """Start an agent; its log is agent-<n>.log."""
-        command = [sys.executable, "-m", "dra_driver", "agent", "--node-name", NODE, "--hardware", hardware]
-        command += ["--kubeconfig", str(self.folder / "kubeconfig"), "--cdi-root", str(self.kubelet.cdi_dir)]
-        command += ["--kubelet-registrar-directory-path", str(self.kubelet.registrar_dir)]
-        command += ["--kubelet-plugins-directory-path", str(self.kubelet.plugins_dir), *flags]
-        with (self.folder / f"agent-{len(self.agents)}.log").open("wb") as log:
-            agent = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **(environment or {})})
-        self.agents.append(agent)
-        return agent
+    def start(
+        self, hardware: str, *flags: str, environment: dict[str, str] | None = None, is_warm: bool = True
+    ) -> Agent:
+        """Start an agent; its log is agent-<n>.log.
+
+        One with variables of its own, or that is not `is_warm`, is a program from its first line: what it has not
+        loaded is not in memory.
+        """
+        words = ["agent", "--node-name", NODE, "--hardware", hardware]
+        words += ["--kubeconfig", str(self.folder / "kubeconfig"), "--cdi-root", str(self.kubelet.cdi_dir)]
+        words += ["--kubelet-registrar-directory-path", str(self.kubelet.registrar_dir)]
+        words += ["--kubelet-plugins-directory-path", str(self.kubelet.plugins_dir), *flags]
+        path = self.folder / f"agent-{len(self.agents)}.log"
+        warm = is_warm and not environment
+        self.agents.append(nursery().start(words, path) if warm else _fresh(words, path, environment or {}))
+        return self.agents[-1]
 
     def log(self, index: int = -1) -> str:
         """Return what an agent has logged so far."""
@@ -47,7 +61,7 @@ class Stage:
         slices = [s for s in self.api.items(SLICES) if s["spec"]["driver"] == NVIDIA_DRIVER]
         return [d["name"] for s in slices for d in s["spec"].get("devices", ())]
 
-    def end(self, agent: subprocess.Popen[bytes], number: signal.Signals = signal.SIGTERM) -> int:
+    def end(self, agent: Agent, number: signal.Signals = signal.SIGTERM) -> int:
         """Signal an agent and wait for its end."""
         agent.send_signal(number)
         return agent.wait(30)

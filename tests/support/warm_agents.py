@@ -1,0 +1,156 @@
+"""Starts agents by forking a process that has already imported what an agent imports.
+
+An agent's start is mostly imports, and tests start hundreds. Each agent is still a process of its own, with its own
+arguments, output, signals and end; only its imports are shared. This module is both the program that forks, one for
+each process of tests, and the handle of what it has started. An agent with variables of its own is started afresh
+instead (see agent_process), because some variables matter only when a program begins.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from dra_driver import __main__ as program
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class WarmAgent:
+    """An agent that was forked, with those methods of `subprocess.Popen` that tests use."""
+
+    def __init__(self, nursery: Nursery, pid: int, args: list[str]) -> None:
+        self.pid, self.args = pid, args
+        self.returncode: int | None = None
+        self._nursery = nursery
+        self._fd = os.pidfd_open(pid)  # nobody reaps it before we ask
+
+    def poll(self) -> int | None:
+        """Return the exit status, negative for a signal; None while it runs."""
+        return self._ended(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end. Raises: subprocess.TimeoutExpired."""
+        status = self._ended(timeout)
+        if status is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0)
+        return status
+
+    def send_signal(self, number: int) -> None:
+        """Signal it, unless it has been waited for."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """End it by SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        """End it by SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def _ended(self, timeout: float | None) -> int | None:
+        if self.returncode is not None:
+            return self.returncode
+        poll = select.poll()
+        poll.register(self._fd, select.POLLIN)
+        if not poll.poll(None if timeout is None else timeout * 1000):
+            return None
+        self.returncode = self._nursery.ask({"reap": self.pid})
+        os.close(self._fd)
+        return self.returncode
+
+
+class Nursery:
+    """The process that forks agents, as seen from a process of tests."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        ours, theirs = socket.socketpair()
+        command = [sys.executable, "-m", __name__, str(theirs.fileno())]
+        self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], cwd=ROOT, stdin=subprocess.DEVNULL)
+        theirs.close()
+        self._line = ours.makefile("rw")
+        atexit.register(self.close)
+
+    def start(self, words: list[str], log: Path) -> WarmAgent:
+        """Start `dra-driver` with these arguments; what it prints goes to `log`."""
+        log.touch()
+        request = {"words": words, "log": str(log), "cwd": str(Path.cwd()), "environment": dict(os.environ)}
+        return WarmAgent(self, self.ask(request), words)
+
+    def ask(self, request: dict[str, Any]) -> int:
+        """Send one request; return the number that it is answered with."""
+        with self._lock:
+            self._line.write(json.dumps(request) + "\n")
+            self._line.flush()
+            return int(self._line.readline())
+
+    def close(self) -> None:
+        """End the process; agents that still run are not its concern."""
+        self._line.close()
+        self._process.wait(30)
+
+
+@cache
+def nursery() -> Nursery:
+    """Return the nursery of this process of tests, started with the first agent."""
+    return Nursery()
+
+
+def main() -> int:
+    """Serve requests until the other end closes; in a forked child, be the agent."""
+    line = socket.socket(fileno=int(sys.argv[1]))
+    os.environ["GRPC_EXPERIMENTS"] = program.GRPC_EXPERIMENTS  # as the program does before it imports gRPC
+    import dra_driver.agent.node_process
+    import dra_driver.hardware.simulated  # noqa: F401 - imported as soon as an agent reads its hardware
+
+    gc.freeze()
+    while request := _request(line):
+        if "reap" in request:
+            _, status = os.waitpid(request["reap"], 0)
+            line.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
+            continue
+        pid = os.fork()
+        if pid == 0:
+            line.close()
+            _become(request)
+            return program.main()
+        line.sendall(f"{pid}\n".encode())
+    return 0
+
+
+def _request(connection: socket.socket) -> dict[str, Any]:
+    data = b""
+    while not data.endswith(b"\n"):
+        part = connection.recv(65536)
+        if not part:
+            return {}
+        data += part
+    return dict(json.loads(data))
+
+
+def _become(request: dict[str, Any]) -> None:
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    log = os.open(request["log"], os.O_WRONLY | os.O_APPEND)
+    for number in (1, 2):
+        os.dup2(log, number)
+    os.close(log)
+    sys.argv[1:] = request["words"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
