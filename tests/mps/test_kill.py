@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.progress import output_of
 
-STRIDE = 200
+STRIDE = 300
 
 
 @pytest.mark.long

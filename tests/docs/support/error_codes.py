@@ -25,9 +25,9 @@ def error_codes() -> dict[str, str]:
     for path in sorted(SOURCE.rglob("*.py")):
         if "_proto" in path.parts:
             continue
-        tree = ast.parse(path.read_text())
-        docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-        for node in ast.walk(tree):
+        nodes = list(ast.walk(ast.parse(path.read_text())))
+        docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+        for node in nodes:
             code = ""
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in BRANCHES:
                 first = node.args[0] if node.args else None
