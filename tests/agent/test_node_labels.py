@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from dataclasses import replace
 
 import pytest
@@ -169,6 +171,16 @@ def test_a_link_in_the_folder_is_not_followed(feature, tmp_path):
     file.tidy()
     assert victim.read_text() == "mine"
     assert not path.is_symlink()
+
+
+def test_the_worker_of_node_feature_discovery_who_is_nobody_in_particular_can_read_the_file(feature):
+    file, _, _, path = feature
+    before = os.umask(0o077)
+    try:
+        file.tidy()
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
 
 
 def test_the_agent_writes_the_labels_of_its_node():

@@ -58,6 +58,7 @@ class FeatureFile:
         unfinished.unlink(missing_ok=True)
         fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         with os.fdopen(fd, "wb") as file:
+            os.fchmod(fd, 0o644)  # whatever the umask
             file.write(feature_text(labels, now + EXPIRY_SECONDS).encode())
         unfinished.replace(self._path)
 
