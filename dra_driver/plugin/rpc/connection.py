@@ -28,7 +28,7 @@ class RpcConnection:
     """A connected socket. Any thread may call any method."""
 
     def __init__(self, sock: socket.socket) -> None:
-        """Raises: ConnectionLost."""
+        """Send the server's settings. Raises: ConnectionLost."""
         self._sock, self._writer = sock, AnswerWriter(sock)
         self._reading = threading.Lock()  # guards all below, but for what is taken out of `_streams`
         self._buffer = bytearray()

@@ -81,7 +81,7 @@ class FieldDecoder:
         return (name, value), place
 
     def _numbered(self, number: int) -> Field:
-        """Raises: IndexError."""
+        """Return the field with a number of the static or the dynamic table. Raises: IndexError."""
         if number == 0:
             raise IndexError
         return _STATIC[number] if number < len(_STATIC) else self._recent[number - len(_STATIC)]

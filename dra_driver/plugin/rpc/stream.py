@@ -15,7 +15,7 @@ class RpcStream:
     __slots__ = ("body", "call", "has_head", "is_complete", "number", "path", "window")
 
     def __init__(self, number: int, fields: dict[bytes, bytes], window: int) -> None:
-        """Raises: ValueError."""
+        """Begin a request with these header fields. Raises: ValueError for a time limit that can't be read."""
         self.number, self.window = number, window
         self.path = fields.get(b":path", b"")
         self.call = RpcCall(fields.get(b"grpc-timeout"))

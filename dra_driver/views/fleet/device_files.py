@@ -76,7 +76,7 @@ class DeviceFiles:
 
 
 def _read(file: Path, uid: str) -> DescribedClaim:
-    """Raises: OSError, InputError."""
+    """Read the file of one request of a claim. Raises: OSError, InputError."""
     fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(fd, "rb") as opened:
         if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
