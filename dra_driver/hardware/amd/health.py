@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 
 from dra_driver.hardware.amd.facts import AMD, DRIVERS
-from dra_driver.hardware.amd.ras import bad_pages, error_counts
+from dra_driver.hardware.amd.ras import UNCORRECTED, bad_pages, block_counts, total_errors
 from dra_driver.hardware.amd.resets import ResetLog
 from dra_driver.hardware.bus import bus_state
 from dra_driver.hardware.drm import DrmFunction, read_functions
@@ -37,7 +37,7 @@ def read_vitals(function: DrmFunction, roots: Roots, reset: DriverReset | None =
     return Vitals(
         address,
         time.time(),
-        ecc_uncorrectable=error_counts(folder)[1],
+        ecc_uncorrectable=total_errors(block_counts(folder), UNCORRECTED),
         remap_pending=None if pages is None else "P" in pages,
         remap_failed=None if pages is None else "F" in pages,
         thermal_margin=margin,

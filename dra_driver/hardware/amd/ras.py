@@ -9,6 +9,7 @@ is retired, P pending, F failed).
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from dra_driver.hardware.pci import entries_of, read_text
@@ -17,8 +18,12 @@ _COUNT = re.compile(r"^(ue|ce):\s*(\d{1,18})\s*$", re.MULTILINE)
 _BAD_PAGE = re.compile(r"^0x[0-9a-fA-F]+\s*:\s*0x[0-9a-fA-F]+\s*:\s*([RPF])\s*$", re.MULTILINE)
 
 
-def error_counts(function: Path) -> tuple[int | None, int | None]:
-    """Return the corrected and the uncorrected errors of all blocks, None for a kind that no file counts.
+CORRECTED, UNCORRECTED = "ce", "ue"
+Counts = Mapping[tuple[str, str], int]
+
+
+def block_counts(function: Path) -> Counts:
+    """Return the errors of each block, by kind and block ("umc"), without those that no file counts.
 
     Newer kernels show a block under two names, `umc_err_count` and `aca_umc`: the larger of the two counts.
     """
@@ -28,12 +33,13 @@ def error_counts(function: Path) -> tuple[int | None, int | None]:
             block = name.removesuffix("_err_count").removeprefix("aca_")
             for kind, count in _COUNT.findall(read_text(function / "ras" / name) or ""):
                 blocks[kind, block] = max(int(count), blocks.get((kind, block), 0))
-    return _sum(blocks, "ce"), _sum(blocks, "ue")
+    return blocks
 
 
-def _sum(blocks: dict[tuple[str, str], int], kind: str) -> int | None:
-    counts = [count for (one, _), count in blocks.items() if one == kind]
-    return sum(counts) if counts else None
+def total_errors(counts: Counts, kind: str) -> int | None:
+    """Return the errors of a kind of all blocks, None where no file counts them."""
+    found = [count for (one, _), count in counts.items() if one == kind]
+    return sum(found) if found else None
 
 
 def bad_pages(function: Path) -> frozenset[str] | None:

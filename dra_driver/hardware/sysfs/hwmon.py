@@ -57,6 +57,13 @@ def value_of(sensors: tuple[Sensor, ...], kind: str, *labels: str) -> int | None
     return next((found[label] for label in labels if label in found), None)
 
 
+def average_power(function: Path) -> int | None:
+    """Return the power drawn on average in microwatts, None where no sensor averages it."""
+    folder = function / "hwmon"
+    found = (read_number(folder / name / "power1_average") for name in entries_of(folder))
+    return next((number for number in found if number is not None and number >= 0), None)
+
+
 def margins(sensors: tuple[Sensor, ...]) -> tuple[int, ...]:
     """Return for each temperature with a critical one how many degrees Celsius are left to it."""
     return tuple((one.critical - one.value) // 1000 for one in sensors if one.critical is not None)

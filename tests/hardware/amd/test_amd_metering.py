@@ -10,7 +10,7 @@ import pytest
 from dra_driver.hardware.amd.hardware import AmdHardware
 from dra_driver.hardware.amd.metering.gpu_metrics import measures_of
 from dra_driver.hardware.amd.metering.names import NAMES
-from dra_driver.hardware.amd.metering.quantities import AmdMeasure
+from dra_driver.hardware.amd.metering.quantities import AmdMeasure, errors_of_block
 from dra_driver.hardware.amd.metering.reading import read_all
 from dra_driver.hardware.metered import Measure, MeterPlan
 from dra_driver.hardware.port import Metered
@@ -88,8 +88,23 @@ def test_files_and_sensors_are_read_in_their_units(tree: AmdTree) -> None:
         AmdMeasure.HOST_MEMORY_TOTAL_BYTES: 251 << 30,
         AmdMeasure.ERRORS_CORRECTED_TOTAL: 9,
         AmdMeasure.ERRORS_UNCORRECTED_TOTAL: 1,
+        AmdMeasure.AVERAGE_POWER_W: 512,
+        errors_of_block("ce", "umc"): 9,
+        errors_of_block("ue", "umc"): 0,
+        errors_of_block("ce", "gfx"): 0,
+        errors_of_block("ue", "gfx"): 1,
     }
     assert values == expected
+
+
+def test_a_block_that_the_exporter_has_no_name_for_counts_in_the_sum_alone(tree: AmdTree) -> None:
+    values = measured(tree, ras__newer_err_count="ue: 3\nce: 0", ras__pcie_bif_err_count="ue: 0\nce: 4")
+    assert values[AmdMeasure.ERRORS_UNCORRECTED_TOTAL] == 4
+    assert values[errors_of_block("ce", "pcie_bif")] == 4
+    assert not [name for name in values if "newer" in name]
+    names = {one.quantity: one.head.name for one in NAMES.names}
+    assert names[errors_of_block("ce", "pcie_bif")] == "gpu_ecc_correct_bif"
+    assert names[errors_of_block("ue", "xgmi_wafl")] == "gpu_ecc_uncorrect_xgmi_wafl"
 
 
 @pytest.mark.parametrize("text", ["", "N/A", "65535%", "\0\0\0", "-1", "nan", "9" * 40])

@@ -6,7 +6,8 @@ Source: ROCm/device-metrics-exporter, docs/configuration/metricslist.md (lower c
 from __future__ import annotations
 
 from dra_driver.hardware.amd.facts import AmdGpu
-from dra_driver.hardware.amd.metering.quantities import AmdMeasure
+from dra_driver.hardware.amd.metering.quantities import BLOCKS, AmdMeasure, errors_of_block
+from dra_driver.hardware.amd.ras import CORRECTED, UNCORRECTED
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.hardware.metered import Measure
 from dra_driver.hardware.metric_names import WHOLE_MIB, MetricNames, Pairs, gauge
@@ -14,9 +15,18 @@ from dra_driver.hardware.metric_names import WHOLE_MIB, MetricNames, Pairs, gaug
 _Q, _A, _MIB = Measure, AmdMeasure, WHOLE_MIB
 _SYSTEM = (("clock_index", "0"), ("clock_type", "GPU_CLOCK_TYPE_SYSTEM"))
 _MEMORY = (("clock_index", "8"), ("clock_type", "GPU_CLOCK_TYPE_MEMORY"))
+_ERRORS_OF_BLOCKS = tuple(
+    gauge(f"gpu_ecc_{word}_{name}", f"{what} in {name.upper()}.", errors_of_block(kind, block))
+    for block, name in sorted(BLOCKS.items())
+    for kind, word, what in (
+        (CORRECTED, "correct", "Errors that were corrected"),
+        (UNCORRECTED, "uncorrect", "Errors that could not be corrected"),
+    )
+)
 _NAMES = (
     gauge("gpu_power_usage", "Power drawn (in W).", _Q.POWER_W),
     gauge("gpu_package_power", "Power drawn by the socket (in W).", _Q.POWER_W),
+    gauge("gpu_average_package_power", "Power drawn by the socket, on average (in W).", _A.AVERAGE_POWER_W),
     gauge("gpu_edge_temperature", "Temperature at the edge (in C).", _Q.TEMPERATURE_C),
     gauge("gpu_junction_temperature", "Temperature of the hottest spot (in C).", _A.JUNCTION_TEMPERATURE_C),
     gauge("gpu_memory_temperature", "Temperature of the memory (in C).", _Q.MEMORY_TEMPERATURE_C),
@@ -46,6 +56,7 @@ _NAMES = (
     gauge("gpu_free_gtt", "Of that, what is free (in MiB).", _A.HOST_MEMORY_FREE_BYTES, scale=_MIB),
     gauge("gpu_ecc_correct_total", "Errors that were corrected.", _A.ERRORS_CORRECTED_TOTAL),
     gauge("gpu_ecc_uncorrect_total", "Errors that could not be corrected.", _A.ERRORS_UNCORRECTED_TOTAL),
+    *_ERRORS_OF_BLOCKS,
 )
 
 

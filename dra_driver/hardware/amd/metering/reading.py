@@ -16,13 +16,13 @@ from pathlib import Path
 
 from dra_driver.hardware.amd.facts import AMD, DRIVERS
 from dra_driver.hardware.amd.metering.gpu_metrics import read_gpu_metrics
-from dra_driver.hardware.amd.metering.quantities import AmdMeasure
-from dra_driver.hardware.amd.ras import error_counts
+from dra_driver.hardware.amd.metering.quantities import BLOCKS, AmdMeasure, errors_of_block
+from dra_driver.hardware.amd.ras import CORRECTED, UNCORRECTED, block_counts, total_errors
 from dra_driver.hardware.drm import read_functions
 from dra_driver.hardware.metered import Measure, Reading
 from dra_driver.hardware.pci import read_text
 from dra_driver.hardware.port import Roots
-from dra_driver.hardware.sysfs.hwmon import read_number, read_sensors, value_of
+from dra_driver.hardware.sysfs.hwmon import average_power, read_number, read_sensors, value_of
 
 _SPEED = re.compile(r"(\d{1,3}(?:\.\d)?) GT/s")
 _FILES = {
@@ -66,6 +66,8 @@ def measures_of_function(folder: Path) -> dict[str, float]:
         value = value_of(sensors, kind, *labels)
         if value is not None:
             values[measure] = value / units
+    if (average := average_power(folder)) is not None:
+        values[AmdMeasure.AVERAGE_POWER_W] = average / 1_000_000
     for name, measure in _FILES.items():
         number = read_number(folder / name)
         if number is not None and number >= 0:
@@ -96,6 +98,12 @@ def _links(folder: Path) -> dict[str, float]:
 
 
 def _errors(folder: Path) -> dict[str, float]:
-    counts = error_counts(folder)
-    pairs = ((AmdMeasure.ERRORS_CORRECTED_TOTAL, counts[0]), (AmdMeasure.ERRORS_UNCORRECTED_TOTAL, counts[1]))
-    return {measure: float(count) for measure, count in pairs if count is not None}
+    counts = block_counts(folder)
+    values = {errors_of_block(kind, block): float(n) for (kind, block), n in counts.items() if block in BLOCKS}
+    for measure, kind in (
+        (AmdMeasure.ERRORS_CORRECTED_TOTAL, CORRECTED),
+        (AmdMeasure.ERRORS_UNCORRECTED_TOTAL, UNCORRECTED),
+    ):
+        if (total := total_errors(counts, kind)) is not None:
+            values[measure] = float(total)
+    return values
