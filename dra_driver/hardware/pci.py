@@ -38,6 +38,12 @@ def read_text(path: str | os.PathLike[str]) -> str | None:
         os.close(fd)
 
 
+def read_label(path: str | os.PathLike[str]) -> str | None:
+    """Return a small file's text as one line of characters that print, or None where it has none of them."""
+    shown = "".join(one if one.isprintable() else " " for one in read_text(path) or "")
+    return " ".join(shown.split()) or None
+
+
 def _read_all(fd: int) -> bytes:
     content = b""
     while (piece := os.read(fd, _PIECE_BYTES)) and len(content) < _MOST_BYTES:

@@ -67,7 +67,7 @@ class AmdHardware(SysfsObservation):
 
     def version(self) -> str | None:
         """Return the kernel driver's version as it spells it; drivers that come with the kernel have none."""
-        return pci.read_text(f"{self._roots.sys}/module/amdgpu/version") or None
+        return pci.read_label(f"{self._roots.sys}/module/amdgpu/version")
 
     def fingerprint(self) -> Fingerprint:
         """Return a value that changes when `discover` would return something else."""

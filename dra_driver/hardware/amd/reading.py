@@ -53,14 +53,33 @@ def read_gpus(roots: Roots, driver_version: str | None) -> AmdReading:
         _add(seen, roots, cards, reading)
     reading.gpus = [replace(gpu, driver_version=driver_version) for gpu in reading.gpus]
     reading.gpus.sort(key=lambda gpu: (gpu.pci_address, gpu.part))
+    reading.gpus = list(_with_own_nodes(reading))
     return reading
+
+
+def _with_own_nodes(reading: AmdReading) -> Iterator[AmdGpu]:
+    """Yield the devices; one with a node that another GPU has is a problem instead, for a node opens one GPU alone."""
+    owners: dict[str, str] = {}
+    for gpu in reading.gpus:
+        others = {owners.setdefault(node, gpu.pci_address) for node in gpu.nodes} - {gpu.pci_address}
+        if others:
+            text = f"it has a device node of {min(others)}, too: it is left out"
+            reading.report("identity-shared", gpu.pci_address, text)
+        else:
+            yield gpu
 
 
 def _join(roots: Roots, reading: AmdReading) -> Iterator[_Seen]:
     left = {node.number: node for node in read_nodes(roots)}
-    for function in read_functions(roots, AMD, DRIVERS):
+    functions = read_functions(roots, AMD, DRIVERS)
+    known = {function.address for function in functions}
+    for function in functions:
         minor = function.drm.render_minor
-        own = [node for node in left.values() if node.address == function.address or node.render_minor == minor]
+        own = [
+            node
+            for node in left.values()
+            if node.address == function.address or (node.render_minor == minor and node.address not in known)
+        ]
         for node in own:
             del left[node.number]
         yield _Seen(function.address, function, _distinct(function.address, own, reading))
@@ -129,7 +148,7 @@ def _whole(seen: _Seen, modes: Modes, roots: Roots) -> AmdGpu:
         numa_node=pci.read_numa(function.folder) if function else None,
         pcie_root=pci.pcie_root_above(function.folder) if function else None,
         pci_id=device_id << 16 | AMD.pci_vendor if device_id else None,
-        vbios_version=(pci.read_text(function.folder / "vbios_version") or None) if function else None,
+        vbios_version=pci.read_label(function.folder / "vbios_version") if function else None,
         unique_id=unique_id,
         device_id=device_id,
         architecture_target=node.target if node else None,
@@ -200,5 +219,5 @@ def _unique_id(function: DrmFunction | None) -> str | None:
 
 def _product_name(function: DrmFunction | None, device_id: int | None) -> str | None:
     """Return the name that the board reports, or else the known name for its PCI number."""
-    given = pci.read_text(function.folder / "product_name") if function else None
+    given = pci.read_label(function.folder / "product_name") if function else None
     return given or product_name(device_id, function.revision if function else None)

@@ -1,5 +1,7 @@
 """AMD's GPUs and partitions, read from trees as kernels lay them out."""
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from dra_driver.hardware.amd.facts import AmdGpu
 from dra_driver.hardware.amd.hardware import AmdHardware
 from dra_driver.hardware.facts import Facts
+from dra_driver.inventory.build import build_inventory
 from tests.support.amd_tree import KFD, AmdCard, AmdTree
 
 
@@ -172,6 +175,38 @@ def test_a_gpu_of_another_driver_is_named_and_other_vendors_are_passed_over(tree
     assert [(p.code, p.subject) for p in facts.problems if p.code == "hardware.gpu-not-driven"] == [
         ("hardware.gpu-not-driven", "0000:06:00.0")
     ]
+
+
+@pytest.mark.parametrize(
+    "name", ["AMD Instinct\n\x1b[31m MI300X", "AMD \u202eInstinct MI300X", "AMD\tInstinct\x07 MI300X"]
+)
+def test_names_with_characters_that_do_not_print_are_published_without_them(tree: AmdTree, name: str) -> None:
+    tree.write(replace(AmdCard("0000:05:00.0"), files={"product_name": name, "vbios_version": "113-M3\n\u202e00"}))
+    (device,) = build_inventory(AmdHardware(tree.roots).discover()).devices
+    assert str(device.attributes["productName"]).replace("31m", "").replace("__", "_") == "AMD_Instinct_MI300X"
+    assert device.attributes["vbiosVersion"] == "113-M3 00"
+
+
+def test_a_node_that_says_which_gpu_it_is_belongs_to_no_other_whatever_its_render_node(tree: AmdTree) -> None:
+    first, second = AmdCard("0000:05:00.0", simd_count=400), AmdCard("0000:06:00.0", 8, 136, simd_count=800)
+    tree.write(first, second)
+    folder = Path(tree.roots.sys, "class/kfd/kfd/topology/nodes")
+    for node, wrong in (("1", 136), ("2", 128)):
+        path = folder / node / "properties"
+        path.write_text(re.sub(r"drm_render_minor \d+", f"drm_render_minor {wrong}", path.read_text()))
+    found = AmdHardware(tree.roots).discover()
+    assert [(gpu.pci_address, gpu.simd_units, gpu.minor) for gpu in found.gpus if isinstance(gpu, AmdGpu)] == [
+        ("0000:05:00.0", 400, 128),
+        ("0000:06:00.0", 800, 136),
+    ]
+    assert found.problems == ()
+
+
+def test_a_render_node_is_of_one_device_alone(tree: AmdTree) -> None:
+    tree.write(AmdCard("0000:05:00.0"), AmdCard("0000:06:00.0", 8, 128))
+    found = AmdHardware(tree.roots).discover()
+    assert [gpu.pci_address for gpu in found.gpus] == ["0000:05:00.0"]
+    assert [(one.code, one.subject) for one in found.problems] == [("hardware.identity-shared", "0000:06:00.0")]
 
 
 def test_the_fingerprint_changes_with_a_mode_a_node_and_the_topology(tree: AmdTree) -> None:
