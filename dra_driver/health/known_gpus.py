@@ -27,7 +27,9 @@ class KnownGpus:
         self._bus = bus
         self._gpus: dict[str, tuple[GpuFacts, ...]] = {}  # several where the hardware itself divides a GPU
         self._missing: Mapping[str, bool] = {}
-        self.revision = 0  # increases whenever what is known changes
+        # Increases whenever what is known changes, except for partitions: claims change them all the time, and a GPU
+        # that is lost has none.
+        self.revision = 0
 
     @property
     def by_address(self) -> Mapping[str, GpuFacts]:
@@ -49,9 +51,8 @@ class KnownGpus:
             return facts
         here = _by_address(gpu for gpu in facts.gpus if not gpu.is_lost)  # the facts may have been completed before
         for address, parts in here.items():
-            if self._gpus.get(address) != parts:
-                self._gpus[address] = parts
-                self.revision += 1
+            before, self._gpus[address] = self._gpus.get(address, ()), parts
+            self.revision += before != parts and _uncut(before) != _uncut(parts)
         absent = tuple(sorted(set(self._gpus) - set(here)))
         states = self._bus(absent) if absent else {}
         self.forget(gpu for gpu in absent if states.get(gpu) is BusState.ELSEWHERE)
@@ -71,6 +72,10 @@ class KnownGpus:
     def to_wire(self) -> list[dict[str, Any]]:
         """Return what is known as JSON values."""
         return [{"vendor": gpu.vendor, **asdict(gpu)} for parts in self._gpus.values() for gpu in parts]
+
+
+def _uncut(parts: Iterable[GpuFacts]) -> list[GpuFacts]:
+    return [replace(gpu, mig_enabled=False, partitions=(), unusable=(), limits_memory=False) for gpu in parts]
 
 
 def _by_address(gpus: Iterable[GpuFacts]) -> dict[str, tuple[GpuFacts, ...]]:

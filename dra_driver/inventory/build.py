@@ -12,27 +12,26 @@ that do not support that, as its replicas or as itself (`sharing`).
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
-from functools import lru_cache
 
-from dra_driver.hardware.facts import ChannelFacts, Facts, GpuFacts, PartitionFacts, Problem
-from dra_driver.hardware.published import MEMORY_SLICE, Fact, Found, ValueKind
+from dra_driver.hardware.facts import ChannelFacts, Facts, GpuFacts, PartitionFacts
+from dra_driver.hardware.published import Found
 from dra_driver.inventory import parts
 from dra_driver.inventory.channel import channel_devices
-from dra_driver.inventory.device import AttributeValue, Cut, Device
+from dra_driver.inventory.describing import describe, problem_of
+from dra_driver.inventory.device import Cut, Device
 from dra_driver.inventory.mig import partitions
+from dra_driver.inventory.mig.offered_cuts import OfferedCuts, offered_cuts
 from dra_driver.inventory.mig.partitions import STATIC, MigPolicy
 from dra_driver.inventory.offering import Inventory, Offering
 from dra_driver.inventory.passthrough import offers as passthrough
 from dra_driver.inventory.sharing.offers import SharingOffers
 from dra_driver.inventory.sharing.rules import NOTHING_SHARED, SharingRules
-from dra_driver.inventory.vendors import Rows, rows_of
-from dra_driver.model import limits, names
-from dra_driver.model.semver import Semver, SemverError
+from dra_driver.inventory.vendors import rows_of
+from dra_driver.model import names
 from dra_driver.model.shares import Share
 
-_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _SHARES_AN_INSTANCE = re.compile(r"[0-9]+c\.")  # "1c.3g.40gb" is one of several compute instances of a GPU instance
 
 
@@ -46,8 +45,9 @@ def build_inventory(facts: Facts, policy: MigPolicy = STATIC, sharing: SharingRu
     for gpu in facts.gpus:
         cuts = collected.cuts_on_demand(gpu)
         if cuts:
-            counter_sets[partitions.counter_set_name(gpu)] = partitions.counters_of_gpu(cuts)
-            collected.add_cuts(gpu, cuts)
+            offered = offered_cuts(facts, gpu, cuts)
+            counter_sets[offered.counter_set] = offered.counters
+            collected.add_cuts(gpu, offered)
         else:
             collected.add_standing(gpu, collected.devices)
         if not gpu.parts:  # the whole of a divided GPU overlaps its parts
@@ -99,8 +99,9 @@ class _Collected:
             return ()
         cuts = partitions.cuts_of(gpu, with_all=self._policy.with_all)
         self.sharer.note_on_demand(gpu, cuts)
-        known = {partitions.cut_name(gpu, cut) for cut in cuts}
-        return cuts + tuple(cut for name, cut in self._held[gpu].items() if name not in known)
+        held = self._held[gpu]
+        known = {partitions.cut_name(gpu, cut) for cut in cuts} if held else ()
+        return cuts + tuple(cut for name, cut in held.items() if name not in known)
 
     def add_channel(self, channel: ChannelFacts) -> None:
         """Add the node's IMEX channel, which any number of claims may have."""
@@ -112,17 +113,16 @@ class _Collected:
         self.devices[shared.name] = self.plain[shared.name] = shared
         self.instead[shared.name] = (whole,)
 
-    def add_cuts(self, gpu: GpuFacts, cuts: Sequence[Cut]) -> None:
+    def add_cuts(self, gpu: GpuFacts, offered: OfferedCuts) -> None:
         """Add a GPU that Prepare may partition: the whole GPU and every placement."""
-        shared = partitions.counter_set_name(gpu)
+        shared = offered.counter_set
         if partitions.whole_is_offered(gpu):
             whole = self._make(names.gpu_name(gpu.pci_address), gpu, None)
-            capacity = {**whole.capacity, **partitions.capacity_of_gpu(cuts)}
-            counters = partitions.counters_of_gpu(cuts)
-            self._add(self.devices, replace(whole, capacity=capacity, counter_set=shared, counters=counters))
-        for cut in cuts:
-            device = self._cut_device(gpu, cut)
-            self._add(self.devices, replace(device, counter_set=shared, counters=partitions.counters_of_cut(cut)))
+            capacity = {**whole.capacity, **offered.capacity}
+            self._add(self.devices, replace(whole, capacity=capacity, counter_set=shared, counters=offered.counters))
+        self.problems += offered.problems
+        for device in offered.devices_of(gpu):
+            self._add(self.devices, device)
 
     def add_standing(self, gpu: GpuFacts, offered: dict[str, Device]) -> None:
         """Add a GPU as it is now and the partitions that claims hold; what a rule shares is added as shares."""
@@ -217,7 +217,7 @@ class _Collected:
         return replace(self._describe(name, found, has_slices=False), share=share, cut=of.cut)
 
     def _describe(self, name: str, found: Found, *, has_slices: bool) -> Device:
-        return _device(rows_of(self._facts.vendor), name, found, self.problems, has_slices=has_slices)
+        return describe(rows_of(self._facts.vendor), name, found, self.problems, has_slices=has_slices)
 
     def _add(self, devices: dict[str, Device], device: Device) -> None:
         if not names.is_dns_label(device.name):
@@ -228,84 +228,13 @@ class _Collected:
             devices[device.name] = device
 
     def _refuse(self, code: str, device: Device, message: str) -> None:
-        self.problems.append(_problem(code, device.gpu, device.partition, message))
+        self.problems.append(problem_of(code, device.gpu, device.partition, message))
 
 
 def _held_cuts(gpu: GpuFacts, policy: MigPolicy) -> dict[str, Cut]:
     """Return, by name, the placements of a GPU that claims hold, including those that are not usually offered."""
-    if not policy.ownership.held:
+    own = f"{names.gpu_name(gpu.pci_address)}-"
+    if not any(name.startswith(own) for name in policy.ownership.held):
         return {}
     cuts = {partitions.cut_name(gpu, cut): cut for cut in partitions.cuts_of(gpu, with_all=True)}
     return {name: cut for name, cut in cuts.items() if name in policy.ownership.held}
-
-
-def _device(rows: Rows, name: str, found: Found, problems: list[Problem], *, has_slices: bool) -> Device:
-    attributes: dict[str, AttributeValue] = {}
-    capacity: dict[str, int] = {}
-    for row in rows[found.type]:
-        value = row.read(found)
-        if value is None:
-            continue
-        fault = _unfit(row.kind, value)
-        if fault:
-            problems.append(_problem("value-unfit", found.gpu, found.partition, f"{row.name} is left out: {fault}"))
-        elif row.kind is ValueKind.QUANTITY:
-            capacity[row.name] = int(value)
-        else:
-            attributes[row.name] = ("version", str(value)) if row.kind is ValueKind.VERSION else value
-    if found.partition is not None and has_slices:
-        fault = _add_memory_slices(capacity, found.partition, len(attributes) + len(capacity))
-        if fault:
-            problems.append(_problem("too-many-values", found.gpu, found.partition, fault))
-    return Device(name, found.type, attributes, capacity, found.gpu, found.partition)
-
-
-def _add_memory_slices(capacity: dict[str, int], partition: PartitionFacts, taken: int) -> str:
-    """Add a capacity of 1 for each memory slice while there is room, and return what did not fit ("": nothing)."""
-    if partition.start < 0:
-        return f"{MEMORY_SLICE}s are left out: the partition starts at slice {partition.start}"
-    room = limits.DEVICE_ATTRIBUTES_AND_CAPACITIES - taken
-    slices = range(partition.start, partition.start + partition.size)
-    capacity.update({f"{MEMORY_SLICE}{index}": 1 for index in slices[:room]})
-    if len(slices) <= room:
-        return ""
-    return f"{MEMORY_SLICE}{slices[room]} and above are left out: a device can only have 32 values"
-
-
-def _unfit(kind: ValueKind, value: Fact) -> str:
-    """Return why the API server would refuse a value, or "" if it would accept it.
-
-    Source: Kubernetes API resource/v1 DeviceAttribute, DeviceCapacity.
-    """
-    if kind is ValueKind.BOOL:
-        return "" if isinstance(value, bool) else f"{value!r} is neither true nor false"
-    if kind in {ValueKind.INT, ValueKind.QUANTITY}:
-        if isinstance(value, bool) or not isinstance(value, int):
-            return f"{value!r} is not a whole number"
-        least = 0 if kind is ValueKind.QUANTITY else _INT64_MIN
-        return "" if least <= value <= _INT64_MAX else f"{value} is out of range"
-    if not isinstance(value, str):
-        return f"{value!r} is not a text"
-    return _unfit_text(kind, value)
-
-
-@lru_cache(maxsize=1024)  # the devices of a node repeat each other's values, and every change builds all of them
-def _unfit_text(kind: ValueKind, text: str) -> str:
-    try:
-        size = len(text.encode())
-    except UnicodeEncodeError:
-        return f"{text!r} is not Unicode text"
-    if not text:
-        return "it is empty"
-    if size > limits.ATTRIBUTE_STRING_BYTES:
-        return f"{text!r} has {size} bytes; at most {limits.ATTRIBUTE_STRING_BYTES} are allowed"
-    if kind is ValueKind.VERSION:
-        try:
-            Semver.parse(text)
-        except SemverError as error:
-            return f"{text!r} is not a semantic version: {error}"
-    return ""
-
-
-def _problem(code: str, gpu: GpuFacts, partition: PartitionFacts | None, message: str) -> Problem:
-    return Problem(f"inventory.{code}", gpu.pci_address if partition is None else partition.uuid, message)

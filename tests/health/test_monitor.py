@@ -1,5 +1,7 @@
 """The monitor's turns over a vendor that reports what a test wants; its files are real."""
 
+from dataclasses import replace
+
 import pytest
 
 from dra_driver.hardware.evidence import BusState, HealthReport
@@ -202,6 +204,20 @@ def test_a_damaged_store_begins_anew(tmp_path, damage):
     bench = Bench(tmp_path)
     assert bench.turn(report(xid(95))) == {("needs-reset", "xid-95"), ("xid", "95")}
     assert Bench(tmp_path).turn() == {("needs-reset", "xid-95"), ("xid", "95")}
+
+
+def test_partitions_that_come_and_go_are_not_written_each_time_but_a_gpu_is(bench, monkeypatch):
+    write, written = bench.monitor._store.write, []
+    monkeypatch.setattr(bench.monitor._store, "write", lambda documents: (written.append(documents), write(documents)))
+    bench.turn()
+    cut = replace(gpu(ONE), mig_enabled=True, unusable=((19, 0),))
+    for facts in (Facts("nvidia", gpus=(cut, gpu(TWO))), FACTS):
+        bench.monitor.completed(facts)
+        bench.turn()
+    assert len(written) == 1
+    bench.monitor.completed(Facts("nvidia", gpus=(replace(gpu(ONE), minor=7), gpu(TWO))))
+    bench.turn()
+    assert len(written) == 2
 
 
 def test_a_store_that_cannot_be_written_holds_up_no_fault(bench, monkeypatch):

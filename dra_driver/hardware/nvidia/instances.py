@@ -132,6 +132,7 @@ class Removal:
     uuid: str
     placement: tuple[int, int] | None
     _gi_id: int | None = None
+    _instance: Handle | None = None  # in the attempt that destroys the compute instance
 
     def attempt(self, nvml: Nvml, gpu: Handle, profiles: tuple[MigProfile, ...]) -> None:
         """Destroy what still exists; `profiles` are those of the GPU.
@@ -151,12 +152,15 @@ class Removal:
         if mig is None:
             return
         gi_id, ci_id = nvml.gi_id(mig), nvml.ci_id(mig)
-        compute = nvml.compute_instance_handle(nvml.gpu_instance_handle(gpu, gi_id), ci_id)
-        nvml.destroy_compute_instance(compute)
-        self._gi_id = gi_id
+        instance = nvml.gpu_instance_handle(gpu, gi_id)
+        nvml.destroy_compute_instance(nvml.compute_instance_handle(instance, ci_id))
+        self._gi_id, self._instance = gi_id, instance
 
     def _left_over(self, nvml: Nvml, gpu: Handle) -> Handle | None:
         """Return the GPU instance whose compute instance was destroyed, by this removal or before a crash."""
+        instance, self._instance = self._instance, None
+        if instance is not None:
+            return instance
         if self._gi_id is not None:
             try:
                 return nvml.gpu_instance_handle(gpu, self._gi_id)

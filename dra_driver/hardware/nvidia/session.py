@@ -114,6 +114,7 @@ class GpuWorker:
         self._reading: LibraryCall[GpuReading] | None = None
         self._probe: LibraryCall[GpuProbe] | None = None
         self._probed = GpuProbe(None)
+        self._found: tuple[str, Handle] | None = None  # UUID and handle
 
     def start_reading(self) -> None:
         """Start a new reading, unless one is under way."""
@@ -124,19 +125,23 @@ class GpuWorker:
     def find(self, uuid: str) -> Handle:
         """Return the GPU's handle, looked up by index, because a look-up by UUID may have to wait for all other GPUs.
 
-        Raises: NvmlFault; NOT_FOUND where another GPU has the index now.
+        It is good until the GPU is read again: the library looks at the bus only when it is initialised, and answers
+        for a GPU that is gone since that it is lost. Raises: NvmlFault; NOT_FOUND where another GPU has the index now.
         """
-        gpu = self.nvml.gpu(self._index)
-        if self.nvml.uuid(gpu) != uuid:
-            raise NvmlFault("nvmlDeviceGetHandleByIndex", "NOT_FOUND")
-        return gpu
+        found = self._found
+        if found is None or found[0] != uuid:
+            gpu = self.nvml.gpu(self._index)
+            if self.nvml.uuid(gpu) != uuid:
+                raise NvmlFault("nvmlDeviceGetHandleByIndex", "NOT_FOUND")
+            found = self._found = uuid, gpu
+        return found[1]
 
     def finish_reading(self, timeout_s: float) -> GpuReading | None:
         """Return the reading that was started, or None if it does not end in time."""
         reading = self._reading
         if reading is None or not reading.wait(timeout_s):
             return None
-        self._reading = None
+        self._reading = self._found = None
         self.last = reading.take()
         return self.last
 

@@ -20,6 +20,7 @@ from dra_driver.hardware.simulated.mig import Placement, placement_faults
 from dra_driver.hardware.simulated.profile import SimulatedGpu
 from dra_driver.model.errors import HardwareError, Retry
 
+_UNCHANGED = GpuChanges()
 _POLL_S = 0.02  # pause between two checks of whether processes still keep a GPU
 
 
@@ -38,6 +39,7 @@ class Partitioning:
     def __init__(self, cuts: Cuts, find: Callable[[str], SimulatedGpu | None]) -> None:
         self._cuts = cuts
         self._find = find
+        self._last: dict[str, tuple[SimulatedGpu, GpuChanges, tuple[Placement, ...] | None]] = {}
         self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
     def create(
@@ -63,7 +65,10 @@ class Partitioning:
     def standing(self, facts: GpuFacts) -> tuple[Placement, ...] | None:
         """Return a GPU's partitions now, None while MIG mode is off. Raises: HardwareError("hardware.gpu-lost")."""
         gpu = self._there(facts.pci_address)
-        return placements_of(gpu, self._cut(gpu))
+        cut, last = self._cut(gpu), self._last.get(gpu.pci_address)
+        if last is None or last[0] is not gpu or last[1] is not cut:
+            last = self._last[gpu.pci_address] = gpu, cut, placements_of(gpu, cut)
+        return last[2]
 
     def destroy(self, facts: GpuFacts, partition: PartitionFacts, deadline_s: float) -> None:
         """Destroy a partition as soon as no process runs on its GPU."""
@@ -102,7 +107,7 @@ class Partitioning:
         return gpu
 
     def _cut(self, gpu: SimulatedGpu) -> GpuChanges:
-        return self._cuts.read().get(gpu.pci_address, GpuChanges())
+        return self._cuts.read().get(gpu.pci_address, _UNCHANGED)
 
     @contextmanager
     def _turn(self, facts: GpuFacts, deadline_s: float) -> Iterator[SimulatedGpu]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from dra_driver.hardware.facts import Facts, GpuFacts, MigProfile, PartitionFacts, Problem
 from dra_driver.hardware.mixing import MIXED, mixing_problems
@@ -140,6 +141,7 @@ def _mig_profiles(table: MigTable) -> tuple[MigProfile, ...]:
     return tuple(sorted(made, key=lambda profile: profile.gi_profile_id))
 
 
+@lru_cache(maxsize=1024)  # each call for a partition wants them
 def partition_facts(placement: Placement, gpu: str) -> PartitionFacts:
     """Return the facts of a partition; the decoder has checked that all of them are known."""
     profile, engines = placement.profile, placement.profile.engines

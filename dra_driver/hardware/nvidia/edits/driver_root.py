@@ -11,7 +11,7 @@ import os
 import stat
 import time
 
-from dra_driver.model.stamp import Stamp, stamp_of
+from dra_driver.model.stamp import Stamp, stamp_of, stamp_of_status
 
 _LINKS_MAX = 40  # the same as the kernel's own limit (ELOOP)
 _SETTLED_NS = 50_000_000  # file systems take time stamps from the kernel's coarse clock (4 to 10 ms)
@@ -91,9 +91,16 @@ class DriverRoot:
         return resolved
 
     def is_unchanged(self) -> bool:
-        """Return whether everything that was looked at is as it was. This takes a fraction of a millisecond."""
-        mount = self._mount
-        return all(_stamp(mount + path) == stamp for path, stamp in self._looked.items())
+        """Return whether everything that was looked at is as it was. Each Prepare asks, so it is one plain loop."""
+        mount, lstat = self._mount, os.lstat
+        for path, stamp in self._looked.items():
+            try:
+                now = stamp_of_status(lstat(mount + path or "/"))
+            except OSError:
+                now = None
+            if now != stamp:
+                return False
+        return True
 
     def is_settled(self) -> bool:
         """Return whether `is_unchanged` can be trusted.

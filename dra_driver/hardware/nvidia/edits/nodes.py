@@ -11,8 +11,10 @@ from __future__ import annotations
 import os
 import re
 import stat
+from functools import lru_cache
 from pathlib import Path
 
+from dra_driver.hardware.pci import read_text
 from dra_driver.hardware.port import Roots
 from dra_driver.model.edits import DeviceNode
 from dra_driver.model.errors import HardwareError, Retry
@@ -38,11 +40,11 @@ def find_node(roots: Roots, name: str) -> DeviceNode | None:
     """
     for here, on_host in _places(roots):
         try:
-            status = os.stat(f"{here.rstrip('/')}/{name}")  # noqa: PTH116 - a hot path
+            status = os.stat(f"{here}/{name}")  # noqa: PTH116 - a hot path
         except OSError:
             continue
         if stat.S_ISCHR(status.st_mode):
-            path, host_path = f"/dev/{name}", f"{on_host.rstrip('/')}/{name}"
+            path, host_path = f"/dev/{name}", f"{on_host}/{name}"
             return DeviceNode(
                 path=path,
                 host_path="" if host_path == path else host_path,
@@ -59,11 +61,12 @@ def is_missing(roots: Roots, name: str) -> bool:
     return not any(Path(here, name).exists() for here, _ in _places(roots))
 
 
-def _places(roots: Roots) -> list[tuple[str, str]]:
+@lru_cache(maxsize=8)
+def _places(roots: Roots) -> tuple[tuple[str, str], ...]:
     """Return the folders that hold nodes, each as this process and as the host sees it."""
-    places = [(roots.dev, roots.dev)]
+    places: tuple[tuple[str, str], ...] = ((roots.dev.rstrip("/"), roots.dev.rstrip("/")),)
     if roots.driver_mount.rstrip("/"):
-        places.append((f"{roots.driver_mount.rstrip('/')}/dev", f"{roots.driver.rstrip('/')}/dev"))
+        places += ((f"{roots.driver_mount.rstrip('/')}/dev", f"{roots.driver.rstrip('/')}/dev"),)
     return places
 
 
@@ -142,11 +145,12 @@ def _capability_node(roots: Roots, gpu_minor: int, access: str) -> DeviceNode:
 
 def _capability(roots: Roots, gpu_minor: int, access: str) -> tuple[int, int]:
     """Return minor and mode of a MIG capability such as "gi3/ci0/access"."""
-    path = Path(roots.proc, f"driver/nvidia/capabilities/gpu{gpu_minor}/mig", access)
+    path = f"{roots.proc}/driver/nvidia/capabilities/gpu{gpu_minor}/mig/{access}"
+    lines = (read_text(path) or "").splitlines()
     try:
-        values = dict(line.split(":", 1) for line in path.read_text(encoding="ascii").splitlines() if ":" in line)
+        values = dict(line.split(":", 1) for line in lines if ":" in line)
         return int(values["DeviceFileMinor"]), int(values.get("DeviceFileMode", _CAPABILITY_MODE)) & 0o777
-    except (OSError, ValueError, KeyError):
+    except (ValueError, KeyError):
         pass  # older kernel modules, and nodes made by nvidia-modprobe, have only the flat table
     try:
         table = Path(roots.proc, "driver/nvidia-caps/mig-minors").read_text(encoding="ascii")
