@@ -33,6 +33,16 @@ def profile_of(wire: Wire) -> str:
     return string_of(wire, "profile") or ""
 
 
+def part_of(wire: Wire) -> str:
+    """Return the profile of a partition of any kind; "" for a device that is no partition.
+
+    A partition that the hardware itself made has the mode of its GPU, or "partition" where that is not known.
+    """
+    if (string_of(wire, "type") or "").endswith("-partition"):
+        return string_of(wire, "partitionProfile") or "partition"
+    return profile_of(wire)
+
+
 def memory_of(wire: Wire) -> str | None:
     """Return the memory as it is published and a selector has it, such as "81559Mi"; None if it is not published."""
     for key, value in (wire.get("capacity") or {}).items():

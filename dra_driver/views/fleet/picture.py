@@ -20,11 +20,13 @@ from dra_driver.model.wire import ClaimWire, SliceWire, Wire
 from dra_driver.selectors.readset import Read
 from dra_driver.views.fleet.branch import Branch, BranchFlag
 from dra_driver.views.fleet.claim_branches import Holding, Pods, claim_branch, holdings, place_name
-from dra_driver.views.fleet.device_facts import memory_of, memory_text, profile_of, string_of
+from dra_driver.views.fleet.device_facts import memory_of, memory_text, part_of, string_of
 from dra_driver.views.words import plural
 
 Left = dict[tuple[str, str], Amount]  # what is left of each counter of a counter set
-_PART = re.compile(r"-mig-|-share-")  # the text that follows a GPU's name in the name of a partition or replica
+# The text that follows a GPU's name in the name of a partition or replica; "xcp", "cpx" and the like are the modes of a
+# GPU that the hardware itself divides.
+_PART = re.compile(r"-mig-|-share-|-(?:xcp|[a-z]px)-(?=all$|[0-9]+$)")
 _SEVERAL = "(several nodes)"
 _PRODUCT = ("productName", "model", "profile", "type")
 _DRAWN = tuple(Read("attributes", None, name) for name in _PRODUCT)
@@ -191,11 +193,11 @@ def _partitions_left(
     devices: Sequence[DeviceRecord], held: Mapping[DeviceId, list[Holding]], left: Left
 ) -> dict[str, int]:
     """Return, by profile, how many partitions could be made at once if no other profile were used."""
-    free = [one for one in devices if one.id not in held and profile_of(one.wire) and not one.wire.get("taints")]
+    free = [one for one in devices if one.id not in held and part_of(one.wire) and not one.wire.get("taints")]
     found: dict[str, int] = {}
-    for profile in dict.fromkeys(profile_of(one.wire) for one in free):
+    for profile in dict.fromkeys(part_of(one.wire) for one in free):
         rest = dict(left)
-        for one in (device for device in free if profile_of(device.wire) == profile):
+        for one in (device for device in free if part_of(device.wire) == profile):
             if _fits(one, rest):
                 found[profile] = found.get(profile, 0) + 1
                 for counter, amount in flat_takes(one):
@@ -214,7 +216,7 @@ def _device(
     facts = {
         "type": string_of(device.wire, "type"),
         "product": string_of(device.wire, "productName") or string_of(device.wire, "model"),
-        "profile": profile_of(device.wire) or None,
+        "profile": part_of(device.wire) or None,
         "memory": memory,
         "state": "held" if is_held else "free" if is_free else "tainted" if flags else "blocked",
         "taints": [dict(one) for one in device.wire.get("taints") or ()],

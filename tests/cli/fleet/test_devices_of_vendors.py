@@ -93,6 +93,26 @@ def test_slices_of_a_machine_go_into_every_command_that_reads_slices(
         assert "laptop" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("modes", "expected", "parts"),
+    [
+        (("DPX", "NPS1"), "2 GPUs: 2 free as a whole (or 2", "dpx_nps1)"),
+        (None, "2 GPUs: 1 free as a whole (or 2", "partition)"),
+    ],
+)
+def test_partitions_that_the_hardware_made_are_counted_as_parts_of_their_gpu(
+    modes: tuple[str, str] | None, expected: str, parts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    divided = AmdCard("0000:05:00.0", modes=modes, partitions=(128, 129))
+    AmdTree(tmp_path).write(divided, AmdCard("0000:06:00.0", number=8, render_minor=136, unique_id=2))
+    assert run(tmp_path, "devices", "-o", "slices") == ExitCode.OK
+    (tmp_path / "slices.yaml").write_text(capsys.readouterr().out)
+    assert main.run(["slices", "-f", str(tmp_path / "slices.yaml")]) == ExitCode.OK
+    shown = " ".join(capsys.readouterr().out.split())
+    assert expected in shown, shown
+    assert parts in shown
+
+
 def test_a_list_with_a_word_that_is_no_vendor_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tmp_path, "devices", "--hardware", "amd,other") == ExitCode.USAGE
     assert "nvidia, amd, intel" in capsys.readouterr().err
