@@ -182,7 +182,7 @@ def make_health_condition(
 
 
 def make_limit_watch(node: OpenedNode, limiter: MemoryLimiter) -> LimitWatch | None:
-    """Return what sees to it that memory limits hold, where the hardware can show them and devices may be shared."""
+    """Return the watch over memory limits, where the hardware can show them and devices may be shared."""
     if not isinstance(node.hardware, MemoryLimitShowing):
         return None
     if node.options.sharing_config is None and not limiter.has_any():

@@ -1,7 +1,7 @@
-"""Metadata reading: what a file about devices says, as a program that knows the API reads it.
+"""Metadata reading: reads a file about devices the way a program in the container that knows the API would.
 
-In: the content of a file, hostile until checked. Out: its claim, and the attributes of each device. A file is a stream
-of objects, one for each version of the API; the first one of a known version counts, for all of them say the same.
+In: the content of a file, untrusted until checked. Out: its claim, and the attributes of each device. A file is a
+stream of objects, one for each version of the API, with the same content; the first of a known version is used.
 Source: KEP-5304; k8s.io/dynamic-resource-allocation/api/metadata.
 """
 

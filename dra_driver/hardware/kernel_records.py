@@ -91,7 +91,7 @@ class KernelRecords:
         return self._fd
 
     def _take_place(self, fd: int) -> None:
-        """Begin anew in a plain file that does not go on where the last one ended."""
+        """Start a plain file from its beginning unless it continues the last one; report one without such records."""
         size = os.fstat(fd).st_size
         text = os.pread(fd, TAIL_BYTES, max(0, size - TAIL_BYTES)).decode("utf-8", "replace")
         numbers = [int(match["sequence"]) for match in map(_RECORD.match, text.split("\n")) if match]

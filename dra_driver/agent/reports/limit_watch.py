@@ -1,8 +1,8 @@
-"""LimitWatch: sees to it that the memory limits of pods hold, and reports those that something else on the node ended.
+"""LimitWatch: restores memory limits of pods that something else on the node ended, and reports them.
 
-A limit lies in a file of a cgroup, which belongs to the kubelet and to systemd. Neither writes that file, but whoever
-may write there can end a limit: by the file itself, or by taking the controller from a cgroup above. In: the limiter,
-which knows what has to hold. Out: an Event about each pod concerned, and problems for the metrics.
+A limit is a file of a cgroup that belongs to the kubelet and to systemd. Neither writes that file, but any process
+with the right to can end a limit: by writing the file, or by disabling the controller in a cgroup above. In: the
+limiter, which knows the limits that must hold. Out: an Event about each pod concerned, and problems for the metrics.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 10.0
 TURN_SECONDS = 5.0  # time limit of one look
-TOLD_SECONDS = 600.0  # for so long a limit that was lost and set again stays a problem, so that metrics show it
+TOLD_SECONDS = 600.0  # how long a limit that was lost and set again remains a problem, so that metrics show it
 REASON = "DeviceMemoryLimitLost"
 
 

@@ -1,4 +1,4 @@
-"""AMD's GPUs and virtual functions for virtual machines: what they are published with, and what the bus tells of them.
+"""AMD's GPUs and virtual functions for virtual machines: their attributes, and what the PCI bus shows of them.
 
 In: the PCI function. Out: rows of the table of attributes, and facts. Names and values are those of AMD's own driver.
 Source: ROCm/k8s-gpu-dra-driver, docs/driver-attributes.md (vfio).

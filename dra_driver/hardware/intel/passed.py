@@ -1,4 +1,4 @@
-"""Intel's GPUs and virtual functions for virtual machines: what the bus tells of one that no driver of the host has."""
+"""Intel's GPUs and virtual functions for virtual machines: what the PCI bus shows of one without a host driver."""
 
 from __future__ import annotations
 

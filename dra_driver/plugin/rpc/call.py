@@ -72,7 +72,7 @@ class RpcCall:
         return None if self._until is None else max(0.0, self._until - time.monotonic())
 
     def add_callback(self, callback: Callable[[], None]) -> bool:
-        """RpcCall `callback` when the call is over; return False if it is over already."""
+        """Arrange that `callback` runs when the call is over; return False if it is over already."""
         with self._mutex:
             if self.is_over:
                 return False

@@ -94,7 +94,7 @@ class RpcConnection:
             self._writer.write(frames.go_away(self._last, frames.NO_ERROR))
 
     def abandon(self) -> None:
-        """End the connection; nobody waits for an answer any more. Whoever reads it finds the end, and closes it."""
+        """End the connection and every call on it. The thread that reads it next finds the end, and closes it."""
         self._writer.abandon()
         for number in tuple(self._streams):
             self._forget(number)

@@ -121,7 +121,7 @@ class RpcServer:
             poller.register(fd, _EVENTS)
 
     def _begin_thread(self) -> None:
-        """Start one more thread, or go on with those that there are."""
+        """Start one more thread; if that fails, go on with the present ones."""
         try:
             poller = select.epoll()
             for fd in (self._bell, *self._listeners, *self._connections):
@@ -134,7 +134,7 @@ class RpcServer:
             self._idle += 1
 
     def _serve(self, poller: select.epoll) -> None:
-        """Wait for input and work on it, until there are threads enough without this one."""
+        """Wait for input and work on it, until enough threads wait without this one."""
         while not self._is_left(poller):
             for fd, _ in poller.poll(maxevents=1):
                 self._handle(fd)
@@ -204,7 +204,7 @@ class RpcServer:
         self._ring(len(ready))
 
     def _ring(self, times: int) -> None:
-        """Wake so many threads: each write wakes one that waits, whatever its number."""
+        """Wake this many threads: each write wakes one that waits, whatever number is written."""
         for _ in range(times):
             os.eventfd_write(self._bell, 1)
 

@@ -94,7 +94,7 @@ class AnswerWriter:
             self._changed.notify_all()
 
     def abandon(self) -> None:
-        """Let nobody wait any more, and let whoever reads find the end."""
+        """Wake the threads that wait to write, and shut the socket down, so that its reader finds the end."""
         with self._changed:
             self._is_over = True
             self._changed.notify_all()
@@ -115,7 +115,7 @@ class AnswerWriter:
             head = b""
 
     def _taken(self, stream: RpcStream, wanted: int) -> int:
-        """Return how much of so many bytes may be sent now; 0 if nobody waits for them. Raises: ConnectionLost."""
+        """Return how many of `wanted` bytes may be sent now; 0 if nobody waits for them. Raises: ConnectionLost."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._is_free(stream), SEND_SECONDS) or self._is_over:
                 raise ConnectionLost("the client does not allow to send an answer")
