@@ -13,6 +13,7 @@ from dra_driver.embedded.examples.report import ChosenDevice, ClaimReport, Examp
 from dra_driver.embedded.examples.sentences import (
     ClaimAgrees,
     ClaimHolds,
+    ClaimSays,
     ContainerHasEnv,
     ContainerHasNodes,
     ContainerReads,
@@ -66,6 +67,7 @@ def write(tmp_path, *lines, body=BODY):
         ("container p/one has 0 nodes /dev/x*", ContainerHasNodes("p/one", 0, "/dev/x*")),
         ("container p/one has env A=b c", ContainerHasEnv("p/one", "A", "b c")),
         ("container p/one reads a.b/c=d* for gpu", ContainerReads("p/one", "gpu", "a.b/c", "d*")),
+        ("claim shared says uuid=d* in its status", ClaimSays("shared", "uuid", "d*")),
         ("the node has label a.b/c=d*", NodeHasLabel("a.b/c", "d*")),
         ("containers p/one p/two see the same nodes", ContainersSee("p/one", "p/two", is_same=True)),
         ("containers p/one p/two see different nodes", ContainersSee("p/one", "p/two", is_same=False)),
@@ -176,9 +178,10 @@ def report():
     made.labels = {"a.b/count": "4"}
     other = {"name": "h", "attributes": {"type": {"string": "gpu"}, "ok": {"bool": False}}}
     made.claims = [
-        ClaimReport("p/c", "p-c-x", "u", (ChosenDevice(CHOICE, GPU), ChosenDevice(CHOICE, other))),
-        ClaimReport("q/c", "q-c-x", "v", (), "nothing fits"),
+        ClaimReport("p/c", "p-c-x", "default", "u", (ChosenDevice(CHOICE, GPU), ChosenDevice(CHOICE, other))),
+        ClaimReport("q/c", "q-c-x", "default", "v", (), "nothing fits"),
     ]
+    made.claims[0].said = {"Ready": "True"}
     return made
 
 
@@ -191,6 +194,7 @@ MET = [
     ContainerHasNodes("p/bare", 0, "*"),
     ContainerHasEnv("p/one", "A", "?"),
     ContainerReads("p/one", "r", "uuid", "GPU-*"),
+    ClaimSays("p/c", "Ready", "T*"),
     NodeHasLabel("a.b/count", "[1-9]"),
     ContainersSee("p/one", "p/two", is_same=True),
     ContainersSee("p/one", "p/three", is_same=False),
@@ -219,6 +223,8 @@ UNMET = [
     (ContainerReads("p/one", "r", "uuid", "MIG-*"), "it reads {'uuid': 'GPU-1'}"),
     (ContainerReads("p/one", "s", "uuid", "*"), "it reads nothing"),
     (ContainerReads("p/two", "r", "uuid", "*"), "it reads nothing"),
+    (ClaimSays("p/c", "Ready", "False"), "its status says {'Ready': 'True'}"),
+    (ClaimSays("z/c", "Ready", "*"), "its status says {}"),
     (NodeHasLabel("a.b/count", "5"), "its labels are"),
     (NodeHasLabel("a.b/none", "*"), "its labels are"),
     (ContainersSee("p/one", "p/two", is_same=False), "they see"),

@@ -67,6 +67,7 @@ def command(examples: Path | None, profile: str, mig: str, output: str, *, mendi
       claim CLAIM holds COUNT [where ATTRIBUTE=VALUE CAPACITY>=QUANTITY ...]
       claim CLAIM takes QUANTITY of CAPACITY
       claim CLAIM agrees on DOMAIN/ATTRIBUTE
+      claim CLAIM says NAME=PATTERN in its status
       container POD/CONTAINER has COUNT node[s] PATTERN
       container POD/CONTAINER has env NAME=PATTERN
       container POD/CONTAINER reads NAME=PATTERN for REQUEST

@@ -13,6 +13,7 @@ from dra_driver.embedded.examples.sentences import (
     ClaimAgrees,
     ClaimHolds,
     ClaimRefused,
+    ClaimSays,
     ClaimTakes,
     ContainerHasEnv,
     ContainerHasNodes,
@@ -48,6 +49,10 @@ def unmet(expectation: Expectation, report: ExampleReport) -> str:
             values = [look_up(h.device, h.choice.id[0], name) for h in _held(report, claim)]
             is_met = bool(values) and None not in values and all(value == values[0] for value in values)
             return "" if is_met else f"its devices have {values}"
+        case ClaimSays(claim, name, pattern):
+            of_claim = _claim(report, claim)
+            status = of_claim.said if of_claim else {}
+            return "" if name in status and fnmatchcase(status[name], pattern) else f"its status says {dict(status)}"
         case ContainerHasNodes(container, count, pattern):
             paths = _paths(_view(report, container))
             found = [path for path in paths if fnmatchcase(path, pattern)]

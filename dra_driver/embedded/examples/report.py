@@ -27,9 +27,11 @@ class ClaimReport:
 
     label: str
     name: str
+    namespace: str
     uid: str
     held: tuple[ChosenDevice, ...] = ()
     refusal: str = ""
+    said: Mapping[str, str] = field(default_factory=dict)  # what its status says of its devices
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ from dra_driver.embedded.api_rules.quotas import refusal
 from dra_driver.embedded.examples.expectations import unmet
 from dra_driver.embedded.examples.reading import Example
 from dra_driver.embedded.examples.report import ChosenDevice, ClaimReport, ExampleReport, PodReport
-from dra_driver.embedded.examples.sentences import NodeHasLabel
+from dra_driver.embedded.examples.sentences import ClaimSays, NodeHasLabel
 from dra_driver.embedded.kubelet.container_view import ContainerView
 from dra_driver.embedded.kubelet.kubelet import EmbeddedKubelet
 from dra_driver.embedded.pod_claims import claim_name
@@ -58,6 +58,9 @@ class ExampleRunner:
                 self._start(self._read(pod), report, running)
             if any(isinstance(one.meaning, NodeHasLabel) for one in example.expects):
                 report.labels = self._labels()
+            asked = {one.meaning.claim for one in example.expects if isinstance(one.meaning, ClaimSays)}
+            for claim in (one for one in report.claims if one.label in asked):
+                claim.said = self._said(claim)
             report.unmet = [
                 f"line {s.line}: {s.text}: {why}" for s in example.expects if (why := unmet(s.meaning, report))
             ]
@@ -99,7 +102,8 @@ class ExampleRunner:
             wire = self._api.request("GET", CLAIMS.path(pod["metadata"]["namespace"], placement.claim))
             held = tuple(ChosenDevice(choice, published[choice.id]) for choice in placement.outcome.choices)
             label, uid = labels[placement.claim], wire["metadata"]["uid"]
-            report.claims.append(ClaimReport(label, placement.claim, uid, held, placement.outcome.refusal))
+            namespace, refusal_text = wire["metadata"]["namespace"], placement.outcome.refusal
+            report.claims.append(ClaimReport(label, placement.claim, namespace, uid, held, refusal_text))
         refusals = [f"{labels[p.claim]}: {p.outcome.refusal}" for p in placements if p.outcome.refusal]
         if refusals:
             pod_report.failure = "; ".join(refusals)
@@ -156,6 +160,21 @@ class ExampleRunner:
             time.sleep(0.02)
         lines = self._feature_file.read_text().splitlines() if self._feature_file.exists() else []
         return dict(line.split("=", 1) for line in lines if not line.startswith("#"))
+
+    def _said(self, claim: ClaimReport) -> dict[str, str]:
+        """Return what a claim's status says of its devices, once it says anything: conditions and data as text."""
+        deadline = time.monotonic() + SETTLE_S
+        while True:
+            found = self._api.request("GET", CLAIMS.path(claim.namespace, claim.name))
+            entries: list[Wire] = (found.get("status") or {}).get("devices") or []
+            if entries or time.monotonic() > deadline:
+                break
+            time.sleep(0.02)
+        said: dict[str, str] = {}
+        for entry in entries:
+            said |= {one["type"]: one["status"] for one in entry.get("conditions") or ()}
+            said |= {name: str(value) for name, value in (entry.get("data") or {}).items()}
+        return said
 
     def _rows(self, uid: str) -> list[str]:
         """Return the tables that still mention a claim once the agent has had time to look at its pod's processes.

@@ -8,6 +8,7 @@ In: the text after `# expect:`. Out: an `Expectation`, and the objects that it r
     claim CLAIM holds COUNT [where ATTRIBUTE=VALUE CAPACITY>=QUANTITY …]
     claim CLAIM takes QUANTITY of CAPACITY
     claim CLAIM agrees on DOMAIN/ATTRIBUTE
+    claim CLAIM says NAME=PATTERN in its status
     container POD/CONTAINER has COUNT node[s] PATTERN
     container POD/CONTAINER has env NAME=PATTERN
     container POD/CONTAINER reads NAME=PATTERN for REQUEST
@@ -77,6 +78,15 @@ class ClaimAgrees:
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimSays:
+    """The claim's status says so of one of its devices: a condition's status, or a value of its data."""
+
+    claim: str
+    name: str
+    pattern: str
+
+
+@dataclass(frozen=True, slots=True)
 class ContainerHasNodes:
     """The container sees `count` device nodes that match a pattern."""
 
@@ -128,6 +138,7 @@ Expectation = (
     | ClaimHolds
     | ClaimTakes
     | ClaimAgrees
+    | ClaimSays
     | ContainerHasNodes
     | ContainerHasEnv
     | ContainerReads
@@ -173,6 +184,10 @@ _SENTENCES: tuple[tuple[re.Pattern[str], Callable[[Mapping[str, str]], Expectati
         lambda m: ClaimAgrees(m["claim"], m["attribute"]),
     ),
     (
+        re.compile(rf"claim {_CLAIM} says (?P<name>\w+)=(?P<pattern>\S+) in its status"),
+        lambda m: ClaimSays(m["claim"], m["name"], m["pattern"]),
+    ),
+    (
         re.compile(rf"container (?P<container>{_NAME}/{_NAME}) has (?P<count>\d+) nodes? (?P<pattern>\S+)"),
         lambda m: ContainerHasNodes(m["container"], int(m["count"]), m["pattern"]),
     ),
@@ -212,7 +227,7 @@ def mentioned(meaning: Expectation) -> list[tuple[str, str]]:
     """Return the kind (pod, claim or container) and the name of each object that an expectation refers to."""
     if isinstance(meaning, PodRuns | PodPends):
         return [("pod", meaning.pod)]
-    if isinstance(meaning, ClaimRefused | ClaimHolds | ClaimTakes | ClaimAgrees):
+    if isinstance(meaning, ClaimRefused | ClaimHolds | ClaimTakes | ClaimAgrees | ClaimSays):
         return [("claim", meaning.claim)]
     if isinstance(meaning, NodeHasLabel):
         return []
