@@ -79,14 +79,18 @@ def _said_memory(function: DrmFunction) -> int | None:
     """Return the memory that the kernel driver shows in sysfs, which most releases of them do not.
 
     Source: i915 as Intel ships it for data centers (lmem_total_bytes of the card), xe (physical_vram_size_bytes of each
-    tile).
+    tile, in some releases of Intel's below the tile's `memory`).
     """
     folder, card = function.folder, function.drm.card or ""
     of_card = (folder / "drm" / card / "lmem_total_bytes", folder.parent / "lmem_total_bytes")
     said = next((size for path in of_card if card and (size := pci.read_size(path))), None)
     tiles = [name for name in pci.entries_of(folder) if name.startswith("tile")]
-    sizes = [pci.read_size(folder / tile / "physical_vram_size_bytes") for tile in tiles]
-    return said or sum(size or 0 for size in sizes) or None
+    return said or sum(_size_of_tile(folder / tile) for tile in tiles) or None
+
+
+def _size_of_tile(folder: Path) -> int:
+    places = (folder / below / "physical_vram_size_bytes" for below in (".", "memory"))
+    return next((size for place in places if (size := pci.read_size(place))), 0)
 
 
 def _may_ask(roots: Roots) -> bool:

@@ -56,6 +56,14 @@ def test_memory_is_asked_of_the_kernel_driver_where_dmem_does_not_say_it(tree: I
     assert asked == [("xe", f"{tree.folder}/dev/dri/card0")]
 
 
+@pytest.mark.parametrize("below", ["", "memory/"])
+def test_memory_of_all_tiles_is_that_of_the_gpu_where_the_kernel_shows_it_in_files(tree: IntelTree, below: str) -> None:
+    files = {f"tile{number}/{below}physical_vram_size_bytes": str(64 << 30) for number in range(2)}
+    tree.write(IntelCard("0000:03:00.0", device_id=0x0BD5, files=files), has_dmem=False)
+    (gpu,) = gpus(tree)
+    assert (gpu.model, gpu.memory_bytes, codes(tree)) == ("Max 1550", 128 << 30, [])
+
+
 def test_the_nodes_of_this_machine_are_not_asked_about_a_copy_of_another(tree: IntelTree) -> None:
     tree.write(B580, has_dmem=False)
     asked: list[str] = []
