@@ -133,6 +133,34 @@ def test_a_vendor_whose_reads_never_return_holds_up_no_other(machine: Machine) -
     assert machine.devices(INTEL)
 
 
+def stopped_programs(script: Path) -> list[str]:
+    """Return the processes of a script that are stopped, by their numbers."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            is_ours = str(script) in (process / "cmdline").read_text()
+            state = (process / "stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            continue
+        found += [process.name] if is_ours and state == "T" else []
+    return found
+
+
+def test_a_helper_of_one_vendor_that_is_stopped_holds_up_no_other(machine: Machine) -> None:
+    script = machine.here.folder / "examine"
+    script.write_text('#!/bin/sh\nif [ "$1" = 0000:65:00.0 ]; then kill -STOP $$; fi\n')
+    script.chmod(0o755)
+    machine.start("nvidia,amd,intel", f"--validate={script} {{pci}}")
+    machine.wait_published(AMD, INTEL)
+    until(lambda: stopped_programs(script), what="the helper of NVIDIA's to be stopped", timeout_s=30)
+    for driver in (AMD, INTEL):
+        plugin = machine.here.kubelet.wait_registered(driver)
+        for claim in [machine.claim({driver: ONE_EACH[driver]}) for _ in range(5)]:
+            assert not isinstance(plugin.prepare([claim])[claim.uid], str)
+            assert plugin.unprepare([claim]) == {claim.uid: ""}
+    assert stopped_programs(script)
+
+
 def test_a_vendor_whose_files_never_answer_holds_up_no_other_from_the_start(machine: Machine) -> None:
     try:
         hanging = UnansweredFolder(machine.node.folder / "sys/class/kfd")
