@@ -49,9 +49,16 @@ def start_auto(cluster: Cluster, start_agent: Callable[..., Agent]) -> Iterator[
     for driver in DRIVERS[1:]:
         cluster.kubectl("apply", "-f", str(REPOSITORY / f"deviceclasses/{driver}.yaml"))
 
-    def start(hardware: str, roots: Roots, drivers: set[str], environment: dict[str, str] | None = None) -> Agent:
+    def start(
+        hardware: str,
+        roots: Roots,
+        drivers: set[str],
+        environment: dict[str, str] | None = None,
+        *,
+        flags: tuple[str, ...] = (),
+    ) -> Agent:
         places = ("--sysfs-root", roots.sys, "--proc-root", roots.proc, "--dev-root", roots.dev)
-        agent = start_agent(hardware=hardware, is_named=False, flags=places, environment=environment)
+        agent = start_agent(hardware=hardware, is_named=False, flags=(*places, *flags), environment=environment)
         started.append(agent)
         until(f"slices of {drivers}", lambda: set(published(cluster, agent)) == drivers, 60)
         return agent
@@ -220,6 +227,40 @@ def test_a_laptop_whose_only_gpu_is_an_apu_gives_it_to_a_pod(
     assert seen == {"/dev/kfd", "/dev/dri/card0", "/dev/dri/renderD128"}
     stage.delete_pod("user")
     agent.wait_empty(10)
+
+
+def test_pods_share_an_amd_gpu_and_keep_to_different_compute_units(
+    start_auto: Callable[..., Agent], cluster: Cluster, stage: Stage, tmp_path: Path
+) -> None:
+    (rules := tmp_path / "sharing.yaml").write_text(
+        "version: rules/v1\nrules: [{match: {vendors: [amd]}, replicas: 2}]\n"
+    )
+    tree = AmdTree(tmp_path / "node").write(AmdCard("0000:05:00.0"))
+    agent = start_auto("amd", tree.roots, {"gpu.amd.com"}, flags=("--sharing-config", str(rules)))
+    cluster.kubectl("apply", "-f", str(REPOSITORY / "deviceclasses/gpu-share.amd.com.yaml"))
+    parameters = {"apiVersion": "gpu.resource.amd.com/v1alpha1", "kind": "GpuConfig", "computeUnits": {"count": 76}}
+    config = {"opaque": {"driver": "gpu.amd.com", "parameters": parameters}}
+    stage.create(
+        template(stage.namespace, "part", devices(request("share", "gpu-share.amd.com"), config=[config])),
+        template(stage.namespace, "whole", devices(request("gpu", "gpu.amd.com"))),
+    )
+    try:
+        for name in ("one", "two"):
+            start(stage, name, "part")
+            stage.check(name)
+        assert {stage.seen(name).environment["HSA_CU_MASK"] for name in ("one", "two")} == {"0:0-75", "0:76-151"}
+        assert all("/dev/dri/renderD128" in stage.seen(name).nodes for name in ("one", "two"))
+        start(stage, "greedy", "whole")
+        stage.delete_pod("one")
+        start(stage, "three", "part")  # gets what the first one had, and the claim for a GPU gets no share
+        stage.check("three")
+        assert stage.seen("three").environment["HSA_CU_MASK"] == "0:0-75"
+        stage.pending("greedy", "cannot allocate all claims")
+        for name in ("two", "three", "greedy"):
+            stage.delete_pod(name)
+        agent.wait_empty(10)
+    finally:
+        cluster.api.delete("DeviceClass", "gpu-share.amd.com")
 
 
 def amds(cluster: Cluster, agent: Agent) -> set[str]:
