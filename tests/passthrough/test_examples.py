@@ -25,7 +25,7 @@ def test_the_file_for_nodes_is_one_that_an_agent_reads():
 
 
 def test_every_config_is_valid_and_every_class_is_shipped():
-    assert len(list(specs())) == 2
+    assert len(list(specs())) == 4
     for _, devices in specs():
         for entry in devices.get("config", ()):
             assert validate(entry["opaque"]["parameters"]) == []
@@ -36,6 +36,8 @@ def test_every_config_is_valid_and_every_class_is_shipped():
 def test_every_namespace_has_the_label_that_its_class_needs():
     labels = {
         "vfio.gpu.nvidia.com": "gpu.nvidia.com/passthrough",
+        "vfio.gpu.amd.com": "gpu.amd.com/passthrough",
+        "gpu-vfio.intel.com": "gpu.intel.com/passthrough",
         "imex-channel.nvidia.com": "gpu.nvidia.com/imex-channel",
     }
     every = [one for path in CLAIMS for one in yaml.safe_load_all(path.read_text())]

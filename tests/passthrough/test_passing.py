@@ -5,6 +5,7 @@ The kernel is simulated at the lowest layer, the writes to sysfs. Not covered: a
 
 import errno
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from dra_driver.hardware.passthrough.group import read_passed_group
 from dra_driver.hardware.passthrough.writing import ChildWriter
 from dra_driver.hardware.simulated.kernel import AUDIO_CLASS, BRIDGE_CLASS
 from dra_driver.model.errors import ClaimError, HardwareError
+from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.ledger.recorded_steps import RecordedPassthrough
 from tests.passthrough.support.bus import AUDIO, BEFORE, DURING, GPU, GROUP, OTHER, PASSED, WHOLE, PassingRig
 from tests.support.plugin.parts import config
@@ -366,3 +368,24 @@ def test_the_child_writes_the_text_in_one_call(tmp_path):
     (tmp_path / "bind").write_text("")
     ChildWriter().write(tmp_path / "bind", "0000:41:00.0", 20.0)
     assert (tmp_path / "bind").read_text() == "0000:41:00.0"
+
+
+def test_an_attempt_goes_on_where_the_last_one_ended_and_has_time_for_a_write(rig):
+    rig.allocate("u1", PASSED)
+    rig.prepare("u1")
+    deadlines = []
+
+    class Slow(type(rig.kernel)):
+        def write(self, path, text, deadline_s):
+            deadlines.append(deadline_s)
+            super().write(path, text, deadline_s)
+            if path.name == "driver_override" and text.strip():
+                raise TimeoutError("it was written, and took longer than there was time")
+
+    rig.kernel.__class__ = Slow
+    for attempt in range(2):
+        with pytest.raises(HardwareError) if attempt == 0 else nullcontext():
+            rig.preparer.unprepare("u1", Deadline.after(0.5))
+    assert rig.drivers() == BEFORE
+    assert rig.overrides() == {"(null)"}
+    assert min(deadlines) >= 1.0

@@ -23,6 +23,7 @@ from dra_driver.model.errors import HardwareError, Retry
 BeforeWrite = Callable[[str, str], None]
 Remaining = Callable[[], float]
 _NOTHING = "\n"  # clears driver_override
+WRITE_SECONDS = 2.0  # at least, for any write: attempts that end before their first write is over never get anywhere
 OVERRIDE, UNBIND, BIND, CLEAR, RESET = "override", "unbind", "bind", "clear", "reset"
 
 
@@ -46,7 +47,7 @@ class Switching:
         """
         now = self._driver_of(address)
         if now != driver:
-            if driver:
+            if driver and read_override(self._access.roots, address) != driver:  # an earlier attempt may have set it
                 self._write(address, OVERRIDE, self._folder(address) / "driver_override", driver)
             if now:
                 self._unbind(address, now)
@@ -98,7 +99,7 @@ class Switching:
     def _write(self, address: str, what: str, path: Path, text: str) -> None:
         self._before(address, what)
         try:
-            self._access.writer.write(path, text, self._remaining())
+            self._access.writer.write(path, text, max(self._remaining(), WRITE_SECONDS))
         except TimeoutError as error:
             raise HardwareError(
                 "not-answering",
