@@ -33,7 +33,7 @@ CONNECTIONS = 256  # at the same time; a kubelet has one or two
 _BACKLOG = 128
 _EVENTS = select.EPOLLIN | select.EPOLLEXCLUSIVE
 _LEAST_IDLE = 2  # should one of them be held up by a client that does not read
-_SPARE_THREADS = 8  # that wait; a thread beyond them ends after its work
+_SPARE_THREADS = 16  # that wait; a thread beyond them ends after its work, and to start it takes longer than most calls
 _PAUSE_SECONDS = 0.1  # while there are no file descriptors for a connection
 _CUT_OFF_SECONDS = 2.0  # until calls that were cut off have noticed it
 
@@ -78,8 +78,7 @@ class RpcServer:
     def start(self) -> None:
         """Begin to answer. Raises: OSError."""
         self._bell = os.eventfd(0, os.EFD_SEMAPHORE | os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        with self._changed:
-            self._begin_thread()
+        self._begin_thread()
 
     def stop(self, grace_s: float) -> threading.Event:
         """Accept nothing more, and let running calls end within `grace_s` seconds; then they are cut off.
@@ -124,17 +123,19 @@ class RpcServer:
         """Start one more thread; if that fails, go on with the present ones."""
         try:
             poller = select.epoll()
-            for fd in (self._bell, *self._listeners, *self._connections):
-                poller.register(fd, _EVENTS)
             threading.Thread(target=self._serve, args=(poller,), name="rpc", daemon=True).start()
         except (OSError, RuntimeError) as error:  # no file descriptors, or no processes, are left
             log.warning("no thread for a further call", extra=fields(err=str(error)))
-        else:
-            self._pollers.add(poller)
-            self._idle += 1
 
     def _serve(self, poller: select.epoll) -> None:
         """Wait for input and work on it, until enough threads wait without this one."""
+        with self._changed:
+            if self._is_over:
+                return
+            for fd in (self._bell, *self._listeners, *self._connections):
+                poller.register(fd, _EVENTS)
+            self._pollers.add(poller)
+            self._idle += 1
         while not self._is_left(poller):
             for fd, _ in poller.poll(maxevents=1):
                 self._handle(fd)
@@ -199,8 +200,9 @@ class RpcServer:
     def _hand_over(self, ready: list[_Ready]) -> None:
         with self._changed:
             self._handed_over.extend(ready)
-            for _ in range(len(self._handed_over) + 1 - self._idle):
-                self._begin_thread()
+            lacking = len(self._handed_over) + 1 - self._idle
+        for _ in range(lacking):
+            self._begin_thread()
         self._ring(len(ready))
 
     def _ring(self, times: int) -> None:
@@ -227,8 +229,9 @@ class RpcServer:
         """Work on a request, and on those of its method that have waited for their turn meanwhile."""
         with self._changed:
             self._idle -= 1
-            if self._idle < _LEAST_IDLE:
-                self._begin_thread()
+            is_short = self._idle < _LEAST_IDLE
+        if is_short:
+            self._begin_thread()
         calls, connection, stream = ready
         while True:
             carry_out(calls.method, connection, stream)
