@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import Report
-from tests.support.console_process import RunningConsole, running_console
+from tests.support.console.process import RunningConsole, running_console
 
 NODES, PROFILE = 10_000, "dgx-h100"
 SELECTOR = 'device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].productName.contains("H100")'

@@ -15,7 +15,7 @@ from typing import Any
 from playwright.sync_api import sync_playwright
 
 from benchmarks.figures import Report
-from tests.support.console_process import running_console
+from tests.support.console.process import running_console
 
 FRAMES, PIXELS, ROW = 120, 400, 76  # more than five rows a frame: every frame draws rows that were not there
 _NEXT_FRAME = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"

@@ -223,9 +223,9 @@ def make_remediation(
     """Return the part that treats faulty GPUs; None if that is off or health is not watched. Raises: DriverError."""
     if node.options.remediation == "off" or health is None:
         return None
-    from dra_driver.agent.remediation import node_remediation  # noqa: PLC0415 - only where the option is on
+    from dra_driver.agent.remediation import composition  # noqa: PLC0415 - only where the option is on
 
-    return node_remediation.make_remediation(
+    return composition.make_remediation(
         node,
         inventory,
         health,

@@ -66,7 +66,7 @@ def refuse(faults: Iterable[ConfigFault], subject: str = "opaque config") -> Non
 
 def read_config(parameters: Any, path: str, faults: list[ConfigFault]) -> DeviceConfig | None:
     """Decode one config. Add its faults to `faults`, and return None if there are any."""
-    from dra_driver.claims import schema  # noqa: PLC0415 - pydantic, which an agent without configs must not pay for
+    from dra_driver.claims import config_faults, schema  # noqa: PLC0415 - pydantic: only with a config is it paid for
 
     if not isinstance(parameters, dict):
         faults.append(ConfigFault(path, f"must be an object, is {type_name(parameters)}"))
@@ -76,7 +76,7 @@ def read_config(parameters: Any, path: str, faults: list[ConfigFault]) -> Device
         return read_amd_config(parameters, path, faults)
     kinds = (*DEVICE_TYPES, *UNSUPPORTED_KINDS)
     if not isinstance(kind, str) or kind not in kinds:
-        faults.append(ConfigFault(f"{path}.kind", schema.must_be(kinds, kind)))
+        faults.append(ConfigFault(f"{path}.kind", config_faults.must_be(kinds, kind)))
     elif kind in DEVICE_TYPES:
         found = schema.read(kind, parameters, path)
         if isinstance(found, DeviceConfig):
@@ -86,5 +86,5 @@ def read_config(parameters: Any, path: str, faults: list[ConfigFault]) -> Device
     elif version == API_VERSION:
         faults.append(ConfigFault(f"{path}.kind", f"{kind} is not supported by this driver", is_unsupported=True))
     if version != API_VERSION:
-        faults.append(ConfigFault(f"{path}.apiVersion", schema.must_be((API_VERSION,), version)))
+        faults.append(ConfigFault(f"{path}.apiVersion", config_faults.must_be((API_VERSION,), version)))
     return None

@@ -13,7 +13,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -25,8 +25,9 @@ from pydantic import (
     ValidationError,
     WithJsonSchema,
 )
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic_core import PydanticCustomError
 
+from dra_driver.claims.config_faults import COMPLETE, as_fault
 from dra_driver.claims.device_config import (
     API_VERSION,
     PREFER_IOMMUFD,
@@ -41,13 +42,11 @@ from dra_driver.model.sharing import Interval, MpsSettings, SharingSettings, Tim
 MIB = 1 << 20
 LIMIT_MIN = Quantity.parse("1Mi")
 LIMIT_MAX = Quantity.of(2**63 - 1)  # the largest number of bytes that the API server keeps exactly
-_BY_DEVICE = "defaultPerDevicePinnedMemoryLimit"
 _DEVICE_KEY = re.compile(r"[0-9]{1,3}|(GPU|MIG)-[0-9A-Za-z/-]{1,60}")
-_OWN = "dra_driver"  # the type of faults whose message is already complete
 
 
 def _fault(message: str) -> PydanticCustomError:
-    return PydanticCustomError(_OWN, "{message}", {"message": message})
+    return PydanticCustomError(COMPLETE, "{message}", {"message": message})
 
 
 def _memory_limit(value: Any) -> int:
@@ -198,7 +197,7 @@ def read(kind: str, parameters: Mapping[str, Any], path: str) -> DeviceConfig | 
         config = model.model_validate(parameters)
     except ValidationError as error:
         known = {fault.path for fault in faults}
-        faults += [f for f in (_as_fault(model, e, path) for e in error.errors()) if f.path not in known]
+        faults += [f for f in (as_fault(model, e, path) for e in error.errors()) if f.path not in known]
     if faults:
         return tuple(faults)
     if isinstance(config, VfioDeviceConfig):
@@ -244,58 +243,6 @@ def _combination_faults(model: type[BaseModel], sharing: Any, path: str) -> Iter
         if field in part.model_fields and sharing.get(field) is not None and sharing["strategy"] != owner:
             message = f"only goes with strategy {owner}, strategy is {sharing['strategy']}"
             yield ConfigFault(f"{path}.{field}", message)
-
-
-def _as_fault(model: type[BaseModel], error: ErrorDetails, path: str) -> ConfigFault:
-    parts = [str(part) for part in error["loc"] if part != "[key]"]
-    where = path
-    for previous, part in zip(("", *parts), parts, strict=False):
-        where += f"[{part}]" if previous == _BY_DEVICE else f".{part}"
-    return ConfigFault(where, _message(model, error, parts))
-
-
-def _message(model: type[BaseModel], error: ErrorDetails, parts: list[str]) -> str:
-    kind, value = error["type"], error["input"]
-    if kind == _OWN:
-        return str(error["ctx"]["message"])
-    if kind == "extra_forbidden":
-        known = _model_at(model, parts[:-1]).model_fields
-        return f"unknown field; known are {', '.join(known)}"
-    if kind in {"literal_error", "missing"}:
-        allowed = get_args(_model_at(model, parts[:-1]).model_fields[parts[-1]].annotation)
-        found = None if kind == "missing" else value
-        return must_be(tuple(_words(allowed)), found)
-    if kind in {"greater_than_equal", "less_than_equal"}:
-        return f"must be between 0 and 100, is {value}"
-    expected = {"int_type": "an integer", "bool_type": "true or false"}.get(kind, "an object")
-    return f"must be {expected}, is {type_name(value)}"
-
-
-def must_be(allowed: tuple[str, ...], found: Any) -> str:
-    """Return a message with the allowed words and the word that was found."""
-    expected = f"must be {allowed[0]}" if len(allowed) == 1 else f"must be one of {', '.join(allowed)}"
-    return f"{expected}, is {found!r}" if isinstance(found, str) else f"{expected}, is {_absent(found)}"
-
-
-def _absent(found: Any) -> str:
-    return "missing" if found is None else type_name(found)
-
-
-def _words(allowed: tuple[Any, ...]) -> Iterator[str]:
-    """Yield the words of a Literal, even of one that may be absent."""
-    for word in allowed:
-        if isinstance(word, str):
-            yield word
-        else:
-            yield from _words(get_args(word))
-
-
-def _model_at(model: type[BaseModel], parts: list[str]) -> type[BaseModel]:
-    """Find the model of the nested object at a path."""
-    for part in parts:
-        options = get_args(model.model_fields[part].annotation)
-        model = next(option for option in options if isinstance(option, type) and issubclass(option, BaseModel))
-    return model
 
 
 if __name__ == "__main__":

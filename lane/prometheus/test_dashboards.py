@@ -15,7 +15,7 @@ import yaml
 from lane.binaries import BinariesMissing, prometheus
 from lane.prometheus.server import PrometheusServer
 from lane.prometheus.week import WEEK_S, text
-from tests.support.promql import metrics_of
+from tests.support.metering.promql import metrics_of
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 DASHBOARDS = sorted((DEPLOY / "dashboards").glob("*.json"))

@@ -21,8 +21,8 @@ from lane.binaries import BinariesMissing, prometheus
 from lane.prometheus.others import Asked, queries_of
 from lane.prometheus.server import PrometheusServer
 from tests.support.agent_process import stage
-from tests.support.metered_node import MeteredNode
-from tests.support.promql import metrics_of
+from tests.support.metering.metered_node import MeteredNode
+from tests.support.metering.promql import metrics_of
 
 FOLDER = Path(os.environ["DASHBOARDS_OF_OTHERS"]) if os.environ.get("DASHBOARDS_OF_OTHERS") else None
 OURS = {one.head.name for one in NAMES}

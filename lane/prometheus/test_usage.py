@@ -10,7 +10,7 @@ import pytest
 from dra_driver.cli.main import run
 from lane.binaries import BinariesMissing, prometheus
 from lane.prometheus.server import PrometheusServer
-from tests.support.usage_week import BEGIN, END, PRICES, WEEK_H, week
+from tests.support.metering.usage_week import BEGIN, END, PRICES, WEEK_H, week
 
 STEP_S = 60
 

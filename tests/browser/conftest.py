@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.console_process import running_console
-from tests.support.prometheus_double import PrometheusDouble
-from tests.support.usage_week import week
+from tests.support.console.process import running_console
+from tests.support.metering.prometheus_double import PrometheusDouble
+from tests.support.metering.usage_week import week
 
 sync_api = pytest.importorskip(
     "playwright.sync_api", reason="make test-browser installs playwright", exc_type=ImportError

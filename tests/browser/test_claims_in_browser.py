@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dra_driver.embedded.api.server import EmbeddedApi
-from tests.support.console_cluster import fill, taint
+from tests.support.console.cluster import fill, taint
 
 
 @pytest.fixture

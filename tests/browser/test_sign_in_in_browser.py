@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.console_cluster import fill
-from tests.support.console_server import running_server
+from tests.support.console.cluster import fill
+from tests.support.console.server import running_server
 from tests.support.guarded_api import EVERYTHING, GuardedApi
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dra_driver.embedded.api.server import EmbeddedApi
-from tests.support.console_cluster import fill
-from tests.support.usage_week import PRICES
+from tests.support.console.cluster import fill
+from tests.support.metering.usage_week import PRICES
 
 
 def test_hours_cost_and_dashboards_are_drawn_and_another_is_chosen(open_console, prometheus, tmp_path):

@@ -10,7 +10,7 @@ import pytest
 from tests.deploy.support.exported_metrics import exported_metrics
 from tests.deploy.support.rules import RECORDED
 from tests.support.chart import ROOT, objects, render
-from tests.support.promql import metrics_of
+from tests.support.metering.promql import metrics_of
 
 FOLDER = ROOT / "deploy" / "dashboards"
 FILES = sorted(FOLDER.glob("*.json"))

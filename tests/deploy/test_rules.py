@@ -9,7 +9,7 @@ from dra_driver.health.fault import FaultKey
 from tests.deploy.support.exported_metrics import exported_metrics
 from tests.deploy.support.rules import ALL, RECORDED, RULES, rules
 from tests.support.chart import ROOT, objects, render
-from tests.support.promql import metrics_of
+from tests.support.metering.promql import metrics_of
 
 PAGE = ROOT / "docs" / "alerts.md"
 

@@ -17,7 +17,7 @@ from dra_driver.metering.series import Scene, lines_of
 from dra_driver.metering.subjects import LabelStyle, gpus_of
 from dra_driver.plugin.ledger.record import ClaimRecord, ClaimState
 from dra_driver.telemetry.exposition import FamilyHead, SampleKind
-from tests.support.metering_scenes import samples
+from tests.support.metering.scenes import samples
 
 FAN = "fanRpm"
 NAMES = MetricNames(

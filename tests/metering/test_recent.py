@@ -9,7 +9,7 @@ from dra_driver.hardware.metric_names import RECENT_CLOCK_EVENTS, RECENT_XIDS
 from dra_driver.hardware.nvidia.metering.dcgm_names import NAMES
 from dra_driver.metering.recent import RecentEvents
 from dra_driver.metering.series import lines_of
-from tests.support.metering_scenes import Made, samples
+from tests.support.metering.scenes import Made, samples
 
 GPU = ("0000:01:00.0", None)
 WINDOW = ("window_size_in_ms", "300000")

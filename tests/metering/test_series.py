@@ -9,7 +9,7 @@ from dra_driver.hardware.nvidia.metering.dcgm_names import NAMES
 from dra_driver.metering.own_series import Ages, claim_lines, xid_lines
 from dra_driver.metering.series import lines_of
 from dra_driver.plugin.node_claims.pod_resources import ClaimUser
-from tests.support.metering_scenes import Made, gpus, holder, samples
+from tests.support.metering.scenes import Made, gpus, holder, samples
 
 GIB = 1 << 30
 FULL = dict.fromkeys(Measure, 3.0)

@@ -7,7 +7,7 @@ from dra_driver.embedded.api.kinds import SLICES
 from dra_driver.model.names import NVIDIA_DRIVER
 from tests.support.agent_process import stage
 from tests.support.allocated_claims import claim
-from tests.support.metered_node import MeteredNode
+from tests.support.metering.metered_node import MeteredNode
 from tests.support.waiting import until
 
 WHOLE = "gpu-0000-1b-00-0"

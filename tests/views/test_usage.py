@@ -17,8 +17,8 @@ from dra_driver.views.usage.advice import size_for
 from dra_driver.views.usage.counted import CountedClaim
 from dra_driver.views.usage.prices import NodeKind, read_prices
 from dra_driver.views.usage.profiles import profiles_of
-from tests.support.prometheus_double import PrometheusDouble
-from tests.support.usage_week import A100, BEGIN, END, GIB, H100, PRICES, Line, week
+from tests.support.metering.prometheus_double import PrometheusDouble
+from tests.support.metering.usage_week import A100, BEGIN, END, GIB, H100, PRICES, Line, week
 
 
 @pytest.fixture

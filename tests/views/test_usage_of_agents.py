@@ -15,7 +15,7 @@ from dra_driver.views.usage.from_agents import agent_pages, node_kinds
 from dra_driver.views.usage.prices import NodeKind
 from dra_driver.views.worlds.simulated_nodes import add_profiles
 from dra_driver.views.worlds.world import World
-from tests.support.usage_week import H100, WEEK_H, Line, week
+from tests.support.metering.usage_week import H100, WEEK_H, Line, week
 
 
 def pod(name, node, *, port=9400, phase="Running", env=()):

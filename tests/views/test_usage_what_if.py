@@ -7,7 +7,7 @@ from dra_driver.views.usage.advice import SizeAdvice
 from dra_driver.views.usage.what_if import UsageState, what_if
 from dra_driver.views.worlds.simulated_nodes import add_profiles
 from dra_driver.views.worlds.world import World
-from tests.support.usage_week import H100
+from tests.support.metering.usage_week import H100
 
 DRIVER = "gpu.nvidia.com"
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.console_process import RunningConsole, running_console
+from tests.support.console.process import RunningConsole, running_console
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ import pytest
 from dra_driver.cli.main import run
 from dra_driver.views.envelope import DocumentKind
 from dra_driver.views.schemas.documents import schema_of
-from tests.support.console_process import running_console
+from tests.support.console.process import running_console
 
 STATIC = Path(__file__).resolve().parents[2] / "dra_driver" / "web" / "static"
 NINE = "[1,2,3,4,5,6,7,8,9]"

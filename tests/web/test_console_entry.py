@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.console_process import running_console
+from tests.support.console.process import running_console
 
 
 def test_the_address_works_once_and_its_token_becomes_a_cookie_that_scripts_and_other_sites_do_not_get():

@@ -12,8 +12,8 @@ from dra_driver.embedded.api.kinds import CLAIMS
 from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.views.envelope import DocumentKind
 from dra_driver.views.schemas.documents import schema_of
-from tests.support.console_cluster import add_claim, add_pod, fill, taint
-from tests.support.console_process import running_console
+from tests.support.console.cluster import add_claim, add_pod, fill, taint
+from tests.support.console.process import running_console
 from tests.support.waiting import until
 
 SECRET = "hunter2-in-the-environment"

@@ -8,8 +8,8 @@ import pytest
 
 from dra_driver.embedded.api.kinds import CLAIMS
 from tests.support.certificates import make_ca, make_leaf
-from tests.support.console_cluster import add_claim, add_pod, fill
-from tests.support.console_server import running_server
+from tests.support.console.cluster import add_claim, add_pod, fill
+from tests.support.console.server import running_server
 from tests.support.guarded_api import EVERYTHING, NAMESPACED, GuardedApi
 from tests.support.waiting import until
 

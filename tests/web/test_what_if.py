@@ -7,7 +7,7 @@ import pytest
 
 from dra_driver.views.envelope import DocumentKind
 from dra_driver.views.schemas.documents import schema_of
-from tests.support.console_process import running_console
+from tests.support.console.process import running_console
 
 CLAIM = """
 apiVersion: resource.k8s.io/v1

@@ -19,7 +19,7 @@ from lane.node import Node
 from lane.scenarios.install.test_few_rights import kubeconfig_of
 from lane.stage import Stage
 from lane.workload import container, devices, pod, request, template
-from tests.support.console_process import RunningConsole, running_console
+from tests.support.console.process import RunningConsole, running_console
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.parametrize("agent", ["simulated"], indirect=True)

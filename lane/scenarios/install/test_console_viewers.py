@@ -15,7 +15,7 @@ from lane.chart import CHART, NAMESPACE
 from lane.cluster import Cluster
 from lane.stage import Stage
 from lane.workload import container, devices, pod, request, template
-from tests.support.console_server import RunningServer, running_server
+from tests.support.console.server import RunningServer, running_server
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.parametrize("agent", ["simulated"], indirect=True)

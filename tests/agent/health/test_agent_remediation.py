@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dra_driver.agent.remediation.node_remediation import require_privilege
+from dra_driver.agent.remediation.composition import require_privilege
 from dra_driver.cli.main import run
 from dra_driver.embedded.api.kinds import EVENTS, LEASES, SLICES
 from dra_driver.hardware.simulated.profile import FOLDER

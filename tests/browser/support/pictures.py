@@ -17,9 +17,9 @@ from typing import Any
 from playwright.sync_api import sync_playwright
 
 from tests.browser.support.scene import write_scene
-from tests.support.console_process import running_console
-from tests.support.prometheus_double import PrometheusDouble
-from tests.support.usage_week import PRICES, week
+from tests.support.console.process import running_console
+from tests.support.metering.prometheus_double import PrometheusDouble
+from tests.support.metering.usage_week import PRICES, week
 
 SELECTOR = """device.driver == "gpu.nvidia.com" &&
   device.attributes["gpu.nvidia.com"].productName.contains("H100") &&

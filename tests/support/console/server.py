@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.support.chart import ROOT
-from tests.support.console_process import Reply
+from tests.support.console.process import Reply
 from tests.support.waiting import until
 
 

@@ -10,7 +10,7 @@ from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
-from tests.support.usage_week import BEGIN, Line
+from tests.support.metering.usage_week import BEGIN, Line
 
 Row = tuple[dict[str, str], float]
 _AGGREGATION = re.compile(r"(sum|max|count|group) by \(([^)]*)\) \((.*)\)")
