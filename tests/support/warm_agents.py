@@ -112,7 +112,6 @@ def nursery() -> Nursery:
 def main() -> int:
     """Serve requests until the other end closes; in a forked child, be the agent."""
     line = socket.socket(fileno=int(sys.argv[1]))
-    os.environ["GRPC_EXPERIMENTS"] = program.GRPC_EXPERIMENTS  # as the program does before it imports gRPC
     import dra_driver.agent.node_process
     import dra_driver.hardware.simulated  # noqa: F401 - imported as soon as an agent reads its hardware
 
