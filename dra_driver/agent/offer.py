@@ -26,7 +26,7 @@ from dra_driver.inventory.mig.words import how_offered
 from dra_driver.inventory.offering import ALL_KEPT, NOTHING, Inventory, KeptFields, Offering
 from dra_driver.kube.events import NodeEvents
 from dra_driver.model.errors import ApiError, DriverError, LedgerError, NodeError, Retry
-from dra_driver.model.names import gpu_name, partition_name, replicated_name
+from dra_driver.model.names import partition_name, replicated_name
 from dra_driver.model.taints import DeviceTaints
 from dra_driver.plugin.mig.partition_owners import PartitionOwners
 from dra_driver.plugin.node_claims.allocations import AllocatedDevices
@@ -222,7 +222,7 @@ class NodeOffer:
 
 def _standing(facts: Facts) -> frozenset[str]:
     """Return the names of the devices that are offered whether or not MIG is on demand."""
-    whole = (gpu_name(gpu.pci_address) for gpu in facts.gpus if not gpu.mig_enabled)
+    whole = (gpu.whole_name for gpu in facts.gpus if not gpu.mig_enabled)
     parts = (_name(gpu, index) for gpu in facts.gpus for index in range(len(gpu.partitions)))
     return frozenset([*whole, *parts])
 

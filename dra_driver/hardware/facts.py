@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from dra_driver.model.names import gpu_name
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -144,6 +146,20 @@ class GpuFacts:
     unusable: tuple[tuple[int, int], ...] = ()
     limits_memory: bool = False  # whether the driver can limit how much of this GPU's memory a cgroup gets
     passthrough: PassthroughFacts | None = None  # None unless an administrator lets virtual machines have the GPU
+
+    @property
+    def whole_name(self) -> str:
+        """Return the name of the whole GPU as a device."""
+        return gpu_name(self.pci_address)
+
+    @property
+    def name(self) -> str:
+        """Return the name of a GPU as it stands, of a part of one, or of all its parts.
+
+        >>> GpuFacts("GPU-1", "0000:05:00.0", 0, None, part="cpx-3").name
+        'gpu-0000-05-00-0-cpx-3'
+        """
+        return f"{self.whole_name}-{self.part}" if self.part else self.whole_name
 
     @property
     def part_number(self) -> int | None:

@@ -117,7 +117,7 @@ class _Collected:
         """Add a GPU that Prepare may partition: the whole GPU and every placement."""
         shared = offered.counter_set
         if partitions.whole_is_offered(gpu):
-            whole = self._make(names.gpu_name(gpu.pci_address), gpu, None)
+            whole = self._make(gpu.whole_name, gpu, None)
             capacity = {**whole.capacity, **offered.capacity}
             self._add(self.devices, replace(whole, capacity=capacity, counter_set=shared, counters=offered.counters))
         self.problems += offered.problems
@@ -183,7 +183,7 @@ class _Collected:
         return {name: one for name, one in devices.items() if one.gpu.pci_address == gpu.pci_address}
 
     def _as_it_stands(self, gpu: GpuFacts) -> Iterator[Device]:
-        owner, whole_name = self._policy.ownership, parts.device_name(gpu)
+        owner, whole_name = self._policy.ownership, gpu.name
         held = self._held[gpu]
         is_administrators = gpu.mig_enabled and gpu.pci_address not in owner.modes
         is_cut = bool(gpu.partitions or gpu.unusable or held) or is_administrators
@@ -233,7 +233,7 @@ class _Collected:
 
 def _held_cuts(gpu: GpuFacts, policy: MigPolicy) -> dict[str, Cut]:
     """Return, by name, the placements of a GPU that claims hold, including those that are not usually offered."""
-    own = f"{names.gpu_name(gpu.pci_address)}-"
+    own = f"{gpu.whole_name}-"
     if not any(name.startswith(own) for name in policy.ownership.held):
         return {}
     cuts = {partitions.cut_name(gpu, cut): cut for cut in partitions.cuts_of(gpu, with_all=True)}

@@ -13,19 +13,8 @@ from dataclasses import replace
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.inventory.device import Device
 from dra_driver.inventory.mig.partitions import counter_set_name
-from dra_driver.model import names
 
 PARTS = "parts"
-
-
-def device_name(gpu: GpuFacts) -> str:
-    """Return the name of a GPU as it stands, of a part of one, or of all its parts.
-
-    >>> device_name(GpuFacts("GPU-1", "0000:05:00.0", 0, None, part="cpx-3"))
-    'gpu-0000-05-00-0-cpx-3'
-    """
-    whole = names.gpu_name(gpu.pci_address)
-    return f"{whole}-{gpu.part}" if gpu.part else whole
 
 
 def counter_sets_of(gpus: Collection[GpuFacts]) -> dict[str, Mapping[str, int]]:

@@ -6,6 +6,7 @@ Device names come from the PCI address, so they survive reboots, driver reloads 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from dra_driver.model.errors import ClaimError, UsageError
 
@@ -130,6 +131,7 @@ def normal_pci_address(text: str) -> str:
     return address
 
 
+@lru_cache(1024)  # the few GPUs of a node are named again and again
 def gpu_name(pci_address: str) -> str:
     """Return the name of a whole GPU, made from its PCI address.
 

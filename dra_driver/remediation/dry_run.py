@@ -78,7 +78,7 @@ class DryRun:
     def _text(self, gpu: GpuFacts, treatment: Treatment) -> str:
         verb = {RemediationAction.RESET: "reset", RemediationAction.REBOOT: "ask for a reboot for"}
         peers = f", with {', '.join(map(gpu_name, treatment.peers))} drained too" if treatment.peers else ""
-        text = f"would {verb.get(treatment.action, 'run the command for')} {gpu_name(gpu.pci_address)}{peers}"
+        text = f"would {verb.get(treatment.action, 'run the command for')} {gpu.whole_name}{peers}"
         try:
             claims = self._node.users((gpu.pci_address, *treatment.peers))
             clients = self._node.clients(gpu)

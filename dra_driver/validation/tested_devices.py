@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts
 from dra_driver.health.fault import Subject
 from dra_driver.inventory.offering import Inventory
-from dra_driver.model.names import gpu_name, partition_name
+from dra_driver.model.names import partition_name
 
 
 def unshared_name(gpu: GpuFacts, partition: PartitionFacts | None) -> str:
     """Return the name under which a GPU or partition is published when it is not shared."""
     if partition is None:
-        return gpu_name(gpu.pci_address)
+        return gpu.whole_name
     return partition_name(gpu.pci_address, partition.profile, partition.gi_profile_id, partition.start)
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from dra_driver.hardware.facts import GpuFacts, MigProfile, PartitionFacts
 from dra_driver.inventory.device import Cut
-from dra_driver.model.names import gpu_name, partition_name
+from dra_driver.model.names import partition_name
 
 _EXTENSIONS = ("", "+me")  # what NVIDIA's driver publishes: the plain shapes, and those with media engines
 _ENGINES = ("multiprocessors", "copy_engines", "decoders", "encoders", "jpeg_engines", "ofa_engines", "memory_bytes")
@@ -142,7 +142,7 @@ def cut_of_partition(partition: PartitionFacts) -> Cut:
 
 def counter_set_name(gpu: GpuFacts) -> str:
     """Return the name of a GPU's counter set."""
-    return f"{gpu_name(gpu.pci_address)}-counter-set"
+    return f"{gpu.whole_name}-counter-set"
 
 
 def counters_of_gpu(cuts: Sequence[Cut]) -> dict[str, int]:
@@ -171,7 +171,7 @@ def capacity_of_gpu(cuts: Sequence[Cut]) -> dict[str, int]:
 
 def occupied(device_gpu: GpuFacts, counters: Mapping[str, int]) -> Iterator[str]:
     """Yield the memory slices that a device with these counters takes; claims that have one in common overlap."""
-    prefix = gpu_name(device_gpu.pci_address)
+    prefix = device_gpu.whole_name
     return (f"{prefix}/{name}" for name in counters if name.startswith(_slice("")))
 
 

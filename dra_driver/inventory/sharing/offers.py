@@ -17,7 +17,7 @@ from dra_driver.inventory.device import Cut, Device
 from dra_driver.inventory.mig.partitions import Ownership, cut_name, partition_to_be
 from dra_driver.inventory.sharing.allotment import Allotment, allot, replica_memory, settings_of, without_slices
 from dra_driver.inventory.sharing.rules import SharingRule, SharingRules
-from dra_driver.model.names import gpu_name, replica_name, replicated_name
+from dra_driver.model.names import replica_name, replicated_name
 from dra_driver.model.shares import DeviceType, Share, ShareMode
 from dra_driver.model.vendors import DEFAULT_VENDOR
 
@@ -58,7 +58,7 @@ class SharingOffers:
         self._note_divided(gpu for gpu in gpus if gpu.part)
         for number, gpu in enumerate(gpu for gpu in gpus if not gpu.part):
             devices = tuple(standing[gpu])
-            whole = Device(gpu_name(gpu.pci_address), DeviceType.GPU, {}, {}, gpu)
+            whole = Device(gpu.whole_name, DeviceType.GPU, {}, {}, gpu)
             parts = [device for device in devices if device.type is DeviceType.MIG]
             candidates += [(whole, str(number)), *((one, f"{number}:{at}") for at, one in enumerate(parts))]
         self._rules = self._sharing.choose(candidates)
@@ -67,7 +67,7 @@ class SharingOffers:
 
     def _note_divided(self, parts: Iterable[GpuFacts]) -> None:
         """Report the rules that match a GPU that the hardware has divided: its parts are handed out whole."""
-        whole = {gpu_name(gpu.pci_address): gpu for gpu in parts}
+        whole = {gpu.whole_name: gpu for gpu in parts}
         devices = [(Device(name, DeviceType.GPU, {}, {}, gpu), "") for name, gpu in whole.items()]
         for name, rule in self._sharing.choose(devices).items():
             message = f"{rule.name} can't share it: the hardware has divided it, and each part goes whole to one claim"
@@ -88,7 +88,7 @@ class SharingOffers:
 
         Such a GPU is not partitioned on demand.
         """
-        name = gpu_name(gpu.pci_address)
+        name = gpu.whole_name
         return name in self._rules or self._is_held_in_shares(name)
 
     def _is_held_in_shares(self, name: str) -> bool:

@@ -26,7 +26,7 @@ from dra_driver.hardware.facts import Facts, GpuFacts, PartitionFacts
 from dra_driver.hardware.port import Hardware, Partitionable, ProcessLister
 from dra_driver.kube.events import NodeEvents
 from dra_driver.model.errors import DriverError
-from dra_driver.model.names import gpu_name, partition_name
+from dra_driver.model.names import partition_name
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.locks import NodeLocks, gpu_lock
@@ -153,7 +153,7 @@ class AbandonedPartitions:
         self, gpu: GpuFacts, name: str, found: PartitionFacts | None, named: Iterable[CheckpointedPartition]
     ) -> str:
         held, ours = self._ledger.held(), self._owners.of_ledger()
-        if held & {name, gpu_name(gpu.pci_address)} or (found and ours.owns(gpu, found)):
+        if held & {name, gpu.whole_name} or (found and ours.owns(gpu, found)):
             return "a claim of this driver holds it"
         here = [one for one in named if _is_parent(one, gpu)]
         places = {one.place for one in here}

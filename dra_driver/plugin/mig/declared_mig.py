@@ -15,7 +15,6 @@ from dra_driver.hardware.port import Hardware, Partitionable
 from dra_driver.inventory.mig.geometry import WantedGeometry, wanted_of
 from dra_driver.kube.events import NodeEvents
 from dra_driver.model.errors import DriverError
-from dra_driver.model.names import gpu_name
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.locks import NodeLocks, gpu_lock
@@ -138,5 +137,5 @@ class DeclaredMig:
 
 def _is_of(gpu: GpuFacts, device: str) -> bool:
     """Return whether a device is this GPU or a part of it."""
-    whole = gpu_name(gpu.pci_address)
+    whole = gpu.whole_name
     return device == whole or device.startswith((f"{whole}-", f"{whole}/"))
