@@ -112,8 +112,9 @@ class NodeMeter:
     def claims_changed(self) -> None:
         """React to a claim that was prepared or unprepared."""
         with self._mutex:
-            if self._changed_at is None:
-                self._changed_at = time.monotonic()
+            if self._changed_at is not None:  # the loop knows already, and waits for the burst of calls to end
+                return
+            self._changed_at = time.monotonic()
         self._loop.wake()
 
     def render(self) -> bytes:

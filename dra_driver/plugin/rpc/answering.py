@@ -34,9 +34,14 @@ class MethodCalls:
         return True
 
     def following(self) -> tuple[RpcConnection, RpcStream] | None:
-        """Return the call that runs in the place of one that has ended; with None, one less runs."""
-        if self._waiting:
-            return self._waiting.popleft()
+        """Return the call that runs in the place of one that has ended; with None, one less runs.
+
+        A call that its client cancelled meanwhile is left out.
+        """
+        while self._waiting:
+            connection, stream = self._waiting.popleft()
+            if not stream.call.is_over:
+                return connection, stream
         self._running -= 1
         return None
 

@@ -160,6 +160,20 @@ def test_calls_that_wait_hold_up_neither_other_methods_nor_more_than_their_turn(
     assert {one.result(SECONDS).uid for one in waiting} == {str(n) for n in range(3 * MOST)}
 
 
+def test_a_call_that_was_cancelled_while_it_waited_is_never_begun(served: Served) -> None:
+    method = served.method("Wait")
+    running = [method.future(v1.Claim(uid="running"), timeout=SECONDS) for _ in range(MOST)]
+    eventually(lambda: len(served.service.seen) == MOST)
+    waiting = method.future(v1.Claim(uid="waiting"), timeout=SECONDS)
+    assert served.call("later").uid == "later"  # sent after it on the same connection, so it is known by now
+    waiting.cancel()
+    assert served.call("last").uid == "last"
+    served.service.gate.set()
+    assert [one.result(SECONDS).uid for one in running] == ["running"] * MOST
+    assert served.call("end").uid == "end"
+    assert len(served.service.seen) == MOST + 3, "three of them are echoes"
+
+
 def test_a_call_knows_when_its_client_gave_up(served: Served) -> None:
     waiting = served.method("Wait").future(v1.Claim(uid="a"), timeout=SECONDS)
     eventually(lambda: served.service.seen)
