@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dra_driver.model.names import gpu_name
+from dra_driver.model import names
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ class GpuFacts:
     @property
     def whole_name(self) -> str:
         """Return the name of the whole GPU as a device."""
-        return gpu_name(self.pci_address)
+        return names.gpu_name(self.pci_address)
 
     @property
     def name(self) -> str:
