@@ -26,7 +26,16 @@ from dra_driver.plugin.ledger.conflicts import Conflict, Hold, replica_bounds, r
 from dra_driver.plugin.ledger.connections import NO_ROOM
 from dra_driver.plugin.ledger.device_effects import DeviceEffects
 from dra_driver.plugin.ledger.kept_back import KeptBackDevices, kept_query, kept_rivals
-from dra_driver.plugin.ledger.ledger_rows import delete, disown_modes, insert, own_modes, parts_of, remove
+from dra_driver.plugin.ledger.ledger_rows import (
+    ModeEnd,
+    delete,
+    disown_ended_mode,
+    disown_modes,
+    insert,
+    own_modes,
+    parts_of,
+    remove,
+)
 from dra_driver.plugin.ledger.record import (
     NEVER_GONE,
     UNFINISHED,
@@ -150,21 +159,25 @@ class Ledger(LedgerAccess):
         sql = "SELECT DISTINCT device FROM holds JOIN claims ON claims.uid = holds.claim_uid"
         return frozenset(row["device"] for row in self._read(sql))
 
-    def may_end_mode(self, gpu: str, boot_id: str, *, other_than: str) -> bool:
-        """Return whether MIG mode of a GPU, by PCI address, is this driver's, and no other claim needs it.
+    def mode_end(self, gpu: str, boot_id: str, *, other_than: str) -> ModeEnd:
+        """Return whether MIG mode of a GPU, by PCI address, may end: it is this driver's, and no other claim needs it.
 
         A claim needs it that occupies a part of the GPU, or all of it, unless it is the one given or is being undone:
         the last of several finds the GPU unoccupied.
         """
         if self.is_read_only and not self._reads_only:
-            return False
+            return ModeEnd.NOT_YET
         sql = (
-            "SELECT 1 FROM mig_modes WHERE gpu = ? AND boot_id = ? AND NOT EXISTS ("
+            "SELECT EXISTS (SELECT 1 FROM holds WHERE device GLOB ? AND claim_uid <> ?) AS is_shared "
+            "FROM mig_modes WHERE gpu = ? AND boot_id = ? AND NOT EXISTS ("
             "SELECT 1 FROM holds JOIN claims ON claims.uid = holds.claim_uid "
             "WHERE holds.device GLOB ? AND claims.uid <> ? AND claims.state <> ?)"
         )
-        values = (gpu, boot_id, parts_of(gpu), other_than, str(ClaimState.UNPREPARING))
-        return bool(self._read(sql, values))
+        parts = parts_of(gpu)
+        rows = self._read(sql, (parts, other_than, gpu, boot_id, parts, other_than, str(ClaimState.UNPREPARING)))
+        if not rows:
+            return ModeEnd.NOT_YET
+        return ModeEnd.BESIDE_OTHERS if rows[0]["is_shared"] else ModeEnd.ALONE
 
     def modes(self, boot_id: str) -> frozenset[str]:
         """Return the GPUs, by PCI address, on which this driver has switched MIG mode on in this boot."""
@@ -250,6 +263,15 @@ class Ledger(LedgerAccess):
         else:
             sql = "INSERT OR REPLACE INTO mig_modes (gpu, boot_id) VALUES (?, ?)"
             self._execute(sql, (gpu, boot_id), is_synced=False)
+
+    def disown_ended_mode(self, gpu: str, uid: str) -> None:
+        """Forget that a GPU's MIG mode is this driver's, where claims that are being undone beside `uid` have parts.
+
+        The caller holds the GPU's lock and has switched the mode off. Without such claims `forget` removes the record,
+        in the same transaction as the claim; with them it would leave it to those, which did not switch the mode off.
+        Raises: LedgerError.
+        """
+        self._write(lambda connection: disown_ended_mode(connection, gpu, uid), is_synced=False)
 
     def set_boot(self, uid: str, boot_id: str) -> None:
         """Record that the claim's effects were made again in this boot. Raises: LedgerError."""

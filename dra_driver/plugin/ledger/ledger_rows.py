@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import sqlite3
 from collections.abc import Collection, Iterable
+from enum import Enum, auto
 
 from dra_driver.model.names import gpu_name
 from dra_driver.model.wire import Wire
@@ -37,6 +38,14 @@ SCHEMA = (
     *GROWN,
     f"PRAGMA user_version={MAJOR * 1000 + MINOR}",
 )
+
+
+class ModeEnd(Enum):
+    """Whether this driver may switch a GPU's MIG mode off: alone, or while other claims that had parts are undone."""
+
+    NOT_YET = auto()
+    ALONE = auto()
+    BESIDE_OTHERS = auto()
 
 
 def fill(connection: sqlite3.Connection, records: Iterable[ClaimRecord]) -> None:
@@ -84,6 +93,19 @@ def disown_modes(connection: sqlite3.Connection, gpus: Iterable[str]) -> None:
     """
     sql = "DELETE FROM mig_modes WHERE gpu = ? AND NOT EXISTS (SELECT 1 FROM holds WHERE device GLOB ?)"
     connection.executemany(sql, [(gpu, parts_of(gpu)) for gpu in gpus])
+
+
+def disown_ended_mode(connection: sqlite3.Connection, gpu: str, uid: str) -> None:
+    """Forget that a MIG mode is this driver's, unless a claim that is not being undone occupies a part of the GPU.
+
+    The claim `uid` has just been undone.
+    """
+    sql = (
+        "DELETE FROM mig_modes WHERE gpu = ? AND NOT EXISTS (SELECT 1 FROM holds "
+        "JOIN claims ON claims.uid = holds.claim_uid "
+        "WHERE holds.device GLOB ? AND claims.uid <> ? AND claims.state <> ?)"
+    )
+    connection.execute(sql, (gpu, parts_of(gpu), uid, str(ClaimState.UNPREPARING)))
 
 
 def parts_of(gpu: str) -> str:

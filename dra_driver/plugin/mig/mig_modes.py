@@ -17,7 +17,8 @@ from dra_driver.hardware.own_change import OwnChanges
 from dra_driver.hardware.port import Hardware, Partitionable
 from dra_driver.model.errors import HardwareError, Retry
 from dra_driver.plugin.deadline import Deadline
-from dra_driver.plugin.ledger.ledger import Ledger
+from dra_driver.plugin.ledger.ledger import Ledger, as_far_as_there_is_room
+from dra_driver.plugin.ledger.ledger_rows import ModeEnd
 from dra_driver.plugin.ledger.recorded_steps import GpuReference, RecordedMode
 from dra_driver.plugin.locks import NodeLocks, gpu_lock
 from dra_driver.plugin.steps.performer import StepPerformer
@@ -46,6 +47,7 @@ class MigModes(StepPerformer[MigModeStep, RecordedMode]):
     ) -> None:
         self._locks, self._ledger, self._boot_id = locks, ledger, boot_id
         self.own_changes = own_changes
+        self._switched_on: set[str] = set()  # the PCI addresses of GPUs whose MIG mode this process switched on
         self._partitionable = hardware if isinstance(hardware, Partitionable) else None
 
     def intent(self, step: MigModeStep) -> RecordedMode:
@@ -73,6 +75,7 @@ class MigModes(StepPerformer[MigModeStep, RecordedMode]):
                     run.note(recorded)
                 self._switch(step.gpu, run.deadline, enabled=False)
             if is_ours:
+                self._switched_on.discard(address)
                 self._ledger.set_mode(address, None)
         return recorded
 
@@ -115,12 +118,28 @@ class MigModes(StepPerformer[MigModeStep, RecordedMode]):
         """Record that this driver is about to switch MIG mode on, so that after a crash it is known that it did."""
         self._ledger.set_mode(gpu.pci_address, self._boot_id)
 
+    def switched_on(self, gpu: GpuFacts) -> None:
+        """Keep in mind that this process has switched MIG mode on, which is on record."""
+        self._switched_on.add(gpu.pci_address)
+
+    def found_on(self, gpu: GpuFacts, uid: str) -> None:
+        """Remove the record that MIG mode is ours if an administrator was faster in switching it on.
+
+        It stays where this process switched the mode on for an earlier claim, or where another claim than `uid` has a
+        part of the GPU, because an agent that ran beside this one may have switched it on for that.
+        """
+        if gpu.pci_address in self._switched_on:
+            return
+        if self._ledger.mode_end(gpu.pci_address, self._boot_id, other_than=uid) is not ModeEnd.NOT_YET:
+            self._ledger.set_mode(gpu.pci_address, None)
+
     def is_switched_off(self, gpu: GpuFacts, uid: str, deadline: Deadline) -> bool:
         """Switch MIG mode off if it is ours, and no claim but `uid` and no partition needs it.
 
         Return whether it is off. The caller then has to record that it is not ours any more.
         """
-        if not self._ledger.may_end_mode(gpu.pci_address, self._boot_id, other_than=uid):
+        end = self._ledger.mode_end(gpu.pci_address, self._boot_id, other_than=uid)
+        if end is ModeEnd.NOT_YET:
             return False
         self.own_changes.add(gpu)
         try:
@@ -129,6 +148,10 @@ class MigModes(StepPerformer[MigModeStep, RecordedMode]):
             if error.code != "hardware.partition-in-use":  # the hardware itself says whether it is needed
                 log.warning("MIG mode stays on", extra=fields(device=gpu.pci_address, code=error.code, err=str(error)))
             return False
+        self._switched_on.discard(gpu.pci_address)
+        if end is ModeEnd.BESIDE_OTHERS:
+            with as_far_as_there_is_room("record that a MIG mode is off"):
+                self._ledger.disown_ended_mode(gpu.pci_address, uid)
         self.own_changes.add(gpu)
         return True
 

@@ -31,7 +31,8 @@ log = logging.getLogger(__name__)
 ROOM_SECONDS = 6.0  # how long to wait for room that the scheduler counts as free
 _POLL_SECONDS = 0.1
 _HIDING = ("hardware.gpu-unreadable", "hardware.gpu-not-reported", "hardware.partition-unreadable")
-_NO_ROOM = ("hardware.insufficient-resources", "hardware.partition-in-use")
+_OVERLAP = "hardware.insufficient-resources"
+_NO_ROOM = (_OVERLAP, "hardware.partition-in-use")
 
 
 class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
@@ -135,9 +136,11 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
                 run.note(intent)
             self._modes.own_changes.add(step.gpu)
             try:
-                made = self._create(step, intent, run.deadline)
+                made = self._create(step, intent, run)
             except HardwareError as error:  # wait, with the lock free, for room that is being released
                 if error.code not in _NO_ROOM or patience.remaining() <= _POLL_SECONDS:
+                    if error.code == _OVERLAP and intent.switches_mode:  # with, since then, an administrator's
+                        self._modes.found_on(step.gpu, run.uid)
                     raise
                 return None
             if not made.is_new:
@@ -154,12 +157,12 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
 
     # The methods below run under the GPU's lock
 
-    def _create(self, step: MigPartitionStep, intent: RecordedPartition, deadline: Deadline) -> CreatedPartition:
+    def _create(self, step: MigPartitionStep, intent: RecordedPartition, run: StepRun) -> CreatedPartition:
         """Create the partition, with MIG mode switched on for it only after that went on record.
 
-        It is with the intent if the mode was off when that was written. The mode may have been switched off since.
+        It is with the intent if the mode was off when that was written. Somebody may have switched it since.
         """
-        gpu, cut, port = step.gpu, step.cut, self._modes.port(step.gpu)
+        gpu, cut, port, deadline = step.gpu, step.cut, self._modes.port(step.gpu), run.deadline
         if not intent.switches_mode:
             try:
                 return port.create_partition(gpu, cut.profile, cut.start, deadline.remaining())
@@ -167,7 +170,12 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
                 if error.code != "hardware.mig-off":
                     raise
             self._modes.own(gpu)
-        return port.create_partition(gpu, cut.profile, cut.start, deadline.remaining(), switches_on=True)
+        made = port.create_partition(gpu, cut.profile, cut.start, deadline.remaining(), switches_on=True)
+        if made.has_switched:
+            self._modes.switched_on(gpu)
+        else:
+            self._modes.found_on(gpu, run.uid)
+        return made
 
     def _judged(self, recorded: RecordedPartition, found: PartitionFacts) -> RecordedPartition:
         """Return what to record of an existing partition: it is ours only if this record made it in this boot."""

@@ -12,6 +12,19 @@ from tests.support.plugin.mig_parts import OTHER, WHOLE, MigRig, large, small
 from tests.support.plugin.parts import claim_wire, in_thread, result
 
 
+def after_look(rig, monkeypatch, what):
+    """Let `what` happen once, after the look at the hardware for a claim and before its partition is made."""
+    effects, look, once = rig.preparer._effects, rig.preparer._effects.look, [what]
+
+    def look_then(*call):
+        seen = look(*call)
+        if once:
+            once.pop()()
+        return seen
+
+    monkeypatch.setattr(effects, "look", look_then)
+
+
 def test_a_claim_makes_its_partition_and_leaves_nothing(rig):
     (device,) = rig.now_prepare("u1", small(3))
     assert device.device == small(3)
@@ -79,12 +92,66 @@ def test_mig_mode_goes_off_with_the_last_partition_only(rig):
     rig.assert_untouched()
 
 
+def test_mig_mode_that_another_claim_switched_off_is_not_ours_any_more_when_the_last_claim_is_forgotten(
+    rig, monkeypatch
+):
+    rig.now_prepare("u1", small(0))
+    rig.now_prepare("u2", small(1))
+    forget, once = rig.ledger.forget, ["u2"]
+
+    def forget_after_the_other(*record, **more):
+        if once:
+            rig.unprepare(once.pop())
+        forget(*record, **more)
+
+    monkeypatch.setattr(rig.ledger, "forget", forget_after_the_other)
+    rig.unprepare("u1")
+    rig.assert_untouched()
+
+
 def test_mig_mode_that_an_administrator_switched_on_stays_on(rig):
     rig.hardware.set_mig_mode(rig.gpu(), True, 5)
     rig.look()
     rig.now_prepare("u1", small(0))
     rig.unprepare("u1")
     assert rig.modes() == [True, False]
+
+
+def test_mig_mode_that_an_administrator_switched_on_between_intent_and_making_stays_on(rig, monkeypatch):
+    after_look(rig, monkeypatch, lambda: rig.hardware.set_mig_mode(rig.gpu(), True, 5))
+    rig.now_prepare("u1", small(0))
+    rig.unprepare("u1")
+    assert rig.modes() == [True, False]
+
+
+def test_mig_mode_of_an_administrator_whose_partition_leaves_no_room_stays_on(rig, monkeypatch):
+    after_look(rig, monkeypatch, lambda: rig.by_hand("3g.40gb", 0))
+    monkeypatch.setattr("dra_driver.plugin.mig.partitioner.ROOM_SECONDS", 0.0)
+    with pytest.raises(HardwareError, match="no room"):
+        rig.now_prepare("u1", small(0))
+    rig.hardware.destroy_partition(rig.gpu(), rig.partitions()[0].uuid, 5)
+    rig.now_prepare("u2", small(0))
+    rig.unprepare("u2")
+    assert rig.modes() == [True, False]
+
+
+def test_mig_mode_that_another_claim_switched_on_between_intent_and_making_goes_off_with_the_last(rig, monkeypatch):
+    after_look(rig, monkeypatch, lambda: rig.now_prepare("u2", small(1)))
+    rig.now_prepare("u1", small(0))
+    rig.unprepare("u2")
+    rig.unprepare("u1")
+    rig.assert_untouched()
+
+
+def test_mig_mode_that_a_claim_switched_on_and_left_before_the_making_goes_off(rig, monkeypatch):
+    def come_and_go():
+        rig.now_prepare("u2", small(1))
+        rig.unprepare("u2")
+
+    after_look(rig, monkeypatch, come_and_go)
+    rig.now_prepare("u1", small(0))
+    rig.unprepare("u1")
+    rig.assert_untouched()
 
 
 def test_a_whole_gpu_is_had_while_mig_mode_is_on_and_the_mode_restored(rig):
@@ -140,9 +207,7 @@ def test_an_administrators_partition_is_used_and_left(rig):
 
 
 def test_a_partition_that_appears_between_intent_and_making_is_an_administrators(rig, monkeypatch):
-    effects = rig.preparer._effects
-    look = effects.look
-    monkeypatch.setattr(effects, "look", lambda *call: (look(*call), rig.by_hand("1g.10gb", 3))[0])
+    after_look(rig, monkeypatch, lambda: rig.by_hand("1g.10gb", 3))
     rig.now_prepare("u1", small(3))
     rig.unprepare("u1")
     assert rig.cuts() == [(0, "1g.10gb", 3)]
