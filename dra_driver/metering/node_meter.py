@@ -38,8 +38,8 @@ from dra_driver.telemetry.loop import Loop
 
 log = logging.getLogger(__name__)
 
-# Pause after a claim came or went, so that a burst of calls is not slowed by one rendering for each.
-SETTLE_SECONDS = 0.2
+# Pause after a claim came or went, so that a burst of calls is slowed by few renderings.
+SETTLE_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from dra_driver.telemetry.loop import Loop
 
 log = logging.getLogger(__name__)
 
-LAG_SECONDS = 0.1
+LAG_SECONDS = 0.25  # a turn of this thread delays the call that runs meanwhile, so there are few
 
 
 class AnswerListener(Protocol):
