@@ -11,6 +11,7 @@ left. Prints one JSON object: what was done, and what was wrong.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import random
 import signal
@@ -165,10 +166,15 @@ class Node:
         return found
 
     def state(self, file: str) -> dict[str, Any]:
+        """Return the states of the simulated GPUs; the file is written in place, and read under its lock."""
         try:
-            return json.loads((self.data / file).read_bytes())["gpus"]
+            with (self.data / file).with_suffix(".lock").open() as lock:
+                fcntl.flock(lock, fcntl.LOCK_SH)
+                text = (self.data / file).read_text()
         except FileNotFoundError:
             return {}
+        states: dict[str, Any] = json.JSONDecoder().raw_decode(text)[0]["gpus"]  # a killed writer leaves an old end
+        return states
 
 
 @dataclass
