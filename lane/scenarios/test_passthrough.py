@@ -5,18 +5,16 @@ The machine and its kernel are simulated. The policies and the class are the cha
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
-from lane import binaries
 from lane.agent import Agent
-from lane.api import Object, Refused
-from lane.chart import CHART, NAMESPACE
+from lane.api import Object
 from lane.cluster import Cluster
+from lane.labelled_class import LabelledClass, refusal
 from lane.machines.hardware import SIMULATED, machine
 from lane.sandbox import until
 from lane.stage import PATIENCE, Stage
@@ -35,47 +33,22 @@ WITH_API = {
         },
     }
 }
-
-
-def rendered() -> list[Object]:
-    """Return the class and the policies, as the chart renders them."""
-    command = [str(binaries.helm()), "template", "dra-driver", str(CHART), "-n", NAMESPACE, "--kube-version", "1.35.0"]
-    command += ["--set", f"passthrough.config.version=passthrough/v1,passthrough.config.gpus[0].devices[0]={GPU}"]
-    command += ["--show-only", "templates/passthrough.yaml", "--show-only", "templates/deviceclasses.yaml"]
-    said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
-    found = [one for one in yaml.safe_load_all(said) if one and one["kind"] != "ConfigMap"]
-    return [one for one in found if one["kind"] != "DeviceClass" or one["metadata"]["name"] == CLASS]
-
-
-def refusal(cluster: Cluster, content: Object) -> str:
-    """Return why an object is refused in a dry run; empty when it is not."""
-    try:
-        cluster.api.create(content, dryRun="All")
-    except Refused as refused:
-        return str(refused)
-    return ""
-
-
-def label(cluster: Cluster, namespace: str, value: str | None) -> None:
-    cluster.api.patch("Namespace", namespace, "", {"metadata": {"labels": {LABEL: value}}})
+KEPT = LabelledClass(
+    CLASS,
+    WIDE,
+    LABEL,
+    "vfio",
+    "passthrough.yaml",
+    f"passthrough.config.version=passthrough/v1,passthrough.config.gpus[0].devices[0]={GPU}",
+)
 
 
 @pytest.fixture
 def asking(cluster: Cluster, namespace: str, tmp_path: Path) -> Iterator[Object]:
     """A template for a GPU for a virtual machine, on a server with the policies."""
-    file = tmp_path / "passthrough-objects.yaml"
-    expression = 'device.driver == "gpu.nvidia.com" && device.attributes["gpu.nvidia.com"].type == "vfio"'
-    wide = {"metadata": {"name": WIDE}, "spec": {"selectors": [{"cel": {"expression": expression}}]}}
-    wide |= {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass"}
-    file.write_text(yaml.safe_dump_all([*rendered(), wide]))
-    cluster.kubectl("apply", "-f", str(file))
     made = template(namespace, "vm-gpu", devices(request("gpu", CLASS), config=[WITH_API]))
-    until("the policies are enforced", lambda: bool(refusal(cluster, made)), 30)
-    yield made
-    for kind in ("Pod", "ResourceClaimTemplate", "ResourceClaim"):
-        cluster.api.call("DELETE", cluster.api.path(kind, namespace=namespace))
-    until("no claim is left", lambda: not cluster.api.list("ResourceClaim", namespace), 90)
-    cluster.kubectl("delete", "-f", str(file))
+    with KEPT.enforced(cluster, made, tmp_path / "passthrough-objects.yaml"):
+        yield made
 
 
 def test_a_gpu_goes_to_a_labelled_namespaces_virtual_machine_and_comes_back(
@@ -98,7 +71,7 @@ def test_a_gpu_goes_to_a_labelled_namespaces_virtual_machine_and_comes_back(
     stage.delete_pod("sneak")
 
     # In one that is named it gets the nodes, and the GPU is offered to nobody else meanwhile.
-    label(cluster, stage.namespace, "true")
+    KEPT.set_label(cluster, stage.namespace, "true")
     until("the label is known", lambda: not refusal(cluster, asking), 30)
     stage.create(asking, pod(stage.namespace, "vm", vm, templates={"gpus": "vm-gpu"}))
     found = stage.running("vm")
@@ -117,7 +90,7 @@ def test_a_gpu_goes_to_a_labelled_namespaces_virtual_machine_and_comes_back(
         PATIENCE,
     )
     until("the GPU is offered again", lambda: PASSED in of_gpu(agent), PATIENCE)
-    label(cluster, stage.namespace, None)
+    KEPT.set_label(cluster, stage.namespace, None)
 
 
 def of_gpu(agent: Agent) -> set[str]:
