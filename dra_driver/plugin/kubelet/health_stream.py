@@ -85,15 +85,15 @@ class HealthStream:
             self._open += not is_one_too_many
         if is_one_too_many:
             call.abort(StatusCode.RESOURCE_EXHAUSTED, f"{STREAMS} health streams are open")
-        call.add_callback(self._wake)
-        try:
-            yield from self._lists(call)
-        finally:
-            with self._changed:
-                self._open -= 1
+        if not call.add_callback(self._ended):
+            self._ended()
+        yield from self._lists(call)
 
-    def _wake(self) -> None:
+    def _ended(self) -> None:
+        # Run by the thread that reads the client's frames: a stream that is opened after this one was cancelled finds
+        # its place free, however late the cancelled one's own thread wakes up.
         with self._changed:
+            self._open -= 1
             self._changed.notify_all()
 
     def _lists(self, call: RpcCall) -> Iterator[Any]:

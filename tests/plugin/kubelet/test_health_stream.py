@@ -2,6 +2,7 @@
 
 import threading
 from contextlib import suppress
+from functools import partial
 
 import grpc
 import pytest
@@ -12,6 +13,7 @@ from dra_driver.plugin.kubelet.health_stream import HEALTH_VERSIONS, DeviceRepor
 from dra_driver.plugin.kubelet.server import PluginServer
 from tests.plugin.support.kubelet import FakeKubelet
 from tests.support.plugin.parts import DRIVER, Rig
+from tests.support.waiting import until
 
 SICK = DeviceReport("node/pool", "gpu-a", DeviceState.UNHEALTHY, "xid (95): " + "x" * 2000)
 WELL = DeviceReport("node/pool", "gpu-a", DeviceState.HEALTHY)
@@ -37,6 +39,19 @@ class Watched:
             response_deserializer=messages.NodeWatchResourcesResponse.FromString,
         )
         return call(messages.NodeWatchResourcesRequest(), timeout=20)
+
+
+def answers(watched):
+    """Return whether a new stream sends a list; it is refused until the plugin has read that another was cancelled."""
+    lists = watched.watch()
+    try:
+        found = next(lists).devices
+    except grpc.RpcError as error:
+        if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+            raise
+        return False
+    lists.cancel()
+    return bool(found)
 
 
 @pytest.fixture
@@ -85,8 +100,10 @@ def test_too_many_streams_are_refused_and_hold_up_no_other_call(watched):
     open_ones = [watched.watch() for _ in range(health_stream.STREAMS)]
     for lists in open_ones:
         next(lists)
+    with pytest.raises(grpc.RpcError, match="4 health streams are open"):
+        next(watched.watch())
     open_ones[0].cancel()
-    assert next(watched.watch()).devices
+    until(partial(answers, watched), what="a stream in the place of the cancelled one")
     for lists in open_ones:
         lists.cancel()
 
