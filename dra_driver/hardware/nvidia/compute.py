@@ -17,7 +17,7 @@ from dra_driver.hardware.port import Roots
 SONAME = "libcuda.so.1"
 # Source: the driver's README, "Installed Components": what compiles PTX.
 _HELPERS = ("libnvidia-gpucomp.so.*", "libnvidia-nvvm.so.4", "libnvidia-ptxjitcompiler.so.1")
-_NO_MPS = "/nonexistent"  # else the test becomes a client of an MPS daemon that somebody runs on the host
+_NO_MPS = "/nonexistent"  # otherwise the test would become a client of an MPS daemon that runs on the host
 
 
 def cuda_program(roots: Roots, gpu: GpuFacts, partition: PartitionFacts | None, *, is_thorough: bool) -> ComputeProgram:

@@ -107,6 +107,9 @@ class Discovery:
         return Fingerprint((files, probed, found, int(time.monotonic() / RETRY_S)), mig, caps)
 
     def end(self) -> None:
-        """Let the library go, and wait for none until the next look; the caller holds the lock of the library's use."""
+        """Shut the library down; calls do not wait for it until the next `look`.
+
+        The caller holds the lock of the library's use.
+        """
         self._is_waiting = False
         self._use.let_go()

@@ -1,7 +1,7 @@
 """Labels of a node as GPU feature discovery writes them: those that are true of the whole node, whatever claims do.
 
 In: the facts of a node's GPUs, and where its trees are. Out: labels. Where GPUs differ, only what they have in common
-is said. How GPUs are shared or partitioned is left to the published devices, because it changes with claims.
+becomes a label. How GPUs are shared or partitioned is left to the published devices, because it changes with claims.
 Source: NVIDIA/k8s-device-plugin v0.20, GPU feature discovery: names and values of labels.
 """
 

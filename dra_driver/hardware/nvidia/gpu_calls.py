@@ -1,8 +1,8 @@
 """Calls about one GPU: made by the GPU's own worker, within the caller's deadline.
 
-In: a GPU, of whose facts only UUID and PCI address matter, which a caller still knows after a restart. Out: what the
-library answers, or a HardwareError that explains why it does not. A call that outlasts its deadline goes on; the worker
-drops one that has not begun.
+In: a GPU, found by its UUID and PCI address alone, because those are what a caller still has after a restart. Out: what
+the library answers, or a HardwareError that explains why it does not. A call that outlasts its deadline goes on; a call
+that has not begun by then is dropped by the worker.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class GpuCalls:
             raise _not_open(gpu) from ended
 
     def processes(self, gpu: GpuFacts, partition: PartitionFacts | None) -> tuple[int, ...]:
-        """Return the process ids on a device (port.ProcessLister). It waits for no library that is to be opened."""
+        """Return the process ids on a device (port.ProcessLister). It does not wait while the library is closed."""
         worker = self._worker_at(gpu.pci_address)
         if worker is None:
             raise HardwareError("gpu-unknown", f"GPU {gpu.pci_address} is not known to the driver", retry=Retry.LATER)

@@ -21,7 +21,7 @@ GONE = frozenset(["NOT_FOUND", "INVALID_ARGUMENT"])
 
 
 class SharedInstance(Exception):
-    """A GPU instance exists at the placement, but its compute instances are other ones."""
+    """A GPU instance exists at the placement, but it is divided into compute instances of other sizes."""
 
 
 def make_partition(nvml: Nvml, gpu: Handle, profile: MigProfile, start: int) -> CreatedPartition:

@@ -32,7 +32,7 @@ FOLDERS = (
 class LibraryFile:
     """A library file as it was when looked at: a driver's upgrade changes its size or its time.
 
-    Device and inode don't count: a driver container that comes back mounts the same library anew.
+    Device and inode don't count, because a driver container that is restarted mounts the same library again.
     """
 
     path: str
@@ -62,7 +62,7 @@ def below_mount(roots: Roots, soname: str = SONAME) -> Iterator[str]:
 def in_library_path(soname: str = SONAME) -> Iterator[str]:
     """Yield the library files in LD_LIBRARY_PATH's folders.
 
-    The loader would search those too, but it never searches a folder again that was missing once.
+    The loader would search those too, but a folder that was once missing is never searched again.
     """
     for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":"):
         path = Path(folder or ".", soname)

@@ -54,7 +54,7 @@ class LibraryUse:
         return self.session is None and not self.leaving and self._opening is None
 
     def open(self, *, is_renewed: bool) -> NvmlSession:
-        """Return the open session, its GPUs counted.
+        """Return the open session, after it has counted its GPUs.
 
         It is opened again when the bus changed, or when `is_renewed` because a GPU that was lost may be back, unless a
         call is in flight.

@@ -135,7 +135,7 @@ class Modes:
     def _environment(self) -> dict[str, str]:
         """Return an environment in which a program of the driver root finds that root's library.
 
-        Its C library may be another one than ours.
+        The driver root may have another C library than this process.
         """
         nvml = next(library.below_mount(self._roots), None) if library.has_own_mount(self._roots) else None
         return {**os.environ, **({"LD_PRELOAD": nvml} if nvml else {})}

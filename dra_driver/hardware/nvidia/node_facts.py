@@ -1,7 +1,7 @@
 """The facts of the node, from the readings of its GPUs and from what earlier readings showed.
 
-In: a session whose GPUs were read. Out: `Facts`, in which every GPU on the bus is a GPU or a problem. Remembered is
-what a later reading can't show: the links of a GPU whose MIG mode hides them, the version of a driver that is unloaded.
+In: a session whose GPUs were read. Out: `Facts`, in which every GPU on the bus is a GPU or a problem. What a later
+reading can't show is remembered: the links of a GPU whose MIG mode hides them, the version of an unloaded driver.
 """
 
 from __future__ import annotations

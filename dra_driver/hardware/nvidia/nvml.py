@@ -71,7 +71,7 @@ class Nvml(MigCalls):
             raise NvmlFault(function, f"returned no text: {fault}") from None
 
     def _call_library(self, function: str, *arguments: Any) -> None:
-        """Make a call for which the bindings lack what we need; they still find the function and name the error."""
+        """Call a function for which the bindings have no wrapper; they still find it and name its errors."""
         self._mark(function)
         try:
             self._api._nvmlCheckReturn(self._api._nvmlGetFunctionPointer(function)(*arguments))  # noqa: SLF001
@@ -219,7 +219,7 @@ class Nvml(MigCalls):
     # -- memory limits of a cgroup, since release 615
 
     def persistence_mode(self, gpu: Handle) -> bool:
-        """Return whether the driver keeps the GPU ready while nobody uses it."""
+        """Return whether the driver keeps the GPU initialised while no process uses it."""
         return bool(self._call("nvmlDeviceGetPersistenceMode", gpu))
 
     def set_persistence_mode(self, gpu: Handle, *, enabled: bool) -> None:

@@ -1,4 +1,4 @@
-"""From nothing to an initialised library, or the reason why it can't be used.
+"""Opening the library: find it, load it and initialise it, or explain why it can't be used.
 
 In: roots. Out: the library file that was initialised, or `NotOpen` with a text that states what this node waits for.
 Every discovery tries again, so a driver that is installed late is found without a restart. A library that was loaded

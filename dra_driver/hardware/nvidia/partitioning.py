@@ -40,7 +40,7 @@ class Partitioning:
     ) -> CreatedPartition:
         """Return a partition, created now unless it exists (port.Partitionable).
 
-        What it takes is one job of the worker: each hand-over to another thread costs as much as several calls.
+        All of it is one job of the worker, because each hand-over to another thread costs as much as several calls.
         """
         what = f"{profile.name} at slice {start} of GPU {gpu.pci_address}"
         switch, end = _Switch(True), time.monotonic() + deadline_s
@@ -134,7 +134,7 @@ class Partitioning:
                 refused = fault
             except HardwareError:
                 if refused is None or time.monotonic() < end:
-                    raise  # otherwise the last attempt only had too little time for an answer
+                    raise  # otherwise the last attempt merely ran out of time before the library answered
             if time.monotonic() + pause_s >= end:
                 raise _in_use(gpu, what, refused) from refused
             time.sleep(pause_s)
@@ -217,7 +217,7 @@ def _in_use(gpu: GpuFacts, what: str, fault: NvmlFault) -> HardwareError:
 
 
 def _refusal(fault: NvmlFault, what: str) -> HardwareError:
-    """Return the library's refusal as an error with a code of ours."""
+    """Return the library's refusal as an error of this driver."""
     if fault.is_lost:
         return HardwareError("gpu-lost", f"{what}: the GPU is lost ({fault})", retry=Retry.LATER)
     if fault.name == "INSUFFICIENT_RESOURCES":

@@ -220,7 +220,7 @@ class _GpuReader:
                 gpu_memory_bytes=memory_bytes,
             ),
         )
-        if found is None:  # nothing may be placed where instances may be
+        if found is None:  # no placement is offered where unknown instances may exist
             return MigReading(unusable=(SOMEWHERE,))
         self._problems.extend(found.problems)
         return found
@@ -228,7 +228,7 @@ class _GpuReader:
     def _mig_profiles(
         self, gpu: Handle, uuid: str, memory_bytes: int | None, *, expected: bool
     ) -> tuple[MigProfile, ...]:
-        """Return the profiles of the GPU. With `expected` (it could be partitioned now), having none is a problem."""
+        """Return the profiles of the GPU. If `expected` (it could be partitioned now), it is a problem to have none."""
         found = self._optional("MIG profiles", lambda: self._profiles.read(self._nvml, gpu, uuid, memory_bytes))
         if found == () and expected and memory_bytes:
             text = "the driver does not report which MIG partitions fit (some drivers only do so while MIG mode is on)"

@@ -27,7 +27,7 @@ from dra_driver.hardware.port import Roots
 if TYPE_CHECKING:
     from dra_driver.hardware.nvidia.health.watch import HealthWatch
 
-WATCH_ENDS_S = 2.0  # a watch uses the library for half a second more at most, unless a call hangs
+WATCH_ENDS_S = 2.0  # a watch uses the library for at most half a second more, unless a call hangs
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +125,8 @@ class GpuWorker:
     def find(self, uuid: str) -> Handle:
         """Return the GPU's handle, looked up by index, because a look-up by UUID may have to wait for all other GPUs.
 
-        It is good until the GPU is read again: the library looks at the bus only when it is initialised, and answers
-        for a GPU that is gone since that it is lost. Raises: NvmlFault; NOT_FOUND where another GPU has the index now.
+        It is valid until the GPU is read again: the library looks at the bus only when it is initialised, and reports a
+        GPU that has left the bus since then as lost. Raises: NvmlFault; NOT_FOUND where another GPU has the index now.
         """
         found = self._found
         if found is None or found[0] != uuid:

@@ -2,8 +2,8 @@
 
 A worker is one daemon thread that does its jobs one after another. A job marks each library call before making it, so
 that other threads can see which call is in flight and since when. A call can't be interrupted; a thread that waits for
-a job gives up after a time of its own choice, and the job's result can be taken later. A job that only reads gives way:
-between two library calls it is abandoned and begun again later if a job that doesn't is waiting.
+a job stops waiting after a time of its own choice, and the job's result can be taken later. A job that only reads gives
+way to one that changes something: it is abandoned between two library calls, and started again later.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class GiveWay(BaseException):
 
 
 class WorkerEnded(Exception):
-    """The worker was stopped before it was given this job."""
+    """The worker was stopped before this job was submitted."""
 
 
 class Worker:
@@ -87,7 +87,7 @@ class Worker:
         self._call: tuple[str, float] | None = None  # the call in flight, and since when (monotonic seconds)
         self._jobs = 0  # jobs that are waiting or running
         self._urgent = 0  # jobs that are waiting and do not give way
-        self._gives_way = False  # whether the running job does
+        self._gives_way = False  # whether the running job gives way to them
         self._is_stopped = False
 
     def submit(self, work: Callable[[], T], *, gives_way: bool = False) -> LibraryCall[T]:

@@ -1,9 +1,9 @@
 """VFIO drivers: which one a function needs, and under which name the kernel has it.
 
 The general driver is vfio-pci. Some GPUs need a variant that shows virtual machines more than their registers; with the
-general one, the memory of such a GPU would be missing. A virtual function of another vendor's GPU is better off with a
-variant, which can move the virtual machine to another node, and works without it. A driver's folder in sysfs may be
-spelt with dashes where its module has underscores.
+general one, the memory of such a GPU would be missing. For a virtual function of another vendor's GPU, a variant is
+better because it can move the virtual machine to another node, but the general driver works too. A driver's folder in
+sysfs may be spelt with dashes where its module has underscores.
 Source: Linux, drivers/vfio/pci/nvgrace-gpu/main.c, nvgrace_gpu_vfio_pci_table; drivers/vfio/pci/xe/main.c (6.19).
 """
 
@@ -18,7 +18,9 @@ from dra_driver.model.errors import HardwareError, Retry
 
 GENERAL = "vfio-pci"
 _NVGRACE = "nvgrace_gpu_vfio_pci"
-_VARIANTS_OF_FUNCTIONS = {0x8086: "xe_vfio_pci"}  # by PCI vendor: of virtual functions, where it is loaded
+_VARIANTS_OF_FUNCTIONS = {
+    0x8086: "xe_vfio_pci"
+}  # by PCI vendor: the variant for its virtual functions, used where it is loaded
 _VARIANTS = {id_ << 16 | 0x10DE: _NVGRACE for id_ in (0x2342, 0x2345, 0x2348, 0x2941, 0x31C2)}
 
 

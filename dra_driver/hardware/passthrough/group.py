@@ -1,7 +1,8 @@
 """IOMMU groups: what has to leave the host's drivers together, and what stands in the way.
 
 A virtual machine gets a group only if no function of it serves the host. The audio and USB functions of a graphics card
-go along with it; any other function that a driver of the host has is named, and the card is not passed on.
+go along with it. If a driver of the host has any other function of the group, the error names that function and the
+card is not passed on.
 Source: Linux, iommu_group_claim_dma_owner: functions without a driver, with a VFIO driver or pci-stub, and bridges are
 no obstacle.
 """

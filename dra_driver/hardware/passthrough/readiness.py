@@ -19,7 +19,7 @@ _ON = {"Y", "y", "1"}
 
 
 def require_safe_iommu(roots: Roots) -> None:
-    """Refuse a node that would let a virtual machine at the host's memory.
+    """Refuse a node on which a virtual machine could reach the host's memory.
 
     Raises: HardwareError("hardware.no-iommu"), ("hardware.noiommu-mode"), ("hardware.unsafe-interrupts").
     """

@@ -1,12 +1,12 @@
 """Switching: a PCI function moved from one kernel driver to another, each write read back.
 
-    driver_override ← the new driver    alone it may bind the function from now on
+    driver_override ← the new driver    from now on only this driver may bind the function
     unbind          ← the address       from the driver that has it
     bind            ← the address       to the new one
-    driver_override ← nothing           in either outcome of the bind: nothing stays set
+    driver_override ← nothing           whether or not the bind succeeded: no override stays set
 
-`Switching` is told before each write, so that its caller can record the intent. Every call starts from what sysfs shows
-and may be repeated after a crash at any line.
+`Switching` calls its caller before each write, so that the caller can record the intent. Every call starts from what
+sysfs shows and may be repeated after a crash at any line.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from dra_driver.model.errors import HardwareError, Retry
 BeforeWrite = Callable[[str, str], None]
 Remaining = Callable[[], float]
 _NOTHING = "\n"  # clears driver_override
-WRITE_SECONDS = 2.0  # at least, for any write: attempts that end before their first write is over never get anywhere
+WRITE_SECONDS = (
+    2.0  # the least time for any write: attempts that end before their first write is over never make progress
+)
 OVERRIDE, UNBIND, BIND, CLEAR, RESET = "override", "unbind", "bind", "clear", "reset"
 
 
@@ -60,7 +62,7 @@ class Switching:
     def reset(self, address: str) -> None:
         """Reset a function, and verify that it answers afterwards.
 
-        Raises: HardwareError("hardware.function-not-reset", LATER): nobody may get it before that has succeeded.
+        Raises: HardwareError("hardware.function-not-reset", LATER): no other user may get it before the reset succeeds.
         """
         if not can_be_reset(self._access.roots, address):
             raise self._not_reset(address, "the kernel has no way to reset it")

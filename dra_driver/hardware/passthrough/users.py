@@ -1,8 +1,8 @@
 """Users of device nodes: the processes of the host that have one open, by the node's number and not by its path.
 
-A container has nodes of its own with the same numbers, so paths say nothing. A file of the display system also says
-which GPU it belongs to, whichever node it was opened by (a partition's, a lease). The processes of all pods are seen
-only in the host's process namespace.
+A container has nodes of its own with the same numbers, so paths prove nothing. An open file of the display system also
+shows which GPU it belongs to, whichever node it was opened by (a partition's, a lease). The processes of all pods are
+seen only in the host's process namespace.
 Source: proc(5), /proc/PID/fd; Linux, Documentation/gpu/drm-usage-stats.rst, drm-pdev.
 """
 
@@ -58,7 +58,7 @@ def _open_of(process: str) -> Iterator[_Identity]:
             target = os.readlink(path)  # noqa: PTH115
         except OSError:
             continue
-        if "/dev/" not in target:  # other files may lie on a server that is gone
+        if "/dev/" not in target:  # other files may be on a file server that no longer answers
             continue
         if (found := _identity(path)) is not None:
             yield found
@@ -71,7 +71,7 @@ def _drawn(address: str) -> _Identity:
 
 
 def _identity(path: str) -> _Identity | None:
-    """Return what makes two files one device; None for what is no device, or is gone."""
+    """Return what makes two files one device; None for a file that is not a device, or no longer exists."""
     try:
         found = os.stat(path)  # noqa: PTH116 - thousands of them
     except OSError:

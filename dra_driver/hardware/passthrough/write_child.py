@@ -1,7 +1,7 @@
 """Write one file of sysfs: `python -I -S write_child.py PATH TEXT`.
 
-A process of its own, because the kernel may keep the writer for as long as a driver likes, and a thread that is kept
-can't be left behind. The exit status is the number of the error, 0 for none.
+This is a process of its own, because the kernel may block the writer for as long as the device's driver likes, and a
+blocked thread can't be abandoned. The exit status is the number of the error, 0 for none.
 """
 
 import os

@@ -1,7 +1,7 @@
 """Writing to sysfs: one write in a child process with a deadline.
 
 Unbinding waits in the kernel until every user has let go of the device, and nothing can interrupt it. The child waits
-in our place; one that is late is left behind and ends when the kernel lets it.
+in this process's place; a child that misses the deadline is left behind, and ends when the kernel lets it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class ChildWriter:
 
 
 def _reap_when_over(child: Popen[bytes]) -> None:
-    """Take the child's end if it is there at once; one that the kernel keeps is reaped by a later Popen."""
+    """Reap the child if it has ended; a child that is still blocked in the kernel is reaped by a later Popen."""
     from subprocess import TimeoutExpired  # noqa: PLC0415 - as above
 
     with suppress(TimeoutExpired):

@@ -162,7 +162,7 @@ def _libraries(root: DriverRoot, folder: str, version: str) -> Iterator[DriverFi
 def _aliases(root: DriverRoot, library: DriverFile) -> tuple[str, ...]:
     """Return the names by which programs ask for a library: its links in the same folder, and those it should have.
 
-    A driver root that nobody ran ldconfig in lacks the links.
+    The links are missing from a driver root in which ldconfig was never run.
     """
     stem = library.name.partition(".so.")[0]
     target = root.resolve(library.path)

@@ -91,7 +91,10 @@ class DriverRoot:
         return resolved
 
     def is_unchanged(self) -> bool:
-        """Return whether everything that was looked at is as it was. Each Prepare asks, so it is one plain loop."""
+        """Return whether everything that was looked at is as it was.
+
+        Every Prepare calls this, so it is one plain loop.
+        """
         mount, lstat = self._mount, os.lstat
         for path, stamp in self._looked.items():
             try:

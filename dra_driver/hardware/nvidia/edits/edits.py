@@ -4,7 +4,7 @@ Files of the driver root are looked up once, and again whenever anything that wa
 toolkit was installed, removed or upgraded); device nodes are looked up in each call. No library is called and nothing
 is created. If the node has the toolkit's hook program, the container gets libraries at their own paths, and hooks do
 the rest. Without it, libraries are also mounted under the names that programs load, in the folders that every loader
-searches. LD_LIBRARY_PATH is never set, because an image's own setting would hide ours, or ours the image's.
+searches. LD_LIBRARY_PATH is never set, because the image's own setting and ours would replace each other.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""IMEX channels: whether a node can hand out channel 0, and whether its daemons say that the domain is ready.
+"""IMEX channels: whether a node can hand out channel 0, and whether its daemons report that the domain is ready.
 
 In: the facts of the GPUs, /proc/devices, the daemons' own program below the driver root. Out: the channel, or why there
 is none. The daemons are the host's (nvidia-imex.service); nothing here starts or configures them.
@@ -71,7 +71,7 @@ def channel_edits(roots: Roots) -> Edits:
 
 
 def domain_state(roots: Roots) -> str | None:
-    """Return what the host's daemon says of its domain; None where its program is not there, so nothing is known."""
+    """Return the state that the host's daemon reports for its domain, or None where the daemon's program is missing."""
     root = DriverRoot(roots.driver_mount, roots.driver)
     path = find_program(root, PROGRAM, BINARY_FOLDERS)
     if path is None:

@@ -65,8 +65,8 @@ class HealthNvml(Nvml):
     def register(self, gpu: Handle, events: Any) -> bool:
         """Register for those of the wanted events that the GPU supports; return whether there are any.
 
-        One unsupported type would make the whole call fail with nothing registered. Where the library does not say
-        which are supported, or refuses what it said, Xids alone are tried.
+        One unsupported type would make the whole call fail with nothing registered. Where the library does not report
+        which types are supported, or refuses those that it reported, only Xids are registered.
         """
         mask = self._optional(lambda: int(self._call("nvmlDeviceGetSupportedEventTypes", gpu)))
         wanted = XID if mask is None else mask & WANTED_EVENTS

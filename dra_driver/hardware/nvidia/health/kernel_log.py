@@ -28,7 +28,7 @@ _LOADED = "NVRM: loading NVIDIA UNIX"
 
 @dataclass(frozen=True, slots=True)
 class LogNews:
-    """What the log had to say since the last look. `position` is the sequence number of the last record."""
+    """What was written to the log since it was last read. `position` is the sequence number of the last record."""
 
     xids: tuple[XidReport, ...] = ()
     is_driver_new: bool = False
@@ -36,7 +36,7 @@ class LogNews:
 
 
 class KernelLog:
-    """Reads on from where it ended; records up to `position` have been read before."""
+    """A reader that continues where the last call ended; records up to `position` have been read before."""
 
     def __init__(self, path: Path, position: int) -> None:
         self._records = KernelRecords(path, position)

@@ -65,7 +65,7 @@ class Observation:
         return meter.report() if meter is not None else MeterReport()
 
     def end_metering(self, session: NvmlSession | None) -> None:
-        """Stop measuring; health is observed further."""
+        """Stop measuring; health is still observed."""
         self._meter = None
         if self._health is None:
             self.watch(session)

@@ -98,7 +98,7 @@ def _remapping(nvml: HealthNvml, handle: Handle, found: FieldValues) -> tuple[bo
 
 
 def _heat(nvml: HealthNvml, handle: Handle, found: FieldValues) -> tuple[int | None, int | None]:
-    """Return the thermal margin, and the one below which the GPU slows down."""
+    """Return the thermal margin, and the margin below which the GPU slows down."""
     limit = found.get(SLOWDOWN_MARGIN)
     margin = nvml.thermal_margin(handle) if limit is not None else None
     if margin is None:

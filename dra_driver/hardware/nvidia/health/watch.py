@@ -1,8 +1,8 @@
 """Watch: the one thread of a session that waits for events, polls the GPUs' health and meters what they do.
 
-In: an open library. Out: Xids, vitals and readings, handed over as they come. Nobody ever waits for this thread but
-those who want new vitals, and they only for a time of their own. A call that hangs stops the watch, which then counts
-as silent; the workers of the GPUs are not affected.
+In: an open library. Out: Xids, vitals and readings, handed over as they come. Only callers that want new vitals wait
+for this thread, each with a deadline of its own. A call that hangs stops the watch, which then counts as silent; the
+workers of the GPUs are not affected.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 10.0
-POLLS_APART_SECONDS = 0.5  # however many events come
-WAIT_MS = 500  # for an event; also the longest that the library stays in use after `stop`
-EVENTS_MOST = 1000  # in one turn, so that a storm of them can't hold up polling
-_IDLE = "nothing"  # stands for a call between two calls, so that only a call that hangs is ever old
+POLLS_APART_SECONDS = 0.5  # the shortest time between two rounds of polling, however many events come
+WAIT_MS = 500  # how long to wait for an event; also the longest that the library stays in use after `stop`
+EVENTS_MOST = 1000  # the most events that are taken in one turn, so that a storm of them can't hold up polling
+_IDLE = "nothing"  # recorded between two calls, so that only a call that hangs is ever old
 EXPECTED_SECONDS = 5.0  # a call that takes longer makes the watch silent
 
 
 @dataclass
 class Watched:
-    """What a watch has found and nobody has taken yet. Guarded by `changed`."""
+    """What a watch has found and has not been collected yet. Guarded by `changed`."""
 
     xids: list[XidReport] = field(default_factory=list)
     vitals: dict[str, Vitals] = field(default_factory=dict)
@@ -159,7 +159,9 @@ class HealthWatch:
                     break
                 self._take(event)
                 wait_ms = 0
-            self._pause(wait_ms - 1000 * (time.monotonic() - began))  # for a library that does not wait
+            self._pause(
+                wait_ms - 1000 * (time.monotonic() - began)
+            )  # the library may return at once instead of waiting
         except NvmlFault:  # a GPU was lost: the next round of polling shows which
             self._worker.mark(_IDLE)
             self._stop.wait(WAIT_MS / 1000)

@@ -93,16 +93,16 @@ class MeterNvml(HealthNvml):
     # -- profiling counters
 
     def can_profile(self, gpu: Handle) -> bool:
-        """Return whether the GPU has profiling counters for us (Hopper and newer)."""
+        """Return whether the GPU has profiling counters that this process may read (Hopper and newer)."""
         found = self._optional(lambda: self._call("nvmlGpmQueryDeviceSupport", gpu))
         return found is not None and bool(found.isSupportedDevice)
 
     def new_sample(self) -> Any:
-        """Return the room for a sample."""
+        """Return a new buffer for one sample."""
         return self._call("nvmlGpmSampleAlloc")
 
     def free_sample(self, sample: Any) -> None:
-        """Release the room for a sample."""
+        """Release the buffer of a sample."""
         self._call("nvmlGpmSampleFree", sample)
 
     def take_sample(self, gpu: Handle, gi_id: int | None, sample: Any) -> None:

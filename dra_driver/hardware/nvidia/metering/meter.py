@@ -1,7 +1,7 @@
 """Meter: what is measured from `begin_metering` until `end_metering`, and the rounds that measure it.
 
 The rounds are taken by the thread of the session's watch, so that the library is open once and has one more user at
-most. Whoever asks for the report gets what is in memory: a call that hangs makes the readings old, and holds up nobody.
+most. A report contains what is in memory, so a library call that hangs makes its readings old but delays no caller.
 """
 
 from __future__ import annotations

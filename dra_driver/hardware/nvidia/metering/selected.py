@@ -26,7 +26,7 @@ class _NumberCall(NamedTuple):
     part: int | None = None
 
     def value(self, answer: Any) -> float:
-        """Return the quantity that an answer gives."""
+        """Return the quantity that an answer contains."""
         return int(answer if self.part is None else answer[self.part]) * self.scale
 
 
