@@ -16,8 +16,8 @@ from benchmarks.figures import Report, percentiles
 from benchmarks.world import World, world
 from dra_driver.embedded.kubelet.plugin_calls import ClaimRef, Plugin
 from dra_driver.model.wire import Wire
-from tests.support.fake_node import can_make_nodes
-from tests.support.mixed_node import MixedNode, UnansweredFolder
+from tests.support.nodes.fake_node import can_make_nodes
+from tests.support.nodes.mixed_node import MixedNode, UnansweredFolder
 
 DEVICES = {
     "gpu.nvidia.com": "gpu-0000-65-00-0",

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from lane.stage import Stage
-from tests.support.stand_in_plugin import StandInPlugin
+from tests.support.plugin.stand_in_plugin import StandInPlugin
 
 DRIVER = "compute-domain.nvidia.com"
 CHANNELS = "compute-domain-default-channel.nvidia.com"

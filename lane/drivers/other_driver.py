@@ -15,7 +15,7 @@ from dra_driver.cdi import ids
 from lane import workload
 from lane.agent import DRIVER
 from lane.stage import Stage
-from tests.support.stand_in_plugin import StandInPlugin
+from tests.support.plugin.stand_in_plugin import StandInPlugin
 
 
 class OtherDriver:

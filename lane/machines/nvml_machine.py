@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from tests.support.driver_root import FakeDriverRoot
-from tests.support.fake_node import FakeNode
 from tests.support.fake_nvml import Gpu, State, build, environment, hgx_h100
+from tests.support.nodes.driver_root import FakeDriverRoot
+from tests.support.nodes.fake_node import FakeNode
 
 CUT = (0, 1)
 PROFILE, STARTS = "1g.10gb", range(7)

@@ -20,7 +20,7 @@ from dra_driver.hardware.nvidia.metering.dcgm_names import NAMES
 from lane.binaries import BinariesMissing, prometheus
 from lane.prometheus.others import Asked, queries_of
 from lane.prometheus.server import PrometheusServer
-from tests.support.agent_process import stage
+from tests.support.agents.agent_process import stage
 from tests.support.metering.metered_node import MeteredNode
 from tests.support.metering.promql import metrics_of
 

@@ -10,7 +10,7 @@ import pytest
 
 from dra_driver.hardware.metered import Measure
 from lane.binaries import BinariesMissing, prometheus
-from tests.support.agent_process import stage
+from tests.support.agents.agent_process import stage
 from tests.support.metering.metered_node import MeteredNode
 
 LINTED = 3  # promtool's exit status where the text parses and a name or a help could be better

@@ -14,9 +14,9 @@ from dra_driver.inventory.offering import KeptFields
 from dra_driver.model.names import pool_name
 from dra_driver.model.vendors import registered_as
 from lane.cluster import REPOSITORY, Cluster
-from tests.support.amd_tree import AmdCard, AmdTree
-from tests.support.gaudi_tree import GaudiModule, GaudiTree
-from tests.support.intel_tree import IntelCard, IntelTree
+from tests.support.nodes.amd_tree import AmdCard, AmdTree
+from tests.support.nodes.gaudi_tree import GaudiModule, GaudiTree
+from tests.support.nodes.intel_tree import IntelCard, IntelTree
 
 CAPTURES = Path(os.environ.get("DRA_SHARED", REPOSITORY.parent / "shared")) / "captures"
 VENDORS = ("amd", "intel", "gaudi")

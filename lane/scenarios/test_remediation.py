@@ -15,7 +15,7 @@ from lane.machines.ward import ILL, WELL, Ward
 from lane.sandbox import until
 from lane.stage import PATIENCE, Stage
 from lane.workload import container, pod, template
-from tests.support.static_program import build_static
+from tests.support.programs.static_program import build_static
 
 SLOT = "dra-driver-remediation-0"
 RAISED, RETURNED = 15, 60

@@ -11,7 +11,7 @@ from lane.agent import Agent
 from lane.sandbox import NotInTime, until
 from lane.stage import PATIENCE, Stage, results
 from lane.workload import SHOW, STAY, claim, container, devices, pod, request, template
-from tests.support.stand_in_plugin import StandInPlugin
+from tests.support.plugin.stand_in_plugin import StandInPlugin
 
 ONE_GPU = devices(request("gpu"))
 SECOND = "second.example.com"

@@ -18,8 +18,8 @@ from lane.cluster import REPOSITORY, Cluster
 from lane.sandbox import until
 from lane.stage import PATIENCE, Stage, results
 from lane.workload import container, devices, pod, request, template
-from tests.support.amd_tree import AmdCard, AmdTree
-from tests.support.mixed_node import MixedNode
+from tests.support.nodes.amd_tree import AmdCard, AmdTree
+from tests.support.nodes.mixed_node import MixedNode
 
 DRIVERS = ("gpu.nvidia.com", "gpu.amd.com", "gpu.intel.com")
 POLICY = REPOSITORY / "deploy/manifests/admission-policy.yaml"

@@ -13,10 +13,10 @@ import pytest
 from dra_driver.embedded.api.kinds import EVENTS, SLICES
 from dra_driver.embedded.kubelet.plugin_calls import ClaimRef
 from dra_driver.model.names import pool_name
-from tests.support.agent_process import NODE, Stage, stage
-from tests.support.amd_tree import AmdCard, AmdTree
-from tests.support.dmem_tree import VRAM, DmemTree
-from tests.support.fake_node import can_make_nodes
+from tests.support.agents.agent_process import NODE, Stage, stage
+from tests.support.nodes.amd_tree import AmdCard, AmdTree
+from tests.support.nodes.dmem_tree import VRAM, DmemTree
+from tests.support.nodes.fake_node import can_make_nodes
 from tests.support.waiting import until
 
 AMD_DRIVER = "gpu.amd.com"

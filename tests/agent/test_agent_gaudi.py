@@ -8,9 +8,9 @@ import pytest
 from dra_driver.embedded.api.kinds import SLICES
 from dra_driver.embedded.kubelet.plugin_calls import ClaimRef
 from dra_driver.model.names import pool_name
-from tests.support.agent_process import NODE, stage
-from tests.support.fake_node import can_make_nodes
-from tests.support.gaudi_tree import GaudiModule, GaudiTree
+from tests.support.agents.agent_process import NODE, stage
+from tests.support.nodes.fake_node import can_make_nodes
+from tests.support.nodes.gaudi_tree import GaudiModule, GaudiTree
 from tests.support.waiting import until
 
 DRIVER = "gaudi.intel.com"

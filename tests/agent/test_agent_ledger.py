@@ -18,7 +18,7 @@ from dra_driver.model.names import NVIDIA_DRIVER
 from dra_driver.plugin._proto.k8s.dra.v1 import api_pb2 as v1
 from tests.agent.support.claims import claim
 from tests.agent.support.plugin_calls import begin, call, wire
-from tests.support.agent_process import Stage, stage
+from tests.support.agents.agent_process import Stage, stage
 from tests.support.small_disk import fill, mount
 from tests.support.waiting import until
 

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from tests.support.agent_process import stage
+from tests.support.agents.agent_process import stage
 from tests.support.metering.metered_node import MeteredNode
 
 GPUS = ("gpu-0000-01-00-0", "gpu-0000-02-00-0")

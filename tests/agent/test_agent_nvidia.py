@@ -10,7 +10,7 @@ import pytest
 from dra_driver.embedded.api.kinds import CLAIMS, SLICES
 from dra_driver.model.names import NVIDIA_DRIVER
 from tests.agent.support.nvidia_machine import Machine, names, until
-from tests.support.agent_process import stage
+from tests.support.agents.agent_process import stage
 
 pytestmark = pytest.mark.gcc
 

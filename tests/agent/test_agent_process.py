@@ -11,7 +11,7 @@ import pytest
 
 from dra_driver.embedded.api.kinds import SLICES
 from dra_driver.model.names import NVIDIA_DRIVER
-from tests.support.agent_process import NODE, stage
+from tests.support.agents.agent_process import NODE, stage
 from tests.support.waiting import until as _until
 
 

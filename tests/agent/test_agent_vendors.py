@@ -18,10 +18,10 @@ from dra_driver.embedded.api.kinds import SLICES
 from dra_driver.embedded.kubelet.plugin_calls import ClaimRef
 from dra_driver.model.errors import DriverError
 from dra_driver.model.names import pool_name
-from tests.support.agent_process import NODE, Stage, stage
-from tests.support.fake_node import can_make_nodes
-from tests.support.mixed_node import MixedNode, UnansweredFolder
-from tests.support.stand_in_plugin import StandInPlugin
+from tests.support.agents.agent_process import NODE, Stage, stage
+from tests.support.nodes.fake_node import can_make_nodes
+from tests.support.nodes.mixed_node import MixedNode, UnansweredFolder
+from tests.support.plugin.stand_in_plugin import StandInPlugin
 from tests.support.waiting import until
 
 AMD, INTEL, NVIDIA = "gpu.amd.com", "gpu.intel.com", "gpu.nvidia.com"

@@ -16,7 +16,7 @@ from dra_driver.plugin._proto.k8s.dra.v1 import api_pb2 as v1
 from dra_driver.plugin.node_identity import NodeIdentity
 from tests.agent.support.claims import claim
 from tests.agent.support.plugin_calls import call, wire
-from tests.support.agent_process import stage
+from tests.support.agents.agent_process import stage
 from tests.support.plugin.mig_parts import OTHER, WHOLE, MigRig, small
 from tests.support.plugin.parts import DRIVER, POOL
 from tests.support.waiting import until

@@ -10,7 +10,7 @@ import pytest
 from dra_driver.embedded.api.kinds import NODES, SLICES
 from dra_driver.model.errors import ApiError, NodeError
 from dra_driver.plugin.neighbours.device_plugin import DevicePluginWatch, allocatable_gpus, live_sockets, serving
-from tests.support.agent_process import NODE, stage
+from tests.support.agents.agent_process import NODE, stage
 from tests.support.waiting import until
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from dra_driver.embedded.api.kinds import SLICES
 from dra_driver.model.names import NVIDIA_DRIVER
-from tests.support.agent_process import stage
-from tests.support.allocated_claims import claim
+from tests.support.agents.agent_process import stage
+from tests.support.agents.allocated_claims import claim
 from tests.support.waiting import until
 
 CHANNEL = "imex-channel-0"

@@ -11,8 +11,8 @@ import pytest
 from dra_driver.cli import main
 from dra_driver.embedded.api.kinds import EVENTS, SLICES
 from dra_driver.model.names import NVIDIA_DRIVER
-from tests.support.agent_process import NODE, stage
-from tests.support.stand_in_plugin import StandInPlugin
+from tests.support.agents.agent_process import NODE, stage
+from tests.support.plugin.stand_in_plugin import StandInPlugin
 from tests.support.waiting import until
 
 THEIRS = {

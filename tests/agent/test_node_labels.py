@@ -15,7 +15,7 @@ from dra_driver.hardware.nvidia.feature_labels import feature_labels
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.simulated import SimulatedHardware
 from dra_driver.model.errors import NodeError
-from tests.support.agent_process import stage
+from tests.support.agents.agent_process import stage
 from tests.support.waiting import until
 
 NOWHERE = Roots(sys="/nonexistent")

@@ -10,7 +10,7 @@ from tests.agent.support.other_driver import (
     pod,
     soon,
 )
-from tests.support.agent_process import NODE, stage
+from tests.support.agents.agent_process import NODE, stage
 
 LISTED = ("--takeover-list-claims", "true")
 

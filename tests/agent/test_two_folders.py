@@ -14,7 +14,7 @@ from dra_driver.hardware.simulated import SimulatedHardware
 from dra_driver.inventory.build import build_inventory
 from dra_driver.model.names import NVIDIA_DRIVER
 from tests.agent.support.other_driver import claim, pod
-from tests.support.agent_process import NODE, stage
+from tests.support.agents.agent_process import NODE, stage
 from tests.support.waiting import until
 
 KEY = f"{NVIDIA_DRIVER}/agent"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.api.guarded_api import EVERYTHING, GuardedApi
 from tests.support.console.cluster import fill
 from tests.support.console.server import running_server
-from tests.support.guarded_api import EVERYTHING, GuardedApi
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 from dra_driver.hardware.facts import PartitionFacts
 from dra_driver.hardware.nvidia.edits import edits, hooks
 from dra_driver.hardware.nvidia.facts import NvidiaGpu
-from tests.support.driver_root import can_make_nodes, fake_dev, fake_proc
 from tests.support.facts import PARTITION
+from tests.support.nodes.driver_root import can_make_nodes, fake_dev, fake_proc
 
 
 @pytest.fixture(autouse=True)

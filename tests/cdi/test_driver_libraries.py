@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dra_driver.hardware.nvidia.edits.edits import common_edits
 from dra_driver.hardware.nvidia.edits.ldcache import library_paths
 from tests.cdi.support.edits_read import DEBIAN, checked, commands, places, settled_look
-from tests.support.driver_root import (
+from tests.support.nodes.driver_root import (
     FOLDERS,
     VERSION,
     FakeDriverRoot,

@@ -13,7 +13,7 @@ from dra_driver.hardware.nvidia.edits import edits as edits_module
 from dra_driver.hardware.nvidia.edits.edits import common_edits, device_edits
 from dra_driver.model.errors import HardwareError
 from tests.cdi.support.edits_read import checked, commands, places, settled_look
-from tests.support.driver_root import (
+from tests.support.nodes.driver_root import (
     FOLDERS,
     VERSION,
     FakeDriverRoot,

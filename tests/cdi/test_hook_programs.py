@@ -10,7 +10,7 @@ from dra_driver.hardware.nvidia.edits import hooks as hooks_module
 from dra_driver.hardware.nvidia.edits.edits import common_edits
 from dra_driver.model.edits import READ_ONLY_BIND
 from tests.cdi.support.edits_read import DEBIAN, checked, commands, places
-from tests.support.driver_root import (
+from tests.support.nodes.driver_root import (
     FOLDERS,
     VERSION,
     FakeDriverRoot,

@@ -8,7 +8,7 @@ from dra_driver.hardware.nvidia.edits import nodes
 from dra_driver.hardware.port import Roots
 from dra_driver.model.edits import DeviceNode
 from dra_driver.model.errors import HardwareError, Retry
-from tests.support.driver_root import add_capability, fake_dev, fake_proc, make_node
+from tests.support.nodes.driver_root import add_capability, fake_dev, fake_proc, make_node
 
 
 def test_a_node_of_another_dev_root_keeps_its_usual_path_in_the_container(dev):

@@ -18,8 +18,8 @@ from dra_driver.hardware.nvidia.facts import NvidiaGpu
 from dra_driver.hardware.port import Roots
 from dra_driver.model.edits import DeviceNode, Edits
 from tests.cdi.support import cdi_schema
-from tests.support.driver_root import VERSION, FakeDriverRoot, add_capability
-from tests.support.podman import Podman
+from tests.support.nodes.driver_root import VERSION, FakeDriverRoot, add_capability
+from tests.support.programs.podman import Podman
 
 pytestmark = pytest.mark.podman
 

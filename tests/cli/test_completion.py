@@ -22,7 +22,7 @@ from dra_driver.cli.completion.scripts import PROGRAMS, SHELLS, script
 from dra_driver.embedded.api.kinds import CLAIMS, SLICES
 from dra_driver.embedded.api.server import EmbeddedApi
 from lane import binaries
-from tests.support.embedded_client import slice_wire
+from tests.support.api.embedded_client import slice_wire
 
 MODULES = {"dra-driver": "main", "kubectl-dra": "kubectl_plugin"}
 PATIENCE = 60  # seconds

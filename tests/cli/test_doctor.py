@@ -18,7 +18,7 @@ from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.kube.api import KubeApi
 from dra_driver.model.errors import ApiError, ExitCode
 from dra_driver.model.flags import FLAGS
-from tests.support.fake_node import FakeNode
+from tests.support.nodes.fake_node import FakeNode
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "doctor.md").read_text(encoding="utf-8")

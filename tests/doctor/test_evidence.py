@@ -31,9 +31,9 @@ from dra_driver.kube.api import KubeApi
 from dra_driver.kube.credentials import load
 from dra_driver.model.errors import NodeError
 from tests.doctor.support import evidence as e
-from tests.support.fake_node import FakeNode
+from tests.support.nodes.fake_node import FakeNode
 from tests.support.plugin.parts import Rig
-from tests.support.stand_in_plugin import StandInPlugin
+from tests.support.plugin.stand_in_plugin import StandInPlugin
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 

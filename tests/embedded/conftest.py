@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from dra_driver.embedded.api.server import EmbeddedApi
-from tests.support.embedded_client import Client
+from tests.support.api.embedded_client import Client
 
 
 @pytest.fixture

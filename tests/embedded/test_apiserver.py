@@ -11,7 +11,7 @@ from dra_driver.embedded.api import kinds
 from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.embedded.api_rules.refusals import ApiRefusal
 from dra_driver.model.errors import UsageError
-from tests.support.embedded_client import CLAIMS, SLICES, Client, claim_wire, slice_wire
+from tests.support.api.embedded_client import CLAIMS, SLICES, Client, claim_wire, slice_wire
 
 
 def test_a_created_object_carries_what_the_server_gives(client):

@@ -15,7 +15,7 @@ from tests.embedded.support.api_cases import (
     alternatives,
     requests,
 )
-from tests.support.embedded_client import CLAIMS, Client, claim_wire
+from tests.support.api.embedded_client import CLAIMS, Client, claim_wire
 
 TEMPLATES = CLAIMS.replace("resourceclaims", "resourceclaimtemplates")
 APPLY = "application/apply-patch+yaml"

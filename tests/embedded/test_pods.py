@@ -15,7 +15,7 @@ from dra_driver.embedded.kubelet.kubelet import EmbeddedKubelet
 from dra_driver.embedded.scheduling.pods import FINALIZER, let_go, make_claims
 from dra_driver.embedded.scheduling.scheduler import EmbeddedScheduler
 from dra_driver.model.errors import NodeError
-from tests.support.embedded_client import slice_wire
+from tests.support.api.embedded_client import slice_wire
 
 REQUESTS = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "any"}}]}}
 

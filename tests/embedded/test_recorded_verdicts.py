@@ -10,7 +10,7 @@ import pytest
 from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.embedded.api_rules.refusals import ApiRefusal
 from tests.embedded.support.api_cases import ALL_GATES, BROKEN_STATUSES, creations, digest, verdict
-from tests.support.embedded_client import CLAIMS, claim_wire
+from tests.support.api.embedded_client import CLAIMS, claim_wire
 
 VERDICTS = json.loads((Path(__file__).parent / "verdicts.json").read_text())
 PANIC = [0]  # the server hung up without an answer: a step of 0, which the embedded API refuses

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.embedded.api_rules.refusals import ApiRefusal
 from tests.embedded.support.api_cases import ALL_GATES, CONSUMES, COUNTERS, FULL, TAINT, one
-from tests.support.embedded_client import SLICES, slice_wire
+from tests.support.api.embedded_client import SLICES, slice_wire
 
 
 def server(minor=36, **gates):

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.support.embedded_client import SLICES, slice_wire
+from tests.support.api.embedded_client import SLICES, slice_wire
 from tests.support.waiting import until
 
 

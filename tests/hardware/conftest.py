@@ -20,8 +20,8 @@ from dra_driver.hardware.nvidia.facts import NvidiaGpu
 from dra_driver.hardware.nvidia.hardware import NvidiaHardware
 from dra_driver.hardware.nvidia.health import watch
 from dra_driver.hardware.port import Roots
-from tests.support.fake_node import FakeNode
 from tests.support.fake_nvml import Gpu, State, build
+from tests.support.nodes.fake_node import FakeNode
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -18,9 +18,9 @@ from dra_driver.hardware.intel.metering.reading import IntelReader
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.vendors import load_vendor
 from dra_driver.inventory.build import build_inventory
-from tests.support.amd_tree import AmdCard, AmdTree
-from tests.support.gaudi_tree import GaudiModule, GaudiTree
-from tests.support.intel_tree import IntelCard, IntelTree
+from tests.support.nodes.amd_tree import AmdCard, AmdTree
+from tests.support.nodes.gaudi_tree import GaudiModule, GaudiTree
+from tests.support.nodes.intel_tree import IntelCard, IntelTree
 
 ROUNDS = 25
 READERS = {"amd": read_all, "intel": lambda roots: IntelReader(roots).read()}

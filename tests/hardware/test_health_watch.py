@@ -6,7 +6,7 @@ from dra_driver.hardware.bus import bus_state
 from dra_driver.hardware.evidence import BusState
 from dra_driver.hardware.port import HealthReporter
 from tests.hardware.support.watching import Watching, healed
-from tests.support.fake_node import FakeNode
+from tests.support.nodes.fake_node import FakeNode
 
 pytestmark = pytest.mark.gcc
 

@@ -12,7 +12,7 @@ from dra_driver.hardware.nvidia.edits.imex import channel_edits, read_channel
 from dra_driver.hardware.programs import ProgramEnd
 from dra_driver.model.errors import HardwareError
 from tests.support.facts import FULL_GPU, facts
-from tests.support.fake_node import FakeNode
+from tests.support.nodes.fake_node import FakeNode
 
 UUID = "5a3c1f0e-7b42-4d8a-9c61-2e0f8d7b6a54"
 ONE, TWO = f"{UUID}.1", f"{UUID}.2"

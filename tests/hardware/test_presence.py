@@ -10,8 +10,8 @@ from dra_driver.hardware.facts import Facts
 from dra_driver.hardware.nvidia.hardware import NvidiaHardware
 from dra_driver.hardware.port import Hardware, ProcessLister
 from tests.hardware.conftest import Machine, OtherProcess, codes, eventually
-from tests.support.fake_node import FakeNode
 from tests.support.fake_nvml import build, environment, h100
+from tests.support.nodes.fake_node import FakeNode
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from dra_driver.hardware.port import Roots
 from dra_driver.hardware.programs import run_program
 from dra_driver.model.errors import HardwareError
 from tests.hardware.support.gpus import nvidia_gpu
-from tests.support.fake_node import FakeNode
-from tests.support.static_program import build_static
+from tests.support.nodes.fake_node import FakeNode
+from tests.support.programs.static_program import build_static
 from tests.support.waiting import until
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may change a process's root")

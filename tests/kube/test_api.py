@@ -14,7 +14,7 @@ from dra_driver.kube.tls import TlsMaterial
 from dra_driver.kube.tokens import StaticToken, TokenFile
 from dra_driver.model.errors import ApiError, Retry
 from tests.kube.support.http_script import ScriptedServer
-from tests.support.certificates import make_ca, make_leaf, server_context
+from tests.support.api.certificates import make_ca, make_leaf, server_context
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from dra_driver.kube.tokens import StaticToken
 from dra_driver.model.errors import ApiError, Retry
 from tests.kube.support.http_script import ScriptedServer
 from tests.kube.support.raw_server import OK, RawServer
-from tests.support.certificates import make_ca, make_leaf, server_context
+from tests.support.api.certificates import make_ca, make_leaf, server_context
 
 FINE = OK + b'Content-Length: 8\r\n\r\n{"a": 1}'
 

@@ -14,8 +14,8 @@ from dra_driver.metering.holders import Holder, subject_of
 from dra_driver.metering.own_series import claim_lines
 from dra_driver.metering.series import Scene, lines_of
 from dra_driver.metering.subjects import LabelStyle, gpus_of
-from tests.support.amd_tree import AmdCard, AmdTree
 from tests.support.metering.scenes import holder, samples
+from tests.support.nodes.amd_tree import AmdCard, AmdTree
 
 CARD = AmdCard("0000:05:00.0", modes=("DPX", "NPS1"), partitions=(128, 129))
 WHOLE, PARTS = "gpu-0000-05-00-0-dpx-all", ("gpu-0000-05-00-0-dpx-0", "gpu-0000-05-00-0-dpx-1")

@@ -10,7 +10,7 @@ import random
 
 import pytest
 
-from tests.support.progress import output_of
+from tests.support.programs.progress import output_of
 
 STRIDE = 300
 

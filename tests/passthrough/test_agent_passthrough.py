@@ -7,8 +7,8 @@ import pytest
 
 from dra_driver.embedded.api.kinds import SLICES
 from dra_driver.model.names import NVIDIA_DRIVER
-from tests.support.agent_process import stage
-from tests.support.allocated_claims import claim
+from tests.support.agents.agent_process import stage
+from tests.support.agents.allocated_claims import claim
 from tests.support.waiting import until
 
 GPU = "0000:1b:00.0"

@@ -21,8 +21,8 @@ from tests.passthrough.support.vendor_nodes import (
     new_amd,
     new_intel,
 )
-from tests.support.amd_tree import AmdCard
-from tests.support.intel_tree import IntelCard
+from tests.support.nodes.amd_tree import AmdCard
+from tests.support.nodes.intel_tree import IntelCard
 from tests.support.plugin.parts import config
 
 UNCOUNTED = KeptFields(counters=False)

@@ -7,7 +7,7 @@ import pytest
 from dra_driver.cdi.spec import render
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.simulated import SimulatedHardware
-from tests.support.podman import Podman
+from tests.support.programs.podman import Podman
 
 pytestmark = pytest.mark.podman
 

@@ -34,7 +34,7 @@ from dra_driver.model import vendors as registry
 from dra_driver.model.errors import HardwareError, Retry
 from dra_driver.model.names import check_driver_name, normal_pci_address
 from dra_driver.model.shares import DeviceType
-from tests.support.fake_node import can_make_nodes
+from tests.support.nodes.fake_node import can_make_nodes
 
 ROUNDS = 10
 

@@ -10,10 +10,10 @@ import pytest
 from dra_driver.views.envelope import DocumentKind
 from dra_driver.views.schemas.documents import schema_of
 from dra_driver.views.usage.dashboards import gpu_dashboards
+from tests.support.api.guarded_api import EVERYTHING, GuardedApi
 from tests.support.console.cluster import fill
 from tests.support.console.process import running_console
 from tests.support.console.server import running_server
-from tests.support.guarded_api import EVERYTHING, GuardedApi
 from tests.support.metering.prometheus_double import PrometheusDouble
 from tests.support.metering.usage_week import week
 from tests.support.waiting import until

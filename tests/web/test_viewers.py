@@ -7,10 +7,10 @@ import ssl
 import pytest
 
 from dra_driver.embedded.api.kinds import CLAIMS
-from tests.support.certificates import make_ca, make_leaf
+from tests.support.api.certificates import make_ca, make_leaf
+from tests.support.api.guarded_api import EVERYTHING, NAMESPACED, GuardedApi
 from tests.support.console.cluster import add_claim, add_pod, fill
 from tests.support.console.server import running_server
-from tests.support.guarded_api import EVERYTHING, NAMESPACED, GuardedApi
 from tests.support.waiting import until
 
 ALL = [(one, "") for one in EVERYTHING]

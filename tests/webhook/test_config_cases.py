@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dra_driver.claims.config import validate
-from tests.support.config_cases import PARAMETERS
+from tests.support.webhook.config_cases import PARAMETERS
 
 
 def test_there_are_many_cases_of_both_kinds():

@@ -8,7 +8,7 @@ from dra_driver.webhook import fleet as fleets
 from dra_driver.webhook.fleet import PublishedFleet
 from dra_driver.webhook.linting import FleetLinter
 from dra_driver.webhook.objects import selectors
-from tests.support.embedded_client import slice_wire
+from tests.support.api.embedded_client import slice_wire
 from tests.webhook.support.reviews import DRIVER, claim, device_class, request
 
 OTHER = "nic.example.com"

@@ -25,7 +25,7 @@ from dra_driver.webhook.images import ImageAdvisor
 from dra_driver.webhook.linting import FleetLinter
 from dra_driver.webhook.main import UNREAD, judges
 from dra_driver.webhook.server import ReviewServer
-from tests.support.embedded_client import slice_wire
+from tests.support.api.embedded_client import slice_wire
 from tests.webhook.support.reviews import DRIVER, claim, config, device_class, request, review, template
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "150"))

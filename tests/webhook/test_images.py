@@ -8,7 +8,7 @@ from dra_driver.webhook.fleet import PublishedFleet
 from dra_driver.webhook.images import ImageAdvisor
 from dra_driver.webhook.review import judge_images
 from dra_driver.webhook.wording import WARNING_CHARACTERS
-from tests.support.embedded_client import slice_wire
+from tests.support.api.embedded_client import slice_wire
 from tests.webhook.support.reviews import DRIVER, review
 
 SELECTOR = 'device.attributes["gpu.nvidia.com"].cudaDriverVersion.compareTo(semver("12.8.0")) >= 0'

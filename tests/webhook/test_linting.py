@@ -13,7 +13,7 @@ from dra_driver.webhook.fleet_watch import FleetWatch
 from dra_driver.webhook.linting import FleetLinter
 from dra_driver.webhook.objects import selectors
 from dra_driver.webhook.patience import CallerGoneError, Patience
-from tests.support.embedded_client import slice_wire
+from tests.support.api.embedded_client import slice_wire
 from tests.support.waiting import until
 from tests.webhook.support.reviews import DRIVER, claim, device_class, request
 

@@ -15,7 +15,7 @@ from dra_driver.embedded.api.kinds import SLICES
 from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.webhook.certificates import make_pair
 from dra_driver.webhook.main import Settings, Webhook
-from tests.support.embedded_client import slice_wire
+from tests.support.api.embedded_client import slice_wire
 from tests.webhook.support.reviews import DRIVER, claim, config, request, review
 
 

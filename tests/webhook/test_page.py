@@ -12,7 +12,7 @@ from dra_driver.webhook.fleet import PublishedFleet
 from dra_driver.webhook.images import ImageAdvisor
 from dra_driver.webhook.linting import SAID, FleetLinter
 from dra_driver.webhook.review import judge_configs, judge_images, judge_selectors
-from tests.support.webhook_page import FILES, PAGE, shown
+from tests.support.webhook.webhook_page import FILES, PAGE, shown
 from tests.webhook.support.reviews import DRIVER, review
 
 ROOT = Path(__file__).parents[2]

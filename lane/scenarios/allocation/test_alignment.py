@@ -20,7 +20,7 @@ from lane.cluster import REPOSITORY
 from lane.sandbox import until
 from lane.stage import PATIENCE, Stage, results
 from lane.workload import claim, container, pod
-from tests.support.stand_in_plugin import StandInPlugin
+from tests.support.plugin.stand_in_plugin import StandInPlugin
 
 EXAMPLE = REPOSITORY / "examples" / "numa"
 NUMA = "resource.kubernetes.io/numaNode"

@@ -26,8 +26,8 @@ from lane.chart import CHART, NAMESPACE, Chart
 from lane.cluster import REPOSITORY, Cluster
 from lane.daemon import Daemon
 from lane.sandbox import until
-from tests.support.config_cases import PARAMETERS
-from tests.support.webhook_page import FILES, shown
+from tests.support.webhook.config_cases import PARAMETERS
+from tests.support.webhook.webhook_page import FILES, shown
 
 DRIVER, NAME = "gpu.nvidia.com", "dra-driver-webhook"
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"

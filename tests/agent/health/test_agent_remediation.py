@@ -17,8 +17,8 @@ from dra_driver.embedded.api.kinds import EVENTS, LEASES, SLICES
 from dra_driver.hardware.simulated.profile import FOLDER
 from dra_driver.model.errors import NodeError
 from dra_driver.model.names import NVIDIA_DRIVER
-from tests.support.agent_process import stage
-from tests.support.static_program import build_static
+from tests.support.agents.agent_process import stage
+from tests.support.programs.static_program import build_static
 from tests.support.waiting import until
 
 SICK = "0000:1b:00.0"

@@ -10,9 +10,9 @@ from dra_driver.embedded.api.kinds import SLICES
 from dra_driver.model.names import NVIDIA_DRIVER
 from dra_driver.plugin._proto.k8s.dra_health.v1alpha1 import api_pb2 as messages
 from tests.agent.support.nvidia_machine import Machine, names, until
-from tests.support.agent_process import stage
+from tests.support.agents.agent_process import stage
 from tests.support.fake_nvml import hgx_h100
-from tests.support.static_program import build_static
+from tests.support.programs.static_program import build_static
 
 pytestmark = [
     pytest.mark.gcc,

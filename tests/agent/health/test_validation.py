@@ -14,7 +14,7 @@ from dra_driver.model.errors import LedgerError
 from dra_driver.model.names import NVIDIA_DRIVER
 from dra_driver.validation.by_hand import ResultsFile
 from dra_driver.validation.result import ValidationLevel, ValidationResult, ValidationVerdict
-from tests.support.agent_process import stage
+from tests.support.agents.agent_process import stage
 from tests.support.waiting import until as _until
 
 ONE, TWO, THREE = "gpu-0000-1b-00-0", "gpu-0000-43-00-0", "gpu-0000-61-00-0"

@@ -7,7 +7,7 @@ import pytest
 from dra_driver.embedded.api.kinds import CLAIMS, EVENTS, SLICES
 from dra_driver.model.names import NVIDIA_DRIVER
 from tests.agent.support.claims import claim
-from tests.support.agent_process import stage
+from tests.support.agents.agent_process import stage
 from tests.support.waiting import until
 
 

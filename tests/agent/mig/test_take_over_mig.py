@@ -7,8 +7,8 @@ import pytest
 from dra_driver.model.names import NVIDIA_DRIVER
 from tests.agent.support.nvidia_machine import Machine
 from tests.agent.support.other_driver import Other, pod
-from tests.support.agent_process import stage
-from tests.support.nvidia_checkpoint import write_checkpoint
+from tests.support.agents.agent_process import stage
+from tests.support.plugin.nvidia_checkpoint import write_checkpoint
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.gcc

@@ -7,8 +7,8 @@ import pytest
 
 from dra_driver.model.names import NVIDIA_DRIVER
 from tests.agent.support.nvidia_machine import Machine, names, until
-from tests.support.agent_process import stage
-from tests.support.fake_nvidia_smi import FakeNvidiaSmi
+from tests.support.agents.agent_process import stage
+from tests.support.programs.fake_nvidia_smi import FakeNvidiaSmi
 
 pytestmark = pytest.mark.gcc
 CONFIG = {

@@ -8,10 +8,10 @@ from dra_driver.model.sharing import SharedDevice
 from dra_driver.mps.client import MpsClient, socket_path
 from tests.agent.support.mps_node import MpsMachine, prepared
 from tests.agent.support.nvidia_machine import names, until
-from tests.support.agent_process import stage
+from tests.support.agents.agent_process import stage
 from tests.support.mps.fake_mps import FakeClient
 from tests.support.mps.parts import SETTINGS, end_all, processes_below, unmount
-from tests.support.static_program import build_static
+from tests.support.programs.static_program import build_static
 
 pytestmark = pytest.mark.gcc
 

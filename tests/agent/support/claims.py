@@ -3,7 +3,7 @@
 from dra_driver.embedded.api.kinds import CLAIMS
 from dra_driver.embedded.kubelet.plugin_calls import ClaimRef
 from dra_driver.model.names import NVIDIA_DRIVER
-from tests.support.agent_process import NODE
+from tests.support.agents.agent_process import NODE
 
 
 def claim(here, device: str, name: str = "c1") -> ClaimRef:

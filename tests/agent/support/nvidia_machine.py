@@ -2,9 +2,9 @@
 
 from dra_driver.embedded.kubelet.plugin_calls import ClaimRef
 from dra_driver.model.names import NVIDIA_DRIVER, pool_name
-from tests.support.agent_process import NODE
-from tests.support.fake_node import FakeNode
+from tests.support.agents.agent_process import NODE
 from tests.support.fake_nvml import State, build, hgx_h100
+from tests.support.nodes.fake_node import FakeNode
 from tests.support.waiting import until as _until
 
 

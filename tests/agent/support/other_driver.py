@@ -2,8 +2,8 @@
 
 from dra_driver.embedded.api.kinds import CLAIMS
 from dra_driver.model.names import NVIDIA_DRIVER
-from tests.support.agent_process import NODE
-from tests.support.stand_in_plugin import StandInPlugin
+from tests.support.agents.agent_process import NODE
+from tests.support.plugin.stand_in_plugin import StandInPlugin
 from tests.support.waiting import until
 
 

@@ -13,7 +13,7 @@ from dra_driver.embedded.scheduling.pods import make_claims
 from dra_driver.embedded.scheduling.scheduler import EmbeddedScheduler
 from dra_driver.kube.api import KubeApi
 from dra_driver.model.errors import ExitCode
-from tests.support.embedded_client import slice_wire
+from tests.support.api.embedded_client import slice_wire
 
 SPEC = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "any"}}]}}
 

@@ -16,8 +16,8 @@ from dra_driver.model.errors import ExitCode
 from dra_driver.model.flags import FLAGS
 from dra_driver.model.shares import DeviceType
 from dra_driver.model.vendors import registered_as
-from tests.support.amd_tree import AmdCard, AmdTree
-from tests.support.intel_tree import IntelCard, IntelTree
+from tests.support.nodes.amd_tree import AmdCard, AmdTree
+from tests.support.nodes.intel_tree import IntelCard, IntelTree
 
 EXAMPLES = Path(__file__).parents[3] / "examples/vendors"
 APU = AmdCard("0000:c1:00.0", modes=None, memory_bytes=512 << 20, host_bytes=16 << 30, bank_bytes=16 << 30, unique_id=0)

@@ -9,7 +9,7 @@ from dra_driver.cli.main import run
 from dra_driver.embedded.api.kinds import CLAIMS, CLASSES, PODS, SLICES
 from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.model.errors import ExitCode
-from tests.support.embedded_client import slice_wire
+from tests.support.api.embedded_client import slice_wire
 
 SPEC = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "any"}}]}}
 EVERYWHERE = {

@@ -11,7 +11,7 @@ import pytest
 from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.embedded.kubelet.kubelet import EmbeddedKubelet
 from tests.embedded.support.kubelet_pods import DRIVER
-from tests.support.stand_in_plugin import StandInPlugin
+from tests.support.plugin.stand_in_plugin import StandInPlugin
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 from dra_driver.embedded.kubelet import plugin_calls, plugin_watcher
 from dra_driver.model.errors import NodeError
 from tests.embedded.support.kubelet_pods import DRIVER, make_claim, pod
-from tests.support.stand_in_plugin import StandInPlugin
+from tests.support.plugin.stand_in_plugin import StandInPlugin
 from tests.support.waiting import until
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dra_driver.embedded.api.kinds import SLICES
 from dra_driver.embedded.kubelet.kubelet import EmbeddedKubelet
 from tests.embedded.support.kubelet_pods import DRIVER
-from tests.support.embedded_client import slice_wire
-from tests.support.stand_in_plugin import StandInPlugin
+from tests.support.api.embedded_client import slice_wire
+from tests.support.plugin.stand_in_plugin import StandInPlugin
 from tests.support.waiting import until
 
 

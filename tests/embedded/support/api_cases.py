@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from tests.support.embedded_client import CLAIMS, SLICES, claim_wire, slice_wire
+from tests.support.api.embedded_client import CLAIMS, SLICES, claim_wire, slice_wire
 
 CLASSES = "/apis/resource.k8s.io/v1/deviceclasses"
 

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tests.embedded.support.api_cases import BROKEN_STATUSES, creations, digest, verdict
-from tests.support.embedded_client import CLAIMS, claim_wire
+from tests.support.api.embedded_client import CLAIMS, claim_wire
 
 VERDICTS = Path(__file__).parents[1] / "verdicts.json"
 

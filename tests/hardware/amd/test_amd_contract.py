@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.hardware.port import Roots
-from tests.support.amd_tree import AmdCard, AmdTree
+from tests.support.nodes.amd_tree import AmdCard, AmdTree
 from tests.support.vendor_contract import VendorContract
 
 

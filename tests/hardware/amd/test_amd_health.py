@@ -20,7 +20,7 @@ from dra_driver.health.fault import FaultKey
 from dra_driver.health.known_gpus import KnownGpus
 from dra_driver.health.signs import Before, signs_of
 from dra_driver.health.track import Track
-from tests.support.amd_tree import AmdCard, AmdTree
+from tests.support.nodes.amd_tree import AmdCard, AmdTree
 
 CARD = AmdCard("0000:05:00.0")
 

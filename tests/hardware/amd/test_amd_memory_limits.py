@@ -15,8 +15,8 @@ from dra_driver.inventory.sharing.rules import Match, SharingRule, SharingRules
 from dra_driver.model.errors import HardwareError
 from dra_driver.model.shares import ShareMode
 from dra_driver.model.sharing import SharedDevice
-from tests.support.amd_tree import AmdCard, AmdTree
-from tests.support.dmem_tree import VRAM, DmemTree, serve
+from tests.support.nodes.amd_tree import AmdCard, AmdTree
+from tests.support.nodes.dmem_tree import VRAM, DmemTree, serve
 
 CARD = AmdCard("0000:05:00.0", memory_bytes=192 << 30)
 UID = "3ad3a3f5-4b5e-4f9b-9f5e-0d8a1c2b3e01"

@@ -14,7 +14,7 @@ from dra_driver.hardware.amd.metering.quantities import AmdMeasure, errors_of_bl
 from dra_driver.hardware.amd.metering.reading import read_all
 from dra_driver.hardware.metered import Measure, MeterPlan
 from dra_driver.hardware.port import Metered
-from tests.support.amd_tree import AmdCard, AmdTree
+from tests.support.nodes.amd_tree import AmdCard, AmdTree
 
 CARD = AmdCard("0000:05:00.0")
 BUSY = {

@@ -8,8 +8,8 @@ from dra_driver.hardware.gaudi.facts import GaudiCard
 from dra_driver.hardware.gaudi.hardware import GaudiHardware
 from dra_driver.hardware.port import ClaimWide
 from dra_driver.inventory.build import build_inventory
-from tests.support.fake_node import can_make_nodes
-from tests.support.gaudi_tree import GaudiModule, GaudiTree
+from tests.support.nodes.fake_node import can_make_nodes
+from tests.support.nodes.gaudi_tree import GaudiModule, GaudiTree
 
 CARD = GaudiModule("0000:a0:00.0", 3, "5")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.hardware.port import Roots
-from tests.support.gaudi_tree import GaudiModule, GaudiTree
+from tests.support.nodes.gaudi_tree import GaudiModule, GaudiTree
 from tests.support.vendor_contract import VendorContract
 
 

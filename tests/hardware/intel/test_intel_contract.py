@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.hardware.port import Roots
-from tests.support.intel_tree import IntelCard, IntelTree
+from tests.support.nodes.intel_tree import IntelCard, IntelTree
 from tests.support.vendor_contract import VendorContract
 
 

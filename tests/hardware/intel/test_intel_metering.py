@@ -17,7 +17,7 @@ from dra_driver.hardware.metered import Measure, MeterPlan
 from dra_driver.hardware.port import HealthReporter, Metered
 from dra_driver.health.fault import FaultKey
 from dra_driver.health.signs import Before, signs_of
-from tests.support.intel_tree import IntelCard, IntelTree
+from tests.support.nodes.intel_tree import IntelCard, IntelTree
 
 ARC = IntelCard("0000:03:00.0")
 XE = {

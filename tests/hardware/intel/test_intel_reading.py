@@ -10,8 +10,8 @@ from dra_driver.hardware.intel.hardware import IntelHardware
 from dra_driver.hardware.intel.reading import read_gpus
 from dra_driver.hardware.sysfs.dmem import dmem_capacity
 from dra_driver.inventory.build import build_inventory
-from tests.support.fake_node import can_make_nodes, make_node
-from tests.support.intel_tree import IntelCard, IntelTree
+from tests.support.nodes.fake_node import can_make_nodes, make_node
+from tests.support.nodes.intel_tree import IntelCard, IntelTree
 
 B580 = IntelCard("0000:03:00.0")
 

@@ -4,8 +4,8 @@ import threading
 from contextlib import contextmanager
 
 from dra_driver.hardware.nvidia.hardware import NvidiaHardware
-from tests.support.fake_node import FakeNode
 from tests.support.fake_nvml import State, build, hgx_h100
+from tests.support.nodes.fake_node import FakeNode
 from tests.support.waiting import until
 
 

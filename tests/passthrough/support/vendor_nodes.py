@@ -19,8 +19,8 @@ from dra_driver.inventory.offering import Inventory
 from dra_driver.inventory.passthrough.rules import PassthroughRule, PassthroughRules
 from dra_driver.plugin.effects.passthrough.means import NothingToRelease, PassthroughMeans
 from tests.passthrough.support.bus import ScriptedKernel
-from tests.support.amd_tree import AmdCard, AmdTree
-from tests.support.intel_tree import IntelCard, IntelTree
+from tests.support.nodes.amd_tree import AmdCard, AmdTree
+from tests.support.nodes.intel_tree import IntelCard, IntelTree
 from tests.support.plugin.parts import Rig
 
 USB_CLASS, TYPE_C_CLASS, DISPLAY_CLASS, ACCELERATOR_CLASS = 0x0C0330, 0x0C8000, 0x030000, 0x120000

@@ -12,7 +12,7 @@ import pytest
 from dra_driver.plugin.kubelet.registration import Registration
 from dra_driver.plugin.kubelet.same_name_drivers import SameNameDrivers, ask
 from dra_driver.plugin.rpc.server import RpcServer
-from tests.support.stand_in_plugin import StandInPlugin
+from tests.support.plugin.stand_in_plugin import StandInPlugin
 from tests.support.waiting import until
 
 DRIVER = "gpu.nvidia.com"

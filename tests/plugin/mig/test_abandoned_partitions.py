@@ -13,8 +13,8 @@ import pytest
 from dra_driver.model.errors import HardwareError
 from dra_driver.plugin.mig.abandoned_partitions import AbandonedPartitions
 from dra_driver.plugin.neighbours.nvidia_checkpoint import read_checkpoint
-from tests.support.nvidia_checkpoint import write_checkpoint
 from tests.support.plugin.mig_parts import WHOLE, MigRig, small
+from tests.support.plugin.nvidia_checkpoint import write_checkpoint
 
 DRIVER = "gpu.nvidia.com"
 

@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from tests.support.progress import output_of
+from tests.support.programs.progress import output_of
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]  # each program may take its time while it makes progress
 

@@ -30,7 +30,7 @@ from dra_driver.embedded.api.kinds import CLAIMS
 from dra_driver.model.names import NVIDIA_DRIVER
 from dra_driver.plugin._proto.k8s.dra.v1 import api_pb2 as v1
 from dra_driver.plugin.kubelet.methods import VERSIONS
-from tests.support.agent_process import NODE, Stage, stage
+from tests.support.agents.agent_process import NODE, Stage, stage
 
 KUBELETS = 6
 CALM_SECONDS = (0.1, 1.2)  # between two blows

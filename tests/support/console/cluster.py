@@ -6,7 +6,7 @@ from typing import Any
 
 from dra_driver.embedded.api.kinds import CLAIMS, CLASSES, PODS, SLICES
 from dra_driver.embedded.api.server import EmbeddedApi
-from tests.support.embedded_client import slice_wire
+from tests.support.api.embedded_client import slice_wire
 
 SPEC = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "any"}}]}}
 DRIVER, POOL = "gpu.example.com", "n1/gpu.example.com"

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from tests.support.certificates import make_ca, make_leaf
+from tests.support.api.certificates import make_ca, make_leaf
 
 ROOT = Path(__file__).resolve().parents[4]
 Wire = dict[str, Any]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dra_driver.hardware.port import Roots
-from tests.support.fake_node import make_node
+from tests.support.nodes.fake_node import make_node
 
 KFD = "class/kfd/kfd/topology/nodes"
 RENDER_GROUP = 109

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 SILENT_S = 60.0
-_ROOT = Path(__file__).parents[2]
+_ROOT = Path(__file__).parents[3]
 
 
 def output_of(module: str, arguments: Sequence[str], *, silent_s: float = SILENT_S) -> str:

@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from dra_driver.hardware.port import Roots
-from tests.support.amd_tree import AmdCard, AmdTree
-from tests.support.fake_node import FakeNode
 from tests.support.fake_nvml import State, build
 from tests.support.fake_nvml.machines import h100
-from tests.support.intel_tree import IntelCard, IntelTree
+from tests.support.nodes.amd_tree import AmdCard, AmdTree
+from tests.support.nodes.fake_node import FakeNode
+from tests.support.nodes.intel_tree import IntelCard, IntelTree
 
 NVIDIA_PCI = "0000:65:00.0"
 INTEL_CARD = IntelCard("0000:03:00.0", 0)

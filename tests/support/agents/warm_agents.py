@@ -24,7 +24,7 @@ from typing import Any
 
 from dra_driver import __main__ as program
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 class WarmAgent:

@@ -16,7 +16,7 @@ from dra_driver.embedded.api.kinds import SLICES
 from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.embedded.kubelet.kubelet import EmbeddedKubelet
 from dra_driver.model.names import NVIDIA_DRIVER
-from tests.support.warm_agents import WarmAgent, nursery
+from tests.support.agents.warm_agents import WarmAgent, nursery
 
 NODE = "node-1"
 Agent = subprocess.Popen[bytes] | WarmAgent

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-PAGE = (Path(__file__).parents[2] / "docs" / "webhook.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "webhook.md").read_text(encoding="utf-8")
 FILES: dict[str, str] = dict(re.findall(r"<!-- file: (\S+) -->\n```yaml\n(.*?)```", PAGE, re.DOTALL))
 
 

@@ -2,7 +2,7 @@
 
 from dra_driver.embedded.kubelet.plugin_calls import ClaimRef
 from dra_driver.model.names import NVIDIA_DRIVER, pool_name
-from tests.support.agent_process import NODE
+from tests.support.agents.agent_process import NODE
 
 
 def claim(here, device, name="claim", config=()):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dra_driver.hardware.port import Roots
-from tests.support.fake_node import make_node
+from tests.support.nodes.fake_node import make_node
 
 
 @dataclass
