@@ -8,7 +8,7 @@ import time
 import pytest
 
 from dra_driver.model.errors import HardwareError
-from tests.hardware.conftest import Machine, by_address, codes, eventually
+from tests.hardware.nvidia.conftest import Machine, by_address, codes, eventually
 from tests.support.fake_nvml import build, environment, h100, hgx_h100
 
 OVERDUE_S = 0.3

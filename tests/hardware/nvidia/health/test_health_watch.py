@@ -5,7 +5,7 @@ import pytest
 from dra_driver.hardware.bus import bus_state
 from dra_driver.hardware.evidence import BusState
 from dra_driver.hardware.port import HealthReporter
-from tests.hardware.support.watching import Watching, healed
+from tests.hardware.nvidia.support.watching import Watching, healed
 from tests.support.nodes.fake_node import FakeNode
 
 pytestmark = pytest.mark.gcc

@@ -6,8 +6,8 @@ import pytest
 
 from dra_driver.hardware.nvidia.facts import NvidiaGpu
 from dra_driver.model.errors import Retry
-from tests.hardware.conftest import Machine, codes
-from tests.hardware.support.mig_bench import PCI, Bench, refusal
+from tests.hardware.nvidia.conftest import Machine, codes
+from tests.hardware.nvidia.support.mig_bench import PCI, Bench, refusal
 from tests.support.fake_nvml import Code, a100_40, h100
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.model.errors import HardwareError, Retry
-from tests.hardware.conftest import Machine, OtherProcess, by_address, codes, eventually
+from tests.hardware.nvidia.conftest import Machine, OtherProcess, by_address, codes, eventually
 from tests.support.fake_nvml import Code, build, environment, h100, hgx_h100
 
 

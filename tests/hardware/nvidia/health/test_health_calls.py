@@ -6,7 +6,7 @@ from dataclasses import fields
 import pytest
 
 from dra_driver.hardware.evidence import Vitals
-from tests.hardware.support.watching import Watching, healed
+from tests.hardware.nvidia.support.watching import Watching, healed
 from tests.support.fake_nvml import Code
 
 pytestmark = pytest.mark.gcc

@@ -11,7 +11,7 @@ from dra_driver.hardware.nvidia.hardware import NvidiaHardware
 from dra_driver.hardware.port import MemoryLimiting, Roots, Shareable
 from dra_driver.model.errors import HardwareError, Retry
 from dra_driver.model.sharing import ComputeMode, Interval, SharedDevice
-from tests.hardware.conftest import Machine
+from tests.hardware.nvidia.conftest import Machine
 from tests.support.fake_nvml import Code, h100
 from tests.support.programs.fake_nvidia_smi import FakeNvidiaSmi
 

@@ -9,7 +9,7 @@ import pytest
 from dra_driver.hardware.facts import Facts
 from dra_driver.hardware.nvidia.hardware import NvidiaHardware
 from dra_driver.hardware.port import Hardware, ProcessLister
-from tests.hardware.conftest import Machine, OtherProcess, codes, eventually
+from tests.hardware.nvidia.conftest import Machine, OtherProcess, codes, eventually
 from tests.support.fake_nvml import build, environment, h100
 from tests.support.nodes.fake_node import FakeNode
 

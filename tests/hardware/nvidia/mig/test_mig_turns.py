@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from dra_driver.hardware.nvidia.hardware import NvidiaHardware
 from dra_driver.model.errors import HardwareError, Retry
-from tests.hardware.conftest import Machine, eventually
-from tests.hardware.support.mig_bench import PCI, Bench, refusal
+from tests.hardware.nvidia.conftest import Machine, eventually
+from tests.hardware.nvidia.support.mig_bench import PCI, Bench, refusal
 from tests.support.fake_nvml import MIG_STEPS, Code, h100, hgx_h100
 
 KILLED = """

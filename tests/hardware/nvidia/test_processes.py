@@ -3,7 +3,7 @@
 import pytest
 
 from dra_driver.model.errors import HardwareError
-from tests.hardware.conftest import Machine, by_address
+from tests.hardware.nvidia.conftest import Machine, by_address
 from tests.support.fake_nvml import Code, h100, hgx_h100
 
 WHOLE = 2**32 - 1

@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from dra_driver.hardware.port import Roots
-from tests.hardware.conftest import Machine
+from tests.hardware.nvidia.conftest import Machine
 from tests.support.fake_nvml.machines import h100
 from tests.support.vendor_contract import VendorContract
 

@@ -8,11 +8,11 @@ import pytest
 
 from dra_driver.hardware.facts import PartitionFacts
 from dra_driver.hardware.nvidia.names import profile_in_name, profile_name
-from tests.hardware.conftest import Machine, codes
+from tests.hardware.nvidia.conftest import Machine, codes
 from tests.support.fake_nvml import Code, a100_40, gb200, h100
 
 MIB = 2**20
-SHARED = Path(os.environ.get("DRA_SHARED", Path(__file__).resolve().parents[4] / "shared"))
+SHARED = Path(os.environ.get("DRA_SHARED", Path(__file__).resolve().parents[5] / "shared"))
 
 
 def test_a_partition_has_its_profile_s_sizes_and_its_placement(machine: Machine) -> None:

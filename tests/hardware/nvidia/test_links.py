@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dra_driver.hardware.nvidia.links import domains
-from tests.hardware.conftest import Machine, by_address, codes
+from tests.hardware.nvidia.conftest import Machine, by_address, codes
 from tests.support.fake_nvml import Code, Gpu, a100_40, gb200, h100, hgx_h100, l40s, nvl72_tray
 
 GPU_LINK, NPU_LINK, SWITCH_LINK = 0, 1, 2

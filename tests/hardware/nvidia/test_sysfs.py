@@ -6,7 +6,7 @@ import pytest
 
 from dra_driver.hardware import pci
 from dra_driver.hardware.nvidia import sysfs
-from tests.hardware.conftest import needs_root
+from tests.hardware.nvidia.conftest import needs_root
 from tests.support.nodes.fake_node import FakeNode
 
 

@@ -4,7 +4,7 @@ import threading
 import time
 
 from dra_driver.hardware.facts import Facts
-from tests.hardware.conftest import Machine, needs_root
+from tests.hardware.nvidia.conftest import Machine, needs_root
 from tests.support.fake_nvml import h100, hgx_h100
 
 

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from dra_driver.hardware.nvidia.worker import Worker, WorkerEnded
-from tests.hardware.conftest import eventually
+from tests.hardware.nvidia.conftest import eventually
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import pytest
 from dra_driver.hardware.facts import MigProfile, PartitionFacts
 from dra_driver.hardware.nvidia.facts import NvidiaGpu
 from dra_driver.model.errors import HardwareError, Retry
-from tests.hardware.conftest import Machine
+from tests.hardware.nvidia.conftest import Machine
 from tests.support.fake_nvml import Gpu, h100
 
 PCI = "0000:65:00.0"

@@ -3,8 +3,8 @@
 import threading
 
 from dra_driver.model.errors import Retry
-from tests.hardware.conftest import Machine
-from tests.hardware.support.mig_bench import Bench, refusal
+from tests.hardware.nvidia.conftest import Machine
+from tests.hardware.nvidia.support.mig_bench import Bench, refusal
 from tests.support.fake_nvml import Code
 
 

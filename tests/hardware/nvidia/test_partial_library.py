@@ -9,7 +9,7 @@ import pytest
 from dra_driver.hardware.nvidia.facts import NvidiaGpu
 from dra_driver.hardware.nvidia.hardware import NvidiaHardware
 from dra_driver.model.errors import HardwareError
-from tests.hardware.conftest import Machine, by_address, codes
+from tests.hardware.nvidia.conftest import Machine, by_address, codes
 from tests.support.fake_nvml import Code, h100
 
 WHOLE, CUT = "0000:65:00.0", "0000:66:00.0"

@@ -8,7 +8,7 @@ from benchmarks import nvml_calls
 from benchmarks.figures import Report
 from dra_driver.hardware.metered import Measure, MeterPlan
 from dra_driver.hardware.port import Metered
-from tests.hardware.conftest import eventually
+from tests.hardware.nvidia.conftest import eventually
 from tests.support.fake_nvml import hgx_h100
 
 ALL_LINKS = 4294967295

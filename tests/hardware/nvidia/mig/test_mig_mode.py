@@ -9,8 +9,8 @@ import pytest
 
 from dra_driver.hardware.nvidia import partitioning
 from dra_driver.model.errors import Retry
-from tests.hardware.conftest import Machine
-from tests.hardware.support.mig_bench import PCI, Bench, refusal
+from tests.hardware.nvidia.conftest import Machine
+from tests.hardware.nvidia.support.mig_bench import PCI, Bench, refusal
 from tests.support.fake_nvml import a100_40, h100
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from dra_driver.hardware.port import Partitionable
-from tests.hardware.conftest import Machine, by_address, codes
-from tests.hardware.support.mig_bench import PCI, Bench
+from tests.hardware.nvidia.conftest import Machine, by_address, codes
+from tests.hardware.nvidia.support.mig_bench import PCI, Bench
 from tests.support.fake_nvml import a100_40, h100, hgx_h100, l40s
 
 MIB = 2**20
