@@ -1,60 +1,17 @@
 """Compute units that claims keep to: disjoint among the claims of a GPU, and free when a claim ends."""
 
-import json
 import random
+import threading
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from dra_driver.hardware.amd.edits import compute_unit_edits
 from dra_driver.model.errors import ClaimError, SharingError
-from dra_driver.plugin.ledger.recorded_steps import RecordedComputeUnits
-from tests.support.plugin.sharing_parts import SharingRig, replica
-
-DRIVER_GROUP = "gpu.resource.amd.com/v1alpha1"
-TOTAL = 20
-
-
-class UnitsRig(SharingRig):
-    """A GPU of 20 compute units in four replicas. `architecture` decides whether it takes them in pairs."""
-
-    architecture = "gfx942"
-
-    def restart(self):
-        preparer = super().restart()
-        self.hardware.compute_unit_edits = compute_unit_edits
-        return preparer
-
-    def look(self) -> None:
-        super().look()
-        more = {
-            "capacity": {"memory": 1 << 30, "computeUnits": TOTAL},
-            "attributes": {"architecture": self.architecture},
-        }
-        hidden = tuple(replace(device, **more) for device in self.inventory.hidden)  # type: ignore[arg-type]
-        self.inventory = replace(self.inventory, hidden=hidden)
-
-    def ask(self, uid: str, device: str, count: int) -> None:
-        parameters = {"apiVersion": DRIVER_GROUP, "kind": "GpuConfig", "computeUnits": {"count": count}}
-        opaque = {"driver": "gpu.nvidia.com", "parameters": parameters}
-        self.allocate(uid, device, configs=({"source": "FromClaim", "requests": [], "opaque": opaque},))
-
-    def masks(self) -> dict[str, str]:
-        """Return the variable of each claim's file, "" where there is none."""
-        found = {}
-        for path in self.cdi.glob("*.json"):
-            document: dict[str, Any] = json.loads(path.read_text())
-            env = [line for one in document["devices"] for line in one["containerEdits"].get("env", ())]
-            mask = next((line for line in env if line.startswith("HSA_CU_MASK=")), "")
-            found[path.stem.rpartition("_")[2]] = mask.removeprefix("HSA_CU_MASK=")
-        return found
-
-    def units(self) -> dict[str, set[int]]:
-        records = self.ledger.with_step(RecordedComputeUnits)
-        return {one.uid: {unit for s in one.steps_of(RecordedComputeUnits) for unit in s.units} for one in records}
+from tests.plugin.support.units_rig import TOTAL, UnitsRig
+from tests.support.plugin.parts import in_thread
+from tests.support.plugin.sharing_parts import replica
 
 
 @pytest.fixture
@@ -95,6 +52,27 @@ def test_a_claim_for_more_than_is_left_is_refused_and_leaves_nothing(rig: UnitsR
     rig.unprepare("u0")
     rig.prepare("u1")
     assert rig.masks() == {"u1": "0:0-2"}
+
+
+def test_units_are_taken_from_the_moment_they_are_chosen_though_the_claim_is_not_prepared_yet(rig: UnitsRig) -> None:
+    is_chosen, may_go_on = threading.Event(), threading.Event()
+
+    def slow(units: tuple[int, ...]):
+        if 0 in units:
+            is_chosen.set()
+            assert may_go_on.wait(20)
+        return compute_unit_edits(units)
+
+    rig.hardware.compute_unit_edits = slow
+    rig.ask("u0", replica(0), 8)
+    rig.ask("u1", replica(1), 4)
+    thread, outcome = in_thread(rig.prepare, "u0", 30)
+    assert is_chosen.wait(20)
+    rig.prepare("u1")
+    may_go_on.set()
+    thread.join(20)
+    assert not isinstance(outcome[0], Exception)
+    assert rig.masks() == {"u0": "0:0-7", "u1": "0:8-11"}
 
 
 @pytest.mark.parametrize("again", ["prepare", "restart", "reboot"])

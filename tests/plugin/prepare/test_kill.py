@@ -38,3 +38,9 @@ def test_a_kill_at_any_line_leaves_a_device_shared_for_those_who_hold_it_and_for
     kills = killed("sharing_kill_points")
     assert min(kills[call] for call in ("first", "joining", "leaving", "last")) >= 5
     assert kills["repeat"] >= 1
+
+
+def test_a_kill_at_any_line_gives_no_compute_unit_to_two_claims_and_keeps_none_for_a_claim_that_ended() -> None:
+    kills = killed("units_kill_points")
+    assert min(kills[call] for call in ("choosing", "leaving", "returning")) >= 5
+    assert kills["repeat"] >= 1
