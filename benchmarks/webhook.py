@@ -31,11 +31,13 @@ from dra_driver.views.fleet.devices import fleet_of_profile
 from dra_driver.webhook.certificates import make_pair
 from dra_driver.webhook.fleet import PublishedFleet
 from dra_driver.webhook.identity import load_pair
+from dra_driver.webhook.images import ImageAdvisor
 from dra_driver.webhook.linting import FleetLinter
 from dra_driver.webhook.main import judges
 from dra_driver.webhook.patience import Patience
 from dra_driver.webhook.server import Judge, ReviewServer
 
+DRIVERS = (NVIDIA_DRIVER,)
 NODES, GPUS = 1000, 8
 REVIEWS, CLIENTS = 2000, 4
 _ROOT = Path(__file__).parents[1]
@@ -132,7 +134,7 @@ def _serve(process: Connection) -> None:
     """Run the server on one core."""
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     began = time.perf_counter()
-    fleet = PublishedFleet(NVIDIA_DRIVER)
+    fleet = PublishedFleet(DRIVERS)
     fleet.replace_classes(tuple(_classes()))
     fleet.replace_slices(())
     for one in _slices():
@@ -142,9 +144,10 @@ def _serve(process: Connection) -> None:
     pair = make_pair((_NAME,), datetime.now(UTC))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     load_pair(context, pair)
-    linter = FleetLinter(fleet, NVIDIA_DRIVER, kubernetes="1.35")
+    linter = FleetLinter(fleet, DRIVERS, kubernetes="1.35")
     taken: list[float] = []
-    timed = {path: _timed(judge, taken) for path, judge in judges(NVIDIA_DRIVER, linter).items()}
+    made = judges(DRIVERS, linter, ImageAdvisor(fleet, DRIVERS))
+    timed = {path: _timed(judge, taken) for path, judge in made.items()}
     server = ReviewServer(("127.0.0.1", 0), context, judges=timed, readiness=tuple)
     server.start()
     process.send((server.port, pair.authorities, seconds))

@@ -225,7 +225,7 @@ def _decode_configs(entries: Any, driver: str, full_name: str) -> tuple[ConfigEn
         if opaque.get("driver") != driver:
             continue
         path = f"status.allocation.devices.config[{index}].opaque.parameters"
-        config = read_config(opaque.get("parameters"), path, faults)
+        config = read_config(opaque.get("parameters"), path, faults, driver)
         if config is not None:
             source = entry.get("source", "")
             rank = _PRECEDENCE.get(source, len(_PRECEDENCE))

@@ -11,10 +11,20 @@ from dataclasses import replace
 from typing import Any
 
 from dra_driver.claims.device_config import AMD_API_VERSION, API_VERSION, ConfigFault, DeviceConfig, type_name
+from dra_driver.model.vendors import VENDORS
 
 COUNT_MOST = 4096  # of compute units; no GPU has so many
 _GPU, _VFIO = "GpuConfig", "VfioDeviceConfig"
 _FIELDS = ("apiVersion", "kind", "computeUnits")
+_DRIVERS_OF_OTHERS = frozenset(vendor.driver for vendor in VENDORS if vendor.name != "amd")
+
+
+def may_configure(driver: str) -> bool:
+    """Return whether configs of this group may be for a driver: not if it has the name of another vendor's.
+
+    A driver under a name that an administrator chose may be AMD's.
+    """
+    return driver not in _DRIVERS_OF_OTHERS
 
 
 def read_amd_config(parameters: Mapping[str, Any], path: str, faults: list[ConfigFault]) -> DeviceConfig | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from dra_driver.claims.amd_config import read_amd_config
+from dra_driver.claims.amd_config import may_configure, read_amd_config
 from dra_driver.claims.device_config import (
     AMD_API_VERSION,
     API_VERSION,
@@ -27,10 +27,13 @@ from dra_driver.model.errors import ClaimError
 FAULTS_TOLD, FAULT_CHARS = 20, 300
 
 
-def validate(parameters: Any, path: str = "parameters") -> list[ConfigFault]:
-    """Return everything that is wrong with the opaque parameters of one config; an empty list accepts them."""
+def validate(parameters: Any, path: str = "parameters", driver: str = "") -> list[ConfigFault]:
+    """Return everything that is wrong with the opaque parameters of one config; an empty list accepts them.
+
+    `driver` is the driver that the config is for, "" where that is not known.
+    """
     faults: list[ConfigFault] = []
-    read_config(parameters, path, faults)
+    read_config(parameters, path, faults, driver)
     return faults
 
 
@@ -64,15 +67,15 @@ def refuse(faults: Iterable[ConfigFault], subject: str = "opaque config") -> Non
     )
 
 
-def read_config(parameters: Any, path: str, faults: list[ConfigFault]) -> DeviceConfig | None:
-    """Decode one config. Add its faults to `faults`, and return None if there are any."""
+def read_config(parameters: Any, path: str, faults: list[ConfigFault], driver: str = "") -> DeviceConfig | None:
+    """Decode one config for a driver. Add its faults to `faults`, and return None if there are any."""
     from dra_driver.claims import config_faults, schema  # noqa: PLC0415 - pydantic: only with a config is it paid for
 
     if not isinstance(parameters, dict):
         faults.append(ConfigFault(path, f"must be an object, is {type_name(parameters)}"))
         return None
     kind, version = parameters.get("kind"), parameters.get("apiVersion")
-    if version == AMD_API_VERSION:
+    if version == AMD_API_VERSION and may_configure(driver):
         return read_amd_config(parameters, path, faults)
     kinds = (*DEVICE_TYPES, *UNSUPPORTED_KINDS)
     if not isinstance(kind, str) or kind not in kinds:

@@ -17,10 +17,12 @@ from dra_driver.model.names import NVIDIA_DRIVER, check_driver_name
 @click.option("--address", default=":8443", show_default=True, envvar="ADDRESS", help="HOST:PORT to listen on.")
 @click.option(
     "--driver-name",
-    default=NVIDIA_DRIVER,
+    "driver_names",
+    multiple=True,
+    default=[NVIDIA_DRIVER],
     show_default=True,
     envvar="DRIVER_NAME",
-    help="The driver whose configs are validated.",
+    help="A driver whose configs are validated; repeatable.",
 )
 @click.option(
     "--kubeconfig", metavar="FILE", default=None, envvar="KUBECONFIG", help="Default: the pod's own ServiceAccount."
@@ -61,7 +63,7 @@ from dra_driver.model.names import NVIDIA_DRIVER, check_driver_name
 )
 def command(  # noqa: PLR0917 - click's parameters
     address: str,
-    driver_name: str,
+    driver_names: tuple[str, ...],
     kubeconfig: str | None,
     tls_dir: str | None,
     namespace: str,
@@ -75,8 +77,8 @@ def command(  # noqa: PLR0917 - click's parameters
     """Validate opaque configs at admission, and warn of selectors that cause trouble.
 
     \b
-    POST /configs     refuses configs of this driver that the node would refuse, naming every fault and its field
-    POST /selectors   never refuses; warns of selectors that name this driver or its classes
+    POST /configs     refuses configs of these drivers that the node would refuse, naming every fault and its field
+    POST /selectors   never refuses; warns of selectors that name these drivers or their classes
 
     The webhook makes and renews its certificates and keeps them in a Secret, unless --tls-dir names a folder with some.
     """  # noqa: D301
@@ -95,7 +97,7 @@ def command(  # noqa: PLR0917 - click's parameters
     serve(
         Settings(
             address=_address(address),
-            driver=check_driver_name(driver_name),
+            drivers=tuple(check_driver_name(name) for name in dict.fromkeys(driver_names)),
             kubeconfig=kubeconfig,
             tls_dir=Path(tls_dir) if tls_dir else None,
             namespace=namespace,

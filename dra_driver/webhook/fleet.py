@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from dra_driver.model.wire import ClassWire, SliceWire
@@ -21,7 +21,7 @@ from dra_driver.webhook.shapes import ShapedDevice, shapes_of
 
 log = logging.getLogger(__name__)
 
-MOST_SHAPES = 512  # of the driver whose configs are validated here
+MOST_SHAPES = 512  # of each driver whose configs are validated here
 MOST_OTHER_SHAPES = 32  # of each other driver; every device of a network driver may differ in its addresses
 _MOST_DRIVERS = 64
 _Made = tuple[tuple[bytes, int], ...]  # the shapes of a slice with their counts
@@ -38,10 +38,10 @@ class DeviceShape:
 class PublishedFleet:
     """What is published now. Any thread may read; `version` changes with every change."""
 
-    def __init__(self, driver: str = "") -> None:
-        self._driver = driver
+    def __init__(self, drivers: Collection[str] = ()) -> None:
+        self._drivers = drivers
         self._lock = threading.Lock()
-        self._census = _Census(driver)
+        self._census = _Census(drivers)
         self._coming: _Census | None = None  # set while a list is being read; no warning may rest on part of a list
         self._classes: dict[str, tuple[str, ...]] = {}
         self._coming_classes: dict[str, tuple[str, ...]] = {}
@@ -104,7 +104,7 @@ class PublishedFleet:
     def replace_slices(self, slices: Iterable[SliceWire], *, is_first: bool = True, is_last: bool = True) -> None:
         """Record all slices, page by page; with the last page they replace what was known."""
         if is_first or self._coming is None:
-            self._coming = _Census(self._driver)
+            self._coming = _Census(self._drivers)
         for wire in slices:
             self._coming.put(wire["metadata"]["uid"], shapes_of(wire))
         if is_last:
@@ -135,8 +135,8 @@ class PublishedFleet:
 class _Census:
     """The number of devices of each shape, and the shapes of each slice."""
 
-    def __init__(self, driver: str) -> None:
-        self._driver = driver
+    def __init__(self, drivers: Collection[str]) -> None:
+        self._own = drivers
         self._made_of: dict[str, _Made] = {}  # by the slice's UID
         self._alike: dict[
             _Made, tuple[_Made, int]
@@ -173,9 +173,9 @@ class _Census:
 
     def _keep(self, one: ShapedDevice) -> None:
         """Keep a device as the example of its shape, if there is room."""
-        most = MOST_SHAPES if one.driver == self._driver else MOST_OTHER_SHAPES
+        most = MOST_SHAPES if one.driver in self._own else MOST_OTHER_SHAPES
         kept = self._drivers.get(one.driver, set())
-        if len(kept) < most and (kept or len(self._drivers) < _MOST_DRIVERS or one.driver == self._driver):
+        if len(kept) < most and (kept or len(self._drivers) < _MOST_DRIVERS or one.driver in self._own):
             self._drivers.setdefault(one.driver, kept).add(one.key)
             self.views[one.key] = prepare_device(one.device, one.driver)
         elif one.driver not in self.crowded and len(self.crowded) < _MOST_DRIVERS:

@@ -7,7 +7,7 @@ claim already asks for such a driver, the warning says nothing new.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import islice
 from typing import Any
 
@@ -24,8 +24,8 @@ _Served = tuple[Semver, Semver | None, int]  # CUDA version, driver version, num
 class ImageAdvisor:
     """Advises on the images of pods. Any thread may ask."""
 
-    def __init__(self, fleet: PublishedFleet, driver: str) -> None:
-        self._fleet, self._driver = fleet, driver
+    def __init__(self, fleet: PublishedFleet, drivers: Collection[str]) -> None:
+        self._fleet, self._drivers = fleet, drivers
 
     def warnings(self, wire: Any) -> list[str]:
         """Return the sentences about a pod or pod template: none if it has no claims or the fleet is not known yet."""
@@ -38,9 +38,9 @@ class ImageAdvisor:
 
     def _served(self) -> Iterator[_Served]:
         for shape in self._fleet.shapes():
-            held = shape.view.attributes.get(self._driver) or {}
+            held = shape.view.attributes.get(shape.view.driver) or {}
             cuda, driver = held.get("cudaDriverVersion"), held.get("driverVersion")
-            if shape.view.driver == self._driver and isinstance(cuda, Semver):
+            if shape.view.driver in self._drivers and isinstance(cuda, Semver):
                 yield cuda, driver if isinstance(driver, Semver) else None, shape.count
 
 

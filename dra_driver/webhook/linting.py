@@ -9,7 +9,7 @@ cost one evaluation.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -66,8 +66,8 @@ class _Reaching:
 class FleetLinter:
     """Lint selectors on a fleet. Any thread may ask."""
 
-    def __init__(self, fleet: PublishedFleet, driver: str, *, kubernetes: str) -> None:
-        self._fleet, self._driver = fleet, driver
+    def __init__(self, fleet: PublishedFleet, drivers: Sequence[str], *, kubernetes: str) -> None:
+        self._fleet, self._drivers = fleet, drivers
         self._engine = KubernetesEngine(kubernetes)
         self._turn = threading.Lock()  # held by the review that is being worked on
         self._lock = threading.Lock()
@@ -91,12 +91,15 @@ class FleetLinter:
         return said[:MOST_WARNINGS]
 
     def _is_ours(self, kind: str, text: SelectorText) -> bool:
-        """Return whether a selector names this driver, or belongs to a request for a class that does."""
-        if self._driver in text.expression:
+        """Return whether a selector names a driver of ours, or belongs to a request for a class that does."""
+        if self._names_ours(text.expression):
             return True
         if kind == "DeviceClass":
             return False
-        return any(self._driver in one for one in self._fleet.selectors_of(text.class_name) or ())
+        return any(map(self._names_ours, self._fleet.selectors_of(text.class_name) or ()))
+
+    def _names_ours(self, expression: str) -> bool:
+        return any(driver in expression for driver in self._drivers)
 
     def _said(self, kind: str, text: SelectorText, turn: _Turn, waiting: Patience) -> tuple[Said, ...]:
         key = _key(kind, text)

@@ -40,7 +40,7 @@ class Settings:
     """The values of the flags. If `tls_dir` is set, someone else makes the certificates."""
 
     address: tuple[str, int]
-    driver: str
+    drivers: tuple[str, ...]
     kubeconfig: str | None
     tls_dir: Path | None
     namespace: str
@@ -61,9 +61,9 @@ class Webhook:
 
     def __init__(self, settings: Settings) -> None:
         api = KubeApi(load(settings.kubeconfig))
-        self._fleet = PublishedFleet(settings.driver)
+        self._fleet = PublishedFleet(settings.drivers)
         self._watch = FleetWatch(api, self._fleet)
-        linter = FleetLinter(self._fleet, settings.driver, kubernetes=_engine_version(api))
+        linter = FleetLinter(self._fleet, settings.drivers, kubernetes=_engine_version(api))
         self.identity = ServingIdentity(_source(api, settings))
         registry = CollectorRegistry()
         reviews = Counter(
@@ -72,7 +72,7 @@ class Webhook:
         self.server = ReviewServer(
             settings.address,
             self.identity.context,
-            judges=judges(settings.driver, linter, ImageAdvisor(self._fleet, settings.driver)),
+            judges=judges(settings.drivers, linter, ImageAdvisor(self._fleet, settings.drivers)),
             unread=UNREAD,
             readiness=self._unready,
             metrics=lambda: generate_latest(registry),
@@ -121,11 +121,11 @@ def settle() -> None:
     sys.setswitchinterval(_SWITCH_SECONDS)
 
 
-def judges(driver: str, linter: FleetLinter, advisor: ImageAdvisor) -> dict[str, Judge]:
+def judges(drivers: tuple[str, ...], linter: FleetLinter, advisor: ImageAdvisor) -> dict[str, Judge]:
     """Return the function that answers each path."""
     validate({})  # loads the models now, so that the first review does not wait for them
     return {
-        "/configs": lambda review, _waiting: judge_configs(review, driver),
+        "/configs": lambda review, _waiting: judge_configs(review, drivers),
         "/selectors": lambda review, waiting: judge_selectors(review, linter, waiting),
         "/images": lambda review, _waiting: judge_images(review, advisor),
     }

@@ -7,7 +7,7 @@ Source: Kubernetes API admission.k8s.io/v1.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain, islice
 from typing import Any, Protocol
 
@@ -39,17 +39,17 @@ class Advisor(Protocol):
         """Return what will cause trouble, one sentence each; none while too little is known."""
 
 
-def judge_configs(review: Any, driver: str) -> Wire:
-    """Answer whether the configs for this driver are valid. Raises: InputError("input.review")."""
+def judge_configs(review: Any, drivers: Collection[str]) -> Wire:
+    """Answer whether the configs for these drivers are valid. Raises: InputError("input.review")."""
     request = _request(review)
     kind, _ = _subject(request)
     if _is_settled(request):
         return _answer(request["uid"])
-    faults = _faults(kind, request, driver)
+    faults = _faults(kind, request, drivers)
     first = next(faults, None)
     if first is None:
         return _answer(request["uid"])
-    status = refusal(kind, driver, _name_of(request), chain((first,), faults))
+    status = refusal(kind, ", ".join(drivers), _name_of(request), chain((first,), faults))
     return _answer(request["uid"], allowed=False, status=status)
 
 
@@ -98,16 +98,16 @@ def allow_unread(uid: str) -> Wire:
     return _answer(uid, warnings=["the object holds more values than any valid object: it is not judged"])
 
 
-def _faults(kind: str, request: Mapping[str, Any], driver: str) -> Iterator[ConfigFault]:
+def _faults(kind: str, request: Mapping[str, Any], drivers: Collection[str]) -> Iterator[ConfigFault]:
     """Yield the faults of configs one after the other, so that a caller may stop early."""
     # A config that is already stored must not block another change of its object.
     before = islice(opaque_configs(kind, request.get("oldObject")), _MOST_CONFIGS)
-    stored = [one.parameters for one in before if one.driver == driver]
+    stored = [(one.driver, one.parameters) for one in before if one.driver in drivers]
     for index, config in enumerate(opaque_configs(kind, request.get("object"))):
         if index == _MOST_CONFIGS:
             yield ConfigFault(config.path, f"must be one of at most {_MOST_CONFIGS} configs")
             return
-        if config.driver == driver and config.parameters not in stored:
+        if config.driver in drivers and (config.driver, config.parameters) not in stored:
             yield from _faults_of(config)
 
 
@@ -116,7 +116,7 @@ def _faults_of(config: OpaqueConfig) -> list[ConfigFault]:
     is_short = len(repr(config.parameters)) <= OPAQUE_PARAMETERS_BYTES
     if not is_short and _least_bytes(config.parameters) > OPAQUE_PARAMETERS_BYTES:
         return [ConfigFault(config.path, f"must not be longer than {OPAQUE_PARAMETERS_BYTES} bytes")]
-    return validate(config.parameters, config.path)
+    return validate(config.parameters, config.path, config.driver)
 
 
 def _least_bytes(value: Any) -> int:

@@ -47,3 +47,18 @@ def test_what_the_ledger_keeps_of_a_config_is_read_again(parameters: dict[str, A
 def test_what_is_wrong_is_named_with_its_path(parameters: dict[str, Any], fault: str) -> None:
     (found,) = validate(parameters)
     assert fault in str(found)
+
+
+@pytest.mark.parametrize("driver", ["gpu.nvidia.com", "gpu.intel.com", "gaudi.intel.com"])
+def test_a_config_of_amds_group_for_another_vendors_driver_is_refused_by_its_version(driver):
+    (fault, *more) = validate({"apiVersion": GROUP, "kind": "GpuConfig"}, "parameters", driver)
+    assert str(fault).startswith("parameters.apiVersion: must be resource.nvidia.com/v1beta1")
+    assert more == []
+    units = {"apiVersion": GROUP, "kind": "GpuConfig", "computeUnits": {"count": 4}}
+    assert {one.path for one in validate(units, "it", driver)} == {"it.apiVersion", "it.computeUnits"}
+
+
+@pytest.mark.parametrize("driver", ["gpu.amd.com", "amd.example.com", ""])
+def test_a_driver_under_a_name_of_its_own_may_be_amds(driver):
+    units = {"apiVersion": GROUP, "kind": "GpuConfig", "computeUnits": {"count": 4}}
+    assert validate(units, "parameters", driver) == []

@@ -59,7 +59,7 @@ def asked(tmp_path):
     def ask(callers, certificate=None, path="/configs"):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         load_pair(context, pair)
-        judges = {"/configs": lambda it, _waiting: judge_configs(it, DRIVER)}
+        judges = {"/configs": lambda it, _waiting: judge_configs(it, (DRIVER,))}
         server = ReviewServer(("127.0.0.1", 0), context, judges=judges, readiness=tuple, callers=callers)
         server.start()
         servers.append(server)

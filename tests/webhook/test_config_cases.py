@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from dra_driver.claims.config import validate
-from tests.support.webhook.config_cases import PARAMETERS
+from tests.support.webhook.config_cases import AMD_PARAMETERS, PARAMETERS
 
 
 def test_there_are_many_cases_of_both_kinds():
     refused = [one for one in PARAMETERS if validate(one)]
     assert len(refused) > 100
     assert len(PARAMETERS) - len(refused) > 40
+
+
+def test_there_are_cases_of_both_kinds_of_amds_own_group_and_none_of_them_is_right_for_another_vendor():
+    refused = [one for one in AMD_PARAMETERS if validate(one, driver="gpu.amd.com")]
+    assert len(refused) > 20
+    assert len(AMD_PARAMETERS) - len(refused) > 10
+    assert all(validate(one, driver="gpu.nvidia.com") for one in AMD_PARAMETERS)

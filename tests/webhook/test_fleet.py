@@ -31,14 +31,14 @@ def counts(fleet):
 
 
 def said(fleet, *expressions, class_name=DRIVER):
-    linter = FleetLinter(fleet, DRIVER, kubernetes="1.35")
+    linter = FleetLinter(fleet, (DRIVER,), kubernetes="1.35")
     obj = claim(requests=[request(*expressions, class_name=class_name)])
     return linter.warnings("ResourceClaim", selectors("ResourceClaim", obj))
 
 
 @pytest.fixture
 def fleet():
-    made = PublishedFleet(DRIVER)
+    made = PublishedFleet((DRIVER,))
     made.replace_classes((device_class(expressions=[f'device.driver == "{DRIVER}"'], name=DRIVER),))
     made.replace_slices(())
     return made

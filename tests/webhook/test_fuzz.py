@@ -62,7 +62,7 @@ EXPRESSION = f'device.attributes["{DRIVER}"].model == "x"'
 @pytest.fixture(scope="module")
 def ask():
     """Return a function that sends a body and gives status and answer."""
-    fleet = PublishedFleet(DRIVER)
+    fleet = PublishedFleet((DRIVER,))
     fleet.replace_classes((device_class(expressions=["true"], name=DRIVER),))
     wire = slice_wire(
         "s",
@@ -75,8 +75,8 @@ def ask():
     fleet.replace_slices((wire,))
     pair, context = make_pair(("localhost",), datetime.now(UTC)), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     load_pair(context, pair)
-    linter = FleetLinter(fleet, DRIVER, kubernetes="1.35")
-    answers = judges(DRIVER, linter, ImageAdvisor(fleet, DRIVER))
+    linter = FleetLinter(fleet, (DRIVER,), kubernetes="1.35")
+    answers = judges((DRIVER,), linter, ImageAdvisor(fleet, (DRIVER,)))
     server = ReviewServer(("127.0.0.1", 0), context, judges=answers, unread=UNREAD, readiness=tuple)
     server.start()
     trust = ssl.create_default_context(cadata=pair.authorities)

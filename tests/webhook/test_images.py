@@ -21,7 +21,7 @@ def device(index, cuda):
 
 @pytest.fixture
 def fleet():
-    made = PublishedFleet(DRIVER)
+    made = PublishedFleet((DRIVER,))
     wire = slice_wire("s", driver=DRIVER, devices=[device(0, "12.2.0"), device(1, "12.2.0"), device(2, "12.8.0")])
     wire["metadata"]["uid"] = "s"
     made.replace_slices((wire,))
@@ -40,7 +40,7 @@ def required(text):
 
 
 def said(fleet, obj, operation="CREATE"):
-    answer = judge_images(review(obj, operation=operation), ImageAdvisor(fleet, DRIVER))["response"]
+    answer = judge_images(review(obj, operation=operation), ImageAdvisor(fleet, (DRIVER,)))["response"]
     assert answer["allowed"]
     return answer.get("warnings", [])
 
@@ -97,4 +97,4 @@ def test_a_need_that_is_met_or_not_known_is_not_worth_a_warning(fleet, obj):
 
 def test_nothing_is_said_of_an_update_nor_before_the_fleet_is_known(fleet):
     assert said(fleet, pod(required("cuda>=12.8")), operation="UPDATE") == []
-    assert said(PublishedFleet(DRIVER), pod(required("cuda>=12.8"))) == []
+    assert said(PublishedFleet((DRIVER,)), pod(required("cuda>=12.8"))) == []

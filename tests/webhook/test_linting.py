@@ -42,7 +42,7 @@ def fleet():
 
 @pytest.fixture
 def linter(fleet):
-    return FleetLinter(fleet, DRIVER, kubernetes="1.35")
+    return FleetLinter(fleet, (DRIVER,), kubernetes="1.35")
 
 
 def said(linter, *expressions, class_name=DRIVER):
@@ -174,7 +174,9 @@ def test_a_class_is_linted_too(linter):
 
 
 def test_nothing_is_said_before_the_fleet_is_known():
-    assert said(FleetLinter(PublishedFleet(), DRIVER, kubernetes="1.35"), f'device.driver == "{DRIVER}" && false') == []
+    assert (
+        said(FleetLinter(PublishedFleet(), (DRIVER,), kubernetes="1.35"), f'device.driver == "{DRIVER}" && false') == []
+    )
 
 
 def test_verdicts_follow_the_fleet(fleet, linter):

@@ -18,6 +18,9 @@ from dra_driver.webhook.main import Settings, Webhook
 from tests.support.api.embedded_client import slice_wire
 from tests.webhook.support.reviews import DRIVER, claim, config, request, review
 
+OTHER = "gpu.amd.com"
+UNITS = {"apiVersion": "gpu.resource.amd.com/v1alpha1", "kind": "GpuConfig", "computeUnits": {"count": 4}}
+
 
 @pytest.fixture
 def pair(tmp_path):
@@ -31,7 +34,7 @@ def pair(tmp_path):
 def settings(tmp_path):
     named = {"namespace": "dra", "service": "s", "secret": "s", "configuration": "c"}
     kubeconfig = str(tmp_path / "kubeconfig")
-    return Settings(address=("127.0.0.1", 0), driver=DRIVER, kubeconfig=kubeconfig, tls_dir=tmp_path, **named)
+    return Settings(address=("127.0.0.1", 0), drivers=(DRIVER, OTHER), kubeconfig=kubeconfig, tls_dir=tmp_path, **named)
 
 
 def ask(webhook, pair, path, obj):
@@ -60,7 +63,7 @@ def test_configs_are_judged_without_an_api_server_and_selectors_once_there_is_on
     api = EmbeddedApi()
     port = urlsplit(api.start()).port
     api.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
-    api.request("POST", SLICES.path(), body=slice_wire(driver=DRIVER, devices=[{"name": "gpu-0"}]))
+    api.request("POST", SLICES.path(), body=slice_wire(drivers=(DRIVER, OTHER), devices=[{"name": "gpu-0"}]))
     api.write_kubeconfig(settings.kubeconfig)
     api.stop()
     webhook = Webhook(settings)
@@ -68,6 +71,9 @@ def test_configs_are_judged_without_an_api_server_and_selectors_once_there_is_on
     obj = claim(config(strategy="nonsense"), requests=[request(f'device.driver == "{DRIVER}" && device.driver == "x"')])
     try:
         assert not eventually(lambda: ask(webhook, pair, "/configs", obj))["allowed"]
+        for driver, is_right in ((OTHER, True), (DRIVER, False)):
+            units = claim({"opaque": {"driver": driver, "parameters": UNITS}})
+            assert ask(webhook, pair, "/configs", units)["allowed"] is is_right
         assert "warnings" not in ask(webhook, pair, "/selectors", obj)
         api.start(port)
         [warning] = eventually(lambda: ask(webhook, pair, "/selectors", obj).get("warnings"))

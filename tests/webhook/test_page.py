@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def fleet():
     """The fleet of the page: one node of the profile demo-h100."""
-    fleet = PublishedFleet(DRIVER)
+    fleet = PublishedFleet((DRIVER,))
     found = yaml.safe_load((ROOT / "deviceclasses" / f"{DRIVER}.yaml").read_text())
     fleet.replace_classes((found,))
     devices = [one.wire for one in fleet_of_profile("demo-h100").devices if one.driver == DRIVER]
@@ -31,11 +31,11 @@ def fleet():
 
 @pytest.fixture
 def linter(fleet):
-    return FleetLinter(fleet, DRIVER, kubernetes="1.35")
+    return FleetLinter(fleet, (DRIVER,), kubernetes="1.35")
 
 
 def test_a_wrong_config_is_refused_as_the_page_shows():
-    details = judge_configs(review(yaml.safe_load(FILES["wrong.yaml"])), DRIVER)["response"]["status"]["details"]
+    details = judge_configs(review(yaml.safe_load(FILES["wrong.yaml"])), (DRIVER,))["response"]["status"]["details"]
     first, *causes = shown("wrong.yaml")
     assert first == f'The {details["kind"]} "{details["name"]}" is invalid:'
     assert causes == [f"* {one['field']}: {one['message']}" for one in details["causes"]]
@@ -47,7 +47,7 @@ def test_doubtful_selectors_are_warned_of_as_the_page_shows(linter):
 
 
 def test_an_image_that_needs_more_is_warned_of_as_the_page_shows(fleet):
-    response = judge_images(review(yaml.safe_load(FILES["trainer.yaml"])), ImageAdvisor(fleet, DRIVER))["response"]
+    response = judge_images(review(yaml.safe_load(FILES["trainer.yaml"])), ImageAdvisor(fleet, (DRIVER,)))["response"]
     assert shown("trainer.yaml")[:-1] == [f"Warning: {one}" for one in response["warnings"]]
 
 

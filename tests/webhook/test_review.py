@@ -29,7 +29,7 @@ class Repeater:
 
 
 def refused(obj, **more):
-    response = judge_configs(review(obj, **more), DRIVER)["response"]
+    response = judge_configs(review(obj, **more), (DRIVER,))["response"]
     return None if response["allowed"] else response["status"]["message"]
 
 
@@ -52,8 +52,28 @@ def test_configs_of_other_drivers_are_none_of_ours():
     assert refused(claim(config("nic.example.com", strategy="nonsense"))) is None
 
 
+def test_one_webhook_judges_the_configs_of_several_drivers_each_by_its_own_rules():
+    units = {"apiVersion": "gpu.resource.amd.com/v1alpha1", "kind": "GpuConfig", "computeUnits": {"count": 4}}
+
+    def allowed(driver, parameters):
+        asked = review(claim(RIGHT, {"opaque": {"driver": driver, "parameters": parameters}}))
+        return judge_configs(asked, ("gpu.nvidia.com", "gpu.amd.com"))["response"]["allowed"]
+
+    assert allowed("gpu.amd.com", units)
+    assert not allowed("gpu.nvidia.com", units)
+    assert not allowed("gpu.amd.com", {**units, "computeUnits": {"count": 0}})
+    assert allowed("gpu.intel.com", {"kind": "not for these drivers"})
+
+
+def test_a_config_that_is_stored_for_one_driver_is_new_for_another():
+    units = {"apiVersion": "gpu.resource.amd.com/v1alpha1", "kind": "GpuConfig", "computeUnits": {"count": 4}}
+    before, after = ({"opaque": {"driver": driver, "parameters": units}} for driver in ("gpu.amd.com", DRIVER))
+    asked = review(claim(after), claim(before), "UPDATE")
+    assert not judge_configs(asked, (DRIVER, "gpu.amd.com"))["response"]["allowed"]
+
+
 def test_the_answer_carries_the_uid_and_a_status_that_kubectl_shows():
-    answer = judge_configs(review(claim(WRONG)), DRIVER)
+    answer = judge_configs(review(claim(WRONG)), (DRIVER,))
     assert answer["kind"] == "AdmissionReview"
     assert answer["response"]["uid"] == "u-1"
     status = answer["response"]["status"]
@@ -85,7 +105,7 @@ def test_a_wrong_config_that_is_stored_does_not_hold_up_another_change():
 def test_an_object_whose_name_is_still_to_be_made_is_judged():
     wrong = claim(WRONG)
     wrong["metadata"] = {"generateName": "c-", "namespace": "team"}
-    response = judge_configs(review(wrong), DRIVER)["response"]
+    response = judge_configs(review(wrong), (DRIVER,))["response"]
     assert (response["allowed"], response["status"]["details"]["name"]) == (False, "c-")
 
 
@@ -115,7 +135,7 @@ def test_warnings_fit_what_an_api_server_passes_on():
     "garbage", [None, 3, [], {}, {"request": 3}, {"request": {"uid": 5}}, {"request": {"uid": "u"}}]
 )
 def test_what_is_no_review_is_bad_input(garbage):
-    for judge in (lambda it: judge_configs(it, DRIVER), lambda it: judge_selectors(it, Repeater())):
+    for judge in (lambda it: judge_configs(it, (DRIVER,)), lambda it: judge_selectors(it, Repeater())):
         with pytest.raises(InputError, match="AdmissionReview"):
             judge(garbage)
 
@@ -140,4 +160,4 @@ def test_no_object_breaks_a_review(obj, kind):
     asked = review(obj)
     asked["request"]["kind"]["kind"] = kind
     assert judge_selectors(asked, Repeater())["response"]["allowed"]
-    assert "allowed" in judge_configs(asked, DRIVER)["response"]
+    assert "allowed" in judge_configs(asked, (DRIVER,))["response"]

@@ -43,7 +43,7 @@ class Serving:
             ("127.0.0.1", 0),
             self.context,
             judges={
-                "/configs": lambda it, _waiting: judge_configs(it, DRIVER),
+                "/configs": lambda it, _waiting: judge_configs(it, (DRIVER,)),
                 "/broken": broken,
                 "/endless": self.endless,
             },

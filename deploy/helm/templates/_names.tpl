@@ -211,6 +211,13 @@ in {{ $drivers | toJson }}
 {{- end -}}
 {{- end -}}
 
+{{/* The driver of AMD's GPUs; nothing where the agents serve none. */}}
+{{- define "dra-driver.amdDriver" -}}
+{{- if has "amd" (include "dra-driver.vendors" . | fromJsonArray) -}}
+{{- contains "," .Values.agent.hardware | ternary "gpu.amd.com" .Values.driverName -}}
+{{- end -}}
+{{- end -}}
+
 {{/* The drivers in words. */}}
 {{- define "dra-driver.driverNames" -}}
 {{- include "dra-driver.drivers" . | fromJsonArray | join ", " -}}

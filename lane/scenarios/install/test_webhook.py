@@ -26,7 +26,7 @@ from lane.chart import CHART, NAMESPACE, Chart
 from lane.cluster import REPOSITORY, Cluster
 from lane.daemon import Daemon
 from lane.sandbox import until
-from tests.support.webhook.config_cases import PARAMETERS
+from tests.support.webhook.config_cases import AMD_PARAMETERS, PARAMETERS
 from tests.support.webhook.webhook_page import FILES, shown
 
 DRIVER, NAME = "gpu.nvidia.com", "dra-driver-webhook"
@@ -38,11 +38,12 @@ WRONG = {**RIGHT, "sharing": {"strategy": "nonsense"}}
 PORT = 8443
 
 
-def rendered(*sets: str) -> list[Object]:
-    """Return the chart's two options, rendered. Nothing in them needs a GPU or a node."""
+def rendered(*sets: str, template: str = "webhook.yaml") -> list[Object]:
+    """Return what a template of the chart makes with its options on. Nothing in it needs a GPU or a node."""
     words = [word for value in sets for word in ("--set", value)]
     command = [str(binaries.helm()), "template", "dra-driver", str(CHART), "-n", NAMESPACE, "--kube-version", "1.35.0"]
-    command += ["--show-only", "templates/webhook.yaml", "--set", "webhook.enabled=true", *words]
+    command += ["--show-only", f"templates/{template}", "--set", "webhook.enabled=true,configPolicy.enabled=true"]
+    command += words
     said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
     return [one for one in yaml.safe_load_all(said) if one]
 
@@ -292,7 +293,7 @@ def test_the_policy_without_a_server_judges_as_the_node_does(cluster: Cluster, t
         until("the policy in force", lambda: refusal(cluster, obj("ResourceClaim", WRONG)), 30)
         for parameters in PARAMETERS:
             said = refusal(cluster, obj("ResourceClaim", parameters))
-            assert bool(said) is bool(validate(parameters)), (parameters, said)
+            assert bool(said) is bool(validate(parameters, driver=DRIVER)), (parameters, said)
             assert not said or "denied request" in said, (parameters, said)
         for version in versions(cluster):
             for kind in ("ResourceClaim", "ResourceClaimTemplate", "DeviceClass"):
@@ -306,6 +307,24 @@ def test_the_policy_without_a_server_judges_as_the_node_does(cluster: Cluster, t
     finally:
         cluster.kubectl("delete", "-f", str(policy))
         cluster.api.delete("DeviceClass", "ratchet")
+
+
+def test_the_policy_of_a_release_for_several_vendors_judges_each_drivers_configs_as_the_node_does(
+    cluster: Cluster,
+) -> None:
+    policy = rendered(r"agent.hardware=nvidia\,amd\,intel", template="config-policy.yaml")
+    text = yaml.safe_dump_all(policy)
+    cluster.kubectl("apply", "-f", "-", stdin=text)
+    try:
+        until("the policy in force", lambda: refusal(cluster, obj("ResourceClaim", WRONG)), 30)
+        for driver in ("gpu.nvidia.com", "gpu.amd.com", "gpu.intel.com"):
+            for parameters in (*AMD_PARAMETERS, *PARAMETERS[::5]):
+                said = refusal(cluster, obj("ResourceClaim", parameters, driver=driver))
+                assert bool(said) is bool(validate(parameters, driver=driver)), (driver, parameters, said)
+        found = cluster.api.call("GET", f"{ADMISSION}/validatingadmissionpolicies/dra-driver-configs")
+        assert not found["status"].get("typeChecking", {}).get("expressionWarnings"), found["status"]
+    finally:
+        cluster.kubectl("delete", "-f", "-", stdin=text)
 
 
 def test_the_charts_deployment_serves_and_an_upgrade_keeps_its_trust(cluster: Cluster) -> None:

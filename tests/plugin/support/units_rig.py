@@ -18,6 +18,7 @@ class UnitsRig(SharingRig):
     """A GPU of 20 compute units in four replicas. `architecture` decides whether it takes them in pairs."""
 
     architecture = "gfx942"
+    driver = "gpu.amd.com"
 
     def restart(self):
         preparer = super().restart()
@@ -35,7 +36,7 @@ class UnitsRig(SharingRig):
 
     def ask(self, uid: str, device: str, count: int) -> None:
         parameters = {"apiVersion": DRIVER_GROUP, "kind": "GpuConfig", "computeUnits": {"count": count}}
-        opaque = {"driver": "gpu.nvidia.com", "parameters": parameters}
+        opaque = {"driver": self.driver, "parameters": parameters}
         self.allocate(uid, device, configs=({"source": "FromClaim", "requests": [], "opaque": opaque},))
 
     def masks(self) -> dict[str, str]:

@@ -147,13 +147,14 @@ class Rig:
     passthrough = PassthroughMeans()
     has_metadata = False
     patience_s = 5.0  # for a call
+    driver = DRIVER
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.api, self.hardware, self.clock = FakeApi(), FakeHardware(), Clock()
         self.inventory = inventory()
         self.boot_id = "boot-1"
-        self.data, self.cdi = root / "plugins" / DRIVER, root / "cdi"
+        self.data, self.cdi = root / "plugins" / self.driver, root / "cdi"
         self.ledgers: list[Ledger] = []
         self.restart()
 
@@ -164,11 +165,11 @@ class Rig:
 
     def restart(self) -> Preparer:
         self.store = CdiStore(self.cdi)
-        files = CdiClaimFiles(self.store, DRIVER)
+        files = CdiClaimFiles(self.store, self.driver)
         self.ledger = Ledger(self.data / "ledger.db", boot_id=self.boot_id, files=files)
         self.ledgers.append(self.ledger)
         self.locks = NodeLocks(self.data / "locks")
-        node = NodeIdentity(DRIVER, POOL, self.boot_id)
+        node = NodeIdentity(self.driver, f"n1/{self.driver}", self.boot_id)
         work = compose(
             ClaimSurroundings(
                 node=node,
@@ -189,7 +190,7 @@ class Rig:
                 ),
                 folders=NodeFolders(self.root / "pods", self.root / "proc", self.root / "cgroup"),
                 supervisor=self.supervisor,
-                metadata=DeviceMetadata(self.cdi, DRIVER),
+                metadata=DeviceMetadata(self.cdi, self.driver),
                 validation=ValidationTurn(self.data),
                 has_metadata=self.has_metadata,
                 passthrough=self.passthrough,
@@ -211,7 +212,8 @@ class Rig:
             ledger.close()
 
     def allocate(self, uid: str, *devices: str, **more: Any) -> str:
-        self.api.put(claim_wire(uid, *(result(d) for d in devices), **more))
+        results = (result(device, driver=self.driver, pool=f"n1/{self.driver}") for device in devices)
+        self.api.put(claim_wire(uid, *results, **more))
         return uid
 
     def prepare(self, uid: str, seconds: float | None = None, preparer: Preparer | None = None):
@@ -232,7 +234,7 @@ class Rig:
         }
 
     def file_of(self, uid: str) -> str:
-        return f"k8s.{DRIVER}-claim_{uid}.json"
+        return f"k8s.{self.driver}-claim_{uid}.json"
 
     def states(self) -> dict[str, str]:
         return {r.uid: str(r.state) for r in self.ledger.records()}

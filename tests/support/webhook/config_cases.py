@@ -37,6 +37,29 @@ _LIMITS = (
     *("1e999999999", "1e-999999999", "9223372036854775807", "9223372036854775808", "8Ei", "1e18", "1e19"),
     *("5.Gi", "9e99", 1048576, 1048575, 0, -1, 10**12, 1.5, 2097152.0, True, None, [], {}, ["1Gi"]),
 )  # fmt: skip
+AMD_API = "gpu.resource.amd.com/v1alpha1"
+
+
+def _amd(kind: Any = "GpuConfig", **more: Any) -> dict[str, Any]:
+    return {"apiVersion": AMD_API, "kind": kind, **more}
+
+
+AMD_PARAMETERS: tuple[dict[str, Any], ...] = (
+    {"apiVersion": AMD_API},
+    *(_amd(kind) for kind in ("GpuConfig", "VfioDeviceConfig", "MigDeviceConfig", "gpuconfig", "", None, 3, {}, [])),
+    *(_amd(computeUnits=units) for units in (None, {}, [], "4", 4, True, {"Count": 4}, {"count": 4, "mask": "0x3"})),
+    *(
+        _amd(computeUnits={"count": count})
+        for count in (1, 76, 4096, 4097, 0, -1, True, None, "4", 4.0, 4.5, [], {}, 2**63 - 1)
+    ),
+    *(_amd("VfioDeviceConfig", iommu=iommu) for iommu in (None, {}, [], "LegacyOnly", {"colour": 1})),
+    *(_amd("VfioDeviceConfig", iommu={"backendPolicy": policy}) for policy in ("PreferIommuFD", "x", None, 3)),
+    *(_amd("VfioDeviceConfig", iommu={"enableAPIDevice": value}) for value in (True, None, "true", 1)),
+    _amd("VfioDeviceConfig", computeUnits={"count": 4}),
+    _amd(iommu={}),
+    _amd(sharing={"strategy": "TimeSlicing"}),
+    _amd(metadata={"name": "x"}),
+)
 PARAMETERS: tuple[dict[str, Any], ...] = (
     {},
     {"apiVersion": API},
