@@ -4,5 +4,5 @@ In: commands over a unix socket (start, stop, list, status). Out: control daemon
 outlive this process: a restarted supervisor finds them again, and the agent is never their parent. The process is light
 on purpose: it loads neither gRPC nor click, pydantic or the hardware's library.
 
-    main → server → keeper → daemon → control, launch, processes, folder
+    main → server → supervisor → daemon → control, launch, processes, folder
 """

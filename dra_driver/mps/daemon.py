@@ -16,12 +16,12 @@ from dataclasses import replace
 
 from dra_driver.model.errors import DriverError, NodeError, Retry, SharingError
 from dra_driver.model.sharing import MpsSettings, SharedDevice
-from dra_driver.mps import birth, cgroups, control, kinship, mounts, processes
-from dra_driver.mps.birth import Newborn
+from dra_driver.mps import cgroups, control, daemon_processes, mounts, processes, spawning
 from dra_driver.mps.control import Control
+from dra_driver.mps.daemon_processes import DaemonSurroundings
 from dra_driver.mps.folder import DaemonRecord, Folder
-from dra_driver.mps.kinship import Surroundings
 from dra_driver.mps.processes import Origin, ProcessIdentity
+from dra_driver.mps.spawning import SpawnedProcess
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ _LEAST_S = 0.05
 
 
 def start(
-    at: Folder, device: SharedDevice, settings: MpsSettings, around: Surroundings, deadline: float
+    at: Folder, device: SharedDevice, settings: MpsSettings, around: DaemonSurroundings, deadline: float
 ) -> DaemonRecord:
     """Return the record of a ready daemon, which was running or is started now. A failed first start is undone.
 
@@ -45,7 +45,7 @@ def start(
     before = current(at, around)
     if before is not None and before.device.uuid != device.uuid:
         raise SharingError("mps-refused", f"{at.path} belongs to {before.device.uuid}, not {device.uuid}")
-    process = kinship.running(at, before, around)
+    process = daemon_processes.running(at, before, around)
     if process is not None and before is not None:
         _check_change(before, device, settings)
     state = _wanted(before, device, settings, around, process)
@@ -70,7 +70,7 @@ def start(
     return state
 
 
-def stop(at: Folder, around: Surroundings, deadline: float, *, is_gentle: bool = True) -> None:
+def stop(at: Folder, around: DaemonSurroundings, deadline: float, *, is_gentle: bool = True) -> None:
     """End a device's daemon and its servers, and remove its folder; do nothing if they are already gone.
 
     A daemon that was never handed out has no clients and is ended without a grace period. A full disk is no obstacle.
@@ -82,10 +82,10 @@ def stop(at: Folder, around: Surroundings, deadline: float, *, is_gentle: bool =
     if state is not None and state.is_wanted:
         with suppress(NodeError):  # the disk may be full; if this process is killed now, the agent asks again
             at.write(replace(state, is_wanted=False))
-    process = kinship.running(at, state, around) if has_record else kinship.unrecorded(at, around)
+    process = daemon_processes.running(at, state, around) if has_record else daemon_processes.unrecorded(at, around)
     if is_gentle and process is not None and around.program is not None:
         _quit(Control(around.program, at, process, deadline), process)
-    left = processes.end_all(lambda: kinship.all_of(at, state, process, around), END_S)
+    left = processes.end_all(lambda: daemon_processes.all_of(at, state, process, around), END_S)
     if left:
         raise SharingError(
             "mps-stuck",
@@ -98,7 +98,7 @@ def stop(at: Folder, around: Surroundings, deadline: float, *, is_gentle: bool =
     at.remove()
 
 
-def current(at: Folder, around: Surroundings) -> DaemonRecord | None:
+def current(at: Folder, around: DaemonSurroundings) -> DaemonRecord | None:
     """Return the record if it is from this boot, else None."""
     state = at.read()
     return state if state is not None and state.boot_id == around.boot_id else None
@@ -114,7 +114,7 @@ def _wanted(
     before: DaemonRecord | None,
     device: SharedDevice,
     settings: MpsSettings,
-    around: Surroundings,
+    around: DaemonSurroundings,
     process: ProcessIdentity | None,
 ) -> DaemonRecord:
     """Return the record to start from: that of the running daemon, or a new one without a process."""
@@ -126,7 +126,7 @@ def _wanted(
         return state
     state = replace(state, former=before.former)
     if process is not None:
-        return replace(state, process=process, origin=before.origin or kinship.origin_of(around.program))
+        return replace(state, process=process, origin=before.origin or daemon_processes.origin_of(around.program))
     return replace(state, former=tuple(one for one in before.daemons() if processes.kin([one])))
 
 
@@ -136,7 +136,7 @@ def _without(state: DaemonRecord) -> DaemonRecord:
 
 
 def _make_ready(
-    at: Folder, state: DaemonRecord, before: DaemonRecord | None, around: Surroundings, deadline: float
+    at: Folder, state: DaemonRecord, before: DaemonRecord | None, around: DaemonSurroundings, deadline: float
 ) -> DaemonRecord:
     """Make a daemon run with the wanted limits; a running one that refuses them keeps its old limits."""
     if state.process is None:
@@ -154,7 +154,7 @@ def _make_ready(
     return state
 
 
-def _make_new(at: Folder, state: DaemonRecord, around: Surroundings, deadline: float) -> DaemonRecord:
+def _make_new(at: Folder, state: DaemonRecord, around: DaemonSurroundings, deadline: float) -> DaemonRecord:
     """Start a daemon; end it if it does not accept its limits, since without them clients could use everything."""
     program, cgroup = around.program, around.cgroup_of(at)
     assert program is not None  # noqa: S101 - `start` has checked it
@@ -162,8 +162,8 @@ def _make_new(at: Folder, state: DaemonRecord, around: Surroundings, deadline: f
     if cgroup:
         cgroups.make(cgroup)
     words = ["-f", *([MULTI_USER] if state.settings.multi_user else [])]
-    with birth.newborn(program, at, words, uuid=state.device.uuid, cgroup=cgroup) as new:
-        state = replace(state, process=new.identity, origin=kinship.origin_of(program))
+    with spawning.spawned(program, at, words, uuid=state.device.uuid, cgroup=cgroup) as new:
+        state = replace(state, process=new.identity, origin=daemon_processes.origin_of(program))
         try:
             at.write(state)
             new.release(max(_LEAST_S, deadline - time.monotonic()))
@@ -178,14 +178,14 @@ def _make_new(at: Folder, state: DaemonRecord, around: Surroundings, deadline: f
     return state
 
 
-def _await(speaker: Control, new: Newborn, at: Folder, device: SharedDevice) -> None:
+def _await(speaker: Control, new: SpawnedProcess, at: Folder, device: SharedDevice) -> None:
     """Wait until a new daemon answers. Raises: SharingError with its output if it ended instead."""
     try:
         speaker.wait_ready()
     except SharingError as error:
         if new.identity.is_alive():
             raise
-        said, status = birth.words_of(at), new.status()
+        said, status = spawning.words_of(at), new.status()
         text = f"the MPS control daemon for {device.name} ended at once: {said or f'status {status}'}"
         code = "mps-refused" if status and said else "mps-not-ready"
         raise SharingError(code, text, retry=Retry.LATER) from error
@@ -210,6 +210,6 @@ def _check_change(before: DaemonRecord, device: SharedDevice, settings: MpsSetti
         )
 
 
-def _undo(at: Folder, around: Surroundings) -> None:
+def _undo(at: Folder, around: DaemonSurroundings) -> None:
     with suppress(DriverError):  # the next start, stop or recovery undoes what could not be undone now
         stop(at, around, time.monotonic(), is_gentle=False)

@@ -25,10 +25,10 @@ from dra_driver.model.names import check_driver_name
 from dra_driver.mps import cgroups, wire
 from dra_driver.mps.calling import call
 from dra_driver.mps.folder import SHM_MIB
-from dra_driver.mps.keeping.keeper import Daemons
 from dra_driver.mps.launch import ControlProgram, find_program
 from dra_driver.mps.server import SupervisorServer
 from dra_driver.mps.simulated.program import simulated_program
+from dra_driver.mps.supervision.supervisor import DaemonSupervisor
 from dra_driver.telemetry import logs
 from dra_driver.telemetry.logs import fields
 
@@ -119,14 +119,14 @@ def _cgroup(folder: str) -> Path | None:
 
 def _run(values: dict[str, str], root: Path) -> int:
     lock = _lock(root)
-    keeper = Daemons(
+    supervisor = DaemonSupervisor(
         _daemons(root),
         _finder(values),
         boot_id=_boot_id(values["proc_root"]),
         cgroup=_cgroup(values["mps_cgroup"]),
         shm_mib=_shm_mib(values["mps_shared_memory_mib"]),
     )
-    server = SupervisorServer(root / wire.SOCKET_NAME, keeper)
+    server = SupervisorServer(root / wire.SOCKET_NAME, supervisor)
 
     def stop(number: int, _frame: FrameType | None) -> None:
         log.info("stopping", extra=fields(signal=signal.Signals(number).name))
@@ -137,10 +137,10 @@ def _run(values: dict[str, str], root: Path) -> int:
     log.info(
         "MPS supervisor starting", extra=fields(driver=values["driver_name"], version=__version__, pid=os.getpid())
     )
-    keeper.begin()
+    supervisor.begin()
     log.info("MPS supervisor ready", extra=fields(socket=str(root / wire.SOCKET_NAME)))
     server.run()
-    keeper.close()
+    supervisor.close()
     _leave(root)
     os.close(lock)
     return ExitCode.OK

@@ -1,7 +1,7 @@
 """The supervisor's unix socket, open to this user alone, with one request and one answer per connection.
 
-In: lines (`wire`). Out: the results of the keeper. An invalid message gets an error and has no other effect; a client
-that sends nothing is disconnected after a few seconds.
+In: lines (`wire`). Out: the results of the supervisor. An invalid message gets an error and has no other effect; a
+client that sends nothing is disconnected after a few seconds.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any
 from dra_driver import __version__
 from dra_driver.model.errors import DriverError, NodeError, Retry, SharingError
 from dra_driver.mps import wire
-from dra_driver.mps.keeping.keeper import Daemons
-from dra_driver.mps.keeping.reports import DaemonReport
+from dra_driver.mps.supervision.reports import DaemonReport
+from dra_driver.mps.supervision.supervisor import DaemonSupervisor
 from dra_driver.mps.wire import MpsCommand
 from dra_driver.telemetry.logs import fields
 
@@ -34,8 +34,8 @@ _BACKLOG = 64
 class SupervisorServer:
     """The server at `path`. Raises: NodeError("node.socket"), ("node.socket-in-use")."""
 
-    def __init__(self, path: Path, keeper: Daemons) -> None:
-        self._path, self._keeper = path, keeper
+    def __init__(self, path: Path, supervisor: DaemonSupervisor) -> None:
+        self._path, self._supervisor = path, supervisor
         self._free = threading.BoundedSemaphore(CONNECTIONS)
         self._socket = _listen(path)
         self._inode = path.lstat().st_ino
@@ -87,19 +87,19 @@ class SupervisorServer:
             self._free.release()
 
     def _answer(self, request: MpsCommand, began: float) -> dict[str, Any]:
-        keeper, deadline = self._keeper, began + request.deadline_s
+        supervisor, deadline = self._supervisor, began + request.deadline_s
         if request.command == "list" or request.device is None:
-            daemons = [_report_wire(report) for report in keeper.reports()]
+            daemons = [_report_wire(report) for report in supervisor.reports()]
             return _done({"release": __version__, "pid": os.getpid(), "daemons": daemons})
         if request.command == "start" and request.settings is not None:
-            at = keeper.start(request.device, request.settings, deadline)
+            at = supervisor.start(request.device, request.settings, deadline)
             return _done({"pipeDir": str(at.pipe), "shmDir": str(at.shm)})
         if request.command == "stop":
-            keeper.stop(request.device, deadline)
+            supervisor.stop(request.device, deadline)
             return _done({})
         if request.command == "tidy":
-            return _done({"removed": keeper.tidy(request.device, deadline)})
-        report, servers = keeper.ask(request.device, deadline)
+            return _done({"removed": supervisor.tidy(request.device, deadline)})
+        report, servers = supervisor.ask(request.device, deadline)
         told = [{"pid": pid, "status": status} for pid, status in servers.items()]
         return _done({**_report_wire(report), "servers": told})
 

@@ -18,9 +18,9 @@ def folder() -> Iterator[Path]:
 @pytest.fixture
 def rig(folder: Path) -> Iterator[Rig]:
     it = Rig(folder)
-    it.keeper.begin()
+    it.supervisor.begin()
     yield it
-    it.keeper.close()
+    it.supervisor.close()
 
 
 @pytest.fixture

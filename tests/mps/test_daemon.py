@@ -12,9 +12,9 @@ import pytest
 
 from dra_driver.model.errors import DriverError, Retry
 from dra_driver.model.sharing import MpsSettings
-from dra_driver.mps.keeping.keeper import Daemons
-from dra_driver.mps.keeping.log_files import bound_logs
 from dra_driver.mps.launch import find_program
+from dra_driver.mps.supervision.log_files import bound_logs
+from dra_driver.mps.supervision.supervisor import DaemonSupervisor
 from tests.support.mps.fake_mps import FakeClient, FakeMps
 from tests.support.mps.parts import SETTINGS, Rig, device, processes_below
 from tests.support.waiting import until
@@ -87,7 +87,7 @@ def test_what_a_running_daemon_cannot_change_is_refused_and_changes_nothing(rig:
     assert code_of(refused) == "sharing.mps-other-settings"
     assert client.works()
     assert rig.ask("get_default_active_thread_percentage") == "50.0"
-    assert [report.state.settings for report in rig.keeper.reports()] == [SETTINGS]
+    assert [report.state.settings for report in rig.supervisor.reports()] == [SETTINGS]
 
 
 def test_multi_user_mode_lets_clients_of_all_users_share_one_server(rig: Rig):
@@ -112,7 +112,7 @@ def test_a_stopped_daemon_leaves_neither_processes_nor_files(rig: Rig):
     assert not client.works()
     assert processes_below(rig.root) == []
     assert list(rig.root.iterdir()) == []
-    assert rig.keeper.reports() == ()
+    assert rig.supervisor.reports() == ()
 
 
 def test_stopping_what_does_not_run_is_fine(rig: Rig):
@@ -154,7 +154,7 @@ def test_a_start_that_fails_says_why_and_leaves_nothing(rig: Rig, fake: FakeMps,
     assert failed.value.retry is not Retry.NEVER
     until(lambda: processes_below(rig.root) == [], what="the processes are gone")
     assert list(rig.root.iterdir()) == []
-    assert rig.keeper.reports() == ()
+    assert rig.supervisor.reports() == ()
     fake.heal()
     rig.start()
 
@@ -179,7 +179,7 @@ def test_limits_that_are_refused_leave_the_old_ones_in_force(rig: Rig, fake: Fak
     with pytest.raises(DriverError):
         rig.start(settings=replace(SETTINGS, active_thread_percentage=80, pinned_memory_limit=8 << 30))
     assert rig.ask("get_default_active_thread_percentage") == "50.0"
-    assert [report.state.settings for report in rig.keeper.reports()] == [SETTINGS]
+    assert [report.state.settings for report in rig.supervisor.reports()] == [SETTINGS]
 
 
 def test_a_daemon_that_writes_no_pid_file_is_found_all_the_same(rig: Rig, fake: FakeMps):
@@ -197,20 +197,20 @@ def test_a_daemon_that_writes_no_pid_file_is_found_all_the_same(rig: Rig, fake: 
 
 def test_without_the_program_the_driver_root_is_named(folder: Path):
     (folder / "d").mkdir()
-    keeper = Daemons(folder / "d", lambda: find_program(folder / "none", is_private=False), boot_id="b")
+    supervisor = DaemonSupervisor(folder / "d", lambda: find_program(folder / "none", is_private=False), boot_id="b")
     with pytest.raises(DriverError, match=str(folder / "none")) as failed:
-        keeper.start(device(), SETTINGS, time.monotonic() + 1)
+        supervisor.start(device(), SETTINGS, time.monotonic() + 1)
     assert code_of(failed) == "sharing.mps-no-program"
-    keeper.stop(device(), time.monotonic() + 1)
+    supervisor.stop(device(), time.monotonic() + 1)
 
 
 def test_a_path_that_no_socket_takes_is_refused_before_anything_is_made(folder: Path):
     deep = folder / ("x" * 80)
     deep.mkdir()
     FakeMps(folder / "driver")
-    keeper = Daemons(deep, lambda: find_program(folder / "driver", is_private=False), boot_id="b")
+    supervisor = DaemonSupervisor(deep, lambda: find_program(folder / "driver", is_private=False), boot_id="b")
     with pytest.raises(DriverError) as failed:
-        keeper.start(device(), SETTINGS, time.monotonic() + 1)
+        supervisor.start(device(), SETTINGS, time.monotonic() + 1)
     assert code_of(failed) == "sharing.mps-path-too-long"
     assert list(deep.iterdir()) == []
 
@@ -220,7 +220,7 @@ def test_a_pid_file_that_a_client_wrote_leads_to_no_other_process(rig: Rig):
     mine = os.getpid()
     (rig.at().pipe / "nvidia-cuda-mps-control.pid").write_text(str(mine))
     rig.start()
-    assert [report.state.process.pid for report in rig.keeper.reports() if report.state.process] != [mine]
+    assert [report.state.process.pid for report in rig.supervisor.reports() if report.state.process] != [mine]
     rig.stop()
     assert processes_below(rig.root) == []
 

@@ -329,7 +329,7 @@ def test_names_that_a_client_took_first_stand_in_the_way_of_no_removal(folder: P
 
 def test_what_was_left_is_gone_though_the_daemon_ended_before_the_next_pod_came(folder: Path):
     rig = Rig(folder, delays_s=(600.0,))
-    rig.keeper.begin()
+    rig.supervisor.begin()
     try:
         at = rig.start()
         (at.shm / "secret").write_text("of the pod before")
@@ -339,13 +339,13 @@ def test_what_was_left_is_gone_though_the_daemon_ended_before_the_next_pod_came(
         rig.start()
         assert not (at.shm / "secret").exists()
     finally:
-        rig.keeper.close()
+        rig.supervisor.close()
 
 
 @pytest.mark.parametrize("listed", ["9" * 5000, " ".join(map(str, range(3000)))])
 def test_a_list_of_servers_that_no_daemon_has_is_refused(folder: Path, listed: str):
     rig = Rig(folder)
-    rig.keeper.begin()
+    rig.supervisor.begin()
     try:
         rig.start()
         assert rig.fake
@@ -354,4 +354,4 @@ def test_a_list_of_servers_that_no_daemon_has_is_refused(folder: Path, listed: s
             rig.start(settings=replace(SETTINGS, active_thread_percentage=60))
         assert refused.value.code == "sharing.mps-refused"
     finally:
-        rig.keeper.close()
+        rig.supervisor.close()

@@ -34,8 +34,8 @@ ROOM = Path(dra_driver.__file__).parent / "mps"
 FILES = tuple(
     str(ROOM / f"{name}.py")
     for name in (
-        "birth", "control", "daemon", "folder", "kinship", "launch", "mounts",
-        "keeping/entries", "keeping/keeper", "keeping/process_ends", "keeping/watch",
+        "spawning", "control", "daemon", "folder", "daemon_processes", "launch", "mounts",
+        "supervision/entries", "supervision/supervisor", "supervision/process_ends", "supervision/watch",
     )
 )  # fmt: skip
 assert all(map(os.path.exists, FILES)), "a file of which no line would be tried"
@@ -91,7 +91,7 @@ def call(folder: Path, what: str, line: int) -> None:
 def check_after(folder: Path, _what: str) -> None:
     """Be the next supervisor: take up what is left, let the agent ask again, and end it all."""
     rig = Rig(folder, delays_s=(0.0,))
-    rig.keeper.begin()
+    rig.supervisor.begin()
     at = rig.start(settings=CHANGED, seconds=10)
     # The supervisor asks its daemons from time to time, by a command that is below the folder while it runs.
     until(lambda: processes_below(rig.root) == [rig.pid()], timeout_s=20)
@@ -102,28 +102,28 @@ def check_after(folder: Path, _what: str) -> None:
     rig.stop()
     expect(processes_below(rig.root), [])
     expect(list(rig.root.iterdir()), [])
-    rig.keeper.close()
+    rig.supervisor.close()
 
 
 def check_alone(folder: Path, what: str) -> None:
     """Be the next supervisor for an agent that never asks again: all that is left is kept, ready, or gone."""
     rig = Rig(folder, delays_s=(0.0,))
-    rig.keeper.begin()
+    rig.supervisor.begin()
 
     def is_settled() -> bool:
-        reports = rig.keeper.reports()
+        reports = rig.supervisor.reports()
         return all(one.is_ready for one in reports) and len(list(rig.root.iterdir())) == len(reports)
 
     def is_alone() -> bool:  # a command of the killed supervisor is killed with it, but takes a moment to go
-        return len(processes_below(rig.root)) == len(rig.keeper.reports())
+        return len(processes_below(rig.root)) == len(rig.supervisor.reports())
 
     until(is_settled, timeout_s=20)
     until(is_alone, timeout_s=20)
     if what == "change":
-        expect(len(rig.keeper.reports()), 1)
-    rig.keeper.stop(device(), time.monotonic() + 10)
+        expect(len(rig.supervisor.reports()), 1)
+    rig.supervisor.stop(device(), time.monotonic() + 10)
     expect(processes_below(rig.root), [])
-    rig.keeper.close()
+    rig.supervisor.close()
 
 
 def expect(found: object, wanted: object) -> None:

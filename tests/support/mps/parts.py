@@ -20,8 +20,8 @@ from dra_driver.mps import mounts, processes
 from dra_driver.mps.calling import call
 from dra_driver.mps.client import MpsClient, socket_path
 from dra_driver.mps.folder import Folder, key_of
-from dra_driver.mps.keeping.keeper import Daemons
 from dra_driver.mps.launch import find_program
+from dra_driver.mps.supervision.supervisor import DaemonSupervisor
 from tests.support.mps.fake_mps import FakeMps
 from tests.support.waiting import until
 
@@ -99,13 +99,13 @@ def stranger(*arguments: str, **environment: str) -> Iterator[subprocess.Popen[b
 
 
 class Rig:
-    """A keeper over a fake program, in this process."""
+    """A supervisor over a fake program, in this process."""
 
     def __init__(self, folder: Path, *, boot_id: str = "boot-1", delays_s: tuple[float, ...] = (0.0, 0.05)) -> None:
         self.folder, self.root = folder, folder / "d"
         self.root.mkdir(exist_ok=True)
         self.fake = FakeMps(folder / "driver") if not (folder / "driver").exists() else None
-        self.keeper = Daemons(
+        self.supervisor = DaemonSupervisor(
             self.root,
             lambda: find_program(folder / "driver", is_private=False),
             boot_id=boot_id,
@@ -113,17 +113,17 @@ class Rig:
         )
 
     def start(self, number: int = 0, settings: MpsSettings = SETTINGS, seconds: float = 10.0) -> Folder:
-        return self.keeper.start(device(number), settings, time.monotonic() + seconds)
+        return self.supervisor.start(device(number), settings, time.monotonic() + seconds)
 
     def stop(self, number: int = 0, seconds: float = 10.0) -> None:
-        self.keeper.stop(device(number), time.monotonic() + seconds)
+        self.supervisor.stop(device(number), time.monotonic() + seconds)
 
     def at(self, number: int = 0) -> Folder:
         return Folder(self.root, key_of(device(number).uuid))
 
     def pid(self, number: int = 0) -> int:
         """Return the pid of a device's daemon, 0 without one."""
-        told = (one.state for one in self.keeper.reports() if one.state.device == device(number))
+        told = (one.state for one in self.supervisor.reports() if one.state.device == device(number))
         return next((state.process.pid for state in told if state.process), 0)
 
     def ask(self, command: str, number: int = 0) -> str:

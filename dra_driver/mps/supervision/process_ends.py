@@ -11,8 +11,8 @@ import time
 from contextlib import suppress
 
 from dra_driver.mps import processes
-from dra_driver.mps.keeping.entries import DaemonEntry
 from dra_driver.mps.processes import ProcessIdentity
+from dra_driver.mps.supervision.entries import DaemonEntry
 
 
 class ProcessEnds:

@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable
 
 from dra_driver.mps import children
-from dra_driver.mps.keeping.entries import DaemonEntries, DaemonEntry
-from dra_driver.mps.keeping.log_files import bound_logs
-from dra_driver.mps.keeping.process_ends import ProcessEnds
 from dra_driver.mps.processes import ProcessIdentity
+from dra_driver.mps.supervision.entries import DaemonEntries, DaemonEntry
+from dra_driver.mps.supervision.log_files import bound_logs
+from dra_driver.mps.supervision.process_ends import ProcessEnds
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class DaemonWatch:
         self._entries, self._repair, self._delays_s = entries, repair, delays_s
         self._ends = ProcessEnds()
         self._is_closed = False
-        self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
 
     def start(self) -> None:
         """Start the thread."""

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from dra_driver.mps import processes
-from dra_driver.mps.birth import newborn
 from dra_driver.mps.folder import Folder
 from dra_driver.mps.launch import ControlProgram
 from dra_driver.mps.processes import Origin
+from dra_driver.mps.spawning import spawned
 from tests.support.mps.parts import (
     device,
     stranger,
@@ -77,7 +77,7 @@ def test_a_gate_that_closes_ends_what_waits_behind_it(folder: Path):
     at.path.mkdir()
     at.log.mkdir()
     program = ControlProgram((sys.executable, "-c", "raise SystemExit('it began')"))
-    with newborn(program, at, [], uuid=device().uuid, cgroup=None) as new:
+    with spawned(program, at, [], uuid=device().uuid, cgroup=None) as new:
         identity = new.identity
         assert identity.is_alive()
     assert processes.wait_gone([identity], 10) == []

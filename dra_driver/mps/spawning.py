@@ -30,7 +30,7 @@ _WORDS_BYTES = 2048
 _REPORT_BYTES = 4096
 
 
-class Newborn:
+class SpawnedProcess:
     """A child that is not the program yet. Its `identity` must be recorded before `release`."""
 
     def __init__(self, identity: ProcessIdentity, gate: int, report: int, spec: dict[str, object]) -> None:
@@ -67,9 +67,9 @@ class Newborn:
 
 
 @contextmanager
-def newborn(
+def spawned(
     program: ControlProgram, at: Folder, words: Sequence[str], *, uuid: str, cgroup: Path | None
-) -> Iterator[Newborn]:
+) -> Iterator[SpawnedProcess]:
     """Fork a daemon's process for a device; it ends with this context unless it was released. Raises: SharingError."""
     spec: dict[str, object] = {
         "argv": [*program.argv, *words],
@@ -90,7 +90,7 @@ def newborn(
             identity = processes.identify(pid)
             if identity is None:
                 raise SharingError("mps-not-ready", "the MPS daemon ended before it began", retry=Retry.LATER)
-            yield Newborn(identity, gate, report, spec)
+            yield SpawnedProcess(identity, gate, report, spec)
     except OSError as exc:
         text = f"the MPS daemon's process can't be made: {exc.strerror}"
         raise SharingError("mps-not-ready", text, retry=Retry.LATER) from exc

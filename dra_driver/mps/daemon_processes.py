@@ -10,7 +10,7 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from dra_driver.mps import birth, cgroups, peer, processes
+from dra_driver.mps import cgroups, peer, processes, spawning
 from dra_driver.mps.folder import SHM_MIB, DaemonRecord, Folder
 from dra_driver.mps.launch import ControlProgram
 from dra_driver.mps.processes import Origin, ProcessIdentity
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class DaemonSurroundings:
     """What all daemons of one supervisor have in common.
 
     `program` is None while the driver has none. Each daemon has its own cgroup (v2) below `cgroup`, so that it survives
@@ -37,7 +37,7 @@ class Surroundings:
         return self.cgroup / at.key if self.cgroup else None
 
 
-def running(at: Folder, state: DaemonRecord | None, around: Surroundings) -> ProcessIdentity | None:
+def running(at: Folder, state: DaemonRecord | None, around: DaemonSurroundings) -> ProcessIdentity | None:
     """Return the folder's control daemon if the recorded process is still the same one, else None.
 
     A daemon of 0.1.0 was recorded without its origin, and only after another process may have been mistaken for it: it
@@ -56,12 +56,12 @@ def running(at: Folder, state: DaemonRecord | None, around: Surroundings) -> Pro
     return None
 
 
-def orphans(at: Folder, state: DaemonRecord, around: Surroundings) -> list[ProcessIdentity]:
+def orphans(at: Folder, state: DaemonRecord, around: DaemonSurroundings) -> list[ProcessIdentity]:
     """Return servers whose control daemon is gone: their clients keep working, but new ones can't join."""
     return [one for one in _kin(at, state, around) if one != state.process]
 
 
-def _kin(at: Folder, state: DaemonRecord | None, around: Surroundings) -> list[ProcessIdentity]:
+def _kin(at: Folder, state: DaemonRecord | None, around: DaemonSurroundings) -> list[ProcessIdentity]:
     """Return the processes that the device's daemons have started, found by cgroup and by parent."""
     cgroup = around.cgroup_of(at)
     inside = cgroups.members(cgroup) if cgroup else []
@@ -71,7 +71,7 @@ def _kin(at: Folder, state: DaemonRecord | None, around: Surroundings) -> list[P
 
 
 def all_of(
-    at: Folder, state: DaemonRecord | None, process: ProcessIdentity | None, around: Surroundings
+    at: Folder, state: DaemonRecord | None, process: ProcessIdentity | None, around: DaemonSurroundings
 ) -> list[ProcessIdentity]:
     """Return all processes to end: the control daemon, and those that it has started."""
     alone = [process] if process is not None and process.is_alive() else []
@@ -79,7 +79,7 @@ def all_of(
     return [*alone, *(one for one in kin if one not in alone)]
 
 
-def unrecorded(at: Folder, around: Surroundings) -> ProcessIdentity | None:
+def unrecorded(at: Folder, around: DaemonSurroundings) -> ProcessIdentity | None:
     """Return a daemon whose record was lost: it listens there as our user, and runs our program in our namespace."""
     found, origin = peer.listener(at.control), origin_of(around.program)
     return found if found is not None and origin is not None and processes.is_genuine(found, origin) else None
@@ -87,5 +87,5 @@ def unrecorded(at: Folder, around: Surroundings) -> ProcessIdentity | None:
 
 def origin_of(program: ControlProgram | None) -> Origin | None:
     """Return the origin that a daemon of this program must have to be one of ours."""
-    found = birth.executable(program) if program else None
+    found = spawning.executable(program) if program else None
     return Origin(processes.namespace_of(), found) if found else None

@@ -13,14 +13,14 @@ from pathlib import Path
 
 from dra_driver.model.errors import DriverError, Retry, SharingError
 from dra_driver.model.sharing import MpsSettings, SharedDevice
-from dra_driver.mps import daemon, folder, kinship
+from dra_driver.mps import daemon, daemon_processes, folder
 from dra_driver.mps.control import Control
+from dra_driver.mps.daemon_processes import DaemonSurroundings
 from dra_driver.mps.folder import SHM_MIB, DaemonRecord, Folder
-from dra_driver.mps.keeping.entries import DaemonEntries, DaemonEntry
-from dra_driver.mps.keeping.reports import DaemonReport, report_of
-from dra_driver.mps.keeping.watch import DELAYS_S, DaemonWatch
-from dra_driver.mps.kinship import Surroundings
 from dra_driver.mps.launch import ControlProgram
+from dra_driver.mps.supervision.entries import DaemonEntries, DaemonEntry
+from dra_driver.mps.supervision.reports import DaemonReport, report_of
+from dra_driver.mps.supervision.watch import DELAYS_S, DaemonWatch
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -30,14 +30,14 @@ LOOK_S = 1.0  # for a running daemon to answer again: a client can prevent that,
 _NOT_READY = "sharing.mps-not-ready"
 
 
-class Daemons:
+class DaemonSupervisor:
     """The daemons below `root`.
 
     Args:
         root: folder of all daemons; made by the caller.
         find: returns the control program. Raises: SharingError.
         boot_id: of this boot.
-        cgroup, shm_mib: see `kinship.Surroundings`.
+        cgroup, shm_mib: see `daemon_processes.DaemonSurroundings`.
         delays_s: before each attempt to repair a daemon; the last one for all further attempts.
     """
 
@@ -65,7 +65,7 @@ class Daemons:
             if state is None or not state.is_wanted:
                 entry.due = time.monotonic()
                 continue
-            process = kinship.running(at, state, self._around())
+            process = daemon_processes.running(at, state, self._around())
             log.info(
                 "MPS daemon found" if process else "MPS daemon is gone",
                 extra=fields(device=state.device.name, pid=process.pid if process else 0),
@@ -170,7 +170,7 @@ class Daemons:
 
     def _start_again(self, entry: DaemonEntry, state: DaemonRecord, deadline: float) -> None:
         entry.state = state
-        if left := kinship.orphans(entry.at, state, self._around()):
+        if left := daemon_processes.orphans(entry.at, state, self._around()):
             log.warning(
                 "MPS servers without their daemon keep serving their clients",
                 extra=fields(device=state.device.name, count=len(left)),
@@ -194,11 +194,11 @@ class Daemons:
         entry.error = str(error)
         self._watch.retry_later(entry)
 
-    def _around(self, *, must_find: bool = False) -> Surroundings:
+    def _around(self, *, must_find: bool = False) -> DaemonSurroundings:
         program: ControlProgram | None = None
         try:
             program = self._find()
         except SharingError:
             if must_find:
                 raise
-        return Surroundings(program, self._boot_id, self._cgroup, self._shm_mib)
+        return DaemonSurroundings(program, self._boot_id, self._cgroup, self._shm_mib)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dra_driver.mps.folder import DaemonRecord, Folder
-from dra_driver.mps.keeping.entries import DaemonEntry
+from dra_driver.mps.supervision.entries import DaemonEntry
 
 
 @dataclass(frozen=True, slots=True)

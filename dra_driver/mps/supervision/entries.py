@@ -1,4 +1,4 @@
-"""What the keeper knows of each daemon, and who may change it: one command at a time for each device.
+"""What the supervisor knows of each daemon, and who may change it: one command at a time for each device.
 
 In: the keys of daemons' folders. Out: entries, held exclusively.
 """

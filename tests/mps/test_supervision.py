@@ -1,4 +1,4 @@
-"""The keeper: a daemon that ends by itself is started again, what cannot be is told of and tried again later."""
+"""The supervisor: a daemon that ends by itself is started again, what cannot be is told of and tried again later."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from dra_driver.model.errors import DriverError
 from dra_driver.mps import processes
 from dra_driver.mps.folder import key_of
-from dra_driver.mps.keeping import keeper
+from dra_driver.mps.supervision import supervisor
 from tests.support.mps.fake_mps import FakeClient, FakeMps
 from tests.support.mps.parts import SETTINGS, Rig, device, processes_below
 from tests.support.waiting import until
@@ -26,7 +26,7 @@ def kill(rig: Rig, number: int = 0) -> int:
 
 
 def is_repaired(rig: Rig, was: int) -> bool:
-    (report,) = rig.keeper.reports()
+    (report,) = rig.supervisor.reports()
     return report.is_ready and report.state.process is not None and report.state.process.pid != was
 
 
@@ -36,7 +36,7 @@ def test_a_daemon_that_was_killed_is_started_again_with_its_settings(rig: Rig):
     until(lambda: is_repaired(rig, was))
     assert rig.ask("get_default_active_thread_percentage") == "50.0"
     assert rig.ask("get_default_device_pinned_mem_limit 0") == "4G"
-    (report,) = rig.keeper.reports()
+    (report,) = rig.supervisor.reports()
     assert (report.restarts, report.error) == (1, "")
 
 
@@ -56,38 +56,38 @@ def test_a_daemon_that_cannot_be_started_again_is_told_of_until_it_can(rig: Rig,
     rig.start()
     fake.break_("start refuse No GPU")
     kill(rig)
-    until(lambda: "No GPU" in rig.keeper.reports()[0].error)
-    (report,) = rig.keeper.reports()
+    until(lambda: "No GPU" in rig.supervisor.reports()[0].error)
+    (report,) = rig.supervisor.reports()
     assert not report.is_ready
     fake.heal()
-    until(lambda: rig.keeper.reports()[0].is_ready)
-    assert rig.keeper.reports()[0].error == ""
+    until(lambda: rig.supervisor.reports()[0].is_ready)
+    assert rig.supervisor.reports()[0].error == ""
 
 
 def test_a_daemon_that_refuses_its_limits_is_not_left_without_them(rig: Rig, fake: FakeMps):
     rig.start()
     fake.break_("set_default_active_thread_percentage refuse Invalid")
     kill(rig)
-    until(lambda: "Invalid" in rig.keeper.reports()[0].error)
+    until(lambda: "Invalid" in rig.supervisor.reports()[0].error)
     until(lambda: processes_below(rig.root) == [])
-    assert not rig.keeper.reports()[0].is_ready
+    assert not rig.supervisor.reports()[0].is_ready
     fake.heal()
-    until(lambda: rig.keeper.reports()[0].is_ready)
+    until(lambda: rig.supervisor.reports()[0].is_ready)
     assert rig.ask("get_default_active_thread_percentage") == "50.0"
 
 
 def test_a_daemon_that_hung_is_ready_again_once_it_answers(rig: Rig, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(keeper, "LOOK_S", 30.0)  # on a busy machine a few commands take more than its second
+    monkeypatch.setattr(supervisor, "LOOK_S", 30.0)  # on a busy machine a few commands take more than its second
     rig.start()
     os.kill(rig.pid(), signal.SIGSTOP)
     with pytest.raises(DriverError):
         rig.start(seconds=0.3)
-    (report,) = rig.keeper.reports()
+    (report,) = rig.supervisor.reports()
     assert not report.is_ready
     assert "in time" in report.error
     os.kill(rig.pid(), signal.SIGCONT)
-    until(lambda: rig.keeper.reports()[0].is_ready)
-    assert rig.keeper.reports()[0].restarts == 0
+    until(lambda: rig.supervisor.reports()[0].is_ready)
+    assert rig.supervisor.reports()[0].restarts == 0
 
 
 def test_asking_for_a_daemon_that_just_ended_gives_a_new_one(rig: Rig):
@@ -100,73 +100,73 @@ def test_asking_for_a_daemon_that_just_ended_gives_a_new_one(rig: Rig):
 
 def test_a_daemon_that_ends_again_and_again_is_not_started_in_a_hurry(folder: Path):
     rig = Rig(folder, delays_s=(0.0, 30.0))
-    rig.keeper.begin()
+    rig.supervisor.begin()
     rig.start()
     was = kill(rig)
     until(lambda: is_repaired(rig, was))
     kill(rig)
-    until(lambda: rig.keeper.reports()[0].error)
+    until(lambda: rig.supervisor.reports()[0].error)
     assert processes_below(rig.root) == []
     rig.stop()
-    rig.keeper.close()
+    rig.supervisor.close()
 
 
 def test_the_next_keeper_takes_over_daemons_that_run(folder: Path):
     first = Rig(folder)
-    first.keeper.begin()
+    first.supervisor.begin()
     client = FakeClient(first.start().pipe)
     pid = first.pid()
-    first.keeper.close()
+    first.supervisor.close()
     second = Rig(folder)
-    second.keeper.begin()
-    (report,) = second.keeper.reports()
+    second.supervisor.begin()
+    (report,) = second.supervisor.reports()
     assert (report.is_ready, report.state.settings, report.state.device) == (True, SETTINGS, device())
     assert second.start().pipe.exists()
     assert second.pid() == pid
     assert client.works()
     was = kill(second)
     until(lambda: is_repaired(second, was))
-    second.keeper.close()
+    second.supervisor.close()
 
 
 def test_the_next_keeper_starts_what_ended_meanwhile(folder: Path):
     first = Rig(folder)
-    first.keeper.begin()
+    first.supervisor.begin()
     first.start()
-    first.keeper.close()
+    first.supervisor.close()
     was = kill(first)
     second = Rig(folder)
-    second.keeper.begin()
+    second.supervisor.begin()
     until(lambda: is_repaired(second, was))
-    second.keeper.close()
+    second.supervisor.close()
 
 
 def test_after_a_reboot_nothing_is_started_and_nothing_is_left(folder: Path):
     first = Rig(folder)
-    first.keeper.begin()
+    first.supervisor.begin()
     first.start()
-    first.keeper.close()
+    first.supervisor.close()
     kill(first)
     second = Rig(folder, boot_id="boot-2")
-    second.keeper.begin()
+    second.supervisor.begin()
     until(lambda: list(second.root.iterdir()) == [])
-    assert second.keeper.reports() == ()
+    assert second.supervisor.reports() == ()
     assert processes_below(second.root) == []
-    second.keeper.close()
+    second.supervisor.close()
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 9}', '{"version": 1, "pid": "x"}'])
 def test_a_record_that_cannot_be_read_is_cleared_away_with_its_processes(folder: Path, text: str):
     first = Rig(folder)
-    first.keeper.begin()
+    first.supervisor.begin()
     at = first.start()
-    first.keeper.close()
+    first.supervisor.close()
     (at.path / "state.json").write_text(text)
     second = Rig(folder)
-    second.keeper.begin()
+    second.supervisor.begin()
     until(lambda: not at.path.exists())
     assert processes_below(folder) == []
-    second.keeper.close()
+    second.supervisor.close()
 
 
 def test_a_hanging_daemon_delays_no_other_device(rig: Rig, fake: FakeMps):
@@ -187,7 +187,7 @@ def test_a_hanging_daemon_delays_no_other_device(rig: Rig, fake: FakeMps):
     rig.stop(1)
     assert time.monotonic() - began < 2.0
     with pytest.raises(DriverError) as busy:
-        rig.keeper.start(device(2), SETTINGS, time.monotonic())
+        rig.supervisor.start(device(2), SETTINGS, time.monotonic())
     assert busy.value.code == "sharing.mps-busy"
     thread.join()
     assert [error.code for error in failed] == ["sharing.mps-not-ready"]
@@ -200,17 +200,17 @@ def test_many_commands_at_once_make_one_daemon(rig: Rig):
     for thread in threads:
         thread.join()
     assert len(processes_below(rig.root)) == 1
-    (report,) = rig.keeper.reports()
+    (report,) = rig.supervisor.reports()
     assert report.restarts == 0
 
 
 def test_status_tells_servers_as_the_daemon_does(rig: Rig):
     client = FakeClient(rig.start().pipe)
-    report, servers = rig.keeper.ask(device(), time.monotonic() + 5)
+    report, servers = rig.supervisor.ask(device(), time.monotonic() + 5)
     assert report.is_ready
     assert servers == {client.server_pid: "ACTIVE"}
     with pytest.raises(DriverError) as unknown:
-        rig.keeper.ask(device(9), time.monotonic() + 5)
+        rig.supervisor.ask(device(9), time.monotonic() + 5)
     assert unknown.value.code == "sharing.mps-not-running"
 
 
@@ -218,7 +218,7 @@ def test_nothing_is_remembered_of_devices_that_are_gone(rig: Rig):
     for number in range(3):
         rig.start(number)
         rig.stop(number)
-    assert len(rig.keeper._entries) == 0
+    assert len(rig.supervisor._entries) == 0
 
 
 def test_an_identity_is_of_one_process_only():
