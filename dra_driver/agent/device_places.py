@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dra_driver.health.spreading import DevicePlace
+from dra_driver.health.affected_devices import DevicePlace
 from dra_driver.inventory.device import Device
 
 

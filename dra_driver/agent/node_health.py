@@ -21,13 +21,13 @@ from dra_driver.agent.validation_gate import ValidationGate
 from dra_driver.hardware.evidence import XidReport
 from dra_driver.hardware.facts import Facts, Problem
 from dra_driver.hardware.port import HealthReporter
+from dra_driver.health.affected_devices import DevicePlace, is_within, taints_of, verdicts_of
 from dra_driver.health.cordons import CordonFile
 from dra_driver.health.eviction_budget import EvictionBudget, Slots
 from dra_driver.health.fault import Fault, FaultKey, Subject
 from dra_driver.health.forgetting import ForgetFile
 from dra_driver.health.monitor import HealthMonitor
 from dra_driver.health.policy import HealthPolicy, HeldBack, Verdict
-from dra_driver.health.spreading import DevicePlace, is_within, taints_of, verdicts_of
 from dra_driver.health.store import HealthStore
 from dra_driver.health.xid_table import row_of
 from dra_driver.inventory.offering import CurrentInventory

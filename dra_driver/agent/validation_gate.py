@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from dra_driver.agent.device_places import place_of
 from dra_driver.agent.listener import Listener
+from dra_driver.health.affected_devices import is_within
 from dra_driver.health.fault import Fault, FaultKey, Subject
-from dra_driver.health.spreading import is_within
 from dra_driver.inventory.offering import CurrentInventory, Inventory
 from dra_driver.kube.events import NodeEvents
 from dra_driver.model.errors import DriverError

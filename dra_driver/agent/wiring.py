@@ -38,8 +38,8 @@ from dra_driver.agent.optional_parts import (
 )
 from dra_driver.agent.reports.device_users import DeviceUsers
 from dra_driver.agent.sharing_rules import CurrentSharingRules
+from dra_driver.controller.competing_agents import AgentMark
 from dra_driver.controller.publisher import Publisher
-from dra_driver.controller.rivals import AgentMark
 from dra_driver.hardware.own_change import OwnChanges
 from dra_driver.kube.ports import ClaimApi
 from dra_driver.mps.client import MpsClient, socket_path

@@ -14,8 +14,8 @@ from typing import ClassVar
 from dra_driver.claims.allocated import AllocatedClaim, AllocatedDevice
 from dra_driver.claims.config import refuse
 from dra_driver.claims.device_config import ConfigFault
+from dra_driver.claims.requested_sharing import fault_of
 from dra_driver.claims.sharing_plan import choose_configs
-from dra_driver.claims.sharing_wishes import fault_of
 from dra_driver.inventory.device import Device
 from dra_driver.model.sharing import SharedDevice
 

@@ -1,4 +1,4 @@
-"""What can be wrong with how a claim wants its devices shared: one function for each rule, each yields its faults.
+"""What can be wrong with how a claim requests its devices to be shared: one function for each rule yields its faults.
 
 Source: KEP-5075 (consumed capacity); NVIDIA, "Multi-Process Service" (compute capabilities, one daemon a container).
 """
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from dra_driver.claims.allocated import AllocatedDevice
 from dra_driver.claims.device_config import ConfigFault
-from dra_driver.claims.sharing_wishes import SharingWish, fault_of
+from dra_driver.claims.requested_sharing import RequestedSharing, fault_of
 from dra_driver.hardware.nvidia.facts import NvidiaGpu
 from dra_driver.inventory.device import Device
 from dra_driver.model.quantity import Quantity
@@ -28,7 +28,7 @@ def unknown_devices(
         yield fault_of(result, f"mpsConfig.defaultPerDevicePinnedMemoryLimit[{key}] is none of its devices ({names})")
 
 
-def unseparated(result: AllocatedDevice, device: Device) -> Iterator[ConfigFault]:
+def not_kept_to_namespace(result: AllocatedDevice, device: Device) -> Iterator[ConfigFault]:
     """Yield a fault if MPS must stay within one namespace but the device is not offered to a single one."""
     share = device.share
     if share is not None and share.tenants is Tenants.NAMESPACE and not share.tenant:
@@ -36,28 +36,28 @@ def unseparated(result: AllocatedDevice, device: Device) -> Iterator[ConfigFault
         yield fault_of(result, f"{message}: set MPS by a rule of the sharing configuration, not by a device class")
 
 
-def above(base: SharingSettings | None, wish: SharingSettings | None, device: Device) -> Iterator[str]:
-    """Yield each part of a claim's wish that goes beyond lowering a limit."""
-    if wish is None or wish == TimeSlicingSettings() == (base or TimeSlicingSettings()):
+def raised_limits(base: SharingSettings | None, requested: SharingSettings | None, device: Device) -> Iterator[str]:
+    """Yield each part of what a claim requests that goes beyond lowering a limit."""
+    if requested is None or requested == TimeSlicingSettings() == (base or TimeSlicingSettings()):
         return
     shared = f"{device.name} is shared with other claims"
     if base is None:
         yield f"{shared}: its sharing is set by a device class or the agent's configuration, and neither sets any"
-    elif strategy_of(wish) is not strategy_of(base):
+    elif strategy_of(requested) is not strategy_of(base):
         theirs = strategy_of(base)
-        yield f"{shared} by {theirs}: {strategy_of(wish)} can't be combined with {theirs} on one device"
-    elif isinstance(wish, TimeSlicingSettings) and isinstance(base, TimeSlicingSettings):
-        if wish.interval not in {base.interval, Interval.DEFAULT}:
-            yield f"{shared} with interval {base.interval}, which a claim can't change to {wish.interval}"
-    elif isinstance(wish, MpsSettings) and isinstance(base, MpsSettings):
+        yield f"{shared} by {theirs}: {strategy_of(requested)} can't be combined with {theirs} on one device"
+    elif isinstance(requested, TimeSlicingSettings) and isinstance(base, TimeSlicingSettings):
+        if requested.interval not in {base.interval, Interval.DEFAULT}:
+            yield f"{shared} with interval {base.interval}, which a claim can't change to {requested.interval}"
+    elif isinstance(requested, MpsSettings) and isinstance(base, MpsSettings):
         for what, most, asked, is_memory in (
-            ("active thread percentage", base.active_thread_percentage, wish.active_thread_percentage, False),
-            ("pinned memory limit", base.pinned_memory_limit, wish.pinned_memory_limit, True),
+            ("active thread percentage", base.active_thread_percentage, requested.active_thread_percentage, False),
+            ("pinned memory limit", base.pinned_memory_limit, requested.pinned_memory_limit, True),
         ):
             if most is not None and asked is not None and asked > most:
                 texts = [str(Quantity.of(amount, binary=is_memory)) for amount in (most, asked)]
                 yield f"{shared}: a claim may only lower its {what} of {texts[0]}, not raise it to {texts[1]}"
-        if wish.multi_user and not base.multi_user:
+        if requested.multi_user and not base.multi_user:
             yield f"{shared} by clients of one user: a claim can't set multiUser"
 
 
@@ -73,7 +73,7 @@ def capability_faults(result: AllocatedDevice, device: Device, settings: MpsSett
         yield fault_of(result, f"{what} needs compute capability {needed}, {device.shared_name} has {text}")
 
 
-def disagreements(group: Sequence[SharingWish]) -> Iterator[ConfigFault]:
+def disagreements(group: Sequence[RequestedSharing]) -> Iterator[ConfigFault]:
     """Yield a fault for each result of the claim that wants the same device shared in a different way."""
     first = group[0]
     for other in group[1:]:
@@ -84,13 +84,13 @@ def disagreements(group: Sequence[SharingWish]) -> Iterator[ConfigFault]:
             )
 
 
-def crowded(wishes: Mapping[str, Sequence[SharingWish]]) -> Iterator[ConfigFault]:
+def several_mps_devices(requested: Mapping[str, Sequence[RequestedSharing]]) -> Iterator[ConfigFault]:
     """Yield a fault for each request with several devices under MPS: a container talks to only one MPS daemon."""
     by_request: dict[str, dict[str, AllocatedDevice]] = {}
-    for shared_name, group in wishes.items():
-        for wish in group:
-            if isinstance(wish.settings, MpsSettings):
-                by_request.setdefault(wish.result.base_request, {})[shared_name] = wish.result
+    for shared_name, group in requested.items():
+        for one in group:
+            if isinstance(one.settings, MpsSettings):
+                by_request.setdefault(one.result.base_request, {})[shared_name] = one.result
     for found in by_request.values():
         if len(found) > 1:
             first, *_ = found.values()

@@ -15,15 +15,15 @@ from typing import ClassVar
 from dra_driver.claims.allocated import AllocatedClaim, AllocatedDevice, ConfigEntry
 from dra_driver.claims.config import refuse
 from dra_driver.claims.device_config import ConfigFault, DeviceConfig
+from dra_driver.claims.requested_sharing import RequestedSharing, fault_of
 from dra_driver.claims.sharing_faults import (
-    above,
     capability_faults,
-    crowded,
     disagreements,
+    not_kept_to_namespace,
+    raised_limits,
+    several_mps_devices,
     unknown_devices,
-    unseparated,
 )
-from dra_driver.claims.sharing_wishes import SharingWish, fault_of
 from dra_driver.inventory.device import Device
 from dra_driver.model.quantity import Quantity
 from dra_driver.model.shares import DeviceType
@@ -75,7 +75,7 @@ def plan_sharing(
     """
     applying = _applying(claim, devices)
     faults: list[ConfigFault] = []
-    wishes: dict[str, list[SharingWish]] = {}
+    by_device: dict[str, list[RequestedSharing]] = {}
     for result, entries in applying.items():
         if result.is_admin:
             continue
@@ -83,14 +83,16 @@ def plan_sharing(
         is_shared = device.share is not None or result.share_id is not None
         if not is_shared and not entries:
             continue
-        wish = _of_shared(result, device, entries) if is_shared else _of_own(result, device, entries, applying, devices)
-        faults += wish.faults
-        if wish.settings is not None:
-            wishes.setdefault(device.shared_name, []).append(wish)
-    faults += [fault for group in wishes.values() for fault in disagreements(group)]
-    faults += crowded(wishes)
+        requested = (
+            _of_shared(result, device, entries) if is_shared else _of_own(result, device, entries, applying, devices)
+        )
+        faults += requested.faults
+        if requested.settings is not None:
+            by_device.setdefault(device.shared_name, []).append(requested)
+    faults += [fault for group in by_device.values() for fault in disagreements(group)]
+    faults += several_mps_devices(by_device)
     refuse(faults, f"claim {claim.namespace}/{claim.name}")
-    return tuple(_step(devices, group, in_file) for group in wishes.values() if _has_effect(devices, group[0]))
+    return tuple(_step(devices, group, in_file) for group in by_device.values() if _has_effect(devices, group[0]))
 
 
 def _applying(claim: AllocatedClaim, devices: Mapping[str, Device]) -> dict[AllocatedDevice, tuple[ConfigEntry, ...]]:
@@ -121,16 +123,16 @@ def _of_own(
     entries: Sequence[ConfigEntry],
     applying: Mapping[AllocatedDevice, Sequence[ConfigEntry]],
     devices: Mapping[str, Device],
-) -> SharingWish:
+) -> RequestedSharing:
     """Take the settings of the winning config; its limits by device refer to the devices for which it wins."""
     settings = entries[-1].config.settings if entries else None
     if not isinstance(settings, MpsSettings):
-        return SharingWish(result, settings)
+        return RequestedSharing(result, settings)
     won = {r.device for r, other in applying.items() if other and other[-1] is entries[-1] and not r.is_admin}
     uuids = sorted((_uuid_if_made(devices[name]), name) for name in won)
     faults = () if entries[-1].is_class else tuple(unknown_devices(result, settings, uuids))
     settings = _for_device(settings, device, uuids.index((_uuid_if_made(device), device.name)))
-    return SharingWish(result, settings, faults=(*faults, *capability_faults(result, device, settings)))
+    return RequestedSharing(result, settings, faults=(*faults, *capability_faults(result, device, settings)))
 
 
 def _for_device(settings: MpsSettings, device: Device, index: int) -> MpsSettings:
@@ -149,7 +151,7 @@ def _uuid_if_made(device: Device) -> str:
 # A device shared with other claims.
 
 
-def _of_shared(result: AllocatedDevice, device: Device, entries: Sequence[ConfigEntry]) -> SharingWish:
+def _of_shared(result: AllocatedDevice, device: Device, entries: Sequence[ConfigEntry]) -> RequestedSharing:
     """Take the device's settings from class or agent, and let the claim lower limits for its own clients."""
     given = device.share.settings if device.share else None
     of_class = [entry.config.settings for entry in entries if entry.is_class]
@@ -157,14 +159,16 @@ def _of_shared(result: AllocatedDevice, device: Device, entries: Sequence[Config
     base = _completed(of_class[-1] if of_class else None, given)
     if isinstance(base, MpsSettings):
         base = _for_device(base, device, 0)
-    wish = of_claim[-1] if of_claim else None
-    if isinstance(wish, MpsSettings):
-        wish = _for_device(wish, device, 0)
-    faults = tuple(fault_of(result, text) for text in above(base, wish, device))
+    requested = of_claim[-1] if of_claim else None
+    if isinstance(requested, MpsSettings):
+        requested = _for_device(requested, device, 0)
+    faults = tuple(fault_of(result, text) for text in raised_limits(base, requested, device))
     if not isinstance(base, MpsSettings):
-        return SharingWish(result, base, faults=faults)
-    faults += tuple(capability_faults(result, device, base)) + tuple(unseparated(result, device))
-    return SharingWish(result, base, _limits(result, wish if isinstance(wish, MpsSettings) else MpsSettings()), faults)
+        return RequestedSharing(result, base, faults=faults)
+    faults += tuple(capability_faults(result, device, base)) + tuple(not_kept_to_namespace(result, device))
+    return RequestedSharing(
+        result, base, _limits(result, requested if isinstance(requested, MpsSettings) else MpsSettings()), faults
+    )
 
 
 def _completed(of_class: SharingSettings | None, given: SharingSettings | None) -> SharingSettings | None:
@@ -181,11 +185,11 @@ def _completed(of_class: SharingSettings | None, given: SharingSettings | None) 
     )
 
 
-def _limits(result: AllocatedDevice, wish: MpsSettings) -> ClientLimits:
+def _limits(result: AllocatedDevice, requested: MpsSettings) -> ClientLimits:
     """Return the limits of one result's clients: its share, or less if the claim says so."""
     consumed = {name: int(Quantity.parse(amount).value) for name, amount in result.consumed}
-    threads = [consumed.get("compute"), wish.active_thread_percentage]
-    memory = [consumed.get("memory"), wish.pinned_memory_limit]
+    threads = [consumed.get("compute"), requested.active_thread_percentage]
+    memory = [consumed.get("memory"), requested.pinned_memory_limit]
     return ClientLimits(_least(threads), _least(memory))
 
 
@@ -197,18 +201,18 @@ def _least(limits: Sequence[int | None]) -> int | None:
 # Both kinds of devices.
 
 
-def _has_effect(devices: Mapping[str, Device], wish: SharingWish) -> bool:
+def _has_effect(devices: Mapping[str, Device], requested: RequestedSharing) -> bool:
     """Return whether there is anything to set: MIG devices have no time slices of their own."""
-    is_gpu = devices[wish.result.device].type.undivided is DeviceType.GPU
-    return is_gpu or isinstance(wish.settings, MpsSettings)
+    is_gpu = devices[requested.result.device].type.undivided is DeviceType.GPU
+    return is_gpu or isinstance(requested.settings, MpsSettings)
 
 
 def _step(
-    devices: Mapping[str, Device], group: Sequence[SharingWish], in_file: Mapping[AllocatedDevice, str]
+    devices: Mapping[str, Device], group: Sequence[RequestedSharing], in_file: Mapping[AllocatedDevice, str]
 ) -> SharingStep:
     device = devices[group[0].result.device]
     settings = group[0].settings
-    assert settings is not None  # noqa: S101 - only such wishes are in a group
+    assert settings is not None  # noqa: S101 - only requests with settings are in a group
     is_made = device.cut is not None
     shared = SharedDevice(
         name=device.shared_name,
@@ -219,15 +223,15 @@ def _step(
     )
     clients: dict[str, ClientLimits] = {}
     if isinstance(settings, MpsSettings):
-        clients = {in_file[wish.result]: _together(group, wish, settings) for wish in group}
-    names = tuple(in_file[wish.result] for wish in group)
+        clients = {in_file[requested.result]: _together(group, requested, settings) for requested in group}
+    names = tuple(in_file[requested.result] for requested in group)
     tenant = device.share.tenant if device.share else ""
     return SharingStep(shared, settings, names, clients, made=device.name if is_made else "", tenant=tenant)
 
 
-def _together(group: Sequence[SharingWish], wish: SharingWish, settings: MpsSettings) -> ClientLimits:
+def _together(group: Sequence[RequestedSharing], requested: RequestedSharing, settings: MpsSettings) -> ClientLimits:
     """Add up the shares of one request: its user gets all of them, with one limit for the device."""
-    limits = [other.limits for other in group if other.result.base_request == wish.result.base_request]
+    limits = [other.limits for other in group if other.result.base_request == requested.result.base_request]
     threads = _sum([one.active_thread_percentage for one in limits], settings.active_thread_percentage or 100)
     memory = _sum([one.pinned_memory_limit for one in limits], settings.pinned_memory_limit)
     return ClientLimits(threads, memory and memory // _MIB * _MIB)

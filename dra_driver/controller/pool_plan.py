@@ -12,8 +12,8 @@ from typing import Protocol
 
 from dra_driver.controller.content import PoolContent, content_of
 from dra_driver.controller.diff import WritePlan, generation_of, keys_of, plan_writes, pool_of
+from dra_driver.controller.dropped_fields import DroppedFields
 from dra_driver.controller.layout import SliceSpec, lay_out
-from dra_driver.controller.losses import Losses
 from dra_driver.controller.probe import Probe
 from dra_driver.controller.server import ServerFacts
 from dra_driver.controller.validity import find_faults
@@ -33,13 +33,20 @@ class Offers(Protocol):
 
 
 class PoolPlanner:
-    """Plans the writes of one pool. `changed` guards `losses`."""
+    """Plans the writes of one pool. `changed` guards `dropped`."""
 
     def __init__(
-        self, empty: SliceSpec, offers: Offers, server: ServerFacts, probe: Probe, *, losses: Losses, changed: Condition
+        self,
+        empty: SliceSpec,
+        offers: Offers,
+        server: ServerFacts,
+        probe: Probe,
+        *,
+        dropped: DroppedFields,
+        changed: Condition,
     ) -> None:
         self._empty, self._offers, self._server, self._probe = empty, offers, server, probe
-        self._losses, self._changed = losses, changed
+        self._dropped_fields, self._changed = dropped, changed
         self._highest_generation = 0
 
     def content(self) -> PoolContent | None:
@@ -50,23 +57,23 @@ class PoolPlanner:
         minor = self._server.minor()
         with self._changed:
             if self._server.is_changed():
-                self._losses.forget()
+                self._dropped_fields.forget()
                 self._probe.forget()
-            known = self._losses.fields
-            if self._losses.taints_are_due:
+            known = self._dropped_fields.fields
+            if self._dropped_fields.taints_are_due:
                 self._probe.forget_taints()
-                self._losses.forget_taints()
+                self._dropped_fields.forget_taints()
         while True:
             with self._changed:
-                kept = self._losses.kept
+                kept = self._dropped_fields.kept
             offering = self._offers.current(kept)
             if offering is None:
                 return None
             content = content_of(offering, server_minor=minor)
             found = self._probe.ask(content, self._empty, minor=minor, known=known)
             with self._changed:
-                self._losses.add(found)
-                if self._losses.kept == kept:
+                self._dropped_fields.add(found)
+                if self._dropped_fields.kept == kept:
                     return content
 
     def plan(self, content: PoolContent | None, stored: Sequence[SliceWire]) -> WritePlan:

@@ -12,10 +12,10 @@ from threading import Condition
 from dra_driver.controller.compare import COUNTER_FIELDS
 from dra_driver.controller.content import PoolContent
 from dra_driver.controller.diff import WritePlan
-from dra_driver.controller.followed import FollowedSlices
-from dra_driver.controller.losses import Losses
+from dra_driver.controller.dropped_fields import DroppedFields
 from dra_driver.controller.pool_plan import PoolPlanner
 from dra_driver.controller.server import ServerFacts
+from dra_driver.controller.watched_slices import WatchedSlices
 from dra_driver.controller.writer import SliceWriter
 from dra_driver.model.wire import SliceWire
 
@@ -31,21 +31,21 @@ class _LookAgainError(Exception):
 
 
 class PoolSync:
-    """Writes one pool. `changed` guards the followed slices, the losses, and what is known here of the server."""
+    """Writes one pool. `changed` guards the watched slices, the dropped fields, and what is known of the server."""
 
     def __init__(
         self,
         writer: SliceWriter,
         planner: PoolPlanner,
-        followed: FollowedSlices,
-        losses: Losses,
+        watched: WatchedSlices,
+        dropped: DroppedFields,
         server: ServerFacts,
         *,
         changed: Condition,
         is_stopping: Callable[[], bool],
     ) -> None:
-        self._writer, self._planner, self._followed = writer, planner, followed
-        self._losses, self._server, self._changed, self._is_stopping = losses, server, changed, is_stopping
+        self._writer, self._planner, self._watched = writer, planner, watched
+        self._dropped_fields, self._server, self._changed, self._is_stopping = dropped, server, changed, is_stopping
         self._content: PoolContent | None = None  # the content of the last plan
         self._must_compare = True  # whether what is stored may differ from it
         self._is_doubtful = False  # whether our record of what is stored may be wrong
@@ -71,7 +71,7 @@ class PoolSync:
             if self._is_doubtful:
                 objects, version = self._writer.read_all(selector)
                 with self._changed:
-                    self._followed.read_again(objects, version)
+                    self._watched.read_again(objects, version)
                     self._is_doubtful = False
             plan = self._plan()
             try:
@@ -85,12 +85,12 @@ class PoolSync:
         with self._changed:
             if content != self._content:
                 self._content, self._must_compare = content, True
-                self._losses.forget_harmless()
+                self._dropped_fields.forget_harmless()
             if not self._must_compare:
                 return _NOTHING_TO_WRITE
-            stored = self._followed.all()
+            stored = self._watched.all()
         if content is None:  # slices that another agent published in the meantime belong to that agent
-            stored = tuple(one for one in stored if not self._writer.is_anothers(one))
+            stored = tuple(one for one in stored if not self._writer.is_by_other_agent(one))
         return self._planner.plan(content, stored)
 
     def _carry_out(self, plan: WritePlan) -> None:
@@ -100,7 +100,7 @@ class PoolSync:
         """
         self._writer.admit(plan)
         with self._changed:
-            self._followed.begin_writing()
+            self._watched.begin_writing()
         try:
             self._delete(plan.deletes)
             writes = [(wire, self._writer.update) for wire in plan.updates]
@@ -110,16 +110,16 @@ class PoolSync:
                 self._note_answer(wire, write(wire))
         finally:
             with self._changed:
-                self._followed.end_writing()
+                self._watched.end_writing()
 
     def _delete(self, slices: Iterable[SliceWire]) -> None:
         for stored in slices:
             self._check_running()
             with self._changed:
-                self._followed.deleting(stored)
+                self._watched.deleting(stored)
             self._writer.delete(stored)
             with self._changed:
-                self._followed.deleted(stored)
+                self._watched.deleted(stored)
 
     def _check_running(self) -> None:
         if self._is_stopping():
@@ -128,9 +128,9 @@ class PoolSync:
     def _note_answer(self, sent: SliceWire, answer: SliceWire) -> None:
         """Record what the server stored; if it dropped fields, make sure that no published devices overlap."""
         with self._changed:
-            instead, unsafe = self._losses.note(sent, answer, version=self._server.git_version)
-            self._followed.wrote(answer, instead=instead)
-            every = sorted(self._followed.all(), key=lambda s: s["metadata"]["uid"] != answer["metadata"]["uid"])
+            instead, unsafe = self._dropped_fields.note(sent, answer, version=self._server.git_version)
+            self._watched.wrote(answer, instead=instead)
+            every = sorted(self._watched.all(), key=lambda s: s["metadata"]["uid"] != answer["metadata"]["uid"])
         if unsafe.intersection(COUNTER_FIELDS):
             # Plan again at once, and this slice first: without counters the scheduler allocates overlapping devices.
             self._delete(every)

@@ -16,8 +16,8 @@ from collections.abc import Collection
 from dra_driver.controller.compare import COUNTER_FIELDS, SHARE_FIELD, TAINT_FIELD, differing_fields
 from dra_driver.controller.content import PoolContent
 from dra_driver.controller.diff import created
+from dra_driver.controller.dropped_fields import DroppedFields
 from dra_driver.controller.layout import SliceSpec
-from dra_driver.controller.losses import Losses
 from dra_driver.controller.writer import SliceWriter
 from dra_driver.model import limits
 from dra_driver.model.errors import ApiError
@@ -50,14 +50,14 @@ class Probe:
         """Forget the answer about taints."""
         self._known.discard(TAINTS)
 
-    def ask(self, content: PoolContent, empty: SliceSpec, *, minor: int, known: frozenset[str]) -> Losses:
+    def ask(self, content: PoolContent, empty: SliceSpec, *, minor: int, known: frozenset[str]) -> DroppedFields:
         """Return which fields of this content the server would drop; none that it was asked about before.
 
-        `known` are losses that were reported before. A server that refuses a question is assumed to drop what it was
-        asked about. The exception is a server from 1.35 on that is asked about counters: the first write, which holds
-        counters and nothing else, will show it. Raises: ApiError if the server gives no answer.
+        `known` are dropped fields that were reported before. A server that refuses a question is assumed to drop what
+        it was asked about. The exception is a server from 1.35 on that is asked about counters: the first write, which
+        holds counters and nothing else, will show it. Raises: ApiError if the server gives no answer.
         """
-        found = Losses(empty.pool, known)
+        found = DroppedFields(empty.pool, known)
         is_old = 0 < minor < COUNTERS_APART_MINOR
         if content.counter_sets and COUNTERS not in self._known:
             sent = _question(content, empty, is_old=is_old)
@@ -69,7 +69,7 @@ class Probe:
             self._try(TAINTS, (TAINT_FIELD,), _alone({**bare, "taints": [_TAINT]}, empty), found, minor)
         return found
 
-    def _try(self, what: str, doubted: Collection[str], sent: SliceWire, found: Losses, minor: int) -> None:
+    def _try(self, what: str, doubted: Collection[str], sent: SliceWire, found: DroppedFields, minor: int) -> None:
         version = f"1.{minor}" if minor else "unknown"
         try:
             answer = self._writer.try_create(sent)

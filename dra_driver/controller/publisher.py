@@ -12,17 +12,17 @@ import logging
 import threading
 import time
 
+from dra_driver.controller.competing_agents import AgentMark, CompetingAgents
 from dra_driver.controller.diff import WritePlan, generation_of
-from dra_driver.controller.followed import FollowedSlices
+from dra_driver.controller.dropped_fields import DroppedFields
 from dra_driver.controller.layout import SliceSpec
-from dra_driver.controller.losses import Losses
 from dra_driver.controller.pool_plan import Offers, PoolPlanner
 from dra_driver.controller.pool_sync import PoolSync, StoppedError
 from dra_driver.controller.probe import Probe
-from dra_driver.controller.rivals import AgentMark, Rivals
 from dra_driver.controller.schedule import SETTLE_SECONDS, Schedule
 from dra_driver.controller.server import ServerFacts
 from dra_driver.controller.status import PublisherStatus
+from dra_driver.controller.watched_slices import WatchedSlices
 from dra_driver.controller.writer import SliceWriter
 from dra_driver.hardware.facts import Problem
 from dra_driver.kube.api import KubeApi
@@ -59,13 +59,13 @@ class Publisher:
         self._api, self._node, self._driver, self._settle_s = api, node, driver, settle_s
         self._pool = pool_name(node, driver)
         self._selector = f"spec.nodeName={node},spec.driver={driver}"
-        self._writer = SliceWriter(api, Rivals(mark, driver=driver) if mark else None)
+        self._writer = SliceWriter(api, CompetingAgents(mark, driver=driver) if mark else None)
         self._server = ServerFacts(api, node)
         self._changed = threading.Condition()
         # The following are guarded by _changed.
         self._schedule = Schedule(settle_s=settle_s)
-        self._followed = FollowedSlices(driver=driver, node=node, pool=self._pool, disturbed=self._disturbed)
-        self._losses = Losses(self._pool)
+        self._watched = WatchedSlices(driver=driver, node=node, pool=self._pool, disturbed=self._disturbed)
+        self._dropped_fields = DroppedFields(self._pool)
         self._wanted, self._done = 0, 0  # how often the offers changed, and up to which change they are published
         self._is_published = False
         self._fault: ApiError | None = None
@@ -77,12 +77,14 @@ class Publisher:
 
     def _pool_sync(self, offers: Offers) -> PoolSync:
         empty = SliceSpec(self._driver, self._node, self._pool)
-        planner = PoolPlanner(empty, offers, self._server, self._probe, losses=self._losses, changed=self._changed)
+        planner = PoolPlanner(
+            empty, offers, self._server, self._probe, dropped=self._dropped_fields, changed=self._changed
+        )
         return PoolSync(
             self._writer,
             planner,
-            self._followed,
-            self._losses,
+            self._watched,
+            self._dropped_fields,
             self._server,
             changed=self._changed,
             is_stopping=lambda: self._is_stopping,
@@ -100,9 +102,9 @@ class Publisher:
                 return
             self._is_stopping = self._is_published = False
             self._probe.forget()
-            self._losses.forget()
+            self._dropped_fields.forget()
             self._fault = None
-            self._followed.forget()
+            self._watched.forget()
             self._sync.compare_again()
             self._schedule = Schedule(settle_s=self._settle_s)
             self._schedule.at_once()
@@ -149,7 +151,7 @@ class Publisher:
     def status(self) -> PublisherStatus:
         """Return the state of publishing."""
         with self._changed:
-            slices = self._followed.own()
+            slices = self._watched.own()
             fault = self._fault or (self._watch.fault if self._watch else None)
             problems = (Problem(fault.code, self._pool, str(fault)),) if fault else ()
             return PublisherStatus(
@@ -158,11 +160,11 @@ class Publisher:
                 generation=max(map(generation_of, slices), default=0),
                 slices=len(slices),
                 devices=sum(len(s["spec"].get("devices") or ()) for s in slices),
-                keeps=self._losses.kept,
+                keeps=self._dropped_fields.kept,
                 server=self._server.git_version,
                 last_error=str(fault) if fault else "",
-                dropped=tuple(sorted(self._losses.fields)),
-                problems=problems + self._losses.problems(),
+                dropped=tuple(sorted(self._dropped_fields.fields)),
+                problems=problems + self._dropped_fields.problems(),
                 writes=dict(self._writer.counts),
             )
 
@@ -188,7 +190,7 @@ class Publisher:
                 self._sync.compare_again()
                 self._schedule.at_once()
         else:
-            self._followed.take(event)
+            self._watched.take(event)
 
     def _disturbed(self, may_be_gone: bool) -> None:
         if may_be_gone:  # a node that was recreated under its old name has another UID
@@ -220,7 +222,7 @@ class Publisher:
         """Wait until there is work and return True; return False when stopping."""
         with self._changed:
             while not self._is_stopping:
-                delay = self._due_s() if self._wanted and self._followed.is_complete else None
+                delay = self._due_s() if self._wanted and self._watched.is_complete else None
                 if delay == 0.0:
                     self._schedule.take()
                     return True
@@ -228,7 +230,7 @@ class Publisher:
             return False
 
     def _due_s(self) -> float | None:
-        due = [at for at in (self._schedule.wait_s(), self._losses.taints_due_s) if at is not None]
+        due = [at for at in (self._schedule.wait_s(), self._dropped_fields.taints_due_s) if at is not None]
         return min(due) if due else None
 
     def _failed(self, err: ApiError) -> None:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from dra_driver.controller.competing_agents import CompetingAgents
 from dra_driver.controller.diff import WritePlan
-from dra_driver.controller.rivals import Rivals
 from dra_driver.kube.answers import NOT_FOUND
 from dra_driver.kube.api import REQUEST_SECONDS, KubeApi
 from dra_driver.kube.pages import Listing
@@ -21,21 +21,21 @@ from dra_driver.model.wire import SliceWire, Wire
 class SliceWriter:
     """Writes slices. `counts` holds the writes that the server accepted, by verb: create, update, delete.
 
-    With `rivals` each slice is marked as this agent's.
+    With `competitors` each slice is marked as this agent's.
     """
 
-    def __init__(self, api: KubeApi, rivals: Rivals | None = None) -> None:
-        self._api, self._rivals = api, rivals
+    def __init__(self, api: KubeApi, competitors: CompetingAgents | None = None) -> None:
+        self._api, self._competitors = api, competitors
         self.counts: Counter[str] = Counter()
 
     def admit(self, plan: WritePlan) -> None:
         """Return if the writes of a plan may be made. Raises: ApiError("api.another-agent")."""
-        if self._rivals:
-            self._rivals.admit(plan)
+        if self._competitors:
+            self._competitors.admit(plan)
 
-    def is_anothers(self, stored: SliceWire) -> bool:
+    def is_by_other_agent(self, stored: SliceWire) -> bool:
         """Return whether an agent of another folder wrote a slice."""
-        return self._rivals is not None and self._rivals.is_anothers(stored)
+        return self._competitors is not None and self._competitors.is_by_other_agent(stored)
 
     def read_all(self, field_selector: str) -> tuple[list[SliceWire], str]:
         """Return all slices of a selection, and the resourceVersion of the list. Raises: ApiError."""
@@ -86,7 +86,7 @@ class SliceWriter:
         self.counts["delete"] += 1
 
     def _checked(self, method: str, path: str, wire: SliceWire) -> SliceWire:
-        body = self._rivals.marked(wire) if self._rivals else wire
+        body = self._competitors.marked(wire) if self._competitors else wire
         answer = self._api.request(method, path, body=body)
         check_slice(answer)
         return answer

@@ -20,12 +20,12 @@ from dra_driver.health.cordons import Cordon, CordonFile
 from dra_driver.health.fault import Fault, Subject
 from dra_driver.health.forgetting import ForgetFile
 from dra_driver.health.known_gpus import KnownGpus, read_gpus
-from dra_driver.health.own_signs import take_missing, take_silence, take_tests
+from dra_driver.health.own_indications import record_missing, record_silence, record_test_results
 from dra_driver.health.policy import HealthPolicy
 from dra_driver.health.record import HealthRecord, subject_of
 from dra_driver.health.record_wire import record_among, record_wire
 from dra_driver.health.store import GPUS, RECORD, HealthStore
-from dra_driver.health.tally import XidTally
+from dra_driver.health.xid_counts import XidCounts
 from dra_driver.health.xid_table import is_application_error
 from dra_driver.model.errors import DriverError, InputError, LedgerError
 from dra_driver.telemetry.logs import fields
@@ -89,7 +89,7 @@ class HealthMonitor:
         self._mutex = threading.Lock()  # guards the known GPUs, which the scanner's thread completes
         self._known = KnownGpus(reporter.bus_states)
         self._record = HealthRecord(boot_id)
-        self._tally = XidTally()
+        self._xid_counts = XidCounts()
         self._loop = Loop("health", self._turn, failure="health monitor failed")
         self._cordons: tuple[Cordon, ...] = ()
         self._cordon_problem = ""
@@ -157,11 +157,11 @@ class HealthMonitor:
         with self._mutex:
             known, missing = self._known.by_address, self._known.missing
         self._record.absorb(report, known, now)
-        take_missing(self._record, missing, now)
-        take_silence(self._record, report, known, now)
+        record_missing(self._record, missing, now)
+        record_silence(self._record, report, known, now)
         if (failed := self._failed_tests(self.now.faults)) is not None:
-            take_tests(self._record, failed, now)
-        self._tally.count(xid for xid in report.xids if xid.gpu in known)
+            record_test_results(self._record, failed, now)
+        self._xid_counts.count(xid for xid in report.xids if xid.gpu in known)
         self._report_applications(report, known)
         self._read_cordons()
         self._note_problems(report)
@@ -227,7 +227,7 @@ class HealthMonitor:
         if is_news or self._is_save_due(now):
             self._save(now)
         self._meaning = meaning
-        self.now = HealthNow(faults, cordons, self._problems, self._tally.counts)
+        self.now = HealthNow(faults, cordons, self._problems, self._xid_counts.counts)
         if is_news:
             self._log(before.faults, faults)
             self._changed()

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from dra_driver.hardware.evidence import BusState, HealthReport, Source, Vitals, XidReport
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.health.fault import STICKY, Fault, FaultKey, Subject
-from dra_driver.health.signs import Before, Sign, signs_of
-from dra_driver.health.track import Track
+from dra_driver.health.fault_track import FaultTrack
+from dra_driver.health.indications import Before, Indication, indications_of
 from dra_driver.health.xid_table import FALLEN_OFF_BUS, XidClass, row_of
 
 _KEYS_OF_CLASS = {
@@ -66,7 +66,7 @@ class HealthRecord:
 
     boot: str = ""
     sightings: dict[tuple[Subject, int], Sighting] = field(default_factory=dict)
-    tracks: dict[tuple[Subject, FaultKey], Track] = field(default_factory=dict)
+    tracks: dict[tuple[Subject, FaultKey], FaultTrack] = field(default_factory=dict)
     gpus: dict[str, GpuState] = field(default_factory=dict)
     log_position: int = -1
 
@@ -82,17 +82,17 @@ class HealthRecord:
                 self._take_reading(reading)
         for gpu, state in report.bus:
             if gpu in known and state in {BusState.GONE, BusState.DEAD}:
-                self.observe(Subject(gpu), Sign(FaultKey.GPU_LOST, is_bad=True), now)
+                self.observe(Subject(gpu), Indication(FaultKey.GPU_LOST, is_bad=True), now)
         if report.log_position >= 0:
             self.log_position = report.log_position
 
-    def observe(self, subject: Subject, sign: Sign, at: float) -> None:
-        """Add one sign."""
-        track = self.tracks.get((subject, sign.key), Track(sign.key)).after(sign, at)
+    def observe(self, subject: Subject, indication: Indication, at: float) -> None:
+        """Add one indication."""
+        track = self.tracks.get((subject, indication.key), FaultTrack(indication.key)).after(indication, at)
         if track.is_idle:
-            self.tracks.pop((subject, sign.key), None)
+            self.tracks.pop((subject, indication.key), None)
         else:
-            self.tracks[subject, sign.key] = track
+            self.tracks[subject, indication.key] = track
 
     def forget(self, gpus: Iterable[str]) -> None:
         """Forget everything about GPUs that an administrator declared gone or that are absent on purpose."""
@@ -143,12 +143,12 @@ class HealthRecord:
         known = self.sightings.get(slot, Sighting(xid.at, xid.at))
         self.sightings[slot] = known.with_report(xid)
         if xid.code == FALLEN_OFF_BUS and self.sightings[slot] is not known:
-            self.observe(Subject(xid.gpu), Sign(FaultKey.GPU_LOST, is_bad=True), xid.at)
+            self.observe(Subject(xid.gpu), Indication(FaultKey.GPU_LOST, is_bad=True), xid.at)
 
     def _take_reading(self, reading: Vitals) -> None:
         state = self.gpus.setdefault(reading.gpu, GpuState())
-        for sign in signs_of(reading, Before(state.links, state.replays)):
-            self.observe(Subject(reading.gpu), sign, reading.at)
+        for indication in indications_of(reading, Before(state.links, state.replays)):
+            self.observe(Subject(reading.gpu), indication, reading.at)
         if reading.is_lost:
             state.action = None
             return

@@ -12,9 +12,9 @@ from typing import Any
 
 from dra_driver.hardware.evidence import Source
 from dra_driver.health.fault import FaultKey, Subject
+from dra_driver.health.fault_track import FaultTrack
 from dra_driver.health.record import GpuState, HealthRecord, Sighting
 from dra_driver.health.store import RECORD
-from dra_driver.health.track import Track
 
 
 def record_wire(record: HealthRecord) -> dict[str, Any]:
@@ -35,7 +35,8 @@ def read_record(wire: Mapping[str, Any]) -> HealthRecord:
     """Return what `record_wire` described. Raises: ValueError for anything else."""
     try:
         tracks = {
-            (_subject(subject), FaultKey(track["key"])): Track.from_wire(track) for subject, track in wire["tracks"]
+            (_subject(subject), FaultKey(track["key"])): FaultTrack.from_wire(track)
+            for subject, track in wire["tracks"]
         }
         sightings = {
             (_subject(subject), int(code)): Sighting(

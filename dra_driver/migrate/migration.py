@@ -27,7 +27,7 @@ from dra_driver.migrate.resources import NOTHING_KNOWN, Known
 from dra_driver.migrate.sharing_config import names_in, plugin_files, rules_beside, rules_name
 from dra_driver.model.errors import InputError
 from dra_driver.yamltext.edits import applied
-from dra_driver.yamltext.rendering import manner_of
+from dra_driver.yamltext.rendering import text_style_of
 from dra_driver.yamltext.rewriting import Rewriting, rewriting
 from dra_driver.yamltext.values import Origins, is_same, value_of
 from dra_driver.yamltext.written import DocumentText, documents_of
@@ -190,18 +190,17 @@ def _put(document: _Document, one: KubeObject, written: list[dict[str, Any]]) ->
 def _rewritten(source: SourceText, documents: list[_Document], report: FileReport) -> str:
     """Return the text with all changes written into it."""
     text = source.text
-    whole = manner_of(text, [document.written.root for document in documents])
+    whole = text_style_of(text, [document.written.root for document in documents])
     edits = []
     before: list[InsertedObjects] = []
     for document in documents:
-        manner = whole if whole.is_json else manner_of(text, [document.written.root])
-        found = rewriting(text, document.written, document.origins, manner, document.value)
+        text_style = whole if whole.is_json else text_style_of(text, [document.written.root])
+        found = rewriting(text, document.written, document.origins, text_style, document.value)
         edits += found.edits
         _say_anew(found, document, report)
         if document.before:
-            before.append(
-                InsertedObjects(document.written.root.start, document.written.root.end, tuple(document.before), manner)
-            )
+            root = document.written.root
+            before.append(InsertedObjects(root.start, root.end, tuple(document.before), text_style))
     new = placed(text, edits, before, is_single=len(documents) == 1) if before else applied(text, edits)
     _check(new, documents, source.origin)
     return new

@@ -13,7 +13,7 @@ from typing import Any
 
 from dra_driver.yamltext.comments import above_comments
 from dra_driver.yamltext.edits import Edit, applied
-from dra_driver.yamltext.rendering import Manner, block
+from dra_driver.yamltext.rendering import TextStyle, block
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,32 +23,32 @@ class InsertedObjects:
     start: int
     end: int
     objects: tuple[dict[str, Any], ...]
-    manner: Manner
+    text_style: TextStyle
 
 
 def placed(text: str, edits: list[Edit], before: list[InsertedObjects], *, is_single: bool) -> str:
     """Return the text with the edits applied and the objects placed."""
-    if before[0].manner.is_json and is_single:
+    if before[0].text_style.is_json and is_single:
         return _listed(text, edits, before[0])
     made = list(edits)
     for one in before:
-        manner = one.manner
+        text_style = one.text_style
         at = _place(text, one.start)
         parts = []
         for wire in one.objects:
-            written = block(wire, Manner(2, manner.dash, newline=manner.newline), 0)
-            parts.append(f"{written}{manner.newline}---{manner.newline}")
-        made.append(_edit(text, at, "".join(parts), manner))
+            written = block(wire, TextStyle(2, text_style.dash, newline=text_style.newline), 0)
+            parts.append(f"{written}{text_style.newline}---{text_style.newline}")
+        made.append(_edit(text, at, "".join(parts), text_style))
     return applied(text, made)
 
 
-def _edit(text: str, at: int, written: str, manner: Manner) -> Edit:
+def _edit(text: str, at: int, written: str, text_style: TextStyle) -> Edit:
     """Separate the new objects from a document that begins on the line of its own "---"."""
     line = text[at : at + 4]
     if line[:3] != "---":
         return Edit(at, at, -1, written)
-    body = written.removesuffix(f"---{manner.newline}")
-    return Edit(at, at, -1, f"---{manner.newline}{body}" if at else body)
+    body = written.removesuffix(f"---{text_style.newline}")
+    return Edit(at, at, -1, f"---{text_style.newline}{body}" if at else body)
 
 
 def _place(text: str, start: int) -> int:
@@ -58,16 +58,16 @@ def _place(text: str, start: int) -> int:
 
 def _listed(text: str, edits: list[Edit], one: InsertedObjects) -> str:
     """Put a JSON object and the objects that it needs into a List."""
-    manner = one.manner
+    text_style = one.text_style
     lead, tail = text[: one.start], text[one.end :]
     body = applied(text, edits)[len(lead) :]
     body = body[: len(body) - len(tail)] if tail else body
-    if not manner.step:
+    if not text_style.step:
         written = [json.dumps(wire, ensure_ascii=False) for wire in one.objects]
         return f'{lead}{{"apiVersion": "v1", "kind": "List", "items": [{", ".join([*written, body])}]}}{tail}'
-    pad = " " * manner.step
-    written = [json.dumps(wire, indent=manner.step, ensure_ascii=False) for wire in one.objects]
-    rows = f",{manner.newline}".join(_indented(row, pad * 2) for row in [*written, body])
+    pad = " " * text_style.step
+    written = [json.dumps(wire, indent=text_style.step, ensure_ascii=False) for wire in one.objects]
+    rows = f",{text_style.newline}".join(_indented(row, pad * 2) for row in [*written, body])
     lines = [
         "{",
         f'{pad}"apiVersion": "v1",',
@@ -77,7 +77,7 @@ def _listed(text: str, edits: list[Edit], one: InsertedObjects) -> str:
         f"{pad}]",
         "}",
     ]
-    return lead + manner.newline.join(lines) + tail
+    return lead + text_style.newline.join(lines) + tail
 
 
 def _indented(text: str, pad: str) -> str:

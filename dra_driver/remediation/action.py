@@ -12,13 +12,13 @@ from dataclasses import replace
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.model.errors import DriverError, HardwareError, Retry
 from dra_driver.model.names import gpu_name
+from dra_driver.remediation.action_wording import ACTION, noun_of, verb_of
 from dra_driver.remediation.budgets import ActionRow
 from dra_driver.remediation.case import RemediationCase, Stage
-from dra_driver.remediation.endings import CaseEndings
+from dra_driver.remediation.case_outcomes import CaseOutcomes
 from dra_driver.remediation.journal import RemediationJournal
 from dra_driver.remediation.policy import RemediationAction, RemediationPolicy
 from dra_driver.remediation.treated_node import TreatedNode
-from dra_driver.remediation.words import ACTION, noun_of, verb_of
 
 
 class GpuAction:
@@ -29,12 +29,12 @@ class GpuAction:
         node: TreatedNode,
         journal: RemediationJournal,
         policy: RemediationPolicy,
-        endings: CaseEndings,
+        outcomes: CaseOutcomes,
         *,
         boot_id: str,
         clock: Callable[[], float],
     ) -> None:
-        self._node, self._journal, self._policy, self._endings = node, journal, policy, endings
+        self._node, self._journal, self._policy, self._outcomes = node, journal, policy, outcomes
         self._clock, self._boot_id = clock, boot_id
 
     def act(self, case: RemediationCase) -> RemediationCase:
@@ -53,7 +53,7 @@ class GpuAction:
         try:
             self._carry_out(case, gpus)
         except DriverError as error:
-            return self._endings.failed(case, f"{noun_of(case.action)} failed: {error.message}")
+            return self._outcomes.failed(case, f"{noun_of(case.action)} failed: {error.message}")
         acted = self._acted(case, "asked" if is_reboot else "done")
         self._node.resume()
         what = f"{noun_of(case.action)} was {verb_of(case.action)}"

@@ -11,14 +11,14 @@ from dataclasses import replace
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.model.errors import ApiError
 from dra_driver.model.names import gpu_name
+from dra_driver.remediation.action_wording import BLOCKED, DRAIN, listed, noun_of
 from dra_driver.remediation.budgets import spent
 from dra_driver.remediation.case import RemediationCase, Stage
-from dra_driver.remediation.endings import CaseEndings
+from dra_driver.remediation.case_outcomes import CaseOutcomes
 from dra_driver.remediation.journal import RemediationJournal
 from dra_driver.remediation.policy import RemediationAction, RemediationPolicy
 from dra_driver.remediation.treated_node import TreatedNode
 from dra_driver.remediation.treatment import treatment_of
-from dra_driver.remediation.words import BLOCKED, DRAIN, listed, noun_of
 
 SETTLED_SECONDS = 180.0
 
@@ -31,11 +31,11 @@ class GpuDrain:
         node: TreatedNode,
         journal: RemediationJournal,
         policy: RemediationPolicy,
-        endings: CaseEndings,
+        outcomes: CaseOutcomes,
         *,
         clock: Callable[[], float],
     ) -> None:
-        self._node, self._journal, self._policy, self._endings = node, journal, policy, endings
+        self._node, self._journal, self._policy, self._outcomes = node, journal, policy, outcomes
         self._clock = clock
 
     def await_taint(self, case: RemediationCase) -> RemediationCase:
@@ -54,7 +54,7 @@ class GpuDrain:
         """Wait until nothing uses the GPU, and take one of the slots of the cluster. Raises: DriverError."""
         now = self._clock()
         if why := spent(case, self._journal.actions(), self._policy, now):
-            return self._endings.escalated(case, why)
+            return self._outcomes.escalated(case, why)
         if now < case.not_before:
             return case
         if why := self._used(case):
@@ -93,13 +93,13 @@ class GpuDrain:
 
     def _await_driver(self, case: RemediationCase) -> RemediationCase:
         if self._clock() - case.stage_at > SETTLED_SECONDS:
-            return self._endings.escalated(case, "its peers are drained, but the driver does not say what to do next")
+            return self._outcomes.escalated(case, "its peers are drained, but the driver does not say what to do next")
         return case.waiting("the driver to say what to do, now that the GPU's peers are drained")
 
     def _await_partitions(self, case: RemediationCase) -> RemediationCase:
         """Wait for partitions that ended claims leave behind; an administrator's stay, and no reset removes them."""
         if self._clock() - case.stage_at > SETTLED_SECONDS:
-            return self._endings.escalated(
+            return self._outcomes.escalated(
                 case, "the GPU has MIG partitions that no claim made, which a reset would remove"
             )
         return case.waiting("the GPU's MIG partitions to be removed")

@@ -10,12 +10,12 @@ from dataclasses import replace
 
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.model.names import gpu_name
+from dra_driver.remediation.action_wording import RETURNED, noun_of
 from dra_driver.remediation.case import RemediationCase, Stage
-from dra_driver.remediation.endings import CaseEndings
+from dra_driver.remediation.case_outcomes import CaseOutcomes
 from dra_driver.remediation.policy import RemediationAction, RemediationPolicy
 from dra_driver.remediation.treated_node import TreatedNode
 from dra_driver.remediation.treatment import treatment_of
-from dra_driver.remediation.words import RETURNED, noun_of
 from dra_driver.validation.result import ValidationVerdict
 
 FOUND_SECONDS = 300.0  # a GPU may scrub its memory after a reset
@@ -29,19 +29,19 @@ class GpuRecovery:
         self,
         node: TreatedNode,
         policy: RemediationPolicy,
-        endings: CaseEndings,
+        outcomes: CaseOutcomes,
         *,
         boot_id: str,
         clock: Callable[[], float],
     ) -> None:
-        self._node, self._policy, self._endings = node, policy, endings
+        self._node, self._policy, self._outcomes = node, policy, outcomes
         self._boot_id, self._clock, self._began_at = boot_id, clock, clock()
 
     def find(self, case: RemediationCase) -> RemediationCase:
         """Wait until the same GPU is there again, after a reboot if one was asked for."""
         if case.action is RemediationAction.REBOOT and case.boot == self._boot_id:
             if self._clock() - case.stage_at > self._policy.reboot_within_s:
-                return self._endings.escalated(case, "nobody rebooted the machine", keeps_request=True)
+                return self._outcomes.escalated(case, "nobody rebooted the machine", keeps_request=True)
             return case.waiting("a reboot of the machine")
         self._node.withdraw_reboot()
         since = max(case.stage_at, self._began_at)
@@ -49,14 +49,14 @@ class GpuRecovery:
         if here is not None and not here.is_lost:
             return self._found(case, here)
         if self._clock() - since > FOUND_SECONDS:
-            return self._endings.failed(case, "the GPU was not found again")
+            return self._outcomes.failed(case, "the GPU was not found again")
         return case.waiting("the GPU to be found again")
 
     def _found(self, case: RemediationCase, here: GpuFacts) -> RemediationCase:
         if here.uuid != case.uuid:
-            return self._endings.escalated(case, f"another GPU, {here.uuid}, is at its address")
+            return self._outcomes.escalated(case, f"another GPU, {here.uuid}, is at its address")
         self._node.forget_errors(case.gpu)
-        return self._endings.restored(case).at(Stage.SAME_UUID_FOUND, self._clock())
+        return self._outcomes.restored(case).at(Stage.SAME_UUID_FOUND, self._clock())
 
     def prove(self, case: RemediationCase) -> RemediationCase:
         """Wait until the GPU's readings are good, then test it."""
@@ -69,12 +69,12 @@ class GpuRecovery:
             is_flapping = any(one.is_flapping for one in standing)
             if now - max(case.stage_at, self._began_at) > (FLAPPING_SECONDS if is_flapping else SETTLED_SECONDS):
                 what = treatment.fault.sentence if treatment else "its health can't be read"
-                return self._endings.failed(case, f"the GPU is not healthy: {what}")
+                return self._outcomes.failed(case, f"the GPU is not healthy: {what}")
             return case.waiting("the GPU's health to be read as good")
         found = self._node.prove(gpu)
         if found.verdict is ValidationVerdict.FAILED:
             why = f"validation failed: {found.reason} {found.detail}".rstrip()
-            return self._endings.failed(replace(case, is_unproven=True), why)
+            return self._outcomes.failed(replace(case, is_unproven=True), why)
         return case.at(Stage.VALIDATED, now)
 
     def give_back(self, case: RemediationCase) -> RemediationCase:

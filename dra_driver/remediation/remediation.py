@@ -200,7 +200,7 @@ class Remediation:
         if case.stage in _ACTING:
             self._node.give_slot_back()
         text = "the fault ended by itself"
-        self._write(self._steps.endings.restored(case).at(Stage.RETURNED, now, waits_for=text))
+        self._write(self._steps.outcomes.restored(case).at(Stage.RETURNED, now, waits_for=text))
 
     def _new(self, gpu: GpuFacts, treatment: Treatment) -> RemediationCase:
         now, fault = self._clock(), treatment.fault
@@ -230,7 +230,7 @@ class Remediation:
                 self._write(case.at(Stage.RETURNED, self._clock(), waits_for=text))
                 continue
             if case.persistence:
-                self._write(self._steps.endings.restored(case))
+                self._write(self._steps.outcomes.restored(case))
             if case.boot != self._boot_id and treatment_of(gpu, self._node.faults(), self._policy) is None:
                 self._write(case.at(Stage.SAME_UUID_FOUND, self._clock(), boot=self._boot_id))
 
@@ -242,7 +242,7 @@ class Remediation:
                 continue
             log.warning("remediation changed by hand", extra=fields(device=gpu, reason=str(request)))
             if request is RemediationRequest.GIVE_UP:
-                self._write(self._steps.endings.escalated(case, "given up by hand"))
+                self._write(self._steps.outcomes.escalated(case, "given up by hand"))
                 continue
             self._node.resume()
             self._node.withdraw_reboot()

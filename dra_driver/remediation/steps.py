@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 from dra_driver.remediation.action import GpuAction
 from dra_driver.remediation.case import RemediationCase, Stage
+from dra_driver.remediation.case_outcomes import CaseOutcomes
 from dra_driver.remediation.drain import GpuDrain
-from dra_driver.remediation.endings import CaseEndings
 from dra_driver.remediation.journal import RemediationJournal
 from dra_driver.remediation.policy import RemediationAction, RemediationPolicy
 from dra_driver.remediation.recovery import GpuRecovery
@@ -33,10 +33,10 @@ class RemediationSteps:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._journal = journal
-        self.endings = CaseEndings(node, journal, policy, boot_id=boot_id, clock=clock)
-        self._drain = GpuDrain(node, journal, policy, self.endings, clock=clock)
-        self._action = GpuAction(node, journal, policy, self.endings, boot_id=boot_id, clock=clock)
-        recovery = GpuRecovery(node, policy, self.endings, boot_id=boot_id, clock=clock)
+        self.outcomes = CaseOutcomes(node, journal, policy, boot_id=boot_id, clock=clock)
+        self._drain = GpuDrain(node, journal, policy, self.outcomes, clock=clock)
+        self._action = GpuAction(node, journal, policy, self.outcomes, boot_id=boot_id, clock=clock)
+        recovery = GpuRecovery(node, policy, self.outcomes, boot_id=boot_id, clock=clock)
         self._steps = {
             Stage.DETECTED: self._drain.await_taint,
             Stage.TAINTED: self._drain.ask,

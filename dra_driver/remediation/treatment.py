@@ -16,7 +16,7 @@ from dra_driver.hardware.facts import GpuFacts
 from dra_driver.health.fault import Fault, FaultKey
 from dra_driver.remediation.policy import PeerRule, RemediationAction, RemediationPolicy
 
-DRAIN_P2P, BUS_RESET = "drain-p2p", "bus-reset"  # values of needs-reset (health/signs.py)
+DRAIN_P2P, BUS_RESET = "drain-p2p", "bus-reset"  # values of needs-reset (health/indications.py)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
 """A few small HTTP pages for probes and scrapes, which stay available whoever else connects.
 
 In: an address, and a callable for each page. Out: answers, one per connection. One thread serves all connections and
-never waits for any of them: there are at most `MOST_VISITS`, the newest takes the place of the oldest, and each has a
-deadline. So ten thousand clients that send nothing, or a byte a minute, can't delay the answer to a probe. A page that
-is slow to render is rendered in its own thread, at most a few times a second, once for all who wait.
+never waits for any of them: there are at most `MOST_CONNECTIONS`, the newest takes the place of the oldest, and each
+has a deadline. So ten thousand clients that send nothing, or a byte a minute, can't delay the answer to a probe. A
+page that is slow to render is rendered in its own thread, at most a few times a second, once for all that wait.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from dra_driver.telemetry.rendering import MOST_VISITS, Page, Renderer
-from dra_driver.telemetry.visits import PageAnswer, Visit
+from dra_driver.telemetry.rendering import MOST_CONNECTIONS, Page, Renderer
+from dra_driver.telemetry.status_connection import PageAnswer, StatusConnection
 
 log = logging.getLogger(__name__)
 
-VISIT_SECONDS = 5.0  # for the whole request, and again for the answer
+CONNECTION_SECONDS = 5.0  # for the whole request, and again for the answer
 _BACKLOG = 4096  # the kernel reduces it to its own limit; a client that does not fit in retries only after a second
 _ACCEPTED_AT_ONCE = 32  # before the open connections are served again
 _FAULT_SECONDS = 0.05  # to wait after a connection could not be accepted, because a resource ran out
@@ -55,20 +55,20 @@ class Port:
         pages: Mapping[str, Page],
         *,
         quick: Mapping[str, PageAnswer],
-        most_visits: int = MOST_VISITS,
-        visit_s: float = VISIT_SECONDS,
+        most_connections: int = MOST_CONNECTIONS,
+        connection_s: float = CONNECTION_SECONDS,
         securing: Securing | None = None,
         gate: Gate | None = None,
     ) -> None:
-        self._quick, self._most, self._visit_s = quick, most_visits, visit_s
+        self._quick, self._most, self._connection_s = quick, most_connections, connection_s
         self._securing, self._gate = securing, gate
         self._listener = _listen(address)
         self.number = int(self._listener.getsockname()[1])
         self.address = f"[{address[0]}]:{self.number}" if ":" in address[0] else f"{address[0]}:{self.number}"
         self._bell, self._ear = socket.socketpair()
         self._renderers = {path: Renderer(page, self._rendered) for path, page in pages.items()}
-        self._done: deque[tuple[Visit, PageAnswer]] = deque()
-        self._visits: dict[Visit, None] = {}  # the oldest first
+        self._done: deque[tuple[StatusConnection, PageAnswer]] = deque()
+        self._connections: dict[StatusConnection, None] = {}  # the oldest first
         self._selector = selectors.DefaultSelector()
         self._is_stopping = False
         self._thread = threading.Thread(target=self._serve, name="status", daemon=True)
@@ -92,8 +92,8 @@ class Port:
         self._ring()
         if self._thread.is_alive():
             self._thread.join()
-        for visit in list(self._visits):
-            self._end(visit)
+        for connection in list(self._connections):
+            self._end(connection)
         for one in (self._listener, self._bell, self._ear):
             one.close()
         self._selector.close()
@@ -110,9 +110,9 @@ class Port:
                 log.exception("status port failed")
                 time.sleep(_FAULT_SECONDS)
 
-    def _ready(self, sock: object, visit: Visit | None) -> None:
-        if visit is not None:
-            self._go_on(visit)
+    def _ready(self, sock: object, connection: StatusConnection | None) -> None:
+        if connection is not None:
+            self._go_on(connection)
         elif sock is self._listener:
             self._accept()
         else:
@@ -120,7 +120,7 @@ class Port:
                 self._ear.recv(4096)
             while self._done:
                 done, answer = self._done.popleft()
-                if done in self._visits:
+                if done in self._connections:
                     self._answer(done, answer)
 
     def _accept(self) -> None:
@@ -139,89 +139,89 @@ class Port:
             except OSError:
                 sock.close()
                 continue
-            if len(self._visits) >= self._most:
+            if len(self._connections) >= self._most:
                 self._end_oldest()
-            visit = Visit(sock, time.monotonic() + self._visit_s)
-            self._visits[visit] = None
-            self._selector.register(sock, selectors.EVENT_READ, visit)
-            self._go_on(visit)
+            connection = StatusConnection(sock, time.monotonic() + self._connection_s)
+            self._connections[connection] = None
+            self._selector.register(sock, selectors.EVENT_READ, connection)
+            self._go_on(connection)
 
-    def _go_on(self, visit: Visit) -> None:
-        if visit not in self._visits:  # it has ended since the selector returned it
+    def _go_on(self, connection: StatusConnection) -> None:
+        if connection not in self._connections:  # it has ended since the selector returned it
             return
         try:
-            if visit.is_asked:
-                if visit.send():
-                    self._end(visit)
+            if connection.is_asked:
+                if connection.send():
+                    self._end(connection)
                 return
-            asked = visit.read()
+            asked = connection.read()
         except OSError:
-            self._end(visit)
+            self._end(connection)
             return
         if isinstance(asked, PageAnswer):
-            self._answer(visit, asked)
+            self._answer(connection, asked)
         elif asked is None:
             return
         elif asked in self._quick:
-            self._answer(visit, self._quick[asked])
+            self._answer(connection, self._quick[asked])
         elif asked in self._renderers:
-            self._selector.unregister(visit.sock)
-            self._show(visit, self._renderers[asked])
+            self._selector.unregister(connection.sock)
+            self._show(connection, self._renderers[asked])
         else:
             known = ", ".join([*self._renderers, *self._quick])
-            self._answer(visit, PageAnswer(404, f"try {known}\n".encode()))
+            self._answer(connection, PageAnswer(404, f"try {known}\n".encode()))
 
-    def _show(self, visit: Visit, page: Renderer) -> None:
-        """Have a page made for a visit, as soon as it is known that its client may see it."""
+    def _show(self, connection: StatusConnection, page: Renderer) -> None:
+        """Have a page made for a connection, as soon as it is known that its client may see it."""
         if self._gate is None:
-            page.ask(visit)
+            page.ask(connection)
             return
 
         def decided(refusal: PageAnswer | None) -> None:
             if refusal is None:
-                page.ask(visit)
+                page.ask(connection)
             else:
-                self._rendered([visit], refusal)
+                self._rendered([connection], refusal)
 
-        self._gate.ask(visit.token(), decided)
+        self._gate.ask(connection.token(), decided)
 
-    def _answer(self, visit: Visit, answer: PageAnswer) -> None:
-        visit.until = time.monotonic() + self._visit_s
+    def _answer(self, connection: StatusConnection, answer: PageAnswer) -> None:
+        connection.until = time.monotonic() + self._connection_s
         try:
-            is_sent = visit.answer(answer)
+            is_sent = connection.answer(answer)
         except OSError:
             is_sent = True
         if is_sent:
-            self._end(visit)
+            self._end(connection)
             return
         with contextlib.suppress(KeyError):
-            self._selector.unregister(visit.sock)
-        self._selector.register(visit.sock, selectors.EVENT_WRITE, visit)
+            self._selector.unregister(connection.sock)
+        self._selector.register(connection.sock, selectors.EVENT_WRITE, connection)
 
-    def _end(self, visit: Visit) -> None:
-        del self._visits[visit]
+    def _end(self, connection: StatusConnection) -> None:
+        del self._connections[connection]
         with contextlib.suppress(KeyError, ValueError):
-            self._selector.unregister(visit.sock)
-        visit.end()
+            self._selector.unregister(connection.sock)
+        connection.end()
 
     def _end_oldest(self) -> None:
-        if self._visits:
-            self._end(next(iter(self._visits)))
+        if self._connections:
+            self._end(next(iter(self._connections)))
 
     def _end_late(self) -> None:
         now = time.monotonic()
-        for visit in [visit for visit in self._visits if visit.until <= now]:
-            self._end(visit)
+        for connection in [connection for connection in self._connections if connection.until <= now]:
+            self._end(connection)
 
     def _wait_s(self) -> float | None:
-        if not self._visits:
+        if not self._connections:
             return None
-        return max(0.0, min(visit.until for visit in self._visits) - time.monotonic())
+        return max(0.0, min(connection.until for connection in self._connections) - time.monotonic())
 
     # -- the rendering threads ---------------------------------------------------------------------------------------
 
-    def _rendered(self, visits: list[Visit], answer: PageAnswer) -> None:
-        self._done.extend((visit, answer) for visit in visits)
+    def _rendered(self, connections: list[StatusConnection], answer: PageAnswer) -> None:
+        self._done.extend((connection, answer) for connection in connections)
         self._ring()
 
     def _ring(self) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from dra_driver.telemetry.visits import PageAnswer
+from dra_driver.telemetry.status_connection import PageAnswer
 
 # Pages that never wait for anything.
 QUICK_PAGES: Mapping[str, PageAnswer] = {"/healthz": PageAnswer(200, b"ok\n")}

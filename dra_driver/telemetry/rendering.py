@@ -1,6 +1,7 @@
 """Rendering: pages that take time to make, each in a thread of its own, once for all who wait.
 
-In: a page, the visits that wait for it. Out: its answer with these visits. A page is made at most a few times a second.
+In: a page, and the connections that wait for it. Out: its answer with these connections. A page is made at most a few
+times a second.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ import logging
 import threading
 from collections.abc import Callable
 
-from dra_driver.telemetry.visits import PageAnswer, Visit
+from dra_driver.telemetry.status_connection import PageAnswer, StatusConnection
 
 log = logging.getLogger(__name__)
 
-MOST_VISITS = 256
+MOST_CONNECTIONS = 256
 _RENDER_SECONDS = 0.05  # the least time between two renderings of the same page
 
 Page = Callable[[], PageAnswer]
@@ -22,10 +23,10 @@ Page = Callable[[], PageAnswer]
 class Renderer:
     """Renders one page for all who wait for it; a request that comes during a rendering waits for the next."""
 
-    def __init__(self, page: Page, done: Callable[[list[Visit], PageAnswer], None]) -> None:
+    def __init__(self, page: Page, done: Callable[[list[StatusConnection], PageAnswer], None]) -> None:
         self._page, self._done = page, done
         self._changed = threading.Condition()
-        self._waiting: list[Visit] = []
+        self._waiting: list[StatusConnection] = []
         self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name="status-page", daemon=True)
 
@@ -39,11 +40,11 @@ class Renderer:
             self._is_stopping = True
             self._changed.notify_all()
 
-    def ask(self, visit: Visit) -> None:
-        """Request the page for this visit."""
+    def ask(self, connection: StatusConnection) -> None:
+        """Request the page for this connection."""
         with self._changed:
-            self._waiting.append(visit)
-            del self._waiting[:-MOST_VISITS]
+            self._waiting.append(connection)
+            del self._waiting[:-MOST_CONNECTIONS]
             self._changed.notify_all()
 
     def _run(self) -> None:
@@ -52,12 +53,12 @@ class Renderer:
                 self._changed.wait_for(lambda: self._waiting or self._is_stopping)
                 if self._is_stopping:
                     return
-                visits, self._waiting = self._waiting, []
+                connections, self._waiting = self._waiting, []
             try:
                 answer = self._page()
             except Exception:
                 log.exception("status page failed")
                 answer = PageAnswer(500, b"internal error\n")
-            self._done(visits, answer)
+            self._done(connections, answer)
             with self._changed:
                 self._changed.wait_for(lambda: self._is_stopping, _RENDER_SECONDS)

@@ -19,7 +19,7 @@ from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire
 from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.probes import QUICK_PAGES
-from dra_driver.telemetry.visits import PageAnswer
+from dra_driver.telemetry.status_connection import PageAnswer
 from dra_driver.webhook.connections import ClientConnection
 from dra_driver.webhook.decoding import TooManyValuesError, decode
 from dra_driver.webhook.patience import CallerGoneError, Patience, has_left

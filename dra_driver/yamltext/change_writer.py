@@ -14,7 +14,7 @@ from dra_driver.yamltext.block_entries import BlockEntries
 from dra_driver.yamltext.comments import Comments
 from dra_driver.yamltext.edits import EditList, column
 from dra_driver.yamltext.flow_entries import FlowEntries
-from dra_driver.yamltext.rendering import Manner, block, dash_before, flow, scalar
+from dra_driver.yamltext.rendering import TextStyle, block, dash_before, flow, scalar
 from dra_driver.yamltext.replacement import NodePlace, Replacement
 from dra_driver.yamltext.values import is_same, value_of
 from dra_driver.yamltext.written import Alias, Mapping, Sequence, YamlNode, is_merge, key_of
@@ -23,12 +23,12 @@ from dra_driver.yamltext.written import Alias, Mapping, Sequence, YamlNode, is_m
 class ChangeWriter:
     """Computes the edits for one document."""
 
-    def __init__(self, text: str, comments: Comments, manner: Manner, alignment: Alignment) -> None:
+    def __init__(self, text: str, comments: Comments, text_style: TextStyle, alignment: Alignment) -> None:
         self._text = text
         self._comments = comments
-        self._manner = manner
+        self._text_style = text_style
         self._alignment = alignment
-        self._replacement = Replacement(text, comments, manner)
+        self._replacement = Replacement(text, comments, text_style)
         self._edits = EditList()
 
     def written(self, root: YamlNode, new: Any) -> EditList:
@@ -52,8 +52,8 @@ class ChangeWriter:
         for index, (key, value) in enumerate(node.pairs):
             if index in changes.renamed:
                 name, made = changes.renamed[index]
-                self._edits.add(key.start, key.end, flow(name, self._manner, 0, is_wide=False))
-                self._edits.add(value.start, value.end, scalar(made, self._manner, getattr(value, "style", None)))
+                self._edits.add(key.start, key.end, flow(name, self._text_style, 0, is_wide=False))
+                self._edits.add(value.start, value.end, scalar(made, self._text_style, getattr(value, "style", None)))
             elif changes.kept[index] and not is_merge(key):
                 place = NodePlace(column(self._text, key.start), is_flow=node.is_flow)
                 self._visit(value, new[key_of(key)], place)
@@ -64,15 +64,15 @@ class ChangeWriter:
             entries.change(self._edits, changes.kept, pairs)
             return
         indent = column(self._text, spans[0][0])
-        rows = {at: [block(more, self._manner, indent)] for at, more in changes.added.items()}
+        rows = {at: [block(more, self._text_style, indent)] for at, more in changes.added.items()}
         kept = [stays or index in changes.renamed for index, stays in enumerate(changes.kept)]
         self._block(spans).change(self._edits, kept, rows, above=False)
 
     def _flow_pair(self, entries: FlowEntries, key: str, value: Any) -> str:
-        return f"{flow(key, self._manner, 0, is_wide=False)}: {self._flow_value(entries, value)}"
+        return f"{flow(key, self._text_style, 0, is_wide=False)}: {self._flow_value(entries, value)}"
 
     def _flow_value(self, entries: FlowEntries, value: Any) -> str:
-        return flow(value, self._manner, entries.indent, is_wide=entries.is_wide)
+        return flow(value, self._text_style, entries.indent, is_wide=entries.is_wide)
 
     def _change_sequence(self, node: Sequence, new: list[Any]) -> None:
         positions = {id(item): index for index, item in enumerate(node.items)}
@@ -97,11 +97,11 @@ class ChangeWriter:
             return
         spans = [(dash, item.end) for dash, item in zip(dashes, node.items, strict=True)]
         indent = column(self._text, dashes[0])
-        rows = {at: [f"- {block(one, self._manner, indent + 2)}" for one in more] for at, more in added.items()}
+        rows = {at: [f"- {block(one, self._text_style, indent + 2)}" for one in more] for at, more in added.items()}
         self._block(spans).change(self._edits, kept, rows, above=True)
 
     def _block(self, spans: list[tuple[int, int]]) -> BlockEntries:
-        return BlockEntries(self._text, self._comments, self._manner.newline, spans)
+        return BlockEntries(self._text, self._comments, self._text_style.newline, spans)
 
     def _flow(self, node: Mapping | Sequence, spans: list[tuple[int, int]]) -> FlowEntries:
-        return FlowEntries(self._text, self._comments, self._manner.newline, spans, node.inner, node.end - 1)
+        return FlowEntries(self._text, self._comments, self._text_style.newline, spans, node.inner, node.end - 1)

@@ -1,7 +1,7 @@
 """New values as text, formatted like the text around them: indentation, dashes, braces, JSON.
 
-In: plain values and a `Manner`. Out: text without a final line break. Never: a look at the old text, except in
-`manner_of`.
+In: plain values and a `TextStyle`. Out: text without a final line break. Never: a look at the old text, except in
+`text_style_of`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WIDTH = 4096  # never fold lines: it is hard to search for a folded selector
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
+class TextStyle:
     """The formatting of a file: by how many columns a mapping is indented, and a list's dash below its key."""
 
     step: int = 2
@@ -29,7 +29,7 @@ class Manner:
     newline: str = "\n"
 
 
-def manner_of(text: str, roots: list[YamlNode]) -> Manner:
+def text_style_of(text: str, roots: list[YamlNode]) -> TextStyle:
     """Return how documents are formatted, judged by the first nested mapping and by the column of most dashes."""
     newline = "\r\n" if "\r\n" in text else "\n"
     steps: list[int] = []
@@ -39,8 +39,8 @@ def manner_of(text: str, roots: list[YamlNode]) -> Manner:
     is_json = bool(roots) and all(isinstance(root, Mapping | Sequence) and root.is_flow for root in roots)
     if is_json:
         found = re.search(r"[{\[]\r?\n( +)", text)
-        return Manner(len(found[1]) if found else 0, 0, True, newline)
-    return Manner(steps[0] if steps else 2, _most(dashes), False, newline)
+        return TextStyle(len(found[1]) if found else 0, 0, True, newline)
+    return TextStyle(steps[0] if steps else 2, _most(dashes), False, newline)
 
 
 def _most(found: list[int]) -> int:
@@ -86,14 +86,14 @@ def _is_dash(text: str, at: int, index: int) -> bool:
     return not line.strip("- \t") and not after.strip() and text[at + 1 : at + 2] in {" ", "\n", "\r", "\t"}
 
 
-def block(value: Any, manner: Manner, indent: int, dash: int | None = None) -> str:
+def block(value: Any, text_style: TextStyle, indent: int, dash: int | None = None) -> str:
     """Return a value in block style; every line but the first is indented by `indent` columns."""
-    lines = _emitted(value, manner, dash).splitlines()
+    lines = _emitted(value, text_style, dash).splitlines()
     pad = " " * indent
-    return manner.newline.join([lines[0], *(f"{pad}{line}" if line else "" for line in lines[1:])])
+    return text_style.newline.join([lines[0], *(f"{pad}{line}" if line else "" for line in lines[1:])])
 
 
-def _emitted(value: Any, manner: Manner, dash: int | None) -> str:
+def _emitted(value: Any, text_style: TextStyle, dash: int | None) -> str:
     from ruamel.yaml import YAML  # noqa: PLC0415
     from ruamel.yaml.representer import RoundTripRepresenter  # noqa: PLC0415
 
@@ -103,8 +103,8 @@ def _emitted(value: Any, manner: Manner, dash: int | None) -> str:
     Representer.add_representer(Verbatim, lambda self, text: self.represent_scalar("tag:yaml.org,2002:str", text))
     yaml = YAML(pure=True)
     yaml.Representer = Representer
-    offset = manner.dash if dash is None else dash
-    yaml.indent(mapping=manner.step, sequence=offset + 2, offset=offset)
+    offset = text_style.dash if dash is None else dash
+    yaml.indent(mapping=text_style.step, sequence=offset + 2, offset=offset)
     yaml.width = WIDTH
     out = io.StringIO()
     yaml.dump(_prepared(value), out)
@@ -134,18 +134,18 @@ def _prepared(value: Any) -> Any:
     return value
 
 
-def flow(value: Any, manner: Manner, indent: int, *, is_wide: bool) -> str:
+def flow(value: Any, text_style: TextStyle, indent: int, *, is_wide: bool) -> str:
     """Return a value in flow style (braces): on several lines if it is JSON and `is_wide`, otherwise on one."""
-    if manner.is_json and is_wide and manner.step:
-        lines = _quoted(value, manner.step).split("\n")
-        return manner.newline.join([lines[0], *(" " * indent + line for line in lines[1:])])
-    if manner.is_json:
+    if text_style.is_json and is_wide and text_style.step:
+        lines = _quoted(value, text_style.step).split("\n")
+        return text_style.newline.join([lines[0], *(" " * indent + line for line in lines[1:])])
+    if text_style.is_json:
         return _quoted(value)
     if isinstance(value, dict):
-        inner = ", ".join(f"{_plain(key)}: {flow(one, manner, 0, is_wide=False)}" for key, one in value.items())
+        inner = ", ".join(f"{_plain(key)}: {flow(one, text_style, 0, is_wide=False)}" for key, one in value.items())
         return f"{{{inner}}}"
     if isinstance(value, list):
-        return f"[{', '.join(flow(one, manner, 0, is_wide=False) for one in value)}]"
+        return f"[{', '.join(flow(one, text_style, 0, is_wide=False) for one in value)}]"
     return _plain(value)
 
 
@@ -171,11 +171,11 @@ def _quoted(value: Any, indent: int | None = None) -> str:
     return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", written)
 
 
-def scalar(value: Any, manner: Manner, style: str | None) -> str:
+def scalar(value: Any, text_style: TextStyle, style: str | None) -> str:
     """Return a scalar for the place of an old one that was written in `style`."""
-    if isinstance(value, Verbatim) and not manner.is_json:
+    if isinstance(value, Verbatim) and not text_style.is_json:
         return value
-    if manner.is_json or style == '"':
+    if text_style.is_json or style == '"':
         return _quoted(value)
     if style == "'" and isinstance(value, str) and value.isprintable():
         return "'" + value.replace("'", "''") + "'"

@@ -11,7 +11,7 @@ from typing import Any
 
 from dra_driver.yamltext.comments import Comments
 from dra_driver.yamltext.edits import EditList, column, line_end, shares_line
-from dra_driver.yamltext.rendering import Manner, block, flow, scalar
+from dra_driver.yamltext.rendering import TextStyle, block, flow, scalar
 from dra_driver.yamltext.written import Mapping, Scalar, Sequence, YamlNode
 
 _LITERAL = re.compile(r"[|>][-+0-9]*$", re.MULTILINE)  # the first line of a text on lines of its own
@@ -32,11 +32,11 @@ class Replacement:
 
     text: str
     comments: Comments
-    manner: Manner
+    text_style: TextStyle
 
     def replace(self, edits: EditList, node: YamlNode, new: Any, place: NodePlace) -> None:
         """Replace a value by another."""
-        is_nested = isinstance(new, dict | list) and bool(new) and not place.is_flow and not self.manner.is_json
+        is_nested = isinstance(new, dict | list) and bool(new) and not place.is_flow and not self.text_style.is_json
         if is_nested:
             self._by_block(edits, node, new, place)
         elif isinstance(node, Mapping | Sequence) and not node.is_flow:
@@ -49,14 +49,14 @@ class Replacement:
 
     def _inline(self, node: YamlNode, new: Any) -> str:
         if isinstance(new, dict | list):
-            return self._anchor(node) + flow(new, self.manner, 0, is_wide=False)
-        return self._anchor(node) + scalar(new, self.manner, node.style if isinstance(node, Scalar) else None)
+            return self._anchor(node) + flow(new, self.text_style, 0, is_wide=False)
+        return self._anchor(node) + scalar(new, self.text_style, node.style if isinstance(node, Scalar) else None)
 
     def _by_inline(self, edits: EditList, node: YamlNode, new: Any, *, is_flow: bool) -> None:
         """Replace a scalar, an alias, or braces by what fits on one line, then its comments; in braces they precede."""
         start, end = node.start, node.end
         blank = " " if start == end and start > 0 and self.text[start - 1] not in " \n" else ""
-        pad = f"{self.manner.newline}{' ' * column(self.text, start)}"
+        pad = f"{self.text_style.newline}{' ' * column(self.text, start)}"
         comments = self.comments.within(start, end)
         if is_flow:
             notes = "".join(f" {note}{pad}" for note in comments)
@@ -64,7 +64,7 @@ class Replacement:
             return
         notes = "".join(f"  {note}{pad}" for note in comments)
         if self.text[start:end].endswith("\n"):
-            notes = notes.rstrip(" ") if notes else self.manner.newline
+            notes = notes.rstrip(" ") if notes else self.text_style.newline
         elif notes and not self.text[end : line_end(self.text, end)].strip():
             notes = notes.removesuffix(pad)
         edits.add(start, end, f"{blank}{self._inline(node, new)}{notes}")
@@ -73,24 +73,24 @@ class Replacement:
         """Replace a block by what fits on one line; the comments of the block stay above it."""
         start, end = node.start, node.end
         notes = self.comments.within(start, end)
-        tail = self.manner.newline if self.text[start:end].endswith("\n") else ""
+        tail = self.text_style.newline if self.text[start:end].endswith("\n") else ""
         opening = self.text[:start].rstrip()
         if not notes and opening and "#" not in opening[opening.rfind("\n") + 1 :]:
             edits.add(len(opening), end, f" {self._inline(node, new)}{tail}")
             return
-        pad = self.manner.newline + " " * column(self.text, start)
+        pad = self.text_style.newline + " " * column(self.text, start)
         edits.add(start, end, f"{''.join(f'{note}{pad}' for note in notes)}  {self._inline(node, new)}{tail}")
 
     def _by_block(self, edits: EditList, node: YamlNode, new: Any, place: NodePlace) -> None:
         """Replace a value by a block; the comments in it are put above the block."""
         indent, is_below = self._indent(node, new, place)
-        written = block(new, self.manner, indent)
+        written = block(new, self.text_style, indent)
         start, end, tail = node.start, node.end, ""
         if self.text[start:end].endswith("\n"):
-            tail = self.manner.newline
+            tail = self.text_style.newline
         elif end == len(self.text) or _LITERAL.search(written):  # what follows on the line would belong to the text
-            end, tail = line_end(self.text, end), self.manner.newline
-        pad = self.manner.newline + " " * indent
+            end, tail = line_end(self.text, end), self.text_style.newline
+        pad = self.text_style.newline + " " * indent
         lead = f" {self._anchor(node).rstrip()}" if node.anchor else ""
         if is_below:
             start -= len(self.text[:start]) - len(self.text[:start].rstrip(" "))
@@ -108,9 +108,9 @@ class Replacement:
         least = place.indent if isinstance(new, list) and not place.is_item else place.indent + 1
         is_block = isinstance(node, Mapping | Sequence) and not node.is_flow
         if node.anchor or (not is_block and not place.is_item):
-            step = self.manner.dash if isinstance(new, list) and not place.is_item else self.manner.step
+            step = self.text_style.dash if isinstance(new, list) and not place.is_item else self.text_style.step
             return max(place.indent, 0) + (step if place.indent >= 0 else 0), shares_line(self.text, node.start)
         at = column(self.text, node.start)
         if node.start == node.end:
             at = place.indent + 2
-        return (at if at >= least else place.indent + self.manner.step), False
+        return (at if at >= least else place.indent + self.text_style.step), False

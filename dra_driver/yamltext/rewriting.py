@@ -16,7 +16,7 @@ from dra_driver.yamltext.alignment import GONE, Alignment
 from dra_driver.yamltext.change_writer import ChangeWriter
 from dra_driver.yamltext.comments import Comments
 from dra_driver.yamltext.edits import Edit, OverlapError, applied
-from dra_driver.yamltext.rendering import Manner
+from dra_driver.yamltext.rendering import TextStyle
 from dra_driver.yamltext.values import Origins, is_same, value_of
 from dra_driver.yamltext.written import DocumentText, Mapping, Sequence, YamlNode, documents_of, key_of
 
@@ -32,22 +32,22 @@ class Rewriting:
     lost: tuple[str, ...] = ()
 
 
-def rewriting(text: str, document: DocumentText, origins: Origins, manner: Manner, new: Any) -> Rewriting:
+def rewriting(text: str, document: DocumentText, origins: Origins, text_style: TextStyle, new: Any) -> Rewriting:
     """Return edits that make one document of a text hold `new`, which derives from `value_of(document.root, origins)`.
 
     Raises: AssertionError if not even the whole rewritten document reads back as `new`.
     """
-    return Rewriter(text, document, origins, manner).rewriting(new)
+    return Rewriter(text, document, origins, text_style).rewriting(new)
 
 
 class Rewriter:
     """Finds the edits for one document, and reads back what they make."""
 
-    def __init__(self, text: str, document: DocumentText, origins: Origins, manner: Manner) -> None:
+    def __init__(self, text: str, document: DocumentText, origins: Origins, text_style: TextStyle) -> None:
         self._text = text
         self._document = document
         self._origins = origins
-        self._manner = manner
+        self._text_style = text_style
         self._comments = Comments(text, [document.root])
 
     def rewriting(self, new: Any) -> Rewriting:
@@ -61,7 +61,7 @@ class Rewriter:
         """Return the edits that should make the document hold `new`, with the nodes in `whole` rewritten."""
         root = self._document.root
         alignment = Alignment(self._origins, root, new, frozenset(whole))
-        return ChangeWriter(self._text, self._comments, self._manner, alignment).written(root, new).edits
+        return ChangeWriter(self._text, self._comments, self._text_style, alignment).written(root, new).edits
 
     def _tried(self, new: Any, whole: dict[int, NodePath]) -> Rewriting | None:
         """Return the rewriting with some nodes rewritten, or None if it does not read back as `new`."""

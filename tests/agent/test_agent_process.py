@@ -141,12 +141,12 @@ def test_the_status_page_says_ready_once_published(here):
             return False
 
     until(is_ready, "ready")
-    here.api.troubles.fail_next(403, count=1000, method="POST", contains="resourceslices")
+    here.api.faults.fail_next(403, count=1000, method="POST", contains="resourceslices")
     for found in here.api.items(SLICES):
         here.api.delete(SLICES, found["metadata"]["name"])
     until(lambda: "ordered by a test: Forbidden" in fetch(port, "/readyz")[1], "the page to tell why")
     assert fetch(port, "/readyz")[1].startswith("no slices published yet: POST /apis/resource.k8s.io/v1/resourceslices")
-    here.api.troubles.clear()
+    here.api.faults.clear()
     until(is_ready, "ready again")
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
         text = answer.read().decode()

@@ -10,7 +10,7 @@ from dra_driver.agent.status.readers import FRESH_SECONDS, STALE_SECONDS, STRANG
 from dra_driver.kube.paths import ACCESS_REVIEWS, TOKEN_REVIEWS
 from dra_driver.model.errors import ApiError
 from dra_driver.telemetry.port import Port
-from dra_driver.telemetry.visits import PageAnswer
+from dra_driver.telemetry.status_connection import PageAnswer
 
 
 class Server:

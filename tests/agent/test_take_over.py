@@ -57,7 +57,7 @@ def test_a_claim_for_administration_keeps_nothing_back_and_one_that_cannot_be_re
     other.run("monitor", "gpu-2", adminAccess=True)
     other.run("old", "gpu-3", leaves_file=False)
     other.leave()
-    here.api.troubles.fail_next(429, count=1000, method="GET", contains="claims/old", retry_after_s=60)
+    here.api.faults.fail_next(429, count=1000, method="GET", contains="claims/old", retry_after_s=60)
     here.start("simulated:dgx-h100")
     soon(lambda: len(here.devices()) == 7, "seven of eight devices")
     assert len(asked(here, "claims/old")) == 1, "asked to wait, it waits"

@@ -13,9 +13,9 @@ import yaml
 from dra_driver.cli.main import run
 from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.health.fault import FaultKey, Subject
+from dra_driver.health.indications import Sign
 from dra_driver.health.record import HealthRecord
 from dra_driver.health.record_wire import record_wire
-from dra_driver.health.signs import Sign
 from dra_driver.health.store import RECORD, HealthStore
 from dra_driver.views.envelope import DocumentKind
 from dra_driver.views.schemas.documents import schema_of, text_of

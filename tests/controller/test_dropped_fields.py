@@ -48,7 +48,9 @@ def test_a_server_that_drops_counters_never_keeps_overlapping_devices(make_clust
 def test_a_harmless_loss_is_reported_and_costs_no_further_write(make_cluster, monkeypatch):
     from dra_driver.controller import probe
 
-    monkeypatch.setattr(probe.Probe, "ask", lambda self, *_, **__: probe.Losses("pool"))  # the write alone shows it
+    monkeypatch.setattr(
+        probe.Probe, "ask", lambda self, *_, **__: probe.DroppedFields("pool")
+    )  # the write alone shows it
     cluster = make_cluster(version="1.35")
     publisher = cluster.published([gpu(0)], taints={gpu(0).name: (NOTE,)})
     until(lambda: cluster.server.open_watches == 1)

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from dra_driver.controller import losses
+from dra_driver.controller import dropped_fields
 from dra_driver.controller.content import accepted_taints
 from dra_driver.model.taints import DeviceTaint, TaintEffect
 from tests.controller.support.cluster import settled
@@ -76,7 +76,7 @@ def test_the_counters_of_a_sick_partition_in_use_are_not_given_out_again(make_cl
 
 
 def test_a_sick_device_is_offered_with_its_taint_soon_after_the_gate_is_switched_on(make_cluster, monkeypatch):
-    monkeypatch.setattr(losses, "TAINTS_AGAIN_SECONDS", 0.2)
+    monkeypatch.setattr(dropped_fields, "TAINTS_AGAIN_SECONDS", 0.2)
     cluster = make_cluster(version="1.35")
     publisher = cluster.published([gpu(0), gpu(1)], taints={gpu(0).name: SICK})
     assert sorted(cluster.devices()) == [gpu(1).name]
@@ -87,7 +87,7 @@ def test_a_sick_device_is_offered_with_its_taint_soon_after_the_gate_is_switched
 
 
 def test_asking_again_in_vain_writes_and_reports_nothing(make_cluster, monkeypatch, caplog):
-    monkeypatch.setattr(losses, "TAINTS_AGAIN_SECONDS", 0.1)
+    monkeypatch.setattr(dropped_fields, "TAINTS_AGAIN_SECONDS", 0.1)
     cluster = make_cluster(version="1.35")
     publisher = cluster.published([gpu(0), gpu(1)], taints={gpu(0).name: SICK})
     before = [s["metadata"]["resourceVersion"] for s in cluster.slices()]

@@ -54,7 +54,7 @@ class World:
 
     def refuse(self) -> None:
         status = self.random.choice([404, 409, 410, 429, 500, 503])
-        self.server.troubles.fail_next(status, count=self.random.randint(1, 2), contains="resourceslices")
+        self.server.faults.fail_next(status, count=self.random.randint(1, 2), contains="resourceslices")
 
     def restart(self) -> None:
         self.publisher.stop()

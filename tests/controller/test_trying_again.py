@@ -10,7 +10,7 @@ from tests.support.waiting import until
 @pytest.mark.parametrize("status", [409, 410, 429, 500, 503, 504])
 def test_a_write_that_fails_is_tried_again_and_leaves_no_double(cluster, status):
     publisher = cluster.publisher()
-    cluster.server.troubles.fail_next(status, count=2, method="POST", contains="resourceslices")
+    cluster.server.faults.fail_next(status, count=2, method="POST", contains="resourceslices")
     publisher.offer([gpu(0)])
     assert publisher.wait_published(10)
     assert len(cluster.slices()) == 1

@@ -8,9 +8,9 @@ from dra_driver.doctor.node_faults import read_faults
 from dra_driver.health.cordons import FILE_NAME as CORDONS
 from dra_driver.health.cordons import Cordon, CordonFile
 from dra_driver.health.fault import FaultKey, Subject
+from dra_driver.health.indications import Sign
 from dra_driver.health.record import HealthRecord
 from dra_driver.health.record_wire import record_wire
-from dra_driver.health.signs import Sign
 from dra_driver.health.store import FILE_NAME, RECORD, HealthStore
 from dra_driver.model.errors import DriverError
 

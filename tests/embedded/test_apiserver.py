@@ -244,7 +244,7 @@ def test_parallel_writers_never_lose_a_write(api, client):
 
 
 def test_ordered_faults_happen_once_each_and_the_log_counts(api, client):
-    api.troubles.fail_next(503, count=2, method="POST", contains="resourceslices", retry_after_s=3)
+    api.faults.fail_next(503, count=2, method="POST", contains="resourceslices", retry_after_s=3)
     assert client("GET", SLICES)[0] == 200
     assert [client("POST", SLICES, slice_wire())[0] for _ in range(3)] == [503, 503, 201]
     assert [entry.status for entry in api.log.writes("resourceslices")] == [503, 503, 201]
@@ -256,7 +256,7 @@ def test_ordered_faults_happen_once_each_and_the_log_counts(api, client):
 def test_hanging_up_without_an_answer_can_be_ordered(api, client):
     import http.client
 
-    api.troubles.fail_next(0)
+    api.faults.fail_next(0)
     with pytest.raises((http.client.RemoteDisconnected, ConnectionResetError)):
         client("GET", SLICES)
 

@@ -1,9 +1,9 @@
 import pytest
 
+from dra_driver.health.affected_devices import DevicePlace, taints_of, verdicts_of
 from dra_driver.health.fault import Fault, FaultKey, Subject
 from dra_driver.health.policy import DEFAULT_RULES, EvictionLimit, HealthPolicy, HealthRule
 from dra_driver.health.policy_file import read_health_policy
-from dra_driver.health.spreading import DevicePlace, taints_of, verdicts_of
 from dra_driver.model.errors import InputError
 from dra_driver.model.taints import TaintEffect
 from tests.health.support.parts import ONE, TWO

@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from dra_driver.hardware.evidence import BusState, Source
 from dra_driver.health.fault import FaultKey, Subject
+from dra_driver.health.fault_track import FaultTrack
+from dra_driver.health.indications import Indication
 from dra_driver.health.record import HealthRecord
 from dra_driver.health.record_wire import read_record, record_wire
-from dra_driver.health.signs import Sign
-from dra_driver.health.track import Track
 from tests.health.support.parts import BOOT, KNOWN, ONE, TWO, gpu, partition, reading, report, shown, xid
 
 
@@ -106,16 +106,16 @@ def test_a_gpu_that_is_just_below_the_limit_stays_hot():
 
 
 def test_a_fault_that_comes_and_goes_is_said_to_and_stays_for_ten_calm_minutes():
-    track, at = Track(FaultKey.ROW_REMAP_PENDING), 0.0
+    track, at = FaultTrack(FaultKey.ROW_REMAP_PENDING), 0.0
     for _ in range(3):
         for is_bad in (True, False, False, False):
             at += 10
-            track = track.after(Sign(FaultKey.ROW_REMAP_PENDING, is_bad), at)
+            track = track.after(Indication(FaultKey.ROW_REMAP_PENDING, is_bad), at)
     assert track.is_raised
     assert track.is_flapping(at)
     while track.is_raised:
         at += 10
-        track = track.after(Sign(FaultKey.ROW_REMAP_PENDING, is_bad=False), at)
+        track = track.after(Indication(FaultKey.ROW_REMAP_PENDING, is_bad=False), at)
     assert at - track.last_bad == 600
 
 

@@ -53,7 +53,7 @@ def test_of_many_threads_with_one_fault_one_tells_it(api, embedded):
 
 
 def test_an_event_that_is_not_taken_fails_nobody_and_is_not_sent_again_at_once(api, embedded):
-    embedded.troubles.fail_next(403, count=1, contains="/events")
+    embedded.faults.fail_next(403, count=1, contains="/events")
     send_event(api, fault("Broken"))
     send_event(api, fault("Broken"))
     assert len(sent(embedded)) == 1

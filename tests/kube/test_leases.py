@@ -86,7 +86,7 @@ def test_missing_leases_are_made(server, slots):
 
 
 def test_an_api_server_that_refuses_gives_no_slot_and_says_why(server, slots):
-    server.troubles.fail_next(403, count=100, contains="/leases")
+    server.faults.fail_next(403, count=100, contains="/leases")
     with pytest.raises(ApiError, match="403") as caught:
         slots().take("n0")
     assert caught.value.code == "api.forbidden"

@@ -93,8 +93,8 @@ def test_an_api_server_that_restarts_is_found_again(api, embedded, follow):
 
 def test_failures_wait_longer_and_longer_and_at_least_as_long_as_the_server_wishes(api, embedded, follow):
     waits = []
-    embedded.troubles.fail_next(503, count=5, contains="resourceslices")
-    embedded.troubles.fail_next(429, count=1, contains="resourceslices", retry_after_s=20)
+    embedded.faults.fail_next(503, count=5, contains="resourceslices")
+    embedded.faults.fail_next(429, count=1, contains="resourceslices", retry_after_s=20)
     follower = follow(api, backoff=Backoff(base_s=1.0, most_s=8.0, uniform=lambda low, high: high), wait=waits.append)
     follower.next(Listed)
     assert waits == [1.0, 2.0, 4.0, 8.0, 8.0, 28.0]

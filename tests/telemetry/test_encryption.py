@@ -10,7 +10,7 @@ import pytest
 
 from dra_driver.telemetry.encryption import LOOK_SECONDS, MountedCertificate
 from dra_driver.telemetry.port import Port
-from dra_driver.telemetry.visits import PageAnswer
+from dra_driver.telemetry.status_connection import PageAnswer
 from tests.support.api.certificates import make_ca, make_leaf
 
 BODY = b"x" * 3_000_000  # more than the buffers of a connection hold

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from dra_driver.telemetry.port import MOST_VISITS, Port
-from dra_driver.telemetry.visits import PageAnswer
+from dra_driver.telemetry.port import MOST_CONNECTIONS, Port
+from dra_driver.telemetry.status_connection import PageAnswer
 from tests.support.waiting import until
 
 
@@ -79,32 +79,32 @@ def test_what_is_no_request_for_a_page_is_refused(open_port, said, expected):
 def test_probes_are_answered_while_thousands_say_nothing(open_port):
     port = open_port()
     silent = []
-    for index in range(4 * MOST_VISITS):
+    for index in range(4 * MOST_CONNECTIONS):
         silent.append(connect(port, b"GET /healthz HT"[: index % 16]))
         if index % 100 == 99:
             assert status(get(port, "/healthz")) == "200"
             assert status(get(port, "/metrics")) == "200"
-    assert len(port._visits) <= MOST_VISITS
+    assert len(port._connections) <= MOST_CONNECTIONS
     assert rest(silent[0]) == b""  # the oldest gave way
     for visitor in silent:
         visitor.close()
 
 
 def test_whoever_asks_a_byte_at_a_time_is_sent_away(open_port):
-    port = open_port(visit_s=0.3)
+    port = open_port(connection_s=0.3)
     with connect(port) as visitor, contextlib.suppress(ConnectionError):
         while True:
             visitor.sendall(b"G")
             time.sleep(0.02)
-    until(lambda: not port._visits)
+    until(lambda: not port._connections)
 
 
 def test_whoever_does_not_read_the_answer_is_sent_away(open_port):
     large = b"x" * (64 << 20)
-    port = open_port(visit_s=0.3, pages={"/metrics": lambda: PageAnswer(200, large)})
+    port = open_port(connection_s=0.3, pages={"/metrics": lambda: PageAnswer(200, large)})
     with connect(port, b"GET /metrics HTTP/1.1\r\n\r\n"):
-        until(lambda: port._visits)
-        until(lambda: not port._visits)
+        until(lambda: port._connections)
+        until(lambda: not port._connections)
         assert status(get(port, "/healthz")) == "200"
 
 

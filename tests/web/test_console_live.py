@@ -114,7 +114,7 @@ def test_nothing_of_what_containers_run_with_is_answered(unchanging):
 
 def test_who_may_read_one_namespace_sees_that_one_and_is_told_of_the_rest(cluster):
     api, kubeconfig = cluster
-    api.troubles.fail_next(403, count=1000, method="GET", contains="v1/resourceclaims")
+    api.faults.fail_next(403, count=1000, method="GET", contains="v1/resourceclaims")
     with running_console("--kubeconfig", kubeconfig) as console:
         console.ready()
         with console.looked_at():

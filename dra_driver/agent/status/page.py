@@ -12,7 +12,7 @@ from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.port import Gate, Port, Securing
 from dra_driver.telemetry.probes import QUICK_PAGES, probe_pages
 from dra_driver.telemetry.rendering import Page
-from dra_driver.telemetry.visits import PageAnswer
+from dra_driver.telemetry.status_connection import PageAnswer
 
 log = logging.getLogger(__name__)
 

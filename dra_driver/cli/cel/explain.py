@@ -19,7 +19,7 @@ from dra_driver.views.verdicts.explanations import explanations_document, explan
 from dra_driver.views.verdicts.given import Given
 from dra_driver.views.verdicts.judge import ABORT, MATCH, NO_MATCH, Group, Judged, exit_code, judge
 from dra_driver.views.verdicts.misses import misses
-from dra_driver.views.words import plural
+from dra_driver.views.wording import plural
 
 _VERDICTS = {MATCH: "match", NO_MATCH: "no match", ABORT: "abort scheduling"}
 _MOST_NAMED = 3

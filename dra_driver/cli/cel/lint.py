@@ -21,7 +21,7 @@ from dra_driver.views.verdicts.given import Given
 from dra_driver.views.verdicts.judge import Judged, judge
 from dra_driver.views.verdicts.linting import Linted, Place, findings_document, linted, linted_again
 from dra_driver.views.verdicts.rewrite import Exchange, exchanged
-from dra_driver.views.words import plural
+from dra_driver.views.wording import plural
 
 
 @click.command(name="lint", epilog="Rules: " + ", ".join(RULES) + ". Each is described in docs/selectors.md.")

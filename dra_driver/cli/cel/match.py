@@ -19,7 +19,7 @@ from dra_driver.views.verdicts.given import Given
 from dra_driver.views.verdicts.judge import ABORT, MATCH, NO_MATCH, Judged, exit_code, judge
 from dra_driver.views.verdicts.matches import matches_document, rows_of
 from dra_driver.views.verdicts.misses import misses
-from dra_driver.views.words import folded, plural
+from dra_driver.views.wording import folded, plural
 
 _LEAST_NAMES, _MOST_NAMES = 24, 120  # limits, in columns, for the names of matching devices
 _MOST_ERRORS = 5

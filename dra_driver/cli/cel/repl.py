@@ -27,7 +27,7 @@ from dra_driver.selectors.remedies.remedies import remedy
 from dra_driver.selectors.suggestions import suggest, unknown_names
 from dra_driver.views.verdicts.documents import views_of
 from dra_driver.views.verdicts.given import Given
-from dra_driver.views.words import plural
+from dra_driver.views.wording import plural
 
 if TYPE_CHECKING:
     from prompt_toolkit.completion import Completer

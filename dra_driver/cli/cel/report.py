@@ -14,7 +14,7 @@ from dra_driver.views.verdicts.documents import unknowns
 from dra_driver.views.verdicts.given import Given
 from dra_driver.views.verdicts.judge import ABORT, MATCH, NO_MATCH, Judged
 from dra_driver.views.verdicts.remedies import remedy_of
-from dra_driver.views.words import plural
+from dra_driver.views.wording import plural
 
 _SOURCE = " | "
 _MARKER = re.compile(r" \| [.．]*[\^＾]?")  # noqa: RUF001  (wide characters are marked with wide signs)

@@ -7,7 +7,7 @@ from typing import Any
 from dra_driver.cli.output import Column, console, say, show_table
 from dra_driver.views.usage.report import UsageReport, UsageRow
 from dra_driver.views.usage.what_if import WhatIf
-from dra_driver.views.words import plural
+from dra_driver.views.wording import plural
 
 MOST_ROWS = 50
 MOST_ADVICE = 10

@@ -17,7 +17,7 @@ from dra_driver.embedded.kubelet.container_view import ContainerView
 from dra_driver.embedded.scheduling.placement import Choice
 from dra_driver.model.wire import SliceWire
 from dra_driver.views.envelope import DocumentKind, OutputDocument
-from dra_driver.views.words import plural
+from dra_driver.views.wording import plural
 
 
 def show_published(out: Any, slices: Sequence[SliceWire]) -> None:

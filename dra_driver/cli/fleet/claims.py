@@ -15,7 +15,7 @@ from dra_driver.cli.fleet.tree import draw, seen_pods, selected, show_tree, tree
 from dra_driver.cli.output import say
 from dra_driver.model.flags import FLAGS
 from dra_driver.views.envelope import DocumentKind
-from dra_driver.views.words import plural
+from dra_driver.views.wording import plural
 
 if TYPE_CHECKING:
     from dra_driver.views.fleet.branch import Branch

@@ -22,7 +22,7 @@ from dra_driver.model.names import pool_name
 from dra_driver.model.shares import ShareMode
 from dra_driver.views.fleet.device_facts import memory_text
 from dra_driver.views.node.fault_rows import fault_place
-from dra_driver.views.words import plural
+from dra_driver.views.wording import plural
 
 if TYPE_CHECKING:
     from dra_driver.views.node.offer import OfferPreview

@@ -21,7 +21,7 @@ from dra_driver.views.access import unseen_sentences
 from dra_driver.views.fleet.cluster import Cluster
 from dra_driver.views.fleet.holders import holder_line, holders, holders_document
 from dra_driver.views.labels import label_selector
-from dra_driver.views.words import plural
+from dra_driver.views.wording import plural
 
 
 @click.command(name="in-use")

@@ -16,7 +16,7 @@ from dra_driver.cli.fleet.tree import draw, seen_pods, show_tree, tree_options, 
 from dra_driver.cli.output import Column, say, show_table, yaml_text
 from dra_driver.model.errors import ExitCode, InputError
 from dra_driver.views.envelope import DocumentKind
-from dra_driver.views.words import counted, folded, nearest, plural
+from dra_driver.views.wording import counted, folded, nearest, plural
 
 if TYPE_CHECKING:
     from dra_driver.model.wire import Wire

@@ -19,7 +19,7 @@ from dra_driver.cli.inputs.mig_option import mig_option
 from dra_driver.cli.output import console, print_trimmed, write_document
 from dra_driver.model.errors import ExitCode
 from dra_driver.views.envelope import DocumentKind
-from dra_driver.views.words import folded
+from dra_driver.views.wording import folded
 
 if TYPE_CHECKING:
     from dra_driver.model.wire import Wire

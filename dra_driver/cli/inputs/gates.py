@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 
 from dra_driver.model.errors import UsageError
 from dra_driver.model.kubernetes import FEATURE_GATES, minor_of
-from dra_driver.views.words import nearest
+from dra_driver.views.wording import nearest
 
 
 def read_gates(rows: Iterable[str], kubernetes: str, *, known: Collection[str], asker: str) -> dict[str, bool]:

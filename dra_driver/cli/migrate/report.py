@@ -14,7 +14,7 @@ from dra_driver.migrate import Migrated
 from dra_driver.migrate.report import MigrationLoss
 from dra_driver.model.errors import ExitCode
 from dra_driver.views.migration.check import Check
-from dra_driver.views.words import plural
+from dra_driver.views.wording import plural
 
 _MOST_SUBJECTS = 3
 

@@ -20,7 +20,7 @@ from dra_driver.model.errors import DriverError, ExitCode, InputError
 from dra_driver.model.kubernetes import VERSIONS
 from dra_driver.model.wire import Wire
 from dra_driver.views.envelope import DocumentKind, OutputDocument, batch_fault
-from dra_driver.views.words import folded_words, plural
+from dra_driver.views.wording import folded_words, plural
 
 if TYPE_CHECKING:
     from dra_driver.allocation.simulation.moves import Rearrangement

@@ -15,7 +15,7 @@ from dra_driver.cli.inputs.access import access_of, access_options
 from dra_driver.cli.inputs.mig_option import mig_option
 from dra_driver.cli.output import Column, console, say, say_code, show_table, write_document
 from dra_driver.model.errors import InputError, UsageError
-from dra_driver.views.words import folded, plural
+from dra_driver.views.wording import folded, plural
 
 if TYPE_CHECKING:
     from dra_driver.allocation.explaining.explanation import AllocationExplanation, NodeExplanation

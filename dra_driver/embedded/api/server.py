@@ -15,10 +15,10 @@ from pathlib import Path
 from dra_driver.embedded.api.dispatch import OPEN_PATHS, Dispatcher
 from dra_driver.embedded.api.gates import gates_on, parse_minor
 from dra_driver.embedded.api.httpd import HttpRequest, LoopbackServer, Response, Stream
+from dra_driver.embedded.api.injected_faults import InjectedFaults, RequestLog
 from dra_driver.embedded.api.kinds import CLAIMS, CLASSES, SLICES, TEMPLATES, ApiKind, Target, kind_of
 from dra_driver.embedded.api.registry import Registry
 from dra_driver.embedded.api.store import Store
-from dra_driver.embedded.api.troubles import RequestLog, Troubles
 from dra_driver.embedded.api.watching import Watchers
 from dra_driver.embedded.api_rules import claim_rules, slice_rules
 from dra_driver.embedded.api_rules.refusals import ApiRefusal, bad_request, unauthorized
@@ -37,7 +37,7 @@ _RULES: Mapping[ApiKind, KindRules] = {
 class EmbeddedApi:
     """A Kubernetes API server in this process.
 
-    `version` is "1.34" to "1.37"; `gates` overrides that version's feature gates. Knobs for tests: `troubles` (failing
+    `version` is "1.34" to "1.37"; `gates` overrides that version's feature gates. Knobs for tests: `faults` (failing
     requests, latency, closed connections), `log` (the requests so far), `compact()`, `drop_watches()`,
     `expire_watches()`, `gone_as_http`, `bookmark_every_s`, `token`.
     """
@@ -48,7 +48,7 @@ class EmbeddedApi:
         self.token = token or "embedded-token"
         self.store = Store()
         self.log = RequestLog()
-        self.troubles = Troubles()
+        self.faults = InjectedFaults()
         self.url = ""
         self._registry = Registry(self.store, _RULES, minor=self.minor, gates=self.gates)
         self._watchers = Watchers(self.store)
@@ -181,7 +181,7 @@ class EmbeddedApi:
     def _serve(self, request: HttpRequest) -> Response | Stream | None:
         started = time.monotonic()
         try:
-            if self.troubles.meet(request):
+            if self.faults.meet(request):
                 return None
             self._authenticate(request)
             answer = self._dispatch.answer(request)

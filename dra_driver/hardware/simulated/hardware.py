@@ -28,7 +28,7 @@ from dra_driver.hardware.port import Fingerprint, Roots
 from dra_driver.hardware.simulated import edits
 from dra_driver.hardware.simulated.bus import SimulatedBus
 from dra_driver.hardware.simulated.cuts import Cuts
-from dra_driver.hardware.simulated.health import HealthDrama
+from dra_driver.hardware.simulated.health import SimulatedHealthReporter
 from dra_driver.hardware.simulated.health_section import ComputeBehaviour
 from dra_driver.hardware.simulated.metering import SimulatedMeter
 from dra_driver.hardware.simulated.mig import Placement
@@ -63,7 +63,7 @@ class SimulatedHardware:
         self._cuts = Cuts(state_dir, _boot_id(roots))
         self._partitioning = Partitioning(self._cuts, self._find)
         self._modes = Modes(state_dir, _boot_id(roots), self._find)
-        self._drama = HealthDrama()
+        self._health_reporter = SimulatedHealthReporter()
         self._resets: Resets | None = None
         self._roots, self._state_dir = roots, state_dir
         self._meter: SimulatedMeter | None = None
@@ -229,7 +229,7 @@ class SimulatedHardware:
         del patience_s
         facts = self.discover()
         gpus = self._reset_state().after(self._gpus)
-        return self._drama.report(facts, gpus, stamp_of(self._path), is_urgent=is_urgent)
+        return self._health_reporter.report(facts, gpus, stamp_of(self._path), is_urgent=is_urgent)
 
     def bus_states(self, gpus: tuple[str, ...]) -> Mapping[str, BusState]:
         """Return the state of GPUs on the bus; one that the profile lacks is gone."""

@@ -18,7 +18,7 @@ from dra_driver.model.stamp import Stamp
 POLL_SECONDS = 10.0
 
 
-class HealthDrama:
+class SimulatedHealthReporter:
     """Remembers what was reported. For use by a single thread."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:

@@ -22,7 +22,7 @@ from dra_driver.views.envelope import DocumentKind, OutputDocument
 from dra_driver.views.fleet.profile_nodes import read_count
 from dra_driver.views.worlds.play import Play, moment_document
 from dra_driver.views.worlds.reading import world_of_files
-from dra_driver.views.worlds.recut import is_change, recut
+from dra_driver.views.worlds.repartition import is_change, recut
 from dra_driver.views.worlds.scenario import Scenario, arrivals, event_of
 from dra_driver.views.worlds.simulated_nodes import add_profiles
 from dra_driver.views.worlds.world import World

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from dra_driver.model.wire import DeviceWire
 from dra_driver.views.fleet.device_facts import attribute_of, memory_of, memory_text, profile_of, string_of
-from dra_driver.views.words import counted, plural
+from dra_driver.views.wording import counted, plural
 
 TITLES = ("device", "type", "product", "memory", "NUMA", "compute", "NVLink domain", "UUID")
 NUMBERS = frozenset({"memory", "NUMA"})

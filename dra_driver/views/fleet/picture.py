@@ -21,7 +21,7 @@ from dra_driver.selectors.readset import Read
 from dra_driver.views.fleet.branch import Branch, BranchFlag
 from dra_driver.views.fleet.claim_branches import Holding, Pods, claim_branch, holdings, place_name
 from dra_driver.views.fleet.device_facts import memory_of, memory_text, part_of, string_of
-from dra_driver.views.words import plural
+from dra_driver.views.wording import plural
 
 Left = dict[tuple[str, str], Amount]  # what is left of each counter of a counter set
 # The text that follows a GPU's name in the name of a partition or replica; "xcp", "cpx" and the like are the modes of a

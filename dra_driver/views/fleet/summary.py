@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from dra_driver.model.shares import DeviceType
 from dra_driver.model.wire import ClaimWire, Wire
 from dra_driver.views.fleet.branch import Branch, has_flags
-from dra_driver.views.words import plural
+from dra_driver.views.wording import plural
 
 MOST_ROWS = 8  # rows that show the partitions of each profile
 _GPU_TYPES = frozenset(map(str, DeviceType))

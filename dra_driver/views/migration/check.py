@@ -17,7 +17,7 @@ from dra_driver.views.objects.classes import Classes
 from dra_driver.views.objects.documents import Document, parse_documents
 from dra_driver.views.verdicts.judge import ABORT, MATCH, Judged, judge
 from dra_driver.views.verdicts.queries import TEMPLATE, queries_of
-from dra_driver.views.words import plural
+from dra_driver.views.wording import plural
 
 
 @dataclass(frozen=True, slots=True)

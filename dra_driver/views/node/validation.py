@@ -16,8 +16,8 @@ from pathlib import Path
 from dra_driver.hardware.facts import Facts, GpuFacts, PartitionFacts
 from dra_driver.hardware.port import HealthReporter
 from dra_driver.health.fault import SENTENCES
+from dra_driver.health.indications import Before, indications_of
 from dra_driver.health.policy import DEFAULT_RULES
-from dra_driver.health.signs import Before, signs_of
 from dra_driver.model.errors import DriverError, InputError
 from dra_driver.model.names import normal_pci_address, pool_name
 from dra_driver.model.wire import Wire
@@ -113,7 +113,7 @@ class PresentHolders:
             hardware.end_health()
         found = {}
         for reading in readings:
-            bad = [one for one in signs_of(reading, Before()) if one.is_bad and not one.is_mild]
+            bad = [one for one in indications_of(reading, Before()) if one.is_bad and not one.is_mild]
             worst = next(
                 (one for one in sorted(bad, key=lambda o: o.key.rank) if DEFAULT_RULES[one.key].effect.is_blocking),
                 None,

@@ -21,7 +21,7 @@ from dra_driver.selectors.kubernetes_engine import MAX_COST, MAX_EXPRESSION_BYTE
 from dra_driver.selectors.readset import ReadSet
 from dra_driver.views.fleet.devices import Fleet, FleetDevice
 from dra_driver.views.verdicts.queries import Query, WrittenSelector
-from dra_driver.views.words import number
+from dra_driver.views.wording import number
 
 MATCH, NO_MATCH, ABORT = "match", "noMatch", "abort"
 

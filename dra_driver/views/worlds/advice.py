@@ -17,8 +17,8 @@ from dra_driver.selectors.engine import SelectorCompileError, SelectorRuntimeErr
 from dra_driver.selectors.evaluation.device_view import DeviceView, prepare_device
 from dra_driver.selectors.kubernetes_engine import KubernetesEngine
 from dra_driver.selectors.lint.cure import cure
+from dra_driver.views.worlds.capacity_advice import capacity_advice
 from dra_driver.views.worlds.cuda_advice import cuda_advice
-from dra_driver.views.worlds.room_advice import room_advice
 from dra_driver.views.worlds.rules import AppliedRules
 from dra_driver.views.worlds.subjects import ExplainedSubject
 from dra_driver.views.worlds.world import World
@@ -41,7 +41,7 @@ def advised(
         notes = (
             *class_advice(world, subject),
             *selector_advice(world, engine, subject, views),
-            *room_advice(world, rules, subject),
+            *capacity_advice(world, rules, subject),
         )
     notes = (*subject.notes, *notes, *dict.fromkeys(cuda_advice(world, engine, subject, views)))
     return replace(subject, notes=notes), explanation

@@ -25,7 +25,7 @@ from dra_driver.allocation.simulation.timeline import KINDS, Job, TimelineEvent,
 from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire
 from dra_driver.views.objects.shape_checker import ShapeChecker
-from dra_driver.views.words import nearest, plural
+from dra_driver.views.wording import nearest, plural
 from dra_driver.views.worlds.pods import (
     allocation_of,
     has_ended,

@@ -146,7 +146,7 @@ def test_pods_that_joined_a_claim_later_are_told_and_what_the_server_does_not_an
     ward.fault()
     assert [name for name, _ in ward.told()] == ["anna", "berta"]
     ward.prepare("two", "carla", device=OTHER)
-    ward.server.troubles.fail_next(500, count=1, contains="/resourceclaims")
+    ward.server.faults.fail_next(500, count=1, contains="/resourceclaims")
     ward.fault(device=OTHER)
     assert [name for name, _ in ward.told()] == ["anna", "berta", "carla"]
 

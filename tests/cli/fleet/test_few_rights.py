@@ -54,7 +54,7 @@ def cluster(tmp_path):
 
 def refuse(api, *kinds):
     for kind in kinds:
-        api.troubles.fail_next(403, count=1000, method="GET", contains=EVERYWHERE[kind])
+        api.faults.fail_next(403, count=1000, method="GET", contains=EVERYWHERE[kind])
 
 
 def answer(capsys, *words):
@@ -132,7 +132,7 @@ def test_a_missing_template_is_not_called_missing_where_templates_may_not_be_rea
     api, kubeconfig = cluster
     spec = {"resourceClaims": [{"name": "g", "resourceClaimTemplateName": "t"}], "containers": [{"name": "main"}]}
     api.request("POST", PODS.path("team-a"), body={"metadata": {"name": "p"}, "spec": spec})
-    api.troubles.fail_next(403, count=1000, method="GET", contains="resourceclaimtemplates")
+    api.faults.fail_next(403, count=1000, method="GET", contains="resourceclaimtemplates")
     status, out, _ = answer(capsys, "explain", "pods", "--kubeconfig", kubeconfig, "-n", "team-a")
     assert status == ExitCode.ENVIRONMENT
     assert "needs ResourceClaimTemplate team-a/t, which may not be read" in out
@@ -210,7 +210,7 @@ def test_nothing_seen_is_never_called_nothing_there(cluster, capsys):
     api, kubeconfig = cluster
     refuse(api, *EVERYWHERE)
     for method in ("GET", "POST"):
-        api.troubles.fail_next(403, count=1000, method=method, contains="/namespaces/")
+        api.faults.fail_next(403, count=1000, method=method, contains="/namespaces/")
     to = ("--kubeconfig", kubeconfig)
     for words, said in (
         (("slices",), "What there is is not known"),

@@ -17,9 +17,9 @@ from dra_driver.hardware.facts import Facts
 from dra_driver.hardware.kernel_records import KernelRecords
 from dra_driver.hardware.port import HealthReporter
 from dra_driver.health.fault import FaultKey
+from dra_driver.health.fault_track import FaultTrack
+from dra_driver.health.indications import Before, indications_of
 from dra_driver.health.known_gpus import KnownGpus
-from dra_driver.health.signs import Before, signs_of
-from dra_driver.health.track import Track
 from tests.support.nodes.amd_tree import AmdCard, AmdTree
 
 CARD = AmdCard("0000:05:00.0")
@@ -32,7 +32,7 @@ def vitals(tree: AmdTree, **files: str) -> Vitals:
 
 
 def bad(reading: Vitals) -> set[FaultKey]:
-    return {sign.key for sign in signs_of(reading, Before()) if sign.is_bad}
+    return {sign.key for sign in indications_of(reading, Before()) if sign.is_bad}
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def log(tree: AmdTree) -> KernelLog:
 
 def faults(tree: AmdTree, resets: ResetLog) -> set[tuple[FaultKey, str]]:
     (reading,) = read_all_vitals(tree.roots, resets)
-    return {(sign.key, sign.value) for sign in signs_of(reading, Before()) if sign.is_bad}
+    return {(sign.key, sign.value) for sign in indications_of(reading, Before()) if sign.is_bad}
 
 
 def resets_of(log: KernelLog) -> ResetLog:
@@ -191,11 +191,11 @@ def test_without_a_log_nothing_is_said_of_resets_and_that_is_a_problem(tree: Amd
 
 
 def test_three_resets_within_an_hour_keep_the_gpu_from_new_claims_for_ten_minutes() -> None:
-    track = Track(FaultKey.NEEDS_ATTENTION)
+    track = FaultTrack(FaultKey.NEEDS_ATTENTION)
     at = 0.0
     for _ in range(3):
         for reset in (DriverReset.DONE, *[DriverReset.NONE] * 3):
             reading, at = Vitals(CARD.address, at, reset=reset), at + 10
-            (sign,) = (one for one in signs_of(reading, Before()) if one.key is track.key)
+            (sign,) = (one for one in indications_of(reading, Before()) if one.key is track.key)
             track = track.after(sign, at)
     assert track.is_raised

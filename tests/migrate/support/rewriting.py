@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dra_driver.yamltext.edits import applied
-from dra_driver.yamltext.rendering import manner_of
+from dra_driver.yamltext.rendering import text_style_of
 from dra_driver.yamltext.rewriting import Rewriter, rewriting
 from dra_driver.yamltext.values import Origins, value_of
 from dra_driver.yamltext.written import documents_of
@@ -15,7 +15,7 @@ def rewritten(text, change):
     origins = Origins()
     value = value_of(document.root, origins)
     change(value)
-    edits = Rewriter(text, document, origins, manner_of(text, [document.root])).edits(value, {})
+    edits = Rewriter(text, document, origins, text_style_of(text, [document.root])).edits(value, {})
     return applied(text, edits), value
 
 
@@ -25,7 +25,7 @@ def rewritten_surely(text, change):
     origins = Origins()
     value = value_of(document.root, origins)
     change(value)
-    found = rewriting(text, document, origins, manner_of(text, [document.root]), value)
+    found = rewriting(text, document, origins, text_style_of(text, [document.root]), value)
     return applied(text, found.edits), value, found
 
 

@@ -1,6 +1,6 @@
-"""Losses: fields that the API server did not keep because their feature gates are off.
+"""Dropped fields: what the API server did not keep because their feature gates are off.
 
-In: what was sent and what came back. Out: what to remember as stored, which losses are unsafe, one log line, one
+In: what was sent and what came back. Out: what to remember as stored, which drops are unsafe, one log line, one
 problem. A harmless loss is remembered as if the field had been kept, so the field is sent again only with the next
 write that is needed anyway. After an unsafe loss (shared counters, blocking taints, devices that may be allocated many
 times) the pool offers something else until the server has another version. From time to time the server is also asked
@@ -26,14 +26,14 @@ FIELDS_DROPPED = "controller.fields-dropped"
 TAINTS_AGAIN_SECONDS = 600.0  # seconds until a server that dropped taints is asked about them again
 
 
-class Losses:
-    """The losses of one pool. Not thread-safe: the owner holds a lock."""
+class DroppedFields:
+    """The dropped fields of one pool. Not thread-safe: the owner holds a lock."""
 
     def __init__(
         self, pool: str, known: frozenset[str] = frozenset(), *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._pool, self._clock = pool, clock
-        self.fields = known  # losses in `known` were reported before, and are not reported again
+        self.fields = known  # fields in `known` were reported before, and are not reported again
         self.unsafe: frozenset[str] = frozenset()
         self._taints_asked_at = 0.0
 
@@ -60,7 +60,7 @@ class Losses:
         return self.taints_due_s == 0.0
 
     def note(self, sent: SliceWire, answer: SliceWire, *, version: str) -> tuple[Wire | None, frozenset[str]]:
-        """Compare an answer with what was sent, and record the losses.
+        """Compare an answer with what was sent, and record the fields that were dropped.
 
         Returns the spec to remember in place of the stored one (None to remember the stored one), and the unsafe fields
         that this answer has lost.
@@ -76,8 +76,8 @@ class Losses:
             self._report(news, version)
         return (sent["spec"] if lost and not unsafe else None), frozenset(unsafe)
 
-    def add(self, other: Losses) -> None:
-        """Add the losses that were found elsewhere."""
+    def add(self, other: DroppedFields) -> None:
+        """Add the dropped fields that were found elsewhere."""
         self.fields |= other.fields
         self._add_unsafe(other.unsafe)
 
@@ -93,15 +93,15 @@ class Losses:
         self.unsafe -= {TAINT_FIELD}
 
     def forget_harmless(self) -> None:
-        """Forget the harmless losses: those fields will be sent again with new content."""
+        """Forget the harmless drops: those fields will be sent again with new content."""
         self.fields = self.unsafe
 
     def forget(self) -> None:
-        """Forget all losses: another server may keep what the last one dropped."""
+        """Forget all dropped fields: another server may keep what the last one dropped."""
         self.fields = self.unsafe = frozenset()
 
     def problems(self) -> tuple[Problem, ...]:
-        """Return the losses as a problem like those of the inventory; nothing if there are none."""
+        """Return the dropped fields as a problem like those of the inventory; nothing if there are none."""
         if not self.fields:
             return ()
         message = f"the API server dropped {_listed(self.fields)}; {_hint(self.fields)}"

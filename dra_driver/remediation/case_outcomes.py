@@ -1,4 +1,4 @@
-"""CaseEndings: what follows a step that did not help: another attempt, or a person.
+"""CaseOutcomes: what follows a step that did not help: another attempt, or a person.
 
 In: a case, and why. Out: the case before its next attempt or escalated, after it has given back what it held.
 """
@@ -11,12 +11,12 @@ from dataclasses import replace
 
 from dra_driver.model.errors import DriverError
 from dra_driver.model.names import gpu_name
+from dra_driver.remediation.action_wording import GAVE_UP
 from dra_driver.remediation.budgets import spent
 from dra_driver.remediation.case import RemediationCase, Stage
 from dra_driver.remediation.journal import RemediationJournal
 from dra_driver.remediation.policy import RemediationPolicy
 from dra_driver.remediation.treated_node import TreatedNode
-from dra_driver.remediation.words import GAVE_UP
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 PAUSE_SECONDS = 60.0  # seconds between two attempts
 
 
-class CaseEndings:
+class CaseOutcomes:
     """The ways out for one node's cases."""
 
     def __init__(

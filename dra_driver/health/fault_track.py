@@ -1,8 +1,8 @@
-"""Track: one dimension of one subject over time, with hysteresis in both directions.
+"""Fault track: one dimension of one subject over time, with hysteresis in both directions.
 
-Pure. In: signs with their times. Out: whether the fault holds. A fault is raised by `raise_after` bad signs in a row
-and ends after `clear_after` good ones; a fault that was raised `FLAPS` times within an hour ends only after ten good
-minutes. `since` is the time of the first bad sign of the fault that holds.
+Pure. In: indications with their times. Out: whether the fault holds. A fault is raised by `raise_after` bad indications
+in a row and ends after `clear_after` good ones; a fault that was raised `FLAPS` times within an hour ends only after
+ten good minutes. `since` is the time of the first bad indication of the fault that holds.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from dra_driver.health.fault import FaultKey
-from dra_driver.health.signs import Sign
+from dra_driver.health.indications import Indication
 
 CLEAR_AFTER = 3
 RAISE_AFTER = {FaultKey.NVLINK: 2, FaultKey.FABRIC: 2, FaultKey.THERMAL: 2, FaultKey.THROTTLED: 2, FaultKey.PCIE: 2}
@@ -21,7 +21,7 @@ FLAPS, FLAP_SECONDS, CALM_SECONDS = 3, 3600.0, 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Track:
+class FaultTrack:
     """One dimension of one subject. `raised` has the times at which it was raised recently, the newest last."""
 
     key: FaultKey
@@ -37,7 +37,7 @@ class Track:
 
     @property
     def is_suspect(self) -> bool:
-        """Return whether the last sign was bad but not enough to raise the fault."""
+        """Return whether the last indication was bad but not enough to raise the fault."""
         return self.bad > 0 and not self.is_raised
 
     @property
@@ -49,18 +49,18 @@ class Track:
         """Return whether the fault came and went several times within the last hour."""
         return sum(now - at < FLAP_SECONDS for at in self.raised) >= FLAPS
 
-    def after(self, sign: Sign, at: float) -> Self:
-        """Return the track after one more sign."""
-        if sign.is_bad is None:
+    def after(self, indication: Indication, at: float) -> Self:
+        """Return the track after one more indication."""
+        if indication.is_bad is None:
             return self
-        return self._after_bad(sign, at) if sign.is_bad else self._after_good(at)
+        return self._after_bad(indication, at) if indication.is_bad else self._after_good(at)
 
-    def _after_bad(self, sign: Sign, at: float) -> Self:
+    def _after_bad(self, indication: Indication, at: float) -> Self:
         since = self.since if self.is_raised or self.bad else at
         now = replace(
             self,
-            value=sign.value,
-            is_mild=sign.is_mild,
+            value=indication.value,
+            is_mild=indication.is_mild,
             since=min(since, at),
             last_bad=max(self.last_bad, at),
             bad=self.bad + 1,

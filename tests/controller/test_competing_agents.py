@@ -7,8 +7,8 @@ from dataclasses import asdict, replace
 
 import pytest
 
+from dra_driver.controller.competing_agents import AgentMark, CompetingAgents, mark_of
 from dra_driver.controller.diff import WritePlan
-from dra_driver.controller.rivals import AgentMark, Rivals, mark_of
 from dra_driver.model.errors import ApiError
 
 DRIVER = "gpu.nvidia.com"
@@ -26,11 +26,11 @@ class Clock:
 
 
 class World:
-    """One agent's rivals; `overwritten` is a plan to mend a slice that the other one has just written."""
+    """One agent's competitors; `overwritten` is a plan to mend a slice that the other one has just written."""
 
     def __init__(self, me: AgentMark) -> None:
         self.clock = Clock()
-        self.rivals = Rivals(me, driver=DRIVER, clock=self.clock)
+        self.competitors = CompetingAgents(me, driver=DRIVER, clock=self.clock)
         self.version = 0
 
     def overwritten(self, by: AgentMark) -> WritePlan:
@@ -38,7 +38,7 @@ class World:
         return WritePlan(1, updates=(slice_of(by, self.version),))
 
     def write(self) -> None:
-        self.rivals.marked(slice_of(None, 0))
+        self.competitors.marked(slice_of(None, 0))
 
 
 def slice_of(mark: AgentMark | None, version: int):
@@ -48,12 +48,12 @@ def slice_of(mark: AgentMark | None, version: int):
 
 def test_the_later_agent_stops_at_the_second_change_within_ten_seconds():
     world = World(LATE)
-    world.rivals.admit(world.overwritten(EARLY))  # what it finds at its start was not changed under it
+    world.competitors.admit(world.overwritten(EARLY))  # what it finds at its start was not changed under it
     world.write()
-    world.rivals.admit(world.overwritten(EARLY))
+    world.competitors.admit(world.overwritten(EARLY))
     world.clock.now += 9
     with pytest.raises(ApiError, match=r"host-1 .*gpu.nvidia.com, running since 2026-11-22T10:00:00.000Z") as refusal:
-        world.rivals.admit(world.overwritten(EARLY))
+        world.competitors.admit(world.overwritten(EARLY))
     assert refusal.value.code == "api.another-agent"
 
 
@@ -61,7 +61,7 @@ def test_the_earlier_agent_goes_on(caplog):
     world = World(EARLY)
     world.write()
     for _ in range(5):
-        world.rivals.admit(world.overwritten(LATE))
+        world.competitors.admit(world.overwritten(LATE))
     assert any("host-2" in record.getMessage() + str(vars(record)) for record in caplog.records)
 
 
@@ -69,7 +69,7 @@ def test_changes_further_apart_are_answered():
     world = World(LATE)
     world.write()
     for _ in range(5):
-        world.rivals.admit(world.overwritten(EARLY))
+        world.competitors.admit(world.overwritten(EARLY))
         world.clock.now += 11
 
 
@@ -78,21 +78,21 @@ def test_a_write_that_is_tried_again_counts_one_change_once():
     world.write()
     plan = world.overwritten(EARLY)
     for _ in range(5):
-        world.rivals.admit(plan)
+        world.competitors.admit(plan)
 
 
 def test_an_agent_that_stopped_begins_again_when_no_slice_of_the_other_is_left():
     world = World(LATE)
     world.write()
-    world.rivals.admit(world.overwritten(EARLY))
+    world.competitors.admit(world.overwritten(EARLY))
     for _ in range(2):
         with pytest.raises(ApiError):
-            world.rivals.admit(world.overwritten(EARLY))
+            world.competitors.admit(world.overwritten(EARLY))
     world.clock.now += 3600
     with pytest.raises(ApiError):
-        world.rivals.admit(world.overwritten(EARLY))
-    world.rivals.admit(WritePlan(1, creates=(slice_of(None, 0),)))
-    world.rivals.admit(world.overwritten(replace(EARLY, folder_id="three", started=LATE.started + "x")))
+        world.competitors.admit(world.overwritten(EARLY))
+    world.competitors.admit(WritePlan(1, creates=(slice_of(None, 0),)))
+    world.competitors.admit(world.overwritten(replace(EARLY, folder_id="three", started=LATE.started + "x")))
 
 
 def test_instances_in_one_folder_and_users_are_no_rivals():
@@ -100,12 +100,12 @@ def test_instances_in_one_folder_and_users_are_no_rivals():
     world.write()
     for by in (replace(LATE, started=EARLY.started), None):
         for _ in range(5):
-            world.rivals.admit(world.overwritten(by))
-    assert not world.rivals.is_anothers(slice_of(replace(LATE, host="pod-2"), 1))
+            world.competitors.admit(world.overwritten(by))
+    assert not world.competitors.is_by_other_agent(slice_of(replace(LATE, host="pod-2"), 1))
 
 
 def test_a_mark_keeps_what_others_wrote_and_can_be_read_back():
-    wire = World(EARLY).rivals.marked({"metadata": {"name": "s", "annotations": {"a": "b"}}})
+    wire = World(EARLY).competitors.marked({"metadata": {"name": "s", "annotations": {"a": "b"}}})
     assert wire["metadata"]["annotations"]["a"] == "b"
     assert mark_of(wire, KEY) == EARLY
 

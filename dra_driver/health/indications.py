@@ -1,6 +1,6 @@
 """Signs: what one reading of a GPU says about each dimension of its health.
 
-Pure. In: a reading and what was known before. Out: a sign for each dimension about which the reading says anything.
+Pure. In: a reading and what was known before. Out: an indication for each dimension that the reading covers.
 Thresholds and their sources: NVIDIA's memory error management guide (recovery action, row remapping, SRAM threshold),
 nvml.h (clock event reasons, fabric summary, T.limit), DCGM's health watches (PCIe replays per lane and minute).
 """
@@ -31,7 +31,7 @@ _ACTION_KEYS = (FaultKey.NEEDS_REBOOT, FaultKey.NEEDS_RESET, FaultKey.NEEDS_ATTE
 
 
 @dataclass(frozen=True, slots=True)
-class Sign:
+class Indication:
     """Whether a dimension is bad now; `value` describes a bad one in more detail.
 
     `is_bad` is None for a value between the two thresholds.
@@ -51,67 +51,67 @@ class Before:
     replays: tuple[float, int] | None = None  # time of the reading, and the count
 
 
-def signs_of(reading: Vitals, before: Before) -> Iterator[Sign]:
-    """Yield a sign for each dimension that the reading covers. For a lost GPU, the only sign is its loss."""
-    yield Sign(FaultKey.GPU_LOST, reading.is_lost)
+def indications_of(reading: Vitals, before: Before) -> Iterator[Indication]:
+    """Yield an indication for each dimension that the reading covers. For a lost GPU, the only one is its loss."""
+    yield Indication(FaultKey.GPU_LOST, reading.is_lost)
     if reading.is_lost:
         return
-    yield from _action_signs(reading.recovery_action)
-    yield from _reset_signs(reading.reset)
-    yield from _memory_signs(reading)
+    yield from _action_indications(reading.recovery_action)
+    yield from _reset_indications(reading.reset)
+    yield from _memory_indications(reading)
     if reading.fabric_summary:
-        yield Sign(FaultKey.FABRIC, reading.fabric_summary == FABRIC_UNHEALTHY)
+        yield Indication(FaultKey.FABRIC, reading.fabric_summary == FABRIC_UNHEALTHY)
     if reading.links:
-        yield _link_sign(reading.links, before.links)
-    yield from _heat_signs(reading)
-    yield from _pcie_signs(reading, before.replays)
+        yield _link_indication(reading.links, before.links)
+    yield from _heat_indications(reading)
+    yield from _pcie_indications(reading, before.replays)
 
 
-def _action_signs(action: int | None) -> Iterator[Sign]:
+def _action_indications(action: int | None) -> Iterator[Indication]:
     if action is None:
         return
     wanted, value = ACTIONS.get(action, (FaultKey.NEEDS_ATTENTION, f"action-{action}")) if action else (None, "")
     for key in _ACTION_KEYS:
-        yield Sign(key, key is wanted, value if key is wanted else "")
+        yield Indication(key, key is wanted, value if key is wanted else "")
 
 
-def _reset_signs(reset: DriverReset | None) -> Iterator[Sign]:
+def _reset_indications(reset: DriverReset | None) -> Iterator[Indication]:
     if reset is None:
         return
-    yield Sign(FaultKey.NEEDS_REBOOT, reset is DriverReset.FAILED, RESET_FAILED)
+    yield Indication(FaultKey.NEEDS_REBOOT, reset is DriverReset.FAILED, RESET_FAILED)
     is_fresh = reset in {DriverReset.UNDER_WAY, DriverReset.DONE}
-    yield Sign(FaultKey.NEEDS_ATTENTION, is_fresh, DRIVER_RESET)
+    yield Indication(FaultKey.NEEDS_ATTENTION, is_fresh, DRIVER_RESET)
 
 
-def _memory_signs(reading: Vitals) -> Iterator[Sign]:
+def _memory_indications(reading: Vitals) -> Iterator[Indication]:
     is_mild = reading.recovery_action == 0
     if reading.ecc_uncorrectable is not None:
-        yield Sign(FaultKey.ECC_UNCORRECTABLE, reading.ecc_uncorrectable > 0, is_mild=is_mild)
+        yield Indication(FaultKey.ECC_UNCORRECTABLE, reading.ecc_uncorrectable > 0, is_mild=is_mild)
     for key, flag in (
         (FaultKey.ECC_THRESHOLD, reading.sram_threshold_exceeded),
         (FaultKey.ROW_REMAP_FAILED, reading.remap_failed),
         (FaultKey.ROW_REMAP_PENDING, reading.remap_pending),
     ):
         if flag is not None:
-            yield Sign(key, flag)
+            yield Indication(key, flag)
 
 
-def _link_sign(now: tuple[bool, ...], before: tuple[bool, ...]) -> Sign:
+def _link_indication(now: tuple[bool, ...], before: tuple[bool, ...]) -> Indication:
     down = [str(link) for link, (was, is_up) in enumerate(zip(before, now, strict=False)) if was and not is_up]
-    return Sign(FaultKey.NVLINK, bool(down), f"link-{down[0]}" if len(down) == 1 else f"{len(down)}-links")
+    return Indication(FaultKey.NVLINK, bool(down), f"link-{down[0]}" if len(down) == 1 else f"{len(down)}-links")
 
 
-def _heat_signs(reading: Vitals) -> Iterator[Sign]:
+def _heat_indications(reading: Vitals) -> Iterator[Indication]:
     margin, limit = reading.thermal_margin, reading.slowdown_margin
     if margin is not None and limit is not None:
-        yield Sign(FaultKey.THERMAL, True if margin < limit else None if margin < limit + THERMAL_BACK else False)
+        yield Indication(FaultKey.THERMAL, True if margin < limit else None if margin < limit + THERMAL_BACK else False)
     reasons = reading.clock_reasons
     if reasons is not None:
         value = "hw-thermal" if reasons & HW_THERMAL else "power-brake"
-        yield Sign(FaultKey.THROTTLED, bool(reasons & (HW_THERMAL | HW_POWER_BRAKE)), value)
+        yield Indication(FaultKey.THROTTLED, bool(reasons & (HW_THERMAL | HW_POWER_BRAKE)), value)
 
 
-def _pcie_signs(reading: Vitals, before: tuple[float, int] | None) -> Iterator[Sign]:
+def _pcie_indications(reading: Vitals, before: tuple[float, int] | None) -> Iterator[Indication]:
     if before is None or reading.pcie_replays is None or reading.at - before[0] < 1:
         return
     minutes = (reading.at - before[0]) / 60
@@ -119,4 +119,4 @@ def _pcie_signs(reading: Vitals, before: tuple[float, int] | None) -> Iterator[S
     fastest = max(REPLAYS_PER_LANE_MINUTE)
     usual = REPLAYS_PER_LANE_MINUTE[min(max(reading.pcie_generation or fastest, 1), fastest)]
     # A single packet is repeated now and then; a rate over a short time means something only if there are several.
-    yield Sign(FaultKey.PCIE, new > 2 + usual * (reading.pcie_lanes or 16) * minutes)
+    yield Indication(FaultKey.PCIE, new > 2 + usual * (reading.pcie_lanes or 16) * minutes)

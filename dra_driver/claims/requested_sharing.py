@@ -1,4 +1,4 @@
-"""Wishes: what each result of a claim asks for of the device that it shares, and how faults in them are reported."""
+"""The sharing that each result of a claim requests for its device, and how faults in it are reported."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dra_driver.model.sharing import ClientLimits, SharingSettings
 
 
 @dataclass(frozen=True, slots=True)
-class SharingWish:
-    """What one result asks for: settings of its device, and limits of its own."""
+class RequestedSharing:
+    """What one result requests: settings for its device, and limits of its own."""
 
     result: AllocatedDevice
     settings: SharingSettings | None = None

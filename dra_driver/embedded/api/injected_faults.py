@@ -1,4 +1,4 @@
-"""Troubles: faults that a test orders from the embedded API, and the record of requests.
+"""Injected faults: failures that a test orders from the embedded API, and the record of requests.
 
 In: orders such as "answer 500 to the next two PUTs of slices". Out: those answers, each as often as ordered.
 """
@@ -28,7 +28,7 @@ _REASONS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Logged:
+class LoggedRequest:
     """One answered request. `at` is the time of the answer by time.monotonic(), in seconds."""
 
     method: str
@@ -50,23 +50,23 @@ class RequestLog:
 
     def __init__(self, keep: int = 10_000) -> None:
         self._lock = threading.Lock()
-        self._entries: deque[Logged] = deque(maxlen=keep)
+        self._entries: deque[LoggedRequest] = deque(maxlen=keep)
         self.counts: dict[str, int] = {}
 
     def add(self, request: HttpRequest, status: int, took_s: float) -> None:
         """Record one answer."""
         agent = request.headers.get("user-agent", "")
-        entry = Logged(request.method, request.path, request.query, status, took_s, time.monotonic(), agent)
+        entry = LoggedRequest(request.method, request.path, request.query, status, took_s, time.monotonic(), agent)
         with self._lock:
             self._entries.append(entry)
             self.counts[request.method] = self.counts.get(request.method, 0) + 1
 
-    def entries(self, *, method: str = "", contains: str = "") -> list[Logged]:
+    def entries(self, *, method: str = "", contains: str = "") -> list[LoggedRequest]:
         """Return the recorded requests of a method ("" for all) whose path contains a text."""
         with self._lock:
             return [e for e in self._entries if (not method or e.method == method) and contains in e.path]
 
-    def writes(self, contains: str = "") -> list[Logged]:
+    def writes(self, contains: str = "") -> list[LoggedRequest]:
         """Return the recorded writes whose path contains a text."""
         return [e for e in self.entries(contains=contains) if e.is_write]
 
@@ -78,7 +78,7 @@ class RequestLog:
 
 
 @dataclass(slots=True)
-class _TroubleOrder:
+class _OrderedFault:
     status: int
     left: int
     method: str
@@ -89,12 +89,12 @@ class _TroubleOrder:
         return self.left > 0 and (not self.method or self.method == request.method) and self.contains in request.path
 
 
-class Troubles:
+class InjectedFaults:
     """Orders for requests to fail. `latency_s` delays every answer by that many seconds."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._orders: list[_TroubleOrder] = []
+        self._orders: list[_OrderedFault] = []
         self.latency_s = 0.0
 
     def fail_next(
@@ -111,7 +111,7 @@ class Troubles:
         With status 0 the connection is closed without an answer.
         """
         with self._lock:
-            self._orders.append(_TroubleOrder(status, count, method, contains, retry_after_s))
+            self._orders.append(_OrderedFault(status, count, method, contains, retry_after_s))
 
     def clear(self) -> None:
         """Withdraw every order."""

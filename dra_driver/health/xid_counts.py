@@ -13,7 +13,7 @@ from dra_driver.hardware.evidence import XidReport
 CODES_MOST = 256  # limit on different codes; the driver has 176
 
 
-class XidTally:
+class XidCounts:
     """Counts by code. For use by a single thread."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Followed: the slices of this node as the watch reports them, and which reports are echoes of our own writes.
+"""Watched slices: the slices of this node as the watch reports them, and which reports are echoes of our own writes.
 
 In: events of the watch, and what we are writing. Out: the stored slices, and whether another client changed something.
 Not thread-safe: the owner holds a lock.
@@ -14,7 +14,7 @@ from dra_driver.kube.watch import Changed, Deleted, Listed
 from dra_driver.model.wire import SliceWire, Wire
 
 
-class FollowedSlices:
+class WatchedSlices:
     """The slices of one driver on one node.
 
     `disturbed` is called when another client changed one that we knew, with whether a slice may be gone.

@@ -25,7 +25,7 @@ class PageAnswer:
 
 
 @dataclass(eq=False, slots=True)
-class Visit:
+class StatusConnection:
     """One connection. `until` is the time at which it ends, finished or not."""
 
     sock: socket.socket

@@ -1,7 +1,7 @@
-"""Own signs: findings of this driver itself about GPUs: one is missing, a test failed, the library is silent.
+"""Own indications: what this driver itself finds out about GPUs: one is missing, a test failed, the library is silent.
 
-In: a record, and what was found. Out: the record with the signs that follow. A fault that is already recorded gets no
-further sign, so that its count is of observations and not of looks.
+In: a record, and what was found. Out: the record with the resulting indications. A fault that is already recorded gets
+no further indication, so that its count does not grow with every check.
 """
 
 from __future__ import annotations
@@ -10,43 +10,43 @@ from collections.abc import Iterable, Mapping
 
 from dra_driver.hardware.evidence import HealthReport
 from dra_driver.health.fault import FaultKey, Subject
+from dra_driver.health.indications import Indication
 from dra_driver.health.record import HealthRecord
-from dra_driver.health.signs import Sign
 
 SILENT_SECONDS = 30.0  # after so long without an answer of the library, a GPU counts as unmonitored
 
 
-def take_missing(record: HealthRecord, missing: Mapping[str, bool], now: float) -> None:
+def record_missing(record: HealthRecord, missing: Mapping[str, bool], now: float) -> None:
     """Record which GPUs the last look at the hardware did not find. Such a look happens at least once a minute.
 
     `missing` says for each GPU whether the reason is a call of the library that does not return.
     """
     for (subject, key), track in list(record.tracks.items()):
         if key is FaultKey.NOT_ANSWERING and track.is_raised and not missing.get(subject.gpu):
-            record.observe(subject, Sign(key, is_bad=False), now)
+            record.observe(subject, Indication(key, is_bad=False), now)
     for gpu, is_hanging in missing.items():
         key = FaultKey.NOT_ANSWERING if is_hanging else FaultKey.GPU_LOST
         known = record.tracks.get((Subject(gpu), key))
         if known is None or not known.is_raised or known.good:
-            record.observe(Subject(gpu), Sign(key, is_bad=True), now)
+            record.observe(Subject(gpu), Indication(key, is_bad=True), now)
 
 
-def take_tests(record: HealthRecord, failed: Mapping[Subject, str], now: float) -> None:
+def record_test_results(record: HealthRecord, failed: Mapping[Subject, str], now: float) -> None:
     """Record which devices failed a test, with the reason."""
     known = {subject: one for (subject, key), one in record.tracks.items() if key is FaultKey.UNVALIDATED}
     for subject, track in known.items():
         if track.is_raised and subject not in failed:
-            record.observe(subject, Sign(FaultKey.UNVALIDATED, is_bad=False), now)
+            record.observe(subject, Indication(FaultKey.UNVALIDATED, is_bad=False), now)
     for subject, reason in failed.items():
         before = known.get(subject)
         if before is None or not before.is_raised or before.good or before.value != reason:
-            record.observe(subject, Sign(FaultKey.UNVALIDATED, is_bad=True, value=reason), now)
+            record.observe(subject, Indication(FaultKey.UNVALIDATED, is_bad=True, value=reason), now)
 
 
-def take_silence(record: HealthRecord, report: HealthReport, known: Iterable[str], now: float) -> None:
+def record_silence(record: HealthRecord, report: HealthReport, known: Iterable[str], now: float) -> None:
     """Record which GPUs are not watched because the library is silent, and which of them were read again."""
     is_silent = report.silent_s >= SILENT_SECONDS
     answered = {reading.gpu for reading in report.readings}
     for gpu in known:
         if is_silent or gpu in answered:
-            record.observe(Subject(gpu), Sign(FaultKey.UNMONITORED, is_silent), now)
+            record.observe(Subject(gpu), Indication(FaultKey.UNMONITORED, is_silent), now)

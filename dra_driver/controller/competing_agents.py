@@ -1,10 +1,10 @@
-"""Rivals: agents of other nodes or folders that publish this node's pool too, because they were given its name.
+"""Competing agents: agents of other nodes or folders that were given this node's name and publish its pool too.
 
 Each agent marks the slices that it writes with an annotation: the folder that it works from, since when, and where it
 runs. In: planned writes. Out: those writes, marked; or an error, if an agent that has run for longer keeps changing
 the same slices. "Keeps changing" means twice within ten seconds, between writes of ours. The agent that started later
 then stops publishing until no slice of the other is left; the other goes on. Instances that share a folder are not
-rivals: they take turns by a lock. The writes of an agent without a mark (an older version) can't be told from a user's.
+competitors: they take turns by a lock. The writes of an unmarked agent (an older version) look like those of a user.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def mark_of(wire: SliceWire, key: str) -> AgentMark | None:
     return mark if _STARTED.fullmatch(mark.started) and str(mark).isprintable() else None
 
 
-class Rivals:
+class CompetingAgents:
     """The other agents that publish the pool of `me`. For use by the writing thread."""
 
     def __init__(self, me: AgentMark, *, driver: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -78,7 +78,7 @@ class Rivals:
         self._answered: set[tuple[str, str]] = set()
         self._changed_at: dict[str, list[float]] = {}  # by the other's folder id
 
-    def is_anothers(self, wire: SliceWire) -> bool:
+    def is_by_other_agent(self, wire: SliceWire) -> bool:
         """Return whether an agent of another folder wrote a slice last."""
         mark = mark_of(wire, self._key)
         return mark is not None and mark.folder_id != self._me.folder_id
@@ -101,14 +101,14 @@ class Rivals:
             raise self._refusal(publishing)
         if len(plan):
             self._yields_to = ""
-        for rival in self._count((*plan.updates, *plan.deletes)):
-            if rival.started_before(self._me):
-                self._yields_to = rival.folder_id
-                raise self._refusal(rival)
-            log.warning("another agent publishes this pool, and should stop", extra=log_fields(reason=str(rival)))
+        for other in self._count((*plan.updates, *plan.deletes)):
+            if other.started_before(self._me):
+                self._yields_to = other.folder_id
+                raise self._refusal(other)
+            log.warning("another agent publishes this pool, and should stop", extra=log_fields(reason=str(other)))
 
     def _others(self, wire: SliceWire) -> AgentMark | None:
-        return mark_of(wire, self._key) if self.is_anothers(wire) else None
+        return mark_of(wire, self._key) if self.is_by_other_agent(wire) else None
 
     def _count(self, wires: Iterable[SliceWire]) -> list[AgentMark]:
         """Count the changes that others made after our writes, and return those who made too many."""
@@ -130,9 +130,9 @@ class Rivals:
         self._changed_at = {key: times for key, times in self._changed_at.items() if now - times[-1] <= WITHIN_SECONDS}
         return found
 
-    def _refusal(self, rival: AgentMark) -> ApiError:
+    def _refusal(self, other: AgentMark) -> ApiError:
         return ApiError(
             "another-agent",
-            f"{rival} publishes this node's devices and started earlier, so this agent publishes none",
+            f"{other} publishes this node's devices and started earlier, so this agent publishes none",
             hint="give each node its own name (--node-name), or remove one of the two agents",
         )

@@ -18,7 +18,7 @@ from dra_driver.views.worlds.world import World
 _MOST_TRIES = 100
 
 
-def room_advice(world: World, rules: AppliedRules, subject: ExplainedSubject) -> Iterator[str]:
+def capacity_advice(world: World, rules: AppliedRules, subject: ExplainedSubject) -> Iterator[str]:
     """Yield where a subject would fit, and which pods would first have to move where."""
     running = running_jobs(world)
     if not running:
