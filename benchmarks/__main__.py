@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from benchmarks import agent, allocation, console, metering, nvml_calls, scale, selectors, tools, vendors, webhook
+from benchmarks import agent, allocation, console, metering, nvml_calls, scale, selectors, tools, vendors
 from benchmarks.figures import Report
+from benchmarks.webhook import suite as webhook
 
 SUITES = {
     "agent": agent.run,

@@ -23,7 +23,6 @@ from typing import Any
 
 import yaml
 
-from benchmarks import webhook_attack, webhook_fleet
 from benchmarks.figures import Report, percentiles
 from dra_driver.model.names import NVIDIA_DRIVER
 from dra_driver.model.wire import Wire
@@ -40,18 +39,11 @@ from dra_driver.webhook.server import Judge, ReviewServer
 DRIVERS = (NVIDIA_DRIVER,)
 NODES, GPUS = 1000, 8
 REVIEWS, CLIENTS = 2000, 4
-_ROOT = Path(__file__).parents[1]
+_ROOT = Path(__file__).parents[2]
 _NAME = "localhost"
 
 
 def run(report: Report) -> None:
-    """Measure reviews, then the process under attack, then a large fleet."""
-    _reviews(report)
-    webhook_attack.run(report)
-    webhook_fleet.run(report)
-
-
-def _reviews(report: Report) -> None:
     """Measure both paths: one client for the time of a review, several for the rate; then the process's memory."""
     forked = multiprocessing.get_context("spawn")
     ours, theirs = forked.Pipe()

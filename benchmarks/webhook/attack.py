@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from benchmarks.figures import Report, percentiles
-from benchmarks.webhook_fleet import NAME, Webhook, review_of, webhook
+from benchmarks.webhook.process import NAME, Webhook, review_of, webhook
 from dra_driver.model.names import NVIDIA_DRIVER
 
 NODES = 20
