@@ -15,6 +15,7 @@ from pathlib import Path
 from dra_driver.hardware.pci import entries_of, read_driver, read_hex, read_text
 from dra_driver.hardware.port import Roots
 from dra_driver.model.names import normal_pci_address
+from dra_driver.model.stamp import Stamp, stamp_of
 
 NVIDIA_VENDOR = 0x10DE
 GPU_CLASSES = (0x0300, 0x0302)  # VGA controller, 3D controller
@@ -73,11 +74,19 @@ def _read_gpu_address(path: str, inode: int) -> str | None:  # noqa: ARG001 - a 
 
 def read_driver_version(roots: Roots) -> str | None:
     """Return the loaded kernel driver's version as it spells it ("580.65.06"), or None when none is loaded."""
-    version = read_text(f"{roots.sys}/module/nvidia/version")
+    path = f"{roots.sys}/module/nvidia/version"
+    stamp = stamp_of(path)
+    version = _read_version(path, stamp) if stamp is not None else None
     if version:
         return version
     match = _VERSION.search((read_text(f"{roots.proc}/driver/nvidia/version") or "") + " ")
     return match.group(1) if match else None
+
+
+@lru_cache(maxsize=4)
+def _read_version(path: str, stamp: Stamp) -> str | None:  # noqa: ARG001 - a module loaded anew has another file
+    """Return a kernel module's version, which each Prepare asks for. Sysfs makes new files for each module loaded."""
+    return read_text(path)
 
 
 def read_minor(roots: Roots, address: str) -> int | None:

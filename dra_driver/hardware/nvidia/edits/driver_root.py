@@ -90,11 +90,12 @@ class DriverRoot:
             self._note(resolved)
         return resolved
 
-    def is_unchanged(self) -> bool:
-        """Return whether everything that was looked at is as it was.
+    def looked(self) -> tuple[str, ...]:
+        """Return the paths of everything that was looked at, as this process sees them."""
+        return tuple(self._mount + path or "/" for path in self._looked)
 
-        Every Prepare calls this, so it is one plain loop.
-        """
+    def is_unchanged(self) -> bool:
+        """Return whether everything that was looked at is as it was."""
         mount, lstat = self._mount, os.lstat
         for path, stamp in self._looked.items():
             try:

@@ -23,6 +23,7 @@ from dra_driver.hardware.nvidia.edits.driver_files import DriverFile, DriverFile
 from dra_driver.hardware.nvidia.edits.driver_root import DriverRoot
 from dra_driver.hardware.nvidia.edits.hooks import HookProgram, driver_hooks, find_hook_program
 from dra_driver.hardware.nvidia.edits.installed_names import TRIPLETS
+from dra_driver.hardware.nvidia.edits.watched_trees import WatchedTrees
 from dra_driver.hardware.port import Roots
 from dra_driver.model.edits import DeviceNode, Edits, Hook, Mount
 from dra_driver.telemetry.logs import fields
@@ -36,9 +37,9 @@ _LOOKS_KEPT = 4  # an agent has one driver root, but tests have several
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What one look at a driver root found, and the trees that can check whether it is still true."""
+    """What one look at a driver root found, and what can check whether it is still true."""
 
-    trees: tuple[DriverRoot, ...]
+    trees: WatchedTrees
     is_settled: bool
     loaded: str | None
     hook: HookProgram | None
@@ -47,7 +48,7 @@ class _Look:
 
     def holds(self, loaded: str | None) -> bool:
         """Return whether another look would find the same."""
-        return self.is_settled and self.loaded == loaded and all(tree.is_unchanged() for tree in self.trees)
+        return self.is_settled and self.loaded == loaded and self.trees.is_unchanged()
 
 
 _looks: OrderedDict[Roots, _Look] = OrderedDict()
@@ -102,10 +103,12 @@ def _look(roots: Roots, loaded: str | None) -> _Look:
             log.warning(
                 "some parts of the driver are left out of containers", extra=fields(reason="; ".join(new.remarks))
             )
+        if look is not None:
+            look.trees.close()
         _looks[roots] = new
         _looks.move_to_end(roots)
         while len(_looks) > _LOOKS_KEPT:
-            _looks.popitem(last=False)
+            _looks.popitem(last=False)[1].trees.close()
         return new
 
 
@@ -114,7 +117,7 @@ def _look_again(roots: Roots, loaded: str | None) -> _Look:
     files = find_driver_files(root, loaded, sys=roots.sys, proc=roots.proc)
     hook = find_hook_program(root, host)
     return _Look(
-        trees=(root, host),
+        trees=WatchedTrees(root, host),
         is_settled=root.is_settled() and host.is_settled(),
         loaded=loaded,
         hook=hook,

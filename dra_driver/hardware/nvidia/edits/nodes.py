@@ -44,16 +44,22 @@ def find_node(roots: Roots, name: str) -> DeviceNode | None:
         except OSError:
             continue
         if stat.S_ISCHR(status.st_mode):
-            path, host_path = f"/dev/{name}", f"{on_host}/{name}"
-            return DeviceNode(
-                path=path,
-                host_path="" if host_path == path else host_path,
-                major=os.major(status.st_rdev),
-                minor=os.minor(status.st_rdev),
-                file_mode=stat.S_IMODE(status.st_mode),
-                gid=status.st_gid,
-            )
+            return _node(name, on_host, status.st_mode, status.st_rdev, status.st_gid)
     return None
+
+
+@lru_cache(maxsize=256)
+def _node(name: str, on_host: str, mode: int, number: int, gid: int) -> DeviceNode:
+    """Return a node that was found; the same object for the same values, because one is compared with the next."""
+    path, host_path = f"/dev/{name}", f"{on_host}/{name}"
+    return DeviceNode(
+        path=path,
+        host_path="" if host_path == path else host_path,
+        major=os.major(number),
+        minor=os.minor(number),
+        file_mode=stat.S_IMODE(mode),
+        gid=gid,
+    )
 
 
 def is_missing(roots: Roots, name: str) -> bool:

@@ -1,0 +1,72 @@
+"""WatchedTrees: whether driver roots are still as they were looked at, which each Prepare asks.
+
+To compare every path takes a third of the time of a Prepare. So the kernel is asked whether anything happened, and the
+paths are compared when something did, or when the last comparison is older than `COMPARED_SECONDS`: a file system of
+another machine does not report what others change.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from dra_driver.hardware.nvidia.edits.driver_root import DriverRoot
+from dra_driver.hardware.nvidia.edits.path_watch import PathWatch
+
+COMPARED_SECONDS = 2.0
+
+
+class WatchedTrees:
+    """Trees that were looked at, with a watch over what was looked at. Any thread may ask."""
+
+    def __init__(self, *trees: DriverRoot) -> None:
+        self._trees = trees
+        self._lock = threading.Lock()  # guards all below; the first three are also read without it
+        self._watch: PathWatch | None = None
+        self._is_in_doubt = True  # whether something may have happened since the paths were compared
+        self._compared_at = 0.0
+        self._can_watch = True
+
+    def is_unchanged(self) -> bool:
+        """Return whether everything that was looked at is as it was."""
+        watch, is_fresh = self._watch, time.monotonic() - self._compared_at < COMPARED_SECONDS
+        if watch is not None and is_fresh and watch.is_quiet() and not self._is_in_doubt:  # the doubt last, see below
+            return True
+        with self._lock:
+            return self._is_same()
+
+    def close(self) -> None:
+        """End the watch."""
+        with self._lock:
+            self._can_watch = False
+            self._end_watch()
+
+    def _is_same(self) -> bool:
+        """Compare every path, unless what has happened is nothing that counts.
+
+        The watch is quiet again before that is known: so there is doubt from before until after it.
+        """
+        was_in_doubt, self._is_in_doubt = self._is_in_doubt, True
+        is_fresh = time.monotonic() - self._compared_at < COMPARED_SECONDS
+        if self._watch is not None and not self._watch.has_seen() and is_fresh and not was_in_doubt:
+            self._is_in_doubt = False
+            return True
+        if self._watch is not None and not self._watch.is_whole:
+            self._end_watch()
+        if self._watch is None and self._can_watch:
+            self._begin_watch()
+        self._compared_at = time.monotonic()
+        is_same = all(tree.is_unchanged() for tree in self._trees)
+        self._is_in_doubt = not is_same
+        return is_same
+
+    def _begin_watch(self) -> None:
+        try:
+            self._watch = PathWatch(path for tree in self._trees for path in tree.looked())
+        except OSError:  # this node allows no more of them: each call compares
+            self._can_watch = False
+
+    def _end_watch(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
