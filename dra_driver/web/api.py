@@ -1,6 +1,6 @@
 """`/api/v1`: the questions of pages, answered by documents of `--output json`, and changes, sent as events.
 
-In: requests that the guard let through. Out: documents. Questions go to the desk.
+In: requests that the guard let through. Out: documents. Questions go to the worker.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from starlette.responses import Response, StreamingResponse
 
 from dra_driver.model.errors import DriverError, InputError
 from dra_driver.web.cluster_reader import ClusterReader
-from dra_driver.web.desk.answers import DeskAnswer, of_fault, refusal
-from dra_driver.web.desk.bounds import SECONDS
-from dra_driver.web.desk.line import DeskLine
 from dra_driver.web.events import MOST_STREAMS, MayStay, Notices
 from dra_driver.web.lookups.lookups import QUESTIONS, ViewerLookups
+from dra_driver.web.worker.answers import WorkerAnswer, of_fault, refusal
+from dra_driver.web.worker.bounds import SECONDS
+from dra_driver.web.worker.client import WorkerClient
 
 # All other questions come as a JSON body.
 _ASKED_BY_ADDRESS = frozenset({"summary", "attention", "fleet", "device", "claims", "claim", "explanation"})
@@ -28,8 +28,10 @@ _ASKED_BY_ADDRESS = frozenset({"summary", "attention", "fleet", "device", "claim
 class ConsoleApi:
     """The handlers."""
 
-    def __init__(self, desk: DeskLine, notices: Notices, reader: ClusterReader | None, lookups: ViewerLookups) -> None:
-        self._desk, self._notices, self._reader, self._lookups = desk, notices, reader, lookups
+    def __init__(
+        self, worker: WorkerClient, notices: Notices, reader: ClusterReader | None, lookups: ViewerLookups
+    ) -> None:
+        self._worker, self._notices, self._reader, self._lookups = worker, notices, reader, lookups
 
     async def question(self, request: Request) -> Response:
         """Answer a question: with parameters in the address, or with a JSON object."""
@@ -60,10 +62,10 @@ class ConsoleApi:
                 return _response(of_fault(fault))
         else:
             asked.pop("read", None)
-        return _response(await self._desk.ask(asked))
+        return _response(await self._worker.ask(asked))
 
     async def events(self, request: Request) -> Response:
-        """Stream the changes, as long as the door would still admit the request."""
+        """Stream the changes, as long as the authorizer would still admit the request."""
         if self._notices.streams >= MOST_STREAMS:
             return _response(refusal(503, "busy", f"{MOST_STREAMS} pages are open already"))
         may_stay: MayStay | None = request.scope.get("may_stay")
@@ -78,5 +80,5 @@ def _claim_of(given: Mapping[str, Any]) -> tuple[str, str]:
     return str(namespace), str(name)
 
 
-def _response(found: DeskAnswer) -> Response:
+def _response(found: WorkerAnswer) -> Response:
     return Response(found.body, found.status, media_type="application/json")

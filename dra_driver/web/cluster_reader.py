@@ -1,9 +1,9 @@
 """The shared read of a cluster: one watch for each kind, for all viewers, with the rights of the person who started it.
 
-In: access to a cluster. Out: `BoardNews` for the desk. Lists come page by page; an object is cut down to what is kept
-of it before it is sent on. Only GET requests are sent. Without `Rights` the reader finds out by itself: a kind that may
-not be read in all namespaces is read in its own one, and a kind that may not be read at all is asked for again every
-minute. With `Rights` it reads what they permit, and nothing else, whatever its own credentials would permit.
+In: access to a cluster. Out: a `BoardUpdate` for the worker. Lists come page by page; an object is cut down to what is
+kept of it before it is sent on. Only GET requests are sent. Without `Rights` the reader finds out by itself: a kind
+that may not be read in all namespaces is read in its own one, and a kind that may not be read at all is asked for again
+every minute. With `Rights` it reads what they permit, and nothing else, whatever its own credentials would permit.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from dra_driver.model.kubernetes import nearest_version
 from dra_driver.model.wire import Wire
 from dra_driver.views.access import FORBIDDEN, UnseenObjects
 from dra_driver.views.board.keeping import kept
-from dra_driver.web.desk.news import BoardNews, KindHidden, ObjectChanged, PageRead, ServerKnown
 from dra_driver.web.kinds import KINDS, SharedKind
 from dra_driver.web.rights import Rights
+from dra_driver.web.worker.board_updates import BoardUpdate, KindHidden, ObjectChanged, PageRead, ServerKnown
 
 log = logging.getLogger(__name__)
 
@@ -47,10 +47,10 @@ class ReadAccess(Protocol):
 
 @dataclass(slots=True)
 class ClusterReader:
-    """The watches of one viewer. `send` is called with the news, from several threads, one at a time."""
+    """The watches of one viewer. `send` is called with the updates, from several threads, one at a time."""
 
     access: ReadAccess
-    send: Callable[[BoardNews], None]
+    send: Callable[[BoardUpdate], None]
     rights: Rights | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _stopping: threading.Event = field(default_factory=threading.Event)
@@ -64,7 +64,7 @@ class ClusterReader:
         api = self._api = self.access.connect()
         threading.Thread(target=self._version, args=(api,), daemon=True).start()
         for unseen in self.rights.unseen() if self.rights else ():
-            self._tell(KindHidden(unseen))
+            self._send_update(KindHidden(unseen))
         for kind in KINDS:
             for place in self.rights.places(kind.name) if self.rights else (None,):
                 words = (api, kind, place)
@@ -121,7 +121,7 @@ class ClusterReader:
     def _version(self, api: KubeApi) -> None:
         while not self._stopping.is_set():
             try:
-                self._tell(ServerKnown(nearest_version(api.server_version().minor)))
+                self._send_update(ServerKnown(nearest_version(api.server_version().minor)))
             except ApiError as fault:
                 self._fault = fault.message
                 self._stopping.wait(_FAULT_SECONDS)
@@ -155,7 +155,7 @@ class ClusterReader:
             self._stopping.wait(_FAULT_SECONDS)
             return self._permitted(api, kind) if not self._stopping.is_set() else None
         self._fault = ""
-        self._tell(KindHidden(UnseenObjects(kind.name, home, is_partial=is_partial)))
+        self._send_update(KindHidden(UnseenObjects(kind.name, home, is_partial=is_partial)))
         return path if is_partial else None
 
     @staticmethod
@@ -172,18 +172,18 @@ class ClusterReader:
         match event:
             case Listed(objects, _, is_first, is_last):
                 content = json.dumps({"items": [kept(kind, one) for one in objects]}).encode()
-                self._tell(PageRead(kind, content, is_first, is_last, place))
+                self._send_update(PageRead(kind, content, is_first, is_last, place))
             case Changed(wire):
-                self._tell(ObjectChanged(kind, kept(kind, wire)))
+                self._send_update(ObjectChanged(kind, kept(kind, wire)))
             case Deleted(wire):
-                self._tell(ObjectChanged(kind, kept(kind, wire), is_gone=True))
+                self._send_update(ObjectChanged(kind, kept(kind, wire), is_gone=True))
 
-    def _tell(self, news: BoardNews) -> None:
+    def _send_update(self, update: BoardUpdate) -> None:
         with self._lock:
             if self._stopping.is_set():
                 return
             try:
-                self.send(news)
+                self.send(update)
             except (OSError, ValueError):
                 self._stopping.set()  # the console ends
 

@@ -1,6 +1,6 @@
-"""The console as a whole: the desk, the pages before it, and the server that a browser talks to.
+"""The console as a whole: the worker process, the pages in front of it, and the server that a browser talks to.
 
-In: how to load the board, an address. Out: a server that runs until it is interrupted, or the desk is gone.
+In: how to load the board, an address. Out: a server that runs until it is interrupted, or the worker is gone.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 
 from dra_driver.views.access import ClusterAccess
-from dra_driver.web.desk.line import DeskLine
-from dra_driver.web.door import ENTER, SessionDoor
+from dra_driver.web.backend import Backend
 from dra_driver.web.guard import RequestGuard
 from dra_driver.web.lookups.lookups import UsageSource, ViewerLookups
 from dra_driver.web.pages import entering, routes
-from dra_driver.web.seat import Seat
 from dra_driver.web.serving import WebServer, listening, settings
 from dra_driver.web.session import ConsoleSession
+from dra_driver.web.session_authorizer import ENTER, SessionAuthorizer
+from dra_driver.web.worker.client import WorkerClient
 
 if TYPE_CHECKING:
-    from dra_driver.web.desk.process import Load
+    from dra_driver.web.worker.process import Load
 
 
 class Console:
     """A console on the loopback address. Its address is known before it serves. Raises: NodeError for a taken port."""
 
     def __init__(self, port: int = 0) -> None:
-        self._desk = DeskLine()
+        self._worker = WorkerClient()
         self._socket = listening("127.0.0.1", port)
         self.port: int = self._socket.getsockname()[1]
         hosts = {f"{name}:{self.port}" for name in ("127.0.0.1", "localhost")}
@@ -45,27 +45,30 @@ class Console:
         return f"http://127.0.0.1:{self.port}{ENTER}{self._session.token}"
 
     def start(self, load: Load, access: ClusterAccess | None = None, usage: UsageSource | None = None) -> None:
-        """Start the desk; with `access`, a cluster is read for it.
+        """Start the worker; with `access`, a cluster is read for it.
 
         No other thread of this process may be running yet.
         """
-        self._desk.start(load)
+        self._worker.start(load)
         self._access, self._usage = access, usage or UsageSource()
 
     def serve(self) -> None:
-        """Serve until interrupted. Raises: the fault that the desk met while it loaded, or that the desk is gone."""
-        seat = Seat(self._desk, self._access, self._lookups(), self._stop)
-        guard = Middleware(RequestGuard, door=SessionDoor(self._session, seat))
+        """Serve until interrupted.
+
+        Raises: the fault that the worker met while it loaded, or that the worker is gone.
+        """
+        backend = Backend(self._worker, self._access, self._lookups(), self._stop)
+        guard = Middleware(RequestGuard, authorizer=SessionAuthorizer(self._session, backend))
         app = Starlette(routes=[*routes(), entering(ENTER, self._session)], middleware=[guard])
-        self._server = WebServer(settings(app), lambda: self._begin(seat), lambda: self._end(seat))
+        self._server = WebServer(settings(app), lambda: self._begin(backend), lambda: self._end(backend))
         try:
             self._server.run(sockets=[self._socket])
         except KeyboardInterrupt:
             pass
         finally:
-            seat.close()
-        if seat.fault is not None:
-            raise seat.fault
+            backend.close()
+        if backend.fault is not None:
+            raise backend.fault
 
     def _lookups(self) -> ViewerLookups:
         access = self._access
@@ -73,14 +76,14 @@ class Console:
         words = tuple(word for name, value in named.items() if value for word in (name, value))
         return ViewerLookups(self._usage, words)
 
-    def _begin(self, seat: Seat) -> None:
-        self._desk.listen(seat.heard)
-        if seat.looking is not None:
-            self._task = asyncio.create_task(seat.looking.run())
+    def _begin(self, backend: Backend) -> None:
+        self._worker.listen(backend.heard)
+        if backend.reading is not None:
+            self._task = asyncio.create_task(backend.reading.run())
 
-    def _end(self, seat: Seat) -> None:
+    def _end(self, backend: Backend) -> None:
         """End the streams first, because the server waits for every answer that is under way."""
-        seat.notices.end()
+        backend.notices.end()
         if self._task is not None:
             self._task.cancel()
 

@@ -1,4 +1,4 @@
-"""The guard before every page: it refuses what the door refuses, bounds what is sent, and sets the headers of answers.
+"""The guard before every page: it refuses what the authorizer refuses, bounds requests, and sets headers of answers.
 
 In: ASGI requests. Out: requests that may be answered. All others end here, with a page or a document that says why.
 """
@@ -12,17 +12,17 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dra_driver.web.desk.answers import refusal
+from dra_driver.web.worker.answers import refusal
 
 MOST_BODY = 2 << 20  # bytes of a request
 _METHODS = frozenset({"GET", "HEAD", "POST"})
 
 
-class Door(Protocol):
-    """Decides which requests are admitted, and to which seat they go."""
+class Authorizer(Protocol):
+    """Decides which requests are admitted, and to which backend they go."""
 
     async def refusal(self, scope: Scope, headers: Headers) -> Response | None:
-        """Return the reason for refusing a request; None if it is admitted, with any seat it needs in its scope."""
+        """Return the reason for refusing a request; None if it is admitted, with any backend it needs in its scope."""
 
 
 def policy(nonce: str) -> str:
@@ -56,8 +56,8 @@ _HEADERS = {
 class RequestGuard:
     """ASGI middleware around all pages."""
 
-    def __init__(self, app: ASGIApp, door: Door) -> None:
-        self._app, self._door = app, door
+    def __init__(self, app: ASGIApp, authorizer: Authorizer) -> None:
+        self._app, self._authorizer = app, authorizer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or refuse it."""
@@ -85,7 +85,7 @@ class RequestGuard:
             return PlainTextResponse("The console only reads.\n", 405)
         if _length(headers) > MOST_BODY:
             return document(413, "input.too-large", f"at most {MOST_BODY >> 20} MiB are read")
-        return await self._door.refusal(scope, headers)
+        return await self._authorizer.refusal(scope, headers)
 
 
 def document(status: int, code: str, message: str, hint: str = "") -> Response:

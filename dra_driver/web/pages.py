@@ -14,7 +14,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from dra_driver import __version__
-from dra_driver.web.seat import Seat
+from dra_driver.web.backend import Backend
 from dra_driver.web.session import ConsoleSession
 
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html"}
@@ -66,15 +66,15 @@ async def static(request: Request) -> Response:
 
 
 def routes() -> list[Route]:
-    """Return the routes that every console has. The guard has already put the seat into the scope of a question."""
+    """Return the routes that every console has. The guard has already put the backend into the scope of a question."""
 
     async def question(request: Request) -> Response:
-        seat: Seat = request.scope["seat"]
-        return await seat.api.question(request)
+        backend: Backend = request.scope["backend"]
+        return await backend.api.question(request)
 
     async def events(request: Request) -> Response:
-        seat: Seat = request.scope["seat"]
-        return await seat.api.events(request)
+        backend: Backend = request.scope["backend"]
+        return await backend.api.events(request)
 
     return [
         Route("/", index),

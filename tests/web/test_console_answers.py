@@ -226,6 +226,6 @@ def test_a_console_whose_desk_is_gone_says_so_and_ends():
     with running_console("--fleet", "demo-h100") as console:
         console.ready()
         pid = console.process.pid
-        [desk] = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        os.kill(int(desk), 9)
+        [worker] = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        os.kill(int(worker), 9)
         assert console.process.wait(20) == 5

@@ -52,7 +52,7 @@ def test_no_page_names_another_host():
 
 
 def test_every_question_has_an_answer_and_a_time():
-    from dra_driver.web.desk.bounds import SECONDS
-    from dra_driver.web.desk.questions import ANSWERS
+    from dra_driver.web.worker.bounds import SECONDS
+    from dra_driver.web.worker.questions import ANSWERS
 
     assert SECONDS.keys() == ANSWERS.keys()

@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from dra_driver.web.desk.answers import MOST_BYTES, DeskAnswer, refusal
+from dra_driver.web.worker.answers import MOST_BYTES, WorkerAnswer, refusal
 
 SECONDS = 60.0
 FRESH_SECONDS = 15.0
@@ -34,11 +34,11 @@ class Commands:
 
     def __init__(self, kubeconfig: str = "", clock: Callable[[], float] = time.monotonic) -> None:
         self._kubeconfig, self._clock = kubeconfig, clock
-        self._known: dict[tuple[str, ...], tuple[float, DeskAnswer]] = {}
-        self._asked: dict[tuple[str, ...], asyncio.Task[DeskAnswer]] = {}
+        self._known: dict[tuple[str, ...], tuple[float, WorkerAnswer]] = {}
+        self._asked: dict[tuple[str, ...], asyncio.Task[WorkerAnswer]] = {}
         self._places = asyncio.Semaphore(2)
 
-    async def run(self, *words: str) -> DeskAnswer:
+    async def run(self, *words: str) -> WorkerAnswer:
         """Return the document that a command writes, or its message as an error."""
         at, answer = self._known.get(words, (float("-inf"), refusal(500, "bug", "")))
         if self._clock() - at < FRESH_SECONDS:
@@ -47,7 +47,7 @@ class Commands:
             self._asked[words] = asyncio.create_task(self._ran(words))
         return await asyncio.shield(self._asked[words])
 
-    async def _ran(self, words: tuple[str, ...]) -> DeskAnswer:
+    async def _ran(self, words: tuple[str, ...]) -> WorkerAnswer:
         try:
             async with self._places:
                 answer = await self._answer(words)
@@ -59,7 +59,7 @@ class Commands:
         finally:
             del self._asked[words]
 
-    async def _answer(self, words: tuple[str, ...]) -> DeskAnswer:
+    async def _answer(self, words: tuple[str, ...]) -> WorkerAnswer:
         if not self._kubeconfig:
             return await _document_of(words)
         descriptor = _in_memory(self._kubeconfig)
@@ -81,7 +81,7 @@ def _in_memory(text: str) -> int:
     return descriptor
 
 
-async def _document_of(words: tuple[str, ...], *descriptors: int) -> DeskAnswer:
+async def _document_of(words: tuple[str, ...], *descriptors: int) -> WorkerAnswer:
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "dra_driver", *words, "--output", "json",
@@ -97,6 +97,6 @@ async def _document_of(words: tuple[str, ...], *descriptors: int) -> DeskAnswer:
             process.send_signal(signal.SIGKILL)
         return refusal(422, "question.too-slow", f"this took longer than {SECONDS:g} s and was ended")
     if process.returncode in _WITH_DOCUMENT and said.startswith(b"{") and len(said) < MOST_BYTES:
-        return DeskAnswer(200, said)
+        return WorkerAnswer(200, said)
     text = complained.decode(errors="replace")[-_MOST_SAID:].strip()
     return refusal(502, "command", text.removeprefix("dra-driver: ") or f"{words[0]} ended with {process.returncode}")

@@ -20,12 +20,12 @@ from dra_driver.web.lookups.lookups import UsageSource
 from dra_driver.web.pages import routes
 from dra_driver.web.serving import WebServer, listening, settings
 from dra_driver.web.viewers.admissions import Admissions
-from dra_driver.web.viewers.desk_maker import DeskMaker
-from dra_driver.web.viewers.door import ViewersDoor
+from dra_driver.web.viewers.backends import Backends
 from dra_driver.web.viewers.identity import TrustedProxy
 from dra_driver.web.viewers.judges import OwnRights, ReviewedRights, RightsJudge
-from dra_driver.web.viewers.seats import Seats
 from dra_driver.web.viewers.sign_in import sign_in_routes
+from dra_driver.web.viewers.viewer_authorizer import ViewerAuthorizer
+from dra_driver.web.viewers.worker_spawner import WorkerSpawner
 from dra_driver.webhook.callers import Callers
 from dra_driver.webhook.identity import Mounted, ServingIdentity
 
@@ -52,11 +52,11 @@ class ServerSettings:
 def serve(given: ServerSettings) -> None:
     """Serve until SIGTERM. Raises: DriverError for a certificate, credentials or an address that can't be used."""
     judge = _judge(given)
-    maker = DeskMaker()
+    spawner = WorkerSpawner()
     line = listening(*given.address)
-    maker.start()  # started before the first thread
+    spawner.start()  # started before the first thread
     identity = _identity(given)
-    server = _server(given, judge, maker, identity.context if identity else None)
+    server = _server(given, judge, spawner, identity.context if identity else None)
     try:
         if identity is not None:
             identity.start()
@@ -64,7 +64,7 @@ def serve(given: ServerSettings) -> None:
     finally:
         if identity is not None:
             identity.stop()
-        maker.close()
+        spawner.close()
 
 
 def _judge(given: ServerSettings) -> RightsJudge:
@@ -84,20 +84,22 @@ def _identity(given: ServerSettings) -> ServingIdentity | None:
     return identity
 
 
-def _server(given: ServerSettings, judge: RightsJudge, maker: DeskMaker, context: ssl.SSLContext | None) -> WebServer:
+def _server(
+    given: ServerSettings, judge: RightsJudge, spawner: WorkerSpawner, context: ssl.SSLContext | None
+) -> WebServer:
     cookie = "__Host-dra-console" if context else "dra-console"
-    seats, tasks = Seats(maker, given.usage, given.viewers), set[asyncio.Task[None]]()
+    backends, tasks = Backends(spawner, given.usage, given.viewers), set[asyncio.Task[None]]()
     admissions = Admissions(judge)
-    door = ViewersDoor(given.hosts, cookie, given.proxy, admissions, seats)
+    authorizer = ViewerAuthorizer(given.hosts, cookie, given.proxy, admissions, backends)
     pages = [*routes(), *sign_in_routes(cookie, bool(context), admissions)]
-    app = Starlette(routes=pages, middleware=[Middleware(RequestGuard, door=door)])
+    app = Starlette(routes=pages, middleware=[Middleware(RequestGuard, authorizer=authorizer)])
 
     def begin() -> None:
-        tasks.add(asyncio.create_task(seats.tend()))
+        tasks.add(asyncio.create_task(backends.tend()))
 
     def end() -> None:
         for task in tasks:
             task.cancel()
-        seats.close()
+        backends.close()
 
     return WebServer(settings(app, context), begin, end)

@@ -15,8 +15,8 @@ from dra_driver.model.errors import DriverError
 from dra_driver.web.guard import document
 from dra_driver.web.pages import document_of
 from dra_driver.web.viewers.admissions import Admissions
-from dra_driver.web.viewers.door import HEALTH, SIGN_IN, SIGN_OUT
 from dra_driver.web.viewers.identity import MOST_TOKEN, Presented, is_token
+from dra_driver.web.viewers.viewer_authorizer import HEALTH, SIGN_IN, SIGN_OUT
 
 
 def sign_in_routes(cookie: str, is_secure: bool, admissions: Admissions) -> list[Route]:

@@ -1,6 +1,6 @@
-"""The desk maker: a process of one thread that forks desks, because a process with threads can't fork safely.
+"""The spawner of worker processes: it has one thread, because a process with several threads can't fork safely.
 
-In: the ends of a desk's lines, as descriptors. Out: a desk for each, which begins with an empty board.
+In: the ends of a worker's connections, as descriptors. Out: a worker process for each, with an empty board at first.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dra_driver.views.progress import ProgressLines
 _MOST_SOURCE = 1 << 10  # bytes of the words that name a board's source
 
 
-class DeskMaker:
+class WorkerSpawner:
     """The process and the line to it. `start` comes before any thread of the console."""
 
     def __init__(self) -> None:
@@ -29,22 +29,22 @@ class DeskMaker:
         self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         if os.fork() == 0:
             self._line.close()
-            _make_desks(theirs)
+            _spawn_workers(theirs)
         theirs.close()
 
     def make(self, source: str, feed: Connection, questions: socket.socket) -> None:
-        """Make a desk that has these ends of its lines. Raises: OSError if the process is gone."""
+        """Fork a worker process that has these ends of its connections. Raises: OSError if the spawner is gone."""
         words = source.encode()[:_MOST_SOURCE] or b" "
         socket.send_fds(self._line, [words], [feed.fileno(), questions.fileno()])
 
     def close(self) -> None:
-        """End the process. The desks end when their own lines are closed."""
+        """End the process. The workers end when their own connections are closed."""
         self._line.close()
 
 
-def _make_desks(line: socket.socket) -> NoReturn:
-    # The code that answers questions is imported here once, for all desks.
-    from dra_driver.web.desk.process import run_desk
+def _spawn_workers(line: socket.socket) -> NoReturn:
+    # The code that answers questions is imported here once, for all workers.
+    from dra_driver.web.worker.process import run_worker
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -55,7 +55,7 @@ def _make_desks(line: socket.socket) -> NoReturn:
         if os.fork() == 0:
             line.close()
             load = partial(_empty, words.decode(errors="replace"))
-            run_desk(load, Connection(descriptors[0]), socket.socket(fileno=descriptors[1]))
+            run_worker(load, Connection(descriptors[0]), socket.socket(fileno=descriptors[1]))
         for descriptor in descriptors:
             os.close(descriptor)
 

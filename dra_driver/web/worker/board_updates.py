@@ -1,4 +1,7 @@
-"""News for the board: the reports of a cluster's watches, as messages from the console to the desk. Values only."""
+"""Updates for the board: the reports of a cluster's watches, as messages from the console to the worker.
+
+Values only.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from dra_driver.views.access import UnseenObjects
 class PageRead:
     """A page of a list, of one namespace or of all ("").
 
-    `objects` is JSON, from which the desk makes its own objects.
+    `objects` is JSON, from which the worker makes its own objects.
     """
 
     kind: str
@@ -45,4 +48,4 @@ class ServerKnown:
     kubernetes: str
 
 
-BoardNews = PageRead | ObjectChanged | KindHidden | ServerKnown
+BoardUpdate = PageRead | ObjectChanged | KindHidden | ServerKnown

@@ -19,8 +19,8 @@ _SECONDS = 0.5
 
 
 @dataclass(slots=True)
-class Looking:
-    """The life of a reader."""
+class OnDemandReading:
+    """Starts and stops a reader."""
 
     reader: ClusterReader
     notices: Notices

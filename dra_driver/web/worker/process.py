@@ -1,6 +1,6 @@
-"""The desk: a process of one thread that holds the board, and answers every question in a child of its own.
+"""The worker process: one thread that holds the board, and answers every question in a child of its own.
 
-In: `BoardNews` from the console, in order, and questions, each on a socket of its own. Out: answers, and the progress
+In: `BoardUpdate` from the console, in order, and questions, each on a socket of its own. Out: answers, and the progress
 of loading. A child sees the board as it was when the question came, has a time limit, and ends with its answer. So an
 expression that takes too long delays no other question, and the memory that it uses is freed with the child.
 """
@@ -24,18 +24,18 @@ from typing import Any, NoReturn
 from dra_driver.model.errors import DriverError
 from dra_driver.views.board.board import Board
 from dra_driver.views.progress import ProgressLines
-from dra_driver.web.desk.answers import DeskAnswer, of_fault, refusal, written
-from dra_driver.web.desk.bounds import SECONDS
-from dra_driver.web.desk.loading import Tell, lines_to
-from dra_driver.web.desk.news_taker import NewsTaker
-from dra_driver.web.desk.questions import ANSWERS, Asked
+from dra_driver.web.worker.answers import WorkerAnswer, of_fault, refusal, written
+from dra_driver.web.worker.bounds import SECONDS
+from dra_driver.web.worker.loading import Tell, lines_to
+from dra_driver.web.worker.questions import ANSWERS, Asked
+from dra_driver.web.worker.update_applier import UpdateApplier
 
 _MOST_QUESTION = 4 << 20  # bytes
-_MORE_MEMORY = 1 << 30  # bytes that a child may add to what the desk holds
+_MORE_MEMORY = 1 << 30  # bytes that a child may add to what the worker holds
 Load = Callable[[ProgressLines], Board]
 
 
-def run_desk(load: Load, feed: Connection, questions: socket.socket) -> NoReturn:
+def run_worker(load: Load, feed: Connection, questions: socket.socket) -> NoReturn:
     """Load the board, then serve until the console is gone. It is the whole life of the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to both processes; the console ends first
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that the kernel removes ended children without a wait
@@ -70,12 +70,12 @@ def _loaded(load: Load, tell: Tell) -> Board:
 
 
 def _serve(board: Board, feed: Connection, questions: socket.socket) -> None:
-    news = NewsTaker()
+    updates = UpdateApplier()
     while True:
         ready, _, _ = select.select([feed.fileno(), questions.fileno()], [], [])
         before = board.version
-        while feed.poll():  # news come first: a viewer who was notified of a change, and asks, must see it
-            news.apply(board, feed.recv())
+        while feed.poll():  # updates come first: a viewer who was notified of a change, and asks, must see it
+            updates.apply(board, feed.recv())
         if board.version != before:
             feed.send(("version", board.version))
         if questions.fileno() in ready:
@@ -123,10 +123,10 @@ def _answer(board: Board, line: socket.socket) -> None:
     line.sendall(_answered(board, question).packed())
 
 
-def _answered(board: Board, question: Asked) -> DeskAnswer:
+def _answered(board: Board, question: Asked) -> WorkerAnswer:
     """Answer one question. Raises nothing."""
     try:
-        return DeskAnswer(200, written(ANSWERS[str(question["ask"])](board, question)))
+        return WorkerAnswer(200, written(ANSWERS[str(question["ask"])](board, question)))
     except DriverError as fault:
         return of_fault(fault)
     except (MemoryError, RecursionError):

@@ -1,4 +1,4 @@
-"""How long each question may be worked on: the server waits as long, and the desk ends the work then."""
+"""How long each question may be worked on: the server waits that long, and the worker ends the work then."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The door of a console in a cluster: it admits every viewer who proves who they are, each to the seat of their rights.
+"""Authorize requests to a console in a cluster: viewers who prove who they are get the backend for their rights.
 
-In: the headers of a request. Out: a refusal, or the seat. Pages and modules contain nothing of the cluster, and need no
-viewer; every question is judged.
+In: the headers of a request. Out: a refusal, or the backend. Pages and modules contain nothing of the cluster, and need
+no viewer; every question is judged.
 """
 
 from __future__ import annotations
@@ -11,27 +11,27 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import Scope
 
 from dra_driver.model.errors import DriverError
-from dra_driver.web.door import FOREIGN
+from dra_driver.web.backend import Backend
 from dra_driver.web.guard import document
-from dra_driver.web.seat import Seat
 from dra_driver.web.session import is_same_origin
+from dra_driver.web.session_authorizer import FOREIGN
 from dra_driver.web.viewers.admissions import Admissions
+from dra_driver.web.viewers.backends import Backends
 from dra_driver.web.viewers.identity import Presented, TrustedProxy, presented
-from dra_driver.web.viewers.seats import Seats
 
 HEALTH, SIGN_IN, SIGN_OUT = "/healthz", "/sign-in", "/sign-out"
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _STRANGER = "the cluster does not know this viewer: the token may have expired"
 
 
-class ViewersDoor:
+class ViewerAuthorizer:
     """`hosts` are the names under which pages are opened; those of the loopback address are always allowed."""
 
     def __init__(
-        self, hosts: frozenset[str], cookie: str, proxy: TrustedProxy | None, admissions: Admissions, seats: Seats
+        self, hosts: frozenset[str], cookie: str, proxy: TrustedProxy | None, admissions: Admissions, backends: Backends
     ) -> None:
         self._hosts, self._cookie, self._proxy = hosts, cookie, proxy
-        self._admissions, self._seats = admissions, seats
+        self._admissions, self._backends = admissions, backends
 
     async def refusal(self, scope: Scope, headers: Headers) -> Response | None:
         """Return the reason for refusing a request; None if it is admitted."""
@@ -46,7 +46,7 @@ class ViewersDoor:
         one = self._presented(scope, headers)
         scope["is_signed_in"] = one is not None and "authorization" not in headers and not one.user
         if path.startswith("/api/"):
-            return await self._seated(scope, one)
+            return await self._with_backend(scope, one)
         return None if one is not None else RedirectResponse(SIGN_IN, 303)
 
     def _presented(self, scope: Scope, headers: Headers) -> Presented | None:
@@ -57,33 +57,33 @@ class ViewersDoor:
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
         return name in _LOOPBACK or host in self._hosts or name in self._hosts
 
-    async def _seated(self, scope: Scope, one: Presented | None) -> Response | None:
-        """Find the seat of a viewer, and put it into the scope. Return why there is none."""
+    async def _with_backend(self, scope: Scope, one: Presented | None) -> Response | None:
+        """Find the backend of a viewer and put it into the scope; return the reason if there is none."""
         if one is None:
             return document(401, "no-session", "this request does not say who asks", f"sign in at {SIGN_IN}")
         try:
-            seat = await self._seat(one)
+            backend = await self._backend(one)
         except DriverError as fault:
             return document(503, fault.code, f"what you may read is not known now: {fault.message}", fault.hint)
         except _StrangerError:
             return document(401, "no-session", _STRANGER, f"sign in at {SIGN_IN}")
-        if seat is None:
+        if backend is None:
             return document(503, "busy", "too many viewers with different rights look at the same time")
 
         async def may_stay() -> bool:
             try:
-                return await self._seat(one) is seat
+                return await self._backend(one) is backend
             except (DriverError, _StrangerError):
                 return False
 
-        scope["seat"], scope["may_stay"] = seat, may_stay
+        scope["backend"], scope["may_stay"] = backend, may_stay
         return None
 
-    async def _seat(self, one: Presented) -> Seat | None:
+    async def _backend(self, one: Presented) -> Backend | None:
         admitted = await self._admissions.admit(one)
         if admitted is None:
             raise _StrangerError
-        return self._seats.of(admitted)
+        return self._backends.of(admitted)
 
 
 class _StrangerError(Exception):

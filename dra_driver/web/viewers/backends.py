@@ -1,6 +1,6 @@
-"""The seats of all viewers: one for those with equal rights, made when the first comes, ended when all have gone.
+"""The backends of all viewers: viewers with equal rights share one, from the first viewer to the last.
 
-In: `Admitted`. Out: a `Seat`. Their number is bounded, because each holds what its viewers may see of the cluster.
+In: `Admitted`. Out: a `Backend`. Their number is bounded, because each holds what its viewers may see of the cluster.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
-from dra_driver.web.desk.line import DeskLine
-from dra_driver.web.looking import UNSEEN_SECONDS
+from dra_driver.web.backend import Backend
 from dra_driver.web.lookups.commands import Commands
 from dra_driver.web.lookups.lookups import UsageSource, ViewerLookups
-from dra_driver.web.seat import Seat
-from dra_driver.web.viewers.desk_maker import DeskMaker
+from dra_driver.web.on_demand_reading import UNSEEN_SECONDS
 from dra_driver.web.viewers.judges import Admitted
+from dra_driver.web.viewers.worker_spawner import WorkerSpawner
+from dra_driver.web.worker.client import WorkerClient
 
 log = logging.getLogger(__name__)
 
@@ -26,44 +26,44 @@ _LOOK_SECONDS = 5.0
 
 @dataclass(slots=True)
 class _Taken:
-    seat: Seat
+    backend: Backend
     task: asyncio.Task[None] | None
     used_at: float
 
 
-class Seats:
-    """At most `most` seats at the same time. All methods are called in the loop."""
+class Backends:
+    """At most `most` backends at the same time. All methods are called in the loop."""
 
     def __init__(
-        self, maker: DeskMaker, usage: UsageSource, most: int, clock: Callable[[], float] = time.monotonic
+        self, spawner: WorkerSpawner, usage: UsageSource, most: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._maker, self._usage, self._most, self._clock = maker, usage, most, clock
+        self._spawner, self._usage, self._most, self._clock = spawner, usage, most, clock
         self._taken: dict[Hashable, _Taken] = {}
 
-    def of(self, admitted: Admitted) -> Seat | None:
-        """Return the seat of a viewer; None if all seats are in use by others."""
+    def of(self, admitted: Admitted) -> Backend | None:
+        """Return the backend of a viewer; None if all backends are in use by others."""
         taken = self._taken.get(admitted.key)
         if taken is None:
             if len(self._taken) >= self._most and not self._free_one():
                 return None
             taken = self._taken[admitted.key] = self._made(admitted)
         taken.used_at = self._clock()
-        return taken.seat
+        return taken.backend
 
     def _made(self, admitted: Admitted) -> _Taken:
-        desk = DeskLine()
-        desk.start_at(self._maker, "cluster")
+        worker = WorkerClient()
+        worker.start_at(self._spawner, "cluster")
         commands = Commands(admitted.kubeconfig)
         lookups = ViewerLookups(self._usage, (), admitted.rights, commands)
-        seat = Seat(desk, admitted.access, lookups, lambda: self._end(admitted.key))
-        desk.listen(seat.heard)
-        task = asyncio.create_task(seat.looking.run()) if seat.looking else None
-        log.info("seat made")
-        return _Taken(seat, task, self._clock())
+        backend = Backend(worker, admitted.access, lookups, lambda: self._end(admitted.key))
+        worker.listen(backend.heard)
+        task = asyncio.create_task(backend.reading.run()) if backend.reading else None
+        log.info("backend started")
+        return _Taken(backend, task, self._clock())
 
     def _free_one(self) -> bool:
-        """End the seat that has been unused for longest; return whether there is one."""
-        unseen = [(one.used_at, key) for key, one in self._taken.items() if not one.seat.notices.streams]
+        """End the backend that has been unused for longest; return whether there was one to end."""
+        unseen = [(one.used_at, key) for key, one in self._taken.items() if not one.backend.notices.streams]
         if not unseen:
             return False
         self._end(min(unseen, key=lambda pair: pair[0])[1])
@@ -74,15 +74,15 @@ class Seats:
         if taken is not None:
             if taken.task is not None:
                 taken.task.cancel()
-            taken.seat.close()
-            log.info("seat ended")
+            taken.backend.close()
+            log.info("backend ended")
 
     async def tend(self) -> None:
-        """End seats that have been unused for some minutes, until cancelled."""
+        """End backends that have been unused for some minutes, until cancelled."""
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             for key, one in list(self._taken.items()):
-                if one.seat.notices.streams:
+                if one.backend.notices.streams:
                     one.used_at = self._clock()
                 elif self._clock() - one.used_at > UNSEEN_SECONDS:
                     self._end(key)

@@ -1,4 +1,4 @@
-"""The line to the desk: the console hands over questions here, and waits for the answers.
+"""The client of the worker process: the console hands over questions here, and waits for the answers.
 
 In: how to load the board. Out: answers as bytes, messages about loading. At most a few questions are worked on at once;
 the others wait their turn. A question whose process was ended gets an answer that says so.
@@ -16,22 +16,25 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
-from dra_driver.web.desk.answers import MOST_BYTES, DeskAnswer, refusal, unpacked
-from dra_driver.web.desk.bounds import SECONDS
-from dra_driver.web.desk.news import BoardNews
+from dra_driver.web.worker.answers import MOST_BYTES, WorkerAnswer, refusal, unpacked
+from dra_driver.web.worker.board_updates import BoardUpdate
+from dra_driver.web.worker.bounds import SECONDS
 
 if TYPE_CHECKING:
-    from dra_driver.web.desk.process import Load
-    from dra_driver.web.desk.questions import Asked
-    from dra_driver.web.viewers.desk_maker import DeskMaker
+    from dra_driver.web.viewers.worker_spawner import WorkerSpawner
+    from dra_driver.web.worker.process import Load
+    from dra_driver.web.worker.questions import Asked
 
 _AT_ONCE = 4
 _MOST_WAITING = 64
 _GRACE_SECONDS = 0.5  # for the start of a child, beyond the time that its question may take
 
 
-class DeskLine:
-    """The desk's process and the way to it. `start` comes before any thread of the console, `start_at` at any time."""
+class WorkerClient:
+    """The worker process and the connections to it.
+
+    Call `start` before the console starts a thread; `start_at` may be called at any time.
+    """
 
     def __init__(self) -> None:
         self._feed: Connection
@@ -42,7 +45,7 @@ class DeskLine:
         self.pid = 0
 
     def start(self, load: Load) -> None:
-        """Start the desk, which begins to load."""
+        """Start the worker, which begins to load."""
         self._feed, feed = Pipe()
         self._questions, questions = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.pid = os.fork()
@@ -50,24 +53,24 @@ class DeskLine:
             self._feed.close()
             self._questions.close()
             # The code that answers questions is loaded only in that process.
-            from dra_driver.web.desk.process import run_desk
+            from dra_driver.web.worker.process import run_worker
 
-            run_desk(load, feed, questions)
+            run_worker(load, feed, questions)
         feed.close()
         questions.close()
 
-    def start_at(self, maker: DeskMaker, source: str) -> None:
-        """Have the desk maker make a desk that begins with the empty board of a cluster.
+    def start_at(self, spawner: WorkerSpawner, source: str) -> None:
+        """Have the spawner start a worker that begins with the empty board of a cluster.
 
-        Raises: OSError if the maker is gone.
+        Raises: OSError if the spawner is gone.
         """
         self._feed, feed = Pipe()
         self._questions, questions = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with feed, questions:
-            maker.make(source, feed, questions)
+            spawner.make(source, feed, questions)
 
     def listen(self, heard: Callable[[tuple[Any, ...] | None], None]) -> None:
-        """Call back, in the running loop, with each message of the desk, and with None when it is gone."""
+        """Call back, in the running loop, with each message of the worker, and with None when it is gone."""
         loop = self._loop = asyncio.get_running_loop()
 
         def receive() -> None:
@@ -80,11 +83,11 @@ class DeskLine:
 
         loop.add_reader(self._feed.fileno(), receive)
 
-    def send(self, news: BoardNews) -> None:
-        """Send news of the board, from one thread at a time. Raises: OSError if the desk is gone."""
-        self._feed.send(news)
+    def send(self, update: BoardUpdate) -> None:
+        """Send an update of the board, from one thread at a time. Raises: OSError if the worker is gone."""
+        self._feed.send(update)
 
-    async def ask(self, question: Asked) -> DeskAnswer:
+    async def ask(self, question: Asked) -> WorkerAnswer:
         """Return the answer to a question."""
         if self._places is None:
             self._places = asyncio.Semaphore(_AT_ONCE)
@@ -97,7 +100,7 @@ class DeskLine:
         finally:
             self._waiting -= 1
 
-    async def _asked(self, question: Asked) -> DeskAnswer:
+    async def _asked(self, question: Asked) -> WorkerAnswer:
         seconds = SECONDS[question["ask"]]
         ours, theirs = socket.socketpair()
         with ours:
@@ -134,7 +137,7 @@ class DeskLine:
         return bytes(found)
 
     def close(self) -> None:
-        """End the desk. Its children end by themselves."""
+        """End the worker. Its children end by themselves."""
         if self._loop is not None and not self._loop.is_closed() and not self._feed.closed:
             self._loop.remove_reader(self._feed.fileno())
         for one in (self._feed, self._questions):

@@ -1,4 +1,4 @@
-"""The progress of the desk's loading, as messages to the console.
+"""The progress of the worker's loading, as messages to the console.
 
 In: the progress of a view. Out: messages, no more than ten each second.
 """

@@ -1,4 +1,4 @@
-"""An answer on its way from the desk to a browser: a status line, then a document.
+"""An answer on its way from the worker to a browser: a status line, then a document.
 
 In: a document or a fault, in a child process that may end at any time. Out: bytes, and whether they are whole.
 """
@@ -15,7 +15,7 @@ MOST_BYTES = 32 << 20  # the most bytes of an answer
 
 
 @dataclass(frozen=True, slots=True)
-class DeskAnswer:
+class WorkerAnswer:
     """An HTTP status and a JSON document as bytes."""
 
     status: int
@@ -26,20 +26,20 @@ class DeskAnswer:
         return b"%d\n" % self.status + self.body
 
 
-def unpacked(content: bytes) -> DeskAnswer | None:
+def unpacked(content: bytes) -> WorkerAnswer | None:
     """Return an answer; None if it is not whole, because the process that worked on it was ended."""
     status, newline, body = content.partition(b"\n")
     if not newline or not status.isdigit() or not body.endswith(b"\n"):
         return None
-    return DeskAnswer(int(status), body)
+    return WorkerAnswer(int(status), body)
 
 
-def refusal(status: int, code: str, message: str, hint: str = "") -> DeskAnswer:
+def refusal(status: int, code: str, message: str, hint: str = "") -> WorkerAnswer:
     """Return the document of an error."""
-    return DeskAnswer(status, written({"error": {"code": code, "message": message, "hint": hint}}))
+    return WorkerAnswer(status, written({"error": {"code": code, "message": message, "hint": hint}}))
 
 
-def of_fault(fault: DriverError) -> DeskAnswer:
+def of_fault(fault: DriverError) -> WorkerAnswer:
     """Return the document of a fault that the driver foresees."""
     return refusal(502 if isinstance(fault, ApiError) else 422, fault.code, fault.message, fault.hint)
 

@@ -1,6 +1,6 @@
-"""The door of a console on the loopback address: it is open to one browser, which has the cookie.
+"""Authorize requests to a console on the loopback address: only the browser that has the cookie is admitted.
 
-In: the headers of a request. Out: a refusal, or the console's one seat.
+In: the headers of a request. Out: a refusal, or the console's one backend.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Scope
 
+from dra_driver.web.backend import Backend
 from dra_driver.web.guard import document
-from dra_driver.web.seat import Seat
 from dra_driver.web.session import ConsoleSession
 
 ENTER = "/enter/"
@@ -20,11 +20,11 @@ That address works once. Start `dra-driver console` again to get a new one.
 """
 
 
-class SessionDoor:
-    """The door that a session opens."""
+class SessionAuthorizer:
+    """Admits the requests of a session."""
 
-    def __init__(self, session: ConsoleSession, seat: Seat) -> None:
-        self._session, self._seat = session, seat
+    def __init__(self, session: ConsoleSession, backend: Backend) -> None:
+        self._session, self._backend = session, backend
 
     async def refusal(self, scope: Scope, headers: Headers) -> Response | None:
         """Return the reason for refusing a request; None if it is admitted."""
@@ -32,7 +32,7 @@ class SessionDoor:
         site = "" if path.startswith(ENTER) else headers.get("sec-fetch-site", "")
         if not self._session.is_from_here(scope["method"], headers.get("host", ""), headers.get("origin", ""), site):
             return PlainTextResponse(FOREIGN, 403)
-        scope["seat"] = self._seat
+        scope["backend"] = self._backend
         if path.startswith(ENTER) or self._session.is_known(headers.get("cookie", "")):
             return None
         if path.startswith("/api/"):

@@ -1,4 +1,4 @@
-"""News taker: brings the board up to date with the reports of a cluster's watches.
+"""Update applier: brings the board up to date with the reports of a cluster's watches.
 
 In: messages from the console. Out: a changed board. An object that does not have the shape of its kind is left out.
 """
@@ -15,23 +15,23 @@ from dra_driver.views.board.board import Board
 from dra_driver.views.objects.equal_slices import EqualSlices
 from dra_driver.views.objects.shape_checker import ShapeChecker
 from dra_driver.views.progress import NoProgress
-from dra_driver.web.desk.news import BoardNews, KindHidden, ObjectChanged, PageRead, ServerKnown
+from dra_driver.web.worker.board_updates import BoardUpdate, KindHidden, ObjectChanged, PageRead, ServerKnown
 
 _DECODER = json.JSONDecoder()
 
 
-class NewsTaker:
-    """Applies news to a board. Parts that many slices have in common are kept once."""
+class UpdateApplier:
+    """Applies updates to a board. Parts that many slices have in common are kept once."""
 
     def __init__(self) -> None:
         self._slices = EqualSlices(NoProgress("", 0))
         self._checker = ShapeChecker()
 
-    def apply(self, board: Board, news: BoardNews) -> None:
+    def apply(self, board: Board, update: BoardUpdate) -> None:
         """Change the board as a message requires."""
-        match news:
+        match update:
             case PageRead(kind, _, is_first, is_last, namespace):
-                board.page(kind, self._objects(news), is_first=is_first, is_last=is_last, namespace=namespace)
+                board.page(kind, self._objects(update), is_first=is_first, is_last=is_last, namespace=namespace)
             case ObjectChanged(kind, wire, True):
                 board.delete(kind, wire)
             case ObjectChanged(kind, wire, False):
