@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from dra_driver import __version__
 from dra_driver.agent.options import Options, drivers_of
 from dra_driver.model.errors import DriverError, ExitCode, UsageError
-from dra_driver.model.flags import add_to, resolve
+from dra_driver.model.flag import add_to, resolve
+from dra_driver.model.flags import FLAGS
 from dra_driver.telemetry import logs
 from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.stop_request import StopRequest
@@ -102,8 +103,8 @@ def _parse(argv: Sequence[str]) -> dict[str, str]:
         epilog=_EPILOG,
     )
     parser.add_argument("--version", action="version", version=f"dra-driver {__version__}")
-    add_to(parser)
-    return resolve(vars(parser.parse_args(argv)), os.environ)
+    add_to(parser, FLAGS)
+    return resolve(vars(parser.parse_args(argv)), os.environ, FLAGS)
 
 
 class Signals:

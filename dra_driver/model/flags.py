@@ -1,43 +1,13 @@
-"""Flags of the agent. Each has an environment twin: upper case, underscores, no prefix. A flag takes precedence.
+"""Flags of the agent: one table, which says their defaults, what they mean and what may be chosen.
 
-There is one table, read by the agent (argparse) and by the commands that look at this node's hardware (click), so that
+It is read by the agent (argparse) and by the commands that look at this node's hardware (click), so that
 `dra-driver devices` and the agent can't disagree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-from dra_driver.model.errors import UsageError
-from dra_driver.model.vendors import DEFAULT_VENDOR, VENDORS, registered
-
-if TYPE_CHECKING:
-    from argparse import ArgumentParser
-
-
-@dataclass(frozen=True, slots=True)
-class Flag:
-    """One flag. `default` is shown in --help; `is_hardware` marks those that commands on this node's hardware share."""
-
-    name: str  # "--node-name"
-    default: str
-    meaning: str
-    metavar: str = "TEXT"
-    choices: tuple[str, ...] = ()
-    is_hardware: bool = False
-
-    @property
-    def field(self) -> str:
-        """Return the flag as a Python name, for example `node_name`."""
-        return self.name.removeprefix("--").replace("-", "_")
-
-    @property
-    def twin(self) -> str:
-        """Return the name of the environment twin, for example `NODE_NAME`."""
-        return self.field.upper()
-
+from dra_driver.model.flag import Flag
+from dra_driver.model.vendors import DEFAULT_VENDOR, VENDORS
 
 FLAGS: tuple[Flag, ...] = (
     Flag("--node-name", "", "name of this node (the pod's spec.nodeName)", "NODE", is_hardware=True),
@@ -299,38 +269,3 @@ FLAGS: tuple[Flag, ...] = (
         is_hardware=True,
     ),
 )
-
-
-def add_to(parser: ArgumentParser, flags: Iterable[Flag] = FLAGS) -> None:
-    """Add flags to a parser, with their defaults and twins in --help; `resolve` reads what it found."""
-    for flag in flags:
-        default = f" (default {flag.default})" if flag.default else ""
-        text = f"{flag.meaning}{default}; env {flag.twin}"
-        parser.add_argument(flag.name, dest=flag.field, metavar=flag.metavar, help=text)
-
-
-def resolve(
-    given: Mapping[str, str | None], environment: Mapping[str, str], flags: Iterable[Flag] = FLAGS
-) -> dict[str, str]:
-    """Return every flag's value by field name: the flag if given, else its non-empty twin, else the default.
-
-    Raises: UsageError("usage.bad-choice", "usage.flags"), naming the flag or the twin that is wrong.
-    """
-    values: dict[str, str] = {}
-    for flag in sorted(flags, key=lambda flag: flag.name == "--driver-name"):  # its default depends on another's value
-        value, source = given.get(flag.field), flag.name
-        if value is None:
-            twin = environment.get(flag.twin, "")
-            value, source = (twin, flag.twin) if twin else (_default(flag, values), flag.name)
-        if flag.choices and value not in flag.choices:
-            raise UsageError("bad-choice", f"{source}={value!r} is not one of {', '.join(flag.choices)}")
-        if flag.default and not value:  # an empty path would mean the folder that the process happens to be in
-            raise UsageError("flags", f"{source} is empty", hint=f"leave it out to use the default {flag.default}")
-        values[flag.field] = value
-    return values
-
-
-def _default(flag: Flag, values: Mapping[str, str]) -> str:
-    """Return the value of a flag that is not given, where the flags in `values` are read already."""
-    vendor = registered(values.get("hardware", "")) if flag.name == "--driver-name" else None
-    return vendor.driver if vendor else flag.default

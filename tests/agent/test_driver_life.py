@@ -2,7 +2,8 @@
 
 from dra_driver.agent.driver_life import DriverLife
 from dra_driver.agent.options import options_of
-from dra_driver.model.flags import FLAGS, resolve
+from dra_driver.model.flag import resolve
+from dra_driver.model.flags import FLAGS
 from tests.support.waiting import until
 
 

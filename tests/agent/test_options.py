@@ -8,7 +8,8 @@ import pytest
 from dra_driver.agent.main import main
 from dra_driver.agent.options import drivers_of, options_of
 from dra_driver.model.errors import ExitCode, UsageError
-from dra_driver.model.flags import FLAGS, resolve
+from dra_driver.model.flag import resolve
+from dra_driver.model.flags import FLAGS
 
 
 def options(**given):

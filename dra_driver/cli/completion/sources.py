@@ -34,11 +34,12 @@ def node_gpus() -> Sequence[str]:
     """Return the names of the GPUs that the agent of this node has seen; none after any failure."""
     from dra_driver.health.known_gpus import read_gpus
     from dra_driver.health.store import GPUS, HealthStore
-    from dra_driver.model.flags import resolve
+    from dra_driver.model.flag import resolve
+    from dra_driver.model.flags import FLAGS
     from dra_driver.model.names import gpu_name
 
     with suppress(Exception):
-        values = resolve({}, os.environ)
+        values = resolve({}, os.environ, FLAGS)
         folder = Path(values["kubelet_plugins_directory_path"], values["driver_name"])
         return sorted(gpu_name(gpu.pci_address) for gpu in read_gpus(HealthStore(folder).read().get(GPUS)))
     return ()

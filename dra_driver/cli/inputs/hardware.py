@@ -14,7 +14,8 @@ from typing import Any
 import click
 
 from dra_driver.hardware.choose import AUTO, choose, roots_of, vendors_here, vendors_listed
-from dra_driver.model.flags import FLAGS, resolve
+from dra_driver.model.flag import resolve
+from dra_driver.model.flags import FLAGS
 from dra_driver.model.names import check_driver_name, check_node_name
 from dra_driver.model.sharing import Tenants
 from dra_driver.model.vendors import DEFAULT_VENDOR
