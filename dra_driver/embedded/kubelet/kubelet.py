@@ -6,41 +6,24 @@ containers. Source: kubelet cm/dra (1.34 to 1.36).
 
 from __future__ import annotations
 
-import logging
 import random
 import threading
-import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dra_driver.embedded.api.kinds import CLAIMS, SLICES
+from dra_driver.embedded.api.kinds import CLAIMS
 from dra_driver.embedded.api.port import Api
+from dra_driver.embedded.kubelet.claim_cache import CachedClaim, ClaimCache
 from dra_driver.embedded.kubelet.container_view import ContainerView, resolve
-from dra_driver.embedded.kubelet.plugin_calls import RPC_S, ClaimRef, Plugin, ReportedDevice
+from dra_driver.embedded.kubelet.plugin_calls import RPC_S, ClaimRef, Plugin
 from dra_driver.embedded.kubelet.plugin_watcher import PluginWatcher
 from dra_driver.embedded.kubelet.pod_resources import EmbeddedPodResources
+from dra_driver.embedded.kubelet.slice_wiper import WIPE_AFTER_S, SliceWiper
 from dra_driver.embedded.pod_claims import claim_name
 from dra_driver.kube.paths import node_path
 from dra_driver.model.errors import ApiError, NodeError, Retry
 from dra_driver.model.wire import ClaimWire, Wire
-from dra_driver.telemetry.logs import fields
-
-log = logging.getLogger(__name__)
-
-WIPE_AFTER_S = 30.0  # seconds without a connected instance after which a driver's slices are deleted
-
-
-@dataclass(slots=True)
-class CachedClaim:
-    """What the kubelet has recorded of a claim: the prepared devices by driver, and the UIDs of its pods."""
-
-    ref: ClaimRef
-    drivers: tuple[str, ...]
-    pods: set[str] = field(default_factory=set)
-    devices: dict[str, list[ReportedDevice]] = field(default_factory=dict)
-    is_prepared: bool = False
 
 
 class EmbeddedKubelet:
@@ -63,16 +46,13 @@ class EmbeddedKubelet:
         self.node = node
         self._api = api
         self._wipes_slices = wipes_slices
-        self._wipe_after_s = wipe_after_s
         self._rpc_timeout_s = rpc_timeout_s
         self._cdi_folders = ([static_cdi] if static_cdi else []) + [self.cdi_dir]
         self._lock = threading.Lock()
-        self._claims: dict[tuple[str, str], CachedClaim] = {}
+        self._claims = ClaimCache()
         self._pods: dict[str, Wire] = {}
-        self._known_drivers: set[str] = set()
-        self._stop = threading.Event()
-        self._wiper: threading.Thread | None = None
         self.plugins = PluginWatcher(self.registrar_dir)
+        self._wiper = SliceWiper(api, node, self.plugins, wipe_after_s)
         self.resources = EmbeddedPodResources(
             root / "pod-resources/kubelet.sock", pods=self._resources_of_pods, allocatable=self._allocatable
         )
@@ -82,23 +62,17 @@ class EmbeddedKubelet:
         for folder in (self.registrar_dir, self.plugins_dir, self.cdi_dir):
             folder.mkdir(mode=0o750, parents=True, exist_ok=True)
         if self._wipes_slices:
-            self._wipe(f"spec.nodeName={self.node}")
-        self._stop.clear()
+            self._wiper.wipe_all()
         self.plugins.start()
         self.resources.start()
-        self._wiper = threading.Thread(target=self._watch_connections, name="embedded-kubelet-wiper", daemon=True)
         self._wiper.start()
 
     def stop(self) -> None:
         """Stop; plugins keep running and prepared claims stay prepared."""
-        self._stop.set()
         self.plugins.stop()
         self.resources.stop()
-        if self._wiper is not None:
-            self._wiper.join(10)
-        with self._lock:
-            for claim in self._claims.values():
-                claim.is_prepared = False  # held in memory only, not in the checkpoint
+        self._wiper.stop()
+        self._claims.set_prepared(self._claims.all(), is_prepared=False)  # which is not in the checkpoint
 
     def restart(self) -> None:
         """Stop and start: slices are deleted, plugins register again, and the next pod of a claim prepares it again."""
@@ -125,9 +99,7 @@ class EmbeddedKubelet:
         random.shuffle(drivers)
         for driver in drivers:
             self._prepare(driver, by_driver[driver])
-        with self._lock:
-            for claim in claims:
-                claim.is_prepared = True
+        self._claims.set_prepared(claims, is_prepared=True)
 
     def containers(self, pod: Wire) -> dict[str, ContainerView]:
         """Return what each container of a prepared pod sees.
@@ -145,12 +117,7 @@ class EmbeddedKubelet:
         Raises: NodeError if a driver is not registered or refuses; a real pod would then stay Terminating.
         """
         uid = pod["metadata"]["uid"]
-        with self._lock:
-            mine = [claim for claim in self._claims.values() if uid in claim.pods]
-            ending = [claim for claim in mine if claim.pods == {uid}]
-            for claim in mine:
-                if claim not in ending:
-                    claim.pods.discard(uid)
+        ending = self._claims.release(uid)
         by_driver: dict[str, list[CachedClaim]] = {}
         for claim in ending:
             for driver in claim.drivers:
@@ -160,15 +127,13 @@ class EmbeddedKubelet:
             for claim in claims:
                 if error := replies[claim.ref.uid]:
                     raise _refused(driver, claim.ref, "NodeUnprepareResources", error)
+        self._claims.remove(ending)
         with self._lock:
-            for claim in ending:
-                self._claims.pop((claim.ref.namespace, claim.ref.name), None)
             self._pods.pop(uid, None)
 
     def cached_claims(self) -> tuple[CachedClaim, ...]:
         """Return what the kubelet has recorded of claims, as its checkpoint would hold it."""
-        with self._lock:
-            return tuple(self._claims.values())
+        return self._claims.all()
 
     def pod_resources(self, pod: Wire) -> dict[str, list[Wire]]:
         """Return the dynamic resources of each container, as the PodResources API lists them."""
@@ -184,7 +149,7 @@ class EmbeddedKubelet:
                         "deviceName": device.device,
                         **({"shareID": device.share_id} if device.share_id else {}),
                     }
-                    for device in _matching(claim, request)
+                    for device in claim.devices_of(request)
                 ]
                 ref = claim.ref
                 entries.append({"claimName": ref.name, "claimNamespace": ref.namespace, "claimResources": resources})
@@ -237,17 +202,7 @@ class EmbeddedKubelet:
         drivers = tuple(dict.fromkeys(result["driver"] for result in results))
         for driver in drivers:
             self._plugin(driver)
-        with self._lock:
-            cached = self._claims.get((ref.namespace, ref.name))
-            if cached is not None and cached.ref.uid != ref.uid:
-                message = (
-                    f"old resource claim with same name {ref.name} and different UID {cached.ref.uid} still exists"
-                )
-                raise NodeError("claim", message, retry=Retry.LATER)
-            if cached is None:
-                cached = self._claims[ref.namespace, ref.name] = CachedClaim(ref, drivers)
-            cached.pods.add(pod["metadata"]["uid"])
-            return cached
+        return self._claims.take(ref, drivers, pod["metadata"]["uid"])
 
     def _plugin(self, driver: str) -> Plugin:
         plugin = self.plugins.newest(driver)
@@ -261,49 +216,19 @@ class EmbeddedKubelet:
             reply = replies[claim.ref.uid]
             if isinstance(reply, str):
                 raise _refused(driver, claim.ref, "NodePrepareResources", reply)
-            with self._lock:  # a kubelet up to 1.36 appends the result of a repeated call
-                claim.devices.setdefault(driver, []).extend(reply)
+            self._claims.add_devices(claim, driver, reply)
 
     def _used(self, pod: Wire, container: Wire) -> Iterator[tuple[CachedClaim, str]]:
         """Yield the claims to which a container refers, each with the request it refers to ("" for all)."""
         by_entry = {entry["name"]: entry for entry in pod["spec"].get("resourceClaims") or []}
         for use in (container.get("resources") or {}).get("claims") or []:
-            key = (pod["metadata"]["namespace"], claim_name(pod, by_entry[use["name"]]))
-            with self._lock:
-                yield self._claims[key], use.get("request", "")
+            claim = self._claims.get(pod["metadata"]["namespace"], claim_name(pod, by_entry[use["name"]]))
+            yield claim, use.get("request", "")
 
     def _ids(self, pod: Wire, container: Wire) -> Iterator[str]:
         for claim, request in self._used(pod, container):
-            for device in _matching(claim, request):
+            for device in claim.devices_of(request):
                 yield from device.cdi_ids
-
-    def _watch_connections(self) -> None:
-        """Delete the slices of a driver that has had no connected instance for `wipe_after_s` seconds."""
-        lost: dict[str, float] = {}
-        while not self._stop.wait(0.1):
-            now = time.monotonic()
-            self._known_drivers |= set(self.plugins.drivers())
-            for driver in sorted(self._known_drivers):
-                if any(plugin.is_connected for plugin in self.plugins.plugins(driver)):
-                    lost.pop(driver, None)
-                elif now - lost.setdefault(driver, now) >= self._wipe_after_s:
-                    self._wipe(f"spec.nodeName={self.node},spec.driver={driver}")
-                    self._known_drivers.discard(driver)
-                    del lost[driver]
-
-    def _wipe(self, selector: str) -> None:
-        try:
-            self._api.request("DELETE", SLICES.path(), query={"fieldSelector": selector})
-        except ApiError as fault:
-            log.warning("slices not wiped", extra=fields(node=self.node, err=fault.message))
-
-
-def _matching(claim: CachedClaim, request: str) -> Iterator[ReportedDevice]:
-    """Yield the devices of a claim that belong to a request ("" for all)."""
-    for devices in claim.devices.values():
-        for device in devices:
-            if not request or not device.request_names or request in device.request_names:
-                yield device
 
 
 def _refused(driver: str, ref: ClaimRef, method: str, error: Any) -> NodeError:

@@ -34,7 +34,7 @@ def test_a_start_may_leave_slices_alone(folder, api):
 
 
 def test_slices_of_a_driver_that_stays_away_are_wiped(kubelet, plugin, api):
-    until(lambda: DRIVER in kubelet._known_drivers)
+    until(lambda: DRIVER in kubelet._wiper._known_drivers)
     put_slices(api)
     plugin.stop()
     until(lambda: "mine" not in names(api))
