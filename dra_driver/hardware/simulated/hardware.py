@@ -7,8 +7,7 @@ partition that is created again has the UUID it had before. Nothing on the machi
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from dra_driver.hardware.compute.program import ComputeProgram
@@ -28,20 +27,19 @@ from dra_driver.hardware.port import Fingerprint, Roots
 from dra_driver.hardware.simulated import edits
 from dra_driver.hardware.simulated.bus import SimulatedBus
 from dra_driver.hardware.simulated.cuts import Cuts
+from dra_driver.hardware.simulated.followed_profile import FollowedProfile
 from dra_driver.hardware.simulated.health import SimulatedHealthReporter
 from dra_driver.hardware.simulated.health_section import ComputeBehaviour
 from dra_driver.hardware.simulated.metering import SimulatedMeter
 from dra_driver.hardware.simulated.mig import Placement
 from dra_driver.hardware.simulated.modes import Modes
 from dra_driver.hardware.simulated.partitioning import Partitioning
-from dra_driver.hardware.simulated.profile import Profile, SimulatedGpu, load_profile, profile_path
-from dra_driver.hardware.simulated.profile_facts import CutFacts, facts_of, partition_facts
+from dra_driver.hardware.simulated.profile_facts import partition_facts
 from dra_driver.hardware.simulated.resets import Resets
 from dra_driver.model.boot import read_boot_id
 from dra_driver.model.edits import Edits
-from dra_driver.model.errors import HardwareError, InputError, Retry
+from dra_driver.model.errors import HardwareError, Retry
 from dra_driver.model.sharing import ComputeMode, Interval, SharedDevice
-from dra_driver.model.stamp import stamp_of
 
 
 class SimulatedHardware:
@@ -57,44 +55,33 @@ class SimulatedHardware:
     vendor = "simulated"
 
     def __init__(self, profile: str | Path, roots: Roots, *, node_name: str, state_dir: Path | None = None) -> None:
-        self._path = profile_path(profile)
         self._node = node_name
-        self._lock = threading.Lock()
         self._cuts = Cuts(state_dir, _boot_id(roots))
-        self._partitioning = Partitioning(self._cuts, self._find)
-        self._modes = Modes(state_dir, _boot_id(roots), self._find)
+        self._profile = FollowedProfile(profile, node_name, self._cuts, self.vendor)
+        self._partitioning = Partitioning(self._cuts, self._profile.find)
+        self._modes = Modes(state_dir, _boot_id(roots), self._profile.find)
         self._health_reporter = SimulatedHealthReporter()
         self._resets: Resets | None = None
         self._roots, self._state_dir = roots, state_dir
         self._meter: SimulatedMeter | None = None
-        self._seen: tuple[Hashable, Hashable] = (None, None)
-        self._profile: Profile | None = None
-        self._gpus: dict[str, SimulatedGpu] = {}  # as the profile defines them
-        self._known = CutFacts(Facts(self.vendor), Facts(self.vendor))
-        self._processes: dict[str, tuple[int, ...]] = {}
-        self._has_gpus = False
         self._bus = SimulatedBus(state_dir, _boot_id(roots), roots)
-        self._read()
 
     def is_present(self) -> bool:
         """Return whether the profile has a GPU, lost or not."""
         self.discover()
-        return self._has_gpus
+        return bool(self._profile.gpus)
 
     def fingerprint(self) -> Fingerprint:
         """Return a value that changes with the profile's file, every partition, and GPUs handed to virtual machines."""
-        away = tuple(sorted(self._bus.away(self._gpus)))
-        return Fingerprint((stamp_of(self._path), away), tuple(sorted(self._cuts.read().items())))
+        away = tuple(sorted(self._bus.away(self._profile.gpus)))
+        return Fingerprint((self._profile.stamp(), away), tuple(sorted(self._cuts.read().items())))
 
     def discover(self) -> Facts:
         """Return the facts of the profile as it is on disk now.
 
         Raises: HardwareError("hardware.profile-unusable") while the file is gone or faulty.
         """
-        try:
-            return self._bus.without_away(self._read())
-        except InputError as error:
-            raise HardwareError("profile-unusable", error.message, hint=error.hint, retry=Retry.LATER) from error
+        return self._bus.without_away(self._profile.facts())
 
     def channel(self, facts: Facts) -> ChannelFacts | None:
         """Return a channel where all GPUs are in one clique; see port.ChannelOffering."""
@@ -112,7 +99,7 @@ class SimulatedHardware:
 
     def bus_access(self) -> BusAccess:
         """Return the PCI bus of these GPUs; see passthrough.OwnBus."""
-        return self._bus.access(self._read().gpus)
+        return self._bus.access(self._profile.facts().gpus)
 
     def common_edits(self) -> Edits:
         """Return the control nodes, and the environment that keeps other runtimes from adding GPUs."""
@@ -136,13 +123,14 @@ class SimulatedHardware:
         """Return the process ids that the profile lists for the GPU, which are the same for all of its partitions."""
         del partition
         self.discover()
-        return self._processes.get(gpu.pci_address, ())
+        known = self._profile.gpus.get(gpu.pci_address)
+        return known.processes if known else ()
 
     def compute_program(self, gpu: GpuFacts, partition: PartitionFacts | None, *, is_thorough: bool) -> ComputeProgram:
         """Return the program that plays what the profile says (`health.compute`)."""
         del partition, is_thorough
         self.discover()
-        known = self._gpus.get(gpu.pci_address)
+        known = self._profile.gpus.get(gpu.pci_address)
         compute = known.health.compute if known else ComputeBehaviour.PASSES
         return ComputeProgram("dra_driver.hardware.compute.simulated_child", {"compute": str(compute)})
 
@@ -228,12 +216,12 @@ class SimulatedHardware:
         """Return the health that the profile gives the GPUs; see port.HealthReporter."""
         del patience_s
         facts = self.discover()
-        gpus = self._reset_state().after(self._gpus)
-        return self._health_reporter.report(facts, gpus, stamp_of(self._path), is_urgent=is_urgent)
+        gpus = self._reset_state().after(self._profile.gpus)
+        return self._health_reporter.report(facts, gpus, self._profile.stamp(), is_urgent=is_urgent)
 
     def bus_states(self, gpus: tuple[str, ...]) -> Mapping[str, BusState]:
         """Return the state of GPUs on the bus; one that the profile lacks is gone."""
-        known, away = self._gpus, self._bus.away(gpus)
+        known, away = self._profile.gpus, self._bus.away(gpus)
         return {
             gpu: BusState.ELSEWHERE if gpu in away else known[gpu].health.bus if gpu in known else BusState.GONE
             for gpu in gpus
@@ -267,7 +255,7 @@ class SimulatedHardware:
     def reset(self, gpus: Sequence[GpuFacts], deadline_s: float) -> None:
         """Reset GPUs; see port.Resettable."""
         self.discover()
-        self._reset_state().reset(gpus, self._gpus, deadline_s)
+        self._reset_state().reset(gpus, self._profile.gpus, deadline_s)
 
     def _reset_state(self) -> Resets:
         if self._resets is None:
@@ -281,7 +269,7 @@ class SimulatedHardware:
     def meter_report(self) -> MeterReport:
         """Return the measurements that the profile gives the GPUs; see port.Metered."""
         meter = self._meter
-        return MeterReport() if meter is None else meter.report(self.discover(), self._gpus)
+        return MeterReport() if meter is None else meter.report(self.discover(), self._profile.gpus)
 
     def end_metering(self) -> None:
         """Stop measuring."""
@@ -289,33 +277,6 @@ class SimulatedHardware:
 
     def close(self) -> None:
         """Do nothing, because nothing is held open."""
-
-    def _find(self, pci_address: str) -> SimulatedGpu | None:
-        """Return the profile's GPU at an address. What was made of it since is not looked at."""
-        if (stamp := stamp_of(self._path)) is None or stamp != self._seen[0]:
-            self.discover()
-        return self._gpus.get(pci_address)
-
-    def _read(self) -> Facts:
-        with self._lock:
-            file, cuts = stamp_of(self._path), self._cuts.fingerprint()
-            seen_file, seen_cuts = self._seen
-            profile = self._profile
-            if profile is None or file is None or file != seen_file:
-                profile = load_profile(self._path)
-                self._take(profile)
-            elif cuts == seen_cuts:
-                return self._known.facts
-            self._known = self._known.after(self._cuts.read(), profile, self._node)
-            self._seen = (file, cuts)
-            return self._known.facts
-
-    def _take(self, profile: Profile) -> None:
-        uncut = facts_of(profile, self._node)
-        self._profile, self._known = profile, CutFacts(uncut, uncut)
-        self._has_gpus = bool(profile.gpus)
-        self._processes = {gpu.pci_address: gpu.processes for gpu in profile.gpus if gpu.processes}
-        self._gpus = {gpu.pci_address: gpu for gpu in profile.gpus}
 
 
 def _boot_id(roots: Roots) -> str:
