@@ -9,24 +9,21 @@ The rule: cel-go's checker. Messages, their positions and their order are Kubern
 from __future__ import annotations
 
 from dra_driver.selectors.checking.declarations import Declarations
-from dra_driver.selectors.checking.names import DEVICE, Names, without_dot
+from dra_driver.selectors.checking.literals import Literals
+from dra_driver.selectors.checking.names import without_dot
 from dra_driver.selectors.checking.overloads import Overloads
 from dra_driver.selectors.syntax.nodes import (
     Call,
     Comprehension,
-    Entry,
     Ident,
     ListLiteral,
     Literal,
     MapLiteral,
-    Message,
     Node,
     Select,
     qualified_name,
 )
 from dra_driver.selectors.syntax.source import NOWHERE, SyntaxFault
-from dra_driver.selectors.values.bindings import Bindings
-from dra_driver.selectors.values.messages import MESSAGE_FIELDS, message_name
 from dra_driver.selectors.values.types import (
     BOOL,
     BYTES,
@@ -41,8 +38,6 @@ from dra_driver.selectors.values.types import (
     Type,
     TypeTooLarge,
     is_optional,
-    list_of,
-    map_of,
     optional_of,
 )
 from dra_driver.selectors.values.values import Uint
@@ -62,12 +57,11 @@ def check(root: Node, declarations: Declarations) -> list[SyntaxFault]:
     return checker.faults
 
 
-class _Checker(Names):
-    __slots__ = ("_bindings", "_open", "_overloads")
+class _Checker(Literals):
+    __slots__ = ("_open", "_overloads")
 
     def __init__(self, declarations: Declarations) -> None:
         super().__init__(declarations)
-        self._bindings = Bindings()
         self._overloads = Overloads(declarations, self._bindings)
         self._open: list[Node] = []  # nodes whose type still contains type parameters
 
@@ -154,6 +148,9 @@ class _Checker(Names):
                     self._resolve(node)
                     return
             self.check(target)
+        self._declared_call(node)
+
+    def _declared_call(self, node: Call) -> None:
         name = without_dot(node.function)
         if not self._declarations.overloads(name):
             node.type = ERROR
@@ -192,72 +189,6 @@ class _Checker(Names):
         if self._open and len(node.overloads) == 1:
             found = self._declarations.overloads(node.function)
             node.bound = next((one.params for one in found if one.id == node.overloads[0]), ())
-
-    # Literals of containers.
-
-    def _unwrapped(self, node: Node) -> Type:
-        """Return the type of the value inside an optional entry."""
-        found = node.type
-        if is_optional(found):
-            return found.params[0]
-        if found.kind not in {"dyn", "any"}:
-            self._fault(node, f"expected type '{optional_of(found)}' but found '{found}'")
-        return found
-
-    def _list(self, node: ListLiteral) -> None:
-        joined: Type | None = None
-        for index, element in enumerate(node.elements):
-            self.check(element)
-            found = self._unwrapped(element) if index in node.optional else element.type
-            if found is not joined:
-                joined = self._bindings.join(joined, found)
-        node.type = list_of(joined if joined is not None else self._bindings.fresh())
-
-    def _map(self, node: MapLiteral) -> None:
-        keys: Type | None = None
-        values: Type | None = None
-        for entry in node.entries:
-            assert entry.key is not None  # noqa: S101
-            self.check(entry.key)
-            keys = self._bindings.join(keys, entry.key.type)
-            self.check(entry.value)
-            found = self._unwrapped(entry.value) if entry.optional else entry.value.type
-            values = self._bindings.join(values, found)
-        if keys is None or values is None:
-            keys, values = self._bindings.fresh(), self._bindings.fresh()
-        node.type = map_of(keys, values)
-
-    def _message(self, node: Message) -> None:
-        name = without_dot(node.name)
-        local = self._locals.get(name)
-        found = local[-1] if local else self._global(name)
-        if found is None:
-            node.type = ERROR
-            self._fault(node, f"undeclared reference to '{node.name}' (in container '')")
-            return
-        node.name = name
-        result = ERROR
-        if found.kind == "type" and found.params:
-            result = found.params[0]
-            name = message_name(name)
-            if name not in MESSAGE_FIELDS and name != DEVICE.name:
-                self._fault(node, f"'{result.name}' is not a message type")
-                result = ERROR
-        elif found.kind == "type":
-            self._fault(node, "'type' is not a message type")
-        elif found.kind != "error":
-            self._fault(node, f"'{found.long()}' is not a type")
-        node.type = result
-        for entry in node.entries:
-            self._initializer(entry, name)
-
-    def _initializer(self, entry: Entry, struct: str) -> None:
-        self.check(entry.value)
-        wanted = self._struct_field(entry, struct, entry.field)
-        given = self._unwrapped(entry.value) if entry.optional else entry.value.type
-        if not self._bindings.assignable(wanted, given):
-            message = f"expected type of field '{entry.field}' is '{wanted}' but provided type is '{given}'"
-            self._fault(entry, message)
 
     # Folds.
 

@@ -11,19 +11,16 @@ from __future__ import annotations
 
 from dra_driver.selectors.checking.estimate_rules import rule_for
 from dra_driver.selectors.checking.estimate_values import Estimate, Operand
+from dra_driver.selectors.checking.known_sizes import KnownSizes, Local
 from dra_driver.selectors.checking.sizes import (
-    INDICES,
     ITEMS,
-    KEYS,
     MAX,
-    NO_PATH,
     ONE,
     UNKNOWN,
     VALUES,
     Path,
     Size,
     add,
-    device_size,
     multiply,
     union,
 )
@@ -38,13 +35,8 @@ from dra_driver.selectors.syntax.nodes import (
     Node,
     Select,
 )
-from dra_driver.selectors.values.types import Type, is_optional
 
 _LIST_COST, _MAP_COST, _MESSAGE_COST = 10, 30, 40
-_SCALARS = frozenset({"bool", "int", "uint", "double", "timestamp", "duration"})
-_ACCUMULATORS = frozenset({"@result", "__result__"})
-
-Entry = tuple[str, Size, Size]  # kind of the container, size of a key, size of a value
 
 
 def estimate(root: Node, *, newer: bool) -> int:
@@ -52,30 +44,12 @@ def estimate(root: Node, *, newer: bool) -> int:
     return _Coster(newer=newer).cost(root)
 
 
-class _Local:
-    """What is known about a local variable."""
-
-    __slots__ = ("entry", "path", "size")
-
-    def __init__(self, path: Path, size: Size | None, entry: Entry | None) -> None:
-        self.path = path
-        self.size = size
-        self.entry = entry
-
-
-def _is_scalar(t: Type) -> bool:
-    return t.kind in _SCALARS or (is_optional(t) and _is_scalar(t.params[0]))
-
-
-class _Coster:
-    __slots__ = ("_entries", "_locals", "_newer", "_paths", "_sizes")
+class _Coster(KnownSizes):
+    __slots__ = ("_newer",)
 
     def __init__(self, *, newer: bool) -> None:
+        super().__init__()
         self._newer = newer
-        self._paths: dict[Node, Path] = {}
-        self._sizes: dict[Node, Size] = {}
-        self._entries: dict[Node, Entry] = {}
-        self._locals: dict[str, list[_Local]] = {}
 
     def cost(self, node: Node) -> int:
         """Visit a node and return its cost."""
@@ -101,78 +75,6 @@ class _Coster:
             return total
         assert isinstance(node, Comprehension)  # noqa: S101
         return self._bind(node) if node.is_bind else self._fold(node)
-
-    # What is known about a node.
-
-    def _local(self, name: str) -> _Local | None:
-        stack = self._locals.get(name)
-        return stack[-1] if stack else None
-
-    def _path(self, node: Node) -> Path:
-        if type(node) is Ident:
-            local = self._local(node.name)
-            if local is not None:
-                return local.path
-        return self._paths.get(node, NO_PATH)
-
-    def size(self, node: Node) -> Size | None:
-        """Return the size of a node's value, or None where nothing is known."""
-        stored = self._sizes.get(node)
-        if stored is not None:
-            return stored
-        kind = type(node)
-        if kind is Literal:
-            value = node.value  # type: ignore[attr-defined]
-            count = len(value) if type(value) in {str, bytes} else 1
-            return count, count
-        if kind is ListLiteral:
-            count = len(node.elements)  # type: ignore[attr-defined]
-            return count, count
-        if kind is MapLiteral:
-            count = len(node.entries)  # type: ignore[attr-defined]
-            return count, count
-        path = self._path(node)
-        if path.length:
-            found = device_size(path.steps())
-            if found is not None:
-                self._sizes[node] = found
-                return found
-        if _is_scalar(node.type):
-            return ONE
-        if kind is Ident:
-            local = self._local(node.name)  # type: ignore[attr-defined]
-            if local is not None:
-                return local.size
-        return None
-
-    def size_or_unknown(self, node: Node) -> Size:
-        """Return the size of a node's value, or the full range where nothing is known."""
-        return self.size(node) or UNKNOWN
-
-    def entry(self, node: Node) -> Entry | None:
-        """Return the sizes of the entries of a container."""
-        found = self._entries.get(node)
-        if found is None and type(node) is Ident:
-            local = self._local(node.name)
-            return local.entry if local is not None else None
-        return found
-
-    def set_entry(self, node: Node, entry: Entry | None) -> None:
-        """Record the sizes of the entries of a container."""
-        if entry is not None:
-            self._entries[node] = entry
-
-    def _copy_sizes(self, to: Node, source: Node) -> None:
-        found = self.size(source)
-        if found is not None:
-            self._sizes[to] = found
-        self.set_entry(to, self.entry(source))
-
-    def _operand(self, node: Node) -> Operand:
-        path = self._path(node)
-        if path.length and path.array[0] in _ACCUMULATORS:
-            path = NO_PATH
-        return Operand(node, path, self.size(node))
 
     # Nodes.
 
@@ -226,6 +128,15 @@ class _Coster:
         spent = 0
         for cost in costs:
             spent = add(spent, cost)
+        most, size = self._most(node, target, args, costs, spent)
+        if size is not None:
+            self._sizes[node] = size
+        return add(total, most)
+
+    def _most(
+        self, node: Call, target: Operand | None, args: list[Operand], costs: list[int], spent: int
+    ) -> tuple[int, Size | None]:
+        """Return the most that any candidate overload costs, and the size of the result, as far as it is known."""
         most, size = 0, None
         for overload in node.overloads:
             found = self._overload(node, overload, target, args, costs)
@@ -239,9 +150,7 @@ class _Coster:
                 self._paths[node] = self._path(node.args[0]).append(step)
             if size is None:
                 size = self.size(node)
-        if size is not None:
-            self._sizes[node] = size
-        return add(total, most)
+        return most, size
 
     def _overload(
         self, node: Call, overload: str, target: Operand | None, args: list[Operand], costs: list[int]
@@ -257,19 +166,11 @@ class _Coster:
         found = rule(node, overload, target, args) if rule is not None else None
         return found if found is not None else Estimate(1)
 
-    def _join_entries(self, node: Node, left: Node, right: Node) -> None:
-        mine, theirs = self.entry(left), self.entry(right)
-        if mine is not None and theirs is not None:
-            self._entries[node] = mine[0], union(mine[1], theirs[1]), union(mine[2], theirs[2])
-
     # Folds.
-
-    def _push(self, name: str, local: _Local) -> None:
-        self._locals.setdefault(name, []).append(local)
 
     def _bind(self, node: Comprehension) -> int:
         total = add(self.cost(node.range), self.cost(node.init))
-        self._push(node.accu, _Local(self._path(node.init), self.size(node.init), self.entry(node.init)))
+        self._push(node.accu, Local(self._path(node.init), self.size(node.init), self.entry(node.init)))
         total = add(total, self.cost(node.result))
         self._locals[node.accu].pop()
         self._copy_sizes(node, node.result)
@@ -279,7 +180,7 @@ class _Coster:
         total = add(self.cost(node.range), self.cost(node.init))
         # The server reads the entry sizes first, then the path, then the size.
         path, entry = self._path(node.init), self.entry(node.init)
-        self._push(node.accu, _Local(path, self.size(node.init), entry))
+        self._push(node.accu, Local(path, self.size(node.init), entry))
         self._push_iteration(node)
         condition = self.cost(node.cond)
         step = self.cost(node.step)
@@ -298,14 +199,3 @@ class _Coster:
             self._sizes[node] = count
             self.set_entry(node, self.entry(node.step))
         return total
-
-    def _push_iteration(self, node: Comprehension) -> None:
-        entry, path = self.entry(node.range), self._path(node.range)
-        is_list = (entry[0] if entry is not None else node.range.type.kind) == "list"
-        if not node.var2:
-            size = None if entry is None else entry[2] if is_list else entry[1]
-            self._push(node.var, _Local(path.append(ITEMS if is_list else KEYS), size, None))
-            return
-        key, value = (entry[1], entry[2]) if entry is not None else (None, None)
-        self._push(node.var, _Local(path.append(INDICES if is_list else KEYS), key, None))
-        self._push(node.var2, _Local(path.append(ITEMS if is_list else VALUES), value, None))
