@@ -33,7 +33,7 @@ from dra_driver.webhook.identity import load_pair
 from dra_driver.webhook.images import ImageAdvisor
 from dra_driver.webhook.linting import FleetLinter
 from dra_driver.webhook.main import judges
-from dra_driver.webhook.patience import Patience
+from dra_driver.webhook.review_deadline import ReviewDeadline
 from dra_driver.webhook.server import Judge, ReviewServer
 
 DRIVERS = (NVIDIA_DRIVER,)
@@ -151,7 +151,7 @@ def _serve(process: Connection) -> None:
 def _timed(judge: Judge, taken: list[float]) -> Judge:
     """Record the CPU time of its thread for each judgement."""
 
-    def run(review: Any, waiting: Patience) -> Wire:
+    def run(review: Any, waiting: ReviewDeadline) -> Wire:
         began = time.thread_time()
         try:
             return judge(review, waiting)

@@ -60,7 +60,7 @@ def send_event(api: KubeApi, event: Wire) -> bool:
 
     Return whether the API server was asked.
     """
-    if not _told_by(api).is_due(_fault_of(event)):
+    if not _throttle_of(api).is_due(_fault_of(event)):
         log.info("event not repeated", extra=fields(reason=event["reason"], err=event["message"]))
         return False
     try:
@@ -87,7 +87,7 @@ def _event(involved: Wire, namespace: str, *, node: str, driver: str, kind: str,
     }
 
 
-class Told:
+class EventThrottle:
     """The faults that were reported in the last ten minutes, at most `MOST`. Any thread may ask."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -117,13 +117,13 @@ class NodeEvents:
         send_event(self._api, node_event(self._node, self._driver, kind, reason, message))
 
 
-_told: WeakKeyDictionary[KubeApi, Told] = WeakKeyDictionary()
-_told_lock = threading.Lock()
+_throttles: WeakKeyDictionary[KubeApi, EventThrottle] = WeakKeyDictionary()
+_throttles_lock = threading.Lock()
 
 
-def _told_by(api: KubeApi) -> Told:
-    with _told_lock:
-        return _told.setdefault(api, Told())
+def _throttle_of(api: KubeApi) -> EventThrottle:
+    with _throttles_lock:
+        return _throttles.setdefault(api, EventThrottle())
 
 
 def _fault_of(event: Wire) -> Fault:

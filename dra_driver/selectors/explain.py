@@ -16,7 +16,7 @@ from dra_driver.selectors.evaluation.device_view import DeviceView
 from dra_driver.selectors.kubernetes_engine import KubernetesSelector
 from dra_driver.selectors.library.rendering import kind_of, render
 from dra_driver.selectors.syntax.nodes import Call, Comprehension, Ident, Literal, Node, Select, chain_terms, children
-from dra_driver.selectors.values.patience import ask
+from dra_driver.selectors.values.cancellation import check_cancelled
 from dra_driver.selectors.values.values import CelAbort, CelError, CelQuantity
 
 _NEGATED = {"_==_": "!=", "_!=_": "==", "_<_": ">=", "_<=_": ">", "_>_": "<=", "_>=_": "<"}
@@ -73,7 +73,7 @@ def nearest_misses(selector: KubernetesSelector, views: Sequence[DeviceView]) ->
     clauses = _clauses(selector.program.root)
     found: dict[tuple[str, str], list[int]] = {}
     for position, view in enumerate(views):
-        ask()
+        check_cancelled()
         if not _is_readable(selector, view):
             continue
         trace = selector.trace(view)

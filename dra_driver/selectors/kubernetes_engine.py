@@ -25,8 +25,8 @@ from dra_driver.selectors.syntax.depth import needs_room, room_for
 from dra_driver.selectors.syntax.nodes import Node, height
 from dra_driver.selectors.syntax.parser import parse
 from dra_driver.selectors.syntax.source import ExpressionText, SyntaxFault
+from dra_driver.selectors.values.cancellation import QUICK_COST, cancellation_check, check_cancelled
 from dra_driver.selectors.values.equality import Work
-from dra_driver.selectors.values.patience import QUICK_COST, ask, held
 from dra_driver.selectors.values.values import CelAbort, CelError
 from dra_driver.selectors.verdict import to_match
 
@@ -128,7 +128,7 @@ class KubernetesSelector:
         """
         self.check_view(view)
         evaluate = self._evaluate
-        if self.max_cost > QUICK_COST and held() is not None:
+        if self.max_cost > QUICK_COST and cancellation_check() is not None:
             evaluate = self.evaluate_carefully
         elif evaluate is None:
             evaluate = self._evaluate = self._choose()
@@ -232,7 +232,7 @@ class KubernetesEngine:
         Raises:
             SelectorCompileError: The expression does not compile; the text is Kubernetes' own.
         """
-        ask()
+        check_cancelled()
         declarations = self._declarations[environment]
         with room_for(_frames(expression)):
             root = _checked(expression, declarations)
@@ -257,7 +257,7 @@ def _checked(expression: str, declarations: Declarations) -> Node:
     """Parse an expression, check its types and validate its literals."""
     root, faults = parse(expression, declarations.macros)
     if root is not None:
-        ask()
+        check_cancelled()
         faults = check(root, declarations)
         if not faults:
             faults = _validated(root)

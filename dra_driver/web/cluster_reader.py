@@ -22,7 +22,7 @@ from dra_driver.model.errors import ApiError, InputError
 from dra_driver.model.kubernetes import nearest_version
 from dra_driver.model.wire import Wire
 from dra_driver.views.access import FORBIDDEN, UnseenObjects
-from dra_driver.views.board.keeping import kept
+from dra_driver.views.board.trimming import trimmed
 from dra_driver.web.kinds import KINDS, SharedKind
 from dra_driver.web.rights import Rights
 from dra_driver.web.worker.board_updates import BoardUpdate, KindHidden, ObjectChanged, PageRead, ServerKnown
@@ -104,8 +104,8 @@ class ClusterReader:
             pods = [
                 self._pod(api, namespace, one["name"]) for one in users[:_MOST_PODS] if one.get("resource") == "pods"
             ]
-            found = [kept("Pod", one) for one in pods if one is not None]
-            return kept("ResourceClaim", claim), found
+            found = [trimmed("Pod", one) for one in pods if one is not None]
+            return trimmed("ResourceClaim", claim), found
         finally:
             api.close()
 
@@ -171,12 +171,12 @@ class ClusterReader:
     def _take(self, kind: str, place: str, event: Event) -> None:
         match event:
             case Listed(objects, _, is_first, is_last):
-                content = json.dumps({"items": [kept(kind, one) for one in objects]}).encode()
+                content = json.dumps({"items": [trimmed(kind, one) for one in objects]}).encode()
                 self._send_update(PageRead(kind, content, is_first, is_last, place))
             case Changed(wire):
-                self._send_update(ObjectChanged(kind, kept(kind, wire)))
+                self._send_update(ObjectChanged(kind, trimmed(kind, wire)))
             case Deleted(wire):
-                self._send_update(ObjectChanged(kind, kept(kind, wire), is_gone=True))
+                self._send_update(ObjectChanged(kind, trimmed(kind, wire), is_gone=True))
 
     def _send_update(self, update: BoardUpdate) -> None:
         with self._lock:

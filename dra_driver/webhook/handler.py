@@ -22,8 +22,8 @@ from dra_driver.telemetry.probes import QUICK_PAGES
 from dra_driver.telemetry.status_connection import PageAnswer
 from dra_driver.webhook.connections import ClientConnection
 from dra_driver.webhook.decoding import TooManyValuesError, decode
-from dra_driver.webhook.patience import CallerGoneError, Patience, has_left
-from dra_driver.webhook.room import NoRoomError, Room
+from dra_driver.webhook.load_limits import LoadLimits, OverloadedError
+from dra_driver.webhook.review_deadline import CallerGoneError, ReviewDeadline, has_left
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ HANDSHAKE_SECONDS = 5.0
 IDLE_SECONDS = 90.0
 READ_SECONDS = 5.0  # for head and body together
 WRITE_SECONDS = 5.0
-_ROOM_SECONDS = 3.0  # to wait until there is room for a large body, or for one more review
+_LOAD_WAIT_SECONDS = 3.0  # to wait until there is room for a large body, or for one more review
 _ERROR_CHARACTERS = 200
 _JSON = "application/json"
 _ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
@@ -43,12 +43,12 @@ _ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
 class Answering:
     """The state that all connections of a server share."""
 
-    judges: Mapping[str, Callable[[Any, Patience], Wire]]
+    judges: Mapping[str, Callable[[Any, ReviewDeadline], Wire]]
     unread: Mapping[str, Callable[[str], Wire]]
     pages: Mapping[str, Callable[[], PageAnswer]]
     answered: Callable[[str, str], None]
     refusal: Callable[[Any], str]
-    room: Room
+    load_limits: LoadLimits
 
 
 class _Head:
@@ -118,9 +118,9 @@ class _Handler(BaseHTTPRequestHandler):
             answered(path, "bad-review")
             return
         try:
-            with self.answering.room.for_body(length, _ROOM_SECONDS):
+            with self.answering.load_limits.for_body(length, _LOAD_WAIT_SECONDS):
                 self._review(path, length)
-        except NoRoomError:
+        except OverloadedError:
             answered(path, "no-room")
             self._refuse(503, "too many reviews at a time")
         except CallerGoneError:
@@ -154,7 +154,7 @@ class _Handler(BaseHTTPRequestHandler):
         return None
 
     def _review(self, path: str, length: int) -> None:
-        """Read a review and answer it. Raises: NoRoomError, CallerGoneError."""
+        """Read a review and answer it. Raises: OverloadedError, CallerGoneError."""
         self._connection.wait(READ_SECONDS)
         body = self.rfile.read(length)
         if len(body) < length:
@@ -162,14 +162,14 @@ class _Handler(BaseHTTPRequestHandler):
             self.answering.answered(path, "bad-review")
             return
         self._connection.work()
-        waiting = Patience(is_gone=lambda: has_left(self.connection))
-        with self.answering.room.for_judging(path, length, _ROOM_SECONDS):
+        waiting = ReviewDeadline(is_gone=lambda: has_left(self.connection))
+        with self.answering.load_limits.for_judging(path, length, _LOAD_WAIT_SECONDS):
             waiting.look()
             status, reply, outcome = self._judged(path, body, waiting)
         self.answering.answered(path, outcome)
         self._answer(status, reply, _JSON if status == 200 else "text/plain; charset=utf-8")
 
-    def _judged(self, path: str, body: bytes, waiting: Patience) -> tuple[int, bytes, str]:
+    def _judged(self, path: str, body: bytes, waiting: ReviewDeadline) -> tuple[int, bytes, str]:
         """Return status, body and outcome. Raises: CallerGoneError."""
         try:
             reply = self._reply(path, body, waiting)
@@ -182,7 +182,7 @@ class _Handler(BaseHTTPRequestHandler):
             return 500, b"internal error\n", "bug"
         return 200, _ENCODER.encode(reply).encode("utf-8", "replace"), _outcome(reply)
 
-    def _reply(self, path: str, body: bytes, waiting: Patience) -> Wire:
+    def _reply(self, path: str, body: bytes, waiting: ReviewDeadline) -> Wire:
         try:
             return self.answering.judges[path](decode(body), waiting)
         except TooManyValuesError as error:

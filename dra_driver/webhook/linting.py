@@ -1,7 +1,7 @@
 """Lint at admission: evaluate a selector on the shapes of the fleet, and write sentences for its author.
 
-In: selectors with their paths, and the patience of the caller. Out: warnings, or none for objects that have nothing to
-do with this driver. One review is worked on at a time, for as long as its patience lasts; a warning names what could
+In: selectors with their paths, and the deadline of the review. Out: warnings, or none for objects that have nothing to
+do with this driver. One review is worked on at a time, until its deadline; a warning names what could
 not be judged by then. The findings of an expression are kept until the fleet changes, so that a thousand equal claims
 cost one evaluation.
 """
@@ -21,10 +21,10 @@ from dra_driver.selectors.library.regex import compile_pattern
 from dra_driver.selectors.lint.cure import cure
 from dra_driver.selectors.lint.findings import LintFinding, LintSubject, outcomes
 from dra_driver.selectors.lint.lint import lint
-from dra_driver.selectors.values.patience import OutOfPatienceError, patience
+from dra_driver.selectors.values.cancellation import EvaluationCancelledError, cancellable
 from dra_driver.webhook.fleet import PublishedFleet
 from dra_driver.webhook.objects import SelectorText
-from dra_driver.webhook.patience import CallerGoneError, Patience
+from dra_driver.webhook.review_deadline import CallerGoneError, ReviewDeadline
 from dra_driver.webhook.shapes import is_identity
 from dra_driver.webhook.wording import MOST_WARNINGS, Said, said_of, warnings_of
 
@@ -75,12 +75,12 @@ class FleetLinter:
         self._reaching: dict[tuple[int, str], _Reaching] = {}
         self._version = -1
 
-    def warnings(self, kind: str, found: Iterable[SelectorText], waiting: Patience | None = None) -> list[str]:
+    def warnings(self, kind: str, found: Iterable[SelectorText], waiting: ReviewDeadline | None = None) -> list[str]:
         """Return what will cause trouble, a sentence each; none until the fleet is known. Raises: CallerGoneError."""
         if not self._fleet.is_known:
             return []
         said: list[str] = []
-        waiting = waiting or Patience()
+        waiting = waiting or ReviewDeadline()
         with _Turn(self._turn) as turn:
             for text in found:
                 if self._is_ours(kind, text):
@@ -101,7 +101,7 @@ class FleetLinter:
     def _names_ours(self, expression: str) -> bool:
         return any(driver in expression for driver in self._drivers)
 
-    def _said(self, kind: str, text: SelectorText, turn: _Turn, waiting: Patience) -> tuple[Said, ...]:
+    def _said(self, kind: str, text: SelectorText, turn: _Turn, waiting: ReviewDeadline) -> tuple[Said, ...]:
         key = _key(kind, text)
         known = self._recall(key) if waiting.left_s > 0 else None
         if known is not None:
@@ -110,15 +110,15 @@ class FleetLinter:
             return (NOT_JUDGED,)
         return self._judge(key, kind, text, waiting)
 
-    def _judge(self, key: bytes, kind: str, text: SelectorText, waiting: Patience) -> tuple[Said, ...]:
-        """Lint for as long as the patience lasts, and remember the findings. Raises: CallerGoneError."""
+    def _judge(self, key: bytes, kind: str, text: SelectorText, waiting: ReviewDeadline) -> tuple[Said, ...]:
+        """Lint until the deadline, and remember the findings. Raises: CallerGoneError."""
         version, began_s = self._fleet.version, waiting.left_s
         try:
-            with patience(waiting.check):
+            with cancellable(waiting.check):
                 said = tuple(map(said_of, self._lint(kind, text)[:MOST_WARNINGS]))
         except CallerGoneError:
             raise
-        except OutOfPatienceError:
+        except EvaluationCancelledError:
             said = (NOT_JUDGED,)
             if began_s < _FAIR_SECONDS:
                 return said  # the time was spent on the review's earlier selectors, so this one may be tried again
@@ -179,7 +179,7 @@ class _Turn:
     def __init__(self, lock: threading.Lock) -> None:
         self._lock, self._is_mine, self.was_missed = lock, False, False
 
-    def wait(self, waiting: Patience) -> bool:
+    def wait(self, waiting: ReviewDeadline) -> bool:
         """Wait for the turn, on the first call; return whether it came and time is left to work."""
         if not self._is_mine:
             self._is_mine = self._lock.acquire(timeout=min(_WAIT_SECONDS, waiting.left_s))

@@ -17,7 +17,7 @@ from dra_driver.model.errors import InputError
 from dra_driver.model.limits import OPAQUE_PARAMETERS_BYTES
 from dra_driver.model.wire import Wire
 from dra_driver.webhook.objects import KINDS, OpaqueConfig, SelectorText, opaque_configs, selectors
-from dra_driver.webhook.patience import Patience
+from dra_driver.webhook.review_deadline import ReviewDeadline
 from dra_driver.webhook.wording import MOST_WARNINGS, WARNING_CHARACTERS, refusal, shortened
 
 API_VERSION = "admission.k8s.io/v1"
@@ -28,7 +28,7 @@ _MOST_UID_CHARACTERS = 256  # the API server's UIDs have 36
 class Linter(Protocol):
     """The source of warnings about selectors."""
 
-    def warnings(self, kind: str, found: Iterable[SelectorText], waiting: Patience | None = None) -> list[str]:
+    def warnings(self, kind: str, found: Iterable[SelectorText], waiting: ReviewDeadline | None = None) -> list[str]:
         """Return what will cause trouble, one sentence each; none while too little is known."""
 
 
@@ -53,7 +53,7 @@ def judge_configs(review: Any, drivers: Collection[str]) -> Wire:
     return _answer(request["uid"], allowed=False, status=status)
 
 
-def judge_selectors(review: Any, linter: Linter, waiting: Patience | None = None) -> Wire:
+def judge_selectors(review: Any, linter: Linter, waiting: ReviewDeadline | None = None) -> Wire:
     """Answer with warnings about selectors; the object is always allowed.
 
     Raises: InputError("input.review"); CallerGoneError if the caller does not wait for the answer any more.

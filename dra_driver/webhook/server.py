@@ -23,12 +23,12 @@ from dra_driver.telemetry.probes import probe_pages
 from dra_driver.webhook.callers import Callers
 from dra_driver.webhook.connections import ClientConnections
 from dra_driver.webhook.handler import HANDSHAKE_SECONDS, Answering, handler_of
-from dra_driver.webhook.patience import Patience
-from dra_driver.webhook.room import Room
+from dra_driver.webhook.load_limits import LoadLimits
+from dra_driver.webhook.review_deadline import ReviewDeadline
 
 log = logging.getLogger(__name__)
 
-Judge = Callable[[Any, Patience], Wire]
+Judge = Callable[[Any, ReviewDeadline], Wire]
 
 
 class ReviewServer:
@@ -53,7 +53,7 @@ class ReviewServer:
         callers = callers or Callers()
         callers.prepare(context)
         pages = probe_pages(metrics=metrics, readiness=readiness)
-        answering = Answering(judges, unread or {}, pages, answered, callers.refusal, Room(tuple(judges)))
+        answering = Answering(judges, unread or {}, pages, answered, callers.refusal, LoadLimits(tuple(judges)))
         self.connections = ClientConnections()
         try:
             self._server = _WebhookServer(address, handler_of(answering), context, self.connections)

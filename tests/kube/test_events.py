@@ -3,7 +3,7 @@
 import threading
 
 from dra_driver.kube import events
-from dra_driver.kube.events import MOST, Told, node_event, send_event
+from dra_driver.kube.events import MOST, EventThrottle, node_event, send_event
 
 
 def fault(reason: str, node: str = "n1", message: str = "because") -> dict:
@@ -25,7 +25,7 @@ def test_a_fault_is_told_once_in_ten_minutes_whatever_its_words(api, embedded):
 
 def test_a_fault_that_lasts_is_told_again_after_ten_minutes():
     now = [0.0]
-    told = Told(lambda: now[0])
+    told = EventThrottle(lambda: now[0])
     assert told.is_due(("Broken",))
     now[0] = 599.0
     assert not told.is_due(("Broken",))
@@ -35,7 +35,7 @@ def test_a_fault_that_lasts_is_told_again_after_ten_minutes():
 
 def test_many_faults_cost_a_bounded_number_of_events_and_bounded_memory():
     now = [0.0]
-    told = Told(lambda: now[0])
+    told = EventThrottle(lambda: now[0])
     assert sum(told.is_due(("Broken", str(number))) for number in range(10_000)) == MOST
     assert len(told._at) == MOST
     now[0] = 600.0

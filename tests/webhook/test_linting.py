@@ -12,7 +12,7 @@ from dra_driver.webhook.fleet import PublishedFleet
 from dra_driver.webhook.fleet_watch import FleetWatch
 from dra_driver.webhook.linting import FleetLinter
 from dra_driver.webhook.objects import selectors
-from dra_driver.webhook.patience import CallerGoneError, Patience
+from dra_driver.webhook.review_deadline import CallerGoneError, ReviewDeadline
 from tests.support.api.embedded_client import slice_wire
 from tests.support.waiting import until
 from tests.webhook.support.reviews import DRIVER, claim, device_class, request
@@ -129,29 +129,35 @@ def found(*expressions):
 
 
 def test_what_takes_too_long_is_said_to_be_not_judged_and_not_tried_again(linter):
-    [first] = linter.warnings("ResourceClaim", found(ENDLESS), Patience(0.51))
+    [first] = linter.warnings("ResourceClaim", found(ENDLESS), ReviewDeadline(0.51))
     assert "not judged" in first
     assert "[not-judged]" in first
-    assert linter.warnings("ResourceClaim", found(ENDLESS), Patience(0.51)) == [first]
+    assert linter.warnings("ResourceClaim", found(ENDLESS), ReviewDeadline(0.51)) == [first]
     clock = iter(range(10**9))
-    assert linter.warnings("ResourceClaim", found(ENDLESS), Patience(10**8, clock=lambda: next(clock))) == [first]
+    assert linter.warnings("ResourceClaim", found(ENDLESS), ReviewDeadline(10**8, clock=lambda: next(clock))) == [first]
 
 
 def test_what_came_after_something_long_is_tried_again(linter):
-    assert any("not judged" in one for one in linter.warnings("ResourceClaim", found(ENDLESS, GOOD), Patience(0.51)))
-    assert "always-false" in str(linter.warnings("ResourceClaim", found(GOOD), Patience(60)))
+    assert any(
+        "not judged" in one for one in linter.warnings("ResourceClaim", found(ENDLESS, GOOD), ReviewDeadline(0.51))
+    )
+    assert "always-false" in str(linter.warnings("ResourceClaim", found(GOOD), ReviewDeadline(60)))
 
 
 def test_a_review_that_is_worked_on_holds_up_others_for_a_moment_only(linter):
-    is_told = linter.warnings("ResourceClaim", found(GOOD), Patience(60))
+    is_told = linter.warnings("ResourceClaim", found(GOOD), ReviewDeadline(60))
     with linter._turn:
-        assert "not judged" in str(linter.warnings("ResourceClaim", found(GOOD.replace("H300", "H301")), Patience(0.1)))
-        assert linter.warnings("ResourceClaim", found(GOOD), Patience(60)) == is_told
-    assert "always-false" in str(linter.warnings("ResourceClaim", found(GOOD.replace("H300", "H301")), Patience(60)))
+        assert "not judged" in str(
+            linter.warnings("ResourceClaim", found(GOOD.replace("H300", "H301")), ReviewDeadline(0.1))
+        )
+        assert linter.warnings("ResourceClaim", found(GOOD), ReviewDeadline(60)) == is_told
+    assert "always-false" in str(
+        linter.warnings("ResourceClaim", found(GOOD.replace("H300", "H301")), ReviewDeadline(60))
+    )
 
 
 def test_the_work_ends_when_nobody_waits_any_more(linter):
-    waiting = Patience(600, is_gone=lambda: True)
+    waiting = ReviewDeadline(600, is_gone=lambda: True)
     with pytest.raises(CallerGoneError):
         linter.warnings("ResourceClaim", found(*[ENDLESS.replace("> 0", f"> -{n}") for n in range(32)]), waiting)
     assert not linter._turn.locked()
@@ -163,7 +169,7 @@ def test_a_class_whose_selectors_take_long_is_not_judged_either(fleet, linter):
         linter.warnings(
             "ResourceClaim",
             selectors("ResourceClaim", claim(requests=[request(GOOD, class_name="slow")])),
-            Patience(0.3),
+            ReviewDeadline(0.3),
         )
     )
 

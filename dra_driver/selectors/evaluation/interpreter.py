@@ -23,10 +23,10 @@ from dra_driver.selectors.library.access import (
     value_of,
 )
 from dra_driver.selectors.syntax.nodes import Call, Comprehension, Ident, ListLiteral, MapLiteral, Message, Node, Select
+from dra_driver.selectors.values.cancellation import STEPS, cancellation_check
 from dra_driver.selectors.values.construction import make_list, make_map, make_message
 from dra_driver.selectors.values.containers import refuse_unhashable
 from dra_driver.selectors.values.equality import NO_SUCH_OVERLOAD
-from dra_driver.selectors.values.patience import STEPS, held
 from dra_driver.selectors.values.values import COST_EXCEEDED, CelAbort, CelError, Optional
 
 BUDGET = 1_000_000
@@ -61,7 +61,7 @@ class Interpreter(Scopes):
         self._newer = program.behaviour.newer_costs
         self._device = device
         self._budget = budget
-        self._check, self._steps = held(), 0
+        self._check, self._steps = cancellation_check(), 0
         self.cost = 0
         self._record = record
         self.trace: dict[Node, Any] = {}

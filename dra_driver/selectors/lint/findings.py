@@ -15,7 +15,7 @@ from dra_driver.selectors.evaluation.device_view import DeviceView
 from dra_driver.selectors.kubernetes_engine import KubernetesEngine, KubernetesSelector
 from dra_driver.selectors.remedies.mistake import WrittenExpression
 from dra_driver.selectors.remedies.names import KnownNames
-from dra_driver.selectors.values.patience import ask
+from dra_driver.selectors.values.cancellation import check_cancelled
 
 RULES: dict[str, str] = {
     "unguarded-attribute": "an attribute is read that some device lacks: scheduling aborts there",
@@ -94,7 +94,7 @@ def outcomes(selector: KubernetesSelector, views: Sequence[DeviceView]) -> list[
 
 def outcome(selector: KubernetesSelector, view: DeviceView) -> Outcome:
     """Return the outcome of the selector on one device."""
-    ask()
+    check_cancelled()
     try:
         return selector.matches_view(view)
     except SelectorRuntimeError as error:

@@ -24,7 +24,7 @@ from dra_driver.selectors.remedies.repair import version_text
 from dra_driver.selectors.remedies.values import value_mistakes
 from dra_driver.selectors.syntax.excerpts import every, replaced, text_of
 from dra_driver.selectors.syntax.nodes import Call, Ident, Literal, Node, Select
-from dra_driver.selectors.values.patience import ask
+from dra_driver.selectors.values.cancellation import check_cancelled
 
 CLOSE_TO_LIMIT = MAX_COST // 2
 _OPERATORS = {"_==_": "==", "_!=_": "!=", "_<_": "<", "_<=_": "<=", "_>_": ">", "_>=_": ">="}
@@ -133,7 +133,7 @@ def _versions(subject: LintSubject, nodes: list[Node]) -> set[Node]:
     found: set[Node] = set()
     others: set[Node] = set()
     for view in subject.views if nodes else ():
-        ask()
+        check_cancelled()
         trace = subject.selector.trace(view)
         for node in nodes:
             value = trace.get(node)

@@ -19,7 +19,7 @@ from dra_driver.selectors.remedies.spelling import spelling_mistakes
 from dra_driver.selectors.remedies.values import value_mistakes
 from dra_driver.selectors.syntax.depth import room_for
 from dra_driver.selectors.syntax.parser import parse
-from dra_driver.selectors.values.patience import ask
+from dra_driver.selectors.values.cancellation import check_cancelled
 
 _MOST_ROUNDS = 16
 _MOST_CHARACTERS = 10_240  # longer ones are refused for their length
@@ -41,7 +41,7 @@ def remedy(
     """Put an expression right that does not compile; return None if no rule here knows what is wrong with it."""
     text, sentences, seen = expression, [], {expression}
     for _ in range(_MOST_ROUNDS):
-        ask()
+        check_cancelled()
         mistake = next((one for one in mistakes(text, declarations, names) if one.text not in seen), None)
         if mistake is None:
             break

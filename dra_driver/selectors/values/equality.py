@@ -12,8 +12,8 @@ import math
 from typing import Any
 
 from dra_driver.model.semver import Semver
+from dra_driver.selectors.values.cancellation import check_cancelled
 from dra_driver.selectors.values.containers import CelMap, Concat, find, list_size, map_items, map_size, unfold
-from dra_driver.selectors.values.patience import ask
 from dra_driver.selectors.values.values import (
     COST_EXCEEDED,
     CelAbort,
@@ -126,7 +126,7 @@ def _equal_maps(left: Any, right: Any) -> bool:
 
 def _count(elements: int) -> None:
     Work.done += elements + 1
-    ask()
+    check_cancelled()
     if Work.done > _MOST_COMPARISONS:
         raise CelAbort(COST_EXCEEDED)
 

@@ -27,7 +27,7 @@ _CONTAINER = ("name", "resources")
 _HEALTH = "allocatedResourcesStatus"
 
 
-def kept(kind: str, wire: Wire) -> Wire:
+def trimmed(kind: str, wire: Wire) -> Wire:
     """Return the parts of an object of a kind that are kept."""
     found = {name: value for name, value in wire.items() if name in {"apiVersion", "kind", "spec", "status"}}
     found["metadata"] = _some(wire["metadata"], _METADATA)

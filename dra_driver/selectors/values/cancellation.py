@@ -1,4 +1,4 @@
-"""Patience: how long selectors may be worked on while a caller waits.
+"""Cancellation: how long selectors may be worked on while a caller waits.
 
 In: a check that raises when the time is up. Out: nothing. Compiling, evaluating and linting call the check every now
 and then, in the thread that set it. In a thread without a check, the server's own cost limit is the only bound.
@@ -19,34 +19,34 @@ QUICK_COST = 20_000
 STEPS = 256  # evaluation steps between two checks: less than a millisecond
 
 
-class _HeldCheck(threading.local):
+class _ThreadCheck(threading.local):
     check: Check | None = None
 
 
-_held = _HeldCheck()
+_thread_check = _ThreadCheck()
 
 
-class OutOfPatienceError(Exception):
+class EvaluationCancelledError(Exception):
     """The time is up. Code between the caller that set the check and the work must not take this for a verdict."""
 
 
 @contextmanager
-def patience(check: Check) -> Iterator[None]:
-    """Call `check` from all work on selectors in this thread; it stops the work by raising OutOfPatienceError."""
-    before, _held.check = _held.check, check
+def cancellable(check: Check) -> Iterator[None]:
+    """Call `check` from all work on selectors in this thread; it stops the work by raising EvaluationCancelledError."""
+    before, _thread_check.check = _thread_check.check, check
     try:
         yield
     finally:
-        _held.check = before
+        _thread_check.check = before
 
 
-def held() -> Check | None:
+def cancellation_check() -> Check | None:
     """Return the check of this thread, or None if no caller waits."""
-    return _held.check
+    return _thread_check.check
 
 
-def ask() -> None:
-    """Call the check of this thread, if there is one. Raises: OutOfPatienceError."""
-    check = _held.check
+def check_cancelled() -> None:
+    """Call the check of this thread, if there is one. Raises: EvaluationCancelledError."""
+    check = _thread_check.check
     if check is not None:
         check()

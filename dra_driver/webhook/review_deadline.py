@@ -1,7 +1,8 @@
-"""The patience of a review: how long it may be worked on, and whether the caller still waits for it.
+"""The deadline of a review: how long it may be worked on, and whether the caller still waits for it.
 
-In: the time of its arrival, and the caller's socket. Out: a check for `selectors.patience`, which stops the work when
-the time is over or the caller is gone. Reading the clock is cheap; the socket is checked only from time to time.
+In: the time of its arrival, and the caller's socket. Out: a check for `selectors.values.cancellation`, which stops the
+work when the time is over or the caller is gone. Reading the clock is cheap; the socket is checked only from time to
+time.
 """
 
 from __future__ import annotations
@@ -11,17 +12,17 @@ import socket
 import time
 from collections.abc import Callable
 
-from dra_driver.selectors.values.patience import OutOfPatienceError
+from dra_driver.selectors.values.cancellation import EvaluationCancelledError
 
 SECONDS = 0.8  # for all selectors of a review together; the API server waits 1 s
 _LOOK_SECONDS = 0.02
 
 
-class CallerGoneError(OutOfPatienceError):
+class CallerGoneError(EvaluationCancelledError):
     """The caller does not wait for the answer any more."""
 
 
-class Patience:
+class ReviewDeadline:
     """The time that one review may still take. `is_gone` returns whether its caller has closed the connection."""
 
     def __init__(
@@ -41,9 +42,9 @@ class Patience:
         return max(0.0, self._until - self._clock())
 
     def check(self) -> None:
-        """Return if the work should go on. Raises: OutOfPatienceError, CallerGoneError."""
+        """Return if the work should go on. Raises: EvaluationCancelledError, CallerGoneError."""
         if self._clock() >= self._until:
-            raise OutOfPatienceError
+            raise EvaluationCancelledError
         self.look()
 
     def look(self) -> None:

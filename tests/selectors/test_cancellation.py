@@ -1,4 +1,4 @@
-"""Work on selectors ends when whoever waits has waited enough; verdicts stay what they are."""
+"""Work on selectors is cancelled when its time is up; verdicts stay what they are."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dra_driver.selectors.evaluation.device_view import prepare_device
 from dra_driver.selectors.kubernetes_engine import KubernetesEngine
 from dra_driver.selectors.lint.findings import LintSubject
 from dra_driver.selectors.lint.lint import lint
-from dra_driver.selectors.values.patience import QUICK_COST, OutOfPatienceError, patience
+from dra_driver.selectors.values.cancellation import QUICK_COST, EvaluationCancelledError, cancellable
 
 DRIVER = "gpu.nvidia.com"
 TEN = "[1,2,3,4,5,6,7,8,9,10]"
@@ -20,7 +20,7 @@ COMPARE = f"cel.bind(f, {NEST}, f == [f][0])"
 VIEW = prepare_device({"attributes": {"model": {"string": "x"}}}, DRIVER)
 
 
-class Enough(OutOfPatienceError):
+class Enough(EvaluationCancelledError):
     pass
 
 
@@ -44,20 +44,20 @@ def engine():
 @pytest.mark.parametrize("expression", [FOLD, COMPARE])
 def test_an_evaluation_that_takes_long_is_stopped(engine, expression):
     selector = engine.compile(expression)
-    with patience(Counted(20)), pytest.raises(Enough):
+    with cancellable(Counted(20)), pytest.raises(Enough):
         selector.matches_view(VIEW)
 
 
 def test_linting_is_stopped_between_devices(engine):
     selector = engine.compile(f'device.attributes["{DRIVER}"].model == "x"')
     check = Counted(30)
-    with patience(check), pytest.raises(Enough):
+    with cancellable(check), pytest.raises(Enough):
         lint(LintSubject(selector, engine, [VIEW] * 100, [1] * 100))
 
 
 def test_tracing_is_stopped_too(engine):
     selector = engine.compile(FOLD)
-    with patience(Counted(20)), pytest.raises(Enough):
+    with cancellable(Counted(20)), pytest.raises(Enough):
         selector.trace(VIEW)
 
 
@@ -65,12 +65,12 @@ def test_tracing_is_stopped_too(engine):
 def test_patience_changes_no_verdict(engine, expression):
     selector = engine.compile(expression)
     quick = selector.matches_view(VIEW)
-    with patience(lambda: None):
+    with cancellable(lambda: None):
         assert selector.matches_view(VIEW) is quick
     assert engine.compile(FOLD).max_cost > QUICK_COST
 
 
 def test_patience_ends_with_its_block_and_is_of_its_thread(engine):
-    with pytest.raises(Enough), patience(Counted(1)):
+    with pytest.raises(Enough), cancellable(Counted(1)):
         engine.compile("true")
     assert engine.compile("true").matches_view(VIEW)

@@ -17,11 +17,11 @@ _MOST_JUDGED = 8  # at a time, for each path
 _FREE = nullcontext()
 
 
-class NoRoomError(Exception):
-    """There was no room in time."""
+class OverloadedError(Exception):
+    """The limits were reached, and did not free up in time."""
 
 
-class Room:
+class LoadLimits:
     """The memory limits of one server. Any thread may ask."""
 
     def __init__(self, paths: tuple[str, ...], most_bytes: int = MOST_LARGE_BYTES) -> None:
@@ -31,20 +31,23 @@ class Room:
         self._large = {path: threading.BoundedSemaphore(1) for path in paths}
 
     def for_body(self, length: int, seconds: float) -> AbstractContextManager[None]:
-        """Return a context that holds room for a body while it is read and judged. Entering raises: NoRoomError."""
+        """Return a context that reserves memory for a body while it is read and judged.
+
+        Entering raises: OverloadedError.
+        """
         return _FREE if length <= SMALL_BYTES else self._for_large_body(length, seconds)
 
     def for_judging(self, path: str, length: int, seconds: float) -> AbstractContextManager[None]:
-        """Return a context that waits until a review of this path may be decoded. Entering raises: NoRoomError."""
+        """Return a context that waits until a review of this path may be decoded. Entering raises: OverloadedError."""
         if length <= SMALL_BYTES:
-            return _HeldPlace(self._judged[path], seconds)
+            return _Slot(self._judged[path], seconds)
         return self._for_large_judging(path, seconds)
 
     @contextmanager
     def _for_large_body(self, length: int, seconds: float) -> Iterator[None]:
         with self._changed:
             if not self._changed.wait_for(lambda: self._left >= length, seconds):
-                raise NoRoomError
+                raise OverloadedError
             self._left -= length
         try:
             yield
@@ -55,12 +58,12 @@ class Room:
 
     @contextmanager
     def _for_large_judging(self, path: str, seconds: float) -> Iterator[None]:
-        with _HeldPlace(self._large[path], seconds), _HeldPlace(self._judged[path], seconds):
+        with _Slot(self._large[path], seconds), _Slot(self._judged[path], seconds):
             yield
 
 
-class _HeldPlace:
-    """One of a semaphore's places; a class, because each review passes here and a generator costs ten times as much."""
+class _Slot:
+    """One slot of a semaphore; a class, because each review passes here and a generator costs ten times as much."""
 
     __slots__ = ("_one", "_seconds")
 
@@ -69,7 +72,7 @@ class _HeldPlace:
 
     def __enter__(self) -> None:
         if not self._one.acquire(timeout=self._seconds):
-            raise NoRoomError
+            raise OverloadedError
 
     def __exit__(self, *_: object) -> None:
         self._one.release()
