@@ -37,12 +37,16 @@ class ComputeLister(Protocol):
         """Return the ids of these processes, as the host has them."""
 
 
-def processes_with(roots: Roots, names: Iterable[str], drawn_on: str = "") -> tuple[int, ...]:
+def processes_with(
+    roots: Roots, names: Iterable[str], drawn_on: str = "", numbers: Iterable[int] = ()
+) -> tuple[int, ...]:
     """Return the ids of the processes that have one of these nodes below /dev open, as far as /proc shows them.
 
-    With `drawn_on`, a PCI address, also those with a file of the display system that belongs to this GPU.
+    With `drawn_on`, a PCI address, also those with a file of the display system that belongs to this GPU; with
+    `numbers`, those of character devices, also the processes that have one of these open, whatever its name.
     """
     wanted = frozenset(filter(None, (_identity(f"{roots.dev}/{name}") for name in names)))
+    wanted |= {("device", number, 0) for number in numbers if number != _NULL}
     if drawn_on:
         wanted |= {_drawn(drawn_on)}
     if not wanted:

@@ -123,7 +123,8 @@ class GpuPassthrough(StepPerformer[PassthroughStep, RecordedPassthrough]):
             run.note(state)
 
         with self._library.released(run.deadline):
-            self._users.require_unused(gpu, listed)
+            moved = [one.address for one in recorded.functions[1:] if one.former and not is_vfio(one.former)]
+            self._users.require_unused(gpu, listed, moved)
             switching = Switching(self._access, before=before, remaining=run.deadline.remaining)
             for function in recorded.functions:
                 if not is_vfio(function.former):  # what an administrator bound at boot stays as it is

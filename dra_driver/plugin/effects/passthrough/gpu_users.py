@@ -6,11 +6,12 @@ that they have open, among all processes of the host, and by the list of the ven
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.hardware.passthrough import users
+from dra_driver.hardware.passthrough.below import read_below
 from dra_driver.hardware.passthrough.nodes import every_node_name
 from dra_driver.hardware.passthrough.writing import BusAccess
 from dra_driver.hardware.port import Hardware, ProcessLister, Resettable
@@ -35,16 +36,26 @@ class GpuUsers:
         except HardwareError:
             return frozenset()
 
-    def require_unused(self, gpu: GpuFacts, listed: Collection[int] = ()) -> None:
-        """Refuse a GPU that a process has open or is `listed` on. Raises: HardwareError("hardware.gpu-in-use")."""
+    def require_unused(self, gpu: GpuFacts, listed: Collection[int] = (), companions: Iterable[str] = ()) -> None:
+        """Refuse a GPU that a process has open or is `listed` on, or a companion of it that the host uses.
+
+        Raises: HardwareError("hardware.gpu-in-use").
+        """
         roots = self._access.roots
         names = users.node_names(roots, gpu.pci_address, gpu.nodes)
-        found = {*listed, *users.processes_with(roots, names, drawn_on=gpu.pci_address)}
+        numbers = read_below(roots, gpu.pci_address).nodes
+        found = {*listed, *users.processes_with(roots, names, gpu.pci_address, numbers)}
         if isinstance(self._hardware, users.ComputeLister):
             found |= self._hardware.computing_on(gpu.pci_address)
         if isinstance(self._hardware, Resettable):
             found.update(self._hardware.open_by(gpu))
         self._refuse(found, f"GPU {gpu.pci_address} can't leave its driver")
+        for address in companions:
+            below = read_below(roots, address)
+            text = f"{address}, which goes along with GPU {gpu.pci_address}, can't leave its driver"
+            self._refuse(users.processes_with(roots, (), numbers=below.nodes), text)
+            if below.kept:
+                raise _in_use(f"{text}: it has {', '.join(below.kept[:NAMED_MOST])}", "remove them")
 
     def require_left(self, address: str, group: int) -> None:
         """Refuse a GPU that a virtual machine still has. Raises: HardwareError("hardware.gpu-in-use")."""
@@ -58,9 +69,9 @@ class GpuUsers:
         proc = Path(self._access.roots.proc)
         named = described(sorted(pids)[:NAMED_MOST], proc)
         more = f" and {len(pids) - NAMED_MOST} more" if len(pids) > NAMED_MOST else ""
-        raise HardwareError(
-            "gpu-in-use",
-            f"{text}: it is open in {', '.join(named)}{more}",
-            hint="end them or make them release the GPU (docs/kubevirt.md lists the usual ones)",
-            retry=Retry.LATER,
-        )
+        hint = "end them or make them release the GPU (docs/kubevirt.md lists the usual ones)"
+        raise _in_use(f"{text}: it is open in {', '.join(named)}{more}", hint)
+
+
+def _in_use(text: str, hint: str) -> HardwareError:
+    return HardwareError("gpu-in-use", text, hint=hint, retry=Retry.LATER)
