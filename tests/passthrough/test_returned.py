@@ -6,6 +6,8 @@ import pytest
 
 from dra_driver.agent.passthrough.kept_gpus import KeptGpus
 from dra_driver.agent.passthrough.returned_gpus import ReturnedGpus
+from dra_driver.hardware.passthrough.identity import PciIdentity
+from dra_driver.hardware.port import Roots
 from dra_driver.inventory.build import build_inventory
 from dra_driver.model.errors import HardwareError
 from dra_driver.plugin.deadline import Deadline
@@ -54,11 +56,11 @@ def there(tmp_path):
     recorder = Recorder()
     kept = KeptGpus(tmp_path, "boot-1")
     kept.learn([FULL_GPU])
-    return recorder, ReturnedGpus(kept, recorder, recorder, recorder), tmp_path
+    return recorder, ReturnedGpus(kept, recorder, Roots(), recorder, recorder), tmp_path
 
 
 def begin(returned, *, needs_persistence=False):
-    returned.begin(GpuReference.of(FULL_GPU), needs_persistence=needs_persistence)
+    returned.begin(GpuReference.of(FULL_GPU), PciIdentity(), needs_persistence=needs_persistence)
 
 
 def test_a_gpu_is_held_back_until_its_driver_reports_it_as_it_was_and_is_tested_again(there):
@@ -85,11 +87,11 @@ def test_a_gpu_with_another_identity_or_firmware_stays_held_back_also_after_a_re
     begin(returned)
     (problem,) = returned.checked(facts(replace(FULL_GPU, **changed))).problems
     assert (problem.code, problem.subject) == ("hardware.identity-changed", ADDRESS)
-    again = ReturnedGpus(KeptGpus(folder, "boot-1"), recorder, recorder, recorder)
+    again = ReturnedGpus(KeptGpus(folder, "boot-1"), recorder, Roots(), recorder, recorder)
     assert again.held_back(build_inventory(facts(FULL_GPU)))
     with pytest.raises(HardwareError):
         returned.await_checked(ADDRESS, Deadline.after(5))
-    assert not ReturnedGpus(KeptGpus(folder, "boot-2"), recorder, recorder, recorder).is_checking
+    assert not ReturnedGpus(KeptGpus(folder, "boot-2"), recorder, Roots(), recorder, recorder).is_checking
 
 
 def test_a_file_that_was_damaged_or_is_of_another_boot_holds_nothing_back(tmp_path):

@@ -17,6 +17,7 @@ from typing import Any
 
 from dra_driver.agent.passthrough import FILE_NAME
 from dra_driver.hardware.facts import GpuFacts
+from dra_driver.hardware.passthrough.identity import UNKNOWN, PciIdentity
 from dra_driver.health.known_gpus import read_gpus
 from dra_driver.telemetry.logs import fields
 
@@ -32,6 +33,7 @@ class ReturningGpu:
     uuid: str = ""
     vbios_version: str = ""
     needs_persistence: bool = False
+    identity: PciIdentity = UNKNOWN
 
 
 class KeptGpus:
@@ -107,9 +109,16 @@ class KeptGpus:
         returning = document.get("returning")
         for address, one in returning.items() if isinstance(returning, dict) else ():
             if isinstance(one, dict):
-                self._returning[str(address)] = ReturningGpu(
-                    str(one.get("uuid", "")), str(one.get("vbios_version", "")), one.get("needs_persistence") is True
-                )
+                self._returning[str(address)] = _returning(one)
+
+
+def _returning(wire: dict[str, Any]) -> ReturningGpu:
+    found = wire.get("identity")
+    told = {key: str(found[key]) for key in ("numbers", "serial") if key in found} if isinstance(found, dict) else {}
+    needs_persistence = wire.get("needs_persistence") is True
+    return ReturningGpu(
+        str(wire.get("uuid", "")), str(wire.get("vbios_version", "")), needs_persistence, PciIdentity(**told)
+    )
 
 
 def _bare(wire: Any) -> list[dict[str, Any]]:

@@ -33,7 +33,7 @@ def make_passthrough(node: OpenedNode, path: Path | None, listener: Listener, te
     access = access_of(node)
     kept = KeptGpus(node.options.data_dir, node.identity.boot_id)
     return NodePassthrough(
-        access, NamedGpus(rules, access.roots, kept), ReturnedGpus(kept, node.hardware, listener, tests)
+        access, NamedGpus(rules, access.roots, kept), ReturnedGpus(kept, node.hardware, access.roots, listener, tests)
     )
 
 

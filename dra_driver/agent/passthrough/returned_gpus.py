@@ -1,7 +1,8 @@
 """Returned GPUs: what a virtual machine had is compared and tested before anybody gets it again.
 
 In: the GPU that is given back, and the facts of the next looks at the hardware. Out: which devices are held back. A GPU
-that has another identity or firmware than before stays held back in this boot, and is a problem. Where devices are
+that has another identity (the vendor's, its PCI numbers, its serial number) or firmware than before stays held back in
+this boot, and is a problem. Where devices are
 tested before they are offered, it has to pass a new test.
 """
 
@@ -17,7 +18,8 @@ from typing import Protocol
 from dra_driver.agent.listener import Listener
 from dra_driver.agent.passthrough.kept_gpus import KeptGpus, ReturningGpu
 from dra_driver.hardware.facts import Facts, GpuFacts, Problem
-from dra_driver.hardware.port import Hardware, Resettable
+from dra_driver.hardware.passthrough.identity import PciIdentity, read_identity
+from dra_driver.hardware.port import Hardware, Resettable, Roots
 from dra_driver.inventory.offering import Inventory
 from dra_driver.model.errors import DriverError, HardwareError, Retry
 from dra_driver.plugin.deadline import Deadline
@@ -40,8 +42,10 @@ class Tests(Protocol):
 class ReturnedGpus:
     """The GPUs of one node that are being checked. Any thread may call any method."""
 
-    def __init__(self, kept: KeptGpus, hardware: Hardware, listener: Listener, tests: Tests | None) -> None:
-        self._kept, self._hardware, self._listener, self._tests = kept, hardware, listener, tests
+    def __init__(
+        self, kept: KeptGpus, hardware: Hardware, roots: Roots, listener: Listener, tests: Tests | None
+    ) -> None:
+        self._kept, self._hardware, self._roots, self._listener, self._tests = kept, hardware, roots, listener, tests
         self._changed = threading.Condition()
         self._failed: dict[str, str] = {}
 
@@ -50,11 +54,14 @@ class ReturnedGpus:
         """Return whether a GPU waits for its check."""
         return bool(self._kept.returning)
 
-    def begin(self, gpu: GpuReference, *, needs_persistence: bool) -> None:
-        """Hold a GPU back from now on, and switch its persistence mode on again once it is back."""
+    def begin(self, gpu: GpuReference, identity: PciIdentity, *, needs_persistence: bool) -> None:
+        """Hold a GPU back from now on, and switch its persistence mode on again once it is back.
+
+        `identity` is that of its function before the virtual machine had it.
+        """
         known = self._kept.facts_of(gpu.pci_address)
         vbios = (known.vbios_version if known else None) or ""
-        self._kept.begin_return(gpu.pci_address, ReturningGpu(gpu.uuid, vbios, needs_persistence))
+        self._kept.begin_return(gpu.pci_address, ReturningGpu(gpu.uuid, vbios, needs_persistence, identity))
         self._listener.validation_changed()
 
     def await_checked(self, address: str, deadline: Deadline) -> None:
@@ -89,7 +96,8 @@ class ReturnedGpus:
             gpu = back.get(address)
             if gpu is None:
                 continue
-            if fault := _difference(gpu, before):
+            now = read_identity(self._roots, address)
+            if fault := _difference(gpu, before) or now.difference_from(before.identity):
                 self._failed[address] = fault
                 yield Problem(CHANGED, address, f"held back after a virtual machine had it: {fault}")
                 continue

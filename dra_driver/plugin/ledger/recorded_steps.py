@@ -16,6 +16,7 @@ from dra_driver.claims.passthrough_plan import PassthroughStep
 from dra_driver.claims.plan import CdiFileStep, MigModeStep, MigPartitionStep
 from dra_driver.claims.sharing_plan import SharingStep
 from dra_driver.hardware.facts import GpuFacts, MigProfile
+from dra_driver.hardware.passthrough.identity import UNKNOWN, PciIdentity
 from dra_driver.model.sharing import ClientLimits, SharedDevice, SharingSettings
 from dra_driver.model.wire import Wire
 from dra_driver.mps.settings import MpsChannel
@@ -148,8 +149,8 @@ class MovedFunction:
 class RecordedPassthrough(RecordedStep):
     """A GPU that a VFIO driver has in boot `boot_id`, with its functions: the GPU first.
 
-    `group` is its IOMMU group. `persistence` is whether persistence mode has to be switched on again. Without functions
-    nothing has been looked at yet.
+    `group` is its IOMMU group, and `pci_identity` was that of the GPU's function before. `persistence` is whether
+    persistence mode has to be switched on again. Without functions nothing has been looked at yet.
     """
 
     kind: ClassVar[str] = PassthroughStep.kind
@@ -161,6 +162,7 @@ class RecordedPassthrough(RecordedStep):
     group: int = -1
     persistence: bool = False
     boot_id: str | None = None
+    pci_identity: PciIdentity = UNKNOWN
 
     @property
     def key(self) -> str:

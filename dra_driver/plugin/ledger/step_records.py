@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dra_driver.hardware.facts import MigProfile
+from dra_driver.hardware.passthrough.identity import UNKNOWN, PciIdentity
 from dra_driver.model.records import Key, RecordForm
 from dra_driver.model.sharing import CLIENT_LIMITS, SHARED_DEVICE, record_of_settings, settings_of_record
 from dra_driver.model.wire import Wire
@@ -33,6 +34,7 @@ _KIND, _KEY = "kind", "key"
 _GPU = RecordForm(GpuReference, pci_address=Key("pci"))
 _PROFILE = RecordForm(MigProfile, starts=Key("starts", write=lambda _: [], read=lambda _: ()))
 _FUNCTION = RecordForm(MovedFunction)
+_IDENTITY = RecordForm(PciIdentity)
 _CHANNEL = RecordForm(MpsChannel, pipe_dir=Key("pipeDir"), shm_dir=Key("shmDir"))
 
 
@@ -68,6 +70,7 @@ _FORMS: Mapping[str, RecordForm[Any]] = {
         gpu=Key("gpu", _GPU.write, _GPU.read),
         functions=Key("functions", lambda all_: list(map(_FUNCTION.write, all_)), _functions),
         boot_id=Key("bootId", left_out=None),
+        pci_identity=Key("pciIdentity", _IDENTITY.write, _IDENTITY.read, left_out=UNKNOWN),
     ),
     RecordedSharing.kind: _form(
         RecordedSharing,

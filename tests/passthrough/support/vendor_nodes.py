@@ -113,7 +113,7 @@ class VendorRig(Rig):
         self.vendors_hardware: Hardware = load_vendor(vendor).open(self.roots)
         kept, self.tests = KeptGpus(root, "boot-1"), Recorder()
         self.named = NamedGpus(PassthroughRules(rules), self.roots, kept)
-        self.returned = ReturnedGpus(kept, self.vendors_hardware, self.tests, self.tests)  # type: ignore[arg-type]
+        self.returned = ReturnedGpus(kept, self.vendors_hardware, self.roots, self.tests, self.tests)  # type: ignore[arg-type]
         self.passthrough = PassthroughMeans(BusAccess(self.roots, self.kernel), NothingToRelease(), self.returned)
         super().__init__(root)
         self.hardware = self.vendors_hardware  # type: ignore[assignment]

@@ -17,6 +17,7 @@ from dra_driver.hardware.facts import GpuFacts
 from dra_driver.hardware.passthrough.drivers import is_vfio, needed_driver
 from dra_driver.hardware.passthrough.functions import read_function
 from dra_driver.hardware.passthrough.group import read_passed_group
+from dra_driver.hardware.passthrough.identity import read_identity
 from dra_driver.hardware.passthrough.nodes import function_node
 from dra_driver.hardware.passthrough.readiness import require_passable, require_safe_iommu
 from dra_driver.hardware.passthrough.switching import Switching
@@ -70,7 +71,8 @@ class GpuPassthrough(StepPerformer[PassthroughStep, RecordedPassthrough]):
         driver = needed_driver(roots, address, wanted)
         require_passable(roots, address)
         functions = tuple(MovedFunction(one.address, one.driver) for one in group.functions)
-        return replace(self.intent(step), functions=functions, driver=driver, group=group.number, boot_id=self._boot_id)
+        seen = replace(self.intent(step), functions=functions, driver=driver, group=group.number, boot_id=self._boot_id)
+        return replace(seen, pci_identity=read_identity(roots, address))
 
     def perform(self, step: PassthroughStep, recorded: RecordedPassthrough, run: StepRun) -> RecordedPassthrough:
         """Bind the GPU, and the functions that go along with it, to the VFIO driver. Idempotent.
@@ -154,7 +156,7 @@ class GpuPassthrough(StepPerformer[PassthroughStep, RecordedPassthrough]):
         if now is not None and is_vfio(now.driver):
             self._users.require_left(address, recorded.group)
             if not is_vfio(recorded.functions[0].former):  # else no driver of the host ever reports it
-                self._returning.begin(recorded.gpu, needs_persistence=recorded.persistence)
+                self._returning.begin(recorded.gpu, recorded.pci_identity, needs_persistence=recorded.persistence)
             switching.reset(address)
         fault: DriverError | None = None
         for function in reversed(recorded.functions):

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from dra_driver.hardware.passthrough.identity import PciIdentity
 from dra_driver.hardware.passthrough.writing import BusAccess, ChildWriter
 from dra_driver.hardware.port import Roots
 from dra_driver.plugin.deadline import Deadline
@@ -25,8 +26,11 @@ class LibraryPause(Protocol):
 class ReturningGpus(Protocol):
     """GPUs that come back from virtual machines. They are held back until they have been compared and tested."""
 
-    def begin(self, gpu: GpuReference, *, needs_persistence: bool) -> None:
-        """Hold a GPU back from now on, and switch its persistence mode on again once it is back."""
+    def begin(self, gpu: GpuReference, identity: PciIdentity, *, needs_persistence: bool) -> None:
+        """Hold a GPU back from now on, and switch its persistence mode on again once it is back.
+
+        `identity` is that of its function before the virtual machine had it.
+        """
 
     def await_checked(self, address: str, deadline: Deadline) -> None:
         """Wait until a GPU is not held back.
@@ -47,7 +51,7 @@ class NothingToRelease:
 class NoneReturning:
     """Stands for a node where no GPU that comes back is held back."""
 
-    def begin(self, gpu: GpuReference, *, needs_persistence: bool) -> None:
+    def begin(self, gpu: GpuReference, identity: PciIdentity, *, needs_persistence: bool) -> None:
         """Do nothing."""
 
     def await_checked(self, address: str, deadline: Deadline) -> None:
