@@ -142,12 +142,12 @@ def test_a_mode_that_is_switched_under_the_agent_changes_the_devices_and_refuses
     until(lambda: len(machine.devices()) == 2, what="two GPUs")
     plugin = machine.here.kubelet.wait_registered(AMD_DRIVER)
     machine.tree.write(DPX, OTHER)
-    until(lambda: "gpu-0000-05-00-0-dpx-1" in machine.devices(), what="the partitions", timeout_s=10)
+    until(lambda: "gpu-0000-05-00-0-dpx-1" in machine.devices(), what="the partitions")
     claim = machine.claim("gpu-0000-05-00-0-dpx-1")
     ((prepared,),) = plugin.prepare([claim]).values()
     assert prepared.device == "gpu-0000-05-00-0-dpx-1"
     machine.tree.write(CARD, OTHER)
-    until(lambda: len(machine.devices()) == 2, what="two GPUs again", timeout_s=10)
+    until(lambda: len(machine.devices()) == 2, what="two GPUs again")
     late = machine.claim("gpu-0000-05-00-0-dpx-0")
     (answer,) = plugin.prepare([late]).values()
     assert "gpu-0000-05-00-0-dpx-0" in answer
@@ -160,12 +160,12 @@ def test_uncorrectable_errors_taint_the_gpu_and_a_gpu_that_left_the_bus_is_lost(
     until(lambda: len(machine.devices()) == 2, what="two GPUs")
     assert not any("taints" in device for device in machine.devices().values())
     (machine.tree.function(CARD) / "ras/umc_err_count").write_text("ue: 1\nce: 3\n")
-    until(lambda: "taints" in machine.devices()["gpu-0000-05-00-0"], what="a taint", timeout_s=40)
+    until(lambda: "taints" in machine.devices()["gpu-0000-05-00-0"], what="a taint")
     keys = {taint["key"] for taint in machine.devices()["gpu-0000-05-00-0"]["taints"]}
     assert keys == {"gpu.amd.com/ecc-uncorrectable"}
     assert "taints" not in machine.devices()["gpu-0000-06-00-0"]
     (machine.tree.function(OTHER) / "config").write_bytes(b"\xff" * 64)
-    until(lambda: "taints" in machine.devices()["gpu-0000-06-00-0"], what="the loss", timeout_s=40)
+    until(lambda: "taints" in machine.devices()["gpu-0000-06-00-0"], what="the loss")
     assert {taint["key"] for taint in machine.devices()["gpu-0000-06-00-0"]["taints"]} == {"gpu.amd.com/gpu-lost"}
 
 
@@ -198,12 +198,12 @@ def test_a_share_limits_its_pod_and_a_limit_that_is_lost_is_set_again_even_after
     assert isinstance(plugin.prepare([claim])[claim.uid], tuple | list)
     assert limits.read_text() == limited
     limits.write_text(f"{VRAM} max\n")
-    until(lambda: limits.read_text() == limited, what="the limit again", timeout_s=30)
+    until(lambda: limits.read_text() == limited, what="the limit again")
     until(lambda: "DeviceMemoryLimitLost" in reasons(machine), what="an Event about it")
     machine.here.end(machine.here.agents[-1], signal.SIGKILL)
     limits.write_text(f"{VRAM} max\n")
     machine.start("--sharing-config", str(rules))
-    until(lambda: limits.read_text() == limited, what="the limit again", timeout_s=30)
+    until(lambda: limits.read_text() == limited, what="the limit again")
     plugin = machine.here.kubelet.wait_registered(AMD_DRIVER)
     assert plugin.unprepare([claim]) == {claim.uid: ""}
     assert limits.read_text().startswith(f"{VRAM} max\n")

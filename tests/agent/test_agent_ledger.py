@@ -26,10 +26,6 @@ WHOLE = "gpu-0000-1b-00-0"
 SIMULATED = "simulated:dgx-h100"
 
 
-def soon(condition, what):
-    until(condition, timeout_s=20, what=what)
-
-
 @pytest.fixture
 def here() -> Iterator[Stage]:
     with stage() as it:
@@ -44,7 +40,7 @@ class Instance:
         before = set(here.kubelet.registrar_dir.glob("*.sock"))
         self.process = here.start(SIMULATED, *flags)
         self.log = here.log
-        soon(lambda: set(here.kubelet.registrar_dir.glob("*.sock")) - before or "registered" in here.log(), "a socket")
+        until(lambda: set(here.kubelet.registrar_dir.glob("*.sock")) - before or "registered" in here.log(), "a socket")
         (path,) = set(here.kubelet.registrar_dir.glob(f"*{pod_uid}-reg.sock"))
         self.registration = path
         info = Registrar(path).get_info()
@@ -80,7 +76,7 @@ def container(pods: Path, pod: str) -> Iterator[subprocess.Popen[str]]:
         yield process
     finally:
         process.kill()
-        process.wait(10)
+        process.wait(60)
         process.stdout.close()
 
 
@@ -106,7 +102,7 @@ def test_a_device_whose_container_still_runs_is_kept_back_by_whatever_agent_come
         second = second or Instance(here, pod_uid=uids[1])
         assert f"containers of pod {pod}" in second.prepare(new, 3.0)
         process.kill()
-        process.wait(10)
+        process.wait(60)
         assert second.prepare(new) == ""
         assert second.unprepare(new) == ""
 
@@ -120,7 +116,7 @@ def small_folder(here: Stage) -> Iterator[Path]:
     yield folder
     for agent in here.agents:
         agent.kill()
-        agent.wait(10)
+        agent.wait(60)
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
@@ -178,7 +174,7 @@ def locked(here: Stage) -> Iterator[subprocess.Popen[str]]:
     try:
         yield process
     finally:
-        process.communicate("\n", timeout=10)
+        process.communicate("\n", timeout=60)
 
 
 @pytest.mark.long
@@ -216,11 +212,11 @@ def test_an_unprepare_is_heard_while_hundreds_of_prepares_wait_for_what_it_frees
     with grpc.insecure_channel(f"unix:{agent.plugin.endpoint}") as channel:
         requests = [v1.NodePrepareResourcesRequest(claims=[wire(ref)]) for ref in waiting]
         calls = [begin(channel, "NodePrepareResources", request, 45.0) for request in requests]
-        soon(lambda: here.log().count("device held by another claim, waiting") >= 128, "all threads to wait")
+        until(lambda: here.log().count("device held by another claim, waiting") >= 128, "all threads to wait")
         assert Registrar(agent.registration).get_info().driver == NVIDIA_DRIVER
         assert agent.unprepare(ClaimRef("default", "unknown", "unknown"), 5.0) == ""
         assert agent.unprepare(held, 5.0) == ""
-        soon(lambda: any(c.done() for c in calls), "one of them to get the device")
+        until(lambda: any(c.done() for c in calls), "one of them to get the device")
         (got,) = [error_of(each) for each in calls if each.done()]
         assert got == ""
         threads = int(Path(f"/proc/{agent.process.pid}/status").read_text().partition("Threads:")[2].split()[0])

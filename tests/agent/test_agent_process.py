@@ -12,12 +12,7 @@ import pytest
 from dra_driver.embedded.api.kinds import SLICES
 from dra_driver.model.names import NVIDIA_DRIVER
 from tests.support.agents.agent_process import NODE, stage
-from tests.support.waiting import until as _until
-
-
-def until(condition, what):
-    _until(condition, timeout_s=20, what=what)
-
+from tests.support.waiting import until
 
 HEAVY = {"pydantic", "click", "rich", "celpy", "requests", "oauthlib", "websocket", "starlette", "aiohttp", "ruamel"}
 
@@ -66,7 +61,7 @@ def test_a_node_without_gpu_and_claims_idles_and_imports_neither_grpc_nor_kubern
 
 def fetch(port, path):
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:
@@ -135,7 +130,7 @@ def test_the_status_page_says_ready_once_published(here):
 
     def is_ready():
         try:
-            return urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5).status == 200
+            return urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=60).status == 200
         except urllib.error.HTTPError as error:
             error.close()
             return False
@@ -148,7 +143,7 @@ def test_the_status_page_says_ready_once_published(here):
     assert fetch(port, "/readyz")[1].startswith("no slices published yet: POST /apis/resource.k8s.io/v1/resourceslices")
     here.api.faults.clear()
     until(is_ready, "ready again")
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
         text = answer.read().decode()
     assert 'dra_driver_devices{type="gpu"} 8.0' in text
     assert 'dra_driver_slice_writes_total{verb="create"} 2.0' in text
@@ -172,14 +167,14 @@ def test_the_status_page_says_ready_once_published(here):
 )
 def test_a_wrong_flag_ends_with_one_clear_line(here, flags, status, said):
     agent = here.start("simulated:dgx-h100", *flags)
-    assert agent.wait(20) == status
+    assert agent.wait(60) == status
     assert said in here.log()
     assert "Traceback" not in here.log()
 
 
 def test_a_json_log_is_json_to_its_last_line_also_when_the_agent_can_t_start(here):
     agent = here.start("simulated:dgx-h100", "--log-format", "json", "--kubeconfig", "/does/not/exist")
-    assert agent.wait(20) == 3
+    assert agent.wait(60) == 3
     last = [json.loads(line) for line in here.log().splitlines()][-1]
     assert (last["level"], last["code"]) == ("error", "input.kubeconfig")
     assert "/does/not/exist" in last["err"]
@@ -188,7 +183,7 @@ def test_a_json_log_is_json_to_its_last_line_also_when_the_agent_can_t_start(her
 @pytest.mark.parametrize("flags", [["--no-such-flag"], ["--node-name"], ["--node-name", "Not A Node"]])
 def test_a_wrong_flag_is_said_in_json_where_json_is_wanted(here, flags):
     agent = here.start("simulated:dgx-h100", "--log-format=json", *flags)
-    assert agent.wait(20) == 2
+    assert agent.wait(60) == 2
     (line,) = [json.loads(line) for line in here.log().splitlines()]
     assert line["code"] in {"usage.flags", "usage.node-name"}
 
@@ -196,7 +191,7 @@ def test_a_wrong_flag_is_said_in_json_where_json_is_wanted(here, flags):
 def test_a_role_file_that_can_t_be_opened_ends_with_one_clear_line(here):
     (here.kubelet.plugins_dir / NVIDIA_DRIVER / "role.lock").mkdir(parents=True)
     agent = here.start("simulated:dgx-h100")
-    assert agent.wait(20) == 5
+    assert agent.wait(60) == 5
     assert "role.lock" in here.log()
     assert "Traceback" not in here.log()
 

@@ -152,7 +152,7 @@ def test_a_helper_of_one_vendor_that_is_stopped_holds_up_no_other(machine: Machi
     script.chmod(0o755)
     machine.start("nvidia,amd,intel", f"--validate={script} {{pci}}")
     machine.wait_published(AMD, INTEL)
-    until(lambda: stopped_programs(script), what="the helper of NVIDIA's to be stopped", timeout_s=30)
+    until(lambda: stopped_programs(script), what="the helper of NVIDIA's to be stopped")
     for driver in (AMD, INTEL):
         plugin = machine.here.kubelet.wait_registered(driver)
         for claim in [machine.claim({driver: ONE_EACH[driver]}) for _ in range(5)]:
@@ -223,7 +223,7 @@ def test_an_agent_killed_among_a_hundred_mixed_starts_loses_no_claim_and_leaves_
             except (grpc.RpcError, AssertionError, DriverError, OSError):
                 return False
 
-        until(succeeded, timeout_s=60, what="an answer")
+        until(succeeded, what="an answer")
 
     def start_pod(driver: str) -> None:
         claim, plugin = machine.claim({driver: ONE_EACH[driver]}), machine.here.kubelet.wait_registered
@@ -257,7 +257,7 @@ def test_a_node_without_any_vendors_hardware_idles_and_loads_nothing_of_them(tmp
         agent = here.start("auto", *roots, "--metrics-address=127.0.0.1:0", is_warm=False)
         until(lambda: here.log().count("idle until one appears") == 4, what="four idle drivers")
         address = re.search(r"address=(127.0.0.1:\d+)", here.log())[1]
-        page = urllib.request.urlopen(f"http://{address}/metrics", timeout=10).read().decode()
+        page = urllib.request.urlopen(f"http://{address}/metrics", timeout=60).read().decode()
         assert "dra_driver_build_info{" in page
         maps = Path(f"/proc/{agent.pid}/maps").read_text()
         assert [name for name in ("grpc", "libssl", "libcrypto", "sqlite") if name in maps] == []
@@ -275,7 +275,7 @@ def test_the_page_names_the_driver_where_several_have_work_and_has_each_measurem
         machine.here.kubelet.wait_registered(driver).prepare([claim])
 
     def page() -> str:
-        return urllib.request.urlopen(f"http://{address}/metrics", timeout=10).read().decode()
+        return urllib.request.urlopen(f"http://{address}/metrics", timeout=60).read().decode()
 
     of_claim = f'dra_claim_uid="{claim.uid}"'
     busy = re.compile(

@@ -240,7 +240,7 @@ def test_many_claims_are_written_a_few_at_a_time(rig, server):
 def test_the_agent_writes_the_status_after_it_answered():
     with stage() as here:
         here.start("simulated:dgx-h100", "--claim-status", "on")
-        until(lambda: WHOLE_OF_DGX in here.devices(), timeout_s=20, what="slices")
+        until(lambda: WHOLE_OF_DGX in here.devices(), what="slices")
         (registration,) = here.kubelet.registrar_dir.glob("*-reg.sock")
         info = Registrar(registration).get_info()
         plugin = Plugin(info.driver, info.endpoint, "v1.DRAPlugin", registration)
@@ -252,6 +252,6 @@ def test_the_agent_writes_the_status_after_it_answered():
             found = here.api.request("GET", CLAIMS.path(ref.namespace, ref.name))
             return list(found["status"].get("devices", ()))
 
-        until(entries, timeout_s=20, what="the status")
+        until(entries, what="the status")
         (entry,) = entries()
         assert entry["data"]["uuid"].startswith("GPU-")

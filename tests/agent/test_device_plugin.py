@@ -126,10 +126,10 @@ def test_an_agent_beside_a_device_plugin_publishes_an_empty_pool_and_says_why(fr
                 *("--device-plugins-directory-path", str(plugins)),
                 *("--metrics-address", f"127.0.0.1:{free_port}"),
             )
-            until(lambda: here.api.items(SLICES), timeout_s=20, what="a slice")
+            until(lambda: here.api.items(SLICES), what="a slice")
             assert here.devices() == []
-            until(lambda: "no device is published" in here.log(), timeout_s=10, what="a line in the log")
-            with urllib.request.urlopen(f"http://127.0.0.1:{free_port}/metrics", timeout=5) as page:
+            until(lambda: "no device is published" in here.log(), what="a line in the log")
+            with urllib.request.urlopen(f"http://127.0.0.1:{free_port}/metrics", timeout=60) as page:
                 assert 'dra_driver_problems{code="node.device-plugin"} 1.0' in page.read().decode()
 
 
@@ -139,7 +139,7 @@ def test_an_agent_that_is_to_ignore_device_plugins_publishes():
         node["status"] = {"allocatable": {"nvidia.com/gpu": "4"}}
         here.api.request("PUT", f"{NODES.path('', NODE)}/status", body=node)
         here.start("simulated:t4", "--device-plugin", "ignore")
-        until(lambda: len(here.devices()) == 4, timeout_s=20, what="four devices")
+        until(lambda: len(here.devices()) == 4, what="four devices")
 
 
 @pytest.fixture

@@ -15,6 +15,6 @@ def test_a_driver_that_has_only_begun_is_not_ready(tmp_path):
     life = DriverLife(options_of(resolve(given, {}, FLAGS)), changed=lambda: None)
     assert life.problems() == ("it is starting",), "a roll-out would go on to the next node"
     life.start()
-    until(lambda: life.is_idle, timeout_s=10, what="nothing to do")
+    until(lambda: life.is_idle, what="nothing to do")
     assert life.problems() == ()
     life.end()

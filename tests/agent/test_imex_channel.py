@@ -26,7 +26,7 @@ def whole(here):
 def test_a_node_in_a_fabric_offers_one_channel_and_a_claim_gets_its_node(version, is_shared):
     with stage(version) as here:
         here.start("simulated:gb200-tray", "--imex-channel=auto")
-        until(lambda: CHANNEL in published(here) and whole(here), timeout_s=20, what="the channel beside the GPUs")
+        until(lambda: CHANNEL in published(here) and whole(here), what="the channel beside the GPUs")
         device = published(here)[CHANNEL]
         assert device["attributes"]["type"] == {"string": "imex-channel"}
         assert device["attributes"]["nvlinkDomain"] == whole(here)[0]["attributes"]["nvlinkDomain"]
@@ -46,5 +46,5 @@ def test_a_node_in_a_fabric_offers_one_channel_and_a_claim_gets_its_node(version
 def test_no_channel_is_offered_unasked_or_outside_of_a_fabric(profile, flags):
     with stage() as here:
         here.start(f"simulated:{profile}", *flags)
-        until(lambda: published(here), timeout_s=20, what="the GPUs")
+        until(lambda: published(here), what="the GPUs")
         assert CHANNEL not in published(here)

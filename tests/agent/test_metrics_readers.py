@@ -25,7 +25,7 @@ class Server:
         self.released.set()
 
     def request(self, method, path, *, body=None):
-        self.released.wait(20)
+        self.released.wait(60)
         self.asked.append(path)
         if self.is_down:
             raise ApiError("unreachable", "nobody answers")
@@ -69,7 +69,7 @@ def port(server, clock):
 
 
 def scrape(port, authorization=None):
-    connection = http.client.HTTPConnection("127.0.0.1", port.number, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", port.number, timeout=60)
     headers = {"authorization": authorization} if authorization is not None else {}
     connection.request("GET", "/metrics", headers=headers)
     answer = connection.getresponse()
@@ -114,7 +114,7 @@ def test_a_known_reader_does_not_wait_behind_strangers(server, clock):
     gate, answers, done = MetricsReaders(SimpleNamespace(review_api=lambda: server), clock=clock), [], threading.Event()
     first = threading.Event()
     gate.ask("good", lambda _: first.set())
-    assert first.wait(20)
+    assert first.wait(60)
     clock.now += FRESH_SECONDS
     server.released.clear()
     for number in range(200):
@@ -123,7 +123,7 @@ def test_a_known_reader_does_not_wait_behind_strangers(server, clock):
     assert 200 - len(answers) <= 70  # of strangers who wait there are only so many; the oldest were told so
     assert set(answers) == {503}
     server.released.set()
-    assert done.wait(20)
+    assert done.wait(60)
     assert server.reviewed.index("good", 1) <= 2  # after the one that was under way
     gate.stop()
 

@@ -43,7 +43,7 @@ def short_folder():
 
 def ready(port):
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5) as page:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=60) as page:
             return page.status == 200
     except OSError:
         return False
@@ -61,19 +61,18 @@ def test_beside_another_driver_nothing_is_published_or_registered_until_that_one
         here.start("simulated:t4", "--metrics-address", f"127.0.0.1:{free_port}")
         until(
             lambda: "not registered because another driver has this name" in here.log(),
-            timeout_s=20,
             what="a line in the log",
         )
         here.api.create(THEIRS)  # and it is left alone
         until(lambda: any(e["reason"] == "AnotherDriverRegistered" for e in here.api.items(EVENTS)), what="an event")
-        with urllib.request.urlopen(f"http://127.0.0.1:{free_port}/metrics", timeout=5) as page:
+        with urllib.request.urlopen(f"http://127.0.0.1:{free_port}/metrics", timeout=60) as page:
             assert 'dra_driver_problems{code="node.namesake"} 1.0' in page.read().decode()
-        until(lambda: ready(free_port), timeout_s=10, what="that it calls itself ready")
+        until(lambda: ready(free_port), what="that it calls itself ready")
         assert here.devices() == ["gpu-0"]
         assert registered(here) == []
         other.stop()
-        until(lambda: len(here.devices()) == 4 and "gpu-0" not in here.devices(), timeout_s=30, what="four devices")
-        until(lambda: registered(here), timeout_s=10, what="our registration")
+        until(lambda: len(here.devices()) == 4 and "gpu-0" not in here.devices(), what="four devices")
+        until(lambda: registered(here), what="our registration")
 
 
 def test_the_devices_command_says_so_too(short_folder, capsys):
@@ -92,11 +91,11 @@ def test_the_devices_command_says_so_too(short_folder, capsys):
 def test_a_driver_that_comes_later_takes_the_devices_away_again():
     with stage() as here:
         here.start("simulated:t4")
-        until(lambda: len(here.devices()) == 4, timeout_s=20, what="four devices")
+        until(lambda: len(here.devices()) == 4, what="four devices")
         other = StandInPlugin(here.folder, NVIDIA_DRIVER, name="other")
         other.registrar = here.kubelet.registrar_dir / "other-reg.sock"
         other.start()
         try:
-            until(lambda: not here.api.items(SLICES), timeout_s=30, what="no slices")
+            until(lambda: not here.api.items(SLICES), what="no slices")
         finally:
             other.stop()

@@ -187,5 +187,5 @@ def test_the_agent_writes_the_labels_of_its_node():
     with stage() as here:
         path = here.folder / "features.d" / "dra-driver"
         here.start("simulated:dgx-h100", "--node-labels", "file", "--feature-file", str(path))
-        until(path.exists, timeout_s=20, what="the file")
+        until(path.exists, what="the file")
         assert "nvidia.com/gpu.count=8\n" in path.read_text()

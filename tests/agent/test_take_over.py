@@ -8,9 +8,9 @@ from tests.agent.support.other_driver import (
     Other,
     claim,
     pod,
-    soon,
 )
 from tests.support.agents.agent_process import NODE, stage
+from tests.support.waiting import until
 
 LISTED = ("--takeover-list-claims", "true")
 
@@ -33,12 +33,12 @@ def test_what_the_other_drivers_pods_hold_is_kept_back_until_they_end_and_nobody
     other.run("nofile", "gpu-3", leaves_file=False)  # only the kubelet tells
     other.leave()
     here.start("simulated:dgx-h100")
-    soon(lambda: len(here.devices()) == 6, "six of eight devices")
+    until(lambda: len(here.devices()) == 6, "six of eight devices")
     assert "a device is held under a foreign name device=gpu-2 claim=default/old" in here.log()
     here.kubelet.wait_registered(NVIDIA_DRIVER)
     for name in ("old", "nofile"):
         here.kubelet.unprepare_pod(pod(name))
-    soon(lambda: len(here.devices()) == 8, "all devices, although the claims are still allocated")
+    until(lambda: len(here.devices()) == 8, "all devices, although the claims are still allocated")
     assert list(here.kubelet.cdi_dir.glob("*.yaml")) == []
     assert {path for _, path, _ in asked(here, "resourceclaims")} == {
         CLAIMS.path("default", name) for name in ("old", "nofile")
@@ -48,7 +48,7 @@ def test_what_the_other_drivers_pods_hold_is_kept_back_until_they_end_and_nobody
 def test_a_claim_of_the_other_drivers_pool_that_was_never_prepared_keeps_nothing_back(here):
     claim(here, "early", "gpu-2")
     here.start("simulated:dgx-h100")
-    soon(lambda: len(here.devices()) == 8, "all devices")
+    until(lambda: len(here.devices()) == 8, "all devices")
     assert asked(here, "resourceclaims") == []
 
 
@@ -59,7 +59,7 @@ def test_a_claim_for_administration_keeps_nothing_back_and_one_that_cannot_be_re
     other.leave()
     here.api.faults.fail_next(429, count=1000, method="GET", contains="claims/old", retry_after_s=60)
     here.start("simulated:dgx-h100")
-    soon(lambda: len(here.devices()) == 7, "seven of eight devices")
+    until(lambda: len(here.devices()) == 7, "seven of eight devices")
     assert len(asked(here, "claims/old")) == 1, "asked to wait, it waits"
 
 
@@ -71,7 +71,7 @@ def test_with_a_kubelet_that_tells_nothing_of_claims_the_other_drivers_files_do(
     other.leave()
     here.kubelet.resources.is_telling = False
     here.start("simulated:dgx-h100", *flags)
-    soon(lambda: len(here.devices()) == 8 - held, "the free devices")
+    until(lambda: len(here.devices()) == 8 - held, "the free devices")
     lists = [one for one in asked(here) if one[1] == CLAIMS.path()]
     assert len(lists) == (1 if flags else 0)
 
@@ -83,7 +83,7 @@ def test_a_kubelet_that_does_not_answer_delays_the_first_slice_but_not_for_ever(
     other.leave()
     here.kubelet.resources.stop()
     here.start("simulated:dgx-h100")
-    soon(lambda: len(here.devices()) == 7, "what no file keeps back")
+    until(lambda: len(here.devices()) == 7, "what no file keeps back")
     assert "the kubelet does not report claims" in here.log()
     here.kubelet.resources.start()
 
@@ -94,7 +94,7 @@ def test_a_start_asks_little_whatever_the_cluster_holds(here):
         claim(here, f"far-{index}", "gpu-0", pool="node-7")
     first = here.start("simulated:dgx-h100")
     here.kubelet.wait_registered(NVIDIA_DRIVER)
-    soon(lambda: len(here.devices()) == 8, "eight devices")
+    until(lambda: len(here.devices()) == 8, "eight devices")
     names = here.devices()
     for index, device in enumerate(names[:4]):
         claim(here, f"own-{index}", device, pool=f"{NODE}/{NVIDIA_DRIVER}")
@@ -104,8 +104,8 @@ def test_a_start_asks_little_whatever_the_cluster_holds(here):
     here.start("simulated:dgx-h100")
     here.kubelet.wait_registered(NVIDIA_DRIVER)
     selector = f"spec.nodeName={NODE},spec.driver={NVIDIA_DRIVER}"
-    soon(lambda: any(what == "watch" for _, _, what in asked(here)), "a watch")
-    soon(lambda: any(path == "/version" for _, path, _ in asked(here)), "the version")
+    until(lambda: any(what == "watch" for _, _, what in asked(here)), "a watch")
+    until(lambda: any(path == "/version" for _, path, _ in asked(here)), "the version")
     requests = asked(here)
     assert sorted(set(requests)) == sorted(
         {

@@ -20,10 +20,6 @@ from tests.support.waiting import until
 KEY = f"{NVIDIA_DRIVER}/agent"
 
 
-def soon(condition, what):
-    until(condition, timeout_s=30, what=what)
-
-
 @pytest.fixture
 def here():
     with stage() as it:
@@ -48,7 +44,7 @@ def page(here, index, path):
     line = next(line for line in here.log(index).splitlines() if "status page open" in line)
     address = line.partition("address=")[2].split()[0]
     try:
-        with urllib.request.urlopen(f"http://{address}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://{address}{path}", timeout=60) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as refusal:
         return refusal.code, refusal.read().decode()
@@ -70,15 +66,15 @@ def holder(here):
 def test_the_agent_that_started_later_stops_publishing_and_names_the_other(here):
     one, two = (str(kubelet.plugins_dir / NVIDIA_DRIVER) for kubelet in (here.kubelet, here.second))
     here.start("simulated:dgx-h100", *flags(here.kubelet))
-    soon(lambda: len(here.devices()) == 8, "the first agent's devices")
+    until(lambda: len(here.devices()) == 8, "the first agent's devices")
     here.start("simulated:demo-h100", *flags(here.second))
-    soon(lambda: "api.another-agent" in here.log(1), "the second agent to stop publishing")
-    soon(lambda: len(here.devices()) == 8, "the first agent's devices again")
+    until(lambda: "api.another-agent" in here.log(1), "the second agent to stop publishing")
+    until(lambda: len(here.devices()) == 8, "the first agent's devices again")
     assert writers(here) == {one}
     status, text = page(here, 1, "/readyz")
     assert status == 503
     assert f"folder {one}" in text
-    soon(lambda: page(here, 0, "/readyz")[0] == 200, "the first agent to be ready")
+    until(lambda: page(here, 0, "/readyz")[0] == 200, "the first agent to be ready")
     assert "another agent publishes this pool" in here.log(0)
     assert f"folder {two}" in here.log(0)
     assert 'code="api.another-agent"' in page(here, 1, "/metrics")[1]
@@ -94,23 +90,23 @@ def test_the_agent_that_started_later_stops_publishing_and_names_the_other(here)
     assert [one["metadata"]["resourceVersion"] for one in here.api.items(SLICES)] == versions
     for one in here.api.items(SLICES):  # as that agent's kubelet does
         here.api.request("DELETE", SLICES.path("", one["metadata"]["name"]))
-    soon(lambda: writers(here) == {two}, "the second agent to publish")
-    soon(lambda: page(here, 1, "/readyz")[0] == 200, "the second agent to be ready")
+    until(lambda: writers(here) == {two}, "the second agent to publish")
+    until(lambda: page(here, 1, "/readyz")[0] == 200, "the second agent to be ready")
 
 
 def test_of_two_agents_of_one_kubelet_the_later_one_leaves_the_other_one_s_slices_alone(here):
     here.start("simulated:dgx-h100", *flags(here.kubelet))
-    soon(lambda: len(here.devices()) == 8, "the first agent's devices")
+    until(lambda: len(here.devices()) == 8, "the first agent's devices")
     here.kubelet.wait_registered(NVIDIA_DRIVER)
     versions = [one["metadata"]["resourceVersion"] for one in here.api.items(SLICES)]
     elsewhere = ("--kubelet-plugins-directory-path", str(here.second.plugins_dir))
     here.start("simulated:demo-h100", *flags(here.kubelet), *elsewhere)
-    soon(lambda: "no device is published" in here.log(1), "the second agent to see the first")
-    soon(lambda: "role gained" in here.log(1), "the second agent's publisher")
-    soon(lambda: page(here, 1, "/readyz")[0] == 503, "the second agent to be not ready")
+    until(lambda: "no device is published" in here.log(1), "the second agent to see the first")
+    until(lambda: "role gained" in here.log(1), "the second agent's publisher")
+    until(lambda: page(here, 1, "/readyz")[0] == 503, "the second agent to be not ready")
     assert f"folder {here.kubelet.plugins_dir / NVIDIA_DRIVER}" in page(here, 1, "/readyz")[1]
     assert [one["metadata"]["resourceVersion"] for one in here.api.items(SLICES)] == versions
     assert page(here, 0, "/readyz")[0] == 200
     here.end(here.agents[0])
-    soon(lambda: writers(here) == {str(here.second.plugins_dir / NVIDIA_DRIVER)}, "the second agent to take over")
-    soon(lambda: page(here, 1, "/readyz")[0] == 200, "the second agent to be ready")
+    until(lambda: writers(here) == {str(here.second.plugins_dir / NVIDIA_DRIVER)}, "the second agent to take over")
+    until(lambda: page(here, 1, "/readyz")[0] == 200, "the second agent to be ready")

@@ -220,7 +220,7 @@ def test_many_writers_of_one_file_never_show_half_of_it(store):
     deadline = time.monotonic() + 0.5
     seen = 0
     try:
-        while time.monotonic() < deadline:
+        while seen == 0 or time.monotonic() < deadline:
             assert json.loads((store.root / NAME).read_bytes()) in documents
             seen += 1
     finally:
@@ -228,7 +228,6 @@ def test_many_writers_of_one_file_never_show_half_of_it(store):
         for thread in threads:
             thread.join()
     assert not faults
-    assert seen > 0
     assert names_in(store.root) == [NAME]
 
 

@@ -123,7 +123,7 @@ def test_an_interrupted_demo_ends_its_agent_and_removes_its_folder(number, statu
             folder = Path(words[words.index("--kubeconfig") + 1]).parent
             break
     process.send_signal(number)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=60)
     assert process.returncode == status, errors
     assert not Path(f"/proc/{agent}").exists()
     assert not folder.exists()

@@ -153,15 +153,15 @@ for number in range(20):
     began, end = threading.Event(), threading.Event()
     def wait(request, context):
         began.set()
-        end.wait(10)
+        end.wait(60)
         return b""
     server = grpc.server(ThreadPoolExecutor(1))
     handler = grpc.unary_unary_rpc_method_handler(wait)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("a.B", {"C": handler}),))
     server.add_insecure_port(f"unix:{number}.sock")
     server.start()
-    call = grpc.insecure_channel(f"unix:{number}.sock").unary_unary("/a.B/C").future(b"", timeout=10)
-    began.wait(10)
+    call = grpc.insecure_channel(f"unix:{number}.sock").unary_unary("/a.B/C").future(b"", timeout=60)
+    began.wait(60)
     server.stop(0)
     call.exception()
     end.set()

@@ -133,7 +133,7 @@ def test_a_newer_server_version_is_asked_again(make_cluster):
     cluster.server._dispatch._minor = cluster.server._registry._minor = 36
     until(lambda: cluster.server.open_watches, what="the watch")
     cluster.server.drop_watches()
-    until(lambda: len(cluster.device_names()) == NINE_EACH, timeout_s=40, what="all placements")
+    until(lambda: len(cluster.device_names()) == NINE_EACH, what="all placements")
     assert publisher.status().keeps.counters
 
 

@@ -1,9 +1,8 @@
 """Publishers that stop, start again, and take over from each other."""
 
-import time
-
 from tests.controller.support.cluster import settled
 from tests.controller.support.slices import gpu
+from tests.support.waiting import unhindered
 
 
 def test_a_restarted_agent_adopts_its_slices_without_a_write(cluster):
@@ -16,11 +15,11 @@ def test_a_restarted_agent_adopts_its_slices_without_a_write(cluster):
     assert publisher.status().devices == 200
 
 
-def test_stopping_deletes_nothing_and_is_quick(cluster):
+def test_stopping_deletes_nothing_and_waits_for_nothing(cluster):
     publisher = cluster.published([gpu(0)])
-    started = time.monotonic()
-    publisher.stop()
-    assert time.monotonic() - started < 1.0
+    threads = publisher._threads
+    unhindered(lambda: publisher.stop(600))
+    assert not any(thread.is_alive() for thread in threads)
     assert len(cluster.slices()) == 1
 
 
@@ -32,7 +31,7 @@ def test_a_stopped_publisher_writes_no_more_and_can_be_started_again(cluster):
     settled(0.2)
     assert cluster.writes() == []
     publisher.start()
-    assert publisher.wait_published(10)
+    assert publisher.wait_published(60)
     assert len(cluster.device_names()) == 2
 
 

@@ -97,7 +97,7 @@ def test_a_newer_server_version_is_asked_again(make_cluster):
     cluster.server._dispatch._minor = cluster.server._registry._minor = 36
     until(lambda: cluster.server.open_watches, what="a watch to drop")
     cluster.server.drop_watches()
-    until(lambda: cluster.device_names() == NAMES, timeout_s=40, what="shared devices")
+    until(lambda: cluster.device_names() == NAMES, what="shared devices")
     assert publisher.status().keeps.shares
 
 

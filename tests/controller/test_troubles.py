@@ -91,7 +91,7 @@ def test_after_any_troubles_the_pool_is_as_last_wanted(seed, tmp_path, monkeypat
     try:
         for _ in range(15):
             world.step()
-        until(world.is_right, timeout_s=60, what=f"{world.publisher.status()}")
+        until(world.is_right, what=f"{world.publisher.status()}")
         world.server.log.clear()
         time.sleep(0.2)
         assert world.is_right()

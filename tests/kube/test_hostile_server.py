@@ -21,6 +21,7 @@ from dra_driver.model.errors import ApiError, Retry
 from tests.kube.support.http_script import ScriptedServer
 from tests.kube.support.raw_server import OK, RawServer
 from tests.support.api.certificates import make_ca, make_leaf, server_context
+from tests.support.waiting import unhindered
 
 FINE = OK + b'Content-Length: 8\r\n\r\n{"a": 1}'
 
@@ -113,12 +114,10 @@ def test_addresses_that_do_not_answer_share_the_callers_time(monkeypatch):
         good = ("127.0.0.1", int(server.url.rpartition(":")[2]))
         found = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", where) for where in (full.getsockname(), good)]
         monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
-        assert plain("http://api.test:1").request("GET", "/x", timeout_s=1) == {"a": 1}
-        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found[:1] * 10)
-        started = time.monotonic()
+        assert plain("http://api.test:1").request("GET", "/x", timeout_s=10) == {"a": 1}
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found[:1] * 100)
         with pytest.raises(ApiError) as caught:
-            plain("http://api.test:1").request("GET", "/x", timeout_s=0.5)
-        assert time.monotonic() - started < 4
+            unhindered(lambda: plain("http://api.test:1").request("GET", "/x", timeout_s=1))
     assert caught.value.code == "api.timeout"
 
 
@@ -169,7 +168,7 @@ def test_a_408_on_an_idle_connection_answers_no_later_request():
     with listener(handle) as address:
         api = plain(f"http://{address}")
         assert api.request("GET", "/x") == {"a": 1}
-        assert late.wait(10)
+        assert late.wait(60)
         assert api.request("POST", "/x", body={}) == {"a": 1}
 
 

@@ -85,7 +85,7 @@ def test_an_api_server_that_restarts_is_found_again(api, embedded, follow):
     until(lambda: follower.watch.fault is not None)
     embedded.create(slice_wire("a"))
     embedded.start(port)
-    while not isinstance(event := follower.events.get(timeout=10), Changed):
+    while not isinstance(event := follower.events.get(timeout=60), Changed):
         assert isinstance(event, Connected | Listed)
     assert event.wire["metadata"]["name"] == "a"
     assert follower.watch.fault is None

@@ -47,7 +47,7 @@ assert callable(typing_extensions.deprecated)
 async def call():
     async with grpc.aio.insecure_channel("unix:/nowhere/at.sock") as channel:
         try:
-            await channel.unary_unary("/a/b")(b"", timeout=5)
+            await channel.unary_unary("/a/b")(b"", timeout=60)
         except grpc.aio.AioRpcError as error:
             return error.code().name
 

@@ -41,18 +41,18 @@ def begun_tests(here):
 def test_a_gpu_that_comes_back_is_tested_by_use_and_not_offered_while_the_test_runs(here):
     profile(here, "passes")
     here.start(f"simulated:{here.folder}/profile.yaml", f"--passthrough={here.folder}/gpus.yaml", "--validate=1")
-    until(lambda: {WHOLE, f"{WHOLE}-vfio"} <= taints(here).keys(), timeout_s=25, what="the GPU after its first test")
+    until(lambda: {WHOLE, f"{WHOLE}-vfio"} <= taints(here).keys(), what="the GPU after its first test")
     assert begun_tests(here) == 1
     plugin = here.kubelet.wait_registered(NVIDIA_DRIVER)
     for machine, compute in enumerate(("passes", "hangs")):
         ref = claim(here, f"{WHOLE}-vfio", name=f"c{machine}")
         plugin.prepare([ref])
-        until(lambda: set(taints(here)) == {f"{WHOLE}-vfio"}, timeout_s=25, what="nothing else of the GPU")
+        until(lambda: set(taints(here)) == {f"{WHOLE}-vfio"}, what="nothing else of the GPU")
         profile(here, compute)
         assert plugin.unprepare([ref]) == {ref.uid: ""}
-        until(lambda machine=machine: begun_tests(here) == machine + 2, timeout_s=25, what="another test")
+        until(lambda machine=machine: begun_tests(here) == machine + 2, what="another test")
         if compute == "passes":
-            until(lambda: WHOLE in taints(here), timeout_s=25, what="the GPU after its test")
+            until(lambda: WHOLE in taints(here), what="the GPU after its test")
     assert WHOLE not in taints(here)
 
 

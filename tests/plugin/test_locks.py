@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -11,8 +10,8 @@ import pytest
 from dra_driver.model.errors import NodeError, PrepareError
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.locks import NodeLocks
-from tests.plugin.support.kubelet import eventually
 from tests.support.plugin.parts import in_thread
+from tests.support.waiting import until
 
 HOLD = """
 import sys
@@ -56,7 +55,7 @@ def test_a_lock_is_held_by_one_thread_at_a_time(path: Path) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert most == 1
     assert locks._locals == {}
 
@@ -80,7 +79,7 @@ def test_names_taken_in_any_order_do_not_block_each_other(path: Path) -> None:
 
     runs = [in_thread(work, names) for names in (["a", "b", "c"], ["c", "b", "a"], ["b", "c", "a"])]
     for thread, outcome in runs:
-        thread.join(20)
+        thread.join(60)
         assert outcome == [True]
 
 
@@ -101,7 +100,7 @@ def test_another_process_keeps_its_names_and_no_others(path: Path) -> None:
         pass
     with locks.hold(["b"], Deadline.after(0)):
         pass
-    process.communicate("go\n", timeout=10)
+    process.communicate("go\n", timeout=60)
     with locks.hold(["a"], Deadline.after(5)):
         pass
 
@@ -109,10 +108,9 @@ def test_another_process_keeps_its_names_and_no_others(path: Path) -> None:
 def test_a_killed_process_lets_go(path: Path) -> None:
     process, locks = holder(path, "a"), NodeLocks(path)
     process.kill()
-    process.communicate(timeout=10)
-    started = time.monotonic()
-    with locks.hold(["a"], Deadline.after(5)):
-        assert time.monotonic() - started < 1
+    process.communicate(timeout=60)
+    with locks.hold(["a"], Deadline.after(0)):
+        pass
     locks.close()
 
 
@@ -131,11 +129,11 @@ def test_a_call_that_goes_first_gets_a_lock_before_all_that_waited_longer(path: 
 
     with locks.hold(["a"], Deadline.after(10)):
         waiting = [in_thread(take, f"prepare {n}", Deadline.after(10))[0] for n in range(8)]
-        eventually(lambda: locks._locals["a"].users == 9)
+        until(lambda: locks._locals["a"].users == 9)
         waiting.append(in_thread(take, "unprepare", Deadline.of_call(10.0, goes_first=True).sooner(9))[0])
-        eventually(lambda: locks._locals["a"].first == 1)
+        until(lambda: locks._locals["a"].first == 1)
     for thread in waiting:
-        thread.join(10)
+        thread.join(60)
     assert order[0] == "unprepare"
     assert len(order) == 9
 
@@ -144,6 +142,6 @@ def test_a_call_that_goes_first_still_ends_at_its_deadline(path: Path) -> None:
     locks = NodeLocks(path)
     with locks.hold(["a"], Deadline.after(10)):
         thread, outcome = in_thread(lambda: locks.hold(["a"], Deadline.of_call(0.1, goes_first=True)).__enter__())
-        thread.join(5)
+        thread.join(60)
     assert isinstance(outcome[0], PrepareError)
     assert not locks._locals

@@ -270,9 +270,9 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_text_is_answered_in_bounded_time(name):
-    began = time.perf_counter()
+    began = time.process_time()  # not what other work on the machine takes
     assert _answer(HOSTILE[name], {}) is not None
-    assert time.perf_counter() - began < 20
+    assert time.process_time() - began < 20
 
 
 def test_an_evaluation_over_budget_is_stopped_with_the_servers_words():

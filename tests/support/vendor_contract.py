@@ -129,7 +129,7 @@ class VendorContract:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(30)
+            thread.join(60)
         assert answers == [hardware.discover()] * 4
 
     def test_the_probe_changes_when_a_gpu_leaves_and_not_before(self, bench: VendorBench, hardware: Hardware) -> None:

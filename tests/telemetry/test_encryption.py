@@ -63,7 +63,7 @@ def port(mounted, clock):
 
 def scrape(port, made, ca):
     context = ssl.create_default_context(cafile=str(made / f"{ca}.crt"))
-    connection = http.client.HTTPSConnection("127.0.0.1", port.number, context=context, timeout=10)
+    connection = http.client.HTTPSConnection("127.0.0.1", port.number, context=context, timeout=60)
     with contextlib.closing(connection):
         connection.request("GET", "/metrics")
         answer = connection.getresponse()
@@ -75,7 +75,7 @@ def test_a_page_comes_whole_and_encrypted_and_not_in_the_clear(port, mounted, ma
     assert scrape(port, made, "first-ca") == (200, BODY)
     with pytest.raises(ssl.SSLCertVerificationError):
         scrape(port, made, "second-ca")
-    with socket.create_connection(("127.0.0.1", port.number), timeout=10) as plain:
+    with socket.create_connection(("127.0.0.1", port.number), timeout=60) as plain:
         plain.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
         assert b"200" not in plain.recv(4096)
     assert scrape(port, made, "first-ca")[0] == 200

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from dra_driver.telemetry.loop import Loop
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 
 class Turns:

@@ -112,7 +112,7 @@ def test_a_page_that_hangs_holds_up_no_other(open_port):
     released = threading.Event()
 
     def hang() -> PageAnswer:
-        released.wait(20)
+        released.wait(60)
         return PageAnswer(200, b"")
 
     port = open_port(pages={"/metrics": hang, "/readyz": lambda: PageAnswer(200, b"ok\n")})

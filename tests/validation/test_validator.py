@@ -3,7 +3,6 @@
 import os
 import signal
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from dra_driver.validation.turn import ValidationTurn
 from dra_driver.validation.validator import Validator
 from tests.support.facts import FULL_GPU, PARTITION
 from tests.support.fake_cuda import FakeCuda
-from tests.support.waiting import until
+from tests.support.waiting import unhindered, until
 
 PASSED, FAILED, COULD_NOT_RUN = ValidationVerdict
 COMPUTE, THOROUGH, COMMAND = ValidationLevel.COMPUTE, ValidationLevel.THOROUGH, ValidationLevel.COMMAND
@@ -165,7 +164,7 @@ def test_of_two_tests_one_waits_for_the_other(bench):
     bench.cuda.set(GPU.uuid, ONE, "hangs")
     first = threading.Thread(target=bench.validator(compute=1.0).validate, args=(GPU, None, COMPUTE))
     first.start()
-    until(bench.cuda.contexts, timeout_s=20)
+    until(bench.cuda.contexts)
     other = replace(GPU, uuid="GPU-2", pci_address="0000:43:00.0")
     bench.cuda.set(other.uuid, other.pci_address)
     assert bench.validator().validate(other, None, COMPUTE).verdict is PASSED
@@ -197,7 +196,7 @@ def test_a_command_gets_the_device_in_its_arguments_and_no_shell(bench):
 def test_what_a_command_has_started_ends_with_it(bench, tmp_path):
     file = tmp_path / "pid"
     bench.validator(command=("/bin/sh", "-c", f"sleep 600 & echo $! > {file}; exit 0")).validate(GPU, None, COMMAND)
-    until(lambda: not _is_alive(int(file.read_text())), timeout_s=10)
+    until(lambda: not _is_alive(int(file.read_text())))
 
 
 def test_the_process_ends_with_the_thread_that_started_it(bench):
@@ -207,10 +206,10 @@ def test_the_process_ends_with_the_thread_that_started_it(bench):
         os.setpgid(0, 0)
         bench.validator().validate(GPU, None, COMPUTE)
         os._exit(0)
-    until(bench.cuda.contexts, timeout_s=20)
+    until(bench.cuda.contexts)
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    until(lambda: not bench.cuda.contexts(), timeout_s=10)
+    until(lambda: not bench.cuda.contexts())
 
 
 def test_a_stopped_validator_ends_its_test_and_begins_no_other(bench):
@@ -218,11 +217,9 @@ def test_a_stopped_validator_ends_its_test_and_begins_no_other(bench):
     validator, found = bench.validator(), []
     thread = threading.Thread(target=lambda: found.append(validator.validate(GPU, None, COMPUTE)))
     thread.start()
-    until(bench.cuda.contexts, timeout_s=20)
-    began = time.monotonic()
-    validator.stop()
-    thread.join()
-    assert time.monotonic() - began < 15
+    until(bench.cuda.contexts)
+    unhindered(validator.stop)
+    thread.join(60)
     assert [found[0].verdict, found[0].reason] == [COULD_NOT_RUN, "interrupted"]
     assert validator.validate(GPU, None, COMPUTE).reason == "interrupted"
 

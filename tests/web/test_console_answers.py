@@ -198,7 +198,7 @@ def test_deep_nesting_is_no_way_to_end_the_console(console):
 def test_a_page_hears_of_the_fleet_at_once(console):
     import http.client
 
-    line = http.client.HTTPConnection("127.0.0.1", console.port, timeout=20)
+    line = http.client.HTTPConnection("127.0.0.1", console.port, timeout=60)
     line.request("GET", "/api/v1/events", headers={"host": f"127.0.0.1:{console.port}", "cookie": console.cookie})
     reply = line.getresponse()
     assert reply.getheader("content-type").startswith("text/event-stream")
@@ -213,7 +213,7 @@ def test_a_fleet_that_can_not_be_read_ends_the_command_with_its_reason(tmp_path)
     path = tmp_path / "broken.yaml"
     path.write_text("kind: ResourceSlice\nmetadata: [")
     with running_console("-f", str(path)) as console:
-        assert console.process.wait(20) == 3
+        assert console.process.wait(60) == 3
 
 
 def test_without_its_packages_the_command_names_the_line_that_installs_them(monkeypatch, capsys):
@@ -228,4 +228,4 @@ def test_a_console_whose_desk_is_gone_says_so_and_ends():
         pid = console.process.pid
         [worker] = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         os.kill(int(worker), 9)
-        assert console.process.wait(20) == 5
+        assert console.process.wait(60) == 5

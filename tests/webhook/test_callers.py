@@ -66,7 +66,7 @@ def asked(tmp_path):
         trust = ssl.create_default_context(cadata=pair.authorities)
         if certificate:
             trust.load_cert_chain(certificate)
-        connection = http.client.HTTPSConnection(NAME, server.port, context=trust, timeout=10)
+        connection = http.client.HTTPSConnection(NAME, server.port, context=trust, timeout=60)
         body = json.dumps(review(claim())).encode()
         connection.request("GET" if path == "/healthz" else "POST", path, None if path == "/healthz" else body)
         try:

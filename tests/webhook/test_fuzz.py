@@ -80,7 +80,7 @@ def ask():
     server = ReviewServer(("127.0.0.1", 0), context, judges=answers, unread=UNREAD, readiness=tuple)
     server.start()
     trust = ssl.create_default_context(cadata=pair.authorities)
-    connection = http.client.HTTPSConnection("localhost", server.port, context=trust, timeout=30)
+    connection = http.client.HTTPSConnection("localhost", server.port, context=trust, timeout=60)
 
     def send(path, body):
         connection.request("POST", path, body)

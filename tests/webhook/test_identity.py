@@ -198,7 +198,7 @@ def test_mounted_files_are_followed_by_the_running_thread_while_reviews_go_on(tm
 
     def is_served(pair):
         trust = ssl.create_default_context(cadata=pair.authorities)
-        connection = http.client.HTTPSConnection("localhost", server.port, context=trust, timeout=10)
+        connection = http.client.HTTPSConnection("localhost", server.port, context=trust, timeout=60)
         try:
             connection.request("GET", "/healthz")
             return connection.getresponse().status == 200

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import ssl
-import time
 from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
@@ -16,6 +15,7 @@ from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.webhook.certificates import make_pair
 from dra_driver.webhook.main import Settings, Webhook
 from tests.support.api.embedded_client import slice_wire
+from tests.support.waiting import until
 from tests.webhook.support.reviews import DRIVER, claim, config, request, review
 
 OTHER = "gpu.amd.com"
@@ -39,7 +39,7 @@ def settings(tmp_path):
 
 def ask(webhook, pair, path, obj):
     trust = ssl.create_default_context(cadata=pair.authorities)
-    connection = http.client.HTTPSConnection("localhost", webhook.server.port, context=trust, timeout=10)
+    connection = http.client.HTTPSConnection("localhost", webhook.server.port, context=trust, timeout=60)
     connection.request("POST", path, json.dumps(review(obj)).encode())
     try:
         return json.loads(connection.getresponse().read())["response"]
@@ -47,16 +47,12 @@ def ask(webhook, pair, path, obj):
         connection.close()
 
 
-def eventually(probe, seconds=20):
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            if found := probe():
-                return found
-        except (OSError, http.client.HTTPException):
-            pass
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+def answered(webhook, pair, path, obj):
+    """Return what the webhook answers, None while it serves nothing yet."""
+    try:
+        return ask(webhook, pair, path, obj)
+    except (OSError, http.client.HTTPException):
+        return None
 
 
 def test_configs_are_judged_without_an_api_server_and_selectors_once_there_is_one(settings, pair):
@@ -70,13 +66,13 @@ def test_configs_are_judged_without_an_api_server_and_selectors_once_there_is_on
     webhook.start()
     obj = claim(config(strategy="nonsense"), requests=[request(f'device.driver == "{DRIVER}" && device.driver == "x"')])
     try:
-        assert not eventually(lambda: ask(webhook, pair, "/configs", obj))["allowed"]
+        assert not until(lambda: answered(webhook, pair, "/configs", obj))["allowed"]
         for driver, is_right in ((OTHER, True), (DRIVER, False)):
             units = claim({"opaque": {"driver": driver, "parameters": UNITS}})
             assert ask(webhook, pair, "/configs", units)["allowed"] is is_right
         assert "warnings" not in ask(webhook, pair, "/selectors", obj)
         api.start(port)
-        [warning] = eventually(lambda: ask(webhook, pair, "/selectors", obj).get("warnings"))
+        [warning] = until(lambda: (answered(webhook, pair, "/selectors", obj) or {}).get("warnings"), "a warning")
         assert "none of the 1 devices" in warning
     finally:
         webhook.stop()

@@ -61,7 +61,7 @@ class Serving:
 
     def connect(self, authorities=PAIR.authorities):
         trust = ssl.create_default_context(cadata=authorities)
-        return http.client.HTTPSConnection(NAME, self.server.port, context=trust, timeout=10)
+        return http.client.HTTPSConnection(NAME, self.server.port, context=trust, timeout=60)
 
 
 @pytest.fixture
@@ -222,7 +222,7 @@ def test_a_body_that_comes_byte_by_byte_has_its_time_as_a_whole(serving, monkeyp
 def test_a_review_ends_when_its_caller_has_gone(serving):
     connection = serving.connect()
     connection.request("POST", "/endless", json.dumps(review(claim())).encode())
-    assert serving.begun.wait(30)
+    assert serving.begun.wait(60)
     connection.sock.shutdown(socket.SHUT_RDWR)
     connection.close()
     until(lambda: ("/endless", "gone") in serving.answered)

@@ -16,11 +16,7 @@ from dra_driver.model.names import NVIDIA_DRIVER
 from tests.support.agents.agent_process import stage
 from tests.support.fake_nvml import State, build, hgx_h100
 from tests.support.nodes.fake_node import FakeNode
-from tests.support.waiting import until as _until
-
-
-def until(condition, what="", seconds=25):
-    _until(condition, timeout_s=seconds, what=what)
+from tests.support.waiting import until
 
 
 def taints(here):
@@ -245,5 +241,5 @@ def cli(here, *words):
 
 
 def metrics(port):
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
         return answer.read().decode()

@@ -75,7 +75,7 @@ def test_a_gpu_that_needs_a_reset_is_drained_reset_proven_and_returned(tmp_path)
         until(lambda: len(here.devices()) == 8, what="devices")
         write_profile(profile, recoveryAction=1)
         until(lambda: taints(here).get(NAME, {}).get("remediation") == "reset", what="the taint")
-        until(lambda: "returned" in stages(here), what="the return", timeout_s=60)
+        until(lambda: "returned" in stages(here), what="the return")
         until(lambda: not taints(here), what="no taint")
         assert stages(here) == [
             "detected", "tainted", "drain-asked", "drained", "nvml-let-go", "acted", "same-uuid-found", "validated",
@@ -147,7 +147,7 @@ def test_an_agent_that_is_killed_in_the_middle_goes_on_and_people_can_see_and_st
         until(lambda: taints(here).get(NAME, {}).get("remediation") == "support", what="the escalation")
         write_profile(profile)
         assert run(["remediation", "done", NAME, *where]) == 0
-        until(lambda: not taints(here), what="the return", timeout_s=60)
+        until(lambda: not taints(here), what="the return")
         assert (folder / "reboot-required").exists() is False
         assert {"RemediationEscalated", "RemediationReturned"} <= set(wrote(here))
 
@@ -155,7 +155,7 @@ def test_an_agent_that_is_killed_in_the_middle_goes_on_and_people_can_see_and_st
 def test_remediation_without_health_is_refused(tmp_path):
     with stage() as here:
         agent = here.start("simulated:t4", "--remediation=on", "--health=off")
-        assert agent.wait(30) == 2
+        assert agent.wait(60) == 2
         assert "acts on faults" in here.log()
 
 

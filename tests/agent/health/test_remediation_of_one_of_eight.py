@@ -9,10 +9,11 @@ import pytest
 from dra_driver.embedded.api.kinds import SLICES
 from dra_driver.model.names import NVIDIA_DRIVER
 from dra_driver.plugin._proto.k8s.dra_health.v1alpha1 import api_pb2 as messages
-from tests.agent.support.nvidia_machine import Machine, names, until
+from tests.agent.support.nvidia_machine import Machine, names
 from tests.support.agents.agent_process import stage
 from tests.support.fake_nvml import hgx_h100
 from tests.support.programs.static_program import build_static
+from tests.support.waiting import until
 
 pytestmark = [
     pytest.mark.gcc,
@@ -64,7 +65,7 @@ class Ward(Machine):
             response_deserializer=messages.NodeWatchResourcesResponse.FromString,
         )
         try:
-            lists = call(messages.NodeWatchResourcesRequest(), timeout=10)
+            lists = call(messages.NodeWatchResourcesRequest(), timeout=60)
             return {one.device.device_name: one.health for one in next(lists).devices}
         finally:
             channel.close()
@@ -95,7 +96,7 @@ def test_seven_gpus_and_their_pods_notice_nothing_but_a_short_wait_where_partiti
     ward.gpus[0].report_health(recovery_action=1, persistence=1)
     ward.gpus[0].xid(95)
     ward.write()
-    until((ward.root / "smi").exists, "the reset to begin", 40)
+    until((ward.root / "smi").exists, "the reset to begin")
     calls = ward.library_calls(agent.pid)
     assert calls[-1] == "nvmlShutdown", "the agent has the GPU open while it is reset"
     assert ward.persistence(0) == "0"
@@ -119,9 +120,9 @@ def test_seven_gpus_and_their_pods_notice_nothing_but_a_short_wait_where_partiti
     ward.state.gpus[0].report_health(recovery_action=0)
     ward.write()
     (ward.root / "smi.hold").unlink()
-    asking.join(40)
+    asking.join(60)
     assert not isinstance(answers[part.uid], str), answers
-    until(lambda: "step=returned" in ward.here.log(), "the return", 60)
+    until(lambda: "step=returned" in ward.here.log(), "the return")
     until(lambda: not devices(ward)[sick].get("taints"), "no taint")
     assert ward.persistence(0) == "1"
     assert (ward.root / "smi").read_text() == f"--gpu-reset -i {ward.gpus[0].facts['uuid']} env=0 root=1\n"

@@ -10,19 +10,17 @@ import yaml
 from dra_driver.doctor.node_faults import read_faults
 from dra_driver.embedded.api.kinds import EVENTS, SLICES
 from dra_driver.health.store import HealthStore
+from dra_driver.model.boot import read_boot_id
 from dra_driver.model.errors import LedgerError
 from dra_driver.model.names import NVIDIA_DRIVER
+from dra_driver.validation import records
 from dra_driver.validation.by_hand import ResultsFile
 from dra_driver.validation.result import ValidationLevel, ValidationResult, ValidationVerdict
 from tests.support.agents.agent_process import stage
-from tests.support.waiting import until as _until
+from tests.support.waiting import until
 
 ONE, TWO, THREE = "gpu-0000-1b-00-0", "gpu-0000-43-00-0", "gpu-0000-61-00-0"
 PASSED = ValidationResult(ValidationVerdict.PASSED, ValidationLevel.COMPUTE)
-
-
-def until(condition, what="", seconds=25):
-    _until(condition, timeout_s=seconds, what=what)
 
 
 class Machine:
@@ -124,18 +122,19 @@ def test_if_every_gpu_fails_the_node_is_to_blame_and_all_are_offered(machine):
 
 
 def kept(here):
-    """Return what the agent has written of its GPUs; the file is there a moment before."""
+    """Return the GPUs that the agent has written down in this boot; the file is there a moment before."""
     try:
-        return HealthStore(here.kubelet.plugins_dir / NVIDIA_DRIVER).read()
+        documents = HealthStore(here.kubelet.plugins_dir / NVIDIA_DRIVER).read()
     except LedgerError:
-        return {}
+        return frozenset()
+    return records._offered(documents, read_boot_id("/proc"))
 
 
 def test_what_has_served_in_this_boot_is_not_tested_by_a_later_agent(machine):
     machine.does(g1b="wrong-data", g43="passes")
     agent = machine.start("0")
     until(lambda: gpus(machine.here) == {ONE, TWO}, "both without a test")
-    until(lambda: kept(machine.here), "health kept")
+    until(lambda: len(kept(machine.here)) == 2, "both written down")
     machine.here.end(agent, signal.SIGKILL)
     machine.start("1")
     until(lambda: "role gained" in machine.here.log(), "the role")

@@ -8,9 +8,10 @@ import urllib.request
 import pytest
 
 from dra_driver.model.names import NVIDIA_DRIVER
-from tests.agent.support.nvidia_machine import Machine, names, until
+from tests.agent.support.nvidia_machine import Machine, names
 from tests.support.agents.agent_process import stage
 from tests.support.fake_nvml import MIG_STEPS
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.gcc
 
@@ -101,7 +102,7 @@ def test_partitions_made_and_destroyed_start_no_discovery(machine):
     page = re.search(r"address=(127.0.0.1:\d+)", machine.here.log())[1]
 
     def scans():
-        with urllib.request.urlopen(f"http://{page}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://{page}/metrics", timeout=60) as answer:
             return re.search(r"^dra_driver_scans_total (\S+)$", answer.read().decode(), re.MULTILINE)[1]
 
     def seen():
@@ -130,7 +131,7 @@ def test_two_claims_of_one_call_get_partitions_of_two_gpus_at_the_same_time(mach
     assert call.is_alive()
     with machine.state.change():
         machine.gpus[0].heal()
-    call.join(20)
+    call.join(60)
     assert [len(gpu.cis) for gpu in machine.state.read().gpus] == [1, 1]
 
 
@@ -187,7 +188,7 @@ def test_an_agent_killed_in_the_library_leaves_no_trace_in_the_end(machine, func
         try:
             getattr(machine.plugin, verb)([claim])
         except Exception:  # killed under the call
-            assert agent.wait(10) == -9
+            assert agent.wait(60) == -9
             machine.start()
             answered(machine, verb, claim)
     assert agent.poll() == -9
@@ -206,7 +207,7 @@ def test_an_agent_killed_while_it_switches_mig_mode_off_leaves_it_off_in_the_end
         machine.gpus[0].crash("nvmlDeviceSetMigMode", when)
     with pytest.raises(Exception, match=r".+"):
         machine.plugin.unprepare([claim])
-    assert agent.wait(10) == -9
+    assert agent.wait(60) == -9
     machine.start()
     answered(machine, "unprepare", claim)
     until(lambda: machine.cuts == UNCUT, "MIG mode off")
@@ -228,5 +229,5 @@ def test_a_hanging_creation_delays_no_claim_of_another_gpu(machine):
     assert [len(gpu.cis) for gpu in machine.state.read().gpus] == [0, 1]
     with machine.state.change():
         machine.gpus[0].heal()
-    held.join(20)
+    held.join(60)
     assert [len(gpu.cis) for gpu in machine.state.read().gpus] == [1, 1]

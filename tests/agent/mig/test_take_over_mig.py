@@ -16,10 +16,6 @@ PART = "gpu-0-mig-1g10gb-19-0"
 BOOT = "1b4e28ba-2fa1-41d2-883f-0016d3cca427"
 
 
-def soon(condition, what):
-    until(condition, timeout_s=40, what=what)
-
-
 @pytest.fixture
 def machine(tmp_path):
     with stage("1.36") as here:
@@ -37,14 +33,14 @@ def test_a_partition_of_nvidias_driver_is_destroyed_once_its_claim_has_ended(mac
     other.leave()
     machine.start()
     of_one = 26  # whole, and 25 placements
-    soon(lambda: len(here.devices()) == of_one, "the devices of the other GPU")
+    until(lambda: len(here.devices()) == of_one, "the devices of the other GPU")
     here.kubelet.wait_registered(NVIDIA_DRIVER)
     assert machine.state.read().gpus[0].gis, "its claim is alive"
     here.kubelet.unprepare_pod(pod("old"))
-    soon(lambda: len(here.devices()) == 2 * of_one, "all devices of both GPUs")
-    soon(lambda: machine.state.read().gpus[0].facts["mig_mode"] == "0 0", "MIG mode to be off")
+    until(lambda: len(here.devices()) == 2 * of_one, "all devices of both GPUs")
+    until(lambda: machine.state.read().gpus[0].facts["mig_mode"] == "0 0", "MIG mode to be off")
     assert machine.state.gpus[0].gis == []
-    soon(lambda: not checkpoint.exists(), "the checkpoint to be set aside")
+    until(lambda: not checkpoint.exists(), "the checkpoint to be set aside")
     assert json.loads(checkpoint.with_name("checkpoint.json.ended").read_text())["v2"]["nodeBootID"] == BOOT
     assert f"partition of another driver's ended claim destroyed device={names(first)}" in here.log()
 

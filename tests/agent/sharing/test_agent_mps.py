@@ -9,10 +9,10 @@ import pytest
 
 from dra_driver.mps.client import MpsClient, socket_path
 from tests.agent.support.mps_node import MpsMachine, prepared
-from tests.agent.support.nvidia_machine import until
 from tests.support.agents.agent_process import stage
 from tests.support.mps.fake_mps import FakeClient
 from tests.support.mps.parts import SETTINGS, device, end_all, processes_below, unmount
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.gcc
 

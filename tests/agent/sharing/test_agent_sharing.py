@@ -58,13 +58,12 @@ def test_rules_that_change_reach_the_slices_but_not_what_claims_hold(world):
     world.write("version: rules/v1\nrules: [{replicas: 1}]\n")
     until(
         lambda: "the previous one stays in force" in world.node.agent.log.read_text(),
-        timeout_s=10,
         what="the fault in the log",
     )
     assert world.devices() == before
     world.write(WHOLE)
     others = dict.fromkeys(names - {held}, "gpu")  # the one that is held in shares is offered to nobody
-    until(lambda: world.devices() == others, timeout_s=10, what="the others whole")
+    until(lambda: world.devices() == others, what="the others whole")
     report = next(stages)
     assert report.left == []
-    until(lambda: world.devices() == {**others, held: "gpu"}, timeout_s=10, what=f"{held} whole again")
+    until(lambda: world.devices() == {**others, held: "gpu"}, what=f"{held} whole again")

@@ -6,9 +6,10 @@ import signal
 import pytest
 
 from dra_driver.model.names import NVIDIA_DRIVER
-from tests.agent.support.nvidia_machine import Machine, names, until
+from tests.agent.support.nvidia_machine import Machine, names
 from tests.support.agents.agent_process import stage
 from tests.support.programs.fake_nvidia_smi import FakeNvidiaSmi
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.gcc
 CONFIG = {
@@ -44,7 +45,7 @@ def test_an_interval_holds_through_a_killed_agent_and_ends_with_the_claim(machin
     assert smi.sets() == [(gpu.uuid, 2)]
 
     os.kill(agent.pid, signal.SIGKILL)
-    agent.wait(10)
+    agent.wait(60)
     machine.start(*flags)
     until(lambda: "registered" in machine.here.log(), "registration of the next agent")
     plugin = machine.here.kubelet.wait_registered(NVIDIA_DRIVER)

@@ -7,11 +7,12 @@ import pytest
 from dra_driver.model.sharing import SharedDevice
 from dra_driver.mps.client import MpsClient, socket_path
 from tests.agent.support.mps_node import MpsMachine, prepared
-from tests.agent.support.nvidia_machine import names, until
+from tests.agent.support.nvidia_machine import names
 from tests.support.agents.agent_process import stage
 from tests.support.mps.fake_mps import FakeClient
 from tests.support.mps.parts import SETTINGS, end_all, processes_below, unmount
 from tests.support.programs.static_program import build_static
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.gcc
 
@@ -67,12 +68,12 @@ def test_the_daemon_of_a_gpu_is_ended_before_its_reset_and_another_s_clients_go_
     (ward.fake.root / "smi.hold").touch()
     sick.report_health(recovery_action=1)
     ward.write()
-    until(ward.smi.exists, "the reset to begin", 40)
+    until(ward.smi.exists, "the reset to begin")
     assert processes_below(ward.daemons) == kept, "a daemon has the GPU open while it is reset"
     assert client.works()
     ward.state = ward.state.read()
     ward.state.gpus[0].report_health(recovery_action=0)
     ward.write()
     (ward.fake.root / "smi.hold").unlink()
-    until(lambda: "step=returned" in ward.here.log(), "the return", 60)
+    until(lambda: "step=returned" in ward.here.log(), "the return")
     assert client.works()

@@ -8,9 +8,10 @@ import pytest
 
 from dra_driver.model.errors import NodeError
 from dra_driver.model.names import NVIDIA_DRIVER
-from tests.agent.support.nvidia_machine import Machine, names, until
+from tests.agent.support.nvidia_machine import Machine, names
 from tests.support.mps.fake_mps import FakeMps
 from tests.support.mps.parts import Supervisor, processes_below
+from tests.support.waiting import until
 
 RULES = """\
 version: rules/v1
@@ -68,6 +69,6 @@ def prepared(machine, claim):
             pytest.skip(f"mounts are not permitted here: {answers}")
         return not isinstance(answers[0], str)
 
-    until(ask, "prepared", 30)
+    until(ask, "prepared")
     (file,) = (path for path in machine.here.kubelet.cdi_dir.glob("*.json") if claim.uid in path.name)
     return [edit for one in json.loads(file.read_text())["devices"] for edit in one["containerEdits"].get("mounts", [])]

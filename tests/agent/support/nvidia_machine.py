@@ -5,11 +5,6 @@ from dra_driver.model.names import NVIDIA_DRIVER, pool_name
 from tests.support.agents.agent_process import NODE
 from tests.support.fake_nvml import State, build, hgx_h100
 from tests.support.nodes.fake_node import FakeNode
-from tests.support.waiting import until as _until
-
-
-def until(condition, what, seconds=20):
-    _until(condition, timeout_s=seconds, what=what)
 
 
 class Machine:

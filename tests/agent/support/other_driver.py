@@ -7,10 +7,6 @@ from tests.support.plugin.stand_in_plugin import StandInPlugin
 from tests.support.waiting import until
 
 
-def soon(condition, what):
-    until(condition, timeout_s=30, what=what)
-
-
 def claim(here, name, device, *, pool=NODE, **more):
     """Create a claim that is allocated to a device, reserved for a pod of its name."""
     spec = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}]}}
@@ -53,4 +49,4 @@ class Other:
 
     def leave(self):
         self.plugin.stop()
-        soon(lambda: not self.here.kubelet.plugins.plugins(NVIDIA_DRIVER), "the other driver to be gone")
+        until(lambda: not self.here.kubelet.plugins.plugins(NVIDIA_DRIVER), "the other driver to be gone")

@@ -82,7 +82,7 @@ class Cluster:
     def published(self, devices, **more) -> OfferingPublisher:
         publisher = self.publisher()
         publisher.offer(devices, **more)
-        assert publisher.wait_published(10), publisher.status()
+        assert publisher.wait_published(60), publisher.status()
         return publisher
 
     def slices(self) -> list[dict]:

@@ -134,7 +134,7 @@ def test_calls_for_different_pods_overlap(kubelet, plugin, api):
     until(lambda: len(kubelet.cached_claims()) == 2)
     plugin.hang.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert len(plugin.calls) == 2
 
 

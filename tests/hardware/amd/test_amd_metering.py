@@ -157,7 +157,7 @@ def test_the_vendor_measures_by_a_thread_of_its_own_until_it_is_ended(tree: AmdT
     assert isinstance(hardware, Metered)
     read = threading.Event()
     hardware.begin_metering(MeterPlan(1, False, read.set))
-    assert read.wait(10)
+    assert read.wait(60)
     (reading,) = hardware.meter_report().readings
     assert reading.values[Measure.GPU_PERCENT] == 97
     hardware.end_metering()

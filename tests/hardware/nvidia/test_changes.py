@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from dra_driver.model.errors import HardwareError, Retry
-from tests.hardware.nvidia.conftest import Machine, OtherProcess, by_address, codes, eventually
+from tests.hardware.nvidia.conftest import Machine, OtherProcess, by_address, codes
 from tests.support.fake_nvml import Code, build, environment, h100, hgx_h100
+from tests.support.waiting import until
 
 
 def test_a_lost_gpu_leaves_and_comes_back(machine: Machine) -> None:
@@ -148,7 +149,7 @@ def test_a_driver_that_can_t_be_used_yet_is_tried_again(
     seen = hardware.fingerprint()
     machine.state.init = 0
     machine.write()
-    eventually(lambda: hardware.fingerprint() != seen)
+    until(lambda: hardware.fingerprint() != seen)
     assert len(hardware.discover().gpus) == 1
 
 

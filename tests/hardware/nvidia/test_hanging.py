@@ -1,40 +1,51 @@
-"""Calls that never return, or late: who pays. Time is measured against deadlines, never slept through."""
+"""Calls that never return, or late: who pays."""
 
 import subprocess
 import sys
 import textwrap
-import time
 
 import pytest
 
+from dra_driver.hardware.facts import Facts
+from dra_driver.hardware.nvidia import discovery
+from dra_driver.hardware.port import Fingerprint
 from dra_driver.model.errors import HardwareError
-from tests.hardware.nvidia.conftest import Machine, by_address, codes, eventually
+from tests.hardware.nvidia.conftest import Machine, by_address, codes
 from tests.support.fake_nvml import build, environment, h100, hgx_h100
+from tests.support.waiting import unhindered, until
 
 OVERDUE_S = 0.3
+NEVER_S = 600.0  # longer than any test waits
+
+
+@pytest.fixture(autouse=True)
+def _short_fingerprints(_patient_fingerprints: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(discovery, "PROBE_S", 0.1)
+
+
+def seen(facts: Facts) -> tuple[set[str], list[tuple[str, str]]]:
+    """Return the addresses of the GPUs that answered, and the problems with their subjects."""
+    return set(by_address(facts)), [(problem.code, problem.subject) for problem in facts.problems]
 
 
 def test_a_hanging_gpu_costs_no_other_gpu_and_comes_back_when_it_answers(machine: Machine) -> None:
     gpus = machine.add(*hgx_h100(4))
     hardware = machine.hardware(call_timeout_s=OVERDUE_S)
-    assert len(hardware.discover().gpus) == 4
+    until(lambda: len(hardware.discover().gpus) == 4)  # on a busy machine one may be late by chance
     gpus[2].hang("nvmlDeviceGetVbiosVersion")
     machine.write()
     others = {g.pci for g in gpus} - {gpus[2].pci}
-    eventually(lambda: set(by_address(hardware.discover())) == others)
-    facts = hardware.discover()
-    assert [(p.code, p.subject) for p in facts.problems] == [("hardware.gpu-not-answering", gpus[2].pci)]
+    until(lambda: seen(hardware.discover()) == (others, [("hardware.gpu-not-answering", gpus[2].pci)]))
     gpus[2].heal()
     machine.write()
-    eventually(lambda: len(hardware.discover().gpus) == 4)
-    assert hardware.discover().problems == ()
+    until(lambda: seen(hardware.discover()) == ({g.pci for g in gpus}, []))
 
 
 def test_a_call_in_flight_is_not_made_again(machine: Machine) -> None:
     gpus = machine.add(*hgx_h100(2))
     gpus[0].hang("nvmlDeviceGetSerial")
     machine.write()
-    hardware = machine.hardware(call_timeout_s=OVERDUE_S, patience_s=0.05)
+    hardware = machine.hardware(call_timeout_s=NEVER_S, patience_s=0.05)
     for _ in range(5):
         assert set(by_address(hardware.discover())) == {gpus[1].pci}
         hardware.fingerprint()
@@ -47,33 +58,29 @@ def test_a_gpu_that_hangs_from_the_start_is_named_and_the_others_are_there(machi
     gpus[1].hang(function)
     machine.write()
     hardware = machine.hardware(call_timeout_s=OVERDUE_S)
-    facts = hardware.discover()
-    assert set(by_address(facts)) == {gpus[0].pci, gpus[2].pci}
-    assert [(p.code, p.subject) for p in facts.problems] == [("hardware.gpu-not-answering", gpus[1].pci)]
+    expected = ({gpus[0].pci, gpus[2].pci}, [("hardware.gpu-not-answering", gpus[1].pci)])
+    until(lambda: seen(hardware.discover()) == expected)
 
 
 def test_other_gpus_are_not_kept_waiting_for_a_slow_one(machine: Machine) -> None:
     gpus = machine.add(*hgx_h100(2))
     gpus[0].hang("nvmlDeviceGetName")
     machine.write()
-    hardware = machine.hardware(call_timeout_s=60, patience_s=0.1)
-    began = time.monotonic()
-    facts = hardware.discover()
-    assert time.monotonic() - began < 5
-    assert set(by_address(facts)) == {gpus[1].pci}
+    hardware = machine.hardware(call_timeout_s=NEVER_S, patience_s=0.1)
+    assert set(by_address(unhindered(hardware.discover))) == {gpus[1].pci}
 
 
 def test_a_lone_gpu_is_waited_for(machine: Machine) -> None:
     (gpu,) = machine.add(h100("0000:65:00.0", 0))
     gpu.slow("nvmlDeviceGetName", 400)
     machine.write()
-    assert len(machine.hardware(call_timeout_s=30, patience_s=0.1).discover().gpus) == 1
+    assert len(machine.hardware(call_timeout_s=NEVER_S, patience_s=0.1).discover().gpus) == 1
 
 
 def test_a_slow_gpu_keeps_its_last_facts_while_its_call_may_still_return(machine: Machine) -> None:
     gpus = machine.add(*hgx_h100(2))
-    hardware = machine.hardware(call_timeout_s=60, patience_s=0.1)
-    eventually(lambda: len(hardware.discover().gpus) == 2)  # on a busy machine one may be slow from the start
+    hardware = machine.hardware(call_timeout_s=NEVER_S, patience_s=0.1)
+    until(lambda: len(hardware.discover().gpus) == 2)  # on a busy machine one may be slow from the start
     before = hardware.discover()
     gpus[0].hang("nvmlDeviceGetName")
     machine.write()
@@ -81,25 +88,27 @@ def test_a_slow_gpu_keeps_its_last_facts_while_its_call_may_still_return(machine
     gpus[0].heal()
     gpus[0].facts["vbios_version"] = "96.00.99.00.01"
     machine.write()
-    eventually(lambda: by_address(hardware.discover())[gpus[0].pci].vbios_version == "96.00.99.00.01")
+    until(lambda: by_address(hardware.discover())[gpus[0].pci].vbios_version == "96.00.99.00.01")
 
 
-def test_a_fingerprint_takes_less_than_a_second_whatever_hangs(machine: Machine) -> None:
+def test_a_fingerprint_waits_for_no_gpu_that_hangs(machine: Machine) -> None:
     gpus = machine.add(*hgx_h100(3))
     hardware = machine.hardware(call_timeout_s=OVERDUE_S)
-    hardware.discover()
-    before = hardware.fingerprint()
+    until(lambda: len(hardware.discover().gpus) == 3)
+
+    def of_healthy_gpus() -> Fingerprint | None:  # on a busy machine one may be late by chance
+        one, other = hardware.fingerprint(), hardware.fingerprint()
+        return one if one == other else None
+
+    before = until(of_healthy_gpus)
     for gpu in gpus:
         gpu.hang("nvmlDeviceGetUUID")
     machine.write()
-    began = time.monotonic()
-    hardware.fingerprint()
-    assert time.monotonic() - began < 1.5, "half a second, and what a busy machine adds"
-    eventually(lambda: hardware.fingerprint() != before)
+    until(lambda: unhindered(hardware.fingerprint) != before)
     for gpu in gpus:
         gpu.heal()
     machine.write()
-    eventually(lambda: hardware.fingerprint() == before)
+    until(lambda: hardware.fingerprint() == before)
 
 
 def test_a_library_that_hangs_in_init_is_what_prepare_waits_for(machine: Machine) -> None:
@@ -113,18 +122,16 @@ def test_a_library_that_hangs_in_init_is_what_prepare_waits_for(machine: Machine
     assert codes(facts) == {"hardware.library-not-answering"}
     machine.state.faults.clear()
     machine.write()
-    eventually(lambda: len(hardware.discover().gpus) == 1)
+    until(lambda: len(hardware.discover().gpus) == 1)
 
 
 def test_closing_does_not_wait_for_a_hanging_call_nor_shut_the_library_under_it(machine: Machine) -> None:
     gpus = machine.add(*hgx_h100(2))
-    hardware = machine.hardware(call_timeout_s=OVERDUE_S, patience_s=0.05)
+    hardware = machine.hardware(call_timeout_s=NEVER_S, patience_s=0.05)
     gpus[0].hang("nvmlDeviceGetName")
     machine.write()
     hardware.discover()
-    began = time.monotonic()
-    hardware.close()
-    assert time.monotonic() - began < 5
+    unhindered(hardware.close)
     assert machine.calls("nvmlShutdown") == 0
     gpus[0].heal()
     machine.write()
@@ -133,7 +140,7 @@ def test_closing_does_not_wait_for_a_hanging_call_nor_shut_the_library_under_it(
         hardware.close()
         return machine.calls("nvmlShutdown") == 1
 
-    eventually(is_shut_down)
+    until(is_shut_down)
     hardware.close()
     assert machine.calls("nvmlShutdown") == 1
 
@@ -151,8 +158,8 @@ def test_a_count_that_hangs_is_waited_for_and_the_session_goes_on(machine: Machi
     seen = hardware.fingerprint()
     machine.state.faults.clear()
     machine.write()
-    eventually(lambda: hardware.fingerprint() != seen)
-    eventually(lambda: hardware.discover() == before)
+    until(lambda: hardware.fingerprint() != seen)
+    until(lambda: hardware.discover() == before)
     assert machine.calls("nvmlInitWithFlags") == 1
 
 
@@ -176,19 +183,18 @@ def test_a_process_exits_at_once_while_a_call_hangs(machine: Machine) -> None:
         import sys
         from dra_driver.hardware.nvidia.hardware import NvidiaHardware
         from dra_driver.hardware.port import Roots
-        hardware = NvidiaHardware(Roots(sys=sys.argv[1], proc=sys.argv[2], dev=sys.argv[3]), patience_s=0.1)
+        roots = Roots(sys=sys.argv[1], proc=sys.argv[2], dev=sys.argv[3])
+        hardware = NvidiaHardware(roots, patience_s=0.1, call_timeout_s=600)
         print(len(hardware.discover().gpus))
     """
     roots = machine.node.roots
     library = build(machine.folder / "lib")
-    began = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program), roots.sys, roots.proc, roots.dev],
         env=environment(library, machine.folder / "state"),
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,  # the process ends although the call, which nobody waits for, goes on
         check=True,
     )
     assert done.stdout == "1\n"
-    assert time.monotonic() - began < 8, "the call times out after 10 s, and is waited for by nobody"

@@ -8,8 +8,8 @@ from benchmarks import nvml_calls
 from benchmarks.figures import Report
 from dra_driver.hardware.metered import Measure, MeterPlan
 from dra_driver.hardware.port import Metered
-from tests.hardware.nvidia.conftest import eventually
 from tests.support.fake_nvml import hgx_h100
+from tests.support.waiting import until
 
 ALL_LINKS = 4294967295
 
@@ -40,7 +40,7 @@ class Metering:
 
     def await_rounds(self, count):
         for _ in range(count):
-            assert self.rounds.acquire(timeout=20)
+            assert self.rounds.acquire(timeout=60)
 
     def values(self, gpu, gi_id=None):
         for one in self.hardware.meter_report().readings:
@@ -139,13 +139,13 @@ def test_an_instance_that_is_gone_has_no_reading_and_its_id_is_profiled_afresh(m
     one.measure(**{f"gpm_1_gi{gone.gi}": 50})
     metering.machine.write()
     metering.begin()
-    eventually(lambda: (metering.values(one, gone.gi) or {}).get(Measure.GRAPHICS_RATIO) == 0.5)
+    until(lambda: (metering.values(one, gone.gi) or {}).get(Measure.GRAPHICS_RATIO) == 0.5)
     one.unpartition()
     metering.machine.write()
-    eventually(lambda: metering.values(one, gone.gi) is None)
+    until(lambda: metering.values(one, gone.gi) is None)
     one.partition("1g.10gb", 0)
     metering.machine.write()
-    eventually(lambda: (metering.values(one, gone.gi) or {}).get(Measure.GRAPHICS_RATIO) == 0.5)
+    until(lambda: (metering.values(one, gone.gi) or {}).get(Measure.GRAPHICS_RATIO) == 0.5)
 
 
 def test_processes_are_listed_for_shared_gpus_alone(metering):
@@ -175,13 +175,13 @@ def test_a_hanging_call_leaves_the_readings_as_they_are_and_the_report_at_hand(m
     metering.await_rounds(2)
     one.hang("nvmlDeviceGetFieldValues")
     metering.machine.write()
-    eventually(lambda: metering.hardware._use.session.watch._worker.waits_for()[0] == "nvmlDeviceGetFieldValues")
+    until(lambda: metering.hardware._use.session.watch._worker.waits_for()[0] == "nvmlDeviceGetFieldValues")
     before = metering.hardware.meter_report()
     assert metering.values(one)[Measure.TEMPERATURE_C] == 54
     one.heal()
     one.measure(temperature=60)
     metering.machine.write()
-    eventually(lambda: metering.values(one)[Measure.TEMPERATURE_C] == 60)
+    until(lambda: metering.values(one)[Measure.TEMPERATURE_C] == 60)
     newest = {reading.gpu: reading.at for reading in metering.hardware.meter_report().readings}
     assert newest[one.pci] > {reading.gpu: reading.at for reading in before.readings}[one.pci]
 
@@ -196,7 +196,7 @@ def test_a_lost_gpu_keeps_its_last_reading_while_the_other_is_read_on(metering):
     one.is_lost = True
     two.measure(temperature=71)
     metering.machine.write()
-    eventually(lambda: metering.values(two)[Measure.TEMPERATURE_C] == 71)
+    until(lambda: metering.values(two)[Measure.TEMPERATURE_C] == 71)
     assert metering.values(one)[Measure.TEMPERATURE_C] == 54
 
 
@@ -212,8 +212,8 @@ def test_xids_are_counted_by_gpu_and_instance_and_the_newest_is_kept(metering):
     one.xid(31)
     two.xid(94, gi=3)
     metering.machine.write()
-    eventually(lambda: len(metering.hardware.meter_report().xids) == 2)
-    eventually(lambda: metering.hardware.meter_report().xids[one.pci, None] == {13: 2, 31: 1})
+    until(lambda: len(metering.hardware.meter_report().xids) == 2)
+    until(lambda: metering.hardware.meter_report().xids[one.pci, None] == {13: 2, 31: 1})
     assert metering.hardware.meter_report().last_xids == {(one.pci, None): 31, (two.pci, 3): 94}
 
 

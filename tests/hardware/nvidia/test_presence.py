@@ -9,9 +9,10 @@ import pytest
 from dra_driver.hardware.facts import Facts
 from dra_driver.hardware.nvidia.hardware import NvidiaHardware
 from dra_driver.hardware.port import Hardware, ProcessLister
-from tests.hardware.nvidia.conftest import Machine, OtherProcess, codes, eventually
+from tests.hardware.nvidia.conftest import Machine, OtherProcess, codes
 from tests.support.fake_nvml import build, environment, h100
 from tests.support.nodes.fake_node import FakeNode
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -166,4 +167,4 @@ def test_no_thread_is_left_behind_after_close(machine: Machine) -> None:
     made = {t for t in set(threading.enumerate()) - before if t.name.startswith("gpu-")}
     assert made
     hardware.close()
-    eventually(lambda: not any(thread.is_alive() for thread in made))
+    until(lambda: not any(thread.is_alive() for thread in made))

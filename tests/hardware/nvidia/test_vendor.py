@@ -46,13 +46,15 @@ def test_any_thread_may_ask_at_any_time(machine: Machine) -> None:
 
     def ask(verb: int) -> None:
         try:
-            while time.monotonic() < until:
+            while True:
                 if verb == 0:
                     found.append(hardware.discover())
                 elif verb == 1:
                     prints.append(hardware.fingerprint())
                 else:
                     hardware.processes(expected.gpus[0], None)
+                if time.monotonic() > until:
+                    return
         except BaseException as fault:
             faults.append(fault)
 
@@ -60,7 +62,7 @@ def test_any_thread_may_ask_at_any_time(machine: Machine) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert faults == []
     assert found
     assert all(facts == expected for facts in found)

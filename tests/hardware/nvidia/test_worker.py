@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from dra_driver.hardware.nvidia.worker import Worker, WorkerEnded
-from tests.hardware.nvidia.conftest import eventually
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -17,16 +17,16 @@ def worker() -> Worker:
 
 def test_a_result_can_be_taken_late(worker: Worker) -> None:
     gate = threading.Event()
-    job = worker.submit(lambda: gate.wait(10) and 7)
+    job = worker.submit(lambda: gate.wait(60) and 7)
     assert not job.wait(0)
     gate.set()
-    assert job.wait(10)
+    assert job.wait(60)
     assert job.take() == 7
 
 
 def test_what_a_job_raises_is_raised_to_who_takes_it(worker: Worker) -> None:
     job = worker.submit(lambda: 1 // 0)
-    assert job.wait(10)
+    assert job.wait(60)
     with pytest.raises(ZeroDivisionError):
         job.take()
 
@@ -36,27 +36,27 @@ def test_the_call_in_flight_is_seen_with_its_age(worker: Worker) -> None:
 
     def work() -> None:
         worker.mark("nvmlSlow")
-        gate.wait(10)
+        gate.wait(60)
 
     job = worker.submit(work)
-    eventually(lambda: worker.waits_for()[0] == "nvmlSlow")
+    until(lambda: worker.waits_for()[0] == "nvmlSlow")
     age = worker.waits_for()[1]
-    eventually(lambda: worker.waits_for()[1] > age)
+    until(lambda: worker.waits_for()[1] > age)
     assert worker.is_busy
     gate.set()
-    assert job.wait(10)
-    eventually(lambda: not worker.is_busy)
+    assert job.wait(60)
+    until(lambda: not worker.is_busy)
     assert worker.waits_for() == ("", 0.0)
 
 
 def test_a_job_that_nobody_wants_any_more_is_not_begun(worker: Worker) -> None:
     gate, done = threading.Event(), []
-    worker.submit(lambda: gate.wait(10))
+    worker.submit(lambda: gate.wait(60))
     unwanted = worker.submit(lambda: done.append("unwanted"))
     unwanted.drop()
     last = worker.submit(lambda: done.append("last"))
     gate.set()
-    assert last.wait(10)
+    assert last.wait(60)
     assert done == ["last"]
 
 
@@ -65,7 +65,7 @@ def test_a_worker_that_was_stopped_ends_what_it_has_and_refuses_more() -> None:
     before = worker.submit(lambda: 1)
     worker.stop()
     after = worker.submit(lambda: 2)
-    assert before.wait(5)
+    assert before.wait(60)
     assert before.take() == 1
     assert after.wait(0)
     with pytest.raises(WorkerEnded):
@@ -79,17 +79,17 @@ def test_a_job_that_gives_way_is_begun_again_after_the_one_that_came(worker: Wor
         worker.mark("first")
         order.append("reading begun")
         began.set()
-        gate.wait(10)
+        gate.wait(60)
         worker.mark("second")
         order.append("reading ended")
         return "read"
 
     reading = worker.submit(read, gives_way=True)
-    assert began.wait(10)
+    assert began.wait(60)
     change = worker.submit(lambda: order.append("change"))
     gate.set()
-    assert change.wait(10)
-    assert reading.wait(10)
+    assert change.wait(60)
+    assert reading.wait(60)
     assert order == ["reading begun", "change", "reading begun", "reading ended"]
     assert (reading.take(), worker.is_busy) == ("read", False)
 
@@ -100,14 +100,14 @@ def test_jobs_that_give_way_do_so_for_no_other_such_job(worker: Worker) -> None:
     def read(name: str) -> None:
         worker.mark("first")
         began.set()
-        gate.wait(10)
+        gate.wait(60)
         worker.mark("second")
         order.append(name)
 
     jobs = [worker.submit(lambda name=name: read(name), gives_way=True) for name in ("a", "b")]
-    assert began.wait(10)
+    assert began.wait(60)
     gate.set()
-    assert all(job.wait(10) for job in jobs)
+    assert all(job.wait(60) for job in jobs)
     assert order == ["a", "b"]
 
 
@@ -117,16 +117,16 @@ def test_a_job_that_gave_way_to_the_end_of_its_worker_is_refused(worker: Worker)
     def read() -> None:
         worker.mark("first")
         began.set()
-        gate.wait(10)
+        gate.wait(60)
         worker.mark("second")
 
     reading = worker.submit(read, gives_way=True)
-    assert began.wait(10)
+    assert began.wait(60)
     change = worker.submit(lambda: None)
     worker.stop()
     gate.set()
-    assert change.wait(10)
-    assert reading.wait(10)
+    assert change.wait(60)
+    assert reading.wait(60)
     with pytest.raises(WorkerEnded):
         reading.take()
     assert not worker.is_busy

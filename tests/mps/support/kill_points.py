@@ -94,7 +94,7 @@ def check_after(folder: Path, _what: str) -> None:
     rig.supervisor.begin()
     at = rig.start(settings=CHANGED, seconds=10)
     # The supervisor asks its daemons from time to time, by a command that is below the folder while it runs.
-    until(lambda: processes_below(rig.root) == [rig.pid()], timeout_s=20)
+    until(lambda: processes_below(rig.root) == [rig.pid()])
     client = FakeClient(at.pipe)
     expect((client.percentage, client.works()), (70.0, True))
     client.end()
@@ -117,8 +117,8 @@ def check_alone(folder: Path, what: str) -> None:
     def is_alone() -> bool:  # a command of the killed supervisor is killed with it, but takes a moment to go
         return len(processes_below(rig.root)) == len(rig.supervisor.reports())
 
-    until(is_settled, timeout_s=20)
-    until(is_alone, timeout_s=20)
+    until(is_settled)
+    until(is_alone)
     if what == "change":
         expect(len(rig.supervisor.reports()), 1)
     rig.supervisor.stop(device(), time.monotonic() + 10)

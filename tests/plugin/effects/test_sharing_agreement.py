@@ -217,12 +217,12 @@ def test_claims_that_come_at_once_make_one_effect(served: SharingRig) -> None:
     uids = [served.allocate(f"u{i}", replica(i)) for i in range(4)]
     threads = [in_thread(served.prepare, uid) for uid in uids]
     for thread, outcome in threads:
-        thread.join(10)
+        thread.join(60)
         assert not isinstance(outcome[0], Exception), outcome
     assert served.effects() == {WHOLE: uids}
     threads = [in_thread(served.unprepare, uid) for uid in uids]
     for thread, outcome in threads:
-        thread.join(10)
+        thread.join(60)
         assert outcome == [None]
     served.assert_unshared()
 
@@ -236,12 +236,12 @@ def test_one_that_leaves_while_another_comes_leaves_the_device_shared(served: Sh
         start = threading.Barrier(2)
 
         def go(call, uid: str, start: threading.Barrier = start) -> None:
-            start.wait(5)
+            start.wait(60)
             call(uid)
 
         threads = [in_thread(go, served.unprepare, leaving), in_thread(go, served.prepare, coming)]
         for thread, outcome in threads:
-            thread.join(10)
+            thread.join(60)
             assert outcome == [None]
         assert served.effects() == {WHOLE: [coming]}
         assert served.compute_modes() == EXCLUSIVE
@@ -255,12 +255,12 @@ def test_two_agents_on_one_node_make_one_effect_and_undo_it_once(sliced: Sharing
         uids = [sliced.allocate(f"{round_}-{i}", replica(i)) for i in range(4)]
         threads = [in_thread(sliced.prepare, uid, 5.0, (older, newer)[i % 2]) for i, uid in enumerate(uids)]
         for thread, outcome in threads:
-            thread.join(10)
+            thread.join(60)
             assert not isinstance(outcome[0], Exception), outcome
         assert sliced.effects() == {WHOLE: uids}
         threads = [in_thread((newer, older)[i % 2].unprepare, uid, Deadline.after(5)) for i, uid in enumerate(uids)]
         for thread, outcome in threads:
-            thread.join(10)
+            thread.join(60)
             assert outcome == [None]
         sliced.assert_unshared()
     assert sliced.sets == [(WHOLE, "Long"), (WHOLE, "Default")] * 3

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from dra_driver.plugin.instances.roles import NodeRole
-from tests.plugin.support.kubelet import eventually
+from tests.support.waiting import until
 
 HOLD = """
 import sys, threading
@@ -32,12 +32,12 @@ class Watcher:
 def test_the_role_changes_hands_when_its_holder_lets_go(tmp_path: Path) -> None:
     older, newer = Watcher(tmp_path / "role.lock"), Watcher(tmp_path / "role.lock")
     older.role.start()
-    eventually(lambda: older.said == ["gained"])
+    until(lambda: older.said == ["gained"])
     newer.role.start()
     assert not newer.role.is_held
     older.role.stop()
     assert older.said == ["gained", "lost"]
-    eventually(lambda: newer.said == ["gained"])
+    until(lambda: newer.said == ["gained"])
     assert newer.role.is_held
     assert not older.role.is_held
     newer.role.stop()
@@ -46,7 +46,7 @@ def test_the_role_changes_hands_when_its_holder_lets_go(tmp_path: Path) -> None:
 def test_a_waiting_instance_stops_without_the_role(tmp_path: Path) -> None:
     older, newer = Watcher(tmp_path / "role.lock"), Watcher(tmp_path / "role.lock")
     older.role.start()
-    eventually(lambda: older.role.is_held)
+    until(lambda: older.role.is_held)
     newer.role.start()
     newer.role.stop()
     assert newer.said == []
@@ -62,8 +62,8 @@ def test_a_killed_holder_loses_the_role(tmp_path: Path) -> None:
     waiter = Watcher(path)
     waiter.role.start()
     process.kill()
-    process.communicate(timeout=10)
-    eventually(lambda: waiter.said == ["gained"])
+    process.communicate(timeout=60)
+    until(lambda: waiter.said == ["gained"])
     waiter.role.stop()
 
 
@@ -73,6 +73,6 @@ def test_a_role_that_fails_to_start_is_still_given_up(tmp_path: Path) -> None:
 
     role = NodeRole(tmp_path / "role.lock", SimpleNamespace(role_gained=fail, role_lost=fail))
     role.start()
-    eventually(lambda: role.is_held)
+    until(lambda: role.is_held)
     role.stop()
     assert not role.is_held

@@ -92,6 +92,6 @@ def test_those_who_come_while_others_go_always_have_a_folder_and_a_lock_in_it(fo
     until(lambda: faults or next(rounds, None) is None, what="200 looks")
     stop.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert not faults
     assert not Path(folder).exists()

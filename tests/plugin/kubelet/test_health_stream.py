@@ -38,7 +38,7 @@ class Watched:
             request_serializer=lambda request: request.SerializeToString(),
             response_deserializer=messages.NodeWatchResourcesResponse.FromString,
         )
-        return call(messages.NodeWatchResourcesRequest(), timeout=20)
+        return call(messages.NodeWatchResourcesRequest(), timeout=60)
 
 
 def answers(watched):
@@ -92,7 +92,7 @@ def test_streams_end_with_the_server_and_do_not_hold_it_up(watched):
     stopper.start()
     with suppress(grpc.RpcError):
         list(lists)
-    stopper.join(10)
+    stopper.join(60)
     assert not stopper.is_alive()
 
 

@@ -77,7 +77,7 @@ def test_our_own_other_instance_is_none_unless_it_keeps_its_claims_elsewhere(fol
         assert bool(watch(folder).find()) is is_other
     finally:
         instance.stop()
-        server.stop(0).wait(10)
+        server.stop(0).wait(60)
 
 
 def test_a_socket_nobody_listens_on_and_files_are_none(folder, other):

@@ -193,7 +193,7 @@ def test_jobs_of_many_threads_share_commits_and_keep_their_own_faults(tmp_path: 
         while len(database._queue) < 40:
             pass
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     stored = {row["n"] for row in database.read("SELECT n FROM t")}
     assert stored == set(range(20))
     assert outcomes.count(KeyError) + outcomes.count(LedgerError) == 20
@@ -222,7 +222,7 @@ def test_a_commit_waits_for_the_disk_if_one_of_its_jobs_does(tmp_path: Path) -> 
         while len(database._queue) < 3:
             pass
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert outcomes == [full] * 3
     database.close()
 

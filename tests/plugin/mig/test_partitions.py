@@ -3,13 +3,16 @@
 import sqlite3
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
+from dra_driver.hardware.simulated import partitioning
 from dra_driver.model.errors import ClaimError, DriverError, HardwareError
 from dra_driver.plugin.effects.file_records import OWNER_ENV
 from tests.support.plugin.mig_parts import OTHER, WHOLE, MigRig, large, small
 from tests.support.plugin.parts import claim_wire, in_thread, result
+from tests.support.waiting import until
 
 
 def after_look(rig, monkeypatch, what):
@@ -58,7 +61,7 @@ def test_partitions_of_one_claim_on_two_gpus_are_made_at_the_same_time(rig, monk
     both, create = threading.Barrier(2), rig.hardware.create_partition
 
     def create_together(*arguments, **options):
-        both.wait(20)  # broken, and so an error, where one waits for the other to end
+        both.wait(60)  # broken, and so an error, where one waits for the other to end
         return create(*arguments, **options)
 
     for gpu in (rig.gpu(0), rig.gpu(1)):
@@ -175,11 +178,11 @@ def test_a_mode_of_ours_that_went_after_the_scan_is_not_restored(rig):
 def test_a_whole_gpu_waits_for_the_partitions_of_a_claim_that_ends(rig):
     rig.now_prepare("u1", small(3))
     rig.allocate("u2", WHOLE)
-    thread, outcome = in_thread(rig.prepare, "u2", 5.0)
-    time.sleep(0.2)
+    thread, outcome = in_thread(rig.prepare, "u2", 60.0)
+    until(lambda: rig.preparer._wait._pause._sleepers == 1, "the claim to wait for the GPU")
     assert not outcome
     rig.unprepare("u1")
-    thread.join(5)
+    thread.join(60)
     assert outcome[0][0].device == WHOLE
     assert rig.modes() == [False, False]
     rig.unprepare("u2")
@@ -290,15 +293,22 @@ def test_ampere_without_mig_mode_is_offered_whole_only_and_with_it_cut_only(tmp_
     rig.close()
 
 
-def test_a_slow_gpu_delays_no_other(tmp_path):
-    rig = MigRig(tmp_path, migDelayMs=1500)
+def test_a_slow_gpu_delays_no_other(tmp_path, monkeypatch):
+    is_slow, goes_on = threading.Event(), threading.Event()
+
+    def sleep(_seconds):
+        is_slow.set()
+        goes_on.wait(60)
+
+    monkeypatch.setattr(partitioning, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
+    rig = MigRig(tmp_path, migDelayMs=1)
     rig.allocate("slow", small(0))
-    thread, outcome = in_thread(rig.prepare, "slow", 10.0)
-    time.sleep(0.1)
-    started = time.monotonic()
+    thread, outcome = in_thread(rig.prepare, "slow", 60.0)
+    assert is_slow.wait(60)
     rig.now_prepare("quick", small(0, OTHER))
-    assert time.monotonic() - started < 1.0
-    thread.join(10)
+    assert not outcome
+    goes_on.set()
+    thread.join(60)
     assert not isinstance(outcome[0], Exception)
     rig.close()
 
@@ -314,14 +324,14 @@ def test_claims_on_one_gpu_and_on_two_may_come_at_once(rig):
         threads.append(thread)
         outcomes.append(outcome)
     for thread in threads:
-        thread.join(15)
+        thread.join(60)
     assert [o[0][0].device for o in outcomes] == devices
     assert len(rig.cuts()) == 14
     ends = [threading.Thread(target=rig.unprepare, args=(f"u{i}",)) for i in range(len(devices))]
     for thread in ends:
         thread.start()
     for thread in ends:
-        thread.join(15)
+        thread.join(60)
     rig.assert_untouched()
 
 

@@ -147,17 +147,17 @@ def test_nothing_is_known_before_the_first_answer_and_a_look_that_fails_changes_
     world.claims = AWAY
     world.it.start()
     for _ in range(3):
-        assert world.asked.acquire(timeout=10)
+        assert world.asked.acquire(timeout=60)
     assert not world.it.is_known
     world.claims = [claim("gpu-0")]
-    assert world.changes.acquire(timeout=10)
+    assert world.changes.acquire(timeout=60)
     assert world.it.is_known
     world.claims = AWAY
     for _ in range(3):
-        assert world.asked.acquire(timeout=10)
+        assert world.asked.acquire(timeout=60)
     assert [problem.subject for problem in world.it.problems()] == ["gpu-0"]
     world.claims = []
-    assert world.changes.acquire(timeout=10)
+    assert world.changes.acquire(timeout=60)
     assert world.it.problems() == ()
     world.it.stop()
 

@@ -207,7 +207,7 @@ def test_prepare_waits_for_hardware_and_says_what_for(rig: Rig) -> None:
         rig.prepare("u1", 0.3)
     thread, outcome = in_thread(rig.prepare, "u1")
     rig.inventory = ready
-    thread.join(5)
+    thread.join(60)
     assert outcome[0][0].device == "gpu-0"
 
 
@@ -253,7 +253,7 @@ def test_a_missing_device_node_is_waited_for(rig: Rig) -> None:
         rig.prepare("u1", 0.3)
     thread, outcome = in_thread(rig.prepare, "u1")
     rig.hardware.missing = set()
-    thread.join(5)
+    thread.join(60)
     assert outcome[0][0].device == "gpu-0"
 
 
@@ -315,7 +315,7 @@ def test_the_same_claim_in_two_calls_at_once_is_prepared_once(rig: Rig) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert len(answers) == 8
     assert len(set(answers)) == 1
 
@@ -362,7 +362,7 @@ def test_an_agent_that_ends_lets_waiting_calls_go(rig: Rig) -> None:
     rig.inventory = inventory(0, 0).__class__(waiting_for="the driver")
     thread, outcome = in_thread(rig.prepare, "u1", 30.0)
     rig.preparer.close()
-    thread.join(5)
+    thread.join(60)
     assert outcome[0].code == "claim.hardware-waiting"
 
 

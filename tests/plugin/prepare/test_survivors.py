@@ -14,10 +14,10 @@ from dra_driver.plugin.ledger import kept_back
 from dra_driver.plugin.ledger.record import ClaimState
 from dra_driver.plugin.prepare import guard
 from dra_driver.plugin.prepare.running_pods import pods_with_processes
-from tests.plugin.support.kubelet import eventually
 from tests.plugin.support.ledger_file import sql
 from tests.plugin.support.running_pods import CONTAINER, OLD, OTHER, Machine
 from tests.support.plugin.parts import Rig, claim_wire, in_thread, result
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_the_next_claim_waits_until_the_containers_of_the_last_one_have_ended(ri
     assert thread.is_alive()
     assert rig.states() == {}
     left.end(7)
-    thread.join(5)
+    thread.join(60)
     assert outcome[0][0].device == "gpu-0"
     assert rig.states() == {"new": "prepared"}
 
@@ -72,7 +72,7 @@ def test_a_container_that_nobody_can_kill_does_not_keep_the_device_for_ever(
     rig.unprepare("old")
     rig.allocate("new", "gpu-0")
     assert rig.prepare("new", 5)
-    eventually(lambda: "device released although a pod that may use it still runs" in caplog.text)
+    until(lambda: "device released although a pod that may use it still runs" in caplog.text)
 
 
 @pytest.mark.parametrize("share_id", ["11111111-2222-4333-8444-555555555555", ""])
@@ -100,7 +100,7 @@ def test_the_usual_end_of_a_pod_holds_nobody_up(rig: Rig, machine: Machine) -> N
         rig.unprepare(f"u{number}")
         assert rig.prepare(rig.allocate(f"next{number}", "gpu-0"), 0.9)  # sooner than holders are looked at again
         rig.unprepare(f"next{number}")
-    eventually(lambda: not rig.ledger.kept_back.has_any())
+    until(lambda: not rig.ledger.kept_back.has_any())
 
 
 def test_pods_that_share_a_claim_are_all_remembered(rig: Rig, machine: Machine) -> None:
@@ -148,8 +148,8 @@ def test_a_real_container_is_found_as_long_as_it_lives(tmp_path: Path) -> None:
     finally:
         container.kill()
         assert pods_with_processes({OLD}) == frozenset()
-        eventually(lambda: not pods_with_processes({OTHER}), 5)  # a zombie by now
-        container.wait(10)
+        until(lambda: not pods_with_processes({OTHER}))  # a zombie by now
+        container.wait(60)
         if container.stdout is not None:
             container.stdout.close()
 
@@ -191,7 +191,7 @@ def test_a_claim_whose_boot_is_not_known_keeps_its_device_back_and_takes_no_othe
         with pytest.raises(ClaimError, match=f"containers of pod {OLD}"):
             rig.prepare(rig.allocate(f"next-{device}", device), 0.3)
     left.end(7)
-    eventually(lambda: not rig.ledger.kept_back.has_any())
+    until(lambda: not rig.ledger.kept_back.has_any())
     assert rig.prepare("next-gpu-0")
     assert rig.prepare("next-gpu-1")
 

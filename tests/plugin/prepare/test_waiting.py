@@ -5,21 +5,22 @@ from types import SimpleNamespace
 
 from dra_driver.plugin.kubelet.server import PREPARES, PluginServer
 from dra_driver.plugin.prepare.waiting import InterruptiblePause, Looks
-from tests.plugin.support.kubelet import FakeKubelet, claim, eventually
+from tests.plugin.support.kubelet import FakeKubelet, claim
 from tests.support.plugin.parts import DRIVER, Rig, in_thread, inventory
+from tests.support.waiting import until
 
 
 def test_one_thread_looks_for_all_that_sleep_and_ends_with_them() -> None:
     version, others = [1], set(threading.enumerate())  # a test before this one may have left a thread that ends soon
     waiting = InterruptiblePause(SimpleNamespace(version=lambda: version[0]))
     sleepers = [in_thread(waiting.await_change, 30.0, waiting.seen)[0] for _ in range(20)]
-    eventually(lambda: waiting._sleepers == 20)
+    until(lambda: waiting._sleepers == 20)
     assert [t.name for t in set(threading.enumerate()) - others].count("waiting") == 1
     version[0] = 2
     for thread in sleepers:
-        thread.join(10)
+        thread.join(60)
     assert not any(thread.is_alive() for thread in sleepers)
-    eventually(lambda: "waiting" not in [t.name for t in set(threading.enumerate()) - others])
+    until(lambda: "waiting" not in [t.name for t in set(threading.enumerate()) - others])
 
 
 def test_whoever_comes_after_the_change_does_not_sleep_at_all() -> None:
@@ -27,7 +28,7 @@ def test_whoever_comes_after_the_change_does_not_sleep_at_all() -> None:
     seen = waiting.seen
     waiting.wake()
     thread, _ = in_thread(waiting.await_change, 30.0, seen)
-    thread.join(5)
+    thread.join(60)
     assert not thread.is_alive()
 
 
@@ -38,7 +39,7 @@ def test_a_pause_is_cut_short_by_the_end_of_the_agent_alone() -> None:
     thread.join(0.2)
     assert thread.is_alive()
     waiting.close()
-    thread.join(5)
+    thread.join(60)
     assert not thread.is_alive()
 
 
@@ -51,13 +52,13 @@ def test_calls_that_wait_for_one_device_ask_the_api_after_its_holder_together(ri
     rig.allocate("holder", "gpu-0")
     rig.prepare("holder")
     calls = [in_thread(rig.prepare, rig.allocate(f"w{number}", "gpu-0"), 30.0)[0] for number in range(30)]
-    eventually(lambda: rig.preparer._wait._pause._sleepers == 30)
-    eventually(lambda: rig.preparer._wait._looks.is_due("holder"))
+    until(lambda: rig.preparer._wait._pause._sleepers == 30)
+    until(lambda: rig.preparer._wait._looks.is_due("holder"))
     asked = rig.api.requests["get"]
     assert asked < 31 + 10, "each its own claim, and a few times the holder's"
     rig.preparer.close()
     for call in calls:
-        call.join(10)
+        call.join(60)
 
 
 def test_claims_of_many_calls_share_the_threads_of_their_kind(short_path) -> None:
@@ -78,11 +79,11 @@ def test_claims_of_many_calls_share_the_threads_of_their_kind(short_path) -> Non
         kubelet.register()
         uids = [[rig.allocate(f"u{call}-{n}", "gpu-0") for n in range(50)] for call in range(4)]
         calls = [in_thread(kubelet.prepare, *map(claim, each))[0] for each in uids]
-        eventually(lambda: rig.preparer._wait._pause._sleepers == PREPARES, 30)
+        until(lambda: rig.preparer._wait._pause._sleepers == PREPARES)
         assert sum(t.name.startswith("prepare_") for t in set(threading.enumerate()) - others) == PREPARES
         assert kubelet.unprepare(claim("holder"))["holder"].error == ""
     finally:
         server.stop(1.0)
     for call in calls:
-        call.join(10)
+        call.join(60)
     rig.close()

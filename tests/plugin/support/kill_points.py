@@ -14,7 +14,6 @@ from tests.support.plugin.killing import Trace, expect, print_report, traced_cal
 from tests.support.plugin.parts import Rig
 
 CALLS = ("prepare", "unprepare", "repeat", "reallocate")
-Rig.patience_s = 60.0  # a busy machine is no fault
 
 
 def set_up(root: Path, what: str) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +12,6 @@ from dra_driver.plugin._proto.k8s.pluginregistration.v1 import api_pb2 as regist
 from dra_driver.plugin.kubelet.methods import MESSAGES, REGISTRATION_SERVICE, VERSIONS
 
 KUBELET_SECONDS = 45.0
-
-
-def eventually(is_true: Callable[[], Any], seconds: float = 10.0) -> None:
-    """Poll until something is true."""
-    deadline = time.monotonic() + seconds
-    while not is_true():
-        assert time.monotonic() < deadline, "not in time"
-        time.sleep(0.01)
 
 
 class FakeKubelet:

@@ -11,7 +11,6 @@ from tests.support.plugin.killing import Trace, expect, print_report, traced_cal
 from tests.support.plugin.mig_parts import OTHER, MigRig, small
 
 CALLS = ("prepare", "unprepare", "repeat", "reallocate", "whole")
-MigRig.patience_s = 60.0  # a busy machine is no fault
 MINE, MOVED = [small(3), small(2, OTHER)], [small(5)]
 BYSTANDER = (0, "1g.10gb", 1)
 

@@ -18,7 +18,6 @@ from tests.support.plugin.parts import DRIVER
 from tests.support.plugin.sharing_parts import SharingRig, replica, time_slicing
 
 CALLS = ("first", "joining", "leaving", "last", "repeat")
-SharingRig.patience_s = 60.0  # a busy machine is no fault
 WITH_OTHER = ("joining", "leaving")
 PREPARED = ("leaving", "last", "repeat")
 

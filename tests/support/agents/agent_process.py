@@ -64,7 +64,7 @@ class Stage:
     def end(self, agent: Agent, number: signal.Signals = signal.SIGTERM) -> int:
         """Signal an agent and wait for its end."""
         agent.send_signal(number)
-        return agent.wait(30)
+        return agent.wait(60)
 
 
 @contextmanager

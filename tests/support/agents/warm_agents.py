@@ -100,7 +100,7 @@ class Nursery:
     def close(self) -> None:
         """End the process; agents that still run are not its concern."""
         self._line.close()
-        self._process.wait(30)
+        self._process.wait(60)
 
 
 @cache

@@ -19,7 +19,7 @@ class Client:
     def __init__(self, api: EmbeddedApi, token: str | None = None) -> None:
         self._api = api
         self._token = api.token if token is None else token
-        self._connection = http.client.HTTPConnection(api.url.removeprefix("http://"), timeout=10)
+        self._connection = http.client.HTTPConnection(api.url.removeprefix("http://"), timeout=60)
 
     def __call__(
         self, method: str, path: str, body: Any = None, *, content_type: str = "application/json", **query: str
@@ -30,7 +30,7 @@ class Client:
         return answer.status, json.loads(data) if data.startswith(b"{") else data
 
     def watch(self, path: str, **query: str) -> Watch:
-        connection = http.client.HTTPConnection(self._api.url.removeprefix("http://"), timeout=10)
+        connection = http.client.HTTPConnection(self._api.url.removeprefix("http://"), timeout=60)
         self._send(connection, "GET", path, None, "application/json", {"watch": "1", **query})
         return Watch(connection)
 

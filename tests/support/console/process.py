@@ -45,7 +45,7 @@ class RunningConsole:
 
     def send(self, method: str, path: str, body: bytes | None = None, **headers: str) -> Reply:
         """Send one request with exactly these headers, underscores for dashes; Host is the console's unless given."""
-        line = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        line = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         sent = {"host": f"127.0.0.1:{self.port}", **{name.replace("_", "-"): value for name, value in headers.items()}}
         try:
             line.request(method, path, body, sent)
@@ -90,7 +90,7 @@ class RunningConsole:
     def end(self) -> int:
         """Interrupt it as Ctrl-C does, and return its exit status."""
         self.process.send_signal(2)
-        return self.process.wait(20)
+        return self.process.wait(60)
 
 
 @contextmanager

@@ -28,10 +28,10 @@ class RunningServer:
 
     def send(self, method: str, path: str, body: Any = None, certificate: str = "", **headers: str) -> Reply:
         sent = {"host": f"localhost:{self.port}", **{name.replace("_", "-"): value for name, value in headers.items()}}
-        line = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        line = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         if self.tls:
             context = self.client[certificate] if certificate else self.tls
-            line = http.client.HTTPSConnection("localhost", self.port, timeout=30, context=context)
+            line = http.client.HTTPSConnection("localhost", self.port, timeout=60, context=context)
         try:
             line.request(method, path, None if body is None else json.dumps(body).encode(), sent)
             reply = line.getresponse()
@@ -79,7 +79,7 @@ def running_server(kubeconfig: str, *words: str, tls: ssl.SSLContext | None = No
             yield server
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(60)
 
 
 def _is_up(server: RunningServer) -> bool:

@@ -43,13 +43,13 @@ class MeteredNode:
 
     def scrape(self, name):
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=60) as answer:
                 return [one for one in samples(answer.read()) if one.name == name]
         except URLError:  # an agent that was just started
             return []
 
     def until(self, condition, what):
-        until(condition, timeout_s=25, what=what)
+        until(condition, what=what)
 
     def run(self, pod, claim, device, namespace="team"):
         """Allocate a new claim, let a pod use it, and return the pod."""

@@ -131,7 +131,7 @@ class Rig:
         environment = {"CUDA_MPS_PIPE_DIRECTORY": str(self.at(number).pipe)}
         program = self.folder / "driver/usr/bin/nvidia-cuda-mps-control"
         done = subprocess.run(
-            [program], check=False, input=command + "\n", text=True, capture_output=True, env=environment, timeout=20
+            [program], check=False, input=command + "\n", text=True, capture_output=True, env=environment, timeout=60
         )
         return done.stdout.strip()
 
@@ -155,7 +155,7 @@ class Supervisor:
         """Start a supervisor and wait until it answers."""
         with self.log.open("ab") as log:
             self._processes.append(subprocess.Popen(self._command, stdout=log, stderr=log))
-        until(self.answers, timeout_s=30, what=f"the supervisor answers: {self.log}")
+        until(self.answers, what=f"the supervisor answers: {self.log}")
         return self
 
     def answers(self) -> bool:
@@ -173,7 +173,7 @@ class Supervisor:
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         """End the last supervisor; gives its exit status."""
         self.process.send_signal(number)
-        return self.process.wait(20)
+        return self.process.wait(60)
 
     def close(self) -> None:
         for process in self._processes:

@@ -146,7 +146,7 @@ class Rig:
     supervisor: Any = None
     passthrough = PassthroughMeans()
     has_metadata = False
-    patience_s = 5.0  # for a call
+    patience_s = 60.0  # for a call; a busy machine is no fault
     driver = DRIVER
 
     def __init__(self, root: Path) -> None:

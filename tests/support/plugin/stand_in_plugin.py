@@ -58,11 +58,11 @@ class StandInPlugin:
     def stop(self) -> None:
         self.hang.set()
         for server in reversed(self._servers):
-            server.stop(0).wait(5)
+            server.stop(0).wait(60)
         self._servers.clear()
 
     def deregister(self) -> None:
-        self._servers.pop().stop(0).wait(5)
+        self._servers.pop().stop(0).wait(60)
 
     def _serve(self, socket: Path, service: str, handlers) -> None:
         socket.parent.mkdir(parents=True, exist_ok=True)
@@ -74,7 +74,7 @@ class StandInPlugin:
 
     def _serve_dra(self, service: str, messages, version: str) -> None:
         def prepare(request, _context):
-            self.hang.wait(10)
+            self.hang.wait(60)
             self.calls.append((version, "prepare", [claim.uid for claim in request.claims]))
             answer = messages.NodePrepareResourcesResponse()
             for claim in [] if self.skip else request.claims:

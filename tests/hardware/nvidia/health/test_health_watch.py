@@ -24,7 +24,7 @@ def test_an_xid_is_reported_once_with_its_instance(watching):
     one.xid(48)
     two.xid(94, gi=3)
     watching.state.write()
-    assert watching.notified.wait(10)
+    assert watching.notified.wait(60)
     watching.until(lambda: len(watching.xids) == 2)
     assert set(watching.xids) == {(one.pci, 48, None), (two.pci, 94, 3)}
     watching.look(is_urgent=True)

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from dataclasses import asdict, replace
 
 import pytest
@@ -14,9 +13,10 @@ from hypothesis import strategies as st
 
 from dra_driver.hardware.nvidia.hardware import NvidiaHardware
 from dra_driver.model.errors import HardwareError, Retry
-from tests.hardware.nvidia.conftest import Machine, eventually
+from tests.hardware.nvidia.conftest import Machine
 from tests.hardware.nvidia.support.mig_bench import PCI, Bench, refusal
 from tests.support.fake_nvml import MIG_STEPS, Code, h100, hgx_h100
+from tests.support.waiting import until
 
 KILLED = """
 import json, sys
@@ -39,10 +39,8 @@ def test_a_hanging_gpu_is_given_up_in_time_and_delays_no_other(machine: Machine)
     bench = Bench(machine, *hgx_h100(2))
     with machine.state.change():
         bench.gpus[0].hang("nvmlDeviceCreateGpuInstanceWithPlacement")
-    began = time.monotonic()
     assert refusal(bench.create, "1g.10gb", 0, deadline_s=0.3) == ("hardware.not-answering", Retry.LATER)
     bench.create("1g.10gb", 0, index=1)
-    assert time.monotonic() - began < 5
     with machine.state.change():
         bench.gpus[0].heal()
     bench.create("1g.10gb", 0)
@@ -51,16 +49,20 @@ def test_a_hanging_gpu_is_given_up_in_time_and_delays_no_other(machine: Machine)
 
 def test_eight_gpus_are_cut_at_the_same_time(machine: Machine) -> None:
     gpus = hgx_h100(8)
-    for gpu in gpus:
-        gpu.slow("nvmlDeviceCreateGpuInstanceWithPlacement", 300)
     bench = Bench(machine, *gpus)
-    began = time.monotonic()
-    threads = [threading.Thread(target=bench.create, args=("1g.10gb", 0), kwargs={"index": i}) for i in range(8)]
+    with machine.state.change():
+        for gpu in gpus:
+            gpu.hang("nvmlDeviceCreateGpuInstanceWithPlacement")
+    options = [{"index": index, "deadline_s": 60} for index in range(8)]
+    threads = [threading.Thread(target=bench.create, args=("1g.10gb", 0), kwargs=one) for one in options]
     for thread in threads:
         thread.start()
+    until(lambda: machine.calls("nvmlDeviceCreateGpuInstanceWithPlacement") == 8, "all eight to be made")
+    with machine.state.change():
+        for gpu in gpus:
+            gpu.heal()
     for thread in threads:
         thread.join()
-    assert time.monotonic() - began < 8 * 0.3
     assert [len(gpu.partitions) for gpu in bench.hardware.discover().gpus] == [1] * 8
 
 
@@ -72,13 +74,13 @@ def test_a_scan_of_the_same_gpu_does_not_hold_a_creation(machine: Machine) -> No
     machine.log.write_text("")
     scan = threading.Thread(target=bench.hardware.discover)
     scan.start()
-    eventually(lambda: "nvmlDeviceGetSerial" in machine.log.read_text())
+    until(lambda: "nvmlDeviceGetSerial" in machine.log.read_text())
     bench.create("1g.10gb", 0)
     scan.join()
     calls = machine.log.read_text().split()
     made = next(i for i, call in enumerate(calls) if "CreateGpuInstance" in call)
     assert [call for call in calls[:made] if "GetVbiosVersion" in call] == []
-    eventually(lambda: len(bench.hardware.discover().gpus[0].partitions) == 1)
+    until(lambda: len(bench.hardware.discover().gpus[0].partitions) == 1)
 
 
 def test_two_claims_of_one_gpu_are_served_in_turn(machine: Machine) -> None:
