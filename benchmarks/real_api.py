@@ -15,7 +15,7 @@ from pathlib import Path
 from dra_driver.kube import credentials
 from dra_driver.kube.api import KubeApi
 from dra_driver.model.errors import DriverError
-from lane.binaries import ETCD, BinariesMissing, Part, kubernetes
+from lane.components.parts import ETCD, BinariesMissing, Part, kubernetes
 from lane.pki import Authority
 
 START_S = 60.0

@@ -35,7 +35,7 @@ import needs
 import wheels
 from contents import ARCHITECTURES, REPOSITORY_NAME
 
-from lane import binaries
+from lane.components import parts
 
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent
@@ -68,7 +68,7 @@ def main() -> int:
 
 def find_helm() -> str:
     """Return the helm on PATH or of the cluster lane; empty if there is none."""
-    return shutil.which("helm") or (str(binaries.HELM.path / "helm") if binaries.HELM.built() else "")
+    return shutil.which("helm") or (str(parts.HELM.path / "helm") if parts.HELM.built() else "")
 
 
 def wheel(output: Path, version: str) -> Path:

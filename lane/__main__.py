@@ -6,8 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from lane import binaries
 from lane.cluster import REPOSITORY, Cluster
+from lane.components import building, obstacle, parts
 
 
 def main() -> int:
@@ -24,7 +24,7 @@ def main() -> int:
     ):
         command = commands.add_parser(name, help=text)
         if name in {"binaries", "up"}:
-            command.add_argument("--k8s", default="1.35", choices=binaries.VERSIONS, help="Kubernetes version")
+            command.add_argument("--k8s", default="1.35", choices=parts.VERSIONS, help="Kubernetes version")
         if name == "down":
             command.add_argument("folders", nargs="*", type=Path, help="these and no others (/tmp/dra-…)")
         if name == "up":
@@ -34,31 +34,31 @@ def main() -> int:
     options = parser.parse_args()
     try:
         return int(globals()[f"_{options.command}"](options))
-    except binaries.BinariesMissing as missing:
+    except parts.BinariesMissing as missing:
         print(missing, file=sys.stderr)
         return 5
-    except binaries.BuildFailed as failed:
+    except building.BuildFailed as failed:
         print(failed, file=sys.stderr)
         return 1
 
 
 def _binaries(options: argparse.Namespace) -> int:
-    binaries.build(options.k8s)
+    building.build(options.k8s)
     return 0
 
 
 def _floor(_: argparse.Namespace) -> int:
-    binaries.build_one(binaries.FLOOR)
+    building.build_one(parts.FLOOR)
     return 0
 
 
 def _prometheus(_: argparse.Namespace) -> int:
-    binaries.build_one(binaries.PROMETHEUS)
+    building.build_one(parts.PROMETHEUS)
     return 0
 
 
 def _obstacle(options: argparse.Namespace) -> int:
-    why = binaries.obstacle()
+    why = obstacle.obstacle()
     print(why, end="\n" if why else "")
     return 5 if why else 0
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from dra_driver import __version__
-from lane import binaries
 from lane.agent import DRIVER
 from lane.cluster import REPOSITORY, Cluster
+from lane.components import programs
 from lane.machines.nvml_machine import NvmlMachine
 from lane.node import Node
 from lane.sandbox import until
@@ -63,7 +63,7 @@ class Chart:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self.helm_program = binaries.helm()
+        self.helm_program = programs.helm()
         for node in cluster.nodes:
             node.ctr("images", "import", str(image()))
             node.ctr("images", "tag", f"{REPOSITORY_NAME}:{TAG}", f"localhost/dra-driver:{__version__}")

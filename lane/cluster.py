@@ -23,8 +23,9 @@ from typing import Any
 
 import yaml
 
-from lane import binaries, control_plane, relay
+from lane import control_plane, relay
 from lane.api import Api
+from lane.components import programs
 from lane.daemon import Daemon
 from lane.node import BRIDGE, Node
 from lane.pki import CLUSTER_IP, Authority
@@ -57,7 +58,7 @@ class Cluster:
         self.gates = gates
         self._enabled = control_plane.gates_of(version) if gates else ()
         self.pod_security = pod_security
-        self.programs = binaries.require(version)
+        self.programs = programs.require(version)
         root = PLACE / f"{PREFIX}{name}" if name else Path(tempfile.mkdtemp(prefix=PREFIX, dir=PLACE))
         self.sandbox = Sandbox(root)
         self.nodes = [

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import yaml
 
-from lane import binaries
 from lane.api import Object, Refused
 from lane.chart import CHART, NAMESPACE
 from lane.cluster import Cluster
+from lane.components import programs
 from lane.sandbox import until
 
 
@@ -59,7 +59,7 @@ class LabelledClass:
         cluster.api.patch("Namespace", namespace, "", {"metadata": {"labels": {self.label: value}}})
 
     def _rendered(self) -> list[Object]:
-        command = [str(binaries.helm()), "template", "dra-driver", str(CHART), "-n", NAMESPACE]
+        command = [str(programs.helm()), "template", "dra-driver", str(CHART), "-n", NAMESPACE]
         command += ["--kube-version", "1.35.0", "--set", self.values]
         command += ["--show-only", f"templates/{self.template}", "--show-only", "templates/deviceclasses.yaml"]
         said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout

@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.side_by_side.driver import OURS, THEIRS, Driver
 from dra_driver.embedded.kubelet.pod_resources import EmbeddedPodResources
 from dra_driver.model.wire import Wire
-from lane.binaries import FLOOR
+from lane.components.parts import FLOOR
 from lane.machines.nvml_machine import NvmlMachine
 
 SHARING = """version: rules/v1

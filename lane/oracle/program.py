@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from lane import binaries
+from lane.components import compiler, parts
 
 FOLDER = Path(__file__).parent
-VERSIONS = binaries.VERSIONS
+VERSIONS = parts.VERSIONS
 _MEMORY = 4 << 30
 
 
@@ -36,12 +36,12 @@ def build(version: str) -> Path:
     Raises:
         OracleFailed: Go could not build it.
     """
-    program = binaries.cache() / f"oracle-{version}-{_fingerprint(version)}"
+    program = parts.cache() / f"oracle-{version}-{_fingerprint(version)}"
     if program.exists():
         return program
     program.parent.mkdir(parents=True, exist_ok=True)
     fresh = program.with_suffix(f".{os.getpid()}")
-    command = [binaries.go(), "build", "-p", "1", "-trimpath", "-buildvcs=false", f"-modfile={module_file(version)}"]
+    command = [compiler.go(), "build", "-p", "1", "-trimpath", "-buildvcs=false", f"-modfile={module_file(version)}"]
     environment = os.environ | {"CGO_ENABLED": "0", "GOWORK": "off"}
     done = subprocess.run(
         [*command, "-o", fresh, "."], cwd=FOLDER, env=environment, check=False, capture_output=True, text=True

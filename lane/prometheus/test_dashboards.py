@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lane.binaries import BinariesMissing, prometheus
+from lane.components.parts import BinariesMissing
+from lane.components.programs import prometheus
 from lane.prometheus.server import PrometheusServer
 from lane.prometheus.week import WEEK_S, text
 from tests.support.metering.promql import metrics_of

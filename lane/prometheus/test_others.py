@@ -17,7 +17,8 @@ import yaml
 
 from dra_driver.hardware.metered import Measure
 from dra_driver.hardware.nvidia.metering.dcgm_names import NAMES
-from lane.binaries import BinariesMissing, prometheus
+from lane.components.parts import BinariesMissing
+from lane.components.programs import prometheus
 from lane.prometheus.others import Asked, queries_of
 from lane.prometheus.server import PrometheusServer
 from tests.support.agents.agent_process import stage

@@ -9,7 +9,8 @@ import urllib.request
 import pytest
 
 from dra_driver.hardware.metered import Measure
-from lane.binaries import BinariesMissing, prometheus
+from lane.components.parts import BinariesMissing
+from lane.components.programs import prometheus
 from tests.support.agents.agent_process import stage
 from tests.support.metering.metered_node import MeteredNode
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lane.binaries import BinariesMissing, prometheus
+from lane.components.parts import BinariesMissing
+from lane.components.programs import prometheus
 from lane.prometheus.alerts import AlertCase, cases
 
 RULES = Path(__file__).parents[2] / "deploy" / "rules"

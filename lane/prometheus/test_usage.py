@@ -8,7 +8,8 @@ import subprocess
 import pytest
 
 from dra_driver.cli.main import run
-from lane.binaries import BinariesMissing, prometheus
+from lane.components.parts import BinariesMissing
+from lane.components.programs import prometheus
 from lane.prometheus.server import PrometheusServer
 from tests.support.metering.usage_week import BEGIN, END, PRICES, WEEK_H, week
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from lane import binaries
+from lane.components import parts
 from lane.oracle import recordings
 from lane.oracle.allocations import is_judged
 from lane.oracle.outcomes import our_outcomes
 from lane.oracle.written_worlds import written_worlds
 
 
-@pytest.mark.parametrize("version", binaries.VERSIONS)
+@pytest.mark.parametrize("version", parts.VERSIONS)
 def test_every_outcome_is_one_that_kubernetes_was_seen_to_have(version: str) -> None:
     judged, differing = 0, []
     for (name, world), told in recordings.read(recordings.ALLOCATIONS, version):

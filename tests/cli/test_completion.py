@@ -21,7 +21,7 @@ from dra_driver.cli.completion.command import complete
 from dra_driver.cli.completion.scripts import PROGRAMS, SHELLS, script
 from dra_driver.embedded.api.kinds import CLAIMS, SLICES
 from dra_driver.embedded.api.server import EmbeddedApi
-from lane import binaries
+from lane.components import parts
 from tests.support.api.embedded_client import slice_wire
 
 MODULES = {"dra-driver": "main", "kubectl-dra": "kubectl_plugin"}
@@ -195,7 +195,7 @@ def test_a_real_fish_completes_what_is_typed(program, programs, tmp_path):
 
 def test_kubectl_finds_the_plugin_and_asks_it_for_completions(programs):
     kubectl = shutil.which("kubectl") or next(
-        (str(p.path / "kubectl") for v in binaries.VERSIONS if (p := binaries.kubernetes(v)).built()), None
+        (str(p.path / "kubectl") for v in parts.VERSIONS if (p := parts.kubernetes(v)).built()), None
     )
     if not kubectl:
         pytest.skip("kubectl is neither on PATH nor built (make cluster-binaries)")

@@ -6,12 +6,12 @@ import shutil
 
 import pytest
 
-from lane import binaries
+from lane.components import parts
 
 
 @pytest.fixture(scope="session")
 def helm() -> str:
-    found = shutil.which("helm") or (str(binaries.HELM.path / "helm") if binaries.HELM.built() else "")
+    found = shutil.which("helm") or (str(parts.HELM.path / "helm") if parts.HELM.built() else "")
     if not found:
         pytest.skip("helm is neither on PATH nor built (make cluster-binaries)")
     return found

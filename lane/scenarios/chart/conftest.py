@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from lane import binaries
 from lane.chart import Chart
 from lane.cluster import Cluster
+from lane.components import parts, programs
 from lane.sandbox import until
 from lane.stage import Stage
 
@@ -18,8 +18,8 @@ from lane.stage import Stage
 def chart_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """A cluster without the driver, which admits privileged pods only where a label allows them."""
     try:
-        binaries.helm()
-    except binaries.BinariesMissing as missing:
+        programs.helm()
+    except parts.BinariesMissing as missing:
         pytest.skip(str(missing))
     version, gates = os.environ.get("K8S", "1.35"), os.environ.get("GATES") != "default"
     with Cluster(version=version, gates=gates, pod_security="baseline") as started:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lane import binaries
 from lane.agent import Agent
 from lane.chart import CHART, NAMESPACE
 from lane.cluster import Cluster
+from lane.components import programs
 from lane.stage import Stage
 from lane.workload import container, devices, pod, request, template
 from tests.support.console.server import RunningServer, running_server
@@ -37,7 +37,7 @@ def console_of(cluster: Cluster, identity: str, folder: Path) -> Path:
     config = yaml.safe_load(cluster.kubeconfig.read_text())
     if identity == "review":
         values = ["--set", "console.enabled=true,console.identity=review"]
-        command = [str(binaries.helm()), "template", "dra-driver", str(CHART), "-n", NAMESPACE, *values]
+        command = [str(programs.helm()), "template", "dra-driver", str(CHART), "-n", NAMESPACE, *values]
         command += ["--kube-version", "1.35.0", "--show-only", "templates/console.yaml"]
         said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
         wanted = [one for one in yaml.safe_load_all(said) if one and one["kind"] not in {"Deployment", "NetworkPolicy"}]

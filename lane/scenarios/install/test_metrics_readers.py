@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import yaml
 
-from lane import binaries
 from lane.agent import ACCOUNT, NAMESPACE, Agent
 from lane.api import Object
 from lane.chart import CHART
 from lane.cluster import Cluster
+from lane.components import programs
 from lane.sandbox import until
 
 VALUES = "metrics.readers=authorized,metrics.tls.secret=made-by-hand"
@@ -26,7 +26,7 @@ REVIEWS = {"tokenreviews", "subjectaccessreviews"}
 
 def rendered() -> list[Object]:
     """Return the chart's ClusterRoles where readers are asked who they are."""
-    command = [str(binaries.helm()), "template", "dra-driver", str(CHART), "-n", NAMESPACE, "--kube-version", "1.35.0"]
+    command = [str(programs.helm()), "template", "dra-driver", str(CHART), "-n", NAMESPACE, "--kube-version", "1.35.0"]
     command += ["--set", VALUES, "--show-only", "templates/rbac.yaml", "--show-only", "templates/metrics.yaml"]
     said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
     return [one for one in yaml.safe_load_all(said) if one and one["kind"] == "ClusterRole"]

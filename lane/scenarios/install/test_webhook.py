@@ -20,10 +20,10 @@ import yaml
 from dra_driver.claims.config import validate
 from dra_driver.views.fleet.devices import fleet_of_profile
 from dra_driver.webhook.certificates import LIFE, make_pair
-from lane import binaries
 from lane.api import Object, Refused
 from lane.chart import CHART, NAMESPACE, Chart
 from lane.cluster import REPOSITORY, Cluster
+from lane.components import programs
 from lane.daemon import Daemon
 from lane.sandbox import until
 from tests.support.webhook.config_cases import AMD_PARAMETERS, PARAMETERS
@@ -41,7 +41,7 @@ PORT = 8443
 def rendered(*sets: str, template: str = "webhook.yaml") -> list[Object]:
     """Return what a template of the chart makes with its options on. Nothing in it needs a GPU or a node."""
     words = [word for value in sets for word in ("--set", value)]
-    command = [str(binaries.helm()), "template", "dra-driver", str(CHART), "-n", NAMESPACE, "--kube-version", "1.35.0"]
+    command = [str(programs.helm()), "template", "dra-driver", str(CHART), "-n", NAMESPACE, "--kube-version", "1.35.0"]
     command += ["--show-only", f"templates/{template}", "--set", "webhook.enabled=true,configPolicy.enabled=true"]
     command += words
     said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 import yaml
 
-from lane import binaries
 from lane.agent import Agent
 from lane.api import Object, Refused
 from lane.chart import CHART, NAMESPACE
 from lane.cluster import REPOSITORY, Cluster
+from lane.components import programs
 from lane.node import Node
 from lane.sandbox import until
 from lane.stage import Stage, results
@@ -37,7 +37,7 @@ def own_class(namespace: str) -> str:
 def rendered(*namespaces: str) -> list[Object]:
     """Return the classes and policies of these tenants, as the chart renders them."""
     values = f"mps.tenants=namespace,mps.namespaces={{{','.join(namespaces)}}}"
-    command = [str(binaries.helm()), "template", "dra-driver", str(CHART), "-n", NAMESPACE, "--kube-version", "1.35.0"]
+    command = [str(programs.helm()), "template", "dra-driver", str(CHART), "-n", NAMESPACE, "--kube-version", "1.35.0"]
     command += ["--set", values, "--show-only", "templates/tenants.yaml", "--show-only", "templates/deviceclasses.yaml"]
     said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
     found = [one for one in yaml.safe_load_all(said) if one]
