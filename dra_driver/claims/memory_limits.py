@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dra_driver.claims.allocated import AllocatedClaim
-from dra_driver.hardware.published import MEMORY
+from dra_driver.hardware.published.rows import MEMORY
 from dra_driver.inventory.device import Device
 from dra_driver.model.quantity import Quantity
 from dra_driver.model.sharing import SharedDevice

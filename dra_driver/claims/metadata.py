@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from dra_driver.claims.allocated import AllocatedClaim, AllocatedDevice
-from dra_driver.hardware.published import STANDARD
+from dra_driver.hardware.published.rows import STANDARD
 from dra_driver.inventory.device import AttributeValue, Device
 from dra_driver.inventory.wire import attribute_wire
 from dra_driver.model.limits import DEVICE_ATTRIBUTES_AND_CAPACITIES

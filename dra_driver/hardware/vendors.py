@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from dra_driver.hardware.facts import Facts, GpuFacts
 from dra_driver.hardware.port import Hardware, Roots
-from dra_driver.hardware.published import Published
+from dra_driver.hardware.published.rows import Published
 from dra_driver.model.sharing import Strategy
 from dra_driver.model.vendors import registered
 

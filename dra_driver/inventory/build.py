@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from dra_driver.hardware.facts import ChannelFacts, Facts, GpuFacts, PartitionFacts
-from dra_driver.hardware.published import Found
+from dra_driver.hardware.published.rows import Found
 from dra_driver.inventory import parts
 from dra_driver.inventory.channel import channel_devices
 from dra_driver.inventory.describing import describe, problem_of

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dra_driver.hardware.facts import ChannelFacts, GpuFacts
-from dra_driver.hardware.published import SHARES
+from dra_driver.hardware.published.rows import SHARES
 from dra_driver.inventory.device import AttributeValue, Device, RequestPolicy
 from dra_driver.model.shares import DeviceType
 

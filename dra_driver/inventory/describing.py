@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts, Problem
-from dra_driver.hardware.published import MEMORY_SLICE, Fact, Found, ValueKind
+from dra_driver.hardware.published.rows import MEMORY_SLICE, Fact, Found, ValueKind
 from dra_driver.inventory.device import AttributeValue, Device
 from dra_driver.inventory.vendors import Rows
 from dra_driver.model import limits

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from dra_driver.hardware.published import COMPUTE, MEMORY_SLICES_TABLED, Owner, Published, ValueKind
+from dra_driver.hardware.published.rows import COMPUTE, MEMORY_SLICES_TABLED, Owner, Published, ValueKind
 from dra_driver.hardware.vendors import Vendor, VendorClass, load_vendor
 from dra_driver.inventory.vendors import Rows, rows_of
 from dra_driver.model.shares import DeviceType

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import cache
 
-from dra_driver.hardware.published import COMPUTE, MEMORY_SLICES_TABLED, Published
+from dra_driver.hardware.published.rows import COMPUTE, MEMORY_SLICES_TABLED, Published
 from dra_driver.hardware.vendors import load_vendor
 from dra_driver.model import limits
 from dra_driver.model.shares import DeviceType

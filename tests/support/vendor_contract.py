@@ -23,7 +23,7 @@ from dra_driver.controller.validity import find_faults
 from dra_driver.hardware.choose import choose
 from dra_driver.hardware.facts import Facts
 from dra_driver.hardware.port import Hardware, Roots
-from dra_driver.hardware.published import STANDARD, Owner, ValueKind
+from dra_driver.hardware.published.rows import STANDARD, Owner, ValueKind
 from dra_driver.hardware.vendors import load_vendor
 from dra_driver.health.known_gpus import KnownGpus, read_gpus
 from dra_driver.inventory.build import build_inventory

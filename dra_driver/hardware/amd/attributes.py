@@ -13,10 +13,10 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from dra_driver.hardware import published_values as values
 from dra_driver.hardware.amd.facts import AmdGpu
 from dra_driver.hardware.amd.passed import PASSED_ROWS
-from dra_driver.hardware.published import (
+from dra_driver.hardware.published import values
+from dra_driver.hardware.published.rows import (
     ALL,
     EVERY,
     MEMORY,
@@ -27,8 +27,8 @@ from dra_driver.hardware.published import (
     Published,
     ValueKind,
 )
-from dra_driver.hardware.published_shares import ENFORCEMENT, SHARE_FORM, SHARES_LEFT
-from dra_driver.hardware.published_values import of_gpu
+from dra_driver.hardware.published.shares import ENFORCEMENT, SHARE_FORM, SHARES_LEFT
+from dra_driver.hardware.published.values import of_gpu
 from dra_driver.model.shares import DeviceType
 
 

@@ -13,7 +13,7 @@ from dra_driver.hardware.amd.facts import AmdGpu
 from dra_driver.hardware.amd.product_names import product_name
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.hardware.port import Roots
-from dra_driver.hardware.published import PASSED, VFIO, Found, Published, ValueKind, is_virtual
+from dra_driver.hardware.published.rows import PASSED, VFIO, Found, Published, ValueKind, is_virtual
 
 
 def _group(found: Found) -> str | None:

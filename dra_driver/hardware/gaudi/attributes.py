@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from dra_driver.hardware import published_values as values
 from dra_driver.hardware.gaudi.facts import GaudiCard
-from dra_driver.hardware.published import (
+from dra_driver.hardware.published import values
+from dra_driver.hardware.published.rows import (
     ALL,
     EVERY,
     MEMORY,
@@ -23,7 +23,7 @@ from dra_driver.hardware.published import (
     Published,
     ValueKind,
 )
-from dra_driver.hardware.published_values import of_gpu
+from dra_driver.hardware.published.values import of_gpu
 
 _OF_ITS_DRIVER = ("healthy", "hasVerbs")  # not known of a card that a virtual machine has
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from dra_driver.hardware import published_values as values
 from dra_driver.hardware.intel.facts import IntelGpu
-from dra_driver.hardware.published import (
+from dra_driver.hardware.published import values
+from dra_driver.hardware.published.rows import (
     ALL,
     EVERY,
     MEMORY,
@@ -26,7 +26,7 @@ from dra_driver.hardware.published import (
     Published,
     ValueKind,
 )
-from dra_driver.hardware.published_values import of_gpu
+from dra_driver.hardware.published.values import of_gpu
 
 _ALL_OF_IT = 1000  # Intel's driver counts a GPU's time in thousandths, and hands out whole GPUs
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from dra_driver.hardware.facts import Facts, GpuFacts, Problem
-from dra_driver.hardware.published import Found
+from dra_driver.hardware.published.rows import Found
 from dra_driver.inventory.describing import describe
 from dra_driver.inventory.device import Cut, Device
 from dra_driver.inventory.mig import partitions

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from dra_driver.hardware.published import COMPUTE, MEMORY, MEMORY_SLICE, SHARES
+from dra_driver.hardware.published.rows import COMPUTE, MEMORY, MEMORY_SLICE, SHARES
 from dra_driver.inventory.device import RequestPolicy
 from dra_driver.inventory.sharing.rules import Portion, SharingRule
 from dra_driver.model.shares import DeviceType, ShareMode

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from dra_driver.hardware.facts import GpuFacts, Problem
-from dra_driver.hardware.published import MEMORY
+from dra_driver.hardware.published.rows import MEMORY
 from dra_driver.hardware.vendors import load_vendor
 from dra_driver.inventory.device import Cut, Device
 from dra_driver.inventory.mig.partitions import Ownership, cut_name, partition_to_be

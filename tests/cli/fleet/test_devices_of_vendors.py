@@ -9,7 +9,7 @@ import yaml
 
 from dra_driver.cli import main
 from dra_driver.embedded.examples.reading import load_example
-from dra_driver.hardware.published import ValueKind
+from dra_driver.hardware.published.rows import ValueKind
 from dra_driver.hardware.simulated import load_profile
 from dra_driver.inventory.vendors import rows_of
 from dra_driver.model.errors import ExitCode

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dra_driver.hardware import published_values as values
 from dra_driver.hardware.nvidia.facts import NvidiaGpu
 from dra_driver.hardware.nvidia.published.own_attributes import OWN_ATTRIBUTES
-from dra_driver.hardware.published import (
+from dra_driver.hardware.published import values
+from dra_driver.hardware.published.rows import (
     ALL,
     EVERY,
     MIG,
@@ -28,8 +28,8 @@ from dra_driver.hardware.published import (
     Published,
     ValueKind,
 )
-from dra_driver.hardware.published_shares import ENFORCEMENT, SHARE_FORM
-from dra_driver.hardware.published_values import of_gpu
+from dra_driver.hardware.published.shares import ENFORCEMENT, SHARE_FORM
+from dra_driver.hardware.published.values import of_gpu
 
 ATTRIBUTES: tuple[Published, ...] = (
     Published(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dra_driver.hardware import published_values as values
-from dra_driver.hardware.published import (
+from dra_driver.hardware.published import values
+from dra_driver.hardware.published.rows import (
     ALL,
     COMPUTE,
     MEMORY,
@@ -15,7 +15,7 @@ from dra_driver.hardware.published import (
     Published,
     ValueKind,
 )
-from dra_driver.hardware.published_shares import SHARES_LEFT
+from dra_driver.hardware.published.shares import SHARES_LEFT
 from dra_driver.model.shares import DeviceType
 
 CAPACITIES: tuple[Published, ...] = (

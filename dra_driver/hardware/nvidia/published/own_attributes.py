@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dra_driver.hardware.nvidia.facts import NvidiaGpu
 from dra_driver.hardware.nvidia.published.family import family
-from dra_driver.hardware.published import (
+from dra_driver.hardware.published.rows import (
     ALL,
     GPU,
     Owner,
     Published,
     ValueKind,
 )
-from dra_driver.hardware.published_values import of_gpu
+from dra_driver.hardware.published.values import of_gpu
 from dra_driver.model.names import label_product
 
 OWN_ATTRIBUTES: tuple[Published, ...] = (

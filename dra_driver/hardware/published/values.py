@@ -10,7 +10,7 @@ from typing import TypeVar
 from uuid import NAMESPACE_DNS, uuid5
 
 from dra_driver.hardware.facts import GpuFacts
-from dra_driver.hardware.published import Fact, Found
+from dra_driver.hardware.published.rows import Fact, Found
 
 Gpu = TypeVar("Gpu", bound=GpuFacts)
 

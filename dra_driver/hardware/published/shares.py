@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dra_driver.hardware import published_values as values
-from dra_driver.hardware.published import SHARE, SHARES, Owner, Published, ValueKind
+from dra_driver.hardware.published import values
+from dra_driver.hardware.published.rows import SHARE, SHARES, Owner, Published, ValueKind
 
 SHARE_FORM: tuple[Published, ...] = (
     Published(

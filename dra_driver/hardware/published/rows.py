@@ -1,4 +1,4 @@
-"""Published: what one row of the table of attributes and capacities says.
+"""Rows: what one row of the table of attributes and capacities says.
 
 A row names a value, says what it means, which devices carry it, and how it is read from what a vendor found out.
 """
