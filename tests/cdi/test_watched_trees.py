@@ -158,6 +158,37 @@ print("noticed")
 """
 
 
+MOUNTED_BESIDE = """
+import subprocess, sys
+from pathlib import Path
+from tests.cdi.test_watched_trees import looked_at
+trees, root = looked_at(Path(sys.argv[1]))
+watch = trees._watch
+for _ in range(3):
+    subprocess.run(["mount", "-t", "tmpfs", "none", sys.argv[1] + "/run"], check=True)
+    subprocess.run(["umount", sys.argv[1] + "/run"], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "none", sys.argv[2]], check=True)
+    compared = root.compared
+    assert trees.is_unchanged() and trees.is_unchanged() and root.compared == compared + 1
+assert trees._watch is watch
+subprocess.run(["mount", "-t", "tmpfs", "none", sys.argv[1] + "/run"], check=True)
+assert trees.is_unchanged() and trees._watch is not watch
+Path(sys.argv[1], "run/socket").touch()
+assert not trees.is_unchanged()
+print("kept")
+"""
+
+
+def test_mounts_elsewhere_keep_the_watch_and_one_above_a_missing_path_renews_it(mount, tmp_path):
+    (tmp_path / "pods").mkdir()
+    own = ["unshare", "--mount", "--propagation", "private"]
+    if subprocess.run([*own, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this needs the right to mount")
+    command = [*own, sys.executable, "-c", MOUNTED_BESIDE, mount, tmp_path / "pods"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout == "kept\n", done.stderr
+
+
 def test_a_mount_over_a_folder_counts_in_the_next_question(mount):
     own = ["unshare", "--mount", "--propagation", "private"]
     if subprocess.run([*own, "true"], capture_output=True, check=False).returncode:

@@ -26,6 +26,7 @@ _PIECE_BYTES = 64 * 1024
 _MOUNTS = "/proc/self/mountinfo"
 
 _Names = set[bytes] | None  # the entries of a folder that count; None for all of them, and for what is no folder
+_Inode = tuple[int, int] | None  # the device and number of what is at a path; None where there is nothing
 
 
 class PathWatch:
@@ -39,6 +40,7 @@ class PathWatch:
         self._polling = threading.Lock()
         self._has_mounts_changed = False  # which the kernel says to the first who asks, and to nobody else
         self._names: dict[int, _Names] = {}
+        self._inodes: dict[tuple[str, bool], _Inode] = {}  # by watched path and whether a link there is followed
         try:
             library = ctypes.CDLL(None, use_errno=True)
             self._events = self._registered(library.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK), select.EPOLLIN)
@@ -60,10 +62,17 @@ class PathWatch:
             return False
 
     def has_seen(self) -> bool:
-        """Return whether something has happened that counts, and forget it."""
+        """Return whether something has happened that counts, and forget it.
+
+        The start of each pod changes the list of mounts of a node, and hardly ever at a watched path. A new watch for
+        each such change would cost milliseconds, so the old one is kept while every path leads to what is watched.
+        """
         self._polled_fds()
-        self.is_whole = self.is_whole and not self._has_mounts_changed
-        counts = not self.is_whole
+        with self._polling:
+            counts, self._has_mounts_changed = self._has_mounts_changed, False
+        if counts:  # forgotten above before the paths are looked at: what is mounted from now on counts the next time
+            self.is_whole = self.is_whole and all(_inode(*place) == was for place, was in self._inodes.items())
+        counts = counts or not self.is_whole
         with contextlib.suppress(BlockingIOError):
             while True:
                 for watch, what, name in _what_happened(os.read(self._events, _PIECE_BYTES)):
@@ -96,6 +105,8 @@ class PathWatch:
     def _add(self, library: ctypes.CDLL, path: str, names: _Names) -> None:
         """Watch one path, unless there is nothing: the folder above it is watched. Raises: OSError."""
         what = _ENTRIES | _SELF if names is not None else _ENTRIES | _SELF | _MODIFY | _ATTRIB | _NOT_FOLLOWED
+        place = (path, names is not None)
+        self._inodes[place] = _inode(*place)
         watch = library.inotify_add_watch(self._events, os.fsencode(path), what | _ADDED_TO_MASK)
         if watch >= 0:
             known = self._names.get(watch, set())  # two paths may lead to one folder
@@ -104,6 +115,14 @@ class PathWatch:
         number = ctypes.get_errno()
         if os.path.lexists(path):
             raise OSError(number, os.strerror(number), path)
+
+
+def _inode(path: str, follows_links: bool) -> _Inode:
+    try:
+        status = os.stat(path, follow_symlinks=follows_links)  # noqa: PTH116 - called for many paths
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _watched(paths: Iterable[str]) -> dict[str, _Names]:
