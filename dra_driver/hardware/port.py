@@ -177,9 +177,18 @@ class Partitionable(Protocol):
         """
 
     def destroy_partition(
-        self, gpu: GpuFacts, uuid: str, deadline_s: float, *, placement: tuple[int, int] | None = None
-    ) -> None:
+        self,
+        gpu: GpuFacts,
+        uuid: str,
+        deadline_s: float,
+        *,
+        placement: tuple[int, int] | None = None,
+        switches_off: bool = False,
+    ) -> bool:
         """Destroy the partition with a UUID: the compute instance, then the GPU instance.
+
+        With `switches_off`, MIG mode is switched off after it if that is possible at once. Return whether that was
+        asked for and the mode is off; `set_mig_mode` explains why it is not, or waits for what keeps it on.
 
         It is no error if the partition is gone already. A GPU instance that other compute instances use is kept. If
         something is in use, the call waits for it until the deadline.

@@ -33,7 +33,6 @@ from dra_driver.hardware.nvidia import sysfs
 from dra_driver.hardware.nvidia.discovery import Discovery
 from dra_driver.hardware.nvidia.gpu_calls import GpuCalls
 from dra_driver.hardware.nvidia.health.observation import Observation
-from dra_driver.hardware.nvidia.instances import Removal
 from dra_driver.hardware.nvidia.library_use import LibraryUse
 from dra_driver.hardware.nvidia.node_facts import VENDOR
 from dra_driver.hardware.nvidia.partitioning import Partitioning
@@ -173,10 +172,16 @@ class NvidiaHardware:
         return self._partitioning.place(gpu, profile, start, self._overdue_s)
 
     def destroy_partition(
-        self, gpu: GpuFacts, uuid: str, deadline_s: float, *, placement: tuple[int, int] | None = None
-    ) -> None:
+        self,
+        gpu: GpuFacts,
+        uuid: str,
+        deadline_s: float,
+        *,
+        placement: tuple[int, int] | None = None,
+        switches_off: bool = False,
+    ) -> bool:
         """Destroy the partition with a UUID, and an unfinished one at `placement`."""
-        self._partitioning.destroy(gpu, Removal(uuid, placement), deadline_s)
+        return self._partitioning.destroy(gpu, uuid, placement, deadline_s, switches_off=switches_off)
 
     def set_mig_mode(self, gpu: GpuFacts, enabled: bool, deadline_s: float) -> None:
         """Switch MIG mode."""

@@ -11,31 +11,90 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dra_driver.hardware.facts import CreatedPartition, MigProfile, PartitionFacts, PlaceFacts
+from dra_driver.hardware.facts import MigProfile, PartitionFacts
 from dra_driver.hardware.nvidia.mig import mig_devices
 from dra_driver.hardware.nvidia.nvml import Nvml
-from dra_driver.hardware.nvidia.nvml_mig import Handle, NvmlFault
+from dra_driver.hardware.nvidia.nvml_mig import ComputeInstance, Handle, NvmlFault
+from dra_driver.model.recent import Recent
 
-# errors for an instance that has been destroyed by another process in the meantime
-GONE = frozenset(["NOT_FOUND", "INVALID_ARGUMENT"])
+MOST_KEPT = 256  # more than a node can have
+# errors for an instance that another process has destroyed, or that went with its MIG mode
+GONE = frozenset(["NOT_FOUND", "INVALID_ARGUMENT", "NOT_SUPPORTED"])
+
+
+@dataclass(frozen=True, slots=True)
+class SeenPartition:
+    """A partition as it was seen, whose instances a few calls find again if it still stands.
+
+    A library numbers instances anew after one was destroyed, and may give a partition elsewhere the same UUID, so
+    place, size and UUID are compared. What was kept too long costs calls, and is never believed. `index` is that of its
+    MIG device, None where the library reports the MIG device for a compute instance.
+    """
+
+    facts: PartitionFacts
+    ci_profile_id: int
+    index: int | None
+
+    def instances(self, nvml: Nvml, gpu: Handle) -> tuple[Handle, Handle] | None:
+        """Return its GPU instance and its compute instance; None if it does not stand as it was seen.
+
+        Raises: NvmlFault.
+        """
+        try:
+            return self._instances(nvml, gpu)
+        except NvmlFault as fault:
+            if fault.name not in GONE:
+                raise
+            return None
+
+    def _instances(self, nvml: Nvml, gpu: Handle) -> tuple[Handle, Handle] | None:
+        facts = self.facts
+        instance = nvml.gpu_instance_handle(gpu, facts.gi_id)
+        place = nvml.describe(instance)
+        if (place.profile_id, place.start) != (facts.gi_profile_id, facts.start):
+            return None
+        compute = nvml.compute_instance_handle(instance, facts.ci_id)
+        found = nvml.describe_compute_instance(compute)
+        device = found.device if self.index is None else nvml.mig_device(gpu, self.index)
+        if found.profile_id != self.ci_profile_id or device is None or nvml.uuid(device) != facts.uuid:
+            return None
+        return instance, compute
+
+
+class SeenPartitions:
+    """The partitions that were seen last, by the UUID of their GPU and their place: profile id and first slice."""
+
+    def __init__(self) -> None:
+        self._kept: Recent[tuple[str, tuple[int, int]], SeenPartition] = Recent(MOST_KEPT)
+
+    def at(self, gpu_uuid: str, place: tuple[int, int]) -> SeenPartition | None:
+        """Return the partition that was seen at a place last."""
+        return self._kept.get((gpu_uuid, place))
+
+    def keep(self, gpu_uuid: str, seen: SeenPartition) -> None:
+        """Keep a partition that was seen now."""
+        self._kept.keep((gpu_uuid, (seen.facts.gi_profile_id, seen.facts.start)), seen)
 
 
 class SharedInstance(Exception):
     """A GPU instance exists at the placement, but it is divided into compute instances of other sizes."""
 
 
-def make_partition(nvml: Nvml, gpu: Handle, profile: MigProfile, start: int) -> CreatedPartition:
-    """Create GPU instance and compute instance, or whichever of them is missing, and return the partition.
+def make_partition(
+    nvml: Nvml, gpu: Handle, profile: MigProfile, start: int, *, is_empty: bool
+) -> tuple[SeenPartition, bool]:
+    """Create GPU instance and compute instance, or whichever of them is missing.
 
-    MIG mode has to be on. Raises: NvmlFault, SharedInstance.
+    Return the partition, and whether it is new. MIG mode has to be on; `is_empty` says that it has just been switched
+    on, so that there is nothing to look for. Raises: NvmlFault, SharedInstance.
     """
-    instance = _instance_at(nvml, gpu, profile.gi_profile_id, start)
+    instance = None if is_empty else _instance_at(nvml, gpu, profile.gi_profile_id, start)
     if instance is not None:
         found = _finished(nvml, gpu, instance, profile)
-        return CreatedPartition(found, is_new=False) if found else _complete(nvml, gpu, instance, profile)
+        return (found, False) if found else (_complete(nvml, gpu, instance, profile), True)
     instance = nvml.create_gpu_instance(gpu, profile.gi_profile_id, start, profile.size)
     try:
-        return _with_compute_instance(nvml, gpu, instance, profile)
+        return _with_compute_instance(nvml, gpu, instance, profile), True
     except NvmlFault:
         _take_back(lambda: nvml.destroy_gpu_instance(instance))
         raise
@@ -48,32 +107,30 @@ def _instance_at(nvml: Nvml, gpu: Handle, gi_profile_id: int, start: int) -> Han
     return None
 
 
-def place_now(nvml: Nvml, gpu: Handle, profile: MigProfile, start: int) -> PlaceFacts:
-    """Return what is at one placement. Raises: NvmlFault."""
-    if not nvml.mig_mode(gpu)[0]:
-        return PlaceFacts(mig_enabled=False)
+def partition_at(nvml: Nvml, gpu: Handle, profile: MigProfile, start: int) -> SeenPartition | None:
+    """Return the finished partition at one placement, None where there is none. Raises: NvmlFault."""
     instance = _instance_at(nvml, gpu, profile.gi_profile_id, start)
-    return PlaceFacts(True, None if instance is None else _finished(nvml, gpu, instance, profile))
+    return None if instance is None else _finished(nvml, gpu, instance, profile)
 
 
-def _finished(nvml: Nvml, gpu: Handle, instance: Handle, profile: MigProfile) -> PartitionFacts | None:
+def _finished(nvml: Nvml, gpu: Handle, instance: Handle, profile: MigProfile) -> SeenPartition | None:
     """Return the partition of a GPU instance that has a compute instance of its full size."""
     there = nvml.compute_instances(instance, nvml.ci_profile_id(instance, profile.slices))
     return _describe(nvml, gpu, instance, there[0], profile) if there else None
 
 
-def _complete(nvml: Nvml, gpu: Handle, instance: Handle, profile: MigProfile) -> CreatedPartition:
+def _complete(nvml: Nvml, gpu: Handle, instance: Handle, profile: MigProfile) -> SeenPartition:
     """Create the compute instance that an existing GPU instance lacks."""
     if not nvml.compute_instances_left(instance, nvml.ci_profile_id(instance, profile.slices)):
         raise SharedInstance
     return _with_compute_instance(nvml, gpu, instance, profile)
 
 
-def _with_compute_instance(nvml: Nvml, gpu: Handle, instance: Handle, profile: MigProfile) -> CreatedPartition:
+def _with_compute_instance(nvml: Nvml, gpu: Handle, instance: Handle, profile: MigProfile) -> SeenPartition:
     """Create the compute instance of a GPU instance that has none."""
     compute = nvml.create_compute_instance(instance, nvml.ci_profile_id(instance, profile.slices))
     try:
-        return CreatedPartition(_describe(nvml, gpu, instance, compute, profile), is_new=True)
+        return _describe(nvml, gpu, instance, compute, profile)
     except NvmlFault:
         _take_back(lambda: nvml.destroy_compute_instance(compute))
         raise
@@ -85,15 +142,15 @@ def _take_back(destroy: Callable[[], None]) -> None:
         destroy()
 
 
-def _describe(nvml: Nvml, gpu: Handle, instance: Handle, compute: Handle, profile: MigProfile) -> PartitionFacts:
-    place = nvml.describe(instance)
-    ci_id, device = nvml.describe_compute_instance(compute)
-    return PartitionFacts(
-        uuid=_mig_uuid(nvml, gpu, device, place.id, ci_id),
+def _describe(nvml: Nvml, gpu: Handle, instance: Handle, compute: Handle, profile: MigProfile) -> SeenPartition:
+    place, found = nvml.describe(instance), nvml.describe_compute_instance(compute)
+    uuid, index = _mig_uuid(nvml, gpu, found, place.id)
+    facts = PartitionFacts(
+        uuid=uuid,
         profile=profile.name,
         gi_profile_id=profile.gi_profile_id,
         gi_id=place.id,
-        ci_id=ci_id,
+        ci_id=found.id,
         start=place.start,
         size=place.size,
         memory_bytes=profile.memory_bytes,
@@ -104,21 +161,22 @@ def _describe(nvml: Nvml, gpu: Handle, instance: Handle, compute: Handle, profil
         jpeg_engines=profile.jpeg_engines,
         ofa_engines=profile.ofa_engines,
     )
+    return SeenPartition(facts, found.profile_id, index)
 
 
-def _mig_uuid(nvml: Nvml, gpu: Handle, device: Handle, gi_id: int, ci_id: int) -> str:
-    """Return the UUID of the MIG device of a compute instance.
+def _mig_uuid(nvml: Nvml, gpu: Handle, compute: ComputeInstance, gi_id: int) -> tuple[str, int | None]:
+    """Return the UUID of the MIG device of a compute instance, and its index if that was needed to find it.
 
     The device that the library reports for a compute instance is the MIG device with some drivers, and its GPU with
     others and according to the manual.
     """
-    uuid = nvml.uuid(device)
+    uuid = nvml.uuid(compute.device)
     if uuid.startswith("MIG-"):
-        return uuid
-    for mig in mig_devices(nvml, gpu):
-        if (nvml.gi_id(mig), nvml.ci_id(mig)) == (gi_id, ci_id):
-            return nvml.uuid(mig)
-    raise NvmlFault("nvmlDeviceGetMigDeviceHandleByIndex", f"no MIG device for instance {gi_id}/{ci_id}")
+        return uuid, None
+    for index, mig in mig_devices(nvml, gpu):
+        if (nvml.gi_id(mig), nvml.ci_id(mig)) == (gi_id, compute.id):
+            return nvml.uuid(mig), index
+    raise NvmlFault("nvmlDeviceGetMigDeviceHandleByIndex", f"no MIG device for instance {gi_id}/{compute.id}")
 
 
 @dataclass(slots=True)
@@ -126,11 +184,13 @@ class Removal:
     """The removal of one partition, in as many attempts as it takes.
 
     `uuid` is that of the MIG device, "" for none. `placement` is a GPU instance profile's id and a first memory slice:
-    a GPU instance there that has no compute instance at all (after a crash) is destroyed too.
+    a GPU instance there that has no compute instance at all (after a crash) is destroyed too. `seen` is what was seen
+    at the placement last: if it still stands there, nothing has to be looked for.
     """
 
     uuid: str
     placement: tuple[int, int] | None
+    seen: SeenPartition | None = None
     _gi_id: int | None = None
     _instance: Handle | None = None  # in the attempt that destroys the compute instance
 
@@ -139,6 +199,12 @@ class Removal:
 
         Raises: NvmlFault (IN_USE: to be tried again).
         """
+        seen, self.seen = self.seen, None  # later attempts find a part of it at most
+        if seen is not None and seen.facts.uuid == self.uuid and (found := seen.instances(nvml, gpu)):
+            instance, compute = found
+            nvml.destroy_compute_instance(compute)
+            nvml.destroy_gpu_instance(instance)
+            return
         if not nvml.mig_mode(gpu)[0]:
             return  # switching MIG mode off destroys every instance
         if self.uuid:
@@ -148,7 +214,7 @@ class Removal:
             nvml.destroy_gpu_instance(instance)
 
     def _destroy_compute_instance(self, nvml: Nvml, gpu: Handle) -> None:
-        mig = next((mig for mig in mig_devices(nvml, gpu) if nvml.uuid(mig) == self.uuid), None)
+        mig = next((mig for _, mig in mig_devices(nvml, gpu) if nvml.uuid(mig) == self.uuid), None)
         if mig is None:
             return
         gi_id, ci_id = nvml.gi_id(mig), nvml.ci_id(mig)

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from dra_driver.hardware.facts import PartitionFacts, Problem
+from dra_driver.hardware.facts import GpuFacts, MigProfile, PartitionFacts, Problem
 from dra_driver.hardware.nvidia.names import profile_in_name, profile_name
 from dra_driver.hardware.nvidia.nvml import Nvml
 from dra_driver.hardware.nvidia.nvml_mig import GpuInstance, GpuInstanceProfile, Handle, MigAttributes, NvmlFault
 
 _MIB = 2**20
+_MOST_OF_A_GPU = 0.75  # of its memory; the next smaller instance has half
 SOMEWHERE = (-1, -1)
 
 
@@ -30,18 +31,18 @@ class MigReading:
 
 def read_mig_uuids(nvml: Nvml, gpu: Handle) -> tuple[str, ...]:
     """Return the UUIDs of a GPU's MIG devices, which change when an administrator re-partitions it."""
-    return tuple(sorted(nvml.uuid(mig) for mig in mig_devices(nvml, gpu)))
+    return tuple(sorted(nvml.uuid(mig) for _, mig in mig_devices(nvml, gpu)))
 
 
-def mig_devices(nvml: Nvml, gpu: Handle) -> Iterator[Handle]:
-    """Yield the handles of a GPU's MIG devices, looking each up when it is reached.
+def mig_devices(nvml: Nvml, gpu: Handle) -> Iterator[tuple[int, Handle]]:
+    """Yield index and handle of a GPU's MIG devices, looking each up when it is reached.
 
     The library leaves holes in the indices where instances were destroyed.
     """
     for index in range(nvml.mig_devices_max(gpu)):
         mig = nvml.mig_device(gpu, index)
         if mig is not None:
-            yield mig
+            yield index, mig
 
 
 def read_partitions(
@@ -58,7 +59,7 @@ def read_partitions(
     """
     partitions: list[PartitionFacts] = []
     problems: list[Problem] = []
-    for mig in mig_devices(nvml, gpu):
+    for _, mig in mig_devices(nvml, gpu):
         try:
             partitions.append(_read_partition(nvml, gpu, mig, profiles, gpu_memory_bytes))
         except NvmlFault as fault:
@@ -160,3 +161,43 @@ def _read_profile_name(
     if name is None:
         raise NvmlFault("nvmlDeviceGetAttributes", "neither its numbers nor its product name reveal the profile")
     return name
+
+
+def has_instances(nvml: Nvml, handle: Handle, gpu: GpuFacts) -> bool:
+    """Return whether there is a GPU instance, finished or not: there is none if one of the whole GPU would fit."""
+    whole = _whole_profile(gpu)
+    try:
+        if whole is not None:
+            return nvml.gpu_instances_left(handle, whole.gi_profile_id) == 0
+    except NvmlFault as fault:
+        if not fault.is_absent:
+            raise
+    return _lists_instances(nvml, handle)
+
+
+def _whole_profile(gpu: GpuFacts) -> MigProfile | None:
+    """Return the profile of an instance that takes the whole GPU, so that there is no room for another one beside it.
+
+    None where that is not certain, because the library does not report the profiles in full.
+    """
+    slices = max((start + profile.size for profile in gpu.mig_profiles for start in profile.starts), default=0)
+    for profile in gpu.mig_profiles:
+        has_all = gpu.memory_bytes is not None and profile.memory_bytes > gpu.memory_bytes * _MOST_OF_A_GPU
+        if has_all and profile.size == slices and profile.max_instances == 1:
+            return profile
+    return None
+
+
+def _lists_instances(nvml: Nvml, handle: Handle) -> bool:
+    """Return whether there is a GPU instance, by asking for those of each profile."""
+    profiles = nvml.gi_profiles(handle)
+    if not profiles:
+        return next(mig_devices(nvml, handle), None) is not None
+    for profile_id in profiles:
+        try:
+            if nvml.gpu_instances(handle, profile_id):
+                return True
+        except NvmlFault as fault:
+            if not fault.is_absent:
+                raise
+    return False

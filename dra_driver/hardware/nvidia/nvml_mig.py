@@ -82,6 +82,15 @@ class GpuInstance:
 
 
 @dataclass(frozen=True, slots=True)
+class ComputeInstance:
+    """One compute instance. `device` is the MIG device or, with some drivers, only its GPU."""
+
+    id: int
+    profile_id: int
+    device: Handle
+
+
+@dataclass(frozen=True, slots=True)
 class GpuInstanceProfile:
     """What a GPU instance of one profile has.
 
@@ -247,6 +256,10 @@ class MigCalls(ABC):
         self._call("nvmlDeviceGetGpuInstances", gpu, profile_id, made, ctypes.byref(count))
         return tuple(made[: count.value])
 
+    def gpu_instances_left(self, gpu: Handle, profile_id: int) -> int:
+        """Return how many more GPU instances of a profile fit into the GPU."""
+        return int(self._call("nvmlDeviceGetGpuInstanceRemainingCapacity", gpu, profile_id))
+
     def create_gpu_instance(self, gpu: Handle, profile_id: int, start: int, size: int) -> Handle:
         """Create a GPU instance at exactly this placement and return its handle."""
         place = ctypes.byref(self._api.c_nvmlGpuInstancePlacement_t(start, size))
@@ -295,10 +308,10 @@ class MigCalls(ABC):
         """Create a compute instance and return its handle."""
         return self._call("nvmlGpuInstanceCreateComputeInstance", instance, ci_profile_id)
 
-    def describe_compute_instance(self, compute: Handle) -> tuple[int, Handle]:
-        """Return a compute instance's id and its device: the MIG device or, with some drivers, only its GPU."""
+    def describe_compute_instance(self, compute: Handle) -> ComputeInstance:
+        """Return the compute instance behind a handle."""
         info = self._call("nvmlComputeInstanceGetInfo", compute)
-        return int(info.id), info.device
+        return ComputeInstance(int(info.id), int(info.profileId), info.device)
 
     def compute_instance_handle(self, instance: Handle, ci_id: int) -> Handle:
         """Return the handle of a compute instance."""

@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TypeVar
 
 from dra_driver.hardware.facts import CreatedPartition, GpuFacts, MigProfile, PlaceFacts
 from dra_driver.hardware.nvidia.gpu_calls import GpuCalls, Work
-from dra_driver.hardware.nvidia.instances import Removal, SharedInstance, make_partition, place_now
-from dra_driver.hardware.nvidia.mig import MigReading, mig_devices, read_partitions
+from dra_driver.hardware.nvidia.instances import Removal, SeenPartitions, SharedInstance, make_partition, partition_at
+from dra_driver.hardware.nvidia.mig import MigReading, has_instances, read_partitions
 from dra_driver.hardware.nvidia.nvml import Nvml
 from dra_driver.hardware.nvidia.nvml_mig import Handle, NvmlFault
-from dra_driver.hardware.nvidia.profiles import KnownProfiles
 from dra_driver.model.errors import HardwareError, Retry
 
 T = TypeVar("T")
@@ -33,7 +32,7 @@ class Partitioning:
     """Changes to the MIG mode and the partitions of GPUs, made by `calls`."""
 
     def __init__(self, calls: GpuCalls) -> None:
-        self._calls = calls
+        self._calls, self._seen = calls, SeenPartitions()
 
     def create(
         self, gpu: GpuFacts, profile: MigProfile, start: int, deadline_s: float, *, switches_on: bool
@@ -46,11 +45,15 @@ class Partitioning:
         switch, end = _Switch(True), time.monotonic() + deadline_s
 
         def attempt(nvml: Nvml, handle: Handle, known: GpuFacts) -> CreatedPartition:
+            was_asked = switch.is_asked
             if switches_on:
                 switch.attempt(nvml, handle, known)
             elif not nvml.mig_mode(handle)[0]:
                 raise HardwareError("mig-off", f"MIG mode of GPU {gpu.pci_address} is off", retry=Retry.LATER)
-            return replace(make_partition(nvml, handle, profile, start), has_switched=switch.is_asked)
+            is_empty = switch.is_asked and not was_asked
+            made, is_new = make_partition(nvml, handle, profile, start, is_empty=is_empty)
+            self._seen.keep(gpu.uuid, made)
+            return CreatedPartition(made.facts, is_new, switch.is_asked)
 
         try:
             with self._taken_back(gpu, switch):
@@ -60,29 +63,42 @@ class Partitioning:
                 "partition-in-use", f"{what} is divided into smaller compute instances", retry=Retry.LATER
             ) from None
 
-    def destroy(self, gpu: GpuFacts, removal: Removal, deadline_s: float) -> None:
-        """Destroy a partition, which may be gone already (port.Partitionable)."""
-        what = f"partition {removal.uuid or removal.placement} of GPU {gpu.pci_address}"
-        self._until_free(
-            gpu,
-            lambda nvml, handle, known: removal.attempt(nvml, handle, known.mig_profiles),
-            time.monotonic() + deadline_s,
-            what,
-        )
+    def destroy(
+        self, gpu: GpuFacts, uuid: str, placement: tuple[int, int] | None, deadline_s: float, *, switches_off: bool
+    ) -> bool:
+        """Destroy a partition, which may be gone already, and MIG mode after it (port.Partitionable)."""
+        what = f"partition {uuid or placement} of GPU {gpu.pci_address}"
+        removal = Removal(uuid, placement, self._seen.at(gpu.uuid, placement) if placement else None)
+
+        def attempt(nvml: Nvml, handle: Handle, known: GpuFacts) -> bool:
+            removal.attempt(nvml, handle, known.mig_profiles)
+            return switches_off and _is_switched_off(nvml, handle, known)
+
+        return self._until_free(gpu, attempt, time.monotonic() + deadline_s, what)
 
     def place(self, gpu: GpuFacts, profile: MigProfile, start: int, deadline_s: float) -> PlaceFacts:
         """Return what is at one placement (port.Partitionable)."""
+
+        def look(nvml: Nvml, handle: Handle, _known: GpuFacts) -> PlaceFacts:
+            seen = self._seen.at(gpu.uuid, (profile.gi_profile_id, start))
+            if seen is None or not seen.instances(nvml, handle):
+                if not nvml.mig_mode(handle)[0]:
+                    return PlaceFacts(mig_enabled=False)
+                seen = partition_at(nvml, handle, profile, start)
+            if seen is None:
+                return PlaceFacts(mig_enabled=True)
+            self._seen.keep(gpu.uuid, seen)
+            return PlaceFacts(True, seen.facts)
+
         try:
-            return self._calls.ask(
-                gpu, lambda nvml, handle, _: place_now(nvml, handle, profile, start), time.monotonic() + deadline_s
-            )
+            return self._calls.ask(gpu, look, time.monotonic() + deadline_s)
         except NvmlFault as fault:
             raise _refusal(fault, f"{profile.name} at slice {start} of GPU {gpu.pci_address}") from fault
 
     def set_mode(self, gpu: GpuFacts, deadline_s: float, *, enabled: bool) -> None:
         """Switch MIG mode where that needs no reset (port.Partitionable)."""
         self._calls.await_library(deadline_s)
-        switch = _Switch(enabled, self._calls.find(gpu)[0].profiles)
+        switch = _Switch(enabled)
         with self._taken_back(gpu, switch):
             self._until_free(gpu, switch.attempt, time.monotonic() + deadline_s, f"GPU {gpu.pci_address}")
 
@@ -143,13 +159,9 @@ class Partitioning:
 
 @dataclass(slots=True)
 class _Switch:
-    """A change of MIG mode, in as many attempts as it takes until the mode reads back as changed.
-
-    `profiles` are those of the GPU, which switching off needs.
-    """
+    """A change of MIG mode, in as many attempts as it takes until the mode reads back as changed."""
 
     enabled: bool
-    profiles: KnownProfiles = field(default_factory=KnownProfiles)
     is_asked: bool = False  # whether this object asked for the change
 
     def attempt(self, nvml: Nvml, handle: Handle, gpu: GpuFacts) -> None:
@@ -164,7 +176,7 @@ class _Switch:
             return
         if not gpu.mig_toggles_without_reset:
             raise _reset_needed(gpu)
-        if current and _has_instances(nvml, handle, self.profiles.of_instances(nvml, handle, gpu.uuid)):
+        if current and has_instances(nvml, handle, gpu):
             raise HardwareError(
                 "partition-in-use", f"GPU {gpu.pci_address} still has MIG partitions", retry=Retry.LATER
             )
@@ -184,18 +196,17 @@ class _Switch:
             nvml.set_mig_mode(handle, enabled=current)
 
 
-def _has_instances(nvml: Nvml, handle: Handle, profiles: Collection[int]) -> bool:
-    """Return whether there is a GPU instance, finished or not; `profiles` are the ids of all that the GPU offers."""
-    if not profiles:
-        return next(mig_devices(nvml, handle), None) is not None
-    for profile_id in profiles:
-        try:
-            if nvml.gpu_instances(handle, profile_id):
-                return True
-        except NvmlFault as fault:
-            if not fault.is_absent:
-                raise
-    return False
+def _is_switched_off(nvml: Nvml, handle: Handle, gpu: GpuFacts) -> bool:
+    """Switch MIG mode off if that is possible at once, and return whether it is off."""
+    switch = _Switch(False)
+    try:
+        switch.attempt(nvml, handle, gpu)
+    except (HardwareError, NvmlFault):
+        with contextlib.suppress(NvmlFault):
+            if switch.is_asked:
+                switch.take_back(nvml, handle, gpu)
+        return False
+    return True
 
 
 def _reset_needed(gpu: GpuFacts) -> HardwareError:

@@ -156,13 +156,20 @@ class SimulatedHardware:
         return partition_facts(placement, f"{self._node}/{gpu.pci_address}")
 
     def destroy_partition(
-        self, gpu: GpuFacts, uuid: str, deadline_s: float, *, placement: tuple[int, int] | None = None
-    ) -> None:
+        self,
+        gpu: GpuFacts,
+        uuid: str,
+        deadline_s: float,
+        *,
+        placement: tuple[int, int] | None = None,
+        switches_off: bool = False,
+    ) -> bool:
         """Destroy a partition; see port.Partitionable. No partition is ever unfinished here."""
         del placement
         partition = self._standing(gpu, uuid)
-        if partition is not None:
-            self._partitioning.destroy(gpu, partition, deadline_s)
+        if partition is None and not switches_off:
+            return False
+        return self._partitioning.destroy(gpu, partition, deadline_s, switches_off=switches_off)
 
     def set_mig_mode(self, gpu: GpuFacts, enabled: bool, deadline_s: float) -> None:
         """Switch MIG mode; see port.Partitionable."""

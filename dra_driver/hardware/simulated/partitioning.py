@@ -70,13 +70,36 @@ class Partitioning:
             last = self._last[gpu.pci_address] = gpu, cut, placements_of(gpu, cut)
         return last[2]
 
-    def destroy(self, facts: GpuFacts, partition: PartitionFacts, deadline_s: float) -> None:
-        """Destroy a partition as soon as no process runs on its GPU."""
+    def destroy(
+        self, facts: GpuFacts, partition: PartitionFacts | None, deadline_s: float, *, switches_off: bool
+    ) -> bool:
+        """Destroy a partition, if one is given, as soon as no process runs on its GPU.
+
+        With `switches_off`, switch MIG mode off after it where nothing prevents that; return whether it is off then.
+        """
         with self._turn(facts, deadline_s) as gpu:
-            self._await_idle(gpu, deadline_s, "partition-in-use", f"partition {partition.uuid}")
-            self._work(gpu, deadline_s)
-            key = (partition.profile, partition.start)
-            self._cuts.change(gpu.pci_address, lambda cut: without_placement(gpu, cut, key))
+            if partition is not None:
+                self._await_idle(gpu, deadline_s, "partition-in-use", f"partition {partition.uuid}")
+                self._work(gpu, deadline_s)
+            key = (partition.profile, partition.start) if partition else None
+            may_switch = switches_off and self._can_switch(gpu, deadline_s)
+
+            def changed(cut: GpuChanges) -> GpuChanges:
+                cut = without_placement(gpu, cut, key) if key else cut
+                return cut if not may_switch or placements_of(gpu, cut) else _switched(gpu, cut, False)
+
+            self._cuts.change(gpu.pci_address, changed)
+            return switches_off and placements_of(gpu, self._cut(gpu)) is None
+
+    def _can_switch(self, gpu: SimulatedGpu, deadline_s: float) -> bool:
+        """Return whether MIG mode can be switched now, after as long as that takes."""
+        if gpu.model.mig is None or not gpu.model.mig.toggles_without_reset:
+            return False
+        now = self._find(gpu.pci_address)
+        if now is None or now.processes or gpu.mig_delay_ms / 1000 > deadline_s:
+            return False
+        self._work(gpu, deadline_s)
+        return True
 
     def set_mode(self, facts: GpuFacts, enabled: bool, deadline_s: float) -> None:
         """Switch MIG mode where that needs no reset."""

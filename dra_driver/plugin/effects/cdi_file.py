@@ -72,6 +72,10 @@ class CdiFiles(StepPerformer[CdiFileStep, RecordedFile]):
         """Write the file again where nodes or libraries changed. Raises: HardwareError, PrepareError."""
         self._write(step, run, Deadline.after(0))
 
+    def is_shown(self, _recorded: RecordedFile, _undoing: Undoing) -> bool:
+        """Return False: nobody else uses the file."""
+        return False
+
     def undo(self, recorded: RecordedFile, _undoing: Undoing) -> None:
         """Remove the file. Raises: PrepareError."""
         self._store.remove(recorded.file)

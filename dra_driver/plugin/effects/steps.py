@@ -55,7 +55,12 @@ class Effects:
         for step in self._in_force(steps, run):
             self._performers[step.kind].find(step, run.record_of(step.kind, step.key), run)
 
-    def undo(self, uid: str, steps: Iterable[RecordedStep], deadline: Deadline) -> Collection[str]:
+    def is_shown(self, steps: Iterable[RecordedStep], undoing: Undoing) -> bool:
+        """Return whether others have to see in the ledger that the steps are being undone, before that begins."""
+        performers = ((self._performers.get(step.kind), step) for step in steps)
+        return any(performer is None or performer.is_shown(step, undoing) for performer, step in performers)
+
+    def undo(self, steps: Iterable[RecordedStep], undoing: Undoing) -> Collection[str]:
         """Undo recorded steps, last first. Idempotent.
 
         Return the GPUs, by PCI address, whose MIG mode was switched off because nothing needs it any more.
@@ -63,7 +68,7 @@ class Effects:
         Raises: HardwareError, PrepareError, after every other step was undone; "prepare.step-unknown" for a step that a
         newer agent recorded.
         """
-        undoing, unknown = Undoing(uid, deadline), []
+        unknown: list[str] = []
         fault: DriverError | None = None
         for step in reversed(tuple(steps)):
             performer = self._performers.get(step.kind)

@@ -51,6 +51,10 @@ from dra_driver.telemetry.logs import fields
 log = logging.getLogger(__name__)
 
 MOST_KEPT = 64  # claims of a node with 8 GPUs cut in seven each
+_WITH_HOLDS = (  # in one query, because a repeated Prepare needs both; no name has a space
+    "SELECT *, (SELECT group_concat(device, ' ') FROM holds WHERE claim_uid = claims.uid) AS held "
+    "FROM claims WHERE uid = ?"
+)
 
 
 class Ledger(LedgerAccess):
@@ -80,15 +84,21 @@ class Ledger(LedgerAccess):
 
     def get(self, uid: str) -> ClaimRecord | None:
         """Return one claim, None when the ledger does not know it. Raises: LedgerError."""
-        rows = self._read("SELECT * FROM claims WHERE uid = ?", (uid,))
+        return self.get_with_holds(uid)[0]
+
+    def get_with_holds(self, uid: str) -> tuple[ClaimRecord | None, frozenset[str]]:
+        """Return one claim (`get`) and the names of what it holds, devices and parts of GPUs. Raises: LedgerError."""
+        rows = self._read(_WITH_HOLDS, (uid,))
         if not rows:
-            return None
-        row, kept = dict(rows[0]), self._kept.get(uid)
+            return None, frozenset()
+        row = dict(rows[0])
+        held = frozenset((row.pop("held") or "").split())
+        kept = self._kept.get(uid)
         if kept is not None and kept[0] == row:
-            return kept[1]
+            return kept[1], held
         record = record_of_row(rows[0])
         self._kept.keep(uid, (row, record))
-        return record
+        return record, held
 
     def records(self) -> tuple[ClaimRecord, ...]:
         """Return every claim. For start-up and the reaper, never within a call. Raises: LedgerError."""
@@ -230,18 +240,18 @@ class Ledger(LedgerAccess):
         if steps is None:
             self.set_state(uid, ClaimState.PREPARED)
             return
-        sql = "UPDATE claims SET state = ?, steps = ? WHERE uid = ?"
-        self._execute(sql, (str(ClaimState.PREPARED), steps_text(steps), uid))
+        state, text, kept = str(ClaimState.PREPARED), steps_text(steps), self._kept.get(uid)
+        if kept is not None:  # the next call need not parse what this one knows
+            row = {**kept[0], "state": state, "steps": text}
+            self._kept.keep(uid, (row, kept[1].as_prepared(tuple(steps))))
+        self._execute("UPDATE claims SET state = ?, steps = ? WHERE uid = ?", (state, text, uid))
 
-    def hold(self, uid: str, occupied: Sequence[str]) -> None:
-        """Add the holds that a claim lacks: an agent that offered its GPU differently recorded fewer.
+    def hold(self, uid: str, occupied: Sequence[str], held: Collection[str]) -> None:
+        """Add what a claim occupies to what it holds: an agent that offered its GPU differently recorded less.
 
         Raises: LedgerError.
         """
-        if not occupied:
-            return
-        known = {row["device"] for row in self._read("SELECT device FROM holds WHERE claim_uid = ?", (uid,))}
-        if missing := [(name, uid) for name in occupied if name not in known]:
+        if missing := [(name, uid) for name in occupied if name not in held]:
             sql = "INSERT OR IGNORE INTO holds (device, claim_uid) VALUES (?, ?)"
             self._write(lambda connection: connection.executemany(sql, missing))
 

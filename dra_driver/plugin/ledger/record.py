@@ -77,6 +77,21 @@ class ClaimRecord:
         """Return the allocation with these pods after those that it has."""
         return record_with_pods(self.allocation, pods)
 
+    def as_prepared(self, steps: tuple[RecordedStep, ...]) -> ClaimRecord:
+        """Return the record with all of its effects done (`dataclasses.replace` takes ten times as long)."""
+        return ClaimRecord(
+            self.uid,
+            self.namespace,
+            self.name,
+            ClaimState.PREPARED,
+            self.boot_id,
+            self.allocation,
+            steps,
+            self.gone_since,
+            self.gone_boot,
+            self.planned,
+        )
+
     def steps_of(self, kind: type[S]) -> tuple[S, ...]:
         """Return the recorded steps of a type."""
         return tuple(step for step in self.steps if isinstance(step, kind))

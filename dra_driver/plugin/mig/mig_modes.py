@@ -133,12 +133,23 @@ class MigModes(StepPerformer[MigModeStep, RecordedMode]):
         if self._ledger.mode_end(gpu.pci_address, self._boot_id, other_than=uid) is not ModeEnd.NOT_YET:
             self._ledger.set_mode(gpu.pci_address, None)
 
+    def end_of(self, pci_address: str, uid: str) -> ModeEnd:
+        """Return whether a GPU's MIG mode is ours and may end with the claim `uid`. It needs no lock."""
+        return self._ledger.mode_end(pci_address, self._boot_id, other_than=uid)
+
+    def switched_off(self, gpu: GpuFacts, uid: str, end: ModeEnd) -> None:
+        """Keep in mind that MIG mode, which was ours, is off. The caller then has to record it with the claim `uid`."""
+        self._switched_on.discard(gpu.pci_address)
+        if end is ModeEnd.BESIDE_OTHERS:
+            with as_far_as_there_is_room("record that a MIG mode is off"):
+                self._ledger.disown_ended_mode(gpu.pci_address, uid)
+
     def is_switched_off(self, gpu: GpuFacts, uid: str, deadline: Deadline) -> bool:
         """Switch MIG mode off if it is ours, and no claim but `uid` and no partition needs it.
 
         Return whether it is off. The caller then has to record that it is not ours any more.
         """
-        end = self._ledger.mode_end(gpu.pci_address, self._boot_id, other_than=uid)
+        end = self.end_of(gpu.pci_address, uid)
         if end is ModeEnd.NOT_YET:
             return False
         self.own_changes.add(gpu)
@@ -148,10 +159,7 @@ class MigModes(StepPerformer[MigModeStep, RecordedMode]):
             if error.code != "hardware.partition-in-use":  # the hardware itself says whether it is needed
                 log.warning("MIG mode stays on", extra=fields(device=gpu.pci_address, code=error.code, err=str(error)))
             return False
-        self._switched_on.discard(gpu.pci_address)
-        if end is ModeEnd.BESIDE_OTHERS:
-            with as_far_as_there_is_room("record that a MIG mode is off"):
-                self._ledger.disown_ended_mode(gpu.pci_address, uid)
+        self.switched_off(gpu, uid, end)
         self.own_changes.add(gpu)
         return True
 

@@ -20,6 +20,7 @@ from dra_driver.hardware.facts import CreatedPartition, GpuFacts, PartitionFacts
 from dra_driver.hardware.port import Hardware
 from dra_driver.model.errors import GPU_LOST, HardwareError, Retry
 from dra_driver.plugin.deadline import Deadline
+from dra_driver.plugin.ledger.ledger_rows import ModeEnd
 from dra_driver.plugin.ledger.recorded_steps import OTHER, US, GpuReference, RecordedPartition, RecordedSharing
 from dra_driver.plugin.mig.mig_modes import MigModes
 from dra_driver.plugin.steps.performer import StepPerformer
@@ -83,6 +84,16 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
             raise HardwareError("partition-missing", f"partition {step.device} is gone", retry=Retry.LATER)
         run.partitions[step.device] = MadePartition(step.gpu, partition, recorded)
 
+    def is_shown(self, recorded: RecordedPartition, undoing: Undoing) -> bool:
+        """Return whether other claims have parts of the GPU: the last one to be undone switches MIG mode off."""
+        if recorded.gpu is None:
+            return True
+        address = recorded.gpu.pci_address
+        if self._modes.end_of(address, undoing.uid) is not ModeEnd.ALONE:
+            return True
+        undoing.alone_on.add(address)
+        return False
+
     def undo(self, recorded: RecordedPartition, undoing: Undoing) -> None:
         """Destroy a recorded partition if it is ours, and switch MIG mode off if it was our last one on the GPU.
 
@@ -115,18 +126,31 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
     def _destroy(self, gpu: GpuFacts, place: tuple[int, int], recorded: RecordedPartition, undoing: Undoing) -> None:
         deadline = undoing.deadline
         with self._modes.hold(gpu, deadline):
-            left, port = deadline.remaining(), self._modes.port(gpu)
+            left, port, uid = deadline.remaining(), self._modes.port(gpu), undoing.uid
             uuid = recorded.uuid or self._uuid_at(gpu, place)
+            is_alone = gpu.pci_address in undoing.alone_on
+            end = ModeEnd.ALONE if is_alone else self._modes.end_of(gpu.pci_address, uid)
+            may_end = end is not ModeEnd.NOT_YET
             self._modes.own_changes.add(gpu)
-            port.destroy_partition(gpu, uuid, left, placement=place)
+            is_off = port.destroy_partition(gpu, uuid, left, placement=place, switches_off=may_end)
             self._modes.own_changes.add(gpu)
-            if self._modes.is_switched_off(gpu, undoing.uid, deadline):
+            if is_off:
+                self._modes.switched_off(gpu, uid, end)
+            if is_off or (may_end and self._modes.is_switched_off(gpu, uid, deadline)):
                 undoing.modes_off.add(gpu.pci_address)
 
     def _stand_or_make(
         self, step: MigPartitionStep, recorded: RecordedPartition, run: StepRun, patience: Deadline
     ) -> MadePartition | None:
-        """Return the partition, and make it if it does not exist; None while there may soon be room for it."""
+        """Return the partition, and make it if it does not exist; None while there may soon be room for it.
+
+        One that stands as recorded is looked at without the GPU's lock: only the claim's own calls destroy it, and this
+        call has the claim's lock.
+        """
+        if recorded.uuid and recorded.boot_id == self._boot_id:
+            standing = self._place(step).partition
+            if standing is not None and standing.uuid == recorded.uuid:
+                return MadePartition(step.gpu, standing, recorded)
         with self._modes.hold(step.gpu, run.deadline):
             intent = self._intended(recorded)
             if intent != recorded:  # otherwise nothing was made yet, and the hardware says whether it stands

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Collection
 
 from dra_driver.cdi.store import CdiStore
+from dra_driver.model.errors import DriverError
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.effects.cdi_file import DriverCdiNames
 from dra_driver.plugin.effects.device_metadata import DeviceMetadata
@@ -23,6 +24,7 @@ from dra_driver.plugin.neighbours.leftovers import remove_leftover
 from dra_driver.plugin.node_claims.gone_claims import GoneClaims
 from dra_driver.plugin.prepare.guard import Guard
 from dra_driver.plugin.prepare.waiting import InterruptiblePause
+from dra_driver.plugin.steps.step_run import Undoing
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -91,29 +93,43 @@ class ClaimUndo:
     def undo(self, record: ClaimRecord, deadline: Deadline) -> None:
         """Undo a recorded claim and remove its record. The caller holds the claim's lock. Raises: DriverError.
 
-        If the ledger is read-only, the row stays; undoing again does no harm. A claim for which only a file was written
-        is not marked as being undone. After a crash before its record is removed, it therefore counts as prepared with
-        its file missing, and `refresh_cdi` restores the file; the kubelet, which got no answer, asks again.
+        If the ledger is read-only, the row stays; undoing again does no harm. A claim is not marked as being undone
+        where nobody else has to see that: one for which only a file was written, or with the only partition of a GPU.
+        After a crash before its record is removed, it therefore counts as prepared with its file or partition missing,
+        and `refresh_cdi` restores the file; the kubelet, which got no answer, asks again. A partition that could not be
+        destroyed is marked after all.
         """
+        undoing = Undoing(record.uid, deadline)
         if self._ledger.is_read_only:
-            self._undo_effects(record, deadline)
+            self._undo_effects(record, undoing)
             return
-        if record.state not in UNFINISHED and not is_only_file(record.steps):
-            with as_far_as_there_is_room("mark a claim"):
-                is_synced = not ends_with_power(record.steps)
-                self._ledger.set_state(record.uid, ClaimState.UNPREPARING, is_synced=is_synced)
-        modes_off = self._undo_effects(record, deadline)
+        is_marked = record.state in UNFINISHED or self._effects.is_shown(record.steps, undoing)
+        if is_marked:
+            self._mark(record)
+        try:
+            modes_off = self._undo_effects(record, undoing)
+        except DriverError:
+            if not is_marked and not is_only_file(record.steps):
+                self._mark(record)
+            raise
         pods = self._guard.pods_left(record)
         self._ledger.forget(record, pods, modes_off)
         if pods:
             self._guard.watch()
         self._waiting.wake()
 
-    def _undo_effects(self, record: ClaimRecord, deadline: Deadline) -> Collection[str]:
+    def _mark(self, record: ClaimRecord) -> None:
+        """Record that the undoing of a claim has begun, unless the record shows that it is not prepared."""
+        if record.state not in UNFINISHED:
+            with as_far_as_there_is_room("mark a claim"):
+                is_synced = not ends_with_power(record.steps)
+                self._ledger.set_state(record.uid, ClaimState.UNPREPARING, is_synced=is_synced)
+
+    def _undo_effects(self, record: ClaimRecord, undoing: Undoing) -> Collection[str]:
         """Undo what was done for a claim: its steps, then what its containers could read.
 
         Return the GPUs whose MIG mode was switched off (`Effects.undo`). Raises: DriverError.
         """
-        modes_off = self._effects.undo(record.uid, record.steps, deadline)
+        modes_off = self._effects.undo(record.steps, undoing)
         self._metadata.remove(record.uid)
         return modes_off

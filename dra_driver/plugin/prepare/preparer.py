@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
 
@@ -103,17 +104,17 @@ class Preparer:
         """Prepare the claim; if other claims hold a device, return those claims and change nothing."""
         claim = plan.claim
         with self._locks.hold([claim_lock(claim.uid)], deadline):
-            record = self._ledger.get(claim.uid)
+            record, held = self._ledger.get_with_holds(claim.uid)
             names = {*(record.owned_names() if record else ()), *(d.device for d in claim.devices if not d.is_admin)}
             with self._locks.hold(map(device_lock, names), deadline):
-                if record is not None and self._repeat(record, plan, deadline):
+                if record is not None and self._repeat(record, held, plan, deadline):
                     return ()
                 if record is not None:
                     self._undo.undo(record, deadline)
                 require_separation(plan, self._ledger.effects)
                 return self._begin(plan, deadline)
 
-    def _repeat(self, record: ClaimRecord, plan: PreparePlan, deadline: Deadline) -> bool:
+    def _repeat(self, record: ClaimRecord, held: Collection[str], plan: PreparePlan, deadline: Deadline) -> bool:
         """Restore a claim that was prepared before; return False if it has to be undone and prepared again."""
         claim = plan.claim
         if record.state in UNFINISHED:
@@ -127,6 +128,7 @@ class Preparer:
             new = record_of_plan(plan, self._boot_id, run.recorded, ClaimState.PREPARED)
             self._ledger.complete(new, claim, plan.occupied)
         else:
+            self._ledger.hold(record.uid, plan.occupied, held)
             self._update(record, plan, run)
         return True
 
@@ -136,7 +138,6 @@ class Preparer:
 
     def _update(self, record: ClaimRecord, plan: PreparePlan, run: StepRun) -> None:
         """Record what a repeated call found to differ from the record. Most calls write nothing."""
-        self._ledger.hold(record.uid, plan.occupied)
         if run.recorded != record.steps:
             self._ledger.set_steps(record.uid, run.recorded)
         if more := set(plan.claim.pods).difference(record.pods):

@@ -20,7 +20,7 @@ from dra_driver.plugin.effects.late_pods import LatePods
 from dra_driver.plugin.effects.sharing.holders import SharingHolders
 from dra_driver.plugin.effects.steps import Effects
 from dra_driver.plugin.ledger.ledger import Ledger
-from dra_driver.plugin.ledger.record import ClaimRecord, ClaimState
+from dra_driver.plugin.ledger.record import ClaimState
 from dra_driver.plugin.locks import NodeLocks, claim_lock
 from dra_driver.plugin.mig.mig_modes import MigModes
 from dra_driver.plugin.node_claims.gone_claims import GoneClaims
@@ -28,7 +28,7 @@ from dra_driver.plugin.prepare.claim_undo import UNDO_SECONDS, ClaimUndo
 from dra_driver.plugin.prepare.guard import Guard
 from dra_driver.plugin.prepare.planner import Planner
 from dra_driver.plugin.repair.recovery import made_partitions
-from dra_driver.plugin.steps.step_run import StepRun
+from dra_driver.plugin.steps.step_run import StepRun, Undoing
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -117,7 +117,7 @@ class Repair:
             made = tuple(made_partitions(self._store, file, uid))
             if made and self._gone.exists(uid):
                 return False  # a container may be using them
-            for gpu in self._effects.undo(uid, made, Deadline.after(UNDO_SECONDS)):
+            for gpu in self._effects.undo(made, Undoing(uid, Deadline.after(UNDO_SECONDS))):
                 self.ledger.set_mode(gpu, None)
             return self._store.remove(file)
 
@@ -152,11 +152,11 @@ class Repair:
         """Rewrite one claim's file, and return whether it had to change. Raises: DriverError."""
         deadline = Deadline.after(BUDGET_SECONDS)
         with self._locks.hold([claim_lock(uid)], deadline):
-            record: ClaimRecord | None = self.ledger.get(uid)
+            record, held = self.ledger.get_with_holds(uid)
             if record is None or record.state != ClaimState.PREPARED:
                 return False
             plan = self._planner.plan(record.claim())
-            self.ledger.hold(uid, plan.occupied)
+            self.ledger.hold(uid, plan.occupied, held)
             run = StepRun(uid, self._effects.carried_over(plan.steps, record.steps), self.ledger, deadline)
             self._effects.refresh(plan.steps, run)
             return run.is_file_changed

@@ -57,6 +57,14 @@ class StepPerformer(Generic[P, R]):
         Raises: HardwareError, PrepareError.
         """
 
+    def is_shown(self, _recorded: R, _undoing: Undoing) -> bool:
+        """Return whether other calls have to see in the ledger that the step is being undone, before that begins.
+
+        A claim of which nobody has to see it counts as prepared until it is undone: after a crash, the kubelet, which
+        has no answer, asks again.
+        """
+        return True
+
     def undo(self, recorded: R, undoing: Undoing) -> None:
         """Undo a recorded step. Idempotent. Raises: HardwareError, PrepareError, SharingError."""
         raise NotImplementedError

@@ -94,10 +94,12 @@ class Undoing:
     """The undoing of one claim's steps.
 
     `failed` are the identities of those that could not be undone this time, and `modes_off` the GPUs, by PCI address,
-    whose MIG mode was switched off because nothing needs it any more.
+    whose MIG mode was switched off because nothing needs it any more. `alone_on` are those
+    whose MIG mode is ours and which had parts of no other claim when the undoing began.
     """
 
     uid: str
     deadline: Deadline
     failed: set[tuple[str, str]] = field(default_factory=set)
     modes_off: set[str] = field(default_factory=set)
+    alone_on: set[str] = field(default_factory=set)

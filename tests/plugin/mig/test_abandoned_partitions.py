@@ -175,6 +175,7 @@ def test_a_crash_at_any_line_leaves_nothing_that_the_next_agent_does_not_destroy
         except Crash:
             kills += 1
             is_over = False
+            left.rig.locks.close()  # as the kernel does for a dead process, also when a `with` was about to end
         else:
             is_over = True
         finally:

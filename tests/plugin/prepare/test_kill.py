@@ -32,6 +32,7 @@ def test_a_kill_at_any_line_leaves_no_partition_and_no_mig_mode_behind() -> None
     kills = killed("mig_kill_points")
     assert min(kills[call] for call in ("prepare", "unprepare", "reallocate", "whole")) >= 5
     assert kills["repeat"] >= 1
+    assert kills["alone"] >= 3
 
 
 def test_a_kill_at_any_line_leaves_a_device_shared_for_those_who_hold_it_and_for_nobody_else() -> None:

@@ -2,7 +2,8 @@
 
     python -m tests.plugin.support.mig_kill_points [STRIDE [CALL ...]]
 
-An administrator's partition on the same GPU, and a claim of ours beside it, must outlive every kill.
+A claim of ours beside the one that is killed must outlive every kill. In `alone`, the claim that is undone has the only
+partition of its GPU, so that it is not marked as being undone and its MIG mode ends with it.
 """
 
 from pathlib import Path
@@ -10,7 +11,8 @@ from pathlib import Path
 from tests.support.plugin.killing import Trace, expect, print_report, traced_call
 from tests.support.plugin.mig_parts import OTHER, MigRig, small
 
-CALLS = ("prepare", "unprepare", "repeat", "reallocate", "whole")
+CALLS = ("prepare", "unprepare", "alone", "repeat", "reallocate", "whole")
+UNPREPARES = ("unprepare", "alone")
 MINE, MOVED = [small(3), small(2, OTHER)], [small(5)]
 BYSTANDER = (0, "1g.10gb", 1)
 
@@ -19,14 +21,18 @@ def set_up(root: Path, what: str) -> None:
     rig = MigRig(root)
     rig.now_prepare("bystander", small(1))
     if what != "prepare":
-        rig.now_prepare("u1", *MINE)
+        rig.now_prepare("u1", *claimed(what))
     rig.ledger.close()
+
+
+def claimed(what: str) -> list[str]:
+    return MINE[1:] if what == "alone" else MINE
 
 
 def call(root: Path, what: str, trace: Trace) -> None:
     rig = MigRig(root)
-    rig.allocate("u1", *{"reallocate": MOVED, "whole": [OTHER]}.get(what, MINE))
-    traced_call(rig, "u1", trace, is_unprepare=what == "unprepare")
+    rig.allocate("u1", *{"reallocate": MOVED, "whole": [OTHER]}.get(what, claimed(what)))
+    traced_call(rig, "u1", trace, is_unprepare=what in UNPREPARES)
 
 
 def check(root: Path, what: str) -> None:
@@ -35,19 +41,28 @@ def check(root: Path, what: str) -> None:
     rig.repair.run()
     rig.look()
     expect([len(rig.owners.of_ledger().foreign(rig.gpu(i))) for i in (0, 1)], [0, 0])
-    finish(rig)
+    finish(rig, what)
 
 
 def check_next_call(root: Path, what: str) -> None:
     """Be an agent that does not repair first."""
-    finish(MigRig(root))
+    finish(MigRig(root), what)
 
 
-def finish(rig: MigRig) -> None:
+def check_same_call(root: Path, what: str) -> None:
+    """Be an agent that the kubelet asks for the same again."""
+    rig = MigRig(root)
+    if what in UNPREPARES:
+        rig.unprepare("u1")
+        expect((rig.cuts(), rig.modes(), rig.states()), ([BYSTANDER], [True, False], {"bystander": "prepared"}))
+    finish(rig, what)
+
+
+def finish(rig: MigRig, what: str) -> None:
     """Prepare as the kubelet would again, then unprepare: nothing is left but the bystander, then nothing at all."""
     expect(BYSTANDER in rig.cuts(), True)
-    rig.now_prepare("u1", *MINE)
-    expect(rig.cuts(), [BYSTANDER, (0, "1g.10gb", 3), (1, "1g.10gb", 2)])
+    rig.now_prepare("u1", *claimed(what))
+    expect(rig.cuts(), [BYSTANDER, (0, "1g.10gb", 3), (1, "1g.10gb", 2)][:: 2 if what == "alone" else 1])
     rig.unprepare("u1")
     expect((rig.cuts(), rig.modes()), ([BYSTANDER], [True, False]))
     rig.unprepare("bystander")
@@ -56,4 +71,4 @@ def finish(rig: MigRig) -> None:
 
 
 if __name__ == "__main__":
-    print_report(CALLS, (check, check_next_call), set_up, call)
+    print_report(CALLS, (check, check_next_call, check_same_call), set_up, call)

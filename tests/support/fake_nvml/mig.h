@@ -211,6 +211,22 @@ API nvmlGpuInstanceDestroy(void *device) {
     crash_after(gpu_at(h->pci), __func__);
     return leave(code);
 }
+API nvmlDeviceGetGpuInstanceRemainingCapacity(void *device, unsigned profile, unsigned *out) {
+    BEGIN(ON_GPU);
+    if (!is_mig_on(gpu)) return leave(NOT_SUPPORTED);
+    Profile *p = profile_of(gpu, profile);
+    if (!p) return leave(INVALID_ARGUMENT);
+    unsigned end = 0, most = p->info.instances - count_of(gpu, (int)profile), slices = compute_left(gpu) / p->info.slices;
+    *out = 0;
+    for (unsigned i = 0; i < p->starts_n; i++) {
+        if (p->starts[i] < end || overlaps(gpu, (Placement){p->starts[i], p->size})) continue;
+        end = p->starts[i] + p->size;
+        ++*out;
+    }
+    if (*out > most) *out = most;
+    if (*out > slices) *out = slices;
+    return leave(SUCCESS);
+}
 API nvmlDeviceGetGpuInstances(void *device, unsigned profile, void **out, unsigned *count) {
     BEGIN(ON_GPU);
     if (!is_mig_on(gpu)) return leave(NOT_SUPPORTED);

@@ -131,7 +131,7 @@ def _is_divided(nvml: MeterNvml, gpu: Handle) -> bool:
 def _instances(nvml: MeterNvml, gpu: Handle) -> Iterator[tuple[int, Handle]]:
     """Yield the id of each GPU instance with a MIG device of it; memory and counters are those of the instance."""
     try:
-        for device in mig_devices(nvml, gpu):
+        for _, device in mig_devices(nvml, gpu):
             yield nvml.gi_id(device), device
     except NvmlFault as fault:  # an instance was destroyed meanwhile: the next round shows what is left
         if fault.is_lost:

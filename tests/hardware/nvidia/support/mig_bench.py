@@ -33,9 +33,11 @@ class Bench:
     def create(self, name: str, start: int, *, index: int = 0, deadline_s: float = 10) -> PartitionFacts:
         return self.hardware.create_partition(self.found[index], self.profile(name), start, deadline_s).facts
 
-    def destroy(self, partition: PartitionFacts, deadline_s: float = 10) -> None:
+    def destroy(self, partition: PartitionFacts, deadline_s: float = 10, *, switches_off: bool = False) -> bool:
         placement = (partition.gi_profile_id, partition.start)
-        self.hardware.destroy_partition(self.gpu, partition.uuid, deadline_s, placement=placement)
+        return self.hardware.destroy_partition(
+            self.gpu, partition.uuid, deadline_s, placement=placement, switches_off=switches_off
+        )
 
     def now(self) -> tuple[PartitionFacts, ...]:
         return self.hardware.partitions_now(self.gpu)
