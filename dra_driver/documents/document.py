@@ -18,13 +18,21 @@ import yaml
 
 from dra_driver.model.errors import InputError
 
+try:
+    from yaml import CSafeLoader as _SafeLoader
+except ImportError:  # PyYAML without libyaml: the same values, ten times as slowly
+    from yaml import SafeLoader as _SafeLoader  # type: ignore[assignment]
+
 SIZE_MAX = 1 << 20  # bytes
 NESTING_MAX = 50  # levels
 STANDARD_INPUT = Path("/dev/stdin")
 
 
-class _Loader(yaml.SafeLoader):  # not the C loader: it is faster, but deep nesting crashes the process
-    """A YAML loader with the few scalar types that such files need."""
+class _Loader(_SafeLoader):
+    """A YAML loader with the few scalar types that such files need.
+
+    It recurses, and in C deep nesting crashes the process, so `_check_depth` must have seen the text.
+    """
 
     yaml_implicit_resolvers: dict[str, list[Any]] = {}  # noqa: RUF012 - the name and type are PyYAML's
 
@@ -82,9 +90,9 @@ def _read_once(stream: TextIO) -> bytes:
 
 
 def _check_depth(text: bytes) -> None:
-    """Refuse deep nesting before the loader sees it, whose time grows with the square of the depth."""
+    """Refuse deep nesting by the parser's events, which need no recursion, before the loader sees it."""
     depth = 0
-    for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+    for event in yaml.parse(text, Loader=_SafeLoader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > NESTING_MAX:
             raise RecursionError(f"nested more than {NESTING_MAX} levels deep")
