@@ -12,7 +12,6 @@ import json
 import os
 import shutil
 import signal
-import stat
 import sys
 import tempfile
 import time
@@ -24,7 +23,9 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 import dra_driver
-import dra_driver.claims.schema  # imported on first use: each child would do it again
+import dra_driver.claims.schema  # imported on first use, like the next one: each child would do it again
+import dra_driver.hardware.nvidia.vendor
+from tests.support.plugin.tree_changes import TreeChanges
 
 KILLED_IN = (
     "plugin/",
@@ -38,7 +39,6 @@ ROOMS = tuple(f"{PACKAGE}/{room}" for room in KILLED_IN)
 assert all(map(os.path.exists, ROOMS)), "a room of which no line would be tried"
 CHANGES = 0  # a stride: kill after each change of a file, instead of at each so many lines
 MEMORY = Path("/dev/shm")  # a kill is no power failure: syncs may cost nothing here
-FRESH_NS = 100_000_000  # a file written as recently as this may be written again without another time of change
 Trace = Callable[[FrameType, str, Any], Any]
 Check = Callable[[Path, str], None]  # works in a folder, for the call of this name
 Calling = Callable[[Path, str, Trace], None]  # makes the call of this name in a folder, traced
@@ -108,50 +108,14 @@ def killing_at(place: Place) -> Trace:
     return _before_lines(act)
 
 
-class _Contents:
-    """What is in the files of a folder, read again only where it may have changed."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = str(root)
-        self._known: dict[tuple[str, int, int, int], bytes] = {}
-
-    def now(self) -> tuple[Any, ...]:
-        return tuple(self._below(self._root))
-
-    def _below(self, folder: str) -> list[Any]:
-        found: list[Any] = []
-        for entry in sorted(os.scandir(folder), key=lambda one: one.name):
-            if entry.name.endswith(".db-shm"):  # the first process to open the database writes it anew
-                continue
-            if entry.is_dir(follow_symlinks=False):
-                found += [entry.path, *self._below(entry.path)]
-            elif entry.is_symlink():
-                found.append((entry.path, Path(entry.path).readlink()))
-            else:
-                found.append((entry.path, *self._of_file(entry)))
-        return found
-
-    def _of_file(self, entry: os.DirEntry[str]) -> tuple[Any, ...]:
-        status = entry.stat()
-        if not stat.S_ISREG(status.st_mode):
-            return (status.st_mode,)
-        key = (entry.path, status.st_ino, status.st_size, status.st_mtime_ns)
-        if key not in self._known or time.time_ns() - status.st_mtime_ns < FRESH_NS:
-            self._known[key] = Path(entry.path).read_bytes()
-        return status.st_mode, self._known[key]
-
-
 def _note_places(root: Path, stride: int, call: Callable[[Trace], None], notes: Path) -> None:
     """Run a call through and write down the places where it is to be killed."""
-    contents, places, last, lines = _Contents(root), [], None, 0
+    changes, places, lines = TreeChanges(root), list[Place](), 0
 
     def act(here: Place) -> None:
-        nonlocal last, lines
-        if stride != CHANGES:
-            places.extend([here] if lines % stride == 0 else [])
-        elif (now := contents.now()) != last:
+        nonlocal lines
+        if changes.are_new() if stride == CHANGES else lines % stride == 0:
             places.append(here)
-            last = now
         lines += 1
 
     call(_before_lines(act))
@@ -190,11 +154,15 @@ class Killer:
         status, fault = in_child(partial(call, killing_at(place)))
         self._note(f"killed at {place}", fault or ("" if os.WIFSIGNALED(status) else "it never came there"))
         self._root.rename(left)
-        for check in self._checks:
-            self._put(left)
+        *others, last = self._checks
+        for check in (*others, last):
+            if check is last:
+                shutil.rmtree(self._root, ignore_errors=True)
+                left.rename(self._root)
+            else:
+                self._put(left)
             self._note(f"killed at {place}, {check.__name__}", in_child(partial(check, self._root, self._what))[1])
             print(".", end="", file=sys.stderr, flush=True)
-        shutil.rmtree(left)
 
     def _put(self, folder: Path) -> None:
         shutil.rmtree(self._root, ignore_errors=True)
