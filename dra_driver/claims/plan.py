@@ -18,7 +18,7 @@ from dra_driver.claims.passthrough_plan import PassthroughStep, plan_passthrough
 from dra_driver.claims.sharing_plan import SharingStep, plan_sharing
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.inventory.device import Cut, Device
-from dra_driver.inventory.mig.partitions import occupied
+from dra_driver.inventory.mig.counters import occupied
 from dra_driver.inventory.offering import Inventory
 from dra_driver.model.edits import Edits
 from dra_driver.model.errors import GPU_LOST, ClaimError, Retry

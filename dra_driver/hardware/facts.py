@@ -105,6 +105,11 @@ class PassthroughFacts:
     physical: str = ""
     has_api_device: bool = False
 
+    @property
+    def physical_name(self) -> str:
+        """Return the name of the GPU that the physical function behind a virtual one is."""
+        return names.gpu_name(self.physical)
+
 
 @dataclass(frozen=True, slots=True)
 class GpuFacts:
@@ -160,6 +165,11 @@ class GpuFacts:
         'gpu-0000-05-00-0-cpx-3'
         """
         return f"{self.whole_name}-{self.part}" if self.part else self.whole_name
+
+    @property
+    def passed_name(self) -> str:
+        """Return the name of the whole GPU as a device for virtual machines."""
+        return names.vfio_name(self.pci_address)
 
     @property
     def part_number(self) -> int | None:

@@ -6,15 +6,25 @@ pods of the node can share. Pure.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from dra_driver.hardware.facts import ChannelFacts, GpuFacts
 from dra_driver.hardware.published.rows import SHARES
 from dra_driver.inventory.device import AttributeValue, Device, RequestPolicy
+from dra_driver.inventory.gpu_offer import GpuOffer
 from dra_driver.model.shares import DeviceType
 
 CHANNEL = "imex-channel-0"
 SHARES_OF_CHANNEL = 4096  # more pods than a node can have
+
+
+def channel_offer(channel: ChannelFacts, forms: Collection[tuple[str, bool]]) -> GpuOffer:
+    """Return what the channel is offered as; `forms` are those in which claims hold devices (`Ownership`)."""
+    shared, whole = channel_devices(channel)
+    if (CHANNEL, False) in forms:  # a claim holds it as a whole device, so it is offered whole until that claim ends
+        return GpuOffer((whole,), (whole,), {CHANNEL: (whole,)}, waits_for_claims=True)
+    return GpuOffer((shared,), (shared,), {CHANNEL: (whole,)})
 
 
 def channel_devices(channel: ChannelFacts) -> tuple[Device, Device]:

@@ -1,43 +1,97 @@
-"""Describing: what is published of one device, and why some of it can't be.
+"""Describing: what is published of each device of a node, and why some of it can't be.
 
-In: the facts behind a device, and the rows of its vendor. Out: the device, and a problem for each value that the API
-server would refuse.
+In: the vendor and versions of the facts, and the facts behind a device. Out: the device, and a problem for each value
+that the API server would refuse.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 
-from dra_driver.hardware.facts import GpuFacts, PartitionFacts, Problem
-from dra_driver.hardware.published.rows import MEMORY_SLICE, Fact, Found, ValueKind
+from dra_driver.hardware.facts import Facts, GpuFacts, PartitionFacts, Problem
+from dra_driver.hardware.published.rows import (
+    COMPUTE,
+    MEMORY_SLICE,
+    MEMORY_SLICES_TABLED,
+    Fact,
+    Found,
+    Published,
+    ValueKind,
+)
+from dra_driver.hardware.vendors import load_vendor
 from dra_driver.inventory.device import AttributeValue, Device
-from dra_driver.inventory.vendors import Rows
 from dra_driver.model import limits
 from dra_driver.model.semver import Semver, SemverError
+from dra_driver.model.shares import DeviceType, Share
+from dra_driver.model.vendors import DEFAULT_VENDOR, registered
+
+Rows = Mapping[DeviceType, tuple[Published, ...]]
 
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 
 
-def describe(rows: Rows, name: str, found: Found, problems: list[Problem], *, has_slices: bool) -> Device:
-    """Return the device whose facts these are, with what of it can be published; the rest is added to `problems`."""
-    attributes: dict[str, AttributeValue] = {}
-    capacity: dict[str, int] = {}
-    for row in rows[found.type]:
-        value = row.read(found)
-        if value is None:
-            continue
-        fault = _unfit(row.kind, value)
-        if fault:
-            problems.append(problem_of("value-unfit", found.gpu, found.partition, f"{row.name} is left out: {fault}"))
-        elif row.kind is ValueKind.QUANTITY:
-            capacity[row.name] = int(value)
-        else:
-            attributes[row.name] = ("version", str(value)) if row.kind is ValueKind.VERSION else value
-    if found.partition is not None and has_slices:
-        fault = _add_memory_slices(capacity, found.partition, len(attributes) + len(capacity))
-        if fault:
-            problems.append(problem_of("too-many-values", found.gpu, found.partition, fault))
-    return Device(name, found.type, attributes, capacity, found.gpu, found.partition)
+@dataclass(frozen=True, slots=True)
+class CommonFacts:
+    """What the devices of a node have in common: whose they are, and the versions of the driver and of its runtime."""
+
+    vendor: str
+    driver_version: str | None
+    runtime_version: str | None
+
+
+class Describer:
+    """Describes the devices of one node. `problems` collects what is found on the way, in order."""
+
+    def __init__(self, common: CommonFacts | Facts) -> None:
+        self.common = CommonFacts(common.vendor, common.driver_version, common.runtime_version)
+        self.problems: list[Problem] = []
+        self._rows = rows_of(common.vendor)
+        self._versions = common.driver_version, common.runtime_version
+
+    def describe(
+        self, name: str, gpu: GpuFacts, partition: PartitionFacts | None = None, *, has_slices: bool = False
+    ) -> Device:
+        """Return a GPU, or a partition of it, as a device. With `has_slices` it says which memory slices it covers."""
+        return self._device(name, Found(gpu, partition, *self._versions), has_slices=has_slices)
+
+    def describe_share(self, name: str, of: Device, share: Share, replicas: int | None) -> Device:
+        """Return what a device is published as when it is shared, by so many replicas."""
+        found = Found(of.gpu, of.partition, *self._versions, share, replicas)
+        return replace(self._device(name, found), share=share, cut=of.cut)
+
+    def describe_passed(self, name: str, gpu: GpuFacts) -> Device:
+        """Return a GPU as a device for virtual machines."""
+        return self._device(name, Found(gpu, None, *self._versions, is_passed=True))
+
+    def report(self, code: str, device: Device, message: str) -> None:
+        """Report a problem of a device; `code` is that within `inventory`."""
+        self._report(code, device.gpu, device.partition, message)
+
+    def _device(self, name: str, found: Found, *, has_slices: bool = False) -> Device:
+        attributes: dict[str, AttributeValue] = {}
+        capacity: dict[str, int] = {}
+        for row in self._rows[found.type]:
+            value = row.read(found)
+            if value is None:
+                continue
+            fault = _unfit(row.kind, value)
+            if fault:
+                self._report("value-unfit", found.gpu, found.partition, f"{row.name} is left out: {fault}")
+            elif row.kind is ValueKind.QUANTITY:
+                capacity[row.name] = int(value)
+            else:
+                attributes[row.name] = ("version", str(value)) if row.kind is ValueKind.VERSION else value
+        if found.partition is not None and has_slices:
+            fault = _add_memory_slices(capacity, found.partition, len(attributes) + len(capacity))
+            if fault:
+                self._report("too-many-values", found.gpu, found.partition, fault)
+        return Device(name, found.type, attributes, capacity, found.gpu, found.partition)
+
+    def _report(self, code: str, gpu: GpuFacts, partition: PartitionFacts | None, message: str) -> None:
+        subject = gpu.pci_address if partition is None else partition.uuid
+        self.problems.append(Problem(f"inventory.{code}", subject, message))
 
 
 def _add_memory_slices(capacity: dict[str, int], partition: PartitionFacts, taken: int) -> str:
@@ -87,6 +141,25 @@ def _unfit_text(kind: ValueKind, text: str) -> str:
     return ""
 
 
-def problem_of(code: str, gpu: GpuFacts, partition: PartitionFacts | None, message: str) -> Problem:
-    """Return a problem of a GPU or of a partition."""
-    return Problem(f"inventory.{code}", gpu.pci_address if partition is None else partition.uuid, message)
+@cache
+def rows_of(vendor: str) -> Rows:
+    """Return the rows that each type of a vendor's devices carries. Simulated machines have those of the default."""
+    rows = load_vendor((registered(vendor) or DEFAULT_VENDOR).name).rows
+    return {kind: carried(rows, kind) for kind in DeviceType}
+
+
+def carried(table: Iterable[Published], device_type: DeviceType) -> tuple[Published, ...]:
+    """Return the rows that devices of a type carry, in the order of the table.
+
+    These are all names without a rank and then, with room kept for the memory slices of a partition, as many of our own
+    by rank as fit.
+
+    Source: Kubernetes API resource/v1 ResourceSliceMaxAttributesAndCapacitiesPerDevice.
+    """
+    rows = [row for row in table if device_type in row.types]
+    # What shares of one device are counted in differs: no device has percent of compute and a number of replicas.
+    room = limits.DEVICE_ATTRIBUTES_AND_CAPACITIES - sum(row.rank == 0 and row.name != COMPUTE for row in rows)
+    if device_type is DeviceType.MIG:
+        room -= MEMORY_SLICES_TABLED
+    ours = sorted((row for row in rows if row.rank), key=lambda row: row.rank)[: max(room, 0)]
+    return tuple(row for row in rows if row.rank == 0 or row in ours)

@@ -11,6 +11,9 @@ from dra_driver.model.shares import DeviceType, Share
 AttributeValue = bool | int | str | tuple[str, str]
 """A published value: a bool, int or string as it is, or a pair such as ("version", "9.0.0") for a semver."""
 
+# The facts that a MIG profile and a partition of its shape have in common.
+_ALIKE = ("multiprocessors", "copy_engines", "decoders", "encoders", "jpeg_engines", "ofa_engines", "memory_bytes")
+
 
 @dataclass(frozen=True, slots=True)
 class Cut:
@@ -23,6 +26,13 @@ class Cut:
     def slices(self) -> range:
         """Return the memory slices that the partition covers."""
         return range(self.start, self.start + self.profile.size)
+
+    @property
+    def partition_to_be(self) -> PartitionFacts:
+        """Return the facts of the partition that Prepare would create; it has no UUID and no instance ids yet."""
+        shape = self.profile
+        engines = {name: getattr(shape, name) for name in _ALIKE}
+        return PartitionFacts("", shape.name, shape.gi_profile_id, -1, -1, self.start, shape.size, **engines)
 
     def is_at(self, partition: PartitionFacts) -> bool:
         """Return whether an existing partition is this one."""

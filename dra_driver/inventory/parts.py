@@ -7,23 +7,21 @@ the parts. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from dra_driver.hardware.facts import GpuFacts
-from dra_driver.inventory.device import Device
-from dra_driver.inventory.mig.partitions import counter_set_name
+from dra_driver.inventory.gpu_offer import GpuOffer
+from dra_driver.inventory.mig.counters import counter_set_name
+from dra_driver.inventory.mig.standing import StandingGpu
 
 PARTS = "parts"
 
 
-def counter_sets_of(gpus: Collection[GpuFacts]) -> dict[str, Mapping[str, int]]:
-    """Return the counters of the GPUs that are offered whole beside their parts."""
-    return {counter_set_name(gpu): {PARTS: gpu.parts} for gpu in gpus if gpu.parts}
-
-
-def counted(device: Device, counter_sets: Collection[str]) -> Device:
-    """Return a device with the counters that it consumes, if it is a part of a GPU or all parts of one."""
-    name = counter_set_name(device.gpu)
-    taken = device.gpu.parts or (1 if device.gpu.part else 0)
-    return replace(device, counter_set=name, counters={PARTS: taken}) if taken and name in counter_sets else device
+def with_counted_parts(offer: GpuOffer, standing: StandingGpu) -> GpuOffer:
+    """Return the offer with the GPU's parts counted, if it has any and the whole GPU is offered beside them."""
+    parts = standing.gpu.parts
+    if not parts:
+        return offer
+    shared = counter_set_name(standing.gpu)
+    devices = tuple(replace(one, counter_set=shared, counters={PARTS: one.gpu.parts or 1}) for one in offer.devices)
+    plain = tuple(one for one in offer.plain if not one.gpu.parts)
+    return replace(offer, devices=devices, plain=plain, counter_sets={shared: {PARTS: parts}})

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from dra_driver.hardware.published.rows import COMPUTE, MEMORY_SLICES_TABLED, Owner, Published, ValueKind
 from dra_driver.hardware.vendors import Vendor, VendorClass, load_vendor
-from dra_driver.inventory.vendors import Rows, rows_of
+from dra_driver.inventory.describing import Rows, rows_of
 from dra_driver.model.shares import DeviceType
 from dra_driver.model.vendors import VENDORS
 

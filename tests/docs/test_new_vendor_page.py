@@ -10,7 +10,7 @@ import pytest
 
 import dra_driver.hardware
 from dra_driver.hardware import vendors
-from dra_driver.inventory import vendors as published
+from dra_driver.inventory import describing as published
 from dra_driver.model import vendors as registry
 from tests.support.vendor_contract import VendorContract
 

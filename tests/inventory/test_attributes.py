@@ -10,7 +10,7 @@ from dra_driver.hardware.published.rows import Owner, ValueKind
 from dra_driver.hardware.simulated.profile import load_profile, profile_names
 from dra_driver.hardware.simulated.profile_facts import facts_of
 from dra_driver.inventory.build import build_inventory
-from dra_driver.inventory.vendors import carried, rows_of
+from dra_driver.inventory.describing import carried, rows_of
 from dra_driver.model import limits
 from dra_driver.model.names import label_product
 from dra_driver.model.shares import DeviceType

@@ -12,15 +12,9 @@ from hypothesis import strategies as st
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.simulated import SimulatedHardware
 from dra_driver.inventory.build import build_inventory
+from dra_driver.inventory.mig.counters import counters_of_cut, counters_of_gpu
 from dra_driver.inventory.mig.geometry import WantedGeometry, wanted_of
-from dra_driver.inventory.mig.partitions import (
-    MigPolicy,
-    Ownership,
-    counters_of_cut,
-    counters_of_gpu,
-    cut_name,
-    cuts_of,
-)
+from dra_driver.inventory.mig.partitions import MigPolicy, Ownership, cut_name, cuts_of
 from dra_driver.inventory.wire import counter_set_wire, device_wire
 
 SHARED = Path(os.environ.get("DRA_SHARED", Path(__file__).parents[3] / "shared"))

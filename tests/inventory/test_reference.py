@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from dra_driver.hardware.vendors import load_vendor
+from dra_driver.inventory.describing import rows_of
 from dra_driver.inventory.reference import files
-from dra_driver.inventory.vendors import rows_of
 from dra_driver.model.vendors import VENDORS
 
 ROOT = Path(__file__).parents[2]

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dra_driver.inventory.build import build_inventory
-from dra_driver.inventory.vendors import rows_of
+from dra_driver.inventory.describing import rows_of
 from dra_driver.inventory.wire import attribute_wire, device_wire, quantity_text
 from dra_driver.model.quantity import Quantity
 from dra_driver.model.shares import DeviceType

@@ -27,7 +27,7 @@ from dra_driver.hardware.published.rows import STANDARD, Owner, ValueKind
 from dra_driver.hardware.vendors import load_vendor
 from dra_driver.health.known_gpus import KnownGpus, read_gpus
 from dra_driver.inventory.build import build_inventory
-from dra_driver.inventory.vendors import rows_of
+from dra_driver.inventory.describing import rows_of
 from dra_driver.inventory.wire import device_wire
 from dra_driver.model import limits
 from dra_driver.model import vendors as registry

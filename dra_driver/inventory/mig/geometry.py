@@ -16,8 +16,9 @@ from dataclasses import dataclass
 
 from dra_driver.hardware.facts import GpuFacts, MigProfile
 from dra_driver.inventory.device import Cut
+from dra_driver.inventory.mig.counters import counters_of_cut, counters_of_gpu
 from dra_driver.inventory.mig.geometry_file import PART_OF_INSTANCE, PROFILE, Configurations, GeometryEntry
-from dra_driver.inventory.mig.partitions import counters_of_cut, counters_of_gpu, cuts_of
+from dra_driver.inventory.mig.partitions import cuts_of
 
 DISABLED, ENABLED, BALANCED, ALL = "all-disabled", "all-enabled", "all-balanced", "all-"
 _ENTRY = re.compile(rf"(?P<profile>{PROFILE})=(?P<count>[0-9]{{1,2}})")

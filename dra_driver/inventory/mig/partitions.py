@@ -1,8 +1,7 @@
-"""Partitions: which MIG devices a GPU is offered as, and what overlapping ones share.
+"""Partitions: which MIG devices a GPU has now and which Prepare may create on it.
 
-In: a GPU's facts, and what is known about who owns its partitions. Out: the existing and the possible partitions, and
-the GPU's counters. Pure. Every placement consumes counters of its GPU, among them the memory slices that it covers, so
-that a scheduler that counts never hands out two that overlap.
+In: a GPU's facts, and what is known about who owns its partitions. Out: the existing and the possible partitions, by
+name. Pure.
 
 A partition is ours if it was created for a claim and the ledger records it in this boot; every other one belongs to an
 administrator. While a GPU has one of an administrator's partitions, it is offered as it is.
@@ -10,7 +9,8 @@ administrator. While a GPU has one of an administrator's partitions, it is offer
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dra_driver.hardware.facts import GpuFacts, MigProfile, PartitionFacts
@@ -18,27 +18,10 @@ from dra_driver.inventory.device import Cut
 from dra_driver.model.names import partition_name
 
 _EXTENSIONS = ("", "+me")  # what NVIDIA's driver publishes: the plain shapes, and those with media engines
-_ENGINES = ("multiprocessors", "copy_engines", "decoders", "encoders", "jpeg_engines", "ofa_engines", "memory_bytes")
-_COUNTERS = {
-    "multiprocessors": "multiprocessors",
-    "copy_engines": "copy-engines",
-    "decoders": "decoders",
-    "encoders": "encoders",
-    "jpeg_engines": "jpeg-engines",
-    "ofa_engines": "ofa-engines",
-    "memory_bytes": "memory",
-}
-_CAPACITIES = {
-    "multiprocessors": "multiprocessors",
-    "copy_engines": "copyEngines",
-    "decoders": "decoders",
-    "encoders": "encoders",
-    "jpeg_engines": "jpegEngines",
-    "ofa_engines": "ofaEngines",
-    "memory_bytes": "memory",
-}
+_SHARES_AN_INSTANCE = re.compile(r"[0-9]+c\.")  # "1c.3g.40gb" is one of several compute instances of a GPU instance
 
 Place = tuple[str, int, int]  # PCI address, GPU-instance profile id, first memory slice
+NamedCut = tuple[str, Cut]  # a placement with the name of its device
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +95,38 @@ def is_dynamic(gpu: GpuFacts, policy: MigPolicy) -> bool:
     return (gpu.mig_toggles_without_reset or gpu.mig_enabled) and not policy.ownership.foreign_places(gpu)
 
 
+def held_cuts(gpu: GpuFacts, ownership: Ownership) -> dict[str, Cut]:
+    """Return, by name, the placements of a GPU that claims hold, including those that are not usually offered."""
+    own = f"{gpu.whole_name}-"
+    if not any(name.startswith(own) for name in ownership.held):
+        return {}
+    return {name: cut for name, cut in _named_cuts(gpu, with_all=True) if name in ownership.held}
+
+
+def cuts_on_demand(gpu: GpuFacts, held: Mapping[str, Cut], policy: MigPolicy) -> tuple[NamedCut, ...]:
+    """Return the placements that Prepare may create and those that claims hold; none if it may not create any."""
+    if not is_dynamic(gpu, policy):
+        return ()
+    cuts = _named_cuts(gpu, with_all=policy.with_all)
+    usual = {name for name, _ in cuts}
+    return (*cuts, *((name, cut) for name, cut in held.items() if name not in usual))
+
+
+def existing_partitions(gpu: GpuFacts, ownership: Ownership) -> list[tuple[str, PartitionFacts]]:
+    """Return the partitions of a GPU in MIG mode that are not ours, with their names.
+
+    One of ours either is held by a claim or is about to be destroyed.
+    """
+    existing = []
+    for partition in gpu.partitions if gpu.mig_enabled else ():
+        shares_an_instance = _SHARES_AN_INSTANCE.match(partition.profile)
+        if not shares_an_instance and ownership.owns(gpu, partition):
+            continue
+        name = partition_name(gpu.pci_address, partition.profile, partition.gi_profile_id, partition.start)
+        existing.append((f"{name}-{partition.ci_id}" if shares_an_instance else name, partition))
+    return existing
+
+
 def whole_is_offered(gpu: GpuFacts) -> bool:
     """Return whether a GPU that Prepare may partition is offered whole too."""
     return gpu.mig_toggles_without_reset or not gpu.mig_enabled
@@ -122,84 +137,8 @@ def cut_name(gpu: GpuFacts, cut: Cut) -> str:
     return partition_name(gpu.pci_address, cut.profile.name, cut.profile.gi_profile_id, cut.start)
 
 
-def partition_to_be(cut: Cut) -> PartitionFacts:
-    """Return the facts of the partition that a cut would create; it has no UUID and no instance ids yet."""
-    engines = {name: getattr(cut.profile, name) for name in _ENGINES}
-    return PartitionFacts(
-        "", cut.profile.name, cut.profile.gi_profile_id, -1, -1, cut.start, cut.profile.size, **engines
-    )
-
-
-def cut_of_partition(partition: PartitionFacts) -> Cut:
-    """Return the placement of an existing partition; other possible starts of its profile are not known."""
-    engines = {name: getattr(partition, name) for name in _ENGINES}
-    slices = int(partition.profile.partition("g.")[0]) if partition.profile.partition("g.")[0].isdigit() else 0
-    profile = MigProfile(
-        partition.profile, partition.gi_profile_id, slices, partition.size, (), max_instances=1, **engines
-    )
-    return Cut(profile, partition.start)
-
-
-def counter_set_name(gpu: GpuFacts) -> str:
-    """Return the name of a GPU's counter set."""
-    return f"{gpu.whole_name}-counter-set"
-
-
-def counters_of_gpu(cuts: Sequence[Cut]) -> dict[str, int]:
-    """Return everything that can be consumed of a GPU: as much of each engine as its largest profile has.
-
-    Where no profile of the whole GPU is known, it is as much as partitions that exist at the same time can have.
-    """
-    most = _largest if _are_complete(cuts) else _most_at_once
-    counters = {name: most(cuts, field) for field, name in _COUNTERS.items()}
-    return counters | {_slice(index): 1 for index in range(_slices_of(cuts))}
-
-
-def counters_of_cut(cut: Cut) -> dict[str, int]:
-    """Return what one placement consumes."""
-    counters = {name: getattr(cut.profile, field) for field, name in _COUNTERS.items()}
-    return counters | {_slice(index): 1 for index in cut.slices}
-
-
-def capacity_of_gpu(cuts: Sequence[Cut]) -> dict[str, int]:
-    """Return the capacities of a whole GPU that shares counters with its partitions: those of its largest profiles.
-
-    The result is empty where no profile of the whole GPU is known, because the GPU then has more than the largest one.
-    """
-    return {name: _largest(cuts, field) for field, name in _CAPACITIES.items()} if _are_complete(cuts) else {}
-
-
-def occupied(device_gpu: GpuFacts, counters: Mapping[str, int]) -> Iterator[str]:
-    """Yield the memory slices that a device with these counters takes; claims that have one in common overlap."""
-    prefix = device_gpu.whole_name
-    return (f"{prefix}/{name}" for name in counters if name.startswith(_slice("")))
-
-
-def _slices_of(cuts: Sequence[Cut]) -> int:
-    return max(cut.slices.stop for cut in cuts)
-
-
-def _are_complete(cuts: Sequence[Cut]) -> bool:
-    """Return whether a profile of the whole GPU is among the placements."""
-    return any(cut.profile.size == _slices_of(cuts) for cut in cuts)
-
-
-def _largest(cuts: Sequence[Cut], field: str) -> int:
-    return max(int(getattr(cut.profile, field)) for cut in cuts)
-
-
-def _most_at_once(cuts: Sequence[Cut], field: str) -> int:
-    """Return the most of an engine that partitions side by side can have, within each profile's `max_instances`."""
-    best = [0]
-    for end in range(1, _slices_of(cuts) + 1):
-        ending = [best[cut.start] + int(getattr(cut.profile, field)) for cut in cuts if cut.slices.stop == end]
-        best.append(max(best[-1], *ending, 0))
-    profiles = {cut.profile.gi_profile_id: cut.profile for cut in cuts}.values()
-    return min(best[-1], sum(int(getattr(profile, field)) * profile.max_instances for profile in profiles))
-
-
-def _slice(index: int | str) -> str:
-    return f"memory-slice-{index}"
+def _named_cuts(gpu: GpuFacts, *, with_all: bool) -> tuple[NamedCut, ...]:
+    return tuple((cut_name(gpu, cut), cut) for cut in cuts_of(gpu, with_all=with_all))
 
 
 def _is_usual(profile: MigProfile) -> bool:

@@ -1,66 +1,67 @@
 """Sharing offers: what each device of a node is offered as, according to the sharing rules and to what claims hold.
 
-In: the existing devices, the rules, and which names claims hold. Out: a `ShareOffer` for each device. Pure. A device
+In: the GPUs as they are now, the rules, and which names claims hold. Out: a `GpuOffer` for each GPU. Pure. A device
 never changes its form under a claim: one that is held whole stays whole, one whose replicas are held stays replicas,
 and one that is held in shares which are no longer configured is not offered until those shares are released.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from dra_driver.hardware.facts import GpuFacts, Problem
 from dra_driver.hardware.published.rows import MEMORY
 from dra_driver.hardware.vendors import load_vendor
-from dra_driver.inventory.device import Cut, Device
-from dra_driver.inventory.mig.partitions import Ownership, cut_name, partition_to_be
+from dra_driver.inventory.describing import Describer
+from dra_driver.inventory.device import Device
+from dra_driver.inventory.gpu_offer import GpuOffer
+from dra_driver.inventory.mig.partitions import NamedCut, Ownership
+from dra_driver.inventory.mig.standing import StandingGpu
 from dra_driver.inventory.sharing.allotment import Allotment, allot, replica_memory, settings_of, without_slices
 from dra_driver.inventory.sharing.rules import SharingRule, SharingRules
 from dra_driver.model.names import replica_name, replicated_name
 from dra_driver.model.shares import DeviceType, Share, ShareMode
 from dra_driver.model.vendors import DEFAULT_VENDOR
 
-MakeShare = Callable[[str, Device, Share, int | None], Device]
-"""Make a share's device from its name, the shared device, how it is shared, and the number of replicas."""
-
 
 @dataclass(frozen=True, slots=True)
 class ShareOffer:
-    """What one device is offered as. `instead` replaces the one in `devices` where the API server drops shares."""
+    """What one device is offered as. `instead` replaces the one in `devices` where the API server drops shares.
+
+    With `waits`, it will be offered in another form once claims end.
+    """
 
     devices: tuple[Device, ...] = ()
     instead: tuple[Device, ...] = ()
     hidden: tuple[Device, ...] = ()
+    waits: bool = False
 
 
 class SharingOffers:
-    """The decisions for the devices of one node. `problems` collects what is found on the way."""
+    """The decisions for the devices of one node; `describer` collects the problems."""
 
-    def __init__(self, sharing: SharingRules, ownership: Ownership, make: MakeShare) -> None:
-        self._sharing, self._forms, self._make = sharing, ownership.forms, make
-        self._rules: dict[str, SharingRule] = {}
-        self._indices: dict[str, str] = {}
-        self._whole: set[str] = set()
+    def __init__(
+        self, sharing: SharingRules, ownership: Ownership, describer: Describer, standing: Sequence[StandingGpu]
+    ) -> None:
+        self._sharing, self._forms, self._describer = sharing, ownership.forms, describer
         self._replicated = frozenset(filter(None, (replicated_name(name) for name, _ in ownership.forms)))
         self._tenants: dict[str, set[str]] = {}
         for name, namespace in ownership.tenants:
             self._tenants.setdefault(name, set()).add(namespace)
-        self.problems: list[Problem] = []
-        self.waits_for_claims = False
+        self._rules: dict[str, SharingRule] = {}
+        self._indices: dict[str, str] = {}
+        if sharing.rules:
+            self._choose(standing)
 
-    def choose(self, gpus: Iterable[GpuFacts], standing: Mapping[GpuFacts, Iterable[Device]]) -> None:
+    def _choose(self, standing: Sequence[StandingGpu]) -> None:
         """Find the rule of each existing device and of each whole GPU, partitioned or not."""
-        if not self._sharing.rules:
-            return
         candidates = []
-        gpus = tuple(gpus)
-        self._note_divided(gpu for gpu in gpus if gpu.part)
-        for number, gpu in enumerate(gpu for gpu in gpus if not gpu.part):
-            devices = tuple(standing[gpu])
-            whole = Device(gpu.whole_name, DeviceType.GPU, {}, {}, gpu)
-            parts = [device for device in devices if device.type is DeviceType.MIG]
-            candidates += [(whole, str(number)), *((one, f"{number}:{at}") for at, one in enumerate(parts))]
+        self._note_divided(one.gpu for one in standing if one.gpu.part)
+        for number, one in enumerate(one for one in standing if not one.gpu.part):
+            whole = Device(one.gpu.whole_name, DeviceType.GPU, {}, {}, one.gpu)
+            parts = [device for device in one.devices if device.type is DeviceType.MIG]
+            candidates += [(whole, str(number)), *((part, f"{number}:{at}") for at, part in enumerate(parts))]
         self._rules = self._sharing.choose(candidates)
         self._note_left_out([rule for device, _ in candidates if (rule := self._rules.get(device.name))])
         self._indices = {device.name: index for device, index in candidates}
@@ -71,7 +72,7 @@ class SharingOffers:
         devices = [(Device(name, DeviceType.GPU, {}, {}, gpu), "") for name, gpu in whole.items()]
         for name, rule in self._sharing.choose(devices).items():
             message = f"{rule.name} can't share it: the hardware has divided it, and each part goes whole to one claim"
-            self.problems.append(Problem("inventory.share-unfit", name, message))
+            self._describer.problems.append(Problem("inventory.share-unfit", name, message))
 
     def _note_left_out(self, chosen: Iterable[SharingRule]) -> None:
         """Report a problem for each rule with namespaces that no device of this node serves."""
@@ -81,66 +82,74 @@ class SharingOffers:
         for (name, namespaces), found in served.items():
             if left_out := [namespace for namespace in namespaces if namespace not in found]:
                 message = f"{name} has no device left on this node for {', '.join(left_out)}"
-                self.problems.append(Problem("inventory.share-tenants", self._sharing.node, message))
-
-    def is_shared_whole(self, gpu: GpuFacts) -> bool:
-        """Return whether a GPU is shared as a whole, by a rule or because claims hold it so.
-
-        Such a GPU is not partitioned on demand.
-        """
-        name = gpu.whole_name
-        return name in self._rules or self._is_held_in_shares(name)
+                self._describer.problems.append(Problem("inventory.share-tenants", self._sharing.node, message))
 
     def _is_held_in_shares(self, name: str) -> bool:
         return name in self._replicated or (name, True) in self._forms
 
-    def note_on_demand(self, gpu: GpuFacts, cuts: Iterable[Cut]) -> None:
+    def _note_on_demand(self, gpu: GpuFacts, cuts: Iterable[NamedCut]) -> None:
         """Report the rules that match partitions which Prepare would create: those are always handed out whole."""
-        if not self._sharing.rules:
-            return
-        parts = [(Device(cut_name(gpu, cut), DeviceType.MIG, {}, {}, gpu, partition_to_be(cut)), "") for cut in cuts]
+        parts = [(Device(name, DeviceType.MIG, {}, {}, gpu, cut.partition_to_be), "") for name, cut in cuts]
         for name in dict.fromkeys(rule.name for rule in self._sharing.choose(parts).values()):
             message = f"{name} matches partitions that are created on demand: each of those goes whole to one claim"
-            self.problems.append(Problem("inventory.share-on-demand", gpu.pci_address, message))
+            self._describer.problems.append(Problem("inventory.share-on-demand", gpu.pci_address, message))
 
-    def offer(self, device: Device) -> ShareOffer:
+    def offer(self, standing: StandingGpu) -> GpuOffer:
+        """Return what a GPU is offered as, as it is now; what a rule shares is offered as shares."""
+        whole = standing.gpu.whole_name
+        is_shared = whole in self._rules or self._is_held_in_shares(whole)
+        if self._sharing.rules and not is_shared:
+            self._note_on_demand(standing.gpu, standing.cuts)
+        offers = [(device.name, self._offer(device)) for device in standing.devices]
+        devices = tuple(device for _, offer in offers for device in offer.devices)
+        return GpuOffer(
+            devices=devices,
+            plain=devices,
+            instead={name: offer.instead for name, offer in offers if offer.instead},
+            hidden=tuple(device for _, offer in offers for device in offer.hidden),
+            waits_for_claims=any(offer.waits for _, offer in offers),
+            is_shared=is_shared,
+        )
+
+    def _offer(self, device: Device) -> ShareOffer:
         """Return what a device is offered as. A placement that Prepare creates is never shared."""
-        if device.cut is not None:
-            return ShareOffer((device,))
         rule = self._rules.get(device.name)
-        is_shared = (device.name, True) in self._forms
-        is_replicated = device.name in self._replicated
+        is_held_in_shares = self._is_held_in_shares(device.name)
+        if device.cut is not None or (rule is None and not is_held_in_shares):
+            return ShareOffer((device,))
         if rule is None:
-            return self._hide(device) if is_shared or is_replicated else ShareOffer((device,))
+            return self._hide(device)
         allotment = allot(device.capacity, rule)
         if isinstance(allotment, str):
             self._problem(device, "share-unfit", f"{rule.name} can't share it, so it stays whole: {allotment}")
-            return self._hide(device) if is_shared or is_replicated else ShareOffer((device,))
+            return self._hide(device) if is_held_in_shares else ShareOffer((device,))
         if rule.is_hard and not _is_hard(device, rule):
             self._problem(device, "share-not-hard", f"{rule.name} wants memory limits that {_why_not(device)}")
         holders = self._tenants.get(device.name, set()) if rule.tenant else set()
-        if holders - {rule.tenant}:
-            if len(holders) > 1 or not holders <= set(rule.namespaces):
-                return self._hide(device, *self._shares(device, rule, allotment))
-            (holder,) = holders
-            rule, self.waits_for_claims = replace(rule, tenant=holder), True
+        if not holders - {rule.tenant}:
+            return self._offer_shares(device, rule, allotment)
+        if len(holders) > 1 or not holders <= set(rule.namespaces):
+            return self._hide(device, *self._shares(device, rule, allotment))
+        (holder,) = holders
+        return replace(self._offer_shares(device, replace(rule, tenant=holder), allotment), waits=True)
+
+    def _offer_shares(self, device: Device, rule: SharingRule, allotment: Allotment) -> ShareOffer:
+        """Return the form of a shared device: the one that claims hold, else the one that its rule asks for."""
         shared, *replicas = self._shares(device, rule, allotment)
-        if is_shared:
+        if (device.name, True) in self._forms:
             return ShareOffer((shared,), (), (device, *replicas))
-        if is_replicated:
+        if device.name in self._replicated:
             return ShareOffer(tuple(replicas), (), (device,)) if replicas else self._hide(device)
         if (device.name, False) in self._forms:
-            self.waits_for_claims = True
-            return ShareOffer((device,), (), (shared, *replicas))
+            return ShareOffer((device,), (), (shared, *replicas), waits=True)
         if device.partition is None and device.gpu.mig_enabled:  # its last partition is gone, but MIG mode is still on
             return ShareOffer(hidden=(device, shared, *replicas))
         return ShareOffer((shared,), tuple(replicas) or (device,), (device,) if replicas else ())
 
     def _hide(self, device: Device, *shares: Device) -> ShareOffer:
-        self.waits_for_claims = True
         why = "of another namespace than it is for" if shares else "that are not configured any more"
         self._problem(device, "share-held", f"claims hold shares of it {why}: not offered until they end")
-        return ShareOffer(hidden=(device, *shares))
+        return ShareOffer(hidden=(device, *shares), waits=True)
 
     def _shares(self, device: Device, rule: SharingRule, allotment: Allotment) -> Iterator[Device]:
         yield self._shared(device, rule, allotment)
@@ -150,7 +159,8 @@ class SharingOffers:
         mode = ShareMode.REPLICAS if rule.portion is None else rule.mode or ShareMode.REPLICAS
         settings = settings_of(rule, allotment, device.type, self._ids(device))
         share = Share(device.name, mode, None, settings, _is_hard(device, rule), rule.tenant, self._sharing.tenants)
-        made = self._make(device.name, device, share, rule.replicas if mode is ShareMode.REPLICAS else None)
+        replicas = rule.replicas if mode is ShareMode.REPLICAS else None
+        made = self._describer.describe_share(device.name, device, share, replicas)
         return replace(made, capacity=allotment.capacity, policies=allotment.policies)
 
     def _replicas(self, device: Device, rule: SharingRule) -> Iterator[Device]:
@@ -163,7 +173,8 @@ class SharingOffers:
             device.name, ShareMode.REPLICAS, 0, settings, _is_hard(device, plain), rule.tenant, self._sharing.tenants
         )
         for index in range(rule.replicas):
-            made = self._make(replica_name(device.name, index), device, replace(first, index=index), rule.replicas)
+            name, share = replica_name(device.name, index), replace(first, index=index)
+            made = self._describer.describe_share(name, device, share, rule.replicas)
             capacity = without_slices(device.capacity)
             if MEMORY in capacity:
                 capacity[MEMORY] = replica_memory(capacity[MEMORY], rule.replicas)
@@ -173,7 +184,7 @@ class SharingOffers:
         return device.uuid, self._indices.get(device.name, "")
 
     def _problem(self, device: Device, code: str, message: str) -> None:
-        self.problems.append(Problem(f"inventory.{code}", device.name, message))
+        self._describer.problems.append(Problem(f"inventory.{code}", device.name, message))
 
 
 def _is_hard(device: Device, rule: SharingRule) -> bool:

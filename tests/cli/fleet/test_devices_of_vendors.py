@@ -11,7 +11,7 @@ from dra_driver.cli import main
 from dra_driver.embedded.examples.reading import load_example
 from dra_driver.hardware.published.rows import ValueKind
 from dra_driver.hardware.simulated import load_profile
-from dra_driver.inventory.vendors import rows_of
+from dra_driver.inventory.describing import rows_of
 from dra_driver.model.errors import ExitCode
 from dra_driver.model.flags import FLAGS
 from dra_driver.model.shares import DeviceType
