@@ -125,33 +125,8 @@ class _Scrape:
     def collect(self) -> Iterator[Metric]:
         """Yield every family that is read at scrape time."""
         now = self._snapshot()
-        yield _labelled(
-            GaugeMetricFamily, "devices", "Devices of this node that can be published.", "type", now.devices
-        )
-        yield _labelled(GaugeMetricFamily, "problems", "What could not be read or published.", "code", now.problems)
-        yield _labelled(CounterMetricFamily, "slice_writes", "Writes of ResourceSlices.", "verb", now.slice_writes)
-        yield _labelled(GaugeMetricFamily, "faults", "Current faults of GPUs and partitions.", "key", now.faults)
-        text = "GPUs and partitions that keep their pods although the policy says NoExecute."
-        yield _labelled(GaugeMetricFamily, "evictions_held_back", text, "reason", now.held_back)
-        text = "Devices by the verdict of their last test in this boot; served: a claim came first."
-        yield _labelled(GaugeMetricFamily, "validations", text, "verdict", now.validations)
-        text = "GPUs in remediation by stage; escalated ones wait for a person."
-        yield _labelled(GaugeMetricFamily, "remediations", text, "stage", now.remediations)
-        actions = GaugeMetricFamily(
-            f"{PREFIX}_remediation_actions_recorded",
-            "Resets, requests of reboots and commands of the last weeks.",
-            labels=("action", "outcome"),
-        )
-        for labels, count in sorted(now.remediation_actions.items()):
-            actions.add_metric(labels, count)
-        yield actions
-        xids = CounterMetricFamily(f"{PREFIX}_xids", "Xid errors reported since the start.", labels=("code", "class"))
-        for labels, count in sorted(now.xids.items()):
-            xids.add_metric(labels, count)
-        yield xids
-        build = GaugeMetricFamily(f"{PREFIX}_build_info", "Version and vendor.", labels=("version", "vendor"))
-        build.add_metric((now.version, now.vendor), 1)
-        yield build
+        yield from _by_one_label(now)
+        yield from _by_two_labels(now)
         for name, meaning, value in (
             ("prepared_claims", "Claims in the ledger.", now.prepared_claims),
             ("registered", "1 while the kubelet has accepted the registration.", int(now.is_registered)),
@@ -174,3 +149,34 @@ def _labelled(
     for key, value in sorted(values.items()):
         result.add_metric((key,), value)
     return result
+
+
+def _by_one_label(now: Snapshot) -> Iterator[Metric]:
+    yield _labelled(GaugeMetricFamily, "devices", "Devices of this node that can be published.", "type", now.devices)
+    yield _labelled(GaugeMetricFamily, "problems", "What could not be read or published.", "code", now.problems)
+    yield _labelled(CounterMetricFamily, "slice_writes", "Writes of ResourceSlices.", "verb", now.slice_writes)
+    yield _labelled(GaugeMetricFamily, "faults", "Current faults of GPUs and partitions.", "key", now.faults)
+    text = "GPUs and partitions that keep their pods although the policy says NoExecute."
+    yield _labelled(GaugeMetricFamily, "evictions_held_back", text, "reason", now.held_back)
+    text = "Devices by the verdict of their last test in this boot; served: a claim came first."
+    yield _labelled(GaugeMetricFamily, "validations", text, "verdict", now.validations)
+    text = "GPUs in remediation by stage; escalated ones wait for a person."
+    yield _labelled(GaugeMetricFamily, "remediations", text, "stage", now.remediations)
+
+
+def _by_two_labels(now: Snapshot) -> Iterator[Metric]:
+    actions = GaugeMetricFamily(
+        f"{PREFIX}_remediation_actions_recorded",
+        "Resets, requests of reboots and commands of the last weeks.",
+        labels=("action", "outcome"),
+    )
+    for labels, count in sorted(now.remediation_actions.items()):
+        actions.add_metric(labels, count)
+    yield actions
+    xids = CounterMetricFamily(f"{PREFIX}_xids", "Xid errors reported since the start.", labels=("code", "class"))
+    for labels, count in sorted(now.xids.items()):
+        xids.add_metric(labels, count)
+    yield xids
+    build = GaugeMetricFamily(f"{PREFIX}_build_info", "Version and vendor.", labels=("version", "vendor"))
+    build.add_metric((now.version, now.vendor), 1)
+    yield build

@@ -77,7 +77,6 @@ def command(examples: Path | None, profile: str, mig: str, output: str, *, mendi
     Exit status 1: an example did not end as its file expects, or something was left behind.
     """  # noqa: D301
     from dra_driver.cli.demo.report import demo_document
-    from dra_driver.embedded.examples.reading import load_examples
 
     signal.signal(signal.SIGTERM, _end)  # the agent started below must not outlive this process
     if mending:
@@ -89,6 +88,19 @@ def command(examples: Path | None, profile: str, mig: str, output: str, *, mendi
     started = time.monotonic()
     folders = [examples] if examples else [_folder(f"examples/{name}") for name in _SHIPPED[mig]]
     out = console(is_quiet=output != "table")
+    reports, problems = _run_all(out, folders, profile, mig)
+    good, took = sum(one.is_good for one in reports), time.monotonic() - started
+    left = "".join(f"; {problem}" for problem in problems)
+    out.print(f"{good} of {len(reports)} examples came out as their files say{left}. {took:.1f} s")
+    if output != "table":
+        write_document(demo_document(reports, problems), output)
+    return ExitCode.OK if good == len(reports) and not problems else ExitCode.NO_MATCH
+
+
+def _run_all(out: Any, folders: list[Path], profile: str, mig: str) -> tuple[list[Any], list[str]]:
+    """Run every example, each group on a node of its own; return the reports, and what went wrong beside them."""
+    from dra_driver.embedded.examples.reading import load_examples
+
     reports: list[Any] = []
     problems: list[str] = []
     for group in _groups(folders):
@@ -102,12 +114,7 @@ def command(examples: Path | None, profile: str, mig: str, output: str, *, mendi
             status = node.stop()
         if status:
             problems.append(f"the agent ended with status {status}")
-    good, took = sum(one.is_good for one in reports), time.monotonic() - started
-    left = "".join(f"; {problem}" for problem in problems)
-    out.print(f"{good} of {len(reports)} examples came out as their files say{left}. {took:.1f} s")
-    if output != "table":
-        write_document(demo_document(reports, problems), output)
-    return ExitCode.OK if good == len(reports) and not problems else ExitCode.NO_MATCH
+    return reports, problems
 
 
 def _groups(folders: list[Path]) -> list[list[Path]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dra_driver.allocation.simulation.moves import Rearrangement
     from dra_driver.allocation.simulation.timeline import Moment
     from dra_driver.views.worlds.play import Play
+    from dra_driver.views.worlds.world import World
 
 # A line of a batch is not checked beforehand: a fault in it is found where the value is first read.
 _FAULTS_OF_LINES = (
@@ -116,15 +117,7 @@ def command(scenario: str | None, batch: str | None, output: str, *, defragments
     proposed = dict(moves_for_waiting(timeline)) if defragments else {}
     _say_rules(headline(play.rules, world, play.profiles), is_table=output == "table")
     if output == "table":
-        for moment in moments:
-            _show(moment)
-        for job, found in proposed.items():
-            _show_moves(job, found)
-        for sentence in world.idle:
-            say(console(), sentence, style="yellow")
-        if names := world.without_devices:
-            more = f" and {len(names) - 8:,} more" if len(names) > 8 else ""
-            say(console(), f"ask for no device: {', '.join(names[:8])}{more}", style="dim")
+        _show_all(moments, proposed, world)
     else:
         write_document(moments_document(moments, [found for found in proposed.values() if found]), output)
     say_unseen(world)
@@ -160,6 +153,18 @@ def _play(path: str | None, given: dict[str, Any]) -> Play:
     rules = rule(world, given, more)
     world.complete()
     return Play(Scenario(world, (arrivals(world),), tuple(more)), rules)
+
+
+def _show_all(moments: Sequence[Moment], proposed: Mapping[str, Rearrangement | None], world: World) -> None:
+    for moment in moments:
+        _show(moment)
+    for job, found in proposed.items():
+        _show_moves(job, found)
+    for sentence in world.idle:
+        say(console(), sentence, style="yellow")
+    if names := world.without_devices:
+        more = f" and {len(names) - 8:,} more" if len(names) > 8 else ""
+        say(console(), f"ask for no device: {', '.join(names[:8])}{more}", style="dim")
 
 
 def _show(moment: Moment) -> None:

@@ -66,16 +66,20 @@ def picture_of_claims(
             key = (result["driver"], result["pool"], result["device"])
             is_known = slices is None or key in published
             flags = tainted.get(key, ()) if is_known else (BranchFlag("not-published", "not published any more"),)
-            uuid, unwell = _told(claim, result)
-            text = f"for {result['request']}{_consumed(result)}{f', {uuid}' if uuid else ''}"
-            facts = {"driver": key[0], "pool": key[1], "device": key[2], **_result_facts(result)}
-            flags = (*flags, *unwell)
-            held.append(Branch("device", f"{place_name(*key[:2])}/{key[2]}", text, flags=flags, facts=facts))
+            held.append(_held_device(claim, result, flags))
         if files is not None:
             _add_files(branch, held, files, claim["metadata"].get("uid") or "")
         branch.children = [*held, *branch.children]
         branches.append(branch)
     return branches
+
+
+def _held_device(claim: ClaimWire, result: Wire, flags: tuple[BranchFlag, ...]) -> Branch:
+    driver, pool, device = result["driver"], result["pool"], result["device"]
+    uuid, unwell = _told(claim, result)
+    text = f"for {result['request']}{_consumed(result)}{f', {uuid}' if uuid else ''}"
+    facts = {"driver": driver, "pool": pool, "device": device, **_result_facts(result)}
+    return Branch("device", f"{place_name(driver, pool)}/{device}", text, flags=(*flags, *unwell), facts=facts)
 
 
 def _add_files(branch: Branch, held: Sequence[Branch], files: DeviceFiles, uid: str) -> None:

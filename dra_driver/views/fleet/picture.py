@@ -106,15 +106,10 @@ def _looks(record: SliceRecord, known: dict[int, Hashable]) -> Hashable:
 def _pool(records: Sequence[SliceRecord], held: Mapping[DeviceId, list[Holding]], pods: Pods) -> Branch:
     newest = max(record.generation for record in records)
     current = [record for record in records if record.generation == newest]
-    flags = []
-    if len(current) != current[0].count:
-        flags.append(BranchFlag("incomplete", f"incomplete: {len(current)} of {current[0].count} slices"))
-    if len(current) < len(records):
-        stale = plural(len(records) - len(current), "slice")
-        flags.append(BranchFlag("stale", f"{stale} of older generations"))
+    flags = tuple(_pool_flags(records, current))
     driver, pool = current[0].pool_id
     facts = {"driver": driver, "pool": pool, "generation": newest}
-    branch = Branch("pool", place_name(driver, pool), f"generation {newest}", flags=tuple(flags), facts=facts)
+    branch = Branch("pool", place_name(driver, pool), f"generation {newest}", flags=flags, facts=facts)
     sets = {one["name"]: one for record in current for one in record.sets}
     used: dict[tuple[str, str], Amount] = {}
     members: dict[str, list[DeviceRecord]] = {name: [] for name in sets}
@@ -136,6 +131,14 @@ def _pool(records: Sequence[SliceRecord], held: Mapping[DeviceId, list[Holding]]
     branch.children += _by_gpu([_device(device, held, pods) for device in alone])
     branch.children += list(_ghosts(current[0].pool_id, names, held, pods))
     return branch
+
+
+def _pool_flags(records: Sequence[SliceRecord], current: Sequence[SliceRecord]) -> Iterator[BranchFlag]:
+    if len(current) != current[0].count:
+        yield BranchFlag("incomplete", f"incomplete: {len(current)} of {current[0].count} slices")
+    if len(current) < len(records):
+        stale = plural(len(records) - len(current), "slice")
+        yield BranchFlag("stale", f"{stale} of older generations")
 
 
 def _gpu_of(devices: Sequence[DeviceRecord], counter_set: str) -> str:

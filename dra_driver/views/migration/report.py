@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
+from typing import Any
 
 from dra_driver.migrate import Migrated
 from dra_driver.views.envelope import DocumentKind, OutputDocument, plain
@@ -24,32 +25,34 @@ def diff_of(one: Migrated) -> str:
 def migration_document(done: Sequence[Migrated], checks: Sequence[Check], *, diff: bool) -> OutputDocument:
     """Return the document of the report; with `diff`, each file has its changes as a unified diff."""
     content = {
-        "files": [
-            {
-                "file": one.origin,
-                "changed": one.new != one.old,
-                "changes": [plain(row) for row in one.changes],
-                "losses": [plain(row) for row in one.losses],
-                "templates": list(one.templates),
-                "text": one.new,
-                **({"diff": diff_of(one)} if diff else {}),
-            }
-            for one in done
-        ],
-        "checks": [
-            {
-                "template": check.template,
-                "request": check.request,
-                "wanted": check.wanted,
-                "selectors": list(check.expressions),
-                "devices": check.devices,
-                "nodes": check.nodes,
-                "nodesWithEnough": check.nodes_with_enough,
-                "aborts": check.aborts,
-                "problem": check.problem,
-                "message": check.words,
-            }
-            for check in checks
-        ],
+        "files": [_file_document(one, diff=diff) for one in done],
+        "checks": [_check_document(check) for check in checks],
     }
     return OutputDocument(DocumentKind.MIGRATION, content)
+
+
+def _file_document(one: Migrated, *, diff: bool) -> dict[str, Any]:
+    return {
+        "file": one.origin,
+        "changed": one.new != one.old,
+        "changes": [plain(row) for row in one.changes],
+        "losses": [plain(row) for row in one.losses],
+        "templates": list(one.templates),
+        "text": one.new,
+        **({"diff": diff_of(one)} if diff else {}),
+    }
+
+
+def _check_document(check: Check) -> dict[str, Any]:
+    return {
+        "template": check.template,
+        "request": check.request,
+        "wanted": check.wanted,
+        "selectors": list(check.expressions),
+        "devices": check.devices,
+        "nodes": check.nodes,
+        "nodesWithEnough": check.nodes_with_enough,
+        "aborts": check.aborts,
+        "problem": check.problem,
+        "message": check.words,
+    }

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dra_driver.views.envelope import DocumentKind, OutputDocument, plain
+from dra_driver.views.usage.advice import IdleClaim, SizeAdvice
 from dra_driver.views.usage.report import UsageReport, UsageRow
 
 COLUMNS = (
@@ -30,26 +31,13 @@ def usage_document(report: UsageReport) -> OutputDocument:
             "currency": report.currency,
             "rows": [_row(row) for row in report.rows],
             "total": _row(report.total),
-            "idleClaims": [
-                {
-                    "namespace": one.namespace, "name": one.name, "devices": one.devices, "model": one.model,
-                    "profile": one.profile, "hours": hours(one.hours), "cost": money(one.cost),
-                }
-                for one in report.idle
-            ],
-            "sizes": [
-                {
-                    "namespace": one.namespace, "name": one.name, "model": one.model, "profile": one.current,
-                    "advice": one.profile or None, "reason": one.reason, "gpusSaved": round(one.gpus_saved, 6),
-                    "savedPerHour": money(one.saved_per_hour),
-                }
-                for one in report.sizes
-            ],
+            "idleClaims": [_idle_claim(one) for one in report.idle],
+            "sizes": [_size(one) for one in report.sizes],
             "whatIf": plain(report.what_if),
             "unpriced": list(report.unpriced),
             "notes": list(report.notes),
         },
-    )  # fmt: skip
+    )
 
 
 def csv_rows(report: UsageReport) -> Iterator[list[str]]:
@@ -76,6 +64,21 @@ def _row(row: UsageRow) -> dict[str, Any]:
         hours(row.gpu_hours), money(row.cost), money(row.idle_cost), money(row.unclaimed_cost),
     )  # fmt: skip
     return dict(zip(COLUMNS, values, strict=True))
+
+
+def _idle_claim(one: IdleClaim) -> dict[str, Any]:
+    return {
+        "namespace": one.namespace, "name": one.name, "devices": one.devices, "model": one.model,
+        "profile": one.profile, "hours": hours(one.hours), "cost": money(one.cost),
+    }  # fmt: skip
+
+
+def _size(one: SizeAdvice) -> dict[str, Any]:
+    return {
+        "namespace": one.namespace, "name": one.name, "model": one.model, "profile": one.current,
+        "advice": one.profile or None, "reason": one.reason, "gpusSaved": round(one.gpus_saved, 6),
+        "savedPerHour": money(one.saved_per_hour),
+    }  # fmt: skip
 
 
 def _harmless(cell: str) -> str:

@@ -57,29 +57,29 @@ def _document(judged: Judged, given: Given) -> Wire:
         "usedBy": judged.query.users,
         "selectors": [compiled_document(one, judged, given) for one in judged.compiled],
         "counts": {kind: judged.count(kind) for kind in (MATCH, NO_MATCH, ABORT)},
-        "groups": [
-            {
-                "verdict": group.verdict.kind,
-                "selector": group.verdict.step,
-                "error": group.verdict.error,
-                "devices": [
-                    {"node": one.node, "driver": one.driver, "pool": one.pool, "device": one.name}
-                    for one in group.devices
-                ],
-                "explanations": [
-                    {
-                        "selector": number,
-                        "match": explanation.match,
-                        "error": explanation.error,
-                        "deciding": explanation.deciding.text if explanation.deciding else None,
-                        "tree": _tree(explanation.tree) if explanation.tree else None,
-                    }
-                    for number, explanation in explanations_of(judged, group)
-                ],
-            }
-            for group in judged.groups
-        ],
+        "groups": [_group(judged, group) for group in judged.groups],
         "nearestMisses": [miss_document(miss) for miss in misses(judged)],
+    }
+
+
+def _group(judged: Judged, group: Group) -> Wire:
+    return {
+        "verdict": group.verdict.kind,
+        "selector": group.verdict.step,
+        "error": group.verdict.error,
+        "devices": [
+            {"node": one.node, "driver": one.driver, "pool": one.pool, "device": one.name} for one in group.devices
+        ],
+        "explanations": [
+            {
+                "selector": number,
+                "match": explanation.match,
+                "error": explanation.error,
+                "deciding": explanation.deciding.text if explanation.deciding else None,
+                "tree": _tree(explanation.tree) if explanation.tree else None,
+            }
+            for number, explanation in explanations_of(judged, group)
+        ],
     }
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dra_driver.model.wire import Wire
 from dra_driver.selectors.engine import SelectorRuntimeError
 from dra_driver.selectors.lint.autoscalers import Autoscaler
 from dra_driver.selectors.lint.findings import LintFinding, LintSubject
@@ -101,26 +102,27 @@ def findings_document(
         "compileErrors": [
             compiled_document(one, query, given) for query in judged for one in query.compiled if one.error is not None
         ],
-        "selectors": [
-            {
-                "source": one.compiled.written.label,
-                "file": one.compiled.written.document.origin if one.compiled.written.document else None,
-                "expression": one.compiled.written.expression,
-                "better": one.better,
-                "mended": one.place in fixed,
-                "findings": [
-                    {
-                        "rule": finding.rule,
-                        "message": finding.message,
-                        "clause": finding.clause,
-                        "fix": finding.fix,
-                        "safe": finding.is_safe,
-                        "effect": finding.effect,
-                    }
-                    for finding in one.findings
-                ],
-            }
-            for one in found
-        ],
+        "selectors": [_selector_document(one, is_mended=one.place in fixed) for one in found],
     }
     return OutputDocument(DocumentKind.SELECTOR_FINDINGS, content)
+
+
+def _selector_document(one: Linted, *, is_mended: bool) -> Wire:
+    return {
+        "source": one.compiled.written.label,
+        "file": one.compiled.written.document.origin if one.compiled.written.document else None,
+        "expression": one.compiled.written.expression,
+        "better": one.better,
+        "mended": is_mended,
+        "findings": [
+            {
+                "rule": finding.rule,
+                "message": finding.message,
+                "clause": finding.clause,
+                "fix": finding.fix,
+                "safe": finding.is_safe,
+                "effect": finding.effect,
+            }
+            for finding in one.findings
+        ],
+    }

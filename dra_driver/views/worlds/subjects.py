@@ -14,10 +14,11 @@ from difflib import get_close_matches
 from dra_driver.allocation.pools.held import claim_name
 from dra_driver.allocation.simulation.timeline import devices_of
 from dra_driver.model.errors import ApiError, InputError, UsageError
-from dra_driver.model.wire import Wire
+from dra_driver.model.wire import ClaimWire, Wire
 from dra_driver.views.access import OWN_VIEW
 from dra_driver.views.worlds.pods import (
     NOT_SEEN,
+    PodClaims,
     allocation_of,
     extended_resources,
     has_ended,
@@ -163,6 +164,13 @@ def _pod(world: World, pod: Wire, last_event: LastEvent) -> ExplainedSubject:
     allocated = tuple(claim for claim in asked.claims if allocation_of(claim))
     if is_bound(pod):
         return _bound(name, pod, allocated, last_event)
+    return _waiting(world, name, pod, asked, allocated)
+
+
+def _waiting(
+    world: World, name: str, pod: Wire, asked: PodClaims, allocated: tuple[ClaimWire, ...]
+) -> ExplainedSubject:
+    """Return what is to be explained of a pod that is on no node."""
     if pod["metadata"].get("deletionTimestamp"):
         return ExplainedSubject(name, pod, settled=f"{name} is being deleted and is not scheduled any more")
     if gates := (pod.get("spec") or {}).get("schedulingGates"):
