@@ -70,7 +70,6 @@ def _is_unknown(text: str, path: tuple[Step, ...]) -> bool:
 
 
 def _say(text: str, path: tuple[Step, ...], subject: ReportSubject, *, is_inside: bool) -> None:
-    code, labeller = "mention", labeller_of(text) or "GPU feature discovery"
     if subject.name.startswith("LimitRange "):
         code = "limit-range"
         what, remedy = (
@@ -85,19 +84,26 @@ def _say(text: str, path: tuple[Step, ...], subject: ReportSubject, *, is_inside
             if labeller_of(text) is None
             else "take it out, and ask for the same in the claim's selectors; nothing to do if it is not a GPU",
         )
-    elif any(step in _NODE_RULES for step in path):
-        what, remedy = (
+    else:
+        code = "mention"
+        what, remedy = _mention(text, path, is_inside=is_inside)
+    subject.lost(code, what, remedy, *path)
+
+
+def _mention(text: str, path: tuple[Step, ...], *, is_inside: bool) -> tuple[str, str]:
+    """Return what is said of a name that is left where it stands, and what can be done about it."""
+    if any(step in _NODE_RULES for step in path):
+        labeller = labeller_of(text) or "GPU feature discovery"
+        return (
             f"{text} still names a label of {labeller}",
             f"it works as long as {labeller} labels the nodes; otherwise take it out",
         )
-    elif is_inside:
-        what, remedy = (
+    if is_inside:
+        return (
             f"{text} is named inside a text, which is not migrated",
             "migrate the contents of the text separately, then put them back",
         )
-    else:
-        what, remedy = (
-            f"{text} is named here, in a place that the migration does not know",
-            "see its controller's documentation: it may take claims, or need the extended resource of a DeviceClass",
-        )
-    subject.lost(code, what, remedy, *path)
+    return (
+        f"{text} is named here, in a place that the migration does not know",
+        "see its controller's documentation: it may take claims, or need the extended resource of a DeviceClass",
+    )

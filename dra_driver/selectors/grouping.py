@@ -22,6 +22,7 @@ from dra_driver.selectors.readset import Read, ReadSet
 
 Verdict = bool | SelectorRuntimeError
 _KeyPart = Callable[[Mapping[str, Any], str], Any]
+_NamedRead = tuple[str, str | None]  # the full name, and the one without domain if it may be left out
 
 _PLAIN = {"int": int, "bool": bool, "string": str}
 _MOST_KNOWN = 4096
@@ -86,17 +87,7 @@ def _verdict(selector: KubernetesSelector, view: DeviceView) -> Verdict:
 
 def key_maker(read_set: ReadSet, driver: str) -> Callable[[Mapping[str, Any]], Any]:
     """Make the function that returns the group key of a device of one driver."""
-    single: dict[str, list[tuple[str, str | None]]] = {"attributes": [], "capacity": []}
-    parts: list[_KeyPart] = []
-    for read in sorted(read_set.reads, key=repr):
-        if read.name is not None and read.domain is not None:
-            short = read.name if read.domain == driver else None
-            single[read.field].append((f"{read.domain}/{read.name}", short))
-        elif read.field in single:
-            parts.append(_whole(read))
-        elif read.field == "allowMultipleAllocations":
-            parts.append(lambda device, _: bool(device.get("allowMultipleAllocations")))
-    attributes, capacity = single["attributes"], single["capacity"]
+    attributes, capacity, parts = _what_is_read(read_set, driver)
 
     def key(device: Mapping[str, Any]) -> Any:
         held = device.get("attributes") or _NOTHING
@@ -122,6 +113,21 @@ def key_maker(read_set: ReadSet, driver: str) -> Callable[[Mapping[str, Any]], A
         return tuple(made)
 
     return key
+
+
+def _what_is_read(read_set: ReadSet, driver: str) -> tuple[list[_NamedRead], list[_NamedRead], list[_KeyPart]]:
+    """Return the attributes and the capacities that are read by name, and the key's parts for everything else."""
+    single: dict[str, list[_NamedRead]] = {"attributes": [], "capacity": []}
+    parts: list[_KeyPart] = []
+    for read in sorted(read_set.reads, key=repr):
+        if read.name is not None and read.domain is not None:
+            short = read.name if read.domain == driver else None
+            single[read.field].append((f"{read.domain}/{read.name}", short))
+        elif read.field in single:
+            parts.append(_whole(read))
+        elif read.field == "allowMultipleAllocations":
+            parts.append(lambda device, _: bool(device.get("allowMultipleAllocations")))
+    return single["attributes"], single["capacity"], parts
 
 
 def _whole(read: Read) -> _KeyPart:

@@ -150,7 +150,6 @@ def _show(out: Any, world: World, branches: list[Branch], *, by: str, is_wide: b
     else:
         held = namespace_rows if by == "namespace" else class_rows
         show_table(out, "", _holder_columns(by), map(_holder_cells, held(world.of("ResourceClaim"))))
-    total = totals(rows)
     nodes = sum(row.count for row in rows)
     if by == "node" and branches:
         is_small = is_wide or has_names or nodes <= _MOST_IN_TREE
@@ -159,10 +158,14 @@ def _show(out: Any, world: World, branches: list[Branch], *, by: str, is_wide: b
             show_tree(out, "ResourceSlices", shown if is_wide else folded_tree(shown))
         if not is_small:
             say(out, "--node NAME shows one node, -o wide all of them", style="dim")
+    say(out, _totals_line(nodes, totals(rows)))
+
+
+def _totals_line(nodes: int, total: NodeRow) -> str:
     parts = f" (or {_parts(total)})" if total.partitions else ""
     gpus = f"{plural(nodes, 'node')}, {plural(total.gpus, 'GPU')}: {total.whole_free:,} free as a whole{parts}"
     others = f"; {plural(total.others, 'device')} of other kinds" if total.others else ""
-    say(out, f"{gpus}; {plural(total.held, 'device')} held, {plural(total.sick, 'GPU')} sick{others}")
+    return f"{gpus}; {plural(total.held, 'device')} held, {plural(total.sick, 'GPU')} sick{others}"
 
 
 def _parts(row: NodeRow) -> str:

@@ -79,7 +79,7 @@ def draw(
 ) -> int:
     """Draw the tree once, or repeatedly: `show` prints it for people, and programs get what there is `more`."""
     from dra_driver.cli.inputs.worlds import say_unseen
-    from dra_driver.views.fleet.branch import has_flags, tree_document
+    from dra_driver.views.fleet.branch import tree_document
 
     shown = None
     while True:
@@ -97,10 +97,16 @@ def draw(
             say_unseen(world)
             shown = branches
         if not given["watch"]:
-            if world.unseen:
-                return ExitCode.ENVIRONMENT
-            return ExitCode.NO_MATCH if given["fails"] and has_flags(branches) else ExitCode.OK
+            return _exit_code(world, branches, fails=given["fails"])
         time.sleep(WATCH_SECONDS)
+
+
+def _exit_code(world: World, branches: list[Branch], *, fails: bool) -> int:
+    from dra_driver.views.fleet.branch import has_flags
+
+    if world.unseen:
+        return ExitCode.ENVIRONMENT
+    return ExitCode.NO_MATCH if fails and has_flags(branches) else ExitCode.OK
 
 
 def seen_pods(world: World) -> list[Wire] | None:

@@ -185,8 +185,11 @@ def _fleet(
         fleet += _node_fleet(given["hardware"])
     if cluster:
         fleet += cluster.fleet()
-    if fleet.sources or not needs_devices:
-        return fleet
+    return fleet if fleet.sources or not needs_devices else _own_fleet()
+
+
+def _own_fleet() -> Fleet:
+    """Return the devices of this node. Raises: UsageError("usage.no-devices") where it has none."""
     try:
         return _node_fleet(os.environ.get("HARDWARE") or "auto")
     except (HardwareError, NodeError) as fault:

@@ -122,9 +122,7 @@ def command(scenario: str | None, batch: str | None, output: str, *, defragments
         write_document(moments_document(moments, [found for found in proposed.values() if found]), output)
     say_unseen(world)
     world.refuse_strangers()  # named here, after everything was judged
-    if world.unseen:
-        return ExitCode.ENVIRONMENT
-    return ExitCode.NO_MATCH if moments and moments[-1].waiting else ExitCode.OK
+    return _exit_code(world, moments)
 
 
 def _say_rules(text: str, *, is_table: bool) -> None:
@@ -153,6 +151,12 @@ def _play(path: str | None, given: dict[str, Any]) -> Play:
     rules = rule(world, given, more)
     world.complete()
     return Play(Scenario(world, (arrivals(world),), tuple(more)), rules)
+
+
+def _exit_code(world: World, moments: Sequence[Moment]) -> int:
+    if world.unseen:
+        return ExitCode.ENVIRONMENT
+    return ExitCode.NO_MATCH if moments and moments[-1].waiting else ExitCode.OK
 
 
 def _show_all(moments: Sequence[Moment], proposed: Mapping[str, Rearrangement | None], world: World) -> None:

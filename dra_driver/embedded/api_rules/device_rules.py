@@ -38,14 +38,7 @@ def check_device(
     if len(attributes) + len(capacity) > most:
         why = f"the total number of attributes and capacities must not exceed {most}"
         faults.invalid(path, len(attributes) + len(capacity), why)
-    values = 0
-    for name, attribute in attributes.items():
-        value_rules.check_qualified_name(
-            name, value_rules.of_key(f"{path}.attributes", name, circumstances.minor), faults
-        )
-        values += _check_attribute(attribute, f"{path}.attributes[{name}]", faults)
-    if values > _ATTRIBUTE_VALUES:
-        faults.invalid(f"{path}.attributes", values, f"the total number of values must not exceed {_ATTRIBUTE_VALUES}")
+    _check_attributes(attributes, f"{path}.attributes", circumstances, faults)
     for name, amount in capacity.items():
         value_rules.check_qualified_name(
             name, value_rules.of_key(f"{path}.capacity", name, circumstances.minor), faults
@@ -55,6 +48,15 @@ def check_device(
     _check_consumption(device, path, spec, circumstances, faults)
     _check_taints(device, path, circumstances, faults)
     _check_binding(device, path, faults)
+
+
+def _check_attributes(attributes: Wire, path: str, circumstances: Circumstances, faults: Faults) -> None:
+    values = 0
+    for name, attribute in attributes.items():
+        value_rules.check_qualified_name(name, value_rules.of_key(path, name, circumstances.minor), faults)
+        values += _check_attribute(attribute, f"{path}[{name}]", faults)
+    if values > _ATTRIBUTE_VALUES:
+        faults.invalid(path, values, f"the total number of values must not exceed {_ATTRIBUTE_VALUES}")
 
 
 def _check_attribute(attribute: Wire, path: str, faults: Faults) -> int:
@@ -193,14 +195,7 @@ def _check_consumption(device: DeviceWire, path: str, spec: Wire, circumstances:
         if name in seen:
             faults.duplicate(at, name)
         seen.add(name)
-        if not counters:
-            faults.required(f"{at}.counters")
-        if not is_old and len(counters) > limits.COUNTERS_PER_SET:
-            faults.too_many(f"{at}.counters", len(counters), limits.COUNTERS_PER_SET)
-        for counter in counters:
-            value_rules.check_label_name(
-                counter, value_rules.of_key(f"{at}.counters", counter, circumstances.minor), faults
-            )
+        _check_counters(counters, f"{at}.counters", circumstances, faults)
         if is_old and name not in sets:
             faults.invalid(
                 f"{at}.counterSet", name, "must reference a counterSet defined in the ResourceSlice sharedCounters"
@@ -208,6 +203,15 @@ def _check_consumption(device: DeviceWire, path: str, spec: Wire, circumstances:
         elif is_old:
             for counter in sorted(counters.keys() - sets[name].keys()):
                 faults.invalid(f"{at}.counters", counter, f"must reference a counter defined in the counter set {name}")
+
+
+def _check_counters(counters: Wire, path: str, circumstances: Circumstances, faults: Faults) -> None:
+    if not counters:
+        faults.required(path)
+    if circumstances.minor >= COUNTERS_APART_MINOR and len(counters) > limits.COUNTERS_PER_SET:
+        faults.too_many(path, len(counters), limits.COUNTERS_PER_SET)
+    for counter in counters:
+        value_rules.check_label_name(counter, value_rules.of_key(path, counter, circumstances.minor), faults)
 
 
 def _check_taints(device: DeviceWire, path: str, circumstances: Circumstances, faults: Faults) -> None:

@@ -60,13 +60,7 @@ def prepare_device(device: Mapping[str, Any], driver: str) -> DeviceView:
         try:
             value = _attribute(attribute)
         except (SemverError, CelError) as error:
-            text = error.message if isinstance(error, SemverError) else error.text
-            words = f"parse semantic version: {text}" if isinstance(error, SemverError) else text
-            if _holds_list(attribute):
-                view.list_problem = view.list_problem or f"attribute {name}: {_UNSUPPORTED}"
-                view.list_fault = view.list_fault or f"attribute {name}: {words}"
-            else:
-                view.problem = view.problem or f"attribute {name}: {words}"
+            _record_fault(view, name, attribute, error)
             continue
         if type(value) is list:
             view.list_problem = view.list_problem or f"attribute {name}: {_UNSUPPORTED}"
@@ -89,6 +83,17 @@ def prepare_device(device: Mapping[str, Any], driver: str) -> DeviceView:
             continue
         capacity.setdefault(domain, {})[identifier] = quantity
     return view
+
+
+def _record_fault(view: DeviceView, name: str, attribute: Any, error: SemverError | CelError) -> None:
+    """Record that an attribute can't be converted."""
+    text = error.message if isinstance(error, SemverError) else error.text
+    words = f"parse semantic version: {text}" if isinstance(error, SemverError) else text
+    if _holds_list(attribute):
+        view.list_problem = view.list_problem or f"attribute {name}: {_UNSUPPORTED}"
+        view.list_fault = view.list_fault or f"attribute {name}: {words}"
+    else:
+        view.problem = view.problem or f"attribute {name}: {words}"
 
 
 def _quantity(amount: Any) -> CelQuantity:

@@ -6,6 +6,7 @@ In: a token that a viewer has typed. Out: the cookie, if the cluster knows the t
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -21,39 +22,50 @@ from dra_driver.web.viewers.viewer_authorizer import HEALTH, SIGN_IN, SIGN_OUT
 
 def sign_in_routes(cookie: str, is_secure: bool, admissions: Admissions) -> list[Route]:
     """Return the routes. `cookie` is the name of the cookie; if `is_secure`, it is sent by TLS only."""
+    door = _Door(cookie, is_secure, admissions)
+    return [
+        Route(HEALTH, _healthy),
+        Route(SIGN_IN, _page, methods=["GET"]),
+        Route(SIGN_IN, door.sign_in, methods=["POST"]),
+        Route(SIGN_OUT, door.sign_out, methods=["POST"]),
+    ]
 
-    async def page(request: Request) -> Response:
-        return document_of("sign-in.html", request)
 
-    async def sign_in(request: Request) -> Response:
+@dataclass(frozen=True, slots=True)
+class _Door:
+    """What sets and deletes the cookie."""
+
+    cookie: str
+    is_secure: bool
+    admissions: Admissions
+
+    async def sign_in(self, request: Request) -> Response:
         token = await _token_of(request)
         if not is_token(token, MOST_TOKEN):
             text = f"this is no token of at most {MOST_TOKEN:,} characters"
             return document(422, "input.token", text, "kubectl create token NAME prints one")
         try:
-            admitted = await admissions.admit(Presented(token))
+            admitted = await self.admissions.admit(Presented(token))
         except DriverError as fault:
             return document(503, fault.code, fault.message, fault.hint)
         if admitted is None:
             return document(401, "no-session", "the cluster does not accept this token", "it may have expired")
         answer = Response(status_code=204)
-        answer.set_cookie(cookie, token, httponly=True, secure=is_secure, samesite="strict", path="/")
+        answer.set_cookie(self.cookie, token, httponly=True, secure=self.is_secure, samesite="strict", path="/")
         return answer
 
-    async def sign_out(_request: Request) -> Response:
+    async def sign_out(self, _request: Request) -> Response:
         answer = Response(status_code=204)
-        answer.delete_cookie(cookie, httponly=True, secure=is_secure, samesite="strict", path="/")
+        answer.delete_cookie(self.cookie, httponly=True, secure=self.is_secure, samesite="strict", path="/")
         return answer
 
-    async def healthy(_request: Request) -> Response:
-        return Response(b"ok\n", media_type="text/plain")
 
-    return [
-        Route(HEALTH, healthy),
-        Route(SIGN_IN, page, methods=["GET"]),
-        Route(SIGN_IN, sign_in, methods=["POST"]),
-        Route(SIGN_OUT, sign_out, methods=["POST"]),
-    ]
+async def _page(request: Request) -> Response:
+    return document_of("sign-in.html", request)
+
+
+async def _healthy(_request: Request) -> Response:
+    return Response(b"ok\n", media_type="text/plain")
 
 
 async def _token_of(request: Request) -> str:
