@@ -15,8 +15,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from dra_driver import __version__
 from lane.agent import DRIVER
+from lane.api import Object
 from lane.cluster import REPOSITORY, Cluster
 from lane.components import programs
 from lane.machines.nvml_machine import NvmlMachine
@@ -26,6 +29,15 @@ from lane.sandbox import until
 REPOSITORY_NAME, TAG = "cluster.lane/dra-driver", "lane"
 RELEASE = NAMESPACE = "dra-driver"
 CHART = REPOSITORY / "deploy" / "helm"
+
+
+def rendered(*templates: str, values: str) -> list[Object]:
+    """Return the objects that templates of the chart make with these values, as `helm --set` takes them."""
+    command = [str(programs.helm()), "template", "dra-driver", str(CHART), "-n", NAMESPACE]
+    command += ["--kube-version", "1.35.0", "--set", values]
+    command += [word for name in templates for word in ("--show-only", f"templates/{name}")]
+    said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+    return [one for one in yaml.safe_load_all(said) if one]
 
 
 @functools.cache

@@ -6,7 +6,6 @@ for the same devices, on the API server until the scenario ends.
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,9 +14,8 @@ from pathlib import Path
 import yaml
 
 from lane.api import Object, Refused
-from lane.chart import CHART, NAMESPACE
+from lane.chart import rendered
 from lane.cluster import Cluster
-from lane.components import programs
 from lane.sandbox import until
 
 
@@ -40,6 +38,7 @@ class LabelledClass:
     kind: str
     template: str
     values: str
+    driver: str = "gpu.nvidia.com"
 
     @contextmanager
     def enforced(self, cluster: Cluster, asking: Object, file: Path) -> Iterator[None]:
@@ -59,15 +58,12 @@ class LabelledClass:
         cluster.api.patch("Namespace", namespace, "", {"metadata": {"labels": {self.label: value}}})
 
     def _rendered(self) -> list[Object]:
-        command = [str(programs.helm()), "template", "dra-driver", str(CHART), "-n", NAMESPACE]
-        command += ["--kube-version", "1.35.0", "--set", self.values]
-        command += ["--show-only", f"templates/{self.template}", "--show-only", "templates/deviceclasses.yaml"]
-        said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
-        found = [one for one in yaml.safe_load_all(said) if one and one["kind"] != "ConfigMap"]
+        made = rendered(self.template, "deviceclasses.yaml", values=self.values)
+        found = [one for one in made if one["kind"] != "ConfigMap"]
         return [one for one in found if one["kind"] != "DeviceClass" or one["metadata"]["name"] == self.name]
 
     def _wide_class(self) -> Object:
-        of_type = f'device.attributes["gpu.nvidia.com"].type == "{self.kind}"'
-        selector = {"cel": {"expression": f'device.driver == "gpu.nvidia.com" && {of_type}'}}
+        of_type = f'device.attributes["{self.driver}"].type == "{self.kind}"'
+        selector = {"cel": {"expression": f'device.driver == "{self.driver}" && {of_type}'}}
         head = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": self.wide}}
         return head | {"spec": {"selectors": [selector]}}

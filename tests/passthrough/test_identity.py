@@ -11,8 +11,9 @@ import pytest
 from dra_driver.hardware.passthrough.identity import PciIdentity, read_identity
 from dra_driver.hardware.port import Roots
 from dra_driver.inventory.passthrough.rules import PassthroughRule
-from tests.passthrough.support.vendor_nodes import VendorRig, new_intel
+from tests.passthrough.support.vendor_nodes import VendorRig
 from tests.support.nodes.intel_tree import IntelCard
+from tests.support.nodes.vendor_buses import new_intel
 
 ARC = "0000:9a:00.0"
 PASSED = "gpu-0000-9a-00-0-vfio"

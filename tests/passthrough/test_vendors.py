@@ -13,16 +13,10 @@ from dra_driver.inventory.offering import ALL_KEPT, KeptFields
 from dra_driver.inventory.passthrough.rules import PassthroughRule
 from dra_driver.model.errors import HardwareError
 from dra_driver.model.shares import DeviceType
-from tests.passthrough.support.vendor_nodes import (
-    DISPLAY_CLASS,
-    VendorRig,
-    add_radeon_companions,
-    group_of,
-    new_amd,
-    new_intel,
-)
+from tests.passthrough.support.vendor_nodes import VendorRig
 from tests.support.nodes.amd_tree import AmdCard
 from tests.support.nodes.intel_tree import IntelCard
+from tests.support.nodes.vendor_buses import DISPLAY_CLASS, add_radeon_companions, group_of, new_amd, new_intel
 from tests.support.plugin.parts import config
 
 UNCOUNTED = KeptFields(counters=False)

@@ -22,8 +22,8 @@ from dra_driver.views.fleet.devices import fleet_of_profile
 from dra_driver.webhook.certificates import LIFE, make_pair
 from lane.api import Object, Refused
 from lane.chart import CHART, NAMESPACE, Chart
+from lane.chart import rendered as chart_objects
 from lane.cluster import REPOSITORY, Cluster
-from lane.components import programs
 from lane.daemon import Daemon
 from lane.sandbox import until
 from tests.support.webhook.config_cases import AMD_PARAMETERS, PARAMETERS
@@ -40,12 +40,7 @@ PORT = 8443
 
 def rendered(*sets: str, template: str = "webhook.yaml") -> list[Object]:
     """Return what a template of the chart makes with its options on. Nothing in it needs a GPU or a node."""
-    words = [word for value in sets for word in ("--set", value)]
-    command = [str(programs.helm()), "template", "dra-driver", str(CHART), "-n", NAMESPACE, "--kube-version", "1.35.0"]
-    command += ["--show-only", f"templates/{template}", "--set", "webhook.enabled=true,configPolicy.enabled=true"]
-    command += words
-    said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
-    return [one for one in yaml.safe_load_all(said) if one]
+    return chart_objects(template, values=",".join(("webhook.enabled=true", "configPolicy.enabled=true", *sets)))
 
 
 def obj(kind: str, parameters: Any, *, version: str = "v1", driver: str = DRIVER, name: str = "it") -> Object:

@@ -57,7 +57,7 @@ class IntelTree:
             self._write(card)
         if has_dmem:
             lines = [f"drm/{card.address}/vram0 {card.memory_bytes}" for card in cards if card.memory_bytes]
-            (self.folder / "sys/fs/cgroup").mkdir(parents=True)
+            (self.folder / "sys/fs/cgroup").mkdir(parents=True, exist_ok=True)
             (self.folder / "sys/fs/cgroup/dmem.capacity").write_text("\n".join([*lines, "drm/x/stolen 1"]) + "\n")
         return self
 

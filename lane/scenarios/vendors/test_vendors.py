@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import functools
 import os
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from dra_driver.hardware.port import Roots
 from lane.agent import Agent
+from lane.chart import rendered
 from lane.cluster import REPOSITORY, Cluster
 from lane.sandbox import until
 from lane.stage import PATIENCE, Stage, results
+from lane.vendors import DRIVERS, drivers_of, one_of, start
 from lane.workload import container, devices, pod, request, template
 from tests.support.nodes.amd_tree import AmdCard, AmdTree
 from tests.support.nodes.mixed_node import MixedNode
 
-DRIVERS = ("gpu.nvidia.com", "gpu.amd.com", "gpu.intel.com")
-POLICY = REPOSITORY / "deploy/manifests/admission-policy.yaml"
 APU = AmdCard("0000:c1:00.0", modes=None, memory_bytes=512 << 20, host_bytes=16 << 30, bank_bytes=16 << 30, unique_id=0)
 OWN_NODES = {
     "gpu.nvidia.com": "/dev/nvidia0",
@@ -41,50 +38,9 @@ def machine(tmp_path: Path) -> MixedNode:
 
 
 @pytest.fixture
-def start_auto(cluster: Cluster, start_agent: Callable[..., Agent]) -> Iterator[Callable[..., Agent]]:
-    """A function that starts an agent for trees of files, with the policy and classes that the chart has for it."""
-    started: list[Agent] = []
-    listed = ", ".join(f'"{driver}"' for driver in DRIVERS)
-    cluster.kubectl("apply", "-f", "-", stdin=POLICY.read_text().replace('== "gpu.nvidia.com"', f"in [{listed}]"))
-    for driver in DRIVERS[1:]:
-        cluster.kubectl("apply", "-f", str(REPOSITORY / f"deviceclasses/{driver}.yaml"))
-
-    def start(
-        hardware: str,
-        roots: Roots,
-        drivers: set[str],
-        environment: dict[str, str] | None = None,
-        *,
-        flags: tuple[str, ...] = (),
-    ) -> Agent:
-        places = ("--sysfs-root", roots.sys, "--proc-root", roots.proc, "--dev-root", roots.dev)
-        agent = start_agent(hardware=hardware, is_named=False, flags=(*places, *flags), environment=environment)
-        started.append(agent)
-        until(f"slices of {drivers}", lambda: set(published(cluster, agent)) == drivers, 60)
-        return agent
-
-    yield start
-    for agent in started:
-        agent.kill()
-        for driver in DRIVERS[1:]:
-            for name in published(cluster, agent).get(driver, ()):
-                cluster.api.delete("ResourceSlice", name)
-            shutil.rmtree(agent.node.plugins / driver, ignore_errors=True)
-    cluster.kubectl("apply", "-f", str(POLICY))
-
-
-@pytest.fixture
 def mixed_agent(start_auto: Callable[..., Agent], machine: MixedNode) -> Agent:
     """The agent of all three vendors."""
     return start_auto("nvidia,amd,intel", machine.roots, set(DRIVERS), machine.environment)
-
-
-def published(cluster: Cluster, agent: Agent) -> dict[str, list[str]]:
-    """Return the names of the slices of each driver on the agent's node."""
-    found: dict[str, list[str]] = {}
-    for one in cluster.api.list("ResourceSlice", fieldSelector=f"spec.nodeName={agent.node.name}"):
-        found.setdefault(one["spec"]["driver"], []).append(one["metadata"]["name"])
-    return found
 
 
 def test_a_pod_with_a_request_for_each_vendor_sees_its_devices_and_no_others(mixed_agent: Agent, stage: Stage) -> None:
@@ -112,29 +68,9 @@ def test_a_pod_with_a_request_for_each_vendor_sees_its_devices_and_no_others(mix
     mixed_agent.wait_empty(10)
 
 
-def one_of(stage: Stage, driver: str, selector: str = "") -> str:
-    """Create a template for one device of a driver, and return its name."""
-    name = driver.split(".")[1] + (f"-{abs(hash(selector)):x}" if selector else "")
-    stage.create(template(stage.namespace, name, devices(request("gpu", driver, selector))))
-    return name
-
-
-def start(stage: Stage, name: str, of: str) -> None:
-    """Create a pod with a claim from a template."""
-    stage.create(pod(stage.namespace, name, container("main", "gpu"), templates={"gpu": of}, grace=1))
-
-
-def drivers_of(stage: Stage, found: Any) -> list[str]:
-    """Return the drivers of all devices that a pod has."""
-    return sorted(result["driver"] for claim in stage.claims(found).values() for result in results(claim))
-
-
 def test_a_claim_over_vendors_gets_what_there_is(mixed_agent: Agent, cluster: Cluster, stage: Stage) -> None:
-    (any_class,) = [
-        one
-        for one in yaml.safe_load_all((EXAMPLES / "02-any-accelerator.yaml").read_text())
-        if one["kind"] == "DeviceClass"
-    ]
+    classes = rendered("deviceclasses.yaml", values=r"agent.hardware=nvidia\,amd\,intel")
+    (any_class,) = (one for one in classes if one["metadata"]["name"] == "any-accelerator")
     either = next(
         one["spec"]["spec"]
         for one in yaml.safe_load_all((EXAMPLES / "01-first-available-of-two-vendors.yaml").read_text())
