@@ -72,6 +72,10 @@ def _faults(claim: AllocatedClaim, device: Device, count: int) -> list[str]:
     total = device.capacity.get(_UNITS)
     if not total:
         return [f"{device.name} does not say how many compute units it has, so none can be chosen"]
+    if device.gpu.parts:
+        return [
+            f"{device.name} is {device.gpu.parts} GPUs for the runtime: computeUnits goes with one of its partitions"
+        ]
     if len(claim.devices) > 1:
         return ["computeUnits goes with a claim of one device: the runtime counts the GPUs of a container from 0"]
     if count > total:

@@ -7,7 +7,7 @@ Intel's drivers always give it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,6 +16,7 @@ from dra_driver.claims.device_config import IommuSettings
 from dra_driver.claims.sharing_plan import choose_configs
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.inventory.device import Device
+from dra_driver.model.errors import ClaimError
 from dra_driver.model.shares import DeviceType
 
 
@@ -38,10 +39,12 @@ class PassthroughStep:
 def plan_passthrough(claim: AllocatedClaim, devices: Mapping[str, Device]) -> tuple[PassthroughStep, ...]:
     """Return a step for each GPU that the claim gives to a virtual machine.
 
-    Raises: ClaimError("claim.bad-config") if a config names a request whose device is of another type.
+    Raises: ClaimError("claim.bad-config") if a config names a request whose device is of another type,
+    ("claim.device-in-use") if containers would have one of these GPUs by the same claim.
     """
     settings = _settings(claim, devices)
     owned = {one.device: one for one in settings if not one.is_admin}
+    _refuse_both_sides(claim, devices, owned)
     return tuple(
         PassthroughStep(name, devices[name].gpu, settings[result].prefers_iommufd) for name, result in owned.items()
     )
@@ -54,6 +57,20 @@ def api_backends(claim: AllocatedClaim, devices: Mapping[str, Device]) -> tuple[
     """
     wanted = (one.prefers_iommufd for one in _settings(claim, devices).values() if one.has_api_device)
     return tuple(sorted(set(wanted)))
+
+
+def _refuse_both_sides(claim: AllocatedClaim, devices: Mapping[str, Device], passed: Collection[str]) -> None:
+    """Refuse a claim to which a scheduler that can't count gave a GPU for a machine and for containers at once."""
+    taken = {devices[name].gpu.pci_address: name for name in passed}
+    for one in claim.devices:
+        device = devices[one.device]
+        other = taken.get(device.gpu.pci_address) if device.type is not DeviceType.IMEX_CHANNEL else None
+        if other is not None and one.device != other and not one.is_admin:
+            raise ClaimError(
+                "device-in-use",
+                f"claim {claim.namespace}/{claim.name} has {one.device} and {other}, which are the same GPU",
+                hint="delete the pod and this claim so that other devices are allocated",
+            )
 
 
 def _settings(claim: AllocatedClaim, devices: Mapping[str, Device]) -> dict[AllocatedDevice, IommuSettings]:

@@ -11,7 +11,7 @@ import pytest
 from dra_driver.hardware.simulated.kernel import BRIDGE_CLASS
 from dra_driver.inventory.offering import ALL_KEPT, KeptFields
 from dra_driver.inventory.passthrough.rules import PassthroughRule
-from dra_driver.model.errors import HardwareError
+from dra_driver.model.errors import ClaimError, HardwareError
 from dra_driver.model.shares import DeviceType
 from tests.passthrough.support.vendor_nodes import VendorRig
 from tests.support.nodes.amd_tree import AmdCard
@@ -195,6 +195,43 @@ def test_a_gpu_that_had_vfio_since_the_boot_is_offered_by_its_numbers_and_again_
         rig.prepare(uid)
         rig.unprepare(uid)
         assert rig.driver_of(INSTINCT) == "vfio-pci"
+
+
+def test_an_administrators_override_of_a_function_that_is_never_moved_stays(tmp_path, made):
+    kernel = node_of(tmp_path, MI300X)
+    kernel._unbind(INSTINCT, "amdgpu")
+    kernel._bound(INSTINCT, "vfio-pci")
+    override = tmp_path / "node/sys/bus/pci/devices" / INSTINCT / "driver_override"
+    override.write_text("vfio-pci\n")
+    rig = made("amd", kernel, rule(INSTINCT))
+    rig.allocate("u1", PASSED)
+    rig.prepare("u1")
+    rig.unprepare("u1")
+    assert (rig.driver_of(INSTINCT), override.read_text()) == ("vfio-pci", "vfio-pci\n")
+
+
+@pytest.mark.parametrize("other", [f"{WHOLE}-cpx-3", f"{WHOLE}-cpx-all"])
+def test_one_claim_never_has_a_gpu_for_a_machine_and_for_containers(tmp_path, made, other):
+    rig = made("amd", node_of(tmp_path, CPX), rule(INSTINCT))
+    rig.allocate("u1", other, PASSED)
+    with pytest.raises(ClaimError, match="which are the same GPU") as refused:
+        rig.prepare("u1")
+    assert refused.value.code == "claim.device-in-use"
+    assert rig.driver_of(INSTINCT) == "amdgpu"
+    assert rig.states() == {}
+
+
+def test_admin_access_to_a_gpu_for_machines_is_refused_by_name_and_takes_nothing(tmp_path, made):
+    rig = made("amd", node_of(tmp_path, MI300X), rule(INSTINCT))
+    rig.allocate("u1", PASSED)
+    rig.prepare("u1")
+    rig.allocate("u2", PASSED)
+    rig.api.claims["ns", "claim-u2"]["status"]["allocation"]["devices"]["results"][0]["adminAccess"] = True
+    with pytest.raises(ClaimError, match=f"has admin access to {PASSED}") as refused:
+        rig.prepare("u2")
+    assert refused.value.code == "claim.no-admin-access"
+    rig.unprepare("u2")
+    assert rig.driver_of(INSTINCT) == "vfio-pci"
 
 
 def test_a_program_that_computes_on_the_gpu_is_a_user_though_its_node_says_nothing_of_it(tmp_path, made):

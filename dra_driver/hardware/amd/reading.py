@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from dra_driver.hardware import pci
 from dra_driver.hardware.amd.facts import AMD, DRIVERS, AmdGpu
@@ -89,7 +90,16 @@ def _join(roots: Roots, reading: AmdReading) -> Iterator[_Seen]:
         reading.report("identity-unknown", "node", text)
     for address in sorted({node.address for node in left.values()}):
         alone = [node for node in left.values() if node.address == address]
+        if _is_bus_shown(roots):
+            text = "the topology has it, and no function on the PCI bus is driven by amdgpu there: it is left out"
+            reading.report("gpu-gone", address, text)
+            continue
         yield _Seen(address, None, _distinct(address, alone, reading))
+
+
+def _is_bus_shown(roots: Roots) -> bool:
+    """Return whether the tree has PCI functions at all; a copy of another machine's topology may have none."""
+    return any(pci.entries_of(Path(roots.sys, "bus/pci/devices")))
 
 
 def _distinct(address: str, nodes: Sequence[KfdNode], reading: AmdReading) -> tuple[KfdNode, ...]:

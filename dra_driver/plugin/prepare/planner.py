@@ -87,8 +87,8 @@ class Planner:
     def plan(self, claim: AllocatedClaim) -> PreparePlan:
         """Return a plan from the current inventory and device nodes, without a call into the vendor's library.
 
-        Raises: ClaimError("claim.partition-missing" for admin access to a partition that does not exist),
-        HardwareError.
+        Raises: ClaimError("claim.partition-missing" for admin access to a partition that does not exist,
+        "claim.no-admin-access" to a GPU for virtual machines), HardwareError.
         """
         return self._plan(claim, self._devices(claim))
 
@@ -137,7 +137,11 @@ class Planner:
 
     def _edits(self, claim: AllocatedClaim, device: Device) -> Edits:
         if device.type is DeviceType.VFIO:
-            return Edits()  # admin access takes no GPU from its driver
+            raise ClaimError(
+                "no-admin-access",
+                f"claim {claim.namespace}/{claim.name} has admin access to {device.name}, a GPU for virtual machines",
+                hint='select devices of other types: .type != "vfio"; admin access takes no GPU from its driver',
+            )
         if device.type is DeviceType.IMEX_CHANNEL:
             return self._hardware.channel_edits() if isinstance(self._hardware, ChannelOffering) else Edits()
         partition = device.partition

@@ -1,6 +1,7 @@
 """AMD's GPUs and partitions, read from trees as kernels lay them out."""
 
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -102,6 +103,21 @@ def test_a_gpu_in_the_middle_of_a_switch_is_not_offered(tree: AmdTree) -> None:
 def test_gpus_at_the_same_bus_of_different_domains_are_different(tree: AmdTree) -> None:
     tree.write(*(AmdCard(f"000{n}:02:00.0", number=8 * n, render_minor=128 + 8 * n, unique_id=n + 1) for n in range(4)))
     assert [(gpu.pci_address, gpu.minor) for gpu in gpus(tree)] == [(f"000{n}:02:00.0", 128 + 8 * n) for n in range(4)]
+
+
+@pytest.mark.parametrize("is_driven_otherwise", [False, True])
+def test_a_gpu_that_left_the_bus_is_not_offered_though_the_topology_still_has_it(
+    tree: AmdTree, is_driven_otherwise: bool
+) -> None:
+    gone, here = AmdCard("0000:05:00.0", unique_id=1), AmdCard("0000:06:00.0", number=1, render_minor=129, unique_id=2)
+    tree.write(gone, here)
+    (tree.folder / "sys/bus/pci/drivers/amdgpu" / gone.address).unlink()
+    (tree.function(gone) / "driver").unlink()
+    if not is_driven_otherwise:
+        shutil.rmtree(tree.function(gone))
+        (tree.folder / "sys/bus/pci/devices" / gone.address).unlink()
+    assert [gpu.pci_address for gpu in gpus(tree)] == [here.address]
+    assert "hardware.gpu-gone" in codes(tree)
 
 
 def test_a_missing_render_node_is_a_problem_and_no_number_is_made_up(tree: AmdTree) -> None:

@@ -3,6 +3,7 @@
 import random
 import threading
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,14 @@ def test_a_claim_of_two_devices_can_t_choose_units(rig: UnitsRig) -> None:
     results = rig.api.claims["ns", "claim-u0"]["status"]["allocation"]["devices"]["results"]
     results.append({**results[0], "device": replica(1)})
     with pytest.raises(ClaimError, match="a claim of one device"):
+        rig.prepare("u0")
+
+
+def test_all_partitions_of_a_gpu_are_many_gpus_for_the_runtime_and_can_t_choose_units(rig: UnitsRig) -> None:
+    several = tuple(replace(one, gpu=replace(one.gpu, parts=8)) for one in rig.inventory.hidden)
+    rig.inventory = replace(rig.inventory, hidden=several)
+    rig.ask("u0", replica(0), 4)
+    with pytest.raises(ClaimError, match="is 8 GPUs for the runtime"):
         rig.prepare("u0")
 
 

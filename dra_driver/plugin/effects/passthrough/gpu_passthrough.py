@@ -169,8 +169,10 @@ class GpuPassthrough(StepPerformer[PassthroughStep, RecordedPassthrough]):
             raise fault
 
     def _move_back(self, switching: Switching, function: MovedFunction) -> None:
-        if read_function(self._access.roots, function.address) is not None:
-            switching.move(function.address, function.former)
+        now = read_function(self._access.roots, function.address)
+        if now is None or (is_vfio(function.former) and now.driver == function.former):
+            return  # gone, or never moved: then an administrator's driver_override stays, too
+        switching.move(function.address, function.former)
 
     @contextmanager
     def _hold(self, address: str, deadline: Deadline) -> Iterator[None]:
