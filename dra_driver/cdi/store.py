@@ -63,6 +63,7 @@ class CdiStore:
                 self._replace(record_path, f"{record_path}{_UNFINISHED}", record, RECORD_MODE)
             else:
                 _unlink(record_path)
+            self._sync_folder()
         except OSError as exc:
             raise self._fault("cdi-write", f"CDI file {file_name} can't be written to {self.root}", exc) from exc
         return True
@@ -146,6 +147,7 @@ class CdiStore:
         return f"{self._root}/.{file_name}{ending}"
 
     def _replace(self, path: str, unfinished: str, content: bytes, mode: int) -> None:
+        """Replace a file by a new one, whose name is durable once the folder was synced."""
         fd = self._open_unfinished(unfinished)
         try:
             try:
@@ -160,7 +162,6 @@ class CdiStore:
                 raise
         finally:
             os.close(fd)
-        self._sync_folder()
 
     def _open_unfinished(self, unfinished: str) -> int:
         """Open the hidden file and return it locked; retry when another writer or a sweep replaced it in between."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 from dra_driver.model.wire import Wire
@@ -46,7 +47,10 @@ class RecordForm(Generic[T]):
         self._kind = kind
         self.keys = frozenset(key.name for _, key in form)
         # Taken apart here, because every call of the kubelet reads and writes records.
-        self._written = tuple((name, key.name, key.write, key.left_out) for name, key in form)
+        is_plain = {name: key.write is None and key.left_out is _NO_DEFAULT for name, key in form}
+        self._written = tuple((name, key.name, key.write, key.left_out) for name, key in form if not is_plain[name])
+        self._plain_keys = tuple(key.name for name, key in form if is_plain[name])
+        self._plain_values = _getter([name for name, _ in form if is_plain[name]])
         self._read = tuple(
             (name, key.name, key.read, key.missing if key.left_out is _NO_DEFAULT else key.left_out)
             for name, key in form
@@ -54,7 +58,7 @@ class RecordForm(Generic[T]):
 
     def write(self, value: T) -> Wire:
         """Return the value as a JSON object."""
-        record: Wire = {}
+        record: Wire = dict(zip(self._plain_keys, self._plain_values(value), strict=True))
         for name, key, write, left_out in self._written:
             found = getattr(value, name)
             if left_out is _NO_DEFAULT or found != left_out:
@@ -79,6 +83,13 @@ class RecordForm(Generic[T]):
     def unknown(self, record: Mapping[str, Any]) -> Wire:
         """Return the keys of the object that this form does not have, with their values."""
         return {key: value for key, value in record.items() if key not in self.keys}
+
+
+def _getter(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
+    """Return what returns these attributes of a value, in order."""
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda value: tuple(getattr(value, name) for name in names)
 
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), sort_keys=True)  # made once: every call writes records

@@ -88,7 +88,8 @@ class CdiFiles(StepPerformer[CdiFileStep, RecordedFile]):
                 continue
             partition = run.partitions[device]
             found = self._edits_of(partition, patience)
-            edits[name] = replace(found, env=(*found.env, *partition_env(partition.recorded)))
+            env = (*found.env, *partition_env(partition.recorded))
+            edits[name] = Edits(found.device_nodes, found.mounts, env, found.hooks, found.additional_gids)
         for shared, recorded in run.shared:
             for name in shared.in_file:
                 edits[name] = with_sharing(edits[name], shared, recorded, name)

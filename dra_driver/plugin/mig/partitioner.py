@@ -172,7 +172,7 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
             self._modes.own_changes.add(step.gpu)
         done = "MIG mode switched on and partition made" if made.has_switched else "partition made"
         log.info(done, extra=fields(device=step.device, status=made.facts.uuid))
-        return MadePartition(step.gpu, made.facts, replace(intent, uuid=made.facts.uuid))
+        return MadePartition(step.gpu, made.facts, intent.as_made(made.facts.uuid))
 
     def _intended(self, recorded: RecordedPartition) -> RecordedPartition:
         if recorded.is_ours(self._boot_id) and recorded.uuid == "":
