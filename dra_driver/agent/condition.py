@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from dra_driver import __version__
 from dra_driver.agent.opened_node import OpenedNode
-from dra_driver.agent.wiring import Parts
+from dra_driver.agent.parts import Parts
 from dra_driver.inventory.offering import KeptFields
 from dra_driver.model.errors import DriverError
 from dra_driver.plugin.ledger.ledger import Ledger

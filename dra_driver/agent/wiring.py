@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,6 +35,7 @@ from dra_driver.agent.optional_parts import (
     passing_judge,
     passthrough_means,
 )
+from dra_driver.agent.parts import Parts
 from dra_driver.agent.reports.device_users import DeviceUsers
 from dra_driver.agent.sharing_rules import CurrentSharingRules
 from dra_driver.controller.competing_agents import AgentMark
@@ -57,46 +57,13 @@ from dra_driver.plugin.mig.partition_owners import PartitionOwners
 from dra_driver.plugin.node_claims.allocations import AllocatedDevices
 from dra_driver.plugin.node_claims.gone_claims import GoneClaims
 from dra_driver.plugin.prepare.preparer import Preparer
-from dra_driver.plugin.repair.reaper import Reaper
+from dra_driver.plugin.repair.reaper import Chore, Reaper
 from dra_driver.plugin.repair.repair import Repair
 from dra_driver.validation.turn import ValidationTurn
 
 if TYPE_CHECKING:
     from dra_driver.agent.node_health import NodeHealth
     from dra_driver.agent.passthrough.node_passthrough import NodePassthrough
-    from dra_driver.agent.reports.claim_status import ClaimStatus
-    from dra_driver.agent.reports.health_condition import HealthCondition
-    from dra_driver.agent.reports.limit_watch import LimitWatch
-    from dra_driver.agent.validation_gate import ValidationGate
-    from dra_driver.metering.node_meter import NodeMeter
-    from dra_driver.remediation.dry_run import DryRun
-    from dra_driver.remediation.remediation import Remediation
-
-
-@dataclass(frozen=True)
-class Parts:
-    """The parts that live as long as the agent."""
-
-    inventory: NodeInventory
-    neighbours: Neighbours
-    sharing: CurrentSharingRules
-    offer: NodeOffer
-    scanner: Scanner
-    publisher: Publisher
-    repair: Repair
-    server: PluginServer
-    declared_mig: DeclaredMig
-    abandoned: AbandonedPartitions
-    reaper: Reaper
-    role: NodeRole
-    gate: ValidationGate | None
-    health: NodeHealth | None
-    meter: NodeMeter | None
-    claim_status: ClaimStatus | None
-    remediation: Remediation | DryRun | None
-    passthrough: NodePassthrough | None
-    health_condition: HealthCondition | None
-    limit_watch: LimitWatch | None
 
 
 def join_parts(node: OpenedNode, listener: Listener) -> Parts:
@@ -115,16 +82,12 @@ def join_parts(node: OpenedNode, listener: Listener) -> Parts:
     offer = _offer(node, inventory, allocated=allocated, sharing=sharing, neighbours=neighbours, gates=gates)
     users = DeviceUsers(node.api, node.identity, node.ledger)
     health = make_health(node, inventory, listener, users, gate)
-    judge: OfferJudge = CompletingJudge(offer, health) if health else offer
-    if passthrough is not None:
-        judge = passing_judge(judge, passthrough)
-    judge = channel_judge(judge, node)
     own_changes = OwnChanges()
+    judge = _judge(node, offer, health, passthrough)
     scanner = Scanner(node.hardware, inventory, judge, own_changes=own_changes, listener=listener)
     means = passthrough_means(node, passthrough, scanner)
     work = _claim_work(node, inventory, own_changes, users if health else node.api, means)
-    mark = _mark_of(options.data_dir)
-    publisher = Publisher(node.api, node=options.node, driver=options.driver, offers=offer, mark=mark)
+    publisher = _publisher(node, offer)
     remediation = make_remediation(
         node,
         inventory,
@@ -146,13 +109,7 @@ def join_parts(node: OpenedNode, listener: Listener) -> Parts:
         _server(node, work.preparer, listener, health),
         _declared_mig(node, offer),
         _abandoned_partitions(node, neighbours),
-        Reaper(
-            work.repair,
-            node.store,
-            driver=options.driver,
-            chores=[listener, *make_labels(node, inventory)],
-            claims=node.claims,
-        ),
+        _reaper(node, work.repair, [listener, *make_labels(node, inventory)]),
         NodeRole(options.data_dir / "role.lock", listener),
         gate,
         health,
@@ -163,6 +120,26 @@ def join_parts(node: OpenedNode, listener: Listener) -> Parts:
         make_health_condition(node, health, remediation),
         make_limit_watch(node, work.limiter),
     )
+
+
+def _judge(
+    node: OpenedNode, offer: NodeOffer, health: NodeHealth | None, passthrough: NodePassthrough | None
+) -> OfferJudge:
+    """Return what decides on the offer after each scan: the node's own, and each part that adds to it."""
+    judge: OfferJudge = CompletingJudge(offer, health) if health else offer
+    if passthrough is not None:
+        judge = passing_judge(judge, passthrough)
+    return channel_judge(judge, node)
+
+
+def _publisher(node: OpenedNode, offer: NodeOffer) -> Publisher:
+    options = node.options
+    mark = _mark_of(options.data_dir)
+    return Publisher(node.api, node=options.node, driver=options.driver, offers=offer, mark=mark)
+
+
+def _reaper(node: OpenedNode, repair: Repair, chores: Sequence[Chore]) -> Reaper:
+    return Reaper(repair, node.store, driver=node.options.driver, chores=chores, claims=node.claims)
 
 
 def _offer(

@@ -1,0 +1,56 @@
+"""Parts: what lives as long as the agent of one vendor; `wiring` makes and joins them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dra_driver.agent.inventory.node_inventory import NodeInventory
+from dra_driver.agent.inventory.scanner import Scanner
+from dra_driver.agent.neighbours import Neighbours
+from dra_driver.agent.offer import NodeOffer
+from dra_driver.agent.sharing_rules import CurrentSharingRules
+from dra_driver.controller.publisher import Publisher
+from dra_driver.plugin.instances.roles import NodeRole
+from dra_driver.plugin.kubelet.server import PluginServer
+from dra_driver.plugin.mig.abandoned_partitions import AbandonedPartitions
+from dra_driver.plugin.mig.declared_mig import DeclaredMig
+from dra_driver.plugin.repair.reaper import Reaper
+from dra_driver.plugin.repair.repair import Repair
+
+if TYPE_CHECKING:
+    from dra_driver.agent.node_health import NodeHealth
+    from dra_driver.agent.passthrough.node_passthrough import NodePassthrough
+    from dra_driver.agent.reports.claim_status import ClaimStatus
+    from dra_driver.agent.reports.health_condition import HealthCondition
+    from dra_driver.agent.reports.limit_watch import LimitWatch
+    from dra_driver.agent.validation_gate import ValidationGate
+    from dra_driver.metering.node_meter import NodeMeter
+    from dra_driver.remediation.dry_run import DryRun
+    from dra_driver.remediation.remediation import Remediation
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts that live as long as the agent."""
+
+    inventory: NodeInventory
+    neighbours: Neighbours
+    sharing: CurrentSharingRules
+    offer: NodeOffer
+    scanner: Scanner
+    publisher: Publisher
+    repair: Repair
+    server: PluginServer
+    declared_mig: DeclaredMig
+    abandoned: AbandonedPartitions
+    reaper: Reaper
+    role: NodeRole
+    gate: ValidationGate | None
+    health: NodeHealth | None
+    meter: NodeMeter | None
+    claim_status: ClaimStatus | None
+    remediation: Remediation | DryRun | None
+    passthrough: NodePassthrough | None
+    health_condition: HealthCondition | None
+    limit_watch: LimitWatch | None
