@@ -32,38 +32,38 @@ def write(archive: Path, trees: Mapping[str, Path], reference: str, configuratio
     for architecture, tree in trees.items():
         manifest, parts = _manifest(architecture, tree, configuration)
         blobs += [manifest, *parts]
-        manifests.append(_descriptor(_MANIFEST, manifest) | {"platform": {"architecture": architecture, "os": "linux"}})
-    index = _json({"schemaVersion": 2, "mediaType": _INDEX, "manifests": manifests})
+        manifests.append(descriptor(_MANIFEST, manifest) | {"platform": {"architecture": architecture, "os": "linux"}})
+    index = canonical_json({"schemaVersion": 2, "mediaType": _INDEX, "manifests": manifests})
     tag = reference.rpartition(":")[2]
-    named = _descriptor(_INDEX, index) | {
+    named = descriptor(_INDEX, index) | {
         "annotations": {"io.containerd.image.name": reference, "org.opencontainers.image.ref.name": tag}
     }
     with tarfile.open(archive, "w") as out:
-        _add(out, "oci-layout", _json({"imageLayoutVersion": "1.0.0"}))
-        _add(out, "index.json", _json({"schemaVersion": 2, "mediaType": _INDEX, "manifests": [named]}))
+        add_file(out, "oci-layout", canonical_json({"imageLayoutVersion": "1.0.0"}))
+        add_file(out, "index.json", canonical_json({"schemaVersion": 2, "mediaType": _INDEX, "manifests": [named]}))
         for blob in (index, *blobs):
-            _add(out, "blobs/" + _digest(blob).replace(":", "/"), blob)
-    return _digest(index)
+            add_file(out, "blobs/" + digest(blob).replace(":", "/"), blob)
+    return digest(index)
 
 
 def _manifest(architecture: str, tree: Path, configuration: Mapping[str, object]) -> tuple[bytes, tuple[bytes, bytes]]:
     """Return the manifest of a tree, with its configuration and its layer."""
     layer = _layer(tree)
     packed = gzip.compress(layer, 6, mtime=0)
-    image = _json(
+    image = canonical_json(
         {
             "architecture": architecture,
             "os": "linux",
             "config": configuration,
-            "rootfs": {"type": "layers", "diff_ids": [_digest(layer)]},
+            "rootfs": {"type": "layers", "diff_ids": [digest(layer)]},
         }
     )
-    manifest = _json(
+    manifest = canonical_json(
         {
             "schemaVersion": 2,
             "mediaType": _MANIFEST,
-            "config": _descriptor(_CONFIGURATION, image),
-            "layers": [_descriptor(_LAYER, packed)],
+            "config": descriptor(_CONFIGURATION, image),
+            "layers": [descriptor(_LAYER, packed)],
         }
     )
     return manifest, (image, packed)
@@ -104,7 +104,7 @@ def layers_digest(layers: Iterable[tarfile.TarFile]) -> str:
 
 def entries_digest(entries: Iterable[tuple[str, str, int, str]]) -> str:
     """Return the digest of (path, kind, mode, content) entries, whatever their order."""
-    return _digest(_json(sorted(entries)))
+    return digest(canonical_json(sorted(entries)))
 
 
 def _layer(tree: Path) -> bytes:
@@ -130,19 +130,23 @@ def _walk(tree: Path) -> list[Path]:
     return sorted(tree.rglob("*"))
 
 
-def _add(out: tarfile.TarFile, name: str, content: bytes) -> None:
+def add_file(out: tarfile.TarFile, name: str, content: bytes, mode: int = 0o644) -> None:
+    """Add a file to an archive, owned by root and without a time."""
     entry = tarfile.TarInfo(name)
-    entry.size, entry.mode = len(content), 0o644
+    entry.size, entry.mode = len(content), mode
     out.addfile(entry, io.BytesIO(content))
 
 
-def _descriptor(media_type: str, blob: bytes) -> dict[str, object]:
-    return {"mediaType": media_type, "digest": _digest(blob), "size": len(blob)}
+def descriptor(media_type: str, blob: bytes) -> dict[str, object]:
+    """Return what a manifest or an index says of a blob."""
+    return {"mediaType": media_type, "digest": digest(blob), "size": len(blob)}
 
 
-def _digest(blob: bytes) -> str:
+def digest(blob: bytes) -> str:
+    """Return the digest of a blob, with its algorithm."""
     return "sha256:" + hashlib.sha256(blob).hexdigest()
 
 
-def _json(value: object) -> bytes:
+def canonical_json(value: object) -> bytes:
+    """Return a value as JSON, the same bytes for the same value."""
     return json.dumps(value, sort_keys=True).encode()

@@ -60,8 +60,10 @@ def our_outcomes(world: dict[str, Any], kubernetes: str) -> dict[str, Outcome]:
     return found
 
 
-def comparable(results: list[Any]) -> list[Any]:
-    """Return results with share IDs in order of appearance, quantities in canonical form, and no empty fields."""
+def comparable(results: list[Any] | None) -> Any:
+    """Return results with share IDs in order of appearance and quantities in canonical form; None for none."""
+    if results is None:
+        return None
     copy = json.loads(json.dumps(results))
     names: dict[str, str] = {}
     for one in (one for result in copy for one in result["devices"].get("results", ())):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dra_driver.allocation import simulate_batch_line
-from dra_driver.model.quantity import Quantity
+from lane.oracle.outcomes import comparable
 
 SHARED = Path(os.environ.get("DRA_SHARED") or Path(__file__).resolve().parents[3] / "shared")
 FILE = SHARED / "vectors" / "allocation.jsonl"
@@ -24,20 +24,6 @@ def recorded() -> Iterator[Any]:
         yield pytest.param(line, "1.35", id=f"{line['id']}-1.35")
         if "expected136" in line:
             yield pytest.param(line, "1.36", id=f"{line['id']}-1.36")
-
-
-def comparable(results: list[Any] | None) -> Any:
-    """Rename share IDs in order of appearance and write quantities in canonical form."""
-    if results is None:
-        return None
-    copy = json.loads(json.dumps(results))
-    names: dict[str, str] = {}
-    for one in (one for result in copy for one in result["devices"].get("results", ())):
-        if "shareID" in one:
-            one["shareID"] = names.setdefault(one["shareID"], f"share-{len(names) + 1}")
-        for name, text in one.get("consumedCapacity", {}).items():
-            one["consumedCapacity"][name] = str(Quantity.parse(text))
-    return copy
 
 
 @pytest.mark.parametrize(("line", "kubernetes"), list(recorded()))

@@ -13,24 +13,13 @@ from typing import Any
 from dra_driver.selectors.values.arithmetic import MAX_TEXT, checked_text
 from dra_driver.selectors.values.containers import Concat, unfold
 from dra_driver.selectors.values.equality import NO_SUCH_OVERLOAD
+from dra_driver.selectors.values.quoting import ESCAPES
 from dra_driver.selectors.values.values import COST_EXCEEDED, CelAbort, CelError
 
 _ASCII_LOWER = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}
 _ASCII_UPPER = {code: code - 32 for code in range(ord("a"), ord("z") + 1)}
 _SPACE = "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"  # noqa: E501  (Unicode's White_Space property)
-_QUOTED = str.maketrans(
-    {
-        "\a": "\\a",
-        "\b": "\\b",
-        "\f": "\\f",
-        "\n": "\\n",
-        "\r": "\\r",
-        "\t": "\\t",
-        "\v": "\\v",
-        "\\": "\\\\",
-        '"': '\\"',
-    }
-)
+_QUOTED = str.maketrans(ESCAPES)
 
 
 def _out_of_range(index: int) -> CelError:

@@ -7,7 +7,7 @@ The rule: Go's strconv.Quote.
 
 from __future__ import annotations
 
-_ESCAPES = {
+ESCAPES = {
     "\a": "\\a",
     "\b": "\\b",
     "\f": "\\f",
@@ -22,7 +22,7 @@ _ESCAPES = {
 
 def quote(text: str) -> str:
     """Quote a text and escape the characters that can't be printed."""
-    return f'"{"".join([_ESCAPES.get(char) or _character(char) for char in text])}"'
+    return f'"{"".join([ESCAPES.get(char) or _character(char) for char in text])}"'
 
 
 def _character(char: str) -> str:

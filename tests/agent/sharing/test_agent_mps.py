@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import signal
 
 import pytest
 
 from dra_driver.mps.client import MpsClient, socket_path
-from tests.agent.support.mps_node import MpsMachine, prepared
-from tests.support.agents.agent_process import stage
+from tests.agent.support.mps_node import MpsMachine, mps_machine, prepared
 from tests.support.mps.fake_mps import FakeClient
-from tests.support.mps.parts import SETTINGS, device, end_all, processes_below, unmount
+from tests.support.mps.parts import SETTINGS, device, processes_below
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.gcc
@@ -19,17 +17,8 @@ pytestmark = pytest.mark.gcc
 
 @pytest.fixture
 def machine(tmp_path):
-    if os.geteuid() != 0:
-        pytest.skip("mounts of /dev/shm need root")
-    with stage() as here:
-        it = MpsMachine(here, tmp_path)
-        it.supervisor.begin()
-        try:
-            yield it
-        finally:
-            it.supervisor.close()
-            end_all(it.daemons)
-            unmount(it.daemons)
+    with mps_machine(MpsMachine, tmp_path) as it:
+        yield it
 
 
 def test_two_claims_meet_behind_one_daemon_which_ends_with_the_last(machine):

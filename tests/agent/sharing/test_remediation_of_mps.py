@@ -1,16 +1,13 @@
 """A GPU that is shared by MPS is reset: its daemon is ended first, and the clients of another GPU's daemon go on."""
 
-import os
-
 import pytest
 
 from dra_driver.model.sharing import SharedDevice
 from dra_driver.mps.client import MpsClient, socket_path
-from tests.agent.support.mps_node import MpsMachine, prepared
+from tests.agent.support.mps_node import MpsMachine, mps_machine, prepared
 from tests.agent.support.nvidia_machine import names
-from tests.support.agents.agent_process import stage
 from tests.support.mps.fake_mps import FakeClient
-from tests.support.mps.parts import SETTINGS, end_all, processes_below, unmount
+from tests.support.mps.parts import SETTINGS, processes_below
 from tests.support.programs.static_program import build_static
 from tests.support.waiting import until
 
@@ -41,17 +38,8 @@ class SharedWard(MpsMachine):
 
 @pytest.fixture
 def ward(tmp_path):
-    if os.geteuid() != 0:
-        pytest.skip("mounts of /dev/shm need root")
-    with stage() as here:
-        it = SharedWard(here, tmp_path)
-        it.supervisor.begin()
-        try:
-            yield it
-        finally:
-            it.supervisor.close()
-            end_all(it.daemons)
-            unmount(it.daemons)
+    with mps_machine(SharedWard, tmp_path) as it:
+        yield it
 
 
 def test_the_daemon_of_a_gpu_is_ended_before_its_reset_and_another_s_clients_go_on(ward):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+from contextlib import contextmanager
 
 import pytest
 
 from dra_driver.model.errors import NodeError
 from dra_driver.model.names import NVIDIA_DRIVER
 from tests.agent.support.nvidia_machine import Machine, names
+from tests.support.agents.agent_process import stage
 from tests.support.mps.fake_mps import FakeMps
-from tests.support.mps.parts import Supervisor, processes_below
+from tests.support.mps.parts import Supervisor, end_all, processes_below, unmount
 from tests.support.waiting import until
 
 RULES = """\
@@ -55,6 +58,22 @@ class MpsMachine(Machine):
 
     def is_empty(self):
         return not processes_below(self.daemons) and not list(self.daemons.glob("d/*")) and self.mode == "0"
+
+
+@contextmanager
+def mps_machine(make, folder):
+    """Yield a machine that `make` returns, with its supervisor running; its daemons and mounts end with the block."""
+    if os.geteuid() != 0:
+        pytest.skip("mounts of /dev/shm need root")
+    with stage() as here:
+        it = make(here, folder)
+        it.supervisor.begin()
+        try:
+            yield it
+        finally:
+            it.supervisor.close()
+            end_all(it.daemons)
+            unmount(it.daemons)
 
 
 def prepared(machine, claim):

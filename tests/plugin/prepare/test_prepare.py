@@ -219,15 +219,19 @@ def test_a_device_that_is_not_here_is_named(rig: Rig) -> None:
     rig.assert_empty()
 
 
-def test_a_claim_of_a_lost_gpu_is_refused_at_once_and_says_that_the_pod_must_go(rig: Rig) -> None:
-    rig.allocate("u1", "gpu-0000-65-00-0-mig-1g10gb-19-0")
-    rig.inventory = replace(rig.inventory, problems=(Problem("hardware.gpu-lost", "0000:65:00.0", "the GPU is lost"),))
+def assert_is_refused_at_once(rig: Rig) -> None:
     looked: list[float] = []
     rig.preparer._wait._pause.pause = looked.append  # type: ignore[method-assign]
     with pytest.raises(ClaimError, match="delete the pods that use claim ns/claim-u1") as caught:
         rig.prepare("u1")
     assert (caught.value.code, looked) == ("claim.gpu-lost", [])
     rig.assert_empty()
+
+
+def test_a_claim_of_a_lost_gpu_is_refused_at_once_and_says_that_the_pod_must_go(rig: Rig) -> None:
+    rig.allocate("u1", "gpu-0000-65-00-0-mig-1g10gb-19-0")
+    rig.inventory = replace(rig.inventory, problems=(Problem("hardware.gpu-lost", "0000:65:00.0", "the GPU is lost"),))
+    assert_is_refused_at_once(rig)
 
 
 def test_a_lost_gpu_that_is_still_published_is_refused_at_once_too(rig: Rig) -> None:
@@ -238,12 +242,7 @@ def test_a_lost_gpu_that_is_still_published_is_refused_at_once_too(rig: Rig) -> 
         for device in rig.inventory.offering.devices
     )
     rig.inventory = Inventory(Offering(lost))
-    looked: list[float] = []
-    rig.preparer._wait._pause.pause = looked.append  # type: ignore[method-assign]
-    with pytest.raises(ClaimError, match="delete the pods that use claim ns/claim-u1") as caught:
-        rig.prepare("u1")
-    assert (caught.value.code, looked) == ("claim.gpu-lost", [])
-    rig.assert_empty()
+    assert_is_refused_at_once(rig)
 
 
 def test_a_missing_device_node_is_waited_for(rig: Rig) -> None:
