@@ -34,7 +34,7 @@ _M_ARENA_MAX = -8  # from glibc's malloc.h
 _COLUMNS = 80  # argparse's width if standard output is not a terminal
 
 _EPILOG = """Each flag has an environment twin (upper case, underscores: NODE_NAME); the flag wins.
-Signals: SIGTERM drains and ends; SIGUSR1 lets go of the vendor's library, so that the driver can be unloaded;
+Signals: SIGTERM drains and ends; SIGUSR1 releases the vendor's library, so that the driver can be unloaded;
 SIGUSR2 takes it up again. Exit status: 0 ended, 2 usage, 3 bad input, 5 environment, 70 bug."""
 
 

@@ -133,9 +133,8 @@ def command(files: tuple[Path, ...], mps_tenants: str, output: str) -> int:
     dra-driver check-config sharing.yaml mig-configs.yaml -o json
 
     Each file (`-` is standard input) is read by the code that the agent reads it with, and every fault is listed with
-    its place. What a GPU
-    can be cut into is judged on the node; what becomes of a machine is shown by
-    `dra-driver devices --hardware simulated:PROFILE --sharing-config FILE`.
+    its place. Whether a GPU has room for the partitions is checked only on the node. To see what a machine would
+    publish with a file, use `dra-driver devices --hardware simulated:PROFILE --sharing-config FILE`.
 
     Exit status 3: a file has faults, or is of no known kind.
     """  # noqa: D301

@@ -38,7 +38,7 @@ COMMANDS: dict[str, CommandEntry] = {
     "migrate": CommandEntry("migrate.command", "Turn manifests written for the device plugin into claims.", _CHANGE),
     "demo": CommandEntry("demo.command", "Run the driver from end to end on this machine: no GPU, no cluster.", _RUN),
     "agent": CommandEntry("", "The node daemon: publishes GPUs and prepares claims (see agent --help).", _RUN),
-    "mps": CommandEntry("", "The MPS supervisor: keeps control daemons of shared GPUs (see mps --help).", _RUN),
+    "mps": CommandEntry("", "The MPS supervisor: runs the control daemons of shared GPUs (see mps --help).", _RUN),
     "webhook": CommandEntry("webhook", "The admission webhook: refuses invalid configs, warns of selectors.", _RUN),
     "console-server": CommandEntry(
         "console_server", "The console in a cluster: each viewer sees what they may read.", _RUN

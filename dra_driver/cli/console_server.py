@@ -37,7 +37,7 @@ from dra_driver.model.errors import ExitCode, UsageError
 @click.option("--proxy-group-header", default="X-Remote-Group", show_default=True, envvar="PROXY_GROUP_HEADER",
               help="One header for each group.")  # fmt: skip
 @click.option("--viewers", type=click.IntRange(1, 1000), default=16, show_default=True, envvar="VIEWERS",
-              help="Most sets of rights that are looked with at the same time.")  # fmt: skip
+              help="The most sets of equal rights that are served at the same time.")  # fmt: skip
 @usage_options
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True,
               envvar="LOG_FORMAT")  # fmt: skip

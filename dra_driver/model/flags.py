@@ -66,7 +66,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         "--metrics-readers",
         "any",
-        "who may scrape: any, or authorized (whose token may get /metrics, as the API server says)",
+        "who may scrape: any, or authorized (clients whose token the API server allows to get /metrics)",
         "CHOICE",
         choices=("any", "authorized"),
     ),
@@ -94,8 +94,8 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         "--mig-profiles",
         "usual",
-        "usual; all: also the profiles with graphics and with other media engines",
-        "WHICH",
+        "usual, or all: also the profiles with graphics and with other media engines",
+        "PROFILES",
         choices=("usual", "all"),
         is_hardware=True,
     ),
@@ -119,9 +119,9 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         "--mps-tenants",
         "any",
-        "whose claims may share an MPS daemon: any, as the sharing configuration lets; namespace: those of one "
-        "namespace, for which the configuration names a list of them",
-        "WHOSE",
+        "whose claims may share an MPS daemon: any (as far as the sharing configuration allows), or namespace: only "
+        "those of one namespace, and the configuration has to name the namespaces",
+        "TENANTS",
         choices=("any", "namespace"),
         is_hardware=True,
     ),
@@ -159,8 +159,8 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         "--node-labels",
         "off",
-        "give Node Feature Discovery the labels of GPU feature discovery that hold for the node, in a file of the host "
-        "or in a NodeFeature object; off: do not",
+        "file or object: give Node Feature Discovery those labels of GPU feature discovery that hold for the node, in "
+        "a file of the host or in a NodeFeature object; off: do not",
         "WHERE",
         choices=("off", "file", "object"),
     ),
@@ -212,8 +212,9 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         "--validate",
         "0",
-        "how a device is tested before it is offered: none; 0: by what the vendor's library says; 1: a process of its "
-        "own uses it; 2: all of its memory and its copies too; or a command with an absolute path, run without a shell",
+        "how a device is tested before it is offered: none; 0: by what the vendor's library reports; 1: a process of "
+        "its own uses it; 2: all of its memory and its copies too; or a command with an absolute path, which is run "
+        "without a shell",
         "LEVEL",
     ),
     Flag(
@@ -257,7 +258,7 @@ FLAGS: tuple[Flag, ...] = (
         "--lease-namespace",
         "dra-driver",
         "namespace of what agents keep in the API: the Leases that limit how many devices of the cluster may lose "
-        "their pods or be mended at once, and the objects of --node-labels object",
+        "their pods or be repaired at once, and the objects of --node-labels object",
         "NAMESPACE",
     ),
     Flag(

@@ -49,7 +49,7 @@ def command(engine_name: str, output: str, *, by_device: bool, **options: Any) -
       dra-driver cel test deployment.yaml --fleet dgx-h100 --fleet l40s
       kubectl get resourceslices -o yaml | dra-driver cel test claim.yaml
 
-    Of more than 24 nodes, those that are alike are shown together: in -o json the first of them is in `node`, the
+    If there are more than 24 nodes, equal nodes are shown together: -o json has the first of them in `node` and the
     names of the others in `like`.
 
     Devices and classes have no namespace, so there is no -n or -A; selectors come from files, so there is no -l.

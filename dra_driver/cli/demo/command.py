@@ -55,7 +55,7 @@ def command(examples: Path | None, profile: str, mig: str, output: str, *, mendi
     dra-driver demo --mending
     dra-driver demo --examples my-claims/ --profile dgx-a100
 
-    A simulated node (8 x H100: an administrator has cut two of them with MIG, the agent cuts the others on demand)
+    A simulated node (8 x H100: an administrator has partitioned two of them, the agent partitions the others on demand)
     whose real agent publishes ResourceSlices to an in-process Kubernetes API and prepares claims for an embedded
     kubelet over unix sockets. Every file of the folder is run, and checked against the `# expect:` lines in its
     comments:

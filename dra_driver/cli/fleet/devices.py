@@ -49,7 +49,7 @@ def command(output: str, kubeconfig: str | None, context: str, *, fails: bool, *
     \b
     dra-driver devices --hardware simulated:dgx-h100     what a machine that you do not have would publish
     dra-driver devices                                   on a node, or a laptop: what this one would
-    dra-driver devices --hardware amd --sysfs-root DIR   what the machine would whose /sys was copied to DIR
+    dra-driver devices --hardware amd --sysfs-root DIR   the same for a machine whose /sys was copied to DIR
 
     With GPUs of several vendors each has a pool of its own; -o json and yaml write a document for each, one after the
     other. -o slices writes the ResourceSlices of all of them, which other commands read with -f, --slices or from
@@ -58,16 +58,17 @@ def command(output: str, kubeconfig: str | None, context: str, *, fails: bool, *
     \b
     dra-driver devices --hardware amd --sysfs-root DIR -o slices | dra-driver cel test claim.yaml
 
-    If GPUs are cut on demand, this depends on the API server: it is asked, and what it would not keep is left out.
+    If GPUs are partitioned on demand, this depends on the API server: it is asked, and what it would not keep is left
+    out.
     If it does not answer, both cases are shown.
 
     \b
     Each GPU and MIG partition as the scheduler sees it, and what is shared (--sharing-config), then:
-      partitions as they stand   GPUs that are not cut when a claim needs it, and why
+      partitions as they stand   GPUs that are not partitioned on demand, and why
       shared                     how each shared device is divided, and what servers get that don't keep shares
       problems                   what could not be read (it is left out, never guessed)
       left out of containers     what they will not get on this node, and why
-      faults                     what the agent of this node has found, and cordons, each with the time since when
+      faults                     what the agent of this node has found, and cordons, each with its start time
 
     Partitions that are made when a claim needs them are counted as placements; -o wide lists each of them, with UUIDs
     and NVLink domains. There is no -n, -A or -l: a node's hardware has no namespace and no labels.

@@ -49,10 +49,10 @@ def command(by: str, only: tuple[str, ...], *, as_template: bool, **given: Any) 
     dra-driver slices --output html > fleet.html        one page, nothing to install
     dra-driver slices --as-template --node gpu-7        for an autoscaler: docs/autoscalers.md
 
-    The table counts GPUs, those that are free as a whole, the partitions of each profile that could be had if nothing
-    else were taken, devices that claims hold, and GPUs that are sick. The tree below it has what is held, and counts
-    what is free; of more than 8 nodes it has those with flags. With -n only nodes of which the namespace holds
-    something are shown, with -l only slices with these labels.
+    The table counts the GPUs, the GPUs of which nothing is held, how many partitions of each profile would fit if no
+    other profile were used, the devices that claims hold, and the faulty GPUs. The tree below the table shows what is
+    held, and counts what is free; if there are more than 8 nodes, it shows only those with flags. With -n only nodes on
+    which the namespace holds something are shown, with -l only slices with these labels.
 
     Bars show how much of a partitioned or shared GPU is held. Flags (!) show incomplete pools, slices of older
     generations, taints, devices that are held but not published, reservations of pods that are gone.

@@ -49,46 +49,46 @@ def show(output: str, **where: str) -> int:
     return ExitCode.NO_MATCH if any(row["stage"] != Stage.RETURNED for row in rows) else ExitCode.OK
 
 
-@command.command(name="retry", short_help="Begin again with a GPU.")
+@command.command(name="retry", short_help="Start the remediation of a GPU again.")
 @click.argument("device")
 @folder_options
 def retry(device: str, **where: str) -> int:
-    """Begin again with a GPU, as if nothing had been tried. The weekly budgets still hold.
+    """Start the remediation of a GPU again, as if nothing had been tried. The weekly budgets still hold.
 
     DEVICE is the GPU's name, PCI address or UUID. The agent takes this up within seconds.
 
     \b
       dra-driver remediation retry gpu-0000-1b-00-0
     """  # noqa: D301 - \b is for click
-    return _ask(device, RemediationRequest.RETRY, "begin again with", where)
+    return _ask(device, RemediationRequest.RETRY, "start again with", where)
 
 
-@command.command(name="give-up", short_help="Try nothing more, and keep a GPU out of use.")
+@command.command(name="give-up", short_help="Stop trying, and keep a GPU out of use.")
 @click.argument("device")
 @folder_options
 def give_up(device: str, **where: str) -> int:
-    """Try nothing more, and keep a GPU out of use until a person has looked.
+    """Stop trying, and keep a GPU out of use until a person has looked at it.
 
     DEVICE is the GPU's name, PCI address or UUID. The agent takes this up when the step under way has ended.
 
     \b
       dra-driver remediation give-up gpu-0000-1b-00-0
     """  # noqa: D301 - \b is for click
-    return _ask(device, RemediationRequest.GIVE_UP, "try nothing more with", where)
+    return _ask(device, RemediationRequest.GIVE_UP, "stop trying with", where)
 
 
-@command.command(name="done", short_help="Have a GPU that was mended by hand proven well and returned.")
+@command.command(name="done", short_help="Have a GPU that was repaired by hand tested and returned.")
 @click.argument("device")
 @folder_options
 def done(device: str, **where: str) -> int:
-    """Have a GPU that a person has mended proven well and returned.
+    """Have a GPU that a person has repaired tested and returned to use.
 
     DEVICE is the GPU's name, PCI address or UUID. The agent takes this up within seconds.
 
     \b
       dra-driver remediation done gpu-0000-1b-00-0
     """  # noqa: D301 - \b is for click
-    return _ask(device, RemediationRequest.DONE, "prove well and return", where)
+    return _ask(device, RemediationRequest.DONE, "test and return", where)
 
 
 def _ask(device: str, request: RemediationRequest, words: str, where: dict[str, str]) -> int:

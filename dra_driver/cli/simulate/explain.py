@@ -60,8 +60,8 @@ def command(words: tuple[str, ...], output: str, **given: Any) -> int:
     KIND is claim, pod, or anything with a pod template: Deployment, Job, PyTorchJob, RayCluster, LeaderWorkerSet …
     Its pods are explained one after the other, each with the devices of those before it taken.
 
-    Of more than 24 nodes, those that are alike are judged once and shown together: in -o json the first of them is in
-    `node`, the names of the others in `like`. Devices are followed one by one (`funnels`) for the first 256 kinds.
+    If there are more than 24 nodes, equal nodes are judged once and shown together: -o json has the first of them in
+    `node` and the names of the others in `like`. Devices are followed one by one (`funnels`) for the first 256 kinds.
 
     Exit status 1: something fits nowhere or waits; 3: an object is not understood; 4: a selector fails on a device, or
     another error ends the pod's scheduling; 5: it is not known, because something of the cluster may not be read.
