@@ -21,8 +21,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.crowd import ONE_NODES
 from benchmarks.figures import Report
+from benchmarks.large_cluster import ONE_NODES
 from dra_driver.controller.server import FRESH_SECONDS
 
 NODES = 10_000
@@ -43,7 +43,10 @@ class Server:
 
     def __init__(self, kind: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.crowd", kind], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-m", "benchmarks.large_cluster", kind],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         self.url = self._told()["url"]
 
@@ -139,7 +142,7 @@ def run(report: Report, *, agents: int = AGENTS, rounds: int = ROUNDS, steady_s:
 def _agents(server: Server, names: Sequence[str], *, claims: int = 0) -> Iterator[list[Agent]]:
     """Yield agents, with kubelets that report the given number of claims to each."""
     agents = [Agent(server, name) for name in names]
-    command = [sys.executable, "-m", "benchmarks.told", str(claims), *(str(agent.kubelet) for agent in agents)]
+    command = [sys.executable, "-m", "benchmarks.pod_resources", str(claims), *(str(agent.kubelet) for agent in agents)]
     kubelets = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         assert kubelets.stdout is not None

@@ -36,8 +36,8 @@ class NodeCondition:
             reasons.append(self._node.ledger.problem)
         if parts.inventory.current.waiting_for:
             reasons.append(f"waiting for {parts.inventory.current.waiting_for}")
-        if parts.neighbours.rival:
-            reasons.append(parts.neighbours.rival)
+        if parts.neighbours.contender:
+            reasons.append(parts.neighbours.contender)
         status = parts.publisher.status()
         if parts.role.is_held and not status.is_published:
             why = " ".join(status.last_error.split())

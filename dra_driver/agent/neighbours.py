@@ -61,8 +61,8 @@ class Neighbours:
             self._device_plugin = DevicePluginWatch(
                 kubelet, api, node=node, folder=folder, changed=changed_there, vendor=options.vendor
             )
-        self._namesakes = SameNameDrivers(
-            options.registrar_dir, options.data_dir, driver=driver, changed=self._namesake_changed
+        self._same_name_drivers = SameNameDrivers(
+            options.registrar_dir, options.data_dir, driver=driver, changed=self._same_name_driver_changed
         )
         self._claims = claims
         self._foreign = ForeignClaims(
@@ -70,19 +70,19 @@ class Neighbours:
         )
 
     @property
-    def has_namesake(self) -> bool:
+    def has_same_name_driver(self) -> bool:
         """Return whether another driver is registered under our name."""
-        return bool(self._namesakes.reason)
+        return bool(self._same_name_drivers.reason)
 
     @property
-    def rival(self) -> str:
+    def contender(self) -> str:
         """Return which agent of this driver publishes in our place; empty while there is none."""
-        return self._namesakes.rival
+        return self._same_name_drivers.contender
 
     @property
     def is_serving(self) -> bool:
         """Return whether other software hands out these GPUs; then nothing is offered."""
-        return self.has_namesake or bool(self._device_plugin and self._device_plugin.reason)
+        return self.has_same_name_driver or bool(self._device_plugin and self._device_plugin.reason)
 
     @property
     def is_known(self) -> bool:
@@ -91,14 +91,14 @@ class Neighbours:
 
     def start(self) -> None:
         """Check for drivers of our name now, and for everything else in threads."""
-        self._namesakes.start()
+        self._same_name_drivers.start()
         if self._device_plugin:
             self._device_plugin.start()
         self._foreign.start()
 
     def stop(self) -> None:
         """End the threads."""
-        for watch in (self._namesakes, self._device_plugin, self._foreign):
+        for watch in (self._same_name_drivers, self._device_plugin, self._foreign):
             if watch:
                 watch.stop()
 
@@ -137,24 +137,24 @@ class Neighbours:
 
     def may_hold(self, uid: str) -> bool:
         """Return whether a claim of another driver may still hold devices of this node."""
-        return self.has_namesake or self._foreign.may_hold(uid)
+        return self.has_same_name_driver or self._foreign.may_hold(uid)
 
     def problems(self) -> tuple[Problem, ...]:
         """Return everything that keeps devices from being offered."""
         plugin = self._device_plugin.problems() if self._device_plugin else ()
         foreign = (*self._foreign.problems(), *self._claims.problems())
-        return (*plugin, *self._namesakes.problems(), *foreign, *renamed_problems(self._renamed))
+        return (*plugin, *self._same_name_drivers.problems(), *foreign, *renamed_problems(self._renamed))
 
     def _device_plugin_changed(self) -> None:
         self._listener.neighbours_changed()
         if self._device_plugin and self._device_plugin.reason:
             self._tell("DevicePluginServesGPUs", self._device_plugin.reason)
 
-    def _namesake_changed(self) -> None:
+    def _same_name_driver_changed(self) -> None:
         self._foreign.look_again()
         self._listener.neighbours_changed()
-        if self._namesakes.reason:
-            self._tell("AnotherDriverRegistered", self._namesakes.reason)
+        if self._same_name_drivers.reason:
+            self._tell("AnotherDriverRegistered", self._same_name_drivers.reason)
         else:
             self._listener.became_alone()
 

@@ -60,7 +60,7 @@ class NodeAgent:
         parts.neighbours.start()
         parts.scanner.start()
         parts.role.start()
-        if parts.neighbours.has_namesake and not count_claims(self._node.ledger):
+        if parts.neighbours.has_same_name_driver and not count_claims(self._node.ledger):
             log.info("not registered because another driver has this name", extra=fields(driver=self._options.driver))
         else:
             self._serve()

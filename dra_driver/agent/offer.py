@@ -142,7 +142,7 @@ class NodeOffer:
             if inventory is FIRST_LOOK or not (neighbours.is_known or neighbours.is_serving):
                 return False
             decided: Offering | None
-            if neighbours.has_namesake:
+            if neighbours.has_same_name_driver:
                 decided = None
             elif neighbours.is_serving:
                 decided = NOTHING

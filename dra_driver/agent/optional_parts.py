@@ -20,7 +20,7 @@ from dra_driver.hardware.passthrough.writing import BusAccess, ChildWriter
 from dra_driver.hardware.port import ChannelOffering, HealthReporter, MemoryLimitShowing, Metered
 from dra_driver.model.names import passed_gpu
 from dra_driver.plugin.effects.memory_limiter import MemoryLimiter
-from dra_driver.plugin.effects.passthrough.means import PassthroughMeans
+from dra_driver.plugin.effects.passthrough.services import PassthroughServices
 from dra_driver.plugin.node_claims.allocations import AllocatedDevices
 from dra_driver.plugin.repair.reaper import Chore
 from dra_driver.plugin.repair.repair import Repair
@@ -71,11 +71,11 @@ def make_passthrough(node: OpenedNode, listener: Listener, gate: ValidationGate 
     return node_passthrough.make_passthrough(node, node.options.passthrough, listener, gate)
 
 
-def passing_judge(judge: OfferJudge, passthrough: NodePassthrough) -> OfferJudge:
+def passthrough_judge(judge: OfferJudge, passthrough: NodePassthrough) -> OfferJudge:
     """Return a judge that adds the devices for virtual machines to another judge's findings."""
-    from dra_driver.agent.passthrough.passing_judge import PassingJudge  # noqa: PLC0415 - only where it is wanted
+    from dra_driver.agent.passthrough.passthrough_judge import PassthroughJudge  # noqa: PLC0415 - only where it is wanted
 
-    return PassingJudge(judge, passthrough.named, passthrough.returned)
+    return PassthroughJudge(judge, passthrough.named, passthrough.returned)
 
 
 def channel_judge(judge: OfferJudge, node: OpenedNode) -> OfferJudge:
@@ -87,13 +87,15 @@ def channel_judge(judge: OfferJudge, node: OpenedNode) -> OfferJudge:
     return ChannelJudge(judge, node.hardware)
 
 
-def passthrough_means(node: OpenedNode, passthrough: NodePassthrough | None, scanner: Scanner) -> PassthroughMeans:
-    """Return the means of giving GPUs to virtual machines."""
+def passthrough_services(
+    node: OpenedNode, passthrough: NodePassthrough | None, scanner: Scanner
+) -> PassthroughServices:
+    """Return the services that hand GPUs to virtual machines and take them back."""
     if passthrough is None:  # there is nothing to give or to take back
-        return PassthroughMeans(BusAccess(node.options.roots, ChildWriter()))
+        return PassthroughServices(BusAccess(node.options.roots, ChildWriter()))
     from dra_driver.agent.passthrough.scanner_pause import ScannerPause  # noqa: PLC0415 - only where it is wanted
 
-    return PassthroughMeans(passthrough.access, ScannerPause(scanner, node.hardware), passthrough.returned)
+    return PassthroughServices(passthrough.access, ScannerPause(scanner, node.hardware), passthrough.returned)
 
 
 def make_health(

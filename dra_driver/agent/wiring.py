@@ -32,8 +32,8 @@ from dra_driver.agent.optional_parts import (
     make_meter,
     make_passthrough,
     make_remediation,
-    passing_judge,
-    passthrough_means,
+    passthrough_judge,
+    passthrough_services,
 )
 from dra_driver.agent.parts import Parts
 from dra_driver.agent.reports.device_users import DeviceUsers
@@ -45,7 +45,7 @@ from dra_driver.kube.ports import ClaimApi
 from dra_driver.mps.client import MpsClient, socket_path
 from dra_driver.plugin.composition import ClaimSurroundings, ClaimWork, NodeFolders, compose
 from dra_driver.plugin.effects.device_metadata import DeviceMetadata
-from dra_driver.plugin.effects.passthrough.means import PassthroughMeans
+from dra_driver.plugin.effects.passthrough.services import PassthroughServices
 from dra_driver.plugin.instances.folder_use import folder_id
 from dra_driver.plugin.instances.roles import NodeRole
 from dra_driver.plugin.kubelet.same_name_drivers import STARTED
@@ -85,7 +85,7 @@ def join_parts(node: OpenedNode, listener: Listener) -> Parts:
     own_changes = OwnChanges()
     judge = _judge(node, offer, health, passthrough)
     scanner = Scanner(node.hardware, inventory, judge, own_changes=own_changes, listener=listener)
-    means = passthrough_means(node, passthrough, scanner)
+    means = passthrough_services(node, passthrough, scanner)
     work = _claim_work(node, inventory, own_changes, users if health else node.api, means)
     publisher = _publisher(node, offer)
     remediation = make_remediation(
@@ -128,7 +128,7 @@ def _judge(
     """Return what decides on the offer after each scan: the node's own, and each part that adds to it."""
     judge: OfferJudge = CompletingJudge(offer, health) if health else offer
     if passthrough is not None:
-        judge = passing_judge(judge, passthrough)
+        judge = passthrough_judge(judge, passthrough)
     return channel_judge(judge, node)
 
 
@@ -179,7 +179,7 @@ def _neighbours(node: OpenedNode, listener: Listener) -> Neighbours:
 
 
 def _claim_work(
-    node: OpenedNode, inventory: NodeInventory, own_changes: OwnChanges, api: ClaimApi, means: PassthroughMeans
+    node: OpenedNode, inventory: NodeInventory, own_changes: OwnChanges, api: ClaimApi, means: PassthroughServices
 ) -> ClaimWork:
     options = node.options
     return compose(

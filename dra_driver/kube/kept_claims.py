@@ -12,7 +12,7 @@ from typing import Any
 
 from dra_driver.kube.answers import parse
 from dra_driver.kube.shapes import check_claim
-from dra_driver.model.recent import Recent
+from dra_driver.model.fifo_cache import FifoCache
 from dra_driver.model.wire import ClaimWire
 
 MOST_CLAIMS = 16  # as many as a node has GPUs
@@ -40,7 +40,7 @@ class KeptClaims:
     """The claims that were read last, by namespace and name. Any thread may use it."""
 
     def __init__(self) -> None:
-        self._kept: Recent[tuple[str, str], tuple[bytes, ClaimWire]] = Recent(MOST_CLAIMS)
+        self._kept: FifoCache[tuple[str, str], tuple[bytes, ClaimWire]] = FifoCache(MOST_CLAIMS)
 
     def reading(self, namespace: str, name: str) -> ClaimReading:
         """Return what parses the answer for a claim."""

@@ -2,7 +2,7 @@
 
 planner ──► Preparer ──► effects ──► performers: MIG modes, partitions, GPUs for VMs, sharing, memory limits, CDI files
 │  └────► late pods
-├───────► wait ──► undo ──► effects, guard, gone claims
+├───────► wait ──► undo ──► effects, release watch, gone claims
 reaper ──► Repair ──────────────► undo
 """
 
@@ -23,7 +23,7 @@ from dra_driver.plugin.effects.device_metadata import DeviceMetadata
 from dra_driver.plugin.effects.late_pods import LatePods
 from dra_driver.plugin.effects.memory_limiter import MemoryLimiter
 from dra_driver.plugin.effects.passthrough.gpu_passthrough import GpuPassthrough
-from dra_driver.plugin.effects.passthrough.means import PassthroughMeans
+from dra_driver.plugin.effects.passthrough.services import PassthroughServices
 from dra_driver.plugin.effects.pod_cgroups import PodCgroups
 from dra_driver.plugin.effects.sharing.effects import SharingEffects
 from dra_driver.plugin.effects.sharing.holders import SharingHolders
@@ -36,9 +36,9 @@ from dra_driver.plugin.node_claims.gone_claims import GoneClaims
 from dra_driver.plugin.node_identity import NodeIdentity
 from dra_driver.plugin.prepare.claim_undo import ClaimUndo
 from dra_driver.plugin.prepare.device_wait import DeviceWait
-from dra_driver.plugin.prepare.guard import Guard
 from dra_driver.plugin.prepare.planner import Planner
 from dra_driver.plugin.prepare.preparer import Preparer
+from dra_driver.plugin.prepare.release_watch import ReleaseWatch
 from dra_driver.plugin.prepare.running_pods import PROC
 from dra_driver.plugin.prepare.waiting import InterruptiblePause
 from dra_driver.plugin.repair.repair import Repair
@@ -102,7 +102,7 @@ class ClaimSurroundings:
     has_metadata: bool = False
     own_changes: OwnChanges = field(default_factory=OwnChanges)
     supervisor: MpsSupervisor | None = None
-    passthrough: PassthroughMeans = field(default_factory=PassthroughMeans)
+    passthrough: PassthroughServices = field(default_factory=PassthroughServices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class _Undoing:
     """The parts that end the work on a claim: they undo it, and decide who may have its devices next."""
 
     pause: InterruptiblePause
-    guard: Guard
+    release_watch: ReleaseWatch
     undo: ClaimUndo
 
 
@@ -155,7 +155,7 @@ def _performers(here: ClaimSurroundings) -> _Performers:
 def _undoing(here: ClaimSurroundings, performers: _Performers) -> _Undoing:
     ledger, folders = here.ledger, here.folders
     pause = InterruptiblePause(ledger)
-    guard = Guard(ledger, here.node.boot_id, folders.pods, waiting=pause, proc=folders.proc)
+    release_watch = ReleaseWatch(ledger, here.node.boot_id, folders.pods, waiting=pause, proc=folders.proc)
     names = DriverCdiNames(here.node.driver)
     undo = ClaimUndo(
         ledger,
@@ -164,11 +164,11 @@ def _undoing(here: ClaimSurroundings, performers: _Performers) -> _Undoing:
         here.store,
         names,
         metadata=here.metadata,
-        guard=guard,
+        release_watch=release_watch,
         gone=here.gone,
         waiting=pause,
     )
-    return _Undoing(pause, guard, undo)
+    return _Undoing(pause, release_watch, undo)
 
 
 def _planner(here: ClaimSurroundings, pause: InterruptiblePause) -> Planner:
@@ -196,7 +196,7 @@ def _preparer(
         planner=planner,
         effects=performers.effects,
         undo=undo,
-        wait=DeviceWait(ledger, boot_id, undoing.pause, undo=undo, guard=undoing.guard),
+        wait=DeviceWait(ledger, boot_id, undoing.pause, undo=undo, release_watch=undoing.release_watch),
         late_pods=late_pods,
         validation=here.validation,
     )
@@ -217,7 +217,7 @@ def _repair(
         planner=planner,
         modes=performers.modes,
         sharing=performers.sharing,
-        guard=undoing.guard,
+        release_watch=undoing.release_watch,
         late_pods=late_pods,
         inventory=here.inventory,
         metadata=here.metadata,

@@ -1,4 +1,4 @@
-"""The passing of PCI functions to virtual machines on a real kernel: `python -m lane.guest [--kernel FOLDER]`.
+"""Passing PCI functions to virtual machines on a real kernel: `python -m lane.guest [--kernel FOLDER]`.
 
 Boots a guest and runs `lane.guest.inside` there. Ends with 0 when everything held or no guest can be booted here, which
 it says; 1 when something did not hold.

@@ -26,7 +26,7 @@ from dra_driver.inventory.offering import Inventory, Offering
 from dra_driver.model.errors import DriverError
 from dra_driver.model.names import vfio_name
 from dra_driver.model.shares import DeviceType
-from dra_driver.plugin.effects.passthrough.means import PassthroughMeans
+from dra_driver.plugin.effects.passthrough.services import PassthroughServices
 from dra_driver.plugin.ledger.record import UNFINISHED
 from lane.guest.held_device import HeldDevice
 from tests.support.plugin.killing import expect, in_child
@@ -61,7 +61,7 @@ class GuestRig(Rig):
     patience_s = 120.0
 
     def __init__(self, root: Path, address: str = GPU, writer: ChildWriter | None = None) -> None:
-        self.passthrough = PassthroughMeans(BusAccess(Roots(), writer or ChildWriter()))
+        self.passthrough = PassthroughServices(BusAccess(Roots(), writer or ChildWriter()))
         super().__init__(root)
         gpu = NvidiaGpu(uuid="GPU-1", pci_address=address, minor=-1, memory_bytes=None, passthrough=PassthroughFacts())
         self.inventory = Inventory(Offering((Device(vfio_name(address), DeviceType.VFIO, {}, {}, gpu),)))

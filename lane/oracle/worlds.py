@@ -144,7 +144,10 @@ class _Maker:
         return sets, devices
 
     def groups(self, share: float) -> Wire:
-        """Return what a part of a GPU may say of its company; without the gate that hides the whole pool, so rarely."""
+        """Return the compatibility groups that a partition may name.
+
+        They are rare, because without the gate they hide the whole pool.
+        """
         if not self.happens(share if self.features["CompatibilityGroups"] else 0.02):
             return {}
         return {"compatibilityGroups": self.random.sample(["a", "b", "c"], self.random.choice([1, 1, 2]))}

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dra_driver.agent.status.readers import FRESH_SECONDS, STALE_SECONDS, STRANGERS_SECONDS, MetricsReaders
+from dra_driver.agent.status.readers import FRESH_SECONDS, STALE_SECONDS, UNKNOWN_CALLERS_SECONDS, MetricsReaders
 from dra_driver.kube.paths import ACCESS_REVIEWS, TOKEN_REVIEWS
 from dra_driver.model.errors import ApiError
 from dra_driver.telemetry.port import Port
@@ -132,7 +132,7 @@ def test_strangers_cost_the_api_server_few_reviews_and_the_reader_nothing(port, 
     assert scrape(port, "Bearer good")[0] == 200
     for number in range(10):
         scrape(port, f"Bearer stranger-{number}")
-    assert STRANGERS_SECONDS >= 0.2  # from one to the next
+    assert UNKNOWN_CALLERS_SECONDS >= 0.2  # from one to the next
     assert len(server.asked) == 12
     assert scrape(port, "Bearer good")[0] == 200
     assert len(server.asked) == 12

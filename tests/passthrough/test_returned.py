@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from dra_driver.agent.passthrough.kept_gpus import KeptGpus
+from dra_driver.agent.passthrough.remembered_gpus import RememberedGpus
 from dra_driver.agent.passthrough.returned_gpus import ReturnedGpus
 from dra_driver.hardware.passthrough.identity import PciIdentity
 from dra_driver.hardware.port import Roots
@@ -54,7 +54,7 @@ class Recorder:
 @pytest.fixture
 def there(tmp_path):
     recorder = Recorder()
-    kept = KeptGpus(tmp_path, "boot-1")
+    kept = RememberedGpus(tmp_path, "boot-1")
     kept.learn([FULL_GPU])
     return recorder, ReturnedGpus(kept, recorder, Roots(), recorder, recorder), tmp_path
 
@@ -87,18 +87,18 @@ def test_a_gpu_with_another_identity_or_firmware_stays_held_back_also_after_a_re
     begin(returned)
     (problem,) = returned.checked(facts(replace(FULL_GPU, **changed))).problems
     assert (problem.code, problem.subject) == ("hardware.identity-changed", ADDRESS)
-    again = ReturnedGpus(KeptGpus(folder, "boot-1"), recorder, Roots(), recorder, recorder)
+    again = ReturnedGpus(RememberedGpus(folder, "boot-1"), recorder, Roots(), recorder, recorder)
     assert again.held_back(build_inventory(facts(FULL_GPU)))
     with pytest.raises(HardwareError):
         returned.await_checked(ADDRESS, Deadline.after(5))
-    assert not ReturnedGpus(KeptGpus(folder, "boot-2"), recorder, Roots(), recorder, recorder).is_checking
+    assert not ReturnedGpus(RememberedGpus(folder, "boot-2"), recorder, Roots(), recorder, recorder).is_checking
 
 
 def test_a_file_that_was_damaged_or_is_of_another_boot_holds_nothing_back(tmp_path):
     (tmp_path / "passthrough.json").write_text('{"boot": "boot-1", "returning": [1], "gpus": {"x": 2}}')
-    assert not KeptGpus(tmp_path, "boot-1").returning
+    assert not RememberedGpus(tmp_path, "boot-1").returning
     (tmp_path / "passthrough.json").write_text("{")
-    assert not KeptGpus(tmp_path, "boot-1").returning
+    assert not RememberedGpus(tmp_path, "boot-1").returning
 
 
 class PersistentRig(PassingRig):

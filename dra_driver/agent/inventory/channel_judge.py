@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dra_driver.agent.inventory.judge_around import JudgeAround
 from dra_driver.agent.inventory.node_inventory import Findings
+from dra_driver.agent.inventory.wrapping_judge import WrappingJudge
 from dra_driver.hardware.facts import Facts, Problem
 from dra_driver.hardware.port import ChannelOffering
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dra_driver.agent.inventory.scanner import OfferJudge
 
 
-class ChannelJudge(JudgeAround):
+class ChannelJudge(WrappingJudge):
     """Lets another judge decide, and adds the channel."""
 
     def __init__(self, judge: OfferJudge, hardware: ChannelOffering) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dra_driver.agent.inventory.judge_around import JudgeAround
 from dra_driver.agent.inventory.node_inventory import Findings
+from dra_driver.agent.inventory.wrapping_judge import WrappingJudge
 from dra_driver.hardware.facts import Facts
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dra_driver.agent.node_health import NodeHealth
 
 
-class CompletingJudge(JudgeAround):
+class CompletingJudge(WrappingJudge):
     """Another judge's judgements, with the lost GPUs added."""
 
     def __init__(self, judge: OfferJudge, health: NodeHealth) -> None:

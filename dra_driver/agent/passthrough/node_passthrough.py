@@ -7,8 +7,8 @@ from pathlib import Path
 
 from dra_driver.agent.listener import Listener
 from dra_driver.agent.opened_node import OpenedNode
-from dra_driver.agent.passthrough.kept_gpus import KeptGpus
-from dra_driver.agent.passthrough.named_gpus import NamedGpus
+from dra_driver.agent.passthrough.passthrough_gpus import PassthroughGpus
+from dra_driver.agent.passthrough.remembered_gpus import RememberedGpus
 from dra_driver.agent.passthrough.returned_gpus import ReturnedGpus, Tests
 from dra_driver.hardware.passthrough.writing import BusAccess, ChildWriter, OwnBus
 from dra_driver.inventory.passthrough.rules import PassthroughRules
@@ -17,10 +17,10 @@ from dra_driver.inventory.passthrough.rules_file import read_passthrough_rules
 
 @dataclass(frozen=True, slots=True)
 class NodePassthrough:
-    """The parts: the bus, the named GPUs, and those that come back."""
+    """The parts: the bus, the GPUs for virtual machines, and the GPUs that come back from them."""
 
     access: BusAccess
-    named: NamedGpus
+    named: PassthroughGpus
     returned: ReturnedGpus
 
 
@@ -31,9 +31,11 @@ def make_passthrough(node: OpenedNode, path: Path | None, listener: Listener, te
     """
     rules = read_passthrough_rules(path).of_node(node.options.node) if path is not None else PassthroughRules()
     access = access_of(node)
-    kept = KeptGpus(node.options.data_dir, node.identity.boot_id)
+    kept = RememberedGpus(node.options.data_dir, node.identity.boot_id)
     return NodePassthrough(
-        access, NamedGpus(rules, access.roots, kept), ReturnedGpus(kept, node.hardware, access.roots, listener, tests)
+        access,
+        PassthroughGpus(rules, access.roots, kept),
+        ReturnedGpus(kept, node.hardware, access.roots, listener, tests),
     )
 
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from dra_driver.agent.listener import Listener
-from dra_driver.agent.passthrough.kept_gpus import KeptGpus, ReturningGpu
+from dra_driver.agent.passthrough.remembered_gpus import RememberedGpus, ReturningGpu
 from dra_driver.hardware.facts import Facts, GpuFacts, Problem
 from dra_driver.hardware.passthrough.identity import PciIdentity, read_identity
 from dra_driver.hardware.port import Hardware, Resettable, Roots
@@ -43,7 +43,7 @@ class ReturnedGpus:
     """The GPUs of one node that are being checked. Any thread may call any method."""
 
     def __init__(
-        self, kept: KeptGpus, hardware: Hardware, roots: Roots, listener: Listener, tests: Tests | None
+        self, kept: RememberedGpus, hardware: Hardware, roots: Roots, listener: Listener, tests: Tests | None
     ) -> None:
         self._kept, self._hardware, self._roots, self._listener, self._tests = kept, hardware, roots, listener, tests
         self._changed = threading.Condition()

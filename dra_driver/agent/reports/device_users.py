@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from dra_driver.kube.events import PodId
 from dra_driver.kube.ports import ClaimApi
 from dra_driver.model.errors import ApiError, LedgerError
-from dra_driver.model.recent import Recent
+from dra_driver.model.fifo_cache import FifoCache
 from dra_driver.model.wire import ClaimWire
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.node_claims.claim_results import ClaimName, name_of, results, uid_of
@@ -64,7 +64,7 @@ class DeviceUsers:
         self._api, self._node, self._ledger, self._clock = api, node, ledger, clock
         self._mutex = threading.Lock()
         self._uses: dict[str, ClaimUse] = {}  # by UID, in the order in which they were read
-        self._last: Recent[ClaimName, ClaimWire] = Recent(CLAIMS_LAST)  # as they were read for Prepare
+        self._last: FifoCache[ClaimName, ClaimWire] = FifoCache(CLAIMS_LAST)  # as they were read for Prepare
 
     def get_claim(self, namespace: str, name: str, *, timeout_s: float) -> ClaimWire:
         """Read one claim, and remember who uses it from now on. Raises: ApiError."""

@@ -50,7 +50,7 @@ class KnownHealth(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class ConditionText:
     """What the Node says: the condition's status, reason and message, and whether a reboot is asked for."""
 
     status: str
@@ -76,7 +76,7 @@ class HealthCondition:
         self._api, self._health, self._node, self._driver = api, health, node, driver
         self._boot_id, self._is_reboot_asked, self._clock = boot_id, is_reboot_asked, clock
         self._type, self._annotation = f"{driver}/DevicesHealthy", f"{driver}/reboot-requested"
-        self._said: Word | None = None
+        self._written: ConditionText | None = None
         self._read_at = self._wrote_at = float("-inf")
         self._rests_until = float("-inf")
         self._loop = Loop(
@@ -97,14 +97,14 @@ class HealthCondition:
 
     def turn(self) -> float:
         """Write what has changed; return in how many seconds to look again. Raises: ApiError."""
-        now, word = self._clock(), self._word()
-        is_due = word != self._said or now - self._read_at >= READ_SECONDS
-        if word is None or not is_due or now < self._rests_until:
+        now, text = self._clock(), self._condition_text()
+        is_due = text != self._written or now - self._read_at >= READ_SECONDS
+        if text is None or not is_due or now < self._rests_until:
             return LOOK_SECONDS
         if now - self._wrote_at < APART_SECONDS:
             return APART_SECONDS - (now - self._wrote_at)
         try:
-            self._say(word)
+            self._write(text)
         except ApiError as error:
             if error.status != _FORBIDDEN:
                 raise
@@ -112,41 +112,41 @@ class HealthCondition:
             why = fields(code=error.code, err=str(error))
             log.warning("the node's condition may not be written: is health.nodeCondition on in the chart?", extra=why)
             return LOOK_SECONDS
-        self._said, self._read_at = word, now
+        self._written, self._read_at = text, now
         return LOOK_SECONDS
 
-    def _word(self) -> Word | None:
+    def _condition_text(self) -> ConditionText | None:
         """Return what the Node should say; None while nothing is known of its devices."""
         verdicts = self._health.blocking()
         if verdicts is None:
             return None
         is_asked = self._is_reboot_asked()
         if self._health.is_silent:
-            return Word("Unknown", "Unmonitored", "the health of the devices can't be read", is_asked)
+            return ConditionText("Unknown", "Unmonitored", "the health of the devices can't be read", is_asked)
         faults = [one.fault for one in verdicts if one.fault.key is not FaultKey.CORDONED]
         if not faults:
-            return Word("True", "NoFaults", "no fault keeps claims from a device", is_asked)
+            return ConditionText("True", "NoFaults", "no fault keeps claims from a device", is_asked)
         more = f"; and {len(faults) - NAMED_MOST} more" if len(faults) > NAMED_MOST else ""
         text = "; ".join(f"{gpu_name(fault.subject.gpu)}: {fault.sentence}" for fault in faults[:NAMED_MOST])
         reason = "".join(part.capitalize() for part in faults[0].key.split("-"))
-        return Word("False", "RebootRequested" if is_asked else reason, text + more, is_asked)
+        return ConditionText("False", "RebootRequested" if is_asked else reason, text + more, is_asked)
 
-    def _say(self, word: Word) -> None:
+    def _write(self, text: ConditionText) -> None:
         """Write the condition unless the Node has it already. Raises: ApiError."""
         node = self._api.get_node(self._node)
         listed = (node.get("status") or {}).get("conditions") or ()
         before: Wire = next((one for one in listed if one.get("type") == self._type), {})
         asked = ((node["metadata"].get("annotations")) or {}).get(self._annotation)
-        wanted = self._boot_id if word.is_reboot_asked else None
-        if asked == wanted and all(before.get(name) == getattr(word, name) for name in ("status", "reason", "message")):
+        wanted = self._boot_id if text.is_reboot_asked else None
+        if asked == wanted and all(before.get(name) == getattr(text, name) for name in ("status", "reason", "message")):
             return
         now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
-        since = before.get("lastTransitionTime") if before.get("status") == word.status else None
+        since = before.get("lastTransitionTime") if before.get("status") == text.status else None
         condition = {
             "type": self._type,
-            "status": word.status,
-            "reason": word.reason,
-            "message": word.message,
+            "status": text.status,
+            "reason": text.reason,
+            "message": text.message,
             "lastHeartbeatTime": now,
             "lastTransitionTime": since or now,
         }

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 10.0
 TURN_SECONDS = 5.0  # time limit of one look
-TOLD_SECONDS = 600.0  # how long a limit that was lost and set again remains a problem, so that metrics show it
+SHOWN_SECONDS = 600.0  # how long a limit that was lost and set again remains a problem, so that metrics show it
 REASON = "DeviceMemoryLimitLost"
 
 
@@ -56,14 +56,14 @@ class LimitWatch:
     def problems(self) -> tuple[Problem, ...]:
         """Return the limits that were lost, by pod."""
         now = self._clock()
-        recent = [lost for at, lost in self._lost.values() if now - at < TOLD_SECONDS]
+        recent = [lost for at, lost in self._lost.values() if now - at < SHOWN_SECONDS]
         return tuple(Problem("sharing.limit-lost", lost.pod, lost.sentence) for lost in recent)
 
     def look(self) -> tuple[LostLimit, ...]:
         """Look once; report and return the limits that were lost. Raises: DriverError."""
         lost = self._limiter.recheck(Deadline.after(TURN_SECONDS))
         now = self._clock()
-        kept = {key: one for key, one in self._lost.items() if now - one[0] < TOLD_SECONDS}
+        kept = {key: one for key, one in self._lost.items() if now - one[0] < SHOWN_SECONDS}
         self._lost = {**kept, **{(one.device, one.pod): (now, one) for one in lost}}
         for one in lost:
             self._tell(one)

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 PATH = "/metrics"
 FRESH_SECONDS = 60.0
 STALE_SECONDS = 600.0
-STRANGERS_SECONDS = 0.2  # from one review of an unknown token to the next
+UNKNOWN_CALLERS_SECONDS = 0.2  # from one review of an unknown token to the next
 _MOST_KEPT = 64  # verdicts, and requests that wait for one
 _NO_TOKEN = PageAnswer(401, b"a bearer token is needed\n")
 _UNKNOWN = PageAnswer(401, b"the API server does not know this token\n")
@@ -99,7 +99,7 @@ class MetricsReaders:
             decided(refusal)
             if is_stranger:
                 with self._changed:
-                    self._changed.wait_for(lambda: self._known or self._is_stopping, STRANGERS_SECONDS)
+                    self._changed.wait_for(lambda: self._known or self._is_stopping, UNKNOWN_CALLERS_SECONDS)
 
     def _verdict(self, token: str) -> PageAnswer | None:
         digest, now = _digest(token), self._clock()

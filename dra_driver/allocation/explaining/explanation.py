@@ -249,7 +249,7 @@ def _pool_notes(pools: Sequence[Pool]) -> tuple[str, ...]:
 
 def _group_notes(asked: PodAllocator, pools: Sequence[Pool]) -> tuple[str, ...]:
     """Return what compatibility groups have to do with it."""
-    if asked.context.forms_companies and any(one.has_groups for pool in pools for one in pool.slices):
+    if asked.context.has_groups and any(one.has_groups for pool in pools for one in pool.slices):
         return ("devices that draw from one counter set need a compatibility group in common",)
     hidden = asked.allocator.index.hidden
     ignored = "its slices with compatibilityGroups are ignored while DRADeviceCompatibilityGroups is off"

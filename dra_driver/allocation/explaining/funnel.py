@@ -162,9 +162,9 @@ def _counter_reason(attempt: Attempt, device: DeviceRecord) -> str:
     if not takes or device.id in attempt.context.held.capacity:
         return ""
     for place, groups in attempt.known.facts(device).groups:
-        company = attempt.company(device, place)
-        if company is not None and not company.admits(groups):
-            own, theirs = (", ".join(sorted(one or ())) or "none" for one in (groups, company.common))
+        group_use = attempt.group_use(device, place)
+        if group_use is not None and not group_use.admits(groups):
+            own, theirs = (", ".join(sorted(one or ())) or "none" for one in (groups, group_use.common))
             return f"compatibility groups of {place[1]}: {own}, but what is held there has {theirs}"
     account = attempt.known.account(device)
     for (name, counter), amount in takes:

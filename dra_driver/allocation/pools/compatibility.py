@@ -1,7 +1,7 @@
 """Compatibility groups: which devices may draw from one counter set at the same time.
 
-In: the groups that devices name where they draw from a counter set. Out: a `Company` for each set: what its devices
-have in common, and whether one more may join them.
+In: the groups that devices name where they draw from a counter set. Out: a `GroupUse` for each set: which groups its
+devices have in common, and whether one more may join them.
 
 The rule: Kubernetes structured allocator, compatibilityGroupIntersection (1.37, gate DRADeviceCompatibilityGroups).
 """
@@ -17,25 +17,28 @@ Groups = frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
-class Company:
-    """The devices that draw from one counter set: the groups that all of them name; None where none names any."""
+class GroupUse:
+    """The use of one counter set: the groups that all devices which draw from it name; None if none names any."""
 
     common: Groups | None
 
     def admits(self, groups: Groups) -> bool:
-        """Return whether a device with these groups may join; one without groups joins only its like."""
+        """Return whether a device with these groups may join.
+
+        A device without groups may join only others without groups.
+        """
         if not groups or self.common is None:
             return not groups and self.common is None
         return not self.common.isdisjoint(groups)
 
-    def joined_by(self, groups: Groups) -> Company:
-        """Return the company with one more device."""
-        return self if self.common is None or not groups else Company(self.common & groups)
+    def with_device(self, groups: Groups) -> GroupUse:
+        """Return the use with one more device."""
+        return self if self.common is None or not groups else GroupUse(self.common & groups)
 
 
-def company_of(groups: Groups) -> Company:
-    """Return the company of a single device."""
-    return Company(groups or None)
+def group_use_of(groups: Groups) -> GroupUse:
+    """Return the use by a single device."""
+    return GroupUse(groups or None)
 
 
 def groups_of(device: DeviceRecord) -> Iterator[tuple[str, Groups]]:
@@ -44,11 +47,11 @@ def groups_of(device: DeviceRecord) -> Iterator[tuple[str, Groups]]:
         yield one["counterSet"], frozenset(one.get("compatibilityGroups") or ())
 
 
-def companies_of(held: Iterable[DeviceRecord]) -> dict[str, Company]:
-    """Return the company in each counter set of the devices of one pool that are in use."""
-    found: dict[str, Company] = {}
+def group_uses_of(held: Iterable[DeviceRecord]) -> dict[str, GroupUse]:
+    """Return the use of each counter set by the devices of one pool that are in use."""
+    found: dict[str, GroupUse] = {}
     for device in held:
         for name, groups in groups_of(device):
-            company = found.get(name)
-            found[name] = company_of(groups) if company is None else company.joined_by(groups)
+            group_use = found.get(name)
+            found[name] = group_use_of(groups) if group_use is None else group_use.with_device(groups)
     return found

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from dra_driver.allocation.pools.capacity import Amount
-from dra_driver.allocation.pools.compatibility import Company, companies_of
+from dra_driver.allocation.pools.compatibility import GroupUse, group_uses_of
 from dra_driver.allocation.pools.devices import DeviceId, DeviceRecord, PoolId, SliceRecord, counter_value
 from dra_driver.allocation.pools.held import Held
 from dra_driver.allocation.pools.pools import Pool
@@ -39,7 +39,7 @@ class Accounts:
         self._rules = rules
         self._held = held
         self._open: dict[Hashable, Account] = {}
-        self._companies: dict[PoolId, dict[str, Company]] = {}
+        self._companies: dict[PoolId, dict[str, GroupUse]] = {}
         self._takes: dict[DeviceId, tuple[DeviceRecord, tuple[tuple[Counter, Amount], ...]]] = {}
 
     def forget(self) -> None:
@@ -69,12 +69,12 @@ class Accounts:
             self._open[key] = account
         return account
 
-    def companies(self, pool: Pool) -> dict[str, Company]:
+    def group_uses(self, pool: Pool) -> dict[str, GroupUse]:
         """Return, for each counter set of a pool, what the devices that are held have in common."""
         found = self._companies.get(pool.id)
         if found is None:
             devices = [one for record in (*pool.slices, *pool.others) for one in record.devices]
-            found = self._companies[pool.id] = companies_of(one for one in devices if self._is_held(one.id))
+            found = self._companies[pool.id] = group_uses_of(one for one in devices if self._is_held(one.id))
         return found
 
     def _available(self, sets: dict[str, dict[str, object]], slices: list[SliceRecord]) -> dict[Counter, Amount]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from dra_driver.allocation.constraints.constraint import Constraint
 from dra_driver.allocation.outcome import AllocatorError, Category
 from dra_driver.allocation.pools.capacity import Amount
-from dra_driver.allocation.pools.compatibility import Company, company_of
+from dra_driver.allocation.pools.compatibility import GroupUse, group_use_of
 from dra_driver.allocation.pools.counters import Counter
 from dra_driver.allocation.pools.devices import DeviceId, DeviceRecord, PoolId
 from dra_driver.allocation.pools.pools import Pool
@@ -48,8 +48,8 @@ class Attempt:
         self.marks: dict[DeviceId, set[int]] = {}
         self.shared: dict[DeviceId, dict[str, Amount]] = {}
         self.consumed: dict[Hashable, dict[Counter, Amount]] = {}
-        self.companies: dict[tuple[PoolId, str], Company | None] = {}
-        self._before: dict[DeviceRecord, list[Company | None]] = {}
+        self.group_uses: dict[tuple[PoolId, str], GroupUse | None] = {}
+        self._before: dict[DeviceRecord, list[GroupUse | None]] = {}
         self.leaks = 0
         self.leaked: set[DeviceRecord] = set()
         self.known = KnownDevices(context, pools)
@@ -205,13 +205,13 @@ class Attempt:
                     self._leak(device)
                 del self.shared[device.id]
 
-    def company(self, device: DeviceRecord, place: tuple[PoolId, str]) -> Company | None:
+    def group_use(self, device: DeviceRecord, place: tuple[PoolId, str]) -> GroupUse | None:
         """Return who draws from a counter set: what is placed and what is held; None for nobody."""
-        return self.companies.get(place) or self.known.facts(device).companies.get(place[1])
+        return self.group_uses.get(place) or self.known.facts(device).group_uses.get(place[1])
 
     def _is_welcome(self, device: DeviceRecord) -> bool:
-        companies = ((self.company(device, place), groups) for place, groups in self.known.facts(device).groups)
-        return all(company is None or company.admits(groups) for company, groups in companies)
+        group_uses = ((self.group_use(device, place), groups) for place, groups in self.known.facts(device).groups)
+        return all(group_use is None or group_use.admits(groups) for group_use, groups in group_uses)
 
     def _take(self, device: DeviceRecord) -> bool:
         """Take the counters of a device if enough is left of all of them, and it may join those who draw from them."""
@@ -230,10 +230,10 @@ class Attempt:
         for counter, amount in facts.takes:
             consumed[counter] = consumed.get(counter, 0) + amount
         if facts.groups:
-            self._before[device] = [self.companies.get(place) for place, _ in facts.groups]
+            self._before[device] = [self.group_uses.get(place) for place, _ in facts.groups]
             for place, groups in facts.groups:
-                company = self.company(device, place)
-                self.companies[place] = company_of(groups) if company is None else company.joined_by(groups)
+                group_use = self.group_use(device, place)
+                self.group_uses[place] = group_use_of(groups) if group_use is None else group_use.with_device(groups)
         return True
 
     def _untake(self, device: DeviceRecord) -> None:
@@ -242,4 +242,4 @@ class Attempt:
         for counter, amount in facts.takes:
             consumed[counter] -= amount
         for (place, _), before in zip(facts.groups, self._before.pop(device, ()), strict=True):
-            self.companies[place] = before
+            self.group_uses[place] = before

@@ -27,7 +27,7 @@ class Context:
         return Arithmetic(self.rules.capacity_errors, self.rules.capacity_errors and self.features.fractional_range)
 
     @property
-    def forms_companies(self) -> bool:
+    def has_groups(self) -> bool:
         """Whether devices that draw from one counter set have to have a compatibility group in common."""
         return self.rules.kubernetes == "1.37" and self.features.compatibility_groups
 

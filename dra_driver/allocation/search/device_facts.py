@@ -11,7 +11,7 @@ from collections.abc import Hashable, Sequence
 from dra_driver.allocation.constraints.constraint import AttributeValue, look_up
 from dra_driver.allocation.outcome import AllocatorError, Category
 from dra_driver.allocation.pools.capacity import Amount, Consumption, consume
-from dra_driver.allocation.pools.compatibility import Company, Groups, groups_of
+from dra_driver.allocation.pools.compatibility import Groups, GroupUse, groups_of
 from dra_driver.allocation.pools.counters import Account, Counter, flat_takes
 from dra_driver.allocation.pools.devices import DeviceRecord, PoolId
 from dra_driver.allocation.pools.pools import Pool
@@ -27,15 +27,15 @@ _UNKNOWN = object()
 class DeviceFacts:
     """What an attempt knows about a device, whatever is placed: its account, takes, attribute values and needs."""
 
-    __slots__ = ("account", "attributes", "companies", "groups", "key", "needs", "taints", "takes")
+    __slots__ = ("account", "attributes", "group_uses", "groups", "key", "needs", "taints", "takes")
 
     def __init__(self) -> None:
         self.key: Hashable = None
         self.account: Account | None = None
         self.takes: Sequence[tuple[Counter, Amount]] = ()
-        # By counter set: what this device names there, and the company of the devices that are held.
+        # By counter set: the groups that this device names there, and those that the devices in use have in common.
         self.groups: Sequence[tuple[tuple[PoolId, str], Groups]] = ()
-        self.companies: dict[str, Company] = {}
+        self.group_uses: dict[str, GroupUse] = {}
         self.attributes: dict[str, AttributeValue | None] = {}
         self.needs: dict[int, Needs | None] = {}
         self.taints: dict[int, bool] = {}
@@ -58,9 +58,9 @@ class KnownDevices:
                 pool = self._pool(device)
                 facts.takes = flat_takes(device)
                 facts.key = self._context.accounts.key(pool, device)
-                if self._context.forms_companies:
+                if self._context.has_groups:
                     facts.groups = [((pool.id, name), groups) for name, groups in groups_of(device)]
-                    facts.companies = self._context.accounts.companies(pool)
+                    facts.group_uses = self._context.accounts.group_uses(pool)
         return facts
 
     def _pool(self, device: DeviceRecord) -> Pool:

@@ -162,7 +162,7 @@ class Symmetry:
             device = self.devices[component.members[0]]
             account = self.attempt.known.account(device)
             left = tuple(account.available.get(counter) for counter in local)
-            held = self.attempt.known.facts(device).companies
+            held = self.attempt.known.facts(device).group_uses
             limits = (account.is_overdrawn, left, tuple(held.get(name) for _, name in sets))
         component.template = (tuple(component.signs.values()), limits)
         return component
@@ -235,7 +235,7 @@ class Symmetry:
                     bisect_left(component.members, start),
                     frozenset(Multiset(marked[place]).items()),
                     tuple(consumed.get(counter, 0) for counter in component.counters),
-                    tuple(attempt.companies.get(place) for place in component.sets),
+                    tuple(attempt.group_uses.get(place) for place in component.sets),
                 )
             )
         held = len(attempt.results[alternative.claim])

@@ -15,7 +15,7 @@ from dra_driver.hardware.facts import MigProfile, PartitionFacts
 from dra_driver.hardware.nvidia.mig import mig_devices
 from dra_driver.hardware.nvidia.nvml import Nvml
 from dra_driver.hardware.nvidia.nvml_mig import ComputeInstance, Handle, NvmlFault
-from dra_driver.model.recent import Recent
+from dra_driver.model.fifo_cache import Recent
 
 MOST_KEPT = 256  # more than a node can have
 # errors for an instance that another process has destroyed, or that went with its MIG mode

@@ -69,15 +69,15 @@ class SameNameDrivers:
         self._seen: Stamp | None = None  # the folder's state when it was last looked at
         self._waited: float | None = None  # seconds since the last look; None before the first turn
         self._loop = Loop(
-            "namesakes", self._turn, failure="check for another driver failed", fault_s=min(folder_s, look_s)
+            "same-name", self._turn, failure="check for another driver failed", fault_s=min(folder_s, look_s)
         )
         self.reason = ""
-        self._rival = False
+        self._has_contender = False
 
     @property
-    def rival(self) -> str:
+    def contender(self) -> str:
         """Return the reason if it is an agent of this driver with a folder of its own; else an empty text."""
-        return self.reason if self._rival else ""
+        return self.reason if self._has_contender else ""
 
     def start(self) -> None:
         """Check once, so that `reason` is known now, and go on in a thread, which calls `changed`."""
@@ -94,7 +94,7 @@ class SameNameDrivers:
 
     def find(self) -> str:
         """Return which other driver is registered under our name now, empty when there is none."""
-        known, self._known, self._rival = self._known, {}, False
+        known, self._known, self._has_contender = self._known, {}, False
         for path, made in _sockets(self._folder):
             plugin = known.get((path, made)) or ask(path)
             if plugin is None:  # not a plugin that the kubelet could have registered
@@ -105,7 +105,7 @@ class SameNameDrivers:
             if not plugin.is_marked:
                 return f"another driver is registered as {self._driver} (socket {path})"
             if plugin.started <= STARTED[1]:  # of two agents of this driver the one that started later stands back
-                self._rival = True
+                self._has_contender = True
                 return f"another agent of this driver is registered (socket {path}, folder {_folder_of(plugin)})"
         return ""
 

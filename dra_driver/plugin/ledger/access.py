@@ -93,7 +93,7 @@ class LedgerAccess:
 
         The list is shortened in a second transaction, whose lock prevents every other writer meanwhile, so a claim that
         was prepared again can't be mistaken for one that was undone. The pods of these claims count as alive until the
-        guard has checked them. Raises: LedgerError, with the list unchanged.
+        release watch has checked them. Raises: LedgerError, with the list unchanged.
         """
         if self.is_read_only or not (count := len(self._hidden())):
             return 0

@@ -49,7 +49,7 @@ def wanted_of(claim: AllocatedClaim, occupied: Sequence[str]) -> tuple[tuple[str
     return (*((d.device, d.share_id or "") for d in owned(claim)), *((name, "") for name in occupied))
 
 
-def rivals_query(uid: str, wanted: tuple[tuple[str, str], ...]) -> tuple[str, tuple[str, ...]]:
+def conflicts_query(uid: str, wanted: tuple[tuple[str, str], ...]) -> tuple[str, tuple[str, ...]]:
     """Return the query for the holders of what is wanted, and its values.
 
     A replica also conflicts with the device itself, and a device with its replicas; a GPU for a virtual machine
@@ -68,10 +68,10 @@ def _holders_query(wanted: tuple[tuple[str, str], ...]) -> tuple[str, tuple[str,
     names = sorted(devices | passed | {name for name in related if name})
     whole = sorted(device for device in devices if "/" not in device)
     bounds = [*map(replica_bounds, whole), *((f"{gpu}-", f"{gpu}-~") for gpu in sorted(passed))]
-    return _rivals_sql(len(names), len(bounds)), (*names, *(one for pair in bounds for one in pair))
+    return _conflicts_sql(len(names), len(bounds)), (*names, *(one for pair in bounds for one in pair))
 
 
-def _rivals_sql(names: int, ranges: int) -> str:
+def _conflicts_sql(names: int, ranges: int) -> str:
     """Return the query for so many names, and so many ranges of names."""
     marks = ", ".join(["?"] * names)
     between = " ".join(["OR holds.device BETWEEN ? AND ?"] * ranges)
@@ -86,7 +86,7 @@ def replica_bounds(device: str) -> tuple[str, str]:
     return f"{device}-share-", f"{device}-share-~"
 
 
-def rivals_of(rows: list[sqlite3.Row], wanted: tuple[tuple[str, str], ...]) -> tuple[Conflict, ...]:
+def conflicts_of(rows: list[sqlite3.Row], wanted: tuple[tuple[str, str], ...]) -> tuple[Conflict, ...]:
     """Return the conflicts among the rows of that query; two shares of one device don't conflict."""
     shares = {device for device, share_id in wanted if share_id}
     return tuple(
@@ -96,14 +96,14 @@ def rivals_of(rows: list[sqlite3.Row], wanted: tuple[tuple[str, str], ...]) -> t
     )
 
 
-def by_holder(rivals: Iterable[Conflict]) -> tuple[tuple[str, Conflict], ...]:
+def by_holder(conflicts: Iterable[Conflict]) -> tuple[tuple[str, Conflict], ...]:
     """Return each holder once, with a description of what it holds.
 
     Slices of a GPU are listed only where the GPU itself is not.
     """
     groups: dict[tuple[str, tuple[str, ...]], list[Conflict]] = {}
-    for rival in rivals:
-        groups.setdefault((rival.record.uid, rival.pods), []).append(rival)
+    for conflict in conflicts:
+        groups.setdefault((conflict.record.uid, conflict.pods), []).append(conflict)
     return tuple(
         sorted(((_in_words({r.device for r in group}), group[0]) for group in groups.values()), key=itemgetter(0))
     )

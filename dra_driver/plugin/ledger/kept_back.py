@@ -95,7 +95,9 @@ def keep_back(connection: sqlite3.Connection, record: ClaimRecord, pods: Collect
     connection.execute(_INSERT, _ROW.write(kept_back))
 
 
-def kept_rivals(rows: Collection[sqlite3.Row], uid: str, wanted: Iterable[tuple[str, str]]) -> tuple[Conflict, ...]:
+def kept_back_conflicts(
+    rows: Collection[sqlite3.Row], uid: str, wanted: Iterable[tuple[str, str]]
+) -> tuple[Conflict, ...]:
     """Return the conflicts of a claim that wants devices with rows kept back in this boot."""
     if not rows:
         return ()

@@ -16,16 +16,16 @@ from pathlib import Path
 
 from dra_driver.claims.allocated import AllocatedClaim
 from dra_driver.model.errors import LedgerError
-from dra_driver.model.recent import Recent
+from dra_driver.model.fifo_cache import FifoCache
 from dra_driver.model.records import json_text
 from dra_driver.model.wire import Wire
 from dra_driver.plugin.ledger import spans
 from dra_driver.plugin.ledger.access import LedgerAccess
 from dra_driver.plugin.ledger.claim_files import ClaimFiles, NoClaimFiles
-from dra_driver.plugin.ledger.conflicts import Conflict, Hold, replica_bounds, rivals_of, rivals_query, wanted_of
+from dra_driver.plugin.ledger.conflicts import Conflict, Hold, conflicts_of, conflicts_query, replica_bounds, wanted_of
 from dra_driver.plugin.ledger.connections import NO_ROOM
 from dra_driver.plugin.ledger.device_effects import DeviceEffects
-from dra_driver.plugin.ledger.kept_back import KeptBackDevices, kept_query, kept_rivals
+from dra_driver.plugin.ledger.kept_back import KeptBackDevices, kept_back_conflicts, kept_query
 from dra_driver.plugin.ledger.ledger_rows import (
     ModeEnd,
     delete,
@@ -76,7 +76,9 @@ class Ledger(LedgerAccess):
         self.effects = DeviceEffects(self._read, self._write)
         self.kept_back = KeptBackDevices(self._read, self._write)
         self.spans = spans.ClaimSpans(self._read, self._write)
-        self._kept: Recent[str, tuple[Wire, ClaimRecord]] = Recent(MOST_KEPT)  # rows that need not be parsed again
+        self._kept: FifoCache[str, tuple[Wire, ClaimRecord]] = FifoCache(
+            MOST_KEPT
+        )  # rows that need not be parsed again
         self.keeps_spans = False  # whether the times at which claims are prepared and unprepared are recorded
         self.open()
 
@@ -147,7 +149,7 @@ class Ledger(LedgerAccess):
         """Return the number of claims. Raises: LedgerError."""
         return int(self._read("SELECT count(*) AS n FROM claims")[0]["n"])
 
-    def rivals(self, claim: AllocatedClaim, occupied: Sequence[str] = (), *, boot_id: str) -> tuple[Conflict, ...]:
+    def conflicts(self, claim: AllocatedClaim, occupied: Sequence[str] = (), *, boot_id: str) -> tuple[Conflict, ...]:
         """Return the claims that hold a device which this claim is to own, or a part that it occupies.
 
         Claims of this boot that were unprepared while their containers may still run count as well. Two shares of a
@@ -156,8 +158,8 @@ class Ledger(LedgerAccess):
         wanted = wanted_of(claim, occupied)
         if not wanted:
             return ()
-        rivals = rivals_of(self._read(*rivals_query(claim.uid, wanted)), wanted)
-        return rivals + kept_rivals(self._read(*kept_query(boot_id)), claim.uid, wanted)
+        conflicts = conflicts_of(self._read(*conflicts_query(claim.uid, wanted)), wanted)
+        return conflicts + kept_back_conflicts(self._read(*kept_query(boot_id)), claim.uid, wanted)
 
     def holds(self) -> tuple[Hold, ...]:
         """Return what claims hold, devices and parts of GPUs; reads no claim's JSON. Raises: LedgerError."""
@@ -215,19 +217,21 @@ class Ledger(LedgerAccess):
         all effects of the intent too. Raises: LedgerError.
         """
         wanted = wanted_of(claim, occupied)
-        sql, values = rivals_query(claim.uid, wanted)
+        sql, values = conflicts_query(claim.uid, wanted)
         row = row_of_record(record)
         self._kept.keep(record.uid, ({**row, **NEVER_GONE}, record))
 
         def job(connection: sqlite3.Connection) -> tuple[Conflict, ...]:
-            rivals = rivals_of(connection.execute(sql, values).fetchall(), wanted) if wanted else ()
-            rivals += kept_rivals(connection.execute(*kept_query(record.boot_id)).fetchall(), claim.uid, wanted)
-            if not rivals:
+            conflicts = conflicts_of(connection.execute(sql, values).fetchall(), wanted) if wanted else ()
+            conflicts += kept_back_conflicts(
+                connection.execute(*kept_query(record.boot_id)).fetchall(), claim.uid, wanted
+            )
+            if not conflicts:
                 insert(connection, row, wanted)
                 own_modes(connection, record)
                 if self.keeps_spans:
                     spans.begin(connection, record)
-            return rivals
+            return conflicts
 
         return self._write(job, is_synced=is_synced)
 

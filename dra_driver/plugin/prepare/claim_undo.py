@@ -22,7 +22,7 @@ from dra_driver.plugin.ledger.recorded_steps import ends_with_power, is_only_fil
 from dra_driver.plugin.locks import NodeLocks, claim_lock, device_lock
 from dra_driver.plugin.neighbours.leftovers import remove_leftover
 from dra_driver.plugin.node_claims.gone_claims import GoneClaims
-from dra_driver.plugin.prepare.guard import Guard
+from dra_driver.plugin.prepare.release_watch import ReleaseWatch
 from dra_driver.plugin.prepare.waiting import InterruptiblePause
 from dra_driver.plugin.steps.step_run import Undoing
 from dra_driver.telemetry.logs import fields
@@ -45,13 +45,13 @@ class ClaimUndo:
         names: DriverCdiNames,
         *,
         metadata: DeviceMetadata,
-        guard: Guard,
+        release_watch: ReleaseWatch,
         gone: GoneClaims,
         waiting: InterruptiblePause,
     ) -> None:
         self._ledger, self._locks, self._effects = ledger, locks, effects
         self._store, self._names, self._metadata = store, names, metadata
-        self._guard, self._gone, self._waiting = guard, gone, waiting
+        self._release_watch, self._gone, self._waiting = release_watch, gone, waiting
 
     def unprepare(self, uid: str, deadline: Deadline) -> None:
         """Undo a claim. If the ledger does not know it, remove what another driver left for it. Idempotent.
@@ -112,10 +112,10 @@ class ClaimUndo:
             if not is_marked and not is_only_file(record.steps):
                 self._mark(record)
             raise
-        pods = self._guard.pods_left(record)
+        pods = self._release_watch.pods_left(record)
         self._ledger.forget(record, pods, modes_off)
         if pods:
-            self._guard.watch()
+            self._release_watch.watch()
         self._waiting.wake()
 
     def _mark(self, record: ClaimRecord) -> None:

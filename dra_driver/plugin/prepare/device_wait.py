@@ -13,8 +13,8 @@ from dra_driver.plugin.ledger.conflicts import Conflict, by_holder
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.ledger.record import UNFINISHED
 from dra_driver.plugin.prepare.claim_undo import ClaimUndo
-from dra_driver.plugin.prepare.guard import Guard
-from dra_driver.plugin.prepare.waiting import InterruptiblePause, Looks
+from dra_driver.plugin.prepare.release_watch import ReleaseWatch
+from dra_driver.plugin.prepare.waiting import InterruptiblePause, LookTimer
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -26,13 +26,19 @@ class DeviceWait:
     """The waiting calls of one agent."""
 
     def __init__(
-        self, ledger: Ledger, boot_id: str, pause: InterruptiblePause, *, undo: ClaimUndo, guard: Guard
+        self, ledger: Ledger, boot_id: str, pause: InterruptiblePause, *, undo: ClaimUndo, release_watch: ReleaseWatch
     ) -> None:
-        self._ledger, self._boot_id, self._pause, self._undo, self._guard = ledger, boot_id, pause, undo, guard
-        self._looks = Looks(HOLDER_LOOK_SECONDS)
+        self._ledger, self._boot_id, self._pause, self._undo, self._release_watch = (
+            ledger,
+            boot_id,
+            pause,
+            undo,
+            release_watch,
+        )
+        self._looks = LookTimer(HOLDER_LOOK_SECONDS)
 
     def await_release(
-        self, plan: PreparePlan, rivals: tuple[Conflict, ...], patience: Deadline, started: float
+        self, plan: PreparePlan, conflicts: tuple[Conflict, ...], patience: Deadline, started: float
     ) -> None:
         """Wait until no other claim holds the devices; evict holders that were deleted for good.
 
@@ -40,29 +46,29 @@ class DeviceWait:
 
         Raises: ClaimError("claim.device-in-use"), which names the device and its holder, if the time for waiting is up.
         """
-        for device, rival in by_holder(rivals):
+        for device, conflict in by_holder(conflicts):
             log.info(
                 "device held by another claim, waiting",
-                extra=fields(claim_uid=plan.claim.uid, device=device, holder=rival.record.full_name),
+                extra=fields(claim_uid=plan.claim.uid, device=device, holder=conflict.record.full_name),
             )
-        while rivals:
+        while conflicts:
             seen = self._pause.seen
-            self._look_at_holders(rivals)
+            self._look_at_holders(conflicts)
             if patience.has_passed() or self._pause.is_over:
-                raise _in_use(rivals, time.monotonic() - started)
+                raise _in_use(conflicts, time.monotonic() - started)
             self._pause.await_change(min(HOLDER_LOOK_SECONDS, patience.remaining()), seen)
-            rivals = self._ledger.rivals(plan.claim, plan.occupied, boot_id=self._boot_id)
+            conflicts = self._ledger.conflicts(plan.claim, plan.occupied, boot_id=self._boot_id)
 
     def close(self) -> None:
         """Make waiting calls give up now, and end the threads."""
         self._pause.close()
-        self._guard.close()
+        self._release_watch.close()
 
-    def _look_at_holders(self, rivals: tuple[Conflict, ...]) -> None:
+    def _look_at_holders(self, conflicts: tuple[Conflict, ...]) -> None:
         """Undo holders that were deleted for good, and half-done holders on which no call is working."""
-        if any(rival.pods for rival in rivals):
-            self._guard.watch()  # the agent that kept the device back may have ended
-        for record in {rival.record.uid: rival.record for rival in rivals if not rival.pods}.values():
+        if any(conflict.pods for conflict in conflicts):
+            self._release_watch.watch()  # the agent that kept the device back may have ended
+        for record in {conflict.record.uid: conflict.record for conflict in conflicts if not conflict.pods}.values():
             if not self._looks.is_due(record.uid):
                 continue
             with suppress(PrepareError):  # another call is at work on it, or it can't be undone: it keeps the device
@@ -72,8 +78,8 @@ class DeviceWait:
                     self._undo.evict(record.uid)
 
 
-def _in_use(rivals: tuple[Conflict, ...], waited_s: float) -> ClaimError:
-    held = "; ".join(_holder(device, rival) for device, rival in by_holder(rivals))
+def _in_use(conflicts: tuple[Conflict, ...], waited_s: float) -> ClaimError:
+    held = "; ".join(_holder(device, conflict) for device, conflict in by_holder(conflicts))
     return ClaimError(
         "device-in-use",
         f"still held after {waited_s:.0f} s: {held}",
@@ -82,8 +88,10 @@ def _in_use(rivals: tuple[Conflict, ...], waited_s: float) -> ClaimError:
     )
 
 
-def _holder(device: str, rival: Conflict) -> str:
-    claim = f"claim {rival.record.full_name} (UID {rival.record.uid})"
-    if rival.pods:
-        return f"{device} by containers of pod {', '.join(rival.pods)}, which used it through {claim}, now unprepared"
+def _holder(device: str, conflict: Conflict) -> str:
+    claim = f"claim {conflict.record.full_name} (UID {conflict.record.uid})"
+    if conflict.pods:
+        return (
+            f"{device} by containers of pod {', '.join(conflict.pods)}, which used it through {claim}, now unprepared"
+        )
     return f"{device} by {claim}"

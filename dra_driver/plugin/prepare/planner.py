@@ -19,7 +19,7 @@ from dra_driver.kube.answers import NOT_FOUND
 from dra_driver.kube.ports import ClaimApi
 from dra_driver.model.edits import Edits, merge
 from dra_driver.model.errors import GPU_LOST, ApiError, ClaimError, DriverError, HardwareError, Retry
-from dra_driver.model.recent import Recent
+from dra_driver.model.fifo_cache import FifoCache
 from dra_driver.model.shares import DeviceType
 from dra_driver.model.wire import ClaimWire
 from dra_driver.plugin.deadline import Deadline
@@ -56,8 +56,8 @@ class Planner:
         self._hardware, self._inventory, self._waiting = hardware, inventory, waiting
         self._claim_wide = hardware if isinstance(hardware, ClaimWide) else None  # costly to find out in each call
         self._ledger = ledger
-        self._claims: Recent[str, tuple[ClaimWire, AllocatedClaim]] = Recent(MOST_KEPT)
-        self._plans: Recent[str, tuple[tuple[object, ...], PreparePlan]] = Recent(MOST_KEPT)
+        self._claims: FifoCache[str, tuple[ClaimWire, AllocatedClaim]] = FifoCache(MOST_KEPT)
+        self._plans: FifoCache[str, tuple[tuple[object, ...], PreparePlan]] = FifoCache(MOST_KEPT)
 
     def plan_when_possible(self, namespace: str, name: str, uid: str, deadline: Deadline) -> PreparePlan:
         """Read the claim and plan it; try again while that can help and there is time.

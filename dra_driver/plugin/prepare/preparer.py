@@ -79,8 +79,8 @@ class Preparer:
         patience = deadline.sooner(HOLDER_SECONDS)
         with self._ledger.until(deadline):
             plan = self._planner.plan_when_possible(namespace, name, uid, deadline)
-            while rivals := self._try(plan, deadline):
-                self._wait.await_release(plan, rivals, patience, started)
+            while conflicts := self._try(plan, deadline):
+                self._wait.await_release(plan, conflicts, patience, started)
                 plan = self._planner.plan_when_possible(namespace, name, uid, deadline)
         return plan.devices
 
@@ -158,10 +158,10 @@ class Preparer:
         state = ClaimState.PREPARED if is_only_file(steps) else ClaimState.PREPARING
         record = record_of_plan(plan, self._boot_id, steps, state)
         is_synced = state is ClaimState.PREPARED or not ends_with_power(steps)
-        rivals = self._ledger.intend(record, plan.claim, plan.occupied, is_synced=is_synced)
-        if not rivals:
+        conflicts = self._ledger.intend(record, plan.claim, plan.occupied, is_synced=is_synced)
+        if not conflicts:
             self._finish(record, plan, deadline)
-        return rivals
+        return conflicts
 
     def _finish(self, record: ClaimRecord, plan: PreparePlan, deadline: Deadline) -> None:
         """Carry out the steps and commit, unless that is recorded; after an error, undo them."""

@@ -57,9 +57,9 @@ class InterruptiblePause:
                 self._is_watched = True
                 threading.Thread(target=self._watch, name="waiting", daemon=True).start()
             self._condition.wait_for(lambda: self.is_over or self.seen != seen, seconds)
-            crowd = 0 if self.is_over else self._sleepers - 1
+            others = 0 if self.is_over else self._sleepers - 1
             self._sleepers -= 1
-        time.sleep(random.uniform(0, min(crowd * APART_SECONDS, APART_MOST_SECONDS)))  # noqa: S311 - no secret
+        time.sleep(random.uniform(0, min(others * APART_SECONDS, APART_MOST_SECONDS)))  # noqa: S311 - no secret
 
     def wake(self) -> None:
         """Wake every call, because a device may be free."""
@@ -94,7 +94,7 @@ class InterruptiblePause:
             return None
 
 
-class Looks:
+class LookTimer:
     """Decides which call checks something that many calls wait for: for each key, one call in `interval_s` seconds."""
 
     def __init__(self, interval_s: float) -> None:

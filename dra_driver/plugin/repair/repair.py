@@ -25,8 +25,8 @@ from dra_driver.plugin.locks import NodeLocks, claim_lock
 from dra_driver.plugin.mig.mig_modes import MigModes
 from dra_driver.plugin.node_claims.gone_claims import GoneClaims
 from dra_driver.plugin.prepare.claim_undo import UNDO_SECONDS, ClaimUndo
-from dra_driver.plugin.prepare.guard import Guard
 from dra_driver.plugin.prepare.planner import Planner
+from dra_driver.plugin.prepare.release_watch import ReleaseWatch
 from dra_driver.plugin.repair.recovery import made_partitions
 from dra_driver.plugin.steps.step_run import StepRun, Undoing
 from dra_driver.telemetry.logs import fields
@@ -51,7 +51,7 @@ class Repair:
         planner: Planner,
         modes: MigModes,
         sharing: SharingHolders,
-        guard: Guard,
+        release_watch: ReleaseWatch,
         late_pods: LatePods,
         inventory: CurrentInventory,
         metadata: DeviceMetadata,
@@ -59,7 +59,7 @@ class Repair:
         self._boot_id, self._names, self._store, self._locks = boot_id, names, store, locks
         self.ledger, self._effects, self._undo, self._gone = ledger, effects, undo, gone
         self._planner, self._modes, self._sharing, self._inventory = planner, modes, sharing, inventory
-        self._guard, self._late_pods, self._metadata = guard, late_pods, metadata
+        self._release_watch, self._late_pods, self._metadata = release_watch, late_pods, metadata
 
     def run(self) -> int:
         """Undo what a crash left half-done, and remove its temporary CDI files.
@@ -76,7 +76,7 @@ class Repair:
                 log.warning("half-done claim not undone", extra=fields(claim_uid=uid, code=error.code, err=str(error)))
         self._sweep_metadata()
         self._late_pods.resume()
-        self._guard.watch()
+        self._release_watch.watch()
         return repaired
 
     def refresh_cdi(self) -> int:

@@ -11,7 +11,7 @@ import pytest
 
 from lane.agent import ACCOUNT, NAMESPACE, Agent
 from lane.cluster import Cluster
-from lane.machines.ward import ILL, KEY, Ward, use
+from lane.machines.faulty_machine import ILL, KEY, FaultyMachine, use
 from lane.sandbox import until
 from lane.stage import Stage
 
@@ -51,38 +51,38 @@ def eviction_leases(cluster: Cluster) -> Iterator[None]:
         api.call("DELETE", f"{path}/{wire['metadata']['name']}")
 
 
-def tolerating(ward: Ward, place: int, *tolerations: dict[str, Any]) -> dict[str, Any]:
+def tolerating(machine: FaultyMachine, place: int, *tolerations: dict[str, Any]) -> dict[str, Any]:
     """Return the spec of a claim for one GPU, with tolerations."""
-    spec = ward.one(place)
+    spec = machine.one(place)
     spec["devices"]["requests"][0]["exactly"]["tolerations"] = list(tolerations)
     return spec
 
 
-def evicting(start_agent: Callable[..., Agent], folder: Path, devices: int) -> Ward:
+def evicting(start_agent: Callable[..., Agent], folder: Path, devices: int) -> FaultyMachine:
     """Start an agent whose policy deletes the pods of at most so many sick devices."""
     policy = folder / "health.yaml"
     policy.write_text(EVICTING % devices)
-    return Ward(start_agent, folder, "--health-policy", str(policy), "--lease-namespace", NAMESPACE)
+    return FaultyMachine(start_agent, folder, "--health-policy", str(policy), "--lease-namespace", NAMESPACE)
 
 
-def effects(ward: Ward, place: int) -> list[str]:
+def effects(machine: FaultyMachine, place: int) -> list[str]:
     """Return the effects of a GPU's taints."""
-    return [one["effect"] for one in ward.taints(place)]
+    return [one["effect"] for one in machine.taints(place)]
 
 
 def test_pods_of_a_sick_gpu_are_deleted_after_their_toleration_and_within_the_budget(
     start_agent: Callable[..., Agent], stage: Stage, tmp_path: Path, eviction_leases: None
 ) -> None:
-    ward = evicting(start_agent, tmp_path, 1)
+    machine = evicting(start_agent, tmp_path, 1)
     for place, name in ((SICK, "first"), (FREE, "second")):
         tolerated = {"key": KEY, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": TOLERATED}
         offered = {"key": KEY, "operator": "Exists", "effect": "NoSchedule"}
-        use(stage, name, tolerating(ward, place, tolerated, offered))
-    ward.say(SICK, ILL)
-    until("NoExecute", lambda: effects(ward, SICK) == ["NoExecute"], RAISED)
+        use(stage, name, tolerating(machine, place, tolerated, offered))
+    machine.say(SICK, ILL)
+    until("NoExecute", lambda: effects(machine, SICK) == ["NoExecute"], RAISED)
     began = time.monotonic()
-    ward.say(FREE, ILL)
-    until("the budget is spent", lambda: effects(ward, FREE) == ["NoSchedule"], RAISED)
+    machine.say(FREE, ILL)
+    until("the budget is spent", lambda: effects(machine, FREE) == ["NoSchedule"], RAISED)
     find = stage.cluster.api.find
     until("the first pod is deleted", lambda: is_ending(find("Pod", "first", stage.namespace)), TOLERATED + 30)
     if honours_tolerations(stage):
@@ -93,12 +93,12 @@ def test_pods_of_a_sick_gpu_are_deleted_after_their_toleration_and_within_the_bu
 def test_a_toleration_keeps_a_pod_only_if_it_names_the_effect(
     start_agent: Callable[..., Agent], stage: Stage, tmp_path: Path, eviction_leases: None
 ) -> None:
-    ward = evicting(start_agent, tmp_path, 2)
-    use(stage, "named", tolerating(ward, SICK, {"key": KEY, "operator": "Exists", "effect": "NoExecute"}))
-    use(stage, "unnamed", tolerating(ward, FREE, {"key": KEY, "operator": "Exists"}))
+    machine = evicting(start_agent, tmp_path, 2)
+    use(stage, "named", tolerating(machine, SICK, {"key": KEY, "operator": "Exists", "effect": "NoExecute"}))
+    use(stage, "unnamed", tolerating(machine, FREE, {"key": KEY, "operator": "Exists"}))
     for place in (SICK, FREE):
-        ward.say(place, ILL)
-        until("NoExecute", lambda place=place: effects(ward, place) == ["NoExecute"], RAISED)  # type: ignore[misc]
+        machine.say(place, ILL)
+        until("NoExecute", lambda place=place: effects(machine, place) == ["NoExecute"], RAISED)  # type: ignore[misc]
     find = stage.cluster.api.find
     until("the pod without an effect is deleted", lambda: is_ending(find("Pod", "unnamed", stage.namespace)), 30)
     if honours_tolerations(stage):

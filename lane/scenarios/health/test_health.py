@@ -15,7 +15,7 @@ import pytest
 
 from lane.agent import Agent
 from lane.cluster import REPOSITORY
-from lane.machines.ward import ILL, KEY, WELL, Ward, await_health, events_of, health_of, use, version
+from lane.machines.faulty_machine import ILL, KEY, WELL, FaultyMachine, await_health, events_of, health_of, use, version
 from lane.sandbox import until
 from lane.stage import PATIENCE, Stage
 from lane.workload import claim, container, pod
@@ -26,43 +26,49 @@ SICK, FREE = 0, 1
 
 
 @pytest.fixture
-def ward(start_agent: Callable[..., Agent], tmp_path: Path) -> Ward:
-    return Ward(start_agent, tmp_path)
+def machine(start_agent: Callable[..., Agent], tmp_path: Path) -> FaultyMachine:
+    return FaultyMachine(start_agent, tmp_path)
 
 
 @pytest.mark.smoke
-def test_a_sick_gpu_goes_to_no_new_pod(ward: Ward, stage: Stage) -> None:
-    spec = ward.one(SICK)
-    until("the writes of the start have ended", lambda: ward.taints(SICK) == [], 10)
-    writes, generations = ward.writes(), ward.generations()
-    ward.say(SICK, ILL)
-    since = await_sick(ward, stage)
-    check_quiet(ward, writes + 1)
+def test_a_sick_gpu_goes_to_no_new_pod(machine: FaultyMachine, stage: Stage) -> None:
+    spec = machine.one(SICK)
+    until("the writes of the start have ended", lambda: machine.taints(SICK) == [], 10)
+    writes, generations = machine.writes(), machine.generations()
+    machine.say(SICK, ILL)
+    since = await_sick(machine, stage)
+    check_quiet(machine, writes + 1)
     stage.create(
         claim(stage.namespace, "wanted", spec),
         pod(stage.namespace, "waiting", container("main", "gpu"), claims={"gpu": "wanted"}),
     )
     stage.pending("waiting", "cannot allocate all claims")
     if stage.cluster.keeps_gated:
-        assert ward.generations() == generations, "the first taint made a new generation of the pool"
-        ward.agent.stop()
-        ward.agent.start()
-        assert [one["timeAdded"] for one in ward.taints(SICK)] == since, "a restart changed when the fault began"
-    ward.say(SICK, WELL)
-    until("the GPU is well again", lambda: ward.name(SICK) in ward.agent.devices() and not ward.taints(SICK), CLEARED)
-    assert stage.devices(stage.check("waiting")) == [ward.name(SICK)]
+        assert machine.generations() == generations, "the first taint made a new generation of the pool"
+        machine.agent.stop()
+        machine.agent.start()
+        assert [one["timeAdded"] for one in machine.taints(SICK)] == since, "a restart changed when the fault began"
+    machine.say(SICK, WELL)
+    until(
+        "the GPU is well again",
+        lambda: machine.name(SICK) in machine.agent.devices() and not machine.taints(SICK),
+        CLEARED,
+    )
+    assert stage.devices(stage.check("waiting")) == [machine.name(SICK)]
 
 
 @pytest.mark.smoke
-def test_a_pod_is_told_that_its_gpu_is_sick_and_well_again(ward: Ward, stage: Stage, tmp_path: Path) -> None:
-    use(stage, "user", ward.one(SICK))
+def test_a_pod_is_told_that_its_gpu_is_sick_and_well_again(
+    machine: FaultyMachine, stage: Stage, tmp_path: Path
+) -> None:
+    use(stage, "user", machine.one(SICK))
     if not stage.cluster.keeps_gated:
-        check_kept_while_used(ward, stage)
+        check_kept_while_used(machine, stage)
         return
     await_health(stage, "user", "Healthy", PATIENCE)
     before = version(stage, "user")
-    ward.say(SICK, ILL)
-    until("the GPU is tainted", lambda: ward.taints(SICK), RAISED)
+    machine.say(SICK, ILL)
+    until("the GPU is tainted", lambda: machine.taints(SICK), RAISED)
     await_health(stage, "user", "Unhealthy", 5)
     check_doctor(stage, tmp_path)
     (event,) = until("an Event on the pod", lambda: events_of(stage, "user"), PATIENCE)
@@ -74,29 +80,29 @@ def test_a_pod_is_told_that_its_gpu_is_sick_and_well_again(ward: Ward, stage: St
         assert health_of(stage, "user") == "Unhealthy"
         assert version(stage, "user") == told, "the pod's status was written again though nothing changed"
         time.sleep(1)
-    ward.say(SICK, WELL)
+    machine.say(SICK, WELL)
     await_health(stage, "user", "Healthy", CLEARED)
-    assert ward.taints(SICK) == []
+    assert machine.taints(SICK) == []
 
 
-def test_a_gpu_is_cordoned_by_hand(ward: Ward, stage: Stage) -> None:
-    spec = ward.one(FREE)
-    ward.agent.command("cordon", ward.name(FREE), "--reason", "fan noise")
+def test_a_gpu_is_cordoned_by_hand(machine: FaultyMachine, stage: Stage) -> None:
+    spec = machine.one(FREE)
+    machine.agent.command("cordon", machine.name(FREE), "--reason", "fan noise")
     if stage.cluster.keeps_gated:
-        (taint,) = until("the GPU is tainted", lambda: ward.taints(FREE), 10)
+        (taint,) = until("the GPU is tainted", lambda: machine.taints(FREE), 10)
         assert (taint["key"], taint["effect"]) == ("gpu.nvidia.com/cordoned", "NoSchedule")
     else:
-        until("the GPU is withheld", lambda: ward.name(FREE) not in ward.agent.devices(), 10)
+        until("the GPU is withheld", lambda: machine.name(FREE) not in machine.agent.devices(), 10)
     stage.create(
         claim(stage.namespace, "wanted", spec),
         pod(stage.namespace, "waiting", container("main", "gpu"), claims={"gpu": "wanted"}),
     )
     stage.pending("waiting", "cannot allocate all claims")
-    ward.agent.stop()
-    ward.agent.start()
+    machine.agent.stop()
+    machine.agent.start()
     stage.pending("waiting", "cannot allocate all claims")
-    ward.agent.command("uncordon", ward.name(FREE))
-    assert stage.devices(stage.check("waiting")) == [ward.name(FREE)]
+    machine.agent.command("uncordon", machine.name(FREE))
+    assert stage.devices(stage.check("waiting")) == [machine.name(FREE)]
 
 
 MANY: dict[str, Any] = {
@@ -106,52 +112,52 @@ MANY: dict[str, Any] = {
 BLOCKING = ["needs-reset", "xid", "ecc-uncorrectable", "ecc-threshold", "row-remap-failed"]
 
 
-def test_taints_are_as_many_and_of_such_effects_as_the_version_allows(ward: Ward, stage: Stage) -> None:
+def test_taints_are_as_many_and_of_such_effects_as_the_version_allows(machine: FaultyMachine, stage: Stage) -> None:
     if not stage.cluster.keeps_gated:
         pytest.skip("the server drops taints without the gate")
-    ward.say(SICK, MANY)
+    machine.say(SICK, MANY)
     expected = {**dict.fromkeys(BLOCKING, "NoSchedule"), "row-remap-pending": "None"}
     if stage.cluster.version == "1.34":
         expected = dict.fromkeys(BLOCKING[:4], "NoSchedule")
 
     def found() -> dict[str, str]:
-        return {one["key"].rpartition("/")[2]: one["effect"] for one in ward.taints(SICK)}
+        return {one["key"].rpartition("/")[2]: one["effect"] for one in machine.taints(SICK)}
 
     until("the GPU has its taints", lambda: found() == expected, RAISED)
-    check_quiet(ward, ward.writes())
+    check_quiet(machine, machine.writes())
 
 
-def await_sick(ward: Ward, stage: Stage) -> list[str]:
+def await_sick(machine: FaultyMachine, stage: Stage) -> list[str]:
     """Wait until the faulty GPU is tainted, or withheld if the server keeps no taints; return when it became faulty."""
     if not stage.cluster.keeps_gated:
-        until("the free sick GPU is withheld", lambda: ward.name(SICK) not in ward.agent.devices(), RAISED)
+        until("the free sick GPU is withheld", lambda: machine.name(SICK) not in machine.agent.devices(), RAISED)
         return []
-    (taint,) = until("the GPU is tainted", lambda: ward.taints(SICK), RAISED)
+    (taint,) = until("the GPU is tainted", lambda: machine.taints(SICK), RAISED)
     assert (taint["key"], taint["effect"]) == (KEY, "NoSchedule")
-    assert not ward.taints(FREE), "a healthy neighbour is tainted"
+    assert not machine.taints(FREE), "a healthy neighbour is tainted"
     return [taint["timeAdded"]]
 
 
-def check_quiet(ward: Ward, writes: int) -> None:
+def check_quiet(machine: FaultyMachine, writes: int) -> None:
     """Check that the change took at most this many writes in all, and that none follow."""
-    until("the change is settled", lambda: ward.writes() == writes, 10)
+    until("the change is settled", lambda: machine.writes() == writes, 10)
     end = time.monotonic() + LASTING
     while time.monotonic() < end:
-        assert ward.writes() == writes, "slices are written again though nothing changed"
+        assert machine.writes() == writes, "slices are written again though nothing changed"
         time.sleep(1)
 
 
-def check_kept_while_used(ward: Ward, stage: Stage) -> None:
+def check_kept_while_used(machine: FaultyMachine, stage: Stage) -> None:
     """Check, where the server keeps no taints, that a sick GPU stays published for as long as a claim holds it."""
-    writes = ward.writes()
-    ward.say(SICK, ILL)
-    ward.say(FREE, ILL)
-    until("the free sick GPU is withheld", lambda: ward.name(FREE) not in ward.agent.devices(), RAISED)
-    check_quiet(ward, writes + 1)
-    assert ward.name(SICK) in ward.agent.devices()
+    writes = machine.writes()
+    machine.say(SICK, ILL)
+    machine.say(FREE, ILL)
+    until("the free sick GPU is withheld", lambda: machine.name(FREE) not in machine.agent.devices(), RAISED)
+    check_quiet(machine, writes + 1)
+    assert machine.name(SICK) in machine.agent.devices()
     stage.delete_pod("user")
     # The kubelet may still tell of the claim when it was unprepared: then the agent looks again within a minute.
-    until("the sick GPU is withheld too", lambda: ward.name(SICK) not in ward.agent.devices(), 90)
+    until("the sick GPU is withheld too", lambda: machine.name(SICK) not in machine.agent.devices(), 90)
 
 
 def check_doctor(stage: Stage, folder: Path) -> None:

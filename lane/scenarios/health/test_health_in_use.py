@@ -15,7 +15,7 @@ import pytest
 
 from lane.agent import DRIVER, Agent
 from lane.cluster import REPOSITORY
-from lane.machines.ward import ILL, KEY, WELL, Ward, await_health, events_of, use
+from lane.machines.faulty_machine import ILL, KEY, WELL, FaultyMachine, await_health, events_of, use
 from lane.sandbox import until
 from lane.stage import PATIENCE, Stage
 from lane.workload import devices, request
@@ -31,11 +31,11 @@ def needs_taints(stage: Stage) -> None:
         pytest.skip("the server drops taints without the gate")
 
 
-def tainted(ward: Ward) -> dict[str, set[str]]:
+def tainted(machine: FaultyMachine) -> dict[str, set[str]]:
     """Return the keys of the taints of each device that has any."""
     return {
         name: {taint["key"].rpartition("/")[2] for taint in device["taints"]}
-        for name, device in ward.agent.devices().items()
+        for name, device in machine.agent.devices().items()
         if device.get("taints")
     }
 
@@ -43,42 +43,42 @@ def tainted(ward: Ward) -> dict[str, set[str]]:
 def test_of_eight_gpus_one_is_lost_under_a_running_pod_and_seven_go_on(
     start_agent: Callable[..., Agent], stage: Stage, tmp_path: Path
 ) -> None:
-    ward = Ward(start_agent, tmp_path, cut=())
-    lost, other = use(stage, "loser", ward.one(0)), use(stage, "other", ward.one(1))
-    writes = ward.writes()
-    ward.say(0, WELL, lost=True)
-    until("the lost GPU is tainted", lambda: tainted(ward) == {lost: {"gpu-lost"}}, RAISED)
+    machine = FaultyMachine(start_agent, tmp_path, cut=())
+    lost, other = use(stage, "loser", machine.one(0)), use(stage, "other", machine.one(1))
+    writes = machine.writes()
+    machine.say(0, WELL, lost=True)
+    until("the lost GPU is tainted", lambda: tainted(machine) == {lost: {"gpu-lost"}}, RAISED)
     await_health(stage, "loser", "Unhealthy", 5)
     (event,) = until("an Event on the pod", lambda: events_of(stage, "loser"), PATIENCE)
     assert "gpu-lost" in event["message"]
     end = time.monotonic() + QUIET
     while time.monotonic() < end:
-        assert tainted(ward) == {lost: {"gpu-lost"}}, "a neighbour of the lost GPU is tainted"
-        assert ward.writes() <= writes + 1, "slices are written again though nothing changed"
+        assert tainted(machine) == {lost: {"gpu-lost"}}, "a neighbour of the lost GPU is tainted"
+        assert machine.writes() <= writes + 1, "slices are written again though nothing changed"
         time.sleep(1)
-    assert len(ward.agent.devices()) == 8
+    assert len(machine.agent.devices()) == 8
     await_health(stage, "other", "Healthy", 5)
     assert not events_of(stage, "other")
     assert use(stage, "third", devices(request("it"))) not in {lost, other}
     stage.delete_pod("loser")
-    ward.say(0, WELL, lost=False)
-    until("the GPU is well again", lambda: not tainted(ward), CLEARED)
+    machine.say(0, WELL, lost=False)
+    until("the GPU is well again", lambda: not tainted(machine), CLEARED)
 
 
 def test_a_fault_of_a_partition_that_was_made_on_demand_touches_that_partition_alone(
     start_agent: Callable[..., Agent], stage: Stage, tmp_path: Path
 ) -> None:
-    ward = Ward(start_agent, tmp_path, cut=(), mig="dynamic")
-    uuid = ward.agent.devices()[ward.name(0)]["attributes"]["uuid"]["string"]
+    machine = FaultyMachine(start_agent, tmp_path, cut=(), mig="dynamic")
+    uuid = machine.agent.devices()[machine.name(0)]["attributes"]["uuid"]["string"]
     terms = (f'parentUUID == "{uuid}"', 'profile == "1g.10gb"')
     spec = devices(
         request("it", "mig.nvidia.com", " && ".join(f'device.attributes["{DRIVER}"].{term}' for term in terms))
     )
     sick, well = use(stage, "sick", spec), use(stage, "well", spec)
     placed = int(sick.rpartition("-")[2])
-    ward.say(0, {"xids": [{"code": 95, "gi": placed + 1}]})
-    until("the partition is tainted", lambda: tainted(ward), RAISED)
-    assert tainted(ward) == {sick: {"needs-reset", "xid"}}
+    machine.say(0, {"xids": [{"code": 95, "gi": placed + 1}]})
+    until("the partition is tainted", lambda: tainted(machine), RAISED)
+    assert tainted(machine) == {sick: {"needs-reset", "xid"}}
     await_health(stage, "sick", "Unhealthy", 5)
     await_health(stage, "well", "Healthy", 5)
     until("an Event on the pod", lambda: events_of(stage, "sick"), PATIENCE)
@@ -100,21 +100,21 @@ def test_a_release_without_health_and_back_leaves_the_fault_and_its_time(
     old = tmp_path / "old"
     with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tar:
         tar.extractall(old, filter="data")
-    ward = Ward(start_agent, tmp_path)
-    use(stage, "user", ward.one(0))
-    ward.say(0, ILL)
-    (before,) = until("the GPU is tainted", lambda: ward.taints(0), RAISED)
+    machine = FaultyMachine(start_agent, tmp_path)
+    use(stage, "user", machine.one(0))
+    machine.say(0, ILL)
+    (before,) = until("the GPU is tainted", lambda: machine.taints(0), RAISED)
     assert before["key"] == KEY
-    ward.agent.stop()
+    machine.agent.stop()
     earlier = start_agent(
         hardware="simulated:demo-h100",
         program=[sys.executable, "-P", "-m", "dra_driver"],  # -P: not from the tree that this runs in
         environment={"PYTHONPATH": str(old)},
     )
-    until("the old release publishes", lambda: not ward.taints(0), PATIENCE)
+    until("the old release publishes", lambda: not machine.taints(0), PATIENCE)
     earlier.stop()
-    ward.agent.start()
-    (after,) = until("the GPU is tainted again", lambda: ward.taints(0), RAISED)
+    machine.agent.start()
+    (after,) = until("the GPU is tainted again", lambda: machine.taints(0), RAISED)
     assert after == before
-    ward.say(0, WELL)
-    until("the GPU is well again", lambda: not ward.taints(0), CLEARED)
+    machine.say(0, WELL)
+    until("the GPU is well again", lambda: not machine.taints(0), CLEARED)

@@ -11,7 +11,7 @@ import pytest
 
 from lane.agent import ACCOUNT, NAMESPACE, Agent
 from lane.cluster import Cluster
-from lane.machines.ward import ILL, WELL, Ward
+from lane.machines.faulty_machine import ILL, WELL, FaultyMachine
 from lane.sandbox import until
 from lane.stage import PATIENCE, Stage
 from lane.workload import container, pod, template
@@ -52,21 +52,21 @@ def test_a_gpu_that_needs_a_reset_is_drained_reset_and_given_to_the_next_pod(
         pytest.skip("needs root, and a C compiler")
     root = tmp_path / "driver"
     build_static(root / "usr/bin/nvidia-smi", log=root / "calls")
-    ward = Ward(start_agent, tmp_path, "--remediation=on", f"--nvidia-driver-root={root}", cut=())
-    spec = ward.one(0)
+    machine = FaultyMachine(start_agent, tmp_path, "--remediation=on", f"--nvidia-driver-root={root}", cut=())
+    spec = machine.one(0)
     stage.create(
         template(stage.namespace, "used", spec),
         pod(stage.namespace, "user", container("main", "gpu"), templates={"gpu": "used"}),
     )
-    assert stage.devices(stage.check("user")) == [ward.name(0)]
-    ward.say(0, ILL)
+    assert stage.devices(stage.check("user")) == [machine.name(0)]
+    machine.say(0, ILL)
 
     def stages() -> str:
-        return ward.agent.ask("/metrics")
+        return machine.agent.ask("/metrics")
 
     until("the drain is asked for", lambda: 'dra_driver_remediations{stage="drain-asked"} 1.0' in stages(), RAISED)
     if stage.cluster.keeps_gated:
-        held = {taint["key"].rpartition("/")[2]: taint.get("value") for taint in ward.taints(0)}
+        held = {taint["key"].rpartition("/")[2]: taint.get("value") for taint in machine.taints(0)}
         assert held == {"needs-reset": "gpu-reset", "remediation": "reset"}
     path = f"/api/v1/namespaces/{stage.namespace}/events?fieldSelector=involvedObject.name%3Duser"
     told = lambda: {one["reason"] for one in stage.cluster.api.call("GET", path)["items"]}  # noqa: E731
@@ -77,11 +77,11 @@ def test_a_gpu_that_needs_a_reset_is_drained_reset_and_given_to_the_next_pod(
     stage.delete_pod("user")
     until("the GPU is reset", (root / "calls").exists, PATIENCE)
     until("it is returned", lambda: "dra_driver_remediations{" not in stages(), RETURNED)
-    until("it is offered", lambda: ward.name(0) in ward.agent.devices() and not ward.taints(0), RETURNED)
+    until("it is offered", lambda: machine.name(0) in machine.agent.devices() and not machine.taints(0), RETURNED)
     (call,) = (root / "calls").read_text().splitlines()
     assert call.startswith("--gpu-reset -i GPU-")
     assert call.endswith(" env=0 root=1")
     assert not stage.cluster.api.call("GET", slot).get("spec", {}).get("holderIdentity"), "the slot is still taken"
-    ward.say(0, WELL)
+    machine.say(0, WELL)
     stage.create(pod(stage.namespace, "next", container("main", "gpu"), templates={"gpu": "used"}))
-    assert stage.devices(stage.check("next")) == [ward.name(0)]
+    assert stage.devices(stage.check("next")) == [machine.name(0)]

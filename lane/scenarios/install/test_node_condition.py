@@ -13,7 +13,7 @@ import pytest
 from lane.agent import ACCOUNT, NAMESPACE, Agent
 from lane.api import Api, Refused
 from lane.cluster import Cluster
-from lane.machines.ward import ILL, WELL, Ward
+from lane.machines.faulty_machine import ILL, WELL, FaultyMachine
 from lane.sandbox import until
 
 OPTION = Path(__file__).parents[3] / "deploy/manifests/options/node-condition.yaml"
@@ -52,19 +52,19 @@ def condition(cluster: Cluster, node: str) -> dict[str, Any]:
 def test_a_node_says_whether_its_devices_are_well(
     cluster: Cluster, rights: None, start_agent: Callable[..., Agent], tmp_path: Path
 ) -> None:
-    ward = Ward(start_agent, tmp_path, "--node-condition", "on")
-    node = ward.agent.node.name
+    machine = FaultyMachine(start_agent, tmp_path, "--node-condition", "on")
+    node = machine.agent.node.name
     until("all is well", lambda: condition(cluster, node).get("status") == "True", RAISED)
-    ward.say(0, ILL)
+    machine.say(0, ILL)
     until("a device is sick", lambda: condition(cluster, node)["status"] == "False", RAISED)
     told = condition(cluster, node)
     assert told["reason"] == "NeedsReset"
-    assert told["message"].startswith(f"{ward.name(0)}: needs-reset (gpu-reset)")
+    assert told["message"].startswith(f"{machine.name(0)}: needs-reset (gpu-reset)")
     end = time.monotonic() + QUIET
     while time.monotonic() < end:
         assert condition(cluster, node) == told, "the condition was written again though nothing changed"
         time.sleep(1)
-    ward.say(0, WELL)
+    machine.say(0, WELL)
     until("all is well again", lambda: condition(cluster, node)["status"] == "True", CLEARED)
     assert condition(cluster, node)["lastTransitionTime"] > told["lastTransitionTime"]
 

@@ -15,7 +15,7 @@ from dra_driver.inventory.device import Device
 from dra_driver.inventory.offering import Inventory, Offering
 from dra_driver.model.names import gpu_name, vfio_name
 from dra_driver.model.shares import DeviceType
-from dra_driver.plugin.effects.passthrough.means import PassthroughMeans
+from dra_driver.plugin.effects.passthrough.services import PassthroughServices
 from tests.support.plugin.parts import Rig
 
 GPU, AUDIO, TYPE_C, OTHER = "0000:41:00.0", "0000:41:00.1", "0000:41:00.3", "0000:42:00.0"
@@ -82,7 +82,7 @@ class PassingRig(Rig):
         (root / "proc").mkdir(exist_ok=True)
         real = Roots(proc=str(root / "proc"))
         self.roots = self.kernel.kernel.roots(real)
-        self.passthrough = PassthroughMeans(BusAccess(self.roots, self.kernel))
+        self.passthrough = PassthroughServices(BusAccess(self.roots, self.kernel))
         super().__init__(root)
         facts = replace(FACTS, passthrough=PassthroughFacts())
         whole = Device(WHOLE, DeviceType.GPU, {}, {}, facts, counter_set="x", counters={"gpu": 1})

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dra_driver.agent.passthrough.kept_gpus import KeptGpus
-from dra_driver.agent.passthrough.named_gpus import NamedGpus
+from dra_driver.agent.passthrough.passthrough_gpus import PassthroughGpus
+from dra_driver.agent.passthrough.remembered_gpus import RememberedGpus
 from dra_driver.agent.passthrough.returned_gpus import ReturnedGpus
 from dra_driver.hardware.facts import Facts
 from dra_driver.hardware.passthrough.writing import BusAccess
@@ -16,7 +16,7 @@ from dra_driver.inventory.build import build_inventory
 from dra_driver.inventory.mig.partitions import MigPolicy, Ownership
 from dra_driver.inventory.offering import Inventory
 from dra_driver.inventory.passthrough.rules import PassthroughRule, PassthroughRules
-from dra_driver.plugin.effects.passthrough.means import NothingToRelease, PassthroughMeans
+from dra_driver.plugin.effects.passthrough.services import NothingToRelease, PassthroughServices
 from tests.passthrough.support.bus import ScriptedKernel
 from tests.support.plugin.parts import Rig
 
@@ -42,10 +42,10 @@ class VendorRig(Rig):
         (kernel.folder / "proc").mkdir(exist_ok=True)
         self.roots = kernel.roots(Roots(proc=str(kernel.folder / "proc")))
         self.vendors_hardware: Hardware = load_vendor(vendor).open(self.roots)
-        kept, self.tests = KeptGpus(root, "boot-1"), Recorder()
-        self.named = NamedGpus(PassthroughRules(rules), self.roots, kept)
+        kept, self.tests = RememberedGpus(root, "boot-1"), Recorder()
+        self.named = PassthroughGpus(PassthroughRules(rules), self.roots, kept)
         self.returned = ReturnedGpus(kept, self.vendors_hardware, self.roots, self.tests, self.tests)  # type: ignore[arg-type]
-        self.passthrough = PassthroughMeans(BusAccess(self.roots, self.kernel), NothingToRelease(), self.returned)
+        self.passthrough = PassthroughServices(BusAccess(self.roots, self.kernel), NothingToRelease(), self.returned)
         super().__init__(root)
         self.hardware = self.vendors_hardware  # type: ignore[assignment]
         self.restart()

@@ -4,7 +4,7 @@ import threading
 from types import SimpleNamespace
 
 from dra_driver.plugin.kubelet.server import PREPARES, PluginServer
-from dra_driver.plugin.prepare.waiting import InterruptiblePause, Looks
+from dra_driver.plugin.prepare.waiting import InterruptiblePause, LookTimer
 from tests.plugin.support.kubelet import FakeKubelet, claim
 from tests.support.plugin.parts import DRIVER, Rig, in_thread, inventory
 from tests.support.waiting import until
@@ -44,7 +44,7 @@ def test_a_pause_is_cut_short_by_the_end_of_the_agent_alone() -> None:
 
 
 def test_one_of_many_asks_after_a_holder() -> None:
-    looks = Looks(30.0)
+    looks = LookTimer(30.0)
     assert [looks.is_due("a"), looks.is_due("a"), looks.is_due("b")] == [True, False, True]
 
 

@@ -23,7 +23,7 @@ from dra_driver.model.shares import DeviceType
 from dra_driver.plugin.composition import ClaimSurroundings, NodeFolders, compose
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.effects.device_metadata import DeviceMetadata
-from dra_driver.plugin.effects.passthrough.means import PassthroughMeans
+from dra_driver.plugin.effects.passthrough.services import PassthroughServices
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.locks import NodeLocks
 from dra_driver.plugin.node_claims.gone_claims import GoneClaims
@@ -144,7 +144,7 @@ class Rig:
     """One node: data folder, CDI folder, API, hardware. `restart` is a new agent on the same files."""
 
     supervisor: Any = None
-    passthrough = PassthroughMeans()
+    passthrough = PassthroughServices()
     has_metadata = False
     patience_s = 60.0  # for a call; a busy machine is no fault
     driver = DRIVER

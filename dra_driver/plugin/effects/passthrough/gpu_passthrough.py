@@ -26,7 +26,7 @@ from dra_driver.model.edits import Edits
 from dra_driver.model.errors import DriverError
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.effects.passthrough.gpu_users import GpuUsers
-from dra_driver.plugin.effects.passthrough.means import PassthroughMeans
+from dra_driver.plugin.effects.passthrough.services import PassthroughServices
 from dra_driver.plugin.ledger.recorded_steps import GpuReference, MovedFunction, RecordedPassthrough
 from dra_driver.plugin.locks import NodeLocks, gpu_lock
 from dra_driver.plugin.steps.performer import StepPerformer
@@ -46,7 +46,7 @@ class GpuPassthrough(StepPerformer[PassthroughStep, RecordedPassthrough]):
     def __init__(
         self,
         hardware: Hardware,
-        means: PassthroughMeans,
+        means: PassthroughServices,
         locks: NodeLocks,
         boot_id: str,
     ) -> None:

@@ -22,8 +22,8 @@ WELL: dict[str, Any] = {"recoveryAction": 0}
 ILL: dict[str, Any] = {"recoveryAction": 1}
 
 
-class Ward:
-    """An agent on a simulated machine whose GPUs can be made ill."""
+class FaultyMachine:
+    """An agent on a simulated machine whose GPUs can be made faulty."""
 
     def __init__(
         self,

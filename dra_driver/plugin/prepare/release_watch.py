@@ -1,4 +1,4 @@
-"""Guard: keeps devices back until the containers that may use them have ended.
+"""Release watch: withholds devices until the containers that may use them have ended.
 
 Once a minute the kubelet unprepares the claims of pods that it no longer knows, whether or not their containers still
 run: a pod that was deleted by force may use its device for as long as the runtime takes to kill it.
@@ -30,8 +30,8 @@ LOOK_SECONDS = 0.25
 FAULT_SECONDS = 2.0  # pause after a check that failed: a full disk may make the ledger fail for a long time
 
 
-class Guard:
-    """Checks in a thread, which runs from the call of `watch` for as long as something is kept back.
+class ReleaseWatch:
+    """Checks in a thread, which runs from the call of `watch` for as long as a device is withheld.
 
     The calls that wait for a device are woken after each release.
     """
@@ -41,7 +41,7 @@ class Guard:
     ) -> None:
         self._ledger, self._boot_id, self._pods, self._waiting, self._proc = ledger, boot_id, pods, waiting, proc
         failure = "check of devices that are kept back failed"
-        self._loop = Loop("guard", self._turn, failure=failure, fault_s=FAULT_SECONDS)
+        self._loop = Loop("release-watch", self._turn, failure=failure, fault_s=FAULT_SECONDS)
         self._told: set[str] = set()  # claims whose pods were reported as still running
 
     def pods_left(self, record: ClaimRecord) -> tuple[str, ...]:

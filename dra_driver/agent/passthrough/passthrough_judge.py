@@ -1,4 +1,4 @@
-"""Passing judge: another judge's judgements, completed by what virtual machines may have."""
+"""PassthroughJudge: another judge's judgements, completed by the GPUs that virtual machines may have."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Hashable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from dra_driver.agent.inventory.judge_around import JudgeAround
 from dra_driver.agent.inventory.node_inventory import Findings
-from dra_driver.agent.passthrough.named_gpus import NamedGpus
+from dra_driver.agent.inventory.wrapping_judge import WrappingJudge
+from dra_driver.agent.passthrough.passthrough_gpus import PassthroughGpus
 from dra_driver.agent.passthrough.returned_gpus import ReturnedGpus
 from dra_driver.hardware.facts import Facts
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from dra_driver.agent.inventory.scanner import OfferJudge
 
 
-class PassingJudge(JudgeAround):
+class PassthroughJudge(WrappingJudge):
     """Judges what the vendor reports by another judge, and adds the rest."""
 
-    def __init__(self, judge: OfferJudge, named: NamedGpus, returned: ReturnedGpus) -> None:
+    def __init__(self, judge: OfferJudge, named: PassthroughGpus, returned: ReturnedGpus) -> None:
         super().__init__(judge)
         self._named, self._returned = named, returned
 

@@ -1,8 +1,9 @@
-"""Named GPUs: facts completed by what virtual machines may have.
+"""Passthrough GPUs: facts, completed by which GPUs virtual machines may have.
 
-In: facts as the vendor reports them, the rules of an administrator, the PCI bus. Out: the same facts, in which named
-GPUs say so, and those that a VFIO driver has are there as they were before. Such a GPU is absent by intent: its driver
-reports nothing of it, and that is no problem. A GPU that can't be passed on, whatever the rules say, is a problem.
+In: facts as the vendor reports them, the rules of an administrator, the PCI bus. Out: the same facts, in which GPUs
+that the rules name are marked, and GPUs that a VFIO driver has are listed as they were before. Such a GPU is absent by
+intent: its driver does not report it, and that is no problem. A GPU that the rules name but that can't be passed on is
+a problem.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from dataclasses import replace
 
-from dra_driver.agent.passthrough.kept_gpus import KeptGpus
+from dra_driver.agent.passthrough.remembered_gpus import RememberedGpus
 from dra_driver.hardware import pci
 from dra_driver.hardware.facts import Facts, GpuFacts, PassthroughFacts, Problem
 from dra_driver.hardware.passthrough.drivers import is_vfio, needed_driver
@@ -26,14 +27,14 @@ from dra_driver.model.vendors import DEFAULT_VENDOR, registered
 _NOT_DRIVEN = "hardware.gpu-not-driven"
 
 
-class NamedGpus:
+class PassthroughGpus:
     """The GPUs of one node that an administrator named."""
 
-    def __init__(self, rules: PassthroughRules, roots: Roots, kept: KeptGpus) -> None:
+    def __init__(self, rules: PassthroughRules, roots: Roots, kept: RememberedGpus) -> None:
         self._rules, self._roots, self._kept = rules, roots, kept
 
     def fingerprint(self) -> Hashable:
-        """Return a value that changes when another driver gets one of them."""
+        """Return a value that changes when another driver is bound to one of them."""
         return tuple((address, self._driver_of(address)) for address in sorted(self._candidates()))
 
     def completed(self, facts: Facts) -> Facts:
@@ -47,13 +48,13 @@ class NamedGpus:
         kept = [one for one in facts.problems if one.code != _NOT_DRIVEN or one.subject not in away]
         waiting = facts.waiting_for
         if passed and not here and not any(one.code == _NOT_DRIVEN for one in kept):
-            waiting = ""  # the driver has no GPU left, and that is as it should be
+            waiting = ""  # the driver has no GPU left, as intended
             kept = [one for one in kept if one.subject != "node"]
         in_order = tuple(sorted((*gpus, *passed), key=lambda gpu: (gpu.pci_address, gpu.part)))
         return replace(facts, gpus=in_order, problems=(*kept, *problems), waiting_for=waiting)
 
     def _named(self, gpu: GpuFacts, problems: list[Problem]) -> GpuFacts:
-        if gpu.part and not gpu.parts:  # a part has no function of its own; all parts together have it
+        if gpu.part and not gpu.parts:  # a partition has no function of its own; only the whole GPU has one
             return gpu
         is_virtual = read_physical(self._roots, gpu.pci_address) != ""
         rule = self._rules.rule_of(gpu.pci_address, gpu.uuid, is_virtual=is_virtual)
@@ -61,7 +62,7 @@ class NamedGpus:
         return gpu if found is None else replace(gpu, passthrough=found)
 
     def _unreported(self, facts: Facts, here: frozenset[str], problems: list[Problem]) -> Iterator[GpuFacts]:
-        """Yield the named GPUs that the vendor does not report: with a VFIO driver, or virtual functions."""
+        """Yield those GPUs that the vendor does not report: GPUs with a VFIO driver, and virtual functions."""
         registry = registered(facts.vendor) or DEFAULT_VENDOR
         for address in sorted(self._candidates() - here):
             known = self._kept.facts_of(address)

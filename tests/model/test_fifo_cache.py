@@ -1,10 +1,10 @@
 """What was kept last is found again, and no more of it than was said."""
 
-from dra_driver.model.recent import Recent
+from dra_driver.model.fifo_cache import FifoCache
 
 
 def test_the_value_that_was_kept_the_longest_ago_goes_first() -> None:
-    recent: Recent[str, int] = Recent(2)
+    recent: FifoCache[str, int] = FifoCache(2)
     recent.keep("a", 1)
     recent.keep("b", 2)
     recent.keep("a", 3)

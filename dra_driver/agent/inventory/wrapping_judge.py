@@ -1,4 +1,4 @@
-"""JudgeAround: the part that all judges have in common that complete the judgement of another one."""
+"""WrappingJudge: the common part of all judges that complete the judgement of another one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from dra_driver.agent.inventory.scanner import OfferJudge
 
 
-class JudgeAround:
+class WrappingJudge:
     """Passes on whether the inner judge is settled, and its fingerprint; a subclass adds `judge`."""
 
     def __init__(self, judge: OfferJudge) -> None:

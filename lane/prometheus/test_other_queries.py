@@ -19,7 +19,7 @@ from dra_driver.hardware.metered import Measure
 from dra_driver.hardware.nvidia.metering.dcgm_names import NAMES
 from lane.components.parts import BinariesMissing
 from lane.components.programs import prometheus
-from lane.prometheus.others import Asked, queries_of
+from lane.prometheus.other_queries import Asked, queries_of
 from lane.prometheus.server import PrometheusServer
 from tests.support.agents.agent_process import stage
 from tests.support.metering.metered_node import MeteredNode

@@ -1,4 +1,4 @@
-"""Recent: the values that were kept last, by key, at most so many."""
+"""A cache of a limited number of values by key; the oldest value goes first."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-class Recent(Generic[K, V]):
-    """At most `most` values; the one that was kept the longest ago goes first. Any thread may use it."""
+class FifoCache(Generic[K, V]):
+    """At most `most` values; the value that was stored first is dropped first. Any thread may use it."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -19,11 +19,11 @@ class Recent(Generic[K, V]):
         self._values: dict[K, V] = {}
 
     def get(self, key: K) -> V | None:
-        """Return the value of a key, None where none is kept."""
+        """Return the value of a key, or None if there is none."""
         return self._values.get(key)
 
     def keep(self, key: K, value: V) -> None:
-        """Keep a value in the place of the one that the key had."""
+        """Store a value, replacing any earlier value of the key."""
         with self._mutex:
             values = self._values
             values.pop(key, None)

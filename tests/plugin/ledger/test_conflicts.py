@@ -16,7 +16,7 @@ def test_each_holder_is_told_once_and_slices_only_of_gpus_that_are_not_named():
     u1, u2 = record("u1"), record("u2")
     whole = [Conflict(name, u1) for name in ("gpu-a/memory-slice-0", "gpu-a", "gpu-a/memory-slice-1", "gpu-b")]
     parts = [Conflict(f"gpu-c/memory-slice-{i}", u2) for i in (10, 2)]
-    assert [(text, rival.record.uid) for text, rival in by_holder([*parts, *whole])] == [
+    assert [(text, conflict.record.uid) for text, conflict in by_holder([*parts, *whole])] == [
         ("gpu-a, gpu-b", "u1"),
         ("gpu-c (memory-slice-2, memory-slice-10)", "u2"),
     ]

@@ -1,7 +1,8 @@
-"""Told: kubelets that report pods and claims on PodResources sockets, all in one process.
+"""Simulated kubelets that report pods and claims on PodResources sockets, all in one process.
 
-`python -m benchmarks.told CLAIMS SOCKET...` answers on each socket with one pod that has the given number of the
-crowd's claims, all still being prepared, so only the API server knows their devices. It ends when standard input does.
+`python -m benchmarks.pod_resources CLAIMS SOCKET...` answers on each socket with one pod that has the given number of
+the large cluster's claims, all still being prepared, so only the API server knows their devices. It ends when standard
+input does.
 """
 
 from __future__ import annotations

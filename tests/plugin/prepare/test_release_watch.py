@@ -12,7 +12,7 @@ import pytest
 from dra_driver.model.errors import ClaimError
 from dra_driver.plugin.ledger import kept_back
 from dra_driver.plugin.ledger.record import ClaimState
-from dra_driver.plugin.prepare import guard
+from dra_driver.plugin.prepare import release_watch
 from dra_driver.plugin.prepare.running_pods import pods_with_processes
 from tests.plugin.support.ledger_file import sql
 from tests.plugin.support.running_pods import CONTAINER, OLD, OTHER, Machine
@@ -80,7 +80,7 @@ def test_shared_devices_and_pods_that_have_ended_hold_nobody_up(
     rig: Rig, machine: Machine, monkeypatch: pytest.MonkeyPatch, share_id: str
 ) -> None:
     looks: list[object] = []
-    monkeypatch.setattr(guard, "pods_with_processes", lambda *a: looks.append(a) or frozenset({OLD}))
+    monkeypatch.setattr(release_watch, "pods_with_processes", lambda *a: looks.append(a) or frozenset({OLD}))
     if not share_id:
         shutil.rmtree(machine.pods / OLD)  # the kubelet has put everything away
     share = {"shareID": share_id} if share_id else {}

@@ -1,12 +1,12 @@
-"""Crowd: the embedded API server with a big cluster's objects in it, which counts what each client asks of it.
+"""The embedded API server with a large cluster's objects in it, which counts what each client requests.
 
 The big cluster's claims, pods and slices are generated when they are asked for, from templates as long as real ones,
 and are never stored; in lists they follow the real objects. The server implements limit, continue (a position),
 resourceVersion=0 (the limit is ignored), field selectors and single reads as a real one does. It is itself a program
 in Python: what is measured here is the client.
 
-`python -m benchmarks.crowd` reads commands from standard input, one JSON object per line, and answers each with one
-line.
+`python -m benchmarks.large_cluster` reads commands from standard input, one JSON object per line, and answers each with
+one line.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MANAGED = [
 ]
 
 
-class Crowd(EmbeddedApi):
+class LargeCluster(EmbeddedApi):
     """The API server. With `is_full` it has the big cluster's objects."""
 
     def __init__(self, *, is_full: bool) -> None:
@@ -69,7 +69,7 @@ class Crowd(EmbeddedApi):
             yield piece
 
     def _crowded(self, request: HttpRequest) -> Response | Stream | None:
-        """Return the answer made from the crowd; None for requests about other objects."""
+        """Return the answer made from the generated objects; None for requests about other objects."""
         try:
             target = parse_path(request.path)
         except ApiRefusal:
@@ -89,7 +89,7 @@ class Crowd(EmbeddedApi):
     def _selected(self, kind: ApiKind, selector: str) -> range:
         """Return the numbers of the objects that match a field selector.
 
-        The crowd's nodes are crowd-node-0, crowd-node-1, …
+        The generated nodes are crowd-node-0, crowd-node-1, …
         """
         terms = dict(term.split("=", 1) for term in selector.split(",") if term)
         everything = range(self._sizes[kind.plural])
@@ -180,7 +180,7 @@ _TEMPLATES = {CLAIMS: _claim(), PODS: _pod(), SLICES: _slice()}
 
 def main() -> None:
     """Serve until standard input ends."""
-    server = Crowd(is_full=sys.argv[1] == "full")
+    server = LargeCluster(is_full=sys.argv[1] == "full")
     print(json.dumps({"url": server.start()}), flush=True)
     for line in sys.stdin:
         command = json.loads(line)

@@ -1,4 +1,4 @@
-"""The means of passing a GPU, beside the kernel's: releasing the library, and holding back GPUs that come back."""
+"""What passing on a GPU needs beside the kernel: releasing the library, and withholding GPUs that come back."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class NoneReturning:
 
 
 @dataclass(frozen=True, slots=True)
-class PassthroughMeans:
+class PassthroughServices:
     """The bus of a node, its vendor's library, and its GPUs that come back."""
 
     access: BusAccess = field(default_factory=lambda: BusAccess(Roots(), ChildWriter()))

@@ -1,4 +1,4 @@
-"""Kept GPUs: what was known of the GPUs that virtual machines may have, and which are being checked after one had them.
+"""Remembered GPUs: the last known facts of GPUs for virtual machines, and which of them are being checked on return.
 
 In: facts. Out: the same facts while no driver of the host has the GPU, also after a restart in the same boot. The file
 lies beside the ledger, and is replaced as a whole.
@@ -36,7 +36,7 @@ class ReturningGpu:
     identity: PciIdentity = UNKNOWN
 
 
-class KeptGpus:
+class RememberedGpus:
     """The file of one node. Any thread may call any method."""
 
     def __init__(self, folder: Path, boot_id: str) -> None:
@@ -48,7 +48,7 @@ class KeptGpus:
 
     @property
     def addresses(self) -> frozenset[str]:
-        """Return the PCI addresses of the GPUs that are kept."""
+        """Return the PCI addresses of the GPUs that are remembered."""
         return frozenset(self._gpus)
 
     @property
@@ -62,7 +62,7 @@ class KeptGpus:
         return self._gpus.get(address)
 
     def learn(self, gpus: Iterable[GpuFacts]) -> None:
-        """Keep the facts of GPUs that their driver reports now."""
+        """Remember the facts of the GPUs that their driver reports now."""
         bare = {one.pci_address: replace(one, passthrough=None, partitions=(), mig_enabled=False) for one in gpus}
         with self._mutex:
             if any(self._gpus.get(address) != one for address, one in bare.items()):
