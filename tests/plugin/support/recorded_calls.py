@@ -135,7 +135,7 @@ def whole_devices(root: Path) -> Recording:
     """Whole GPUs and standing partitions: repeated, in use, kept back, re-allocated, after a reboot, with no ledger."""
     rig = Rig(root)
     done = Recording(rig)
-    rig.repair._guard.close()  # what is kept back stays
+    rig.repair._release_watch.close()  # what is kept back stays
     pod = POD.format(1)
     (rig.root / "pods" / pod).mkdir(parents=True)
     rig.allocate("u1", "gpu-0", "mig-1", pods=(pod,))
