@@ -15,7 +15,7 @@ from dra_driver.hardware.facts import MigProfile, PartitionFacts
 from dra_driver.hardware.nvidia.mig import mig_devices
 from dra_driver.hardware.nvidia.nvml import Nvml
 from dra_driver.hardware.nvidia.nvml_mig import ComputeInstance, Handle, NvmlFault
-from dra_driver.model.fifo_cache import Recent
+from dra_driver.model.fifo_cache import FifoCache
 
 MOST_KEPT = 256  # more than a node can have
 # errors for an instance that another process has destroyed, or that went with its MIG mode
@@ -65,7 +65,7 @@ class SeenPartitions:
     """The partitions that were seen last, by the UUID of their GPU and their place: profile id and first slice."""
 
     def __init__(self) -> None:
-        self._kept: Recent[tuple[str, tuple[int, int]], SeenPartition] = Recent(MOST_KEPT)
+        self._kept: FifoCache[tuple[str, tuple[int, int]], SeenPartition] = FifoCache(MOST_KEPT)
 
     def at(self, gpu_uuid: str, place: tuple[int, int]) -> SeenPartition | None:
         """Return the partition that was seen at a place last."""

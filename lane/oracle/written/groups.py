@@ -9,8 +9,8 @@ from lane.oracle.written.parts import Wire, apart, make_claim, make_device, worl
 
 
 def groups_worlds() -> dict[str, Wire]:
-    """Return worlds with parts of GPUs that name their company, some of them in use, some drawing from two GPUs."""
-    companies: dict[str, list[list[str]]] = {
+    """Return worlds with partitions that name compatibility groups, some of them in use, some drawing from two GPUs."""
+    group_sets: dict[str, list[list[str]]] = {
         "alike": [["a"], ["a"], ["a"]],
         "chain": [["a", "b"], ["b", "c"], ["c", "a"]],
         "apart": [["a"], ["b"], ["a"]],
@@ -22,7 +22,7 @@ def groups_worlds() -> dict[str, Wire]:
     )  # fmt: skip
     return {
         f"groups {name}, {held} held, {gpus} GPUs, {wishes}": _with_groups(groups, held, gpus, wishes)
-        for (name, groups), held, gpus, wishes in product(companies.items(), (None, 0, 1), (1, 2), wished)
+        for (name, groups), held, gpus, wishes in product(group_sets.items(), (None, 0, 1), (1, 2), wished)
     }
 
 
