@@ -19,7 +19,10 @@ from dra_driver.model.wire import DeviceWire, SliceWire
 # Attributes that tell devices of one shape apart. An author whose selector reads their values gets no warning that
 # nothing matches.
 IDENTITIES = frozenset(
-    {"uuid", "parentUUID", "serial", "pciBusID", "pcieRoot", "minor", "index", "nvlinkDomain", "numaNode"}
+    [
+        *("uuid", "parentUUID", "uniqueID", "serial", "minor", "index", "nvlinkDomain", "fabricDomain"),
+        *("pciBusID", "pciAddr", "pciAddress", "physicalFunction", "pcieRoot", "numaNode", "iommuGroup"),
+    ]
 )
 _DIGEST_BYTES = 16
 _PLAIN_MARSHAL = 2  # the newest version that writes equal values equally; later ones write references to shared objects

@@ -16,9 +16,14 @@ from typing import Any
 from dra_driver.model.wire import Wire
 
 TEMPLATE_NODE = "template-node"
-LEFT_OUT = frozenset({"uuid", "parentUUID", "serial", "vbiosVersion", "driverVersion", "cudaDriverVersion"})
+LEFT_OUT = frozenset(
+    [
+        *("uuid", "parentUUID", "uniqueID", "serial", "iommuGroup"),
+        *("vbiosVersion", "driverVersion", "driverVersionFull", "cudaDriverVersion"),
+    ]
+)
 # That devices share the value is a property of the kind of node, the value itself is one machine's.
-_DOMAINS = "nvlinkDomain"
+_DOMAINS = ("nvlinkDomain", "fabricDomain")
 _ANNOTATION = "capacity.cluster-autoscaler.kubernetes.io"
 
 
@@ -73,7 +78,7 @@ def _device(device: Wire, domains: dict[str, str]) -> Wire:
     attributes: dict[str, Any] = {}
     for name, value in (device.get("attributes") or {}).items():
         own = name.rpartition("/")[2]
-        if own == _DOMAINS and isinstance(value.get("string"), str):
+        if own in _DOMAINS and isinstance(value.get("string"), str):
             value = {"string": domains.setdefault(value["string"], f"{TEMPLATE_NODE}-{len(domains)}")}  # noqa: PLW2901
         if own not in LEFT_OUT:
             attributes[name] = value
