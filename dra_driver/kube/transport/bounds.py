@@ -1,12 +1,17 @@
 """Limit how much of an answer is read, and for how long, whatever the other side sends.
 
-In: a connected socket. Out: its bytes, while the answer that is being read has time and bytes left. The deadline and
-the limits are those of the whole answer: interim answers, head, chunks, trailers and body together.
+In: a connected socket that does not block. Out: its bytes, while the answer that is being read has time and bytes left.
+The deadline and the limits are those of the whole answer: interim answers, head, chunks, trailers and body together.
+An answer is never there at once, so a reader waits for input first: to let the socket itself wait would take four more
+calls of the kernel for each answer.
 """
 
 from __future__ import annotations
 
+import math
+import select
 import socket
+import ssl
 import time
 
 # The largest request that the API server accepts is 3 MiB, and etcd's is 1.5 MiB; a page of a list that is larger than
@@ -14,7 +19,8 @@ import time
 MOST_BYTES = 8 << 20
 _HEAD_BYTES = 256 * 1024
 _RAW_BYTES = MOST_BYTES + MOST_BYTES // 4  # chunked transfer adds a few bytes to each chunk of some KiB
-_PIECE_BYTES = 64 * 1024
+_PIECE_BYTES = 16 * 1024  # as much as a record of TLS holds
+_LONGEST_WAIT_S = 3600.0  # then it is asked again how much is left
 
 
 class TooLargeError(OSError):
@@ -37,12 +43,28 @@ class AnswerBounds:
 
 
 class BoundedReader:
-    """A reader of one socket. Bytes count against the bounds when they are received into `buffer`."""
+    """A reader of one socket, and its writer. Bytes count against the bounds when they are received into `buffer`."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
+        self._tls = sock if isinstance(sock, ssl.SSLSocket) else None
+        self._input = select.poll()
+        self._input.register(sock, select.POLLIN)
         self.buffer = bytearray()
         self.bounds = AnswerBounds(0.0)
+
+    def is_quiet(self) -> bool:
+        """Return whether the other side has neither ended the connection nor sent anything that was not read."""
+        return not self._is_pending() and not self._input.poll(0)
+
+    def send(self, message: bytes) -> None:
+        """Send a whole message, within the bounds' time. Raises: TimeoutError, OSError."""
+        rest = memoryview(message)
+        while rest:
+            try:
+                rest = rest[self._sock.send(rest) :]
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError) as wanted:
+                self._await_either(wanted)
 
     def fill(self) -> bool:
         """Wait for bytes and add them to the buffer; return False at the end of the stream.
@@ -52,14 +74,39 @@ class BoundedReader:
         bounds = self.bounds
         if bounds.bytes_left <= 0:
             raise TooLargeError("the answer is too large")
-        left = bounds.until - time.monotonic()
-        if left <= 0:
-            raise TimeoutError("the answer did not end in time")
-        self._sock.settimeout(left)
-        piece = self._sock.recv(min(_PIECE_BYTES, bounds.bytes_left))
+        piece = self._received(min(_PIECE_BYTES, bounds.bytes_left))
         bounds.bytes_left -= len(piece)
         self.buffer += piece
         return bool(piece)
+
+    def _received(self, most: int) -> bytes:
+        """Wait for bytes and return them; b"" at the end of the stream. Raises: TimeoutError, OSError."""
+        while True:
+            left_ms = self._left_ms()
+            if self._is_pending() or self._input.poll(left_ms):
+                try:
+                    return self._sock.recv(most)
+                except (ssl.SSLWantReadError, BlockingIOError):
+                    continue  # a part of a record, which says nothing by itself
+                except ssl.SSLWantWriteError as wanted:
+                    self._await_either(wanted)
+
+    def _await_either(self, wanted: OSError) -> None:
+        """Wait until the socket can do what an operation needs first. Raises: TimeoutError."""
+        output = select.poll()
+        output.register(self._sock, select.POLLIN if isinstance(wanted, ssl.SSLWantReadError) else select.POLLOUT)
+        output.poll(self._left_ms())
+
+    def _left_ms(self) -> int:
+        """Return the time that is left, in milliseconds. Raises: TimeoutError if it is none."""
+        left = self.bounds.until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the answer did not end in time")
+        return math.ceil(min(left, _LONGEST_WAIT_S) * 1000)
+
+    def _is_pending(self) -> bool:
+        """Return whether there are bytes that were received and decrypted, of which the kernel knows nothing."""
+        return self._tls is not None and self._tls.pending() > 0
 
     def until(self, mark: bytes) -> bytes:
         """Return the bytes before the next `mark`, and drop both from the buffer. Raises: BrokenError, as `fill`."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-import select
 import socket
 import ssl
 import time
@@ -63,9 +62,8 @@ class Connection:
         """Connect. Raises: CertificateError, ConnectError, TimeoutError, ValueError for a host that is no name."""
         self._address, self.generation = address, generation
         self.sock = _connected(address, context, seconds)
+        self.sock.settimeout(0)  # the reader waits
         self._reader = BoundedReader(self.sock)
-        self._input = select.poll()
-        self._input.register(self.sock, select.POLLIN)
         self._answer: HttpAnswer | None = None
 
     def ask(
@@ -78,9 +76,8 @@ class Connection:
         """
         message = _head(method, target, (("Host", self._address.field), *headers.items()), body)
         self._reader.bounds = AnswerBounds(seconds)
-        self.sock.settimeout(seconds)
         try:
-            self.sock.sendall(message + body if body else message)
+            self._reader.send(message + body if body else message)
         except _ENDED as err:
             self._answer = self._early_answer(err)
         else:
@@ -103,8 +100,7 @@ class Connection:
 
     def is_quiet(self) -> bool:
         """Return whether the other side has neither ended the connection nor sent bytes that are no answer."""
-        is_pending = isinstance(self.sock, ssl.SSLSocket) and self.sock.pending()
-        return not is_pending and not self._input.poll(0)
+        return self._reader.is_quiet()
 
     def close(self) -> None:
         """Close the socket."""

@@ -10,8 +10,9 @@ import queue
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import TracebackType
 from urllib.parse import urlsplit
 
 from dra_driver.kube.kubeconfig import Credentials
@@ -40,27 +41,35 @@ class Connections:
         self._stamp: tuple[object, ...] = ()
         self._look_at = 0.0
 
-    @contextmanager
-    def lend(self, seconds: float) -> Iterator[Connection]:
+    def lend(self, seconds: float) -> AbstractContextManager[Connection]:
         """Lend a connection. It is kept if its answer was read to the end; after an error all of its generation go.
 
-        Raises: ApiError("api.tls-files"), TimeoutError if all connections stay in use for `seconds`; errors of
+        Entering raises: ApiError("api.tls-files"), TimeoutError if all connections stay in use for `seconds`; errors of
         connecting.
         """
+        return _Lent(self, seconds)
+
+    def take(self, seconds: float) -> Connection:
+        """Return a connection for one request. Raises: as `lend`."""
         started = time.monotonic()
         try:
             self._room.get(timeout=seconds)
         except queue.Empty:
             raise TimeoutError("all connections are in use") from None
         try:
-            connection = self._kept() or self._connected(seconds - (time.monotonic() - started))
-            try:
-                yield connection
-            except BaseException:
+            return self._kept() or self._connected(seconds - (time.monotonic() - started))
+        except BaseException:
+            self._room.put(None)
+            raise
+
+    def give_back(self, connection: Connection, *, has_failed: bool) -> None:
+        """Take a connection back after its request."""
+        try:
+            if has_failed:
                 connection.close()
                 self.renew(connection.generation)
-                raise
-            self._take_back(connection)
+            else:
+                self._take_back(connection)
         finally:
             self._room.put(None)
 
@@ -131,6 +140,24 @@ class Connections:
         self._generation += 1
         for connection in idle:
             connection.close()
+
+
+class _Lent:
+    """A connection that is lent; a generator's frames would cost more."""
+
+    __slots__ = ("_connection", "_connections", "_seconds")
+
+    def __init__(self, connections: Connections, seconds: float) -> None:
+        self._connections, self._seconds = connections, seconds
+
+    def __enter__(self) -> Connection:
+        self._connection = self._connections.take(self._seconds)
+        return self._connection
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._connections.give_back(self._connection, has_failed=kind is not None)
 
 
 def _address_of(server: str, tls: TlsMaterial | None) -> Address:

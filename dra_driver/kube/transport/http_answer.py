@@ -124,9 +124,11 @@ def _fields(lines: str) -> dict[str, str]:
     found = _FIELD.findall(lines)
     if len(found) != (lines.count("\r\n") + 1 if lines else 0):
         raise BrokenError("a line of the answer's head is not a header field")
-    fields: dict[str, str] = {}
+    # A pattern for the blanks would take quadratic time.
+    fields = {name.lower(): value.strip(" \t") for name, value in reversed(found)}
+    if len(fields) == len(found):
+        return fields
     for name, value in found:
-        name, value = name.lower(), value.strip(" \t")  # noqa: PLW2901 - a pattern for the blanks takes quadratic time
-        if fields.setdefault(name, value) != value and name in ("content-length", "transfer-encoding"):
+        if name.lower() in ("content-length", "transfer-encoding") and fields[name.lower()] != value.strip(" \t"):
             raise BrokenError(f"the answer has two fields {name}")
     return fields

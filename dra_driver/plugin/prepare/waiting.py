@@ -35,7 +35,8 @@ class InterruptiblePause:
 
     def __init__(self, ledger: Versioned) -> None:
         self._ledger = ledger
-        self._condition = threading.Condition()
+        self._mutex = threading.Lock()
+        self._condition = threading.Condition(self._mutex)
         self._sleepers = 0
         self._is_watched = False
         self.seen = 0  # number of changes so far
@@ -63,9 +64,10 @@ class InterruptiblePause:
 
     def wake(self) -> None:
         """Wake every call, because a device may be free."""
-        with self._condition:
+        with self._mutex:
             self.seen += 1
-            self._condition.notify_all()
+            if self._sleepers:
+                self._condition.notify_all()
 
     def close(self) -> None:
         """Wake every call, and let no call sleep from now on."""

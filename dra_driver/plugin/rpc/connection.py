@@ -21,7 +21,7 @@ from dra_driver.plugin.rpc.writer import AnswerWriter, ConnectionLost
 STREAMS = 512  # open at the same time
 REQUEST_BYTES = 1 << 20  # of one request; the kubelet's have some hundred bytes for each claim of a pod
 _BLOCK_BYTES = 64 * 1024  # of the header fields of one request, as they are sent
-_PIECE_BYTES = 64 * 1024
+_PIECE_BYTES = 16 * 1024
 
 
 class RpcConnection:
@@ -121,11 +121,8 @@ class RpcConnection:
                 return []
             del self._buffer[:size]
             self._has_preface = True
-        complete = []
-        while frame := frames.next_frame(self._buffer):
-            if stream := self._taken(frame):
-                complete.append(stream)
-        return complete
+        found = frames.whole_frames(self._buffer)
+        return [stream for frame in found if (stream := self._taken(frame)) is not None]
 
     def _taken(self, frame: Http2Frame) -> RpcStream | None:
         """Take in a frame, and return the request that it completes. Raises: ConnectionLost."""

@@ -52,19 +52,21 @@ class Http2Frame(NamedTuple):
         return int.from_bytes(self.payload) & MOST_WINDOW
 
 
-def next_frame(buffer: bytearray) -> Http2Frame | None:
-    """Take the first frame from the buffer; None while it is not there whole. Raises: ValueError."""
-    if len(buffer) < _HEAD_BYTES:
-        return None
-    high, low, kind, flags, stream = _HEAD.unpack_from(buffer)
-    end = _HEAD_BYTES + (high << 8 | low)
-    if end > _HEAD_BYTES + FRAME_BYTES:
-        raise ValueError("a frame is longer than we allow")
-    if len(buffer) < end:
-        return None
-    payload = bytes(buffer[_HEAD_BYTES:end])
-    del buffer[:end]
-    return Http2Frame(kind, flags, stream & MOST_WINDOW, payload)
+def whole_frames(buffer: bytearray) -> list[Http2Frame]:
+    """Take the frames that are whole from the buffer. Raises: ValueError."""
+    found, place, length = [], 0, len(buffer)
+    while length - place >= _HEAD_BYTES:
+        high, low, kind, flags, stream = _HEAD.unpack_from(buffer, place)
+        size = high << 8 | low
+        if size > FRAME_BYTES:
+            raise ValueError("a frame is longer than we allow")
+        begin = place + _HEAD_BYTES
+        if begin + size > length:
+            break
+        place = begin + size
+        found.append(Http2Frame(kind, flags, stream & MOST_WINDOW, bytes(buffer[begin:place])))
+    del buffer[:place]
+    return found
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:

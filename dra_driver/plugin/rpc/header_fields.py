@@ -16,6 +16,7 @@ Field = tuple[bytes, bytes]
 TABLE_BYTES = 4096  # what the client may have us remember, unless we say otherwise
 _ENTRY_BYTES = 32  # which each field counts beside its name and value
 _MOST_BYTES = 16 * 1024  # of one block, decoded
+_BLOCKS_KEPT, _BLOCK_KEPT_BYTES = 16, 256  # those of a kubelet have some ten bytes
 _MOST_SHIFT = 28
 _METHODS = b"|:authority|:method GET|:method POST|:path /|:path /index.html|:scheme http|:scheme https"
 _STATUS = b"|:status 200|:status 204|:status 206|:status 304|:status 400|:status 404|:status 500"
@@ -43,25 +44,47 @@ class FieldDecoder:
     def __init__(self) -> None:
         self._recent: deque[Field] = deque()  # the newest first
         self._size, self._most = 0, TABLE_BYTES
+        self._known: dict[bytes, list[Field]] = {}  # blocks that mean this as long as `_recent` stays as it is
 
     def decode(self, block: bytes) -> list[Field]:
-        """Return the fields of a block. Raises: ValueError, after which the connection can't go on."""
+        """Return the fields of a block. Raises: ValueError, after which the connection can't go on.
+
+        The caller must not change the list: calls of one client often have the same block.
+        """
+        known = self._known.get(block)
+        if known is not None:
+            return known
+        fields, is_changed = self._decoded(block)
+        if is_changed or len(self._known) == _BLOCKS_KEPT:
+            self._known.clear()
+        if not is_changed and len(block) <= _BLOCK_KEPT_BYTES:
+            self._known[block] = fields
+        return fields
+
+    def _decoded(self, block: bytes) -> tuple[list[Field], bool]:
+        """Return the fields of a block, and whether it changed what later blocks mean. Raises: ValueError."""
         fields: list[Field] = []
+        is_changed = False
         place, length = 0, 0
         try:
             while place < len(block):
                 first = block[place]
                 if first & 0x80:
-                    number, place = _integer(block, place, 7)
+                    if first == 0xFF:
+                        number, place = _integer(block, place, 7)
+                    else:
+                        number, place = first & 0x7F, place + 1
                     field = self._numbered(number)
                 elif first & 0xE0 == 0x20:
                     most, place = _integer(block, place, 5)
+                    is_changed = True
                     self._resize(most)
                     continue
                 else:
                     is_kept = bool(first & 0x40)
                     field, place = self._literal(block, place, 6 if is_kept else 4)
                     if is_kept:
+                        is_changed = True
                         self._keep(field)
                 fields.append(field)
                 length += len(field[0]) + len(field[1]) + _ENTRY_BYTES
@@ -69,7 +92,7 @@ class FieldDecoder:
                     raise ValueError("the header fields are too long")
         except IndexError:
             raise ValueError("header fields end too early, or refer to a field that there is not") from None
-        return fields
+        return fields, is_changed
 
     def _literal(self, block: bytes, place: int, bits: int) -> tuple[Field, int]:
         number, place = _integer(block, place, bits)

@@ -51,7 +51,8 @@ class RpcServer:
 
     def __init__(self, methods: Mapping[str, RpcMethod]) -> None:
         self._methods = {path.encode(): MethodCalls(method) for path, method in methods.items()}
-        self._changed = threading.Condition(threading.Lock())  # guards all below
+        self._mutex = threading.Lock()  # guards all below
+        self._changed = threading.Condition(self._mutex)  # on which `stop` waits
         self._listeners: dict[int, socket.socket] = {}
         self._connections: dict[int, RpcConnection] = {}
         self._pollers: set[select.epoll] = set()  # one for each thread
@@ -71,7 +72,7 @@ class RpcServer:
         except OSError:
             listener.close()
             raise
-        with self._changed:
+        with self._mutex:
             self._listeners[listener.fileno()] = listener
             self._watch(listener.fileno())
 
@@ -85,7 +86,7 @@ class RpcServer:
 
         Returns: what is set once no call runs any more.
         """
-        with self._changed:
+        with self._mutex:
             if self._is_stopping:
                 return self._done
             self._is_stopping = True
@@ -99,17 +100,17 @@ class RpcServer:
         return self._done
 
     def _end(self, grace_s: float) -> None:
-        with self._changed:
+        with self._mutex:
             self._changed.wait_for(lambda: not self._active, grace_s)
             connections, self._connections = self._connections, {}
             self._is_over = True
             self._ring(len(self._pollers))
         for connection in connections.values():
             connection.close()
-        with self._changed:
+        with self._mutex:
             self._changed.wait_for(lambda: not self._active, _CUT_OFF_SECONDS)
         self._done.set()
-        with self._changed:
+        with self._mutex:
             if self._changed.wait_for(lambda: not self._pollers, _CUT_OFF_SECONDS) and self._bell >= 0:
                 os.close(self._bell)
 
@@ -129,7 +130,7 @@ class RpcServer:
 
     def _serve(self, poller: select.epoll) -> None:
         """Wait for input and work on it, until enough threads wait without this one."""
-        with self._changed:
+        with self._mutex:
             if self._is_over:
                 return
             for fd in (self._bell, *self._listeners, *self._connections):
@@ -145,7 +146,7 @@ class RpcServer:
         """Return whether this thread is to end; if so, it does not count any more."""
         if not self._is_over and self._idle <= _SPARE_THREADS:
             return False
-        with self._changed:
+        with self._mutex:
             if not self._is_over and self._idle <= _SPARE_THREADS:
                 return False
             self._idle -= 1
@@ -168,7 +169,7 @@ class RpcServer:
             sock, _ = listener.accept()
             sock.setblocking(True)
             connection = RpcConnection(sock)
-            with self._changed:
+            with self._mutex:
                 if self._listeners and len(self._connections) < CONNECTIONS:
                     self._connections[sock.fileno()] = connection
                     self._watch(sock.fileno())
@@ -186,7 +187,7 @@ class RpcServer:
             streams = connection.requests()
         except ConnectionLost as error:
             log.debug("connection ended", extra=fields(reason=str(error)))
-            with self._changed:
+            with self._mutex:
                 if self._connections.get(fd) is connection:
                     del self._connections[fd]
             connection.close()
@@ -198,7 +199,7 @@ class RpcServer:
             self._answer(ready[0])
 
     def _hand_over(self, ready: list[_Ready]) -> None:
-        with self._changed:
+        with self._mutex:
             self._handed_over.extend(ready)
             lacking = len(self._handed_over) + 1 - self._idle
         for _ in range(lacking):
@@ -219,7 +220,7 @@ class RpcServer:
             with suppress(ConnectionLost):
                 connection.end(stream, StatusCode.UNIMPLEMENTED, "there is no such method")
             return None
-        with self._changed:
+        with self._mutex:
             if not calls.is_admitted(connection, stream):
                 return None
             self._active += 1
@@ -227,7 +228,7 @@ class RpcServer:
 
     def _answer(self, ready: _Ready) -> None:
         """Work on a request, and on those of its method that have waited for their turn meanwhile."""
-        with self._changed:
+        with self._mutex:
             self._idle -= 1
             is_short = self._idle < _LEAST_IDLE
         if is_short:
@@ -235,12 +236,12 @@ class RpcServer:
         calls, connection, stream = ready
         while True:
             carry_out(calls.method, connection, stream)
-            with self._changed:
+            with self._mutex:
                 following = calls.following()
                 if following is None:
                     self._idle += 1
                     self._active -= 1
-                    if not self._active:
+                    if self._is_stopping and not self._active:
                         self._changed.notify_all()
                     return
             connection, stream = following

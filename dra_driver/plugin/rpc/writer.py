@@ -38,7 +38,9 @@ class AnswerWriter:
         self._sock = sock
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SEND_SECONDS, 0))
         self._writing = threading.Lock()
-        self._changed = threading.Condition(threading.Lock())  # guards all below, and the windows of streams
+        self._mutex = threading.Lock()  # guards all below, and the windows of streams
+        self._changed = threading.Condition(self._mutex)
+        self._waiting = 0  # threads that wait until the client allows more
         self._window = self.stream_window = frames.WINDOW_BYTES
         self._frame_bytes = frames.FRAME_BYTES
         self._is_over = False
@@ -70,7 +72,7 @@ class AnswerWriter:
 
     def set(self, values: Iterable[tuple[int, int]], streams: Iterable[RpcStream]) -> None:
         """Take in what the client has set, also for the `streams` that are open. Raises: ValueError."""
-        with self._changed:
+        with self._mutex:
             for number, value in values:
                 if number == frames.INITIAL_WINDOW_SIZE:
                     if value > frames.MOST_WINDOW:
@@ -80,30 +82,33 @@ class AnswerWriter:
                     self.stream_window = value
                 elif number == frames.MAX_FRAME_SIZE:
                     self._frame_bytes = min(max(value, frames.FRAME_BYTES), _MOST_FRAME_BYTES)
-            self._changed.notify_all()
+            self._wake()
 
     def widen(self, stream: RpcStream | None, more: int) -> None:
         """Take in how much more the client allows on a stream, or with None on all together. Raises: ValueError."""
-        with self._changed:
+        with self._mutex:
             if stream is None:
-                self._window += more
+                window = self._window = self._window + more
             else:
-                stream.window += more
-            if not more or (self._window if stream is None else stream.window) > frames.MOST_WINDOW:
+                window = stream.window = stream.window + more
+            if not more or window > frames.MOST_WINDOW:
                 raise ValueError("a window that grows by nothing, or by too much")
-            self._changed.notify_all()
+            self._wake()
 
     def abandon(self) -> None:
         """Wake the threads that wait to write, and shut the socket down, so that its reader finds the end."""
-        with self._changed:
+        with self._mutex:
             self._is_over = True
-            self._changed.notify_all()
+            self._wake()
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
 
     def _write_data(self, stream: RpcStream, head: bytes, data: bytes, tail: bytes = b"") -> None:
         """Write data between other frames: all together, or in parts where the client does not allow all at once."""
         place, end = 0, len(data)
+        if end <= self._frame_bytes and self._is_taken(stream, end):
+            self.write(b"".join((head, frames.frame(frames.DATA, 0, stream.number, data), tail)))
+            return
         while place < end:
             size, most = self._taken(stream, end - place), self._frame_bytes
             if not size:
@@ -116,13 +121,30 @@ class AnswerWriter:
 
     def _taken(self, stream: RpcStream, wanted: int) -> int:
         """Return how many of `wanted` bytes may be sent now; 0 if nobody waits for them. Raises: ConnectionLost."""
-        with self._changed:
-            if not self._changed.wait_for(lambda: self._is_free(stream), SEND_SECONDS) or self._is_over:
+        with self._mutex:
+            self._waiting += 1
+            is_free = self._changed.wait_for(lambda: self._is_free(stream), SEND_SECONDS)
+            self._waiting -= 1
+            if not is_free or self._is_over:
                 raise ConnectionLost("the client does not allow to send an answer")
             size = 0 if stream.call.is_over else min(wanted, self._window, stream.window)
             self._window -= size
             stream.window -= size
             return size
+
+    def _is_taken(self, stream: RpcStream, size: int) -> bool:
+        """Take so many bytes of what the client allows if it allows them now; return whether it does."""
+        with self._mutex:
+            if self._is_over or stream.call.is_over or size > self._window or size > stream.window:
+                return False
+            self._window -= size
+            stream.window -= size
+            return True
+
+    def _wake(self) -> None:
+        """Wake the threads that wait; the caller has the lock."""
+        if self._waiting:
+            self._changed.notify_all()
 
     def _is_free(self, stream: RpcStream) -> bool:
         """Return whether something may be sent, or nobody waits for it any more."""

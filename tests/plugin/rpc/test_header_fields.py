@@ -50,6 +50,18 @@ def test_what_is_written_in_full_is_read_again() -> None:
         assert FieldDecoder().decode(literal(b"name", b"v" * size)) == [(b"name", b"v" * size)]
 
 
+def test_the_same_block_means_something_else_after_a_field_was_kept() -> None:
+    decoder = FieldDecoder()
+    decoder.decode(b"\x40\x01n\x01a")
+    assert decoder.decode(b"\xbe") == decoder.decode(b"\xbe") == [(b"n", b"a")]
+    decoder.decode(b"\x40\x01n\x01b")
+    assert decoder.decode(b"\xbe") == [(b"n", b"b")]
+    assert decoder.decode(b"\xbf") == [(b"n", b"a")]
+    decoder.decode(b"\x20")  # nothing is remembered any more
+    with pytest.raises(ValueError, match="refer to a field"):
+        decoder.decode(b"\xbe")
+
+
 def test_old_fields_make_room_for_new_ones() -> None:
     decoder = FieldDecoder()
     for number in range(300):

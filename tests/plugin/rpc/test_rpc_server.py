@@ -293,7 +293,7 @@ def test_an_answer_comes_as_its_client_allows_it(served: Served) -> None:
             piece = sock.recv(65536)
             assert piece
             buffer += piece
-            while frame := frames.next_frame(buffer):
+            for frame in frames.whole_frames(buffer):
                 if frame.kind == frames.DATA:
                     assert len(frame.payload) <= 4
                     found += frame.payload
