@@ -43,16 +43,17 @@ def _matching(shape: Any) -> Callable[[Any], bool]:
 
 def _matching_object(shape: dict[Any, Any]) -> Callable[[Any], bool]:
     of_any = _matching(shape[...]) if ... in shape else None
-    fields = [(key.rstrip("!"), key.endswith("!"), _matching(of)) for key, of in shape.items() if key is not ...]
+    named = {key.rstrip("!"): (of, _matching(of)) for key, of in shape.items() if key is not ...}
+    required = {key.rstrip("!") for key in shape if key is not ... and key.endswith("!")}
 
     def matches(value: Any) -> bool:
-        if not isinstance(value, dict):
+        if not isinstance(value, dict) or not required <= value.keys():
             return False
-        if of_any is not None and not all(map(of_any, value.values())):
-            return False
-        for name, is_required, of_field in fields:
-            found = value.get(name)
-            if (is_required or found is not None) and not of_field(found):
+        for name, found in value.items():  # an object has a few of the fields that its kind may have
+            kind, of_field = named.get(name, (None, of_any))
+            if type(found) is kind or of_field is None or (found is None and name in named and name not in required):
+                continue
+            if not of_field(found):
                 return False
         return True
 

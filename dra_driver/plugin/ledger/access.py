@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,6 +26,22 @@ from dra_driver.telemetry.logs import fields
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+
+class _Patience:
+    """The deadline of a thread, from its beginning to its end; a generator's frames would cost more."""
+
+    __slots__ = ("_before", "_deadline", "_of_thread")
+
+    def __init__(self, of_thread: threading.local, deadline: Deadline) -> None:
+        self._of_thread, self._deadline = of_thread, deadline
+
+    def __enter__(self) -> None:
+        self._before = getattr(self._of_thread, "deadline", None)
+        self._of_thread.deadline = self._deadline
+
+    def __exit__(self, *_: object) -> None:
+        self._of_thread.deadline = self._before
 
 
 class LedgerAccess:
@@ -68,15 +84,9 @@ class LedgerAccess:
         self._file.close()
         self._unprepared.close()
 
-    @contextmanager
-    def until(self, deadline: Deadline) -> Iterator[None]:
+    def until(self, deadline: Deadline) -> AbstractContextManager[None]:
         """Make this thread wait until `deadline`, instead of 5 seconds, where another process has the ledger locked."""
-        before = getattr(self._patience, "deadline", None)
-        self._patience.deadline = deadline
-        try:
-            yield
-        finally:
-            self._patience.deadline = before
+        return _Patience(self._patience, deadline)
 
     def require_writable(self) -> None:
         """Raise LedgerError("ledger.newer") when a newer major version wrote the ledger."""

@@ -30,6 +30,7 @@ _FAULTS = {
     sqlite3.SQLITE_CORRUPT: ("corrupt", Retry.NOW, ""),
     sqlite3.SQLITE_NOTADB: ("corrupt", Retry.NOW, ""),
 }
+_WITHOUT_TABLES = ("no such table: claims", "no such table: holds")  # a damaged file may look like an empty one
 CORRUPT, BUSY = "ledger.corrupt", "ledger.busy"
 # The errors of a full disk: the first while writing; the second over quota, and where a connection's shared memory
 # finds no room.
@@ -77,7 +78,8 @@ def quoted(path: Path) -> str:
 def fault(exc: sqlite3.Error, path: Path) -> LedgerError:
     """Return SQLite's error as a LedgerError."""
     number = getattr(exc, "sqlite_errorcode", None) or 0
-    code, retry, hint = _FAULTS.get(number & 0xFF, ("sqlite", Retry.LATER, ""))
+    kind = sqlite3.SQLITE_CORRUPT if str(exc) in _WITHOUT_TABLES else number & 0xFF
+    code, retry, hint = _FAULTS.get(kind, ("sqlite", Retry.LATER, ""))
     return LedgerError(code, f"ledger {path}: {exc}", hint=hint, retry=retry)
 
 

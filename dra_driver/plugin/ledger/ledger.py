@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -101,6 +101,10 @@ class Ledger(LedgerAccess):
         record = record_of_row(rows[0])
         self._kept.keep(uid, (row, record))
         return record, held
+
+    def has_met(self, uid: str) -> bool:
+        """Return whether this process has read or written a claim lately; nothing is read for that."""
+        return self._kept.get(uid) is not None
 
     def records(self) -> tuple[ClaimRecord, ...]:
         """Return every claim. For start-up and the reaper, never within a call. Raises: LedgerError."""
@@ -216,6 +220,27 @@ class Ledger(LedgerAccess):
         With `is_synced` false the write may be lost in a power failure, which is right where a power failure removes
         all effects of the intent too. Raises: LedgerError.
         """
+        return self._write(self._intent(record, claim, occupied), is_synced=is_synced)
+
+    def intend_anew(self, record: ClaimRecord, claim: AllocatedClaim, occupied: Sequence[str] = ()) -> bool:
+        """Record the intent of a claim that the ledger does not know, without a look for it beforehand.
+
+        Return False, with nothing written, if the ledger knows the claim or other claims hold a device.
+        Raises: LedgerError.
+        """
+        intent = self._intent(record, claim, occupied)
+
+        def unless_known(connection: sqlite3.Connection) -> bool:
+            try:
+                return not intent(connection)
+            except sqlite3.IntegrityError:  # there is a row of this claim
+                return False
+
+        return self._write(unless_known)
+
+    def _intent(
+        self, record: ClaimRecord, claim: AllocatedClaim, occupied: Sequence[str]
+    ) -> Callable[[sqlite3.Connection], tuple[Conflict, ...]]:
         wanted = wanted_of(claim, occupied)
         sql, values = conflicts_query(claim.uid, wanted)
         row = row_of_record(record)
@@ -233,7 +258,7 @@ class Ledger(LedgerAccess):
                     spans.begin(connection, record)
             return conflicts
 
-        return self._write(job, is_synced=is_synced)
+        return job
 
     def set_state(self, uid: str, state: ClaimState, *, is_synced: bool = True) -> None:
         """Set the state of a claim. Raises: LedgerError."""

@@ -13,6 +13,7 @@ import pytest
 from dra_driver.hardware.facts import Problem
 from dra_driver.inventory.offering import Inventory, Offering
 from dra_driver.model.errors import ApiError, ClaimError, HardwareError, LedgerError, PrepareError, Retry
+from dra_driver.plugin.ledger.record import ClaimState
 from tests.support.plugin.parts import DRIVER, POOL, Rig, claim_wire, config, in_thread, inventory, result
 
 
@@ -369,3 +370,23 @@ def _deadline(seconds: float):
     from dra_driver.plugin.deadline import Deadline
 
     return Deadline.after(seconds)
+
+
+def test_a_claim_that_an_earlier_agent_prepared_is_found_by_the_commit(rig: Rig) -> None:
+    rig.allocate("u1", "gpu-0")
+    answer = rig.prepare("u1")
+    (rig.store.root / rig.file_of("u1")).unlink()
+    rig.ledger._kept._values.clear()  # as in a new process
+    assert not rig.ledger.has_met("u1")
+    assert rig.prepare("u1") == answer
+    assert list(rig.files()) == [rig.file_of("u1")]
+    assert rig.states() == {"u1": "prepared"}
+
+
+def test_a_claim_that_an_earlier_agent_left_half_done_is_begun_again(rig: Rig) -> None:
+    rig.allocate("u1", "gpu-0")
+    rig.prepare("u1")
+    rig.ledger.set_state("u1", ClaimState.UNPREPARING)
+    rig.ledger._kept._values.clear()
+    assert rig.prepare("u1")
+    assert rig.states() == {"u1": "prepared"}
