@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-import grpc
+from google.protobuf.message import DecodeError
 
 from dra_driver import __version__
 from dra_driver.hardware.facts import Problem
@@ -24,6 +24,8 @@ from dra_driver.model.stamp import Stamp
 from dra_driver.plugin._proto.k8s.pluginregistration.v1 import api_pb2 as messages
 from dra_driver.plugin.kubelet.methods import PLUGIN_TYPE, REGISTRATION_SERVICE
 from dra_driver.plugin.kubelet.sockets import identity, is_refused
+from dra_driver.plugin.rpc.answer import RpcFault
+from dra_driver.plugin.rpc.client import call
 from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.loop import Loop
 
@@ -36,7 +38,7 @@ CODE = "node.namesake"
 # What instances of this driver add to GetInfo's answer: their version, and when their process started.
 MARK = ("dra-driver-version", __version__)
 STARTED = ("dra-driver-started", datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"))
-_OPTIONS = (("grpc.enable_http_proxy", 0), ("grpc.default_authority", "localhost"))
+_ANSWER_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,18 +149,14 @@ def _folder_of(plugin: RegisteredPlugin) -> Path:
 
 def ask(path: Path) -> RegisteredPlugin | None:
     """Return the plugin that answers at a registration socket, None when there is no answer."""
-    with grpc.insecure_channel(f"unix:{path}", options=_OPTIONS) as channel:
-        get_info = channel.unary_unary(
-            f"/{REGISTRATION_SERVICE}/GetInfo",
-            request_serializer=messages.InfoRequest.SerializeToString,
-            response_deserializer=messages.PluginInfo.FromString,
-        )
-        try:
-            info, call = get_info.with_call(messages.InfoRequest(), timeout=ASK_SECONDS)
-        except grpc.RpcError:
-            return None
-        marks = {key: str(value) for key, value in call.trailing_metadata() or ()}
-        return RegisteredPlugin(info.type, info.name, info.endpoint, MARK[0] in marks, marks.get(STARTED[0], ""))
+    asked = messages.InfoRequest().SerializeToString()
+    try:
+        answer = call(path, f"/{REGISTRATION_SERVICE}/GetInfo", asked, seconds=ASK_SECONDS, most_bytes=_ANSWER_BYTES)
+        info = messages.PluginInfo.FromString(answer.message)
+    except (RpcFault, DecodeError):
+        return None
+    marks = answer.metadata
+    return RegisteredPlugin(info.type, info.name, info.endpoint, MARK[0] in marks, marks.get(STARTED[0], ""))
 
 
 def _sockets(folder: Path) -> Iterator[tuple[Path, Stamp]]:

@@ -20,13 +20,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import grpc
+from google.protobuf.message import DecodeError
 
 from dra_driver.model.errors import NodeError, Retry
 from dra_driver.model.names import is_dns_label
 from dra_driver.model.wire import ClaimWire
 from dra_driver.plugin._proto.k8s.podresources.v1 import api_pb2 as messages
 from dra_driver.plugin.node_claims.claim_results import ClaimName, results, uid_of
+from dra_driver.plugin.rpc.answer import RpcFault
+from dra_driver.plugin.rpc.client import call
 
 SERVICE = "v1.PodResourcesLister"
 ASK_SECONDS = 5.0
@@ -35,12 +37,6 @@ MOST_PODS = 5_000
 MOST_CLAIMS = 5_000
 CODE = "node.pod-resources"
 
-_OPTIONS = (
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.default_authority", "localhost"),
-    ("grpc.max_receive_message_length", ANSWER_BYTES),
-    ("grpc.use_local_subchannel_pool", 1),  # find a restarted kubelet at once, whatever failed before
-)
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _POOL = re.compile(r"[a-z0-9]([-a-z0-9./]*[a-z0-9])?")
 _SHARE = re.compile(r"[0-9a-fA-F-]{1,64}")
@@ -118,16 +114,12 @@ class PodResources:
         return counts
 
     def _ask(self, method: str, request: Any, answer: Any) -> Any:
-        with grpc.insecure_channel(f"unix:{self._path}", options=_OPTIONS) as channel:
-            call = channel.unary_unary(
-                f"/{SERVICE}/{method}",
-                request_serializer=lambda message: message.SerializeToString(),
-                response_deserializer=answer.FromString,
-            )
-            try:
-                return call(request, timeout=ASK_SECONDS)
-            except grpc.RpcError as error:
-                raise self._fault(_text(error)) from error
+        asked = request.SerializeToString()
+        try:
+            found = call(self._path, f"/{SERVICE}/{method}", asked, seconds=ASK_SECONDS, most_bytes=ANSWER_BYTES)
+            return answer.FromString(found.message)
+        except (RpcFault, DecodeError) as error:
+            raise self._fault(" ".join(str(error)[:300].split())) from error
 
     def _device(self, found: messages.ClaimResource) -> HeldDevice:
         return HeldDevice(
@@ -167,13 +159,6 @@ def _is_pool(text: str) -> bool:
 
 def _is_share(text: str) -> bool:
     return _SHARE.fullmatch(text) is not None
-
-
-def _text(error: grpc.RpcError) -> str:
-    """Return a gRPC error as one line. It is a call as well, which the library's types don't show."""
-    code, details = getattr(error, "code", None), getattr(error, "details", None)
-    name = code().name if code else type(error).__name__
-    return " ".join(f"{name}: {details() if details else error}"[:300].split())
 
 
 def with_devices(wire: ClaimWire, name: ClaimName, devices: tuple[HeldDevice, ...], driver: str) -> ClaimWire:

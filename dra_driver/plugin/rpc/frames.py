@@ -13,11 +13,11 @@ DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDO
 END_STREAM = ACK = 0x1
 END_HEADERS, PADDED, WITH_PRIORITY = 0x4, 0x8, 0x20
 NO_ERROR, PROTOCOL_ERROR, REFUSED_STREAM = 0x0, 0x1, 0x7
-MAX_CONCURRENT_STREAMS, INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE = 0x3, 0x4, 0x5  # settings
+ENABLE_PUSH, MAX_CONCURRENT_STREAMS, INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE = 0x2, 0x3, 0x4, 0x5  # settings
 WINDOW_BYTES = 65_535  # before anything else was agreed
 FRAME_BYTES = 16_384  # the most that a frame may hold, unless the receiver allows more; we never do
 PING_BYTES = 8
-_HEAD_BYTES = 9
+HEAD_BYTES = 9
 MOST_WINDOW = 2**31 - 1
 _PRIORITY_BYTES = 5
 _HEAD = struct.Struct(">HBBBL")
@@ -55,12 +55,12 @@ class Http2Frame(NamedTuple):
 def whole_frames(buffer: bytearray) -> list[Http2Frame]:
     """Take the frames that are whole from the buffer. Raises: ValueError."""
     found, place, length = [], 0, len(buffer)
-    while length - place >= _HEAD_BYTES:
+    while length - place >= HEAD_BYTES:
         high, low, kind, flags, stream = _HEAD.unpack_from(buffer, place)
         size = high << 8 | low
         if size > FRAME_BYTES:
             raise ValueError("a frame is longer than we allow")
-        begin = place + _HEAD_BYTES
+        begin = place + HEAD_BYTES
         if begin + size > length:
             break
         place = begin + size

@@ -30,13 +30,17 @@ class RpcStream:
 
     def message(self) -> bytes:
         """Return the request's message. Raises: ValueError unless there is exactly one, not compressed."""
-        body = self.body
-        if len(body) < _MESSAGE_HEAD.size:
-            raise ValueError("there is no message")
-        is_compressed, length = _MESSAGE_HEAD.unpack_from(body)
-        if is_compressed or length != len(body) - _MESSAGE_HEAD.size:
-            raise ValueError("the message is compressed, or there is more or less than one")
-        return bytes(body[_MESSAGE_HEAD.size :])
+        return message_of(self.body)
+
+
+def message_of(body: bytearray) -> bytes:
+    """Return the message in the body of a request or an answer. Raises: as `RpcStream.message`."""
+    if len(body) < _MESSAGE_HEAD.size:
+        raise ValueError("there is no message")
+    is_compressed, length = _MESSAGE_HEAD.unpack_from(body)
+    if is_compressed or length != len(body) - _MESSAGE_HEAD.size:
+        raise ValueError("the message is compressed, or there is more or less than one")
+    return bytes(body[_MESSAGE_HEAD.size :])
 
 
 def framed(message: bytes) -> bytes:

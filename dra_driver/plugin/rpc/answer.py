@@ -1,0 +1,136 @@
+"""AnswerReader: what a server sends for the one call on a connection: frames come in, and the answer goes out.
+
+Every limit of bytes is kept here; the connection keeps the time.
+Source: RFC 9113, sections 4 to 6 and 8.1; gRPC over HTTP2, "Responses"; gRPC's status codes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from urllib.parse import unquote
+
+from dra_driver.plugin.rpc import frames
+from dra_driver.plugin.rpc.frames import Http2Frame
+from dra_driver.plugin.rpc.header_fields import FieldDecoder
+from dra_driver.plugin.rpc.stream import message_of
+
+STREAM = 1  # the number of the call
+HEAD_BYTES = 5  # before the message
+_BLOCK_BYTES = 64 * 1024  # of header fields, as they are sent
+_BESIDE_BYTES = 1 << 20  # of frames that are no part of the message
+_CODES = (
+    *("OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS"),
+    *("PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED"),
+    *("INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED"),
+)
+
+
+class RpcFault(Exception):
+    """A call that had no answer; `code` is gRPC's name for the reason."""
+
+    def __init__(self, code: str, details: str) -> None:
+        super().__init__(f"{code}: {details}")
+        self.code, self.details = code, details
+
+
+class RpcAnswer(NamedTuple):
+    """A message, and what the server sent after it beside the status."""
+
+    message: bytes
+    metadata: dict[str, str]
+
+
+class AnswerReader:
+    """The answer to one call, as far as it has come; its message may have `most_bytes`."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most = most_bytes
+        self._decoder = FieldDecoder()
+        self._buffer, self._body = bytearray(), bytearray()
+        self._beside = 0
+        self._block: tuple[Http2Frame, bytearray] | None = None  # header fields that go on in the next frame
+        self._has_head = False
+
+    def take(self, piece: bytes) -> tuple[RpcAnswer | None, bytes]:
+        """Take in what the server sent; return the answer once it is whole, and what is to be sent back.
+
+        Raises: RpcFault for a status other than OK, for an answer that is too large, and for a server that breaks the
+        rules.
+        """
+        self._buffer += piece
+        reply = b""
+        try:
+            for frame in frames.whole_frames(self._buffer):
+                answer, more = self._taken(frame)
+                reply += more
+                if answer is not None:
+                    return answer, reply
+        except ValueError as error:
+            raise RpcFault("INTERNAL", f"the server broke the rules of HTTP/2: {error}") from error
+        return None, reply
+
+    def _taken(self, frame: Http2Frame) -> tuple[RpcAnswer | None, bytes]:
+        """Take in one frame. Raises: RpcFault, ValueError."""
+        kind = frame.kind
+        if kind != frames.DATA:
+            self._beside += len(frame.payload) + frames.HEAD_BYTES
+        if self._beside > _BESIDE_BYTES:
+            raise ValueError("there is more beside the answer than any answer needs")
+        if kind in (frames.HEADERS, frames.CONTINUATION) or self._block is not None:
+            return self._fields(frame), b""
+        if kind == frames.DATA:
+            self._data(frame)
+        elif kind == frames.SETTINGS and not frame.flags & frames.ACK:
+            return None, frames.frame(frames.SETTINGS, frames.ACK, 0)
+        elif kind == frames.PING and len(frame.payload) != frames.PING_BYTES:
+            raise ValueError("a ping of another length")
+        elif kind == frames.PING and not frame.flags & frames.ACK:
+            return None, frames.frame(frames.PING, frames.ACK, 0, frame.payload)
+        elif kind == frames.GOAWAY and int.from_bytes(frame.payload[:4]) & frames.MOST_WINDOW < STREAM:
+            raise RpcFault("UNAVAILABLE", "the server accepts no calls any more")
+        elif kind == frames.RST_STREAM and frame.stream == STREAM:
+            raise RpcFault("UNAVAILABLE", f"the server has ended the call (HTTP/2 error {frame.number()})")
+        return None, b""
+
+    def _data(self, frame: Http2Frame) -> None:
+        if frame.stream != STREAM or not self._has_head:
+            raise ValueError("data of another call, or before the beginning of the answer")
+        self._body += frame.content()
+        self._beside += len(frame.payload) - len(frame.content()) + frames.HEAD_BYTES
+        if len(self._body) > self._most + HEAD_BYTES:
+            raise RpcFault("RESOURCE_EXHAUSTED", f"the answer has more than {self._most} bytes")
+        if frame.flags & frames.END_STREAM:
+            raise ValueError("an answer without a status")
+
+    def _fields(self, frame: Http2Frame) -> RpcAnswer | None:
+        """Take in header fields: those that begin the answer, or those that end it."""
+        if self._block is None:
+            first, block = frame, bytearray(frame.content())
+        else:
+            first, block = self._block
+            block += frame.payload
+        wanted = frames.HEADERS if self._block is None else frames.CONTINUATION
+        if frame.kind != wanted or frame.stream != first.stream or len(block) > _BLOCK_BYTES:
+            raise ValueError("header fields that are interrupted, or too long")
+        self._block = None if frame.flags & frames.END_HEADERS else (first, block)
+        if self._block is not None:
+            return None
+        fields = dict(self._decoder.decode(bytes(block)))
+        if first.stream != STREAM:
+            raise ValueError("header fields of another call")
+        if first.flags & frames.END_STREAM:
+            return self._end(fields)
+        if self._has_head or fields.get(b":status") != b"200":
+            raise ValueError(f"the answer's HTTP status is {fields.get(b':status')!r}")
+        self._has_head = True
+        return None
+
+    def _end(self, fields: dict[bytes, bytes]) -> RpcAnswer:
+        """Return the answer that these fields end. Raises: RpcFault, ValueError."""
+        status = fields.get(b"grpc-status", b"")
+        if status != b"0":
+            number = int(status) if status.isdigit() and len(status) < 3 else len(_CODES)
+            code = _CODES[number] if number < len(_CODES) else "UNKNOWN"
+            raise RpcFault(code, unquote(fields.get(b"grpc-message", b"").decode("ascii", "replace"), errors="replace"))
+        own = {name.decode("ascii", "replace"): value.decode("utf-8", "replace") for name, value in fields.items()}
+        return RpcAnswer(message_of(self._body), own)

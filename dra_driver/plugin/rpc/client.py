@@ -1,0 +1,80 @@
+"""One call of a method on a unix socket: a request goes out, and its answer comes back, or an RpcFault.
+
+A connection is made for each call and closed after it, because the kubelet and other plugins are asked seldom.
+Source: RFC 9113, sections 3.4 and 6.5.2; gRPC over HTTP2 (grpc/grpc, doc/PROTOCOL-HTTP2.md), "Requests".
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from pathlib import Path
+
+from dra_driver.plugin.rpc import frames
+from dra_driver.plugin.rpc.answer import HEAD_BYTES, STREAM, AnswerReader, RpcAnswer, RpcFault
+from dra_driver.plugin.rpc.header_fields import literal
+from dra_driver.plugin.rpc.stream import framed
+
+_PIECE_BYTES = 64 * 1024
+
+
+def call(path: Path, method: str, message: bytes, *, seconds: float, most_bytes: int) -> RpcAnswer:
+    """Call a method, given as "/service/method", of the server that listens at `path`, and return its answer.
+
+    The message has up to 16 KiB, and its answer up to `most_bytes`; both come and go within `seconds`.
+
+    Raises: RpcFault, with gRPC's code for what went wrong: UNAVAILABLE where nothing listens, DEADLINE_EXCEEDED,
+    RESOURCE_EXHAUSTED for a longer answer, INTERNAL for one that is not gRPC's, and any code that the server sends.
+    """
+    until = time.monotonic() + seconds
+    reader = AnswerReader(most_bytes)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+            sock.settimeout(_left(until))
+            sock.connect(os.fspath(path))
+            sock.sendall(_opening(most_bytes) + _request(method, message, seconds))
+            while True:
+                sock.settimeout(_left(until))
+                piece = sock.recv(_PIECE_BYTES)
+                if not piece:
+                    raise RpcFault("UNAVAILABLE", "the server has closed the connection")
+                answer, reply = reader.take(piece)
+                if answer is not None:
+                    return answer
+                if reply:
+                    sock.sendall(reply)
+    except TimeoutError:
+        raise RpcFault("DEADLINE_EXCEEDED", f"no answer within {seconds:g} s") from None
+    except OSError as error:
+        raise RpcFault("UNAVAILABLE", error.strerror or str(error)) from error
+
+
+def _left(until: float) -> float:
+    """Return the seconds that are left. Raises: TimeoutError if there are none."""
+    left = until - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
+
+
+def _opening(most_bytes: int) -> bytes:
+    """Return what begins a connection: the server may push nothing, and send a whole answer without being asked on."""
+    window = most_bytes + HEAD_BYTES + frames.FRAME_BYTES  # so that a longer answer is noticed
+    settings = frames.settings({frames.ENABLE_PUSH: 0, frames.INITIAL_WINDOW_SIZE: window})
+    return frames.PREFACE + settings + frames.number_frame(frames.WINDOW_UPDATE, 0, window)
+
+
+def _request(method: str, message: bytes, seconds: float) -> bytes:
+    fields = (
+        (b":method", b"POST"),
+        (b":scheme", b"http"),
+        (b":path", method.encode()),
+        (b":authority", b"localhost"),
+        (b"te", b"trailers"),
+        (b"content-type", b"application/grpc"),
+        (b"grpc-timeout", b"%dm" % max(1, round(seconds * 1000))),
+    )
+    block = b"".join(literal(name, value) for name, value in fields)
+    head = frames.frame(frames.HEADERS, frames.END_HEADERS, STREAM, block)
+    return head + frames.frame(frames.DATA, frames.END_STREAM, STREAM, framed(message))
