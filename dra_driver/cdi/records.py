@@ -8,6 +8,7 @@ which containerd 1.7 refuses.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Mapping
@@ -17,8 +18,10 @@ from dra_driver.model.wire import CdiWire
 
 PREFIX = "DRA_DRIVER_"
 _DEVICES = re.compile(r'"devices":\s*')
+_ENCODER, _DECODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False), json.JSONDecoder()
 
 
+@functools.lru_cache(maxsize=8)  # a repeated Prepare makes the same document again
 def split(content: bytes) -> tuple[bytes, bytes]:
     """Return the bytes of a document without records, and those of its devices' records, empty if it has none.
 
@@ -31,7 +34,7 @@ def split(content: bytes) -> tuple[bytes, bytes]:
     if place is None:
         return content, b""
     start = place.end()
-    devices, end = json.JSONDecoder().raw_decode(text, start)
+    devices, end = _DECODER.raw_decode(text, start)
     records = {}
     for device in devices:
         edits = device.get("containerEdits") or {}
@@ -43,11 +46,7 @@ def split(content: bytes) -> tuple[bytes, bytes]:
                 del edits["env"]
     if not records:
         return content, b""
-    return f"{text[:start]}{_text(devices)}{text[end:]}".encode(), f"{_text(records)}\n".encode()
-
-
-def _text(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    return f"{text[:start]}{_ENCODER.encode(devices)}{text[end:]}".encode(), f"{_ENCODER.encode(records)}\n".encode()
 
 
 def join(document: CdiWire, records: object) -> CdiWire:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 import time
 from typing import Any, TextIO
@@ -54,6 +55,7 @@ KEYS = frozenset(
 )
 
 _ATTRIBUTE = "dra_fields"
+_QUOTED = re.compile(r'[ "=\n]')  # a value with one of these is written in quotes
 
 
 def fields(**values: Any) -> dict[str, Any]:
@@ -100,7 +102,7 @@ class JsonFormatter(logging.Formatter):
 
 def _plain(value: object) -> str:
     text = str(value)
-    return json.dumps(text, ensure_ascii=False) if not text or any(c in text for c in ' "=\n') else text
+    return json.dumps(text, ensure_ascii=False) if not text or _QUOTED.search(text) else text
 
 
 def set_up(log_format: str, *, level: int = logging.INFO, stream: TextIO | None = None) -> None:

@@ -22,6 +22,9 @@ class NvmlMachine:
 
     def __init__(self, folder: Path, *, cut: Collection[int] | None = None, cuda: tuple[int, int] = (13, 0)) -> None:
         self.folder = folder
+        # In a folder of its own: a change of a GPU changes no folder above the driver root.
+        self._state_file = folder / "gpus" / "state"
+        self._state_file.parent.mkdir(parents=True, exist_ok=True)
         self.driver_root = FakeDriverRoot(folder / "driver")
         self.node = FakeNode(folder / "machine", null_nodes=True)
         self.node.load_driver()
@@ -45,11 +48,11 @@ class NvmlMachine:
     @property
     def environment(self) -> dict[str, str]:
         """Return the environment in which the agent loads the fake library."""
-        return environment(self.library, self.folder / "state")
+        return environment(self.library, self._state_file)
 
     def write(self) -> None:
         """Write the state, so that the library sees it."""
-        self.state.write(self.folder / "state")
+        self.state.write(self._state_file)
 
     def heal(self) -> None:
         """Remove every fault."""

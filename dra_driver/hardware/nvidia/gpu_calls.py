@@ -94,9 +94,10 @@ class GpuCalls:
         session = self._use.session
         if session is None:
             raise _lost(gpu) if self._discovery.is_gone(gpu) else _not_open(gpu)
-        readings = [(worker, worker.last) for worker in session.gpus]
-        for worker, last in readings:
-            if last is None or last.address != gpu.pci_address:
+        address, workers = gpu.pci_address, session.gpus
+        for worker in workers:
+            last = worker.last
+            if last is None or last.address != address:
                 continue
             if last.facts is not None and last.facts.uuid == gpu.uuid:
                 return worker, last.facts
@@ -104,7 +105,7 @@ class GpuCalls:
                 raise HardwareError("not-answering", f"GPU {gpu.pci_address} can't be read", retry=Retry.LATER)
             break
         else:
-            if not readings or any(last is None or last.address is None for _, last in readings):
+            if not workers or any(worker.last is None or worker.last.address is None for worker in workers):
                 raise HardwareError("not-answering", f"GPU {gpu.pci_address} has not answered", retry=Retry.LATER)
         raise _lost(gpu)
 

@@ -22,6 +22,8 @@ from dra_driver.model.errors import HardwareError, Retry
 _ANYBODY = 0o666
 _CAPABILITY_MODE = 0o444
 _DRM_NODE = re.compile(r"(?:card|renderD)\d+")
+_FILE_MINOR = re.compile(r"^DeviceFileMinor:[ \t]*(\d{1,9})[ \t]*$", re.ASCII | re.MULTILINE)
+_FILE_MODE = re.compile(r"^DeviceFileMode:[ \t]*(\d{1,9})[ \t]*$", re.ASCII | re.MULTILINE)
 _WORLD_READ_WRITE = 0o006
 
 # Node, names of its major in /proc/devices, minor. Only what CUDA needs, because a freshly booted host has the modules
@@ -152,13 +154,11 @@ def _capability_node(roots: Roots, gpu_minor: int, access: str) -> DeviceNode:
 def _capability(roots: Roots, gpu_minor: int, access: str) -> tuple[int, int]:
     """Return minor and mode of a MIG capability such as "gi3/ci0/access"."""
     path = f"{roots.proc}/driver/nvidia/capabilities/gpu{gpu_minor}/mig/{access}"
-    lines = (read_text(path) or "").splitlines()
-    try:
-        values = dict(line.split(":", 1) for line in lines if ":" in line)
-        return int(values["DeviceFileMinor"]), int(values.get("DeviceFileMode", _CAPABILITY_MODE)) & 0o777
-    except (ValueError, KeyError):
-        pass  # older kernel modules, and nodes made by nvidia-modprobe, have only the flat table
-    try:
+    text = read_text(path) or ""
+    if minor := _FILE_MINOR.search(text):
+        mode = _FILE_MODE.search(text)
+        return int(minor[1]), (int(mode[1]) if mode else _CAPABILITY_MODE) & 0o777
+    try:  # older kernel modules, and nodes made by nvidia-modprobe, have only the flat table
         table = Path(roots.proc, "driver/nvidia-caps/mig-minors").read_text(encoding="ascii")
     except OSError:
         table = ""
