@@ -36,7 +36,8 @@ from dra_driver.claims.device_config import (
     IommuSettings,
     type_name,
 )
-from dra_driver.model.quantity import Quantity, QuantityError
+from dra_driver.model.quantity import Quantity
+from dra_driver.model.quantity_text import QuantityError
 from dra_driver.model.sharing import Interval, MpsSettings, SharingSettings, TimeSlicingSettings
 
 MIB = 1 << 20

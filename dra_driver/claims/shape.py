@@ -16,7 +16,8 @@ from dra_driver.claims.device_config import type_name
 from dra_driver.model.errors import ClaimError
 from dra_driver.model.limits import ALLOCATION_RESULTS, POOL_NAME_CHARS, RESERVED_FOR
 from dra_driver.model.names import is_claim_uid, is_dns_label, is_dns_subdomain
-from dra_driver.model.quantity import Quantity, QuantityError
+from dra_driver.model.quantity import Quantity
+from dra_driver.model.quantity_text import QuantityError
 
 # A future Kubernetes may allow more than it does today: these limits bound the work, not the API.
 _RESULTS, _CONFIGS, _CONSUMERS = 8 * ALLOCATION_RESULTS, 64 * ALLOCATION_RESULTS, 16 * RESERVED_FOR

@@ -15,7 +15,8 @@ from dra_driver.claims.allocated import devices_of_record
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.inventory.device import Device
 from dra_driver.inventory.offering import Inventory
-from dra_driver.model.quantity import Quantity, QuantityError
+from dra_driver.model.quantity import Quantity
+from dra_driver.model.quantity_text import QuantityError
 from dra_driver.model.wire import Wire
 
 WHOLE = "gpu"  # the profile of a device that is not a partition

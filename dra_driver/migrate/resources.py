@@ -17,7 +17,8 @@ from typing import Any
 from dra_driver.migrate.device_kind import DeviceKind
 from dra_driver.migrate.other_vendors import kind_of_another_vendor
 from dra_driver.model.errors import InputError
-from dra_driver.model.quantity import Quantity, QuantityError
+from dra_driver.model.quantity import Quantity
+from dra_driver.model.quantity_text import QuantityError
 
 WHOLE = "nvidia.com/gpu"
 _PARTITION = re.compile(r"nvidia\.com/mig-((?:[0-9]+c\.)?[0-9]+g\.[0-9]+gb)([-.][a-z.]+)?")

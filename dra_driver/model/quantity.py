@@ -9,48 +9,34 @@ Source: Kubernetes API machinery, resource.Quantity (parsing, canonical form, in
 
 from __future__ import annotations
 
-import enum
 import re
 from dataclasses import dataclass
 from functools import lru_cache, total_ordering
 from typing import TYPE_CHECKING
 
-from dra_driver.model.errors import InputError
+from dra_driver.model.quantity_text import (
+    INT64_MAX,
+    MOST_DIGITS,
+    Format,
+    QuantityError,
+    binary_form,
+    decimal_form,
+    interpret,
+    strip_zeros,
+)
 
 if TYPE_CHECKING:
     from fractions import Fraction
 
 _NANO = -9
-_INT64_MAX = 2**63 - 1
 _FAST_DIGITS = 18  # this many decimal digits always fit an int64
 _INTERNED = 64  # texts up to this length are parsed once and shared
 _MIB, _MOST_SPOKEN = 1 << 20, 1 << 60
-_MOST_DIGITS = 4096  # numbers with exponents above this are compared but never written out
-
-_DECIMAL_SUFFIXES = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
-_BINARY_SUFFIXES = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
-_DECIMAL_NAMES = {exponent: suffix for suffix, exponent in _DECIMAL_SUFFIXES.items()}
-_BINARY_NAMES = {0: "", **{bits // 10: suffix for suffix, bits in _BINARY_SUFFIXES.items()}}
 
 # The quantifiers are possessive throughout, so that a hostile text fails after one pass.
 _SHAPE = re.compile(
     r"(?P<sign>[+-]?+)0*+(?P<num>[0-9]*+)(?:\.(?P<denom>[0-9]*+))?+(?P<suffix>[eEinumkKMGTP]*+[+-]?+[0-9]*+)"
 )
-_EXPONENT = re.compile(r"[eE][+-]?[0-9]+")
-
-
-class QuantityError(InputError):
-    """The text is not a Kubernetes quantity, or the number can't be written out."""
-
-    branch = "input.quantity"
-
-
-class Format(enum.Enum):
-    """The family of suffixes that a quantity was written in; it decides the canonical form."""
-
-    DECIMAL_SI = "DecimalSI"
-    BINARY_SI = "BinarySI"
-    DECIMAL_EXPONENT = "DecimalExponent"
 
 
 @total_ordering
@@ -91,7 +77,7 @@ class Quantity:
             QuantityError: The number has too many digits to write out.
         """
         if self.scale >= 0:
-            if self.scale > _MOST_DIGITS:
+            if self.scale > MOST_DIGITS:
                 raise QuantityError("range", f"quantity with exponent {self.scale} is too large to write out")
             return self.unscaled * _ten_to(self.scale)
         whole, rest = divmod(self.unscaled, _ten_to(-self.scale))
@@ -108,7 +94,7 @@ class Quantity:
         if self.scale > _FAST_DIGITS:
             return 0 if self.unscaled == 0 else None
         value = self.unscaled * _ten_to(self.scale)
-        return value if -_INT64_MAX - 1 <= value <= _INT64_MAX else None
+        return value if -INT64_MAX - 1 <= value <= INT64_MAX else None
 
     def as_float(self) -> float:
         """Return a double near the value: base times a power of ten, as Kubernetes' AsApproximateFloat64 does."""
@@ -166,17 +152,17 @@ class Quantity:
         if self.unscaled == 0 and machine:
             return Quantity(other.unscaled, other.scale, form, machine)
         low = min(self.scale, other.scale)
-        if max(self.scale, other.scale) - low > _MOST_DIGITS:
+        if max(self.scale, other.scale) - low > MOST_DIGITS:
             raise QuantityError("range", "quantities are too far apart in size to be added")
         total = self.unscaled * _ten_to(self.scale - low) + other.unscaled * _ten_to(other.scale - low)
-        return Quantity(total, low, form, machine and -_INT64_MAX - 1 <= total <= _INT64_MAX)
+        return Quantity(total, low, form, machine and -INT64_MAX - 1 <= total <= INT64_MAX)
 
     def sub(self, other: Quantity) -> Quantity:
         """Return the difference, exact but for one value, by the same rules as `add`.
 
         Source: int64Amount.Sub, which adds the negated value: the least int64 negated is itself, if the sum then fits.
         """
-        if self.machine and other.machine and other.unscaled == -_INT64_MAX - 1:
+        if self.machine and other.machine and other.unscaled == -INT64_MAX - 1:
             wrapped = self.add(other)
             if wrapped.machine:
                 return wrapped
@@ -191,7 +177,7 @@ class Quantity:
         return self.compare(other) < 0
 
     def __hash__(self) -> int:
-        unscaled, scale = _strip_zeros(self.unscaled, self.scale)
+        unscaled, scale = strip_zeros(self.unscaled, self.scale)
         return hash((unscaled, scale))
 
     def __str__(self) -> str:
@@ -204,8 +190,8 @@ class Quantity:
         if self.format is Format.BINARY_SI:
             whole = self.value if self.scale <= _FAST_DIGITS else None
             if isinstance(whole, int) and abs(whole) >= 1024:
-                return _binary_form(whole)
-        return _decimal_form(self)
+                return binary_form(whole)
+        return decimal_form(self.unscaled, self.scale, self.format)
 
 
 def _ten_to(exponent: int) -> int:
@@ -229,49 +215,6 @@ def _digits(number: int) -> int:
     return guess
 
 
-def _strip_zeros(unscaled: int, scale: int) -> tuple[int, int]:
-    if unscaled == 0:
-        return 0, 0
-    while unscaled % 10 == 0:
-        unscaled //= 10
-        scale += 1
-    return unscaled, scale
-
-
-def _binary_form(whole: int) -> str:
-    power = 0
-    if whole == -_INT64_MAX - 1:
-        return str(whole)  # the server's own sign change of this number overflows, and finds no factors
-    while whole % 1024 == 0 and power < 6:
-        whole //= 1024
-        power += 1
-    return f"{whole}{_BINARY_NAMES[power]}"
-
-
-def _decimal_form(quantity: Quantity) -> str:
-    unscaled, scale = _strip_zeros(quantity.unscaled, quantity.scale)
-    unscaled, scale = unscaled * 10 ** (scale % 3), scale - scale % 3
-    if quantity.format is Format.DECIMAL_EXPONENT:
-        return f"{unscaled}e{scale}" if scale else str(unscaled)
-    if scale > 18:
-        if scale > _MOST_DIGITS:
-            return f"{unscaled}e{scale}"
-        unscaled, scale = unscaled * 10 ** (scale - 18), 18
-    return f"{unscaled}{_DECIMAL_NAMES[scale]}"
-
-
-def _interpret(suffix: str) -> tuple[int, int, Format]:
-    """Return (base, exponent, format) of a suffix."""
-    if suffix in _DECIMAL_SUFFIXES:
-        return 10, _DECIMAL_SUFFIXES[suffix], Format.DECIMAL_SI
-    if suffix in _BINARY_SUFFIXES:
-        return 2, _BINARY_SUFFIXES[suffix], Format.BINARY_SI
-    if _EXPONENT.fullmatch(suffix) and len(suffix) < 21 and -_INT64_MAX - 1 <= int(suffix[1:]) <= _INT64_MAX:
-        wrapped = (int(suffix[1:]) + 2**31) % 2**32 - 2**31  # the server keeps only 32 bits of the exponent
-        return 10, wrapped, Format.DECIMAL_EXPONENT
-    raise QuantityError("suffix", "unable to parse quantity's suffix")
-
-
 @lru_cache(maxsize=4096)
 def _parse(text: str) -> Quantity:
     shape = _SHAPE.fullmatch(text) if text else None
@@ -281,8 +224,8 @@ def _parse(text: str) -> Quantity:
             "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'",
         )
     num, denom = shape["num"] or "0", shape["denom"] or ""
-    base, exponent, form = _interpret(shape["suffix"])
-    if len(num) + len(denom) > _MOST_DIGITS:
+    base, exponent, form = interpret(shape["suffix"])
+    if len(num) + len(denom) > MOST_DIGITS:
         raise QuantityError("numeric", "unable to parse numeric part of quantity")
     unscaled = int(num + denom) * (-1 if shape["sign"] == "-" else 1)
     scale = (exponent if base == 10 else 0) - len(denom)
@@ -291,7 +234,7 @@ def _parse(text: str) -> Quantity:
         unscaled <<= exponent
     else:
         fast = len(num) + len(denom) <= _FAST_DIGITS
-    if fast and scale >= _NANO and abs(unscaled) <= _INT64_MAX:
+    if fast and scale >= _NANO and abs(unscaled) <= INT64_MAX:
         return Quantity(unscaled, scale, form)
     return _rounded(unscaled, scale, form)
 
@@ -302,11 +245,11 @@ def _rounded(unscaled: int, scale: int, form: Format) -> Quantity:
         return Quantity(0, 0, form, machine=False)
     sign, amount = (-1 if unscaled < 0 else 1), abs(unscaled)
     if scale < _NANO:
-        drop = min(_NANO - scale, _MOST_DIGITS + 20)
+        drop = min(_NANO - scale, MOST_DIGITS + 20)
         amount, scale = -(-amount // 10**drop), _NANO
     rounded = Quantity(amount, scale, form)
-    if form is Format.BINARY_SI and rounded.compare(Quantity(_INT64_MAX)) > 0:
-        amount, scale = _INT64_MAX, 0
+    if form is Format.BINARY_SI and rounded.compare(Quantity(INT64_MAX)) > 0:
+        amount, scale = INT64_MAX, 0
     elif form is Format.BINARY_SI and rounded.compare(Quantity(1)) < 0:
         form = Format.DECIMAL_SI
     return Quantity(sign * amount, scale, form, machine=False)

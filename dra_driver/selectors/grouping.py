@@ -13,7 +13,8 @@ from array import array
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from dra_driver.model.quantity import Quantity, QuantityError
+from dra_driver.model.quantity import Quantity
+from dra_driver.model.quantity_text import QuantityError
 from dra_driver.model.semver import Semver, SemverError
 from dra_driver.selectors.engine import SelectorRuntimeError
 from dra_driver.selectors.evaluation.device_view import DeviceView, prepare_device

@@ -11,10 +11,10 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from dra_driver.allocation.allocator import Allocator, PodAllocator
-from dra_driver.allocation.explaining.funnel import Funnel, FunnelStage, funnels_on
+from dra_driver.allocation.explaining.funnel import Funnel, funnels_on
 from dra_driver.allocation.explaining.node_kinds import NodeKinds, owners_of
-from dra_driver.allocation.outcome import FILTER_TIMEOUT_SECONDS, AllocatorError, Category, NodeOutcome
-from dra_driver.allocation.pools.held import claim_name
+from dra_driver.allocation.explaining.sentences import choice_text, group_notes, held_by, pool_notes, why
+from dra_driver.allocation.outcome import FILTER_TIMEOUT_SECONDS, AllocatorError, NodeOutcome
 from dra_driver.allocation.pools.pod_nodes import why_not_on
 from dra_driver.allocation.pools.pools import Pool
 from dra_driver.model.wire import ClaimWire, Wire
@@ -92,7 +92,7 @@ def explain(
     asked = allocator.for_claims(claims)
     other = newer.for_claims(claims) if newer is not None else None
     owners = owners_of(allocator.index)
-    shared = _held_by(allocated)
+    shared = held_by(allocated)
     kinds = [NodeKinds(asked, owners, names_holders=names_holders)]
     if other is not None:
         kinds.append(NodeKinds(other, owners, names_holders=names_holders, like=kinds[0]))
@@ -134,11 +134,11 @@ def _explain_node(
         return NodeExplanation(name, f"not considered: {skipped}", None, skipped=skipped)
     outcome = asked.allocate(node)
     if outcome.ok:
-        sentence = f"fits: {_given(outcome, shared)}"
+        sentence = f"fits: {choice_text(outcome, shared)}"
         return NodeExplanation(name, sentence, outcome, notes=_notes(asked, newer, node, outcome))
     pools, funnels = _look(asked, node)
-    notes = (*_pool_notes(pools), *_group_notes(asked, pools), *_notes(asked, newer, node, outcome))
-    return NodeExplanation(name, _why(outcome, funnels, pools), outcome, funnels, notes)
+    notes = (*pool_notes(pools), *group_notes(asked, pools), *_notes(asked, newer, node, outcome))
+    return NodeExplanation(name, why(outcome, funnels, pools), outcome, funnels, notes)
 
 
 def _look(asked: PodAllocator, node: Wire) -> tuple[list[Pool], tuple[Funnel, ...]]:
@@ -150,112 +150,6 @@ def _look(asked: PodAllocator, node: Wire) -> tuple[list[Pool], tuple[Funnel, ..
     return pools, funnels_on(asked.context, pools, node)
 
 
-def _why(outcome: NodeOutcome, funnels: Sequence[Funnel], pools: Sequence[Pool]) -> str:
-    """Return the sentence for a node that refuses."""
-    if outcome.category in {Category.CEL_RUNTIME_ERROR, Category.CEL_COMPILE_ERROR}:
-        failed = next((loss.device for one in funnels for loss in one.errors if loss.reason == outcome.error), "")
-        where = f" on device {failed}" if failed and outcome.category is Category.CEL_RUNTIME_ERROR else ""
-        return f"selector error{where}: {outcome.error}; this ends the pod's scheduling on every node"
-    if outcome.error is not None and outcome.category is not Category.INVALID_POOL:
-        return f"{outcome.error}; this ends the pod's scheduling on every node"
-    short = [one for one in funnels if one.is_short and not _has_other_choice(one, funnels)]
-    if short:
-        return "; ".join(_shortages(short)[:3])
-    bad = next((note for note in _pool_notes(pools)), "")
-    if outcome.category is Category.INVALID_POOL and bad:
-        return bad
-    if not funnels:
-        return "no devices are requested"
-    return "each request could be met alone, but not all of them together"
-
-
-def _has_other_choice(one: Funnel, funnels: Sequence[Funnel]) -> bool:
-    """Return whether another alternative of the same request has enough devices."""
-    request = one.request.partition("/")[0]
-    return any(o.claim == one.claim and o.request.partition("/")[0] == request and not o.is_short for o in funnels)
-
-
-def _shortages(short: Sequence[Funnel]) -> list[str]:
-    """Return what requests lack, in one sentence for those that lack the same."""
-    alike: dict[tuple[str, str], list[str]] = {}
-    for one in short:
-        wanted = "all matching devices" if one.wants is None else f"{one.wants}"
-        alike.setdefault((wanted, _shortage(one)), []).append(one.request)
-    return [
-        f"request {names[0]} wants {wanted}, {what}"
-        if len(names) == 1
-        else f"requests {', '.join(names)} want {wanted} each, {what}"
-        for (wanted, what), names in alike.items()
-    ]
-
-
-def _shortage(one: Funnel) -> str:
-    stage = one.bottleneck
-    if not one.devices:
-        return "but no device is published here"
-    head = f"{one.fits} of {one.devices} device{'' if one.devices == 1 else 's'} can be had"
-    if stage is None:
-        return head
-    late = [other for other in one.stages if other.lost and other.left < stage.left]
-    worst = max(late, key=lambda other: len(other.lost), default=None)
-    then = f"; of the {stage.left} left, {_loss(worst)}" if worst else ""
-    return f"{head}: {_loss(stage)}{then}"
-
-
-def _loss(stage: FunnelStage) -> str:
-    """Return why a stage lost devices: the common reason, or the first reason and the number of the others."""
-    reasons = list(dict.fromkeys(loss.reason for loss in stage.lost))
-    if stage.name == "in use":
-        holders = sorted({loss.reason.removeprefix("held by ") for loss in stage.lost})
-        named = ", ".join(holders[:4]) + (f" and {len(holders) - 4} more" if len(holders) > 4 else "")
-        verb = "matching device is" if len(stage.lost) == 1 else "matching devices are"
-        return f"{len(stage.lost)} {verb} held by {named}"
-    if len(reasons) == 1:
-        count = len(stage.lost)
-        return f"{stage.name}: {reasons[0]} ({count} device{'' if count == 1 else 's'})"
-    first = stage.lost[0]
-    return f"{stage.name}: {first.device}: {first.reason} (and {len(stage.lost) - 1} more)"
-
-
-def _held_by(allocated: Sequence[ClaimWire]) -> str:
-    """Return the devices that a pod's claims hold already."""
-    held = [
-        f"{one['device']}, which claim {claim_name(claim)} holds already"
-        for claim in allocated
-        for one in claim["status"]["allocation"].get("devices", {}).get("results", ())
-    ]
-    return "; ".join(held)
-
-
-def _given(outcome: NodeOutcome, shared: str = "") -> str:
-    names = [
-        f"{one['device']} for {one['request']}"
-        for result in outcome.results or []
-        for one in result["devices"].get("results", ())
-    ]
-    given = [*([", ".join(names)] if names else []), *([shared] if shared else [])]
-    return "; ".join(given) if given else "no devices are requested"
-
-
-def _pool_notes(pools: Sequence[Pool]) -> tuple[str, ...]:
-    notes = []
-    for pool in pools:
-        if pool.incomplete:
-            notes.append(f"pool {pool.name} is incomplete: {pool.seen[0]} of {pool.seen[1]} slices")
-        elif pool.invalid:
-            notes.append(f"pool {pool.name} is invalid: {pool.invalid}")
-    return tuple(notes)
-
-
-def _group_notes(asked: PodAllocator, pools: Sequence[Pool]) -> tuple[str, ...]:
-    """Return what compatibility groups have to do with it."""
-    if asked.context.has_groups and any(one.has_groups for pool in pools for one in pool.slices):
-        return ("devices that draw from one counter set need a compatibility group in common",)
-    hidden = asked.allocator.index.hidden
-    ignored = "its slices with compatibilityGroups are ignored while DRADeviceCompatibilityGroups is off"
-    return tuple(f"pool {pool.name}: {ignored}" for pool in pools if pool.id in hidden)
-
-
 def _notes(asked: PodAllocator, newer: PodAllocator | None, node: Wire, outcome: NodeOutcome) -> tuple[str, ...]:
     notes = []
     here = asked.allocator.rules.kubernetes
@@ -263,11 +157,11 @@ def _notes(asked: PodAllocator, newer: PodAllocator | None, node: Wire, outcome:
         later = newer.allocate(node)
         version = newer.allocator.rules.kubernetes
         if later.ok and not outcome.ok:
-            notes.append(f"Kubernetes {here} refuses this; {version} allocates {_given(later)}")
+            notes.append(f"Kubernetes {here} refuses this; {version} allocates {choice_text(later)}")
         elif outcome.ok and not later.ok:
             notes.append(f"Kubernetes {here} allocates this; {version} refuses it")
-        elif outcome.ok and _given(later) != _given(outcome):
-            notes.append(f"Kubernetes {version} chooses differently: {_given(later)}")
+        elif outcome.ok and choice_text(later) != choice_text(outcome):
+            notes.append(f"Kubernetes {version} chooses differently: {choice_text(later)}")
     if outcome.others_possible:
         notes.append("the order of pools is not fixed in this version: other outcomes are possible")
     if outcome.times_out or outcome.is_least:

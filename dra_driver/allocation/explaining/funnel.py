@@ -14,7 +14,8 @@ from dra_driver.allocation.matching import Step
 from dra_driver.allocation.outcome import AllocatorError
 from dra_driver.allocation.pools.capacity import Amount
 from dra_driver.allocation.pools.devices import DeviceRecord
-from dra_driver.allocation.pools.pools import Pool, reaches_device
+from dra_driver.allocation.pools.pools import Pool
+from dra_driver.allocation.pools.reach import reaches_device
 from dra_driver.allocation.pools.taints import blocking_taint, taint_text
 from dra_driver.allocation.requests import Alternative
 from dra_driver.allocation.search.attempt import Attempt

@@ -19,7 +19,8 @@ from dra_driver.allocation.constraints.constraint import AttributeValue, look_up
 from dra_driver.allocation.outcome import AllocatorError
 from dra_driver.allocation.pools.devices import PoolId, SliceRecord
 from dra_driver.allocation.pools.held import Held
-from dra_driver.allocation.pools.pools import Pool, PoolIndex, reaches_device
+from dra_driver.allocation.pools.pools import Pool, PoolIndex
+from dra_driver.allocation.pools.reach import reaches_device
 from dra_driver.allocation.pools.replicas import Replica, ReplicaShape, but_for_attributes
 from dra_driver.model.wire import DeviceWire, Wire
 from dra_driver.selectors.grouping import key_maker

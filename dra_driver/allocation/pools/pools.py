@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dra_driver.allocation.outcome import AllocatorError, Category
 from dra_driver.allocation.pools.devices import DeviceRecord, PoolId, SliceRecord
 from dra_driver.allocation.pools.node_selector import matches_selector
+from dra_driver.allocation.pools.reach import label_key, reaches
 from dra_driver.allocation.rules import AllocatorRules, Features
 from dra_driver.model.wire import SliceWire, Wire
 
@@ -79,7 +80,7 @@ class PoolIndex:
             self._counting.setdefault(record.pool_id, []).append(record)
         elif node:
             self._by_node.setdefault(node, []).append(record)
-        elif key := _label_key(spec):
+        elif key := label_key(spec):
             for value in key[1]:
                 self._by_label.setdefault(key[0], {}).setdefault(value, []).append(record)
         else:
@@ -106,7 +107,7 @@ class PoolIndex:
             for record in values.get(name if key == "" else labels.get(key, ""), ())
             if matches_selector(record.spec["nodeSelector"], node)
         ]
-        found += [record for record in self._anywhere if _reaches(record, node)]
+        found += [record for record in self._anywhere if reaches(record, node)]
         return self._arrange([*near, *found])
 
     def _arrange(self, slices: Sequence[SliceRecord]) -> list[Pool]:
@@ -230,44 +231,6 @@ def _missing_counter(record: SliceRecord, sets: Mapping[str, Wire]) -> str:
                 if name not in counters:
                     return f"counter {name} not found in counter set {consumed['counterSet']}"
     return ""
-
-
-def reaches_device(scope: Wire, node: Wire) -> bool:
-    """Return whether the nodeName, allNodes or nodeSelector of a slice or device lets it reach a node.
-
-    Raises:
-        AllocatorError: The node selector can't be parsed.
-    """
-    name = scope.get("nodeName")
-    if name:
-        return bool((node.get("metadata") or {}).get("name") == name)
-    if scope.get("allNodes"):
-        return True
-    selector = scope.get("nodeSelector")
-    return selector is not None and matches_selector(selector, node)
-
-
-def _reaches(record: SliceRecord, node: Wire) -> bool:
-    spec = record.spec
-    if spec.get("allNodes") or spec.get("nodeSelector") is not None:
-        return reaches_device(spec, node)
-    return record.is_per_device and any(reaches_device(wire, node) for wire in record.wires)
-
-
-def _label_key(spec: Wire) -> tuple[str, Sequence[str]] | None:
-    """Return (label, values) that a node must have for the slice's selector to match; the label "" means its name."""
-    if spec.get("allNodes") or spec.get("nodeSelector") is None:
-        return None
-    terms = spec["nodeSelector"].get("nodeSelectorTerms") or []
-    if len(terms) != 1:
-        return None
-    for requirement in terms[0].get("matchFields") or []:
-        if requirement.get("operator") == "In" and requirement.get("key") == "metadata.name":
-            return ("", requirement["values"]) if len(requirement.get("values") or ()) == 1 else None
-    for requirement in terms[0].get("matchExpressions") or []:
-        if requirement.get("operator") == "In" and requirement.get("values"):
-            return requirement["key"], requirement["values"]
-    return None
 
 
 def invalid_pool(pools: Sequence[Pool]) -> AllocatorError | None:

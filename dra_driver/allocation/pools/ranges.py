@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dra_driver.model.quantity import Format, Quantity
+from dra_driver.model.quantity import Quantity
+from dra_driver.model.quantity_text import Format
 
 _MOST = 2**63 - 1
 _THOUSAND = 1000

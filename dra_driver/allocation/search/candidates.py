@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dra_driver.allocation.constraints.constraint import Constraint
 from dra_driver.allocation.outcome import AllocatorError, Category
 from dra_driver.allocation.pools.devices import DeviceRecord, SliceRecord
-from dra_driver.allocation.pools.pools import Pool, reaches_device
+from dra_driver.allocation.pools.pools import Pool
+from dra_driver.allocation.pools.reach import reaches_device
 from dra_driver.allocation.requests import Alternative, ClaimPlan, RequestPlan
 from dra_driver.allocation.search.attempt import Attempt
 from dra_driver.allocation.search.context import Context

@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dra_driver.embedded.api_rules.refusals import bad_request
-from dra_driver.model.quantity import Quantity, QuantityError
+from dra_driver.model.quantity import Quantity
+from dra_driver.model.quantity_text import QuantityError
 
 Shape = Any
 ANY = object()

@@ -25,7 +25,8 @@ from dra_driver.embedded.examples.sentences import (
     PodRuns,
 )
 from dra_driver.embedded.kubelet.container_view import ContainerView
-from dra_driver.model.quantity import Quantity, QuantityError
+from dra_driver.model.quantity import Quantity
+from dra_driver.model.quantity_text import QuantityError
 from dra_driver.model.wire import DeviceWire
 
 

@@ -18,7 +18,8 @@ from dra_driver.inventory.sharing.device_plugin_file import VERSION as DEVICE_PL
 from dra_driver.inventory.sharing.device_plugin_file import decode_device_plugin
 from dra_driver.inventory.sharing.rules import REPLICAS_MOST, Match, Portion, SharingRule, SharingRules
 from dra_driver.model.names import is_dns_label
-from dra_driver.model.quantity import Quantity, QuantityError
+from dra_driver.model.quantity import Quantity
+from dra_driver.model.quantity_text import QuantityError
 from dra_driver.model.shares import DeviceType, ShareMode
 from dra_driver.model.sharing import (
     Interval,

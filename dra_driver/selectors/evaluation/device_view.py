@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dra_driver.model.quantity import Quantity, QuantityError
+from dra_driver.model.quantity import Quantity
+from dra_driver.model.quantity_text import QuantityError
 from dra_driver.model.semver import Semver, SemverError
 from dra_driver.selectors.library.access import Domains
 from dra_driver.selectors.library.quantity import to_quantity

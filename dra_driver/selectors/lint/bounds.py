@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from dra_driver.model.quantity import Quantity, QuantityError
+from dra_driver.model.quantity import Quantity
+from dra_driver.model.quantity_text import QuantityError
 from dra_driver.selectors.remedies.mistake import place_of
 from dra_driver.selectors.remedies.names import KnownNames
 from dra_driver.selectors.syntax.nodes import Call, Literal, Node

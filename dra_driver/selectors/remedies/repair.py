@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 
-from dra_driver.model.quantity import Quantity, QuantityError
+from dra_driver.model.quantity import Quantity
+from dra_driver.model.quantity_text import QuantityError
 from dra_driver.model.semver import Semver, SemverError, normalize
 
 _AMOUNT = re.compile(r"\s*(?P<number>[0-9]{1,18}(?:\.[0-9]{1,9})?)\s*(?P<unit>[a-zA-Z]{0,8})\s*")

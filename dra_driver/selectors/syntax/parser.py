@@ -13,7 +13,7 @@ from dra_driver.selectors.syntax.cursor import MAX_NESTING, Stop
 from dra_driver.selectors.syntax.depth import room_for
 from dra_driver.selectors.syntax.grammar import CONSTANTS, OPERAND, PRODUCTS, RELATIONS, RESERVED, SUMS
 from dra_driver.selectors.syntax.lexer import EOF, Token, tokenize
-from dra_driver.selectors.syntax.macros import BadMacro, Expansion, Macro
+from dra_driver.selectors.syntax.macros import Macro
 from dra_driver.selectors.syntax.nodes import (
     Call,
     Ident,
@@ -25,6 +25,7 @@ from dra_driver.selectors.syntax.nodes import (
 from dra_driver.selectors.syntax.recovery import outermost
 from dra_driver.selectors.syntax.source import NOWHERE, SyntaxFault
 from dra_driver.selectors.syntax.terms import Terms
+from dra_driver.selectors.syntax.tree_copies import BadMacro, Expansion
 
 MAX_CODE_POINTS = 100_000
 _FRAMES_PER_TOKEN = 12

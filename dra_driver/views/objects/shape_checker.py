@@ -10,7 +10,8 @@ from typing import Any
 
 from dra_driver.allocation.pools.replicas import Replica
 from dra_driver.model.errors import InputError
-from dra_driver.model.quantity import Quantity, QuantityError
+from dra_driver.model.quantity import Quantity
+from dra_driver.model.quantity_text import QuantityError
 from dra_driver.views.objects.shapes import DEVICES, OBJECTS, Many, Named, PlainValue, Record, Shape
 
 _GOOD_MAX = 65_536

@@ -13,7 +13,8 @@ from difflib import get_close_matches
 
 from dra_driver.embedded.scheduling.workloads import with_claim
 from dra_driver.model.errors import InputError
-from dra_driver.model.quantity import Quantity, QuantityError
+from dra_driver.model.quantity import Quantity
+from dra_driver.model.quantity_text import QuantityError
 from dra_driver.model.wire import Wire
 from dra_driver.views.worlds.world import World
 
