@@ -2,7 +2,7 @@
 
 In: flags. Out: slices in the API server, a registered plugin, metrics. `main.py` reads flags and decides whether this
 node needs the agent at all; `node.py` is the daemon's life, and `wiring.py` connects the rooms; `inventory/` reads the
-hardware; `status/` answers probes and Prometheus. Importing this package is light: an idle node loads neither gRPC nor
+hardware; `status/` answers probes and Prometheus. Importing this package is cheap: an idle node loads neither gRPC nor
 the API client.
 """
 

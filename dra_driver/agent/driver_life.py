@@ -59,7 +59,7 @@ class DriverLife:
         self._ended.set()
 
     def wait(self, seconds: float) -> bool:
-        """Return whether the driver has ended in order, which is also true if its agent is still being made."""
+        """Return whether the driver has shut down properly, which is also true if its agent is still being made."""
         return self.agent is None or self._over.wait(seconds)
 
     def problems(self) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ from dra_driver.health.xid_table import row_of
 from dra_driver.inventory.offering import CurrentInventory
 from dra_driver.plugin.kubelet.health_stream import DeviceReport, DeviceState, HealthStream
 
-STALE_SECONDS = 30.0  # if the monitor has completed no turn for so long, its knowledge is no longer used
+STALE_SECONDS = 30.0  # the monitor's knowledge is no longer used if it has completed no turn for this many seconds
 
 
 class NodeHealth:
@@ -189,7 +189,7 @@ class NodeHealth:
     def _verdicts(self) -> Mapping[str, tuple[Verdict, ...]]:
         now = self._monitor.now
         places = self._places().values()
-        if not places:  # before the first look at the hardware nothing is judged
+        if not places:  # no fault is judged before the first look at the hardware
             return {}
         limited = self._budget.limited if self._budget else tuple
         faults = (*now.faults, *self._held)

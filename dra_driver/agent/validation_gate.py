@@ -37,7 +37,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-RETRY_SECONDS, TRIES_MOST = 60.0, 10  # for a test that could not run: a fabric manager may come minutes after the GPUs
+RETRY_SECONDS, TRIES_MOST = (
+    60.0,
+    10,
+)  # for a test that could not run, because a fabric manager may start minutes after the GPUs
 UNSURE_SECONDS = 2.0
 BATCH_SECONDS = 30.0  # devices that pass are offered together, because each new device changes many slices of a pool
 STOP_SECONDS = 3.0
@@ -49,7 +52,7 @@ SICK = frozenset(
 
 
 class HeldDevices(Protocol):
-    """What claims have on this node."""
+    """The devices that claims hold on this node."""
 
     def held(self) -> frozenset[str]:
         """Return the names of the devices that claims hold or were given. Raises: DriverError."""
@@ -100,7 +103,7 @@ class ValidationGate:
         self._tries: dict[str, _Tries] = {}
         self._sick: frozenset[Subject] = frozenset()
         self._tainted: frozenset[Subject] | None = (
-            None  # the failed tests that are faults; None until the monitor has reported them
+            None  # None until the monitor has reported the failed tests that are faults
         )
         self._verdicts = NodeVerdicts()
         self._released_at = float("-inf")  # when devices were last released (monotonic)

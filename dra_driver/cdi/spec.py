@@ -46,7 +46,7 @@ _last_common: tuple[Edits, tuple[str, str]] = (Edits(), ("{}", "0.3.0"))
 
 
 def _of_common(common: Edits) -> tuple[str, str]:
-    """Return what `_written` does for the common edits, kept for the next document: all of a node's share one value."""
+    """Return `_written` of the common edits, cached because all devices of a node have the same ones."""
     global _last_common  # noqa: PLW0603 - one tuple, replaced as a whole, so that threads see either pair
     edits, written = _last_common
     if edits is not common:
@@ -97,7 +97,7 @@ def _written(edits: Edits) -> tuple[str, str]:
     return text, "0.5.0" if any(node.host_path for node in edits.device_nodes) else "0.3.0"
 
 
-# Claims come again with the same devices. Without its mounts, an Edits value is quick to compare.
+# The same devices come again with other claims. An Edits value is quick to compare without its mounts.
 _of_device = functools.lru_cache(maxsize=64)(_written)
 
 

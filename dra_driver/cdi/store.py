@@ -59,7 +59,7 @@ class CdiStore:
             return False
         try:
             self._replace(path, self._hidden(file_name, _UNFINISHED), content, FILE_MODE)
-            if record:  # after its document, so that no sweep takes it for a lone one
+            if record:  # written after its document, so that no sweep takes it for a lone record
                 self._replace(record_path, f"{record_path}{_UNFINISHED}", record, RECORD_MODE)
             else:
                 _unlink(record_path)
@@ -132,7 +132,7 @@ class CdiStore:
         except OSError as exc:
             raise self._fault("cdi-read", f"the CDI folder {self.root} can't be read", exc) from exc
 
-    # Paths are texts from here on: pathlib is slower, and every call of the kubelet's comes here.
+    # Paths are strings from here on, because pathlib is slower and every call of the kubelet comes here.
 
     def _path(self, file_name: str) -> str:
         if "/" in file_name or "\0" in file_name or file_name.startswith(".") or not file_name.endswith(SUFFIX):

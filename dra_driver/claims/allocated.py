@@ -143,7 +143,7 @@ def owned_of_record(record: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
 
 def names_of_record(record: Mapping[str, Any]) -> frozenset[str]:
-    """Return the names of the devices of a recorded claim, those that it has for administration among them."""
+    """Return the names of the devices of a recorded claim, including those that it has for administration."""
     return frozenset(part["device"] for part in record.get(_DEVICES) or ())
 
 

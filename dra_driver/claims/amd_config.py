@@ -13,7 +13,7 @@ from typing import Any
 from dra_driver.claims.device_config import AMD_API_VERSION, API_VERSION, ConfigFault, DeviceConfig, type_name
 from dra_driver.model.vendors import VENDORS
 
-COUNT_MOST = 4096  # of compute units; no GPU has so many
+COUNT_MOST = 4096  # the most compute units that a config may ask for; no GPU has so many
 _GPU, _VFIO = "GpuConfig", "VfioDeviceConfig"
 _FIELDS = ("apiVersion", "kind", "computeUnits")
 _DRIVERS_OF_OTHERS = frozenset(vendor.driver for vendor in VENDORS if vendor.name != "amd")

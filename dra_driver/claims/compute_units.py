@@ -1,4 +1,4 @@
-"""Compute units: how many of a GPU's a claim keeps its programs to. A config and devices come in, a step goes out.
+"""Compute units: to how many units of a GPU a claim restricts its programs. Config and devices in, a step out.
 
 The choice is cooperative: the runtime in the container reads it from a variable, which programs may change. Which units
 a claim gets is found out when the step is carried out, because other claims of the same GPU have theirs. Pure.

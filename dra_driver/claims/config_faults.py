@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 
 from dra_driver.claims.device_config import ConfigFault, type_name
 
-COMPLETE = "dra_driver"  # the type of errors of ours, whose message needs no other words
+COMPLETE = "dra_driver"  # the type of this driver's own errors, whose message is complete
 _BY_DEVICE = "defaultPerDevicePinnedMemoryLimit"
 
 

@@ -1,4 +1,4 @@
-"""The CUDA version that a pod's images need, as far as the pod says it.
+"""The CUDA version that a pod's images need, as far as the pod states it.
 
 In: a pod, or a claim with an annotation. Out: a `CudaNeed`, whether a driver serves it, and the selector that asks for
 drivers that do. The variable NVIDIA_REQUIRE_CUDA, of the image or of the pod, states an image's need; only the pod's
@@ -26,7 +26,7 @@ _MOST_CHARACTERS = 4096
 
 @dataclass(frozen=True, slots=True)
 class CudaNeed:
-    """A need: the least CUDA version, who says so, and the alternatives, each a list of constraints."""
+    """A need: the least CUDA version, what states it, and the alternatives, each a list of constraints."""
 
     version: str
     said_by: str

@@ -1,4 +1,4 @@
-"""Device status: what a claim's status says of its devices once they are prepared, as the API has it.
+"""Device status: what a claim's status reports about its devices once they are prepared, in the API's form.
 
 In: the claim's devices and what is known of each on the node. Out: the driver's entries of `status.devices`.
 Source: Kubernetes API resource/v1, AllocatedDeviceStatus (at most 8 conditions, 10 KiB of data); KEP-4817.
@@ -16,7 +16,7 @@ from dra_driver.model.wire import Wire
 
 READY, HEALTHY = "Ready", "Healthy"
 DATA_BYTES = 10 * 1024
-NODES_MOST = 64  # of one device; one has about five
+NODES_MOST = 64  # device nodes of one device; a device has about five
 _FAULTS_MOST = 4
 
 

@@ -127,7 +127,7 @@ def plan_metadata(
 
 
 def _entry(result: AllocatedDevice, device: Device, made: frozenset[str]) -> DeviceEntry:
-    place = {PCI_BUS_ID: device.gpu.pci_address} if device.gpu.pci_address else {}  # a channel is at none
+    place = {PCI_BUS_ID: device.gpu.pci_address} if device.gpu.pci_address else {}  # a channel has no PCI address
     attributes = tuple({**place, **device.attributes}.items())
     return DeviceEntry(result.pool, result.device, attributes, result.device if result.device in made else "")
 

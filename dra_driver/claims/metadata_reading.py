@@ -18,7 +18,7 @@ from dra_driver.model.errors import InputError
 MOST_BYTES = 256 * 1024
 _KNOWN = {f"{GROUP}/{version}" for version in VERSIONS}
 _MOST_DEVICES = 128
-_MOST_CHARS = 128  # of a value that is shown
+_MOST_CHARS = 128  # the most characters of a value that are shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class DescribedClaim:
     devices: tuple[DescribedDevice, ...]
 
     def path_of(self, device: DescribedDevice) -> str:
-        """Return the path at which containers find what is said of a device."""
+        """Return the path at which containers find the file that describes a device."""
         return container_path(device.driver, self.name, self.pod_claim_name, device.request.partition("/")[0])
 
 

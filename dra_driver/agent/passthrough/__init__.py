@@ -1,3 +1,4 @@
-"""GPUs that virtual machines may have, as the agent sees them: named, away, and checked when they come back."""
+"""GPUs for virtual machines, as the agent sees them: named by rules, passed on, and checked on their return."""
 
-FILE_NAME = "passthrough.json"  # of `kept_gpus`, beside the ledger: it is there once a GPU could be passed on
+# The file of `remembered_gpus`, beside the ledger; it exists once a GPU could be passed on.
+FILE_NAME = "passthrough.json"

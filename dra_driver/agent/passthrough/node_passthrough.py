@@ -1,4 +1,4 @@
-"""What an agent gives GPUs to virtual machines with, made only where a file names some."""
+"""The parts with which an agent hands GPUs to virtual machines, made only where a file names such GPUs."""
 
 from __future__ import annotations
 

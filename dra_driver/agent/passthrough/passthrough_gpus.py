@@ -71,7 +71,7 @@ class PassthroughGpus:
             is_virtual = read_physical(self._roots, address) != ""
             rule = self._rules.rule_of(address, known.uuid if known else "", is_virtual=is_virtual)
             is_away = is_vfio(self._driver_of(address))
-            if rule is None and known is not None and is_away:  # until its claim ends
+            if rule is None and known is not None and is_away:  # it stays listed until its claim ends
                 rule = PassthroughRule((), (address,))
             if rule is None or not (is_away or is_virtual):
                 continue

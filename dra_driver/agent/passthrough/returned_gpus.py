@@ -1,9 +1,8 @@
-"""Returned GPUs: what a virtual machine had is compared and tested before anybody gets it again.
+"""Returned GPUs: a GPU that a virtual machine had is compared and tested before another claim gets it.
 
 In: the GPU that is given back, and the facts of the next looks at the hardware. Out: which devices are held back. A GPU
 that has another identity (the vendor's, its PCI numbers, its serial number) or firmware than before stays held back in
-this boot, and is a problem. Where devices are
-tested before they are offered, it has to pass a new test.
+this boot, and is a problem. If devices are tested before they are offered, the GPU has to pass a new test.
 """
 
 from __future__ import annotations

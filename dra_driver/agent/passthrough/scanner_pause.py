@@ -1,4 +1,4 @@
-"""Scanner pause: the vendor's library let go by the one that uses it, while a GPU leaves its driver."""
+"""Scanner pause: the scanner releases the vendor's library for a moment, while a GPU is moved to another driver."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RELEASE_SECONDS = 15.0  # how long a call of the library that is under way may t
 
 
 class ScannerPause:
-    """Lets go of the library of one node."""
+    """Releases the library of one node."""
 
     def __init__(self, scanner: Scanner, hardware: Hardware) -> None:
         self._scanner, self._hardware = scanner, hardware

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 KEPT_SECONDS = 300.0  # how long an ended claim is remembered; a fault is seen within seconds
 CLAIMS_MOST = 512
-CLAIMS_LAST = 16  # claims of which it is known that they have not changed since they were read
+CLAIMS_LAST = 16  # claims that are known not to have changed since they were read
 PODS_MOST = 32  # pods of one claim; the API allows 256
 GET_SECONDS = 2.0
 

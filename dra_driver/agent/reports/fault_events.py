@@ -25,7 +25,7 @@ APPLICATION_SECONDS = 60.0  # seconds between two Events about errors of applica
 WAITING_MOST = 256
 SEEN_LATE_SECONDS = 15.0  # a fault that is found by polling may have ended a pod this long before it is seen
 DIED_SECONDS = 2.0  # the same for an Xid, whose time is known
-DEVICES_MOST = 3  # at most so many devices are named in one message
+DEVICES_MOST = 3  # the most devices that are named in one message
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class FaultEvents:
             message = f"{_named(news, use)}: {news.message}; claim {use.full_name}"
             is_sent = send_event(self._api, pod_event(pod, self._node, self._driver, news.reason, message))
             if is_sent and is_application:
-                return  # the other users of the device are told a minute later, if it goes on
+                return  # if the error goes on, the other users of the device are told a minute later
 
 
 def _named(news: DeviceNews, use: ClaimUse) -> str:

@@ -20,7 +20,7 @@ REFRESH_SECONDS = EXPIRY_SECONDS / 2
 
 
 class FeatureFile:
-    """One file in the folder of features. A chore of the instance that has the node's role."""
+    """One file in the folder of features. The instance that has the node's role keeps it up to date."""
 
     def __init__(self, path: Path, labels: LabelSource, *, clock: Callable[[], float] = time.time) -> None:
         self._path, self._labels, self._clock = path, labels, clock

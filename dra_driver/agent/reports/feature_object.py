@@ -43,7 +43,7 @@ class ApplyServer(Protocol):
 
 
 class FeatureObject:
-    """One NodeFeature, kept in a namespace. A chore of the instance that has the node's role."""
+    """One NodeFeature, kept in a namespace. The instance that has the node's role keeps it up to date."""
 
     def __init__(
         self,

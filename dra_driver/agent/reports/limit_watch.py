@@ -1,8 +1,9 @@
 """LimitWatch: restores memory limits of pods that something else on the node ended, and reports them.
 
 A limit is a file of a cgroup that belongs to the kubelet and to systemd. Neither writes that file, but any process
-with the right to can end a limit: by writing the file, or by disabling the controller in a cgroup above. In: the
-limiter, which knows the limits that must hold. Out: an Event about each pod concerned, and problems for the metrics.
+with the necessary rights can end a limit: by writing the file, or by disabling the controller in a cgroup above. In:
+the limiter, which knows the limits that must hold. Out: an Event about each pod concerned, and problems for the
+metrics.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""NodeLabels: the labels of this node, as its vendor has them.
+"""NodeLabels: the labels that the vendor defines for this node.
 
 In: the facts of the node's GPUs. Out: labels for Node Feature Discovery, by a file or by an object.
 """

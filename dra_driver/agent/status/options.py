@@ -13,7 +13,7 @@ from dra_driver.model.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class StatusOptions:
-    """Where the pages are, and who may read /metrics. An empty address is none."""
+    """Where the pages are served, and who may read /metrics. An empty address means that the page is not served."""
 
     metrics_address: str = ""
     probe_address: str = ""

@@ -1,9 +1,10 @@
-"""Metrics readers: which clients may scrape, if not everybody may.
+"""Metrics readers: decide which clients may scrape, if not every client may.
 
 In: bearer tokens of requests. Out: nothing for a reader who may, otherwise a refusal. The API server decides. Its
 verdicts are kept for a minute, and positive ones are used for ten minutes while it does not answer, because metrics are
 needed most when a cluster is in trouble. One thread does the reviews: it takes tokens that were accepted before first,
-and only a few others a second, so that a stranger can neither keep the API server busy nor lock out other readers.
+and only a few others a second, so that a client with unknown tokens can neither keep the API server busy nor lock out
+other readers.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ class MetricsReaders:
         return None if may_read(user, PATH, self._api) else _FORBIDDEN
 
     def _forget_one(self) -> None:
-        """Forget the oldest refusal, or else the oldest verdict, so that strangers never displace readers."""
+        """Forget the oldest refusal, or else the oldest verdict, so that unknown clients never displace readers."""
         refused = (digest for digest, verdict in self._kept.items() if verdict.refusal is not None)
         del self._kept[next(refused, next(iter(self._kept)))]
 
