@@ -184,13 +184,13 @@ class Ledger(LedgerAccess):
         if self.is_read_only and not self._reads_only:
             return ModeEnd.NOT_YET
         sql = (
-            "SELECT EXISTS (SELECT 1 FROM holds WHERE device GLOB ? AND claim_uid <> ?) AS is_shared "
+            "SELECT EXISTS (SELECT 1 FROM holds WHERE device BETWEEN ? AND ? AND claim_uid <> ?) AS is_shared "
             "FROM mig_modes WHERE gpu = ? AND boot_id = ? AND NOT EXISTS ("
             "SELECT 1 FROM holds JOIN claims ON claims.uid = holds.claim_uid "
-            "WHERE holds.device GLOB ? AND claims.uid <> ? AND claims.state <> ?)"
+            "WHERE holds.device BETWEEN ? AND ? AND claims.uid <> ? AND claims.state <> ?)"
         )
         parts = parts_of(gpu)
-        rows = self._read(sql, (parts, other_than, gpu, boot_id, parts, other_than, str(ClaimState.UNPREPARING)))
+        rows = self._read(sql, (*parts, other_than, gpu, boot_id, *parts, other_than, str(ClaimState.UNPREPARING)))
         if not rows:
             return ModeEnd.NOT_YET
         return ModeEnd.BESIDE_OTHERS if rows[0]["is_shared"] else ModeEnd.ALONE

@@ -91,8 +91,9 @@ def disown_modes(connection: sqlite3.Connection, gpus: Iterable[str]) -> None:
 
     One stays on record where a claim occupies a part of the GPU by now, because that claim may have switched it on.
     """
-    sql = "DELETE FROM mig_modes WHERE gpu = ? AND NOT EXISTS (SELECT 1 FROM holds WHERE device GLOB ?)"
-    connection.executemany(sql, [(gpu, parts_of(gpu)) for gpu in gpus])
+    sql = "DELETE FROM mig_modes WHERE gpu = ? AND NOT EXISTS (SELECT 1 FROM holds WHERE device BETWEEN ? AND ?)"
+    for gpu in gpus:
+        connection.execute(sql, (gpu, *parts_of(gpu)))
 
 
 def disown_ended_mode(connection: sqlite3.Connection, gpu: str, uid: str) -> None:
@@ -103,14 +104,18 @@ def disown_ended_mode(connection: sqlite3.Connection, gpu: str, uid: str) -> Non
     sql = (
         "DELETE FROM mig_modes WHERE gpu = ? AND NOT EXISTS (SELECT 1 FROM holds "
         "JOIN claims ON claims.uid = holds.claim_uid "
-        "WHERE holds.device GLOB ? AND claims.uid <> ? AND claims.state <> ?)"
+        "WHERE holds.device BETWEEN ? AND ? AND claims.uid <> ? AND claims.state <> ?)"
     )
-    connection.execute(sql, (gpu, parts_of(gpu), uid, str(ClaimState.UNPREPARING)))
+    connection.execute(sql, (gpu, *parts_of(gpu), uid, str(ClaimState.UNPREPARING)))
 
 
-def parts_of(gpu: str) -> str:
-    """Return the pattern of the names that claims hold of the parts of a GPU, by PCI address."""
-    return f"{gpu_name(gpu)}/*"
+def parts_of(gpu: str) -> tuple[str, str]:
+    """Return the names between which those are that claims hold of the parts of a GPU, by PCI address.
+
+    For a pattern (GLOB), SQLite would compile the query anew each time, which takes ten times as long as to run it.
+    """
+    name = gpu_name(gpu)
+    return f"{name}/", f"{name}/~"
 
 
 def delete(connection: sqlite3.Connection, uid: str) -> None:
