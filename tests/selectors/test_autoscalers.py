@@ -73,6 +73,23 @@ def test_that_is_known_without_any_device_at_hand(kind, autoscaler):
     assert "whole GPUs alone" in message
 
 
+@pytest.mark.parametrize(
+    ("driver", "test", "is_started"),
+    [
+        ("gpu.intel.com", 'type == "gpu"', True),
+        ("gpu.intel.com", 'type == "vf"', False),
+        ("gpu.amd.com", 'type != "vfio"', True),
+        ("gpu.amd.com", 'type == "amdgpu"', False),
+        ("gpu.amd.com", 'type == "amdgpu-partition"', False),
+    ],
+)
+def test_the_cluster_autoscaler_starts_nodes_of_any_driver_for_devices_of_one_type(driver, test, is_started):
+    expression = f'device.driver == "{driver}" && device.attributes["{driver}"].{test}'
+    messages = found(expression, CLUSTER, kinds=())
+    assert ['of type "gpu" alone' in one for one in messages] == ([] if is_started else [True])
+    assert found(expression, CLUSTER, is_last=False, kinds=()) == []
+
+
 def test_karpenter_knows_two_drivers():
     (message,) = found('device.driver == "gpu.amd.com"', KARPENTER, kinds=())
     assert "knows devices of gpu.nvidia.com and dra.net alone" in message

@@ -47,21 +47,33 @@ _KNOWN = {
     ),
     Autoscaler.CLUSTER_AUTOSCALER: frozenset({("attributes", _DOMAIN, _TYPE)}),
 }
+_STANDARD = "resource.kubernetes.io"
+_WHOLE = {"attributes": {_TYPE: {"string": str(DeviceType.GPU)}}}  # what the annotations stand for, whatever the driver
 
 
 def autoscaler_findings(subject: LintSubject, autoscaler: Autoscaler) -> Iterator[LintFinding]:
     """Report what the autoscaler does not know of a node that it could start."""
-    unknown = sorted({(*key, text) for key, text in _names(subject) if key not in _KNOWN[autoscaler]})
+    unknown = sorted({(*key, text) for key, text in _names(subject) if not _is_known(key, autoscaler)})
     for *_, text in unknown:
         yield LintFinding(
             RULE,
             f"{autoscaler} does not know {text} before a node is there, and starts none for this selector; "
             f"it knows {_listed(autoscaler)} (docs/autoscalers.md)",
         )
-    if not unknown and subject.is_last and (found := _only_parts(subject)):
+    others = sorted({domain for (_, domain, name), _ in _names(subject) if name == _TYPE} - {_DOMAIN, _STANDARD})
+    if not unknown and subject.is_last and others:
+        if not any(outcome(subject.selector, prepare_device(_WHOLE, driver)) is True for driver in (*others, _DOMAIN)):
+            yield LintFinding(RULE, f'{autoscaler} knows GPUs of type "gpu" alone, which the selector leaves out')
+    elif not unknown and subject.is_last and (found := _only_parts(subject)):
         yield LintFinding(RULE, f"only {found} match, and of a node to start {autoscaler} knows whole GPUs alone")
     if autoscaler is Autoscaler.KARPENTER_AWS and _is_of_other_drivers(subject):
         yield LintFinding(RULE, f"{autoscaler} knows devices of {' and '.join(_KARPENTERS_DRIVERS)} alone")
+
+
+def _is_known(key: tuple[str, str, str], autoscaler: Autoscaler) -> bool:
+    """Return whether an autoscaler knows what a selector reads; annotations may name any driver, with its type."""
+    is_any = autoscaler is Autoscaler.CLUSTER_AUTOSCALER and key[0] == "attributes" and key[1] != _STANDARD
+    return key in _KNOWN[autoscaler] or (is_any and key[2] == _TYPE)
 
 
 def _names(subject: LintSubject) -> Iterator[tuple[tuple[str, str, str], str]]:
