@@ -99,6 +99,14 @@ def _read_passthrough(path: Path, _tenants: Tenants) -> list[str]:
 
 _PLUGIN_KEYS = ("sharing", "flags", "resources", "imex")  # Source: NVIDIA k8s-device-plugin, api/config/v1
 
+
+def _read_manifest(path: Path, _tenants: Tenants) -> list[str]:
+    from dra_driver.cli.manifest_configs import read_manifest_configs
+
+    return read_manifest_configs(path)
+
+
+MANIFEST = ConfigKind("manifest with configs for devices", "resource.k8s.io", (), "kubectl apply", _read_manifest)
 KINDS = (
     ConfigKind("sharing configuration", "rules/v1", ("rules",), "--sharing-config", _read_sharing),
     ConfigKind("configuration of NVIDIA's device plugin", "v1", _PLUGIN_KEYS, "--sharing-config", _read_sharing),
@@ -126,15 +134,17 @@ KINDS = (
 )
 @click.option("--output", "-o", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
 def command(files: tuple[Path, ...], mps_tenants: str, output: str) -> int:
-    """Check files for the agents before they are rolled out: sharing, MIG geometry, health, remediation.
+    """Check files for the agents before they are rolled out, and configs for devices in manifests.
 
     \b
     dra-driver check-config examples/sharing/node/rules.yaml
     dra-driver check-config sharing.yaml mig-configs.yaml -o json
+    dra-driver check-config claim.yaml deviceclass.yaml
 
     Each file (`-` is standard input) is read by the code that the agent reads it with, and every fault is listed with
-    its place. Whether a GPU has room for the partitions is checked only on the node. To see what a machine would
-    publish with a file, use `dra-driver devices --hardware simulated:PROFILE --sharing-config FILE`.
+    its place. Of manifests, the configs for devices in claims, templates and classes are judged as a node judges them.
+    Whether a GPU has room for the partitions is checked only on the node. To see what a machine would publish with a
+    file, use `dra-driver devices --hardware simulated:PROFILE --sharing-config FILE`.
 
     Exit status 3: a file has faults, or is of no known kind.
     """  # noqa: D301
@@ -175,9 +185,17 @@ def _show(one: CheckedFile) -> None:
 
 def kind_of(path: Path) -> ConfigKind:
     """Return the kind of a file. Raises: InputError("input.config-kind") for none; those of `read_document`."""
+    from dra_driver.cli.manifest_configs import has_objects
     from dra_driver.documents.document import read_document
 
-    document: Any = read_document(path)
+    try:
+        document: Any = read_document(path)
+    except InputError:
+        if has_objects(path):  # several in one file
+            return MANIFEST
+        raise
+    if isinstance(document, Mapping) and {"apiVersion", "kind"} <= document.keys():
+        return MANIFEST
     content = document if isinstance(document, Mapping) else {}
     version = content.get("version")
     for kind in KINDS:

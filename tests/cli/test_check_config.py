@@ -121,3 +121,42 @@ def test_standard_input_is_checked_like_a_file(name, monkeypatch, capsys):
 def test_standard_input_is_one_file(capsys):
     assert run(["check-config", "-", "-"]) == ExitCode.USAGE
     assert "standard input can be read only once" in capsys.readouterr().err
+
+
+CLAIM = """apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata: {name: part}
+spec:
+  devices:
+    requests: [{name: gpu, exactly: {deviceClassName: gpu.amd.com}}]
+    config:
+      - opaque:
+          driver: DRIVER
+          parameters: {apiVersion: gpu.resource.amd.com/v1alpha1, kind: GpuConfig, computeUnits: {count: 76}}
+"""
+
+
+def test_the_configs_in_manifests_are_judged_for_their_driver(check):
+    status, out, _ = check(CLAIM.replace("DRIVER", "gpu.amd.com"))
+    assert status == ExitCode.OK
+    assert "ResourceClaim part: spec.devices.config[0].opaque.parameters: for gpu.amd.com" in " ".join(out.split())
+    two = "\n---\n".join(CLAIM.replace("DRIVER", driver) for driver in ("gpu.amd.com", "gpu.intel.com"))
+    status, _, err = check(two)
+    assert status == 3
+    assert "ResourceClaim part: spec.devices.config[0].opaque.parameters.apiVersion: must be resource.nvidia" in err
+    assert "computeUnits: unknown field" in err
+    assert "[input.bad-config]" in err
+
+
+def test_a_config_for_an_unknown_driver_is_not_judged_and_a_manifest_without_one_says_so(check):
+    _, out, _ = check(CLAIM.replace("DRIVER", "gpu.example.com"))
+    assert "not judged, because gpu.example.com is no driver of a known vendor" in " ".join(out.split())
+    status, out, _ = check("{apiVersion: v1, kind: ConfigMap, metadata: {name: x}}")
+    assert (status, "no config for a device" in out) == (ExitCode.OK, True)
+
+
+def test_a_manifest_is_read_from_standard_input_too(monkeypatch, capsys):
+    wrong = CLAIM.replace("DRIVER", "gpu.nvidia.com").encode()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(wrong)))
+    assert run(["check-config", "-"]) == 3
+    assert "[input.bad-config]" in capsys.readouterr().err
