@@ -182,13 +182,13 @@ def test_a_real_fish_completes_what_is_typed(program, programs, tmp_path):
     for typed, expected in (("sl", "slices"), ("slices --fleet dgx-h", "dgx-h100"), ("cel te", "test")):
         line = f"source {tmp_path / 'script'}; complete -C '{program} {typed}'"
         done = subprocess.run(
-            ["fish", "--no-config", "-c", line], env=programs, capture_output=True, text=True, timeout=60, check=True
+            ["fish", "--no-config", "-c", line], env=programs, capture_output=True, text=True, timeout=120, check=True
         )
         assert [one.partition("\t")[0] for one in done.stdout.splitlines()] == [expected], done.stderr
     (tmp_path / "rules.yaml").touch()
     line = f"cd {tmp_path}; source script; complete -C '{program} check-config rul'"
     done = subprocess.run(
-        ["fish", "--no-config", "-c", line], env=programs, capture_output=True, text=True, timeout=60, check=True
+        ["fish", "--no-config", "-c", line], env=programs, capture_output=True, text=True, timeout=120, check=True
     )
     assert done.stdout.split() == ["rules.yaml"]
 
@@ -202,7 +202,7 @@ def test_kubectl_finds_the_plugin_and_asks_it_for_completions(programs):
 
     def said(*words: str) -> str:
         command = [kubectl, *words]
-        done = subprocess.run(command, env=programs, capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run(command, env=programs, capture_output=True, text=True, timeout=120, check=True)
         return done.stdout
 
     assert said("dra", "slices", "--help").startswith("Usage: kubectl dra slices")

@@ -27,7 +27,7 @@ def demo(*words, **environment):
         [sys.executable, "-m", "dra_driver", "demo", *words],
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=250,
         check=False,
         env={**os.environ, "COLUMNS": "300", **environment},
     )

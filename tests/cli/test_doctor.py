@@ -64,7 +64,7 @@ def spoilt(monkeypatch):
 def test_the_page_shows_what_a_spoilt_node_shows(spoilt):
     # In a process of its own: this one may have a library of the fake driver loaded.
     command = [sys.executable, "-m", "dra_driver", "doctor", "--only", "node", "--host-root", str(spoilt)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT)
     assert done.returncode == ExitCode.NO_MATCH, done.stderr
     shown = done.stdout.replace(f"{spoilt}/plugins_registry", "/var/lib/kubelet/plugins_registry")
     shown = shown.replace(str(spoilt), "")

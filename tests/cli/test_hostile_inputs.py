@@ -105,7 +105,7 @@ def test_a_sample_of_hostile_objects_and_arguments_ends_in_no_traceback():
 
 def process(*arguments, **options):
     return subprocess.run(
-        [*PROGRAM, *arguments], cwd=options.pop("cwd", ROOT), capture_output=True, timeout=60, check=False, **options
+        [*PROGRAM, *arguments], cwd=options.pop("cwd", ROOT), capture_output=True, timeout=120, check=False, **options
     )
 
 

@@ -19,7 +19,7 @@ from dra_driver.model.errors import ExitCode
 
 def process(*words, **more):
     return subprocess.run(
-        [sys.executable, "-m", "dra_driver", *words], capture_output=True, text=True, timeout=60, check=False, **more
+        [sys.executable, "-m", "dra_driver", *words], capture_output=True, text=True, timeout=120, check=False, **more
     )
 
 
@@ -123,7 +123,7 @@ def test_a_command_is_imported_only_when_it_is_called():
         " 'dra_driver.embedded'};"
         "print(sorted(heavy & set(sys.modules)), file=sys.stderr)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert done.stderr.strip() == "[]"
 
 
@@ -170,21 +170,21 @@ for number in range(20):
 
 def test_grpc_itself_writes_nothing_between_our_lines(tmp_path):
     command = [sys.executable, "-c", GO_AWAY]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_table_whose_reader_goes_away_early_is_no_error():
     devices = f"{sys.executable} -m dra_driver devices --hardware simulated:demo-h100"
     command = devices + " | true; exit ${PIPESTATUS[0]}"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_reader_that_goes_away_early_is_no_error():
     devices = f"{sys.executable} -m dra_driver devices --hardware simulated:demo-h100 -o yaml"
     command = devices + " | head -1; exit ${PIPESTATUS[0]}"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 

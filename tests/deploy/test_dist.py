@@ -66,7 +66,7 @@ def test_the_chart_is_the_same_twice_has_the_packages_version_and_renders(dist, 
     classes = {f"dra-driver/deviceclasses/{path.name}" for path in (ROOT / "deviceclasses").glob("*.yaml")}
     assert classes <= set(names)
     command = [helm, "template", "x", str(first), "--kube-version", "1.35.0", "--namespace", "gpus"]
-    said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+    said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
     assert "image: localhost/dra-driver:7.8.9" in said
     assert "name: gpu.nvidia.com" in said
     bill = json.loads((tmp_path / "a" / f"{first.name}.cdx.json").read_text())

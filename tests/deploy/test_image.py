@@ -153,7 +153,7 @@ def test_what_is_missing_is_said_before_anything_is_downloaded(tmp_path: Path) -
     empty.mkdir()
     command = [sys.executable, str(IMAGE / "build.py"), "--output", str(tmp_path / "out")]
     done = subprocess.run(
-        command, env={**os.environ, "PATH": str(empty)}, capture_output=True, text=True, check=False, timeout=60
+        command, env={**os.environ, "PATH": str(empty)}, capture_output=True, text=True, check=False, timeout=120
     )
     assert done.returncode != 0
     assert "apt-get: install apt" in done.stderr

@@ -19,7 +19,11 @@ def test_links_of_the_readme_lead_somewhere():
 
 def test_the_agent_explains_its_flags():
     done = subprocess.run(
-        [sys.executable, "-m", "dra_driver", "agent", "--help"], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-m", "dra_driver", "agent", "--help"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0
     assert "NODE_NAME" in done.stdout

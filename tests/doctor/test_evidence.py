@@ -158,7 +158,7 @@ def test_folders_that_are_closed_are_said_and_are_no_finding(folder):
         one.chmod(0)
     try:
         environment = os.environ | {"KUBECONFIG": str(folder / "none")}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     finally:
         for one in closed:
             one.chmod(0o700)

@@ -135,7 +135,7 @@ def run_fresh(code: str, **environment: str) -> str:
         check=False,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         env=environment,
     )
     assert done.returncode == 0, done.stderr

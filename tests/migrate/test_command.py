@@ -44,7 +44,7 @@ def run(tmp_path, monkeypatch, capsys):
 def process(*arguments, stdin=""):
     """Run the command as a process of its own."""
     command = [sys.executable, "-m", "dra_driver", "migrate", *map(str, arguments)]
-    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_manifests_go_to_standard_output_and_what_is_said_to_standard_error():

@@ -32,7 +32,7 @@ def shell(line, folder):
         env={**kept, "PYTHONPATH": str(ROOT), "COLUMNS": "110", "PYTHONUTF8": "1"},
         cwd=folder,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     return "".join(f"{row.rstrip()}\n" for row in done.stdout.splitlines())

@@ -41,7 +41,7 @@ def test_a_recorded_process_must_be_of_our_user_namespace_and_program():
 
 def test_a_process_of_another_pid_namespace_is_none_of_ours():
     unshare = ["unshare", "--pid", "--fork", "--kill-child", "sleep", "600"]
-    if subprocess.run([*unshare[:4], "true"], check=False, capture_output=True, timeout=60).returncode:
+    if subprocess.run([*unshare[:4], "true"], check=False, capture_output=True, timeout=120).returncode:
         pytest.skip("no PID namespace can be made here")
     with subprocess.Popen(unshare) as process:
         until(lambda: Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text())

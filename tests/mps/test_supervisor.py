@@ -125,7 +125,7 @@ def test_an_operator_is_shown_what_is_kept(supervisor: Supervisor):
     client = FakeClient(channel.pipe_dir)
     command = [sys.executable, "-m", "dra_driver", "mps", "--show"]
     command += ["--kubelet-plugins-directory-path", str(supervisor.folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     (shown,) = json.loads(done.stdout)["daemons"]
     assert shown["device"]["name"] == device().name
     assert shown["isReady"]
@@ -133,14 +133,14 @@ def test_an_operator_is_shown_what_is_kept(supervisor: Supervisor):
     client.end()
     supervisor.client.stop(device(), deadline_s=60)
     supervisor.end()
-    asked = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    asked = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (asked.returncode, "sharing.mps-unavailable" in asked.stderr) == (5, True)
 
 
 def test_only_one_supervisor_works_in_a_folder(supervisor: Supervisor):
     command = [sys.executable, "-m", "dra_driver", "mps", "--hardware", "simulated:any"]
     command += ["--kubelet-plugins-directory-path", str(supervisor.folder)]
-    second = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    second = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
     assert second.returncode == 5
     assert "node.mps-running" in second.stderr
     assert supervisor.client.running(deadline_s=60) == ()
@@ -216,7 +216,7 @@ def test_it_is_small_and_loads_nothing_heavy(supervisor: Supervisor):
     pages = int(Path(f"/proc/{supervisor.process.pid}/statm").read_text().split()[1])
     assert pages * os.sysconf("SC_PAGE_SIZE") / 2**20 <= 20
     code = f"import sys, dra_driver.mps.main; print([m for m in {HEAVY} if m in sys.modules])"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert loaded.stdout.strip() == "[]"
 
 
@@ -237,7 +237,7 @@ def test_an_idle_supervisor_does_nothing(supervisor: Supervisor):
 
 def test_as_the_first_process_of_a_pid_namespace_it_leaves_no_zombies(folder: Path):
     unshare = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
-    if subprocess.run([*unshare, "true"], check=False, capture_output=True, timeout=60).returncode:
+    if subprocess.run([*unshare, "true"], check=False, capture_output=True, timeout=120).returncode:
         pytest.skip("no PID namespace can be made here")
     supervisor = Supervisor(folder, "--hardware", "simulated:any", prefix=unshare)
     try:
@@ -314,7 +314,7 @@ def test_a_driver_root_that_is_a_whole_system_is_entered(folder: Path):
         'exec "$@"',
     ]
     prefix = ["unshare", "--mount", "sh", "-c", " && ".join(steps), "sh"]
-    if subprocess.run([*prefix, "true"], check=False, capture_output=True, timeout=60).returncode:
+    if subprocess.run([*prefix, "true"], check=False, capture_output=True, timeout=120).returncode:
         pytest.skip("mounts are not permitted here")
     hardware = ["--hardware", "nvidia", "--nvidia-driver-root", "/run/driver", "--nvidia-driver-root-mount", str(root)]
     supervisor = Supervisor(folder, hardware=hardware, prefix=prefix)
@@ -392,7 +392,7 @@ def test_a_file_in_the_place_of_a_folder_is_told(folder: Path, name: str):
     path.parent.mkdir(parents=True)
     path.write_text("")
     command = [sys.executable, "-m", "dra_driver", "mps", "--kubelet-plugins-directory-path", str(folder)]
-    done = subprocess.run([*command, "--hardware", "simulated:any"], check=False, capture_output=True, timeout=60)
+    done = subprocess.run([*command, "--hardware", "simulated:any"], check=False, capture_output=True, timeout=120)
     assert done.returncode == ExitCode.ENVIRONMENT
     assert b"[node.folder]" in done.stderr
     assert b"Traceback" not in done.stderr

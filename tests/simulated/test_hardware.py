@@ -205,4 +205,4 @@ def test_yaml_is_loaded_only_when_simulated_hardware_is_chosen():
         "assert not heavy, heavy\n"
         "assert len(hardware.discover().gpus) == 8\n"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)

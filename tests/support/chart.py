@@ -75,7 +75,7 @@ def render(
     sets = [word for value in values for word in ("--set", value)]
     sets += ["--values", str(values_file)] if values_file else []
     command = [helm, "template", release, str(CHART), "-n", namespace, "--kube-version", "1.35.0", *sets]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
 
 
 def objects(text: str) -> list[dict]:

@@ -35,7 +35,7 @@ print(found, stop.is_set(), asked > 1)
 
 def test_a_handler_may_ask_at_every_moment_of_a_wait() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", STORM], check=True, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL
+        [sys.executable, "-c", STORM], check=True, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL
     )
     assert done.stdout.split() == ["True", "True", "True"]
 

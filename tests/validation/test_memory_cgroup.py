@@ -157,7 +157,7 @@ def test_on_a_real_cgroup_v2_a_process_is_limited_or_everything_is_as_before(own
     if has_memory:
         (root / "cgroup.subtree_control").write_text("+memory")
     command = [sys.executable, "-c", IN_CGROUP, str(root), str(folder)]
-    said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.splitlines()
+    said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout.splitlines()
     if has_memory:
         assert said[1] == f"{-signal.SIGKILL} True"
         assert said[2].endswith(f"{folder.name}/{AGENT}")

@@ -150,6 +150,6 @@ def test_credentials_that_can_not_be_used_are_an_error_of_the_command(tmp_path):
     import sys
 
     command = [sys.executable, "-m", "dra_driver", "console", "--kubeconfig", str(tmp_path / "none")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 3
     assert "kubeconfig" in done.stderr

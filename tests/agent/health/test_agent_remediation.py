@@ -176,5 +176,5 @@ import dra_driver.agent.main, dra_driver.agent.node, dra_driver.agent.node_healt
 import dra_driver.hardware.simulated.hardware, dra_driver.hardware.nvidia.hardware
 print([name for name in sys.modules if "remediation" in name or "resetting" in name or "programs" in name])
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
     assert done.stdout == "[]\n"

@@ -173,7 +173,7 @@ def test_a_wrong_file_ends_the_agent_with_status_3_and_every_fault(tmp_path):
         ],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert done.returncode == 3, done.stderr
@@ -186,5 +186,5 @@ def test_an_agent_without_sharing_imports_neither_yaml_nor_pydantic():
         "import sys, dra_driver.agent.node, dra_driver.agent.sharing_rules\n"
         "print([name for name in ('yaml', 'pydantic') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.strip() == "[]"

@@ -269,7 +269,7 @@ def test_lines_from_a_pipe_are_answered():
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert done.returncode == ExitCode.OK, done.stderr

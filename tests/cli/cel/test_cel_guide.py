@@ -34,7 +34,7 @@ def shell(line, folder):
         env={**inherited, "PYTHONPATH": str(ROOT), "COLUMNS": "100", "PYTHONUTF8": "1"},
         cwd=folder,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert done.stderr == ""

@@ -89,7 +89,7 @@ def process(*argv, stdin=b""):
         input=stdin,
         capture_output=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-        timeout=60,
+        timeout=120,
         check=False,
     )
 

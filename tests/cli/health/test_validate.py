@@ -122,7 +122,7 @@ def test_a_device_with_a_process_on_it_is_not_touched(profile, validate, tmp_pat
 def test_steps_are_shown_on_a_terminal_and_removed_at_the_end(profile):
     leader, follower = pty.openpty()
     command = [sys.executable, "-m", "dra_driver", "validate", profile(("1b", {})), "-ojson"]
-    done = subprocess.run(command, check=False, stderr=follower, stdout=subprocess.PIPE, timeout=60)
+    done = subprocess.run(command, check=False, stderr=follower, stdout=subprocess.PIPE, timeout=120)
     os.close(follower)
     shown = os.read(leader, 65536).decode()
     os.close(leader)

@@ -11,6 +11,7 @@ OPERATIONS = 150
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 def test_no_device_is_in_two_hands_and_nothing_is_lost_while_two_agents_are_killed_again_and_again() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.plugin.support.storm", str(OPERATIONS)],
@@ -18,7 +19,7 @@ def test_no_device_is_in_two_hands_and_nothing_is_lost_while_two_agents_are_kill
         text=True,
         check=True,
         cwd=Path(__file__).parents[3],
-        timeout=300,
+        timeout=500,
     )
     report = json.loads(done.stdout)
     assert report["wrong"] == [], done.stderr

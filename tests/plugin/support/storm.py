@@ -388,6 +388,7 @@ class Storm:
         for index in (0, 1):
             self.node.end(index, signal.SIGTERM)
         self.node.start(0)
+        self.node.await_answer(0)  # ended before that, it would leave everything as it is
         deadline = time.monotonic() + 60
         while (left := self._left()) and time.monotonic() < deadline:
             time.sleep(0.1)

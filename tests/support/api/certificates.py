@@ -11,7 +11,7 @@ import pytest
 
 
 def _openssl(folder: Path, *arguments: str) -> None:
-    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True, timeout=60)
+    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True, timeout=120)
 
 
 def make_ca(folder: Path, name: str) -> Path:

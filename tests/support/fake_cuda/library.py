@@ -64,6 +64,6 @@ def _built() -> Path:
         with tempfile.TemporaryDirectory(dir=kept.parent) as work:
             made = Path(work, SONAME)
             command = [compiler, *FLAGS, f"-Wl,-soname,{SONAME}", "-o", str(made), str(SOURCE), "-ldl"]
-            subprocess.run(command, check=True, timeout=60)
+            subprocess.run(command, check=True, timeout=120)
             made.replace(kept)
     return kept

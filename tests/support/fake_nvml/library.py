@@ -51,7 +51,7 @@ def _kept(made_from: Iterable[str | bytes], name: str) -> Path:
 def _compile(compiler: str, target: Path) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent) as work:
         made = Path(work, OBJECT)
-        subprocess.run([compiler, *FLAGS, "-c", "-o", str(made), str(SOURCE)], check=True, timeout=60)
+        subprocess.run([compiler, *FLAGS, "-c", "-o", str(made), str(SOURCE)], check=True, timeout=120)
         made.replace(target)
 
 
@@ -64,7 +64,7 @@ def _link(compiler: str, code: Path, target: Path, missing: list[str]) -> None:
             script = Path(work, "exports.map")
             script.write_text("{ local: %s };\n" % " ".join(f"{name};" for name in missing))  # noqa: UP031
             options.append(f"-Wl,--version-script={script}")
-        subprocess.run([compiler, *options, "-o", str(made), str(code), "-lpthread"], check=True, timeout=60)
+        subprocess.run([compiler, *options, "-o", str(made), str(code), "-lpthread"], check=True, timeout=120)
         made.replace(target)
 
 

@@ -131,7 +131,7 @@ class Rig:
         environment = {"CUDA_MPS_PIPE_DIRECTORY": str(self.at(number).pipe)}
         program = self.folder / "driver/usr/bin/nvidia-cuda-mps-control"
         done = subprocess.run(
-            [program], check=False, input=command + "\n", text=True, capture_output=True, env=environment, timeout=60
+            [program], check=False, input=command + "\n", text=True, capture_output=True, env=environment, timeout=120
         )
         return done.stdout.strip()
 

@@ -72,7 +72,7 @@ class Podman:
         cdi = shlex.quote(str(self.cdi))
         script = f"mount -t tmpfs tmpfs /run && mkdir /run/cdi && mount --bind {cdi} /run/cdi && exec {command}"
         isolated = ["unshare", "--mount", "sh", "-c", script]
-        done = subprocess.run(isolated, input=stdin, capture_output=True, timeout=60, check=False)
+        done = subprocess.run(isolated, input=stdin, capture_output=True, timeout=120, check=False)
         return subprocess.CompletedProcess(command, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 

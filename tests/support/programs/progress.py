@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-SILENT_S = 60.0
+SILENT_S = 120.0
 _ROOT = Path(__file__).parents[3]
 
 

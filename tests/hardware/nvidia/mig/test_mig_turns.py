@@ -151,7 +151,7 @@ def test_a_kill_at_any_step_can_be_undone_and_can_be_completed(machine: Machine,
     gpu.crash(function, when)
     machine.add(gpu)
     program = [sys.executable, "-c", KILLED, json.dumps(asdict(machine.node.roots))]
-    assert subprocess.run(program, env=dict(os.environ), timeout=60, check=False).returncode == -9
+    assert subprocess.run(program, env=dict(os.environ), timeout=120, check=False).returncode == -9
 
     bench_hardware = machine.hardware()
     (found,) = bench_hardware.discover().gpus
@@ -163,7 +163,7 @@ def test_a_kill_at_any_step_can_be_undone_and_can_be_completed(machine: Machine,
     bench_hardware.set_mig_mode(found, False, 10)
     assert machine.state.read().gpus[0].facts["mig_mode"] == "0 0"
 
-    assert subprocess.run(program, env=dict(os.environ), timeout=60, check=False).returncode == 0
+    assert subprocess.run(program, env=dict(os.environ), timeout=120, check=False).returncode == 0
 
 
 def test_another_process_sees_what_was_made(machine: Machine) -> None:
