@@ -11,6 +11,7 @@ from dra_driver.embedded.api.kinds import NODES, SLICES
 from dra_driver.model.errors import ApiError, NodeError
 from dra_driver.plugin.neighbours.device_plugin import DevicePluginWatch, allocatable_gpus, live_sockets, serving
 from tests.support.agents.agent_process import NODE, stage
+from tests.support.ports import free_port
 from tests.support.waiting import until
 
 
@@ -116,7 +117,8 @@ def test_the_api_server_is_not_asked_while_the_kubelet_tells(tmp_path):
     assert not api.asked.acquire(blocking=False)
 
 
-def test_an_agent_beside_a_device_plugin_publishes_an_empty_pool_and_says_why(free_port):
+def test_an_agent_beside_a_device_plugin_publishes_an_empty_pool_and_says_why():
+    port = free_port()
     with stage() as here:
         plugins = here.folder / "dp"
         plugins.mkdir()
@@ -124,12 +126,12 @@ def test_an_agent_beside_a_device_plugin_publishes_an_empty_pool_and_says_why(fr
             here.start(
                 "simulated:t4",
                 *("--device-plugins-directory-path", str(plugins)),
-                *("--metrics-address", f"127.0.0.1:{free_port}"),
+                *("--metrics-address", f"127.0.0.1:{port}"),
             )
             until(lambda: here.api.items(SLICES), what="a slice")
             assert here.devices() == []
             until(lambda: "no device is published" in here.log(), what="a line in the log")
-            with urllib.request.urlopen(f"http://127.0.0.1:{free_port}/metrics", timeout=60) as page:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as page:
                 assert 'dra_driver_problems{code="node.device-plugin"} 1.0' in page.read().decode()
 
 
@@ -140,9 +142,3 @@ def test_an_agent_that_is_to_ignore_device_plugins_publishes():
         here.api.request("PUT", f"{NODES.path('', NODE)}/status", body=node)
         here.start("simulated:t4", "--device-plugin", "ignore")
         until(lambda: len(here.devices()) == 4, what="four devices")
-
-
-@pytest.fixture
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]

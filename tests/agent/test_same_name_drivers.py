@@ -1,7 +1,6 @@
 """An agent beside another driver of its name: NVIDIA's own, for example. The real kubelet: the cluster lane."""
 
 import shutil
-import socket
 import tempfile
 import urllib.request
 from pathlib import Path
@@ -13,6 +12,7 @@ from dra_driver.embedded.api.kinds import EVENTS, SLICES
 from dra_driver.model.names import NVIDIA_DRIVER
 from tests.support.agents.agent_process import NODE, stage
 from tests.support.plugin.stand_in_plugin import StandInPlugin
+from tests.support.ports import free_port
 from tests.support.waiting import until
 
 THEIRS = {
@@ -26,12 +26,6 @@ THEIRS = {
         "devices": [{"name": "gpu-0"}],
     },
 }
-
-
-@pytest.fixture
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
 
 
 @pytest.fixture
@@ -53,21 +47,22 @@ def registered(here):
     return [path.name for path in here.kubelet.registrar_dir.iterdir() if path.name.startswith(NVIDIA_DRIVER)]
 
 
-def test_beside_another_driver_nothing_is_published_or_registered_until_that_one_is_gone(free_port):
+def test_beside_another_driver_nothing_is_published_or_registered_until_that_one_is_gone():
+    port = free_port()
     with stage() as here:
         other = StandInPlugin(here.folder, NVIDIA_DRIVER, name="other")
         other.registrar = here.kubelet.registrar_dir / "other-reg.sock"
         other.start()
-        here.start("simulated:t4", "--metrics-address", f"127.0.0.1:{free_port}")
+        here.start("simulated:t4", "--metrics-address", f"127.0.0.1:{port}")
         until(
             lambda: "not registered because another driver has this name" in here.log(),
             what="a line in the log",
         )
         here.api.create(THEIRS)  # and it is left alone
         until(lambda: any(e["reason"] == "AnotherDriverRegistered" for e in here.api.items(EVENTS)), what="an event")
-        with urllib.request.urlopen(f"http://127.0.0.1:{free_port}/metrics", timeout=60) as page:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as page:
             assert 'dra_driver_problems{code="node.namesake"} 1.0' in page.read().decode()
-        until(lambda: ready(free_port), what="that it calls itself ready")
+        until(lambda: ready(port), what="that it calls itself ready")
         assert here.devices() == ["gpu-0"]
         assert registered(here) == []
         other.stop()

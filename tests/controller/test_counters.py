@@ -25,7 +25,7 @@ def publish(cluster: Cluster, publisher=None):
     publisher = publisher or cluster.publisher()
     publisher.offers.offering = INVENTORY.offering
     publisher.look()
-    assert publisher.wait_published(10), publisher.status()
+    assert publisher.wait_published(60), publisher.status()
     return publisher
 
 

@@ -59,7 +59,7 @@ def test_a_harmless_loss_is_reported_and_costs_no_further_write(make_cluster, mo
     assert cluster.writes() == ["POST"]
     assert "DRADeviceTaints" in publisher.status().problems[0].message
     publisher.offer([gpu(0), gpu(1)])
-    assert publisher.wait_published(10)
+    assert publisher.wait_published(60)
     assert publisher.status().problems == ()
 
 

@@ -41,7 +41,7 @@ def test_a_withdrawn_pool_is_deleted_and_what_another_driver_writes_meanwhile_is
     theirs = {"driver": DRIVER, "nodeName": NODE, "pool": {"name": NODE, "generation": 1, "resourceSliceCount": 1}}
     meta = {"name": "theirs"}
     publisher.withdraw()
-    assert publisher.wait_published(10)
+    assert publisher.wait_published(60)
     body = {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceSlice",
@@ -70,7 +70,7 @@ def test_one_changed_device_costs_one_put_and_the_same_again_costs_nothing(clust
     cluster.server.log.clear()
     changed = [gpu(i, **({"numaNode": 1} if i == 150 else {})) for i in range(200)]
     publisher.offer(changed)
-    assert publisher.wait_published(10)
+    assert publisher.wait_published(60)
     assert cluster.writes() == ["PUT"]
     assert {s["pool"]["generation"] for s in cluster.specs()} == {1}
     publisher.offer(list(changed))
@@ -82,7 +82,7 @@ def test_a_lost_gpu_leaves_the_slices_with_one_write(cluster):
     publisher = cluster.published([gpu(i) for i in range(200)])
     cluster.server.log.clear()
     publisher.offer([gpu(i) for i in range(200) if i != 3])
-    assert publisher.wait_published(10)
+    assert publisher.wait_published(60)
     assert cluster.writes() == ["PUT"]
     assert len(cluster.device_names()) == 199
 
@@ -91,7 +91,7 @@ def test_of_many_publications_the_newest_wins(cluster):
     publisher = cluster.publisher()
     for count in range(1, 30):
         publisher.offer([gpu(i) for i in range(count)])
-    assert publisher.wait_published(10)
+    assert publisher.wait_published(60)
     assert len(cluster.device_names()) == 29
 
 
@@ -130,7 +130,7 @@ def test_a_pool_that_the_scheduler_would_skip_is_not_published(cluster):
     assert cluster.writes() == []
     assert publisher.status().problems[0].code == "api.pool-invalid"
     publisher.offer([gpu(0), gpu(1)])
-    assert publisher.wait_published(10)
+    assert publisher.wait_published(60)
 
 
 def test_what_the_server_refuses_as_invalid_is_not_sent_again_and_again(cluster):
@@ -149,7 +149,7 @@ def test_publish_may_be_called_from_many_threads(cluster):
         thread.start()
     for thread in threads:
         thread.join()
-    assert publisher.wait_published(10)
+    assert publisher.wait_published(60)
     assert len(cluster.device_names()) == 1
 
 

@@ -30,7 +30,7 @@ def publish(cluster: Cluster, offered=BY_REPLICAS):
     publisher = cluster.publisher()
     publisher.offers.offering = offered.offering
     publisher.look()
-    assert publisher.wait_published(10), publisher.status()
+    assert publisher.wait_published(60), publisher.status()
     return publisher
 
 
@@ -105,7 +105,7 @@ def test_rules_that_come_later_are_asked_about_too(make_cluster):
     cluster = make_cluster(version="1.35", gates={GATE: False})
     publisher = cluster.publisher()
     publisher.offer(BY_MEMORY.offering.instead[NAMES[0]])
-    assert publisher.wait_published(10)
+    assert publisher.wait_published(60)
     publisher.offers.offering = BY_REPLICAS.offering
     publisher.look()
     until(lambda: cluster.device_names() == REPLICAS, what="replicas")

@@ -12,7 +12,7 @@ def test_a_write_that_fails_is_tried_again_and_leaves_no_double(cluster, status)
     publisher = cluster.publisher()
     cluster.server.faults.fail_next(status, count=2, method="POST", contains="resourceslices")
     publisher.offer([gpu(0)])
-    assert publisher.wait_published(10)
+    assert publisher.wait_published(60)
     assert len(cluster.slices()) == 1
     assert publisher.status().last_error == ""
 
@@ -34,7 +34,7 @@ def test_a_create_whose_answer_was_lost_is_not_repeated(cluster):
     publisher.offer([gpu(0)])
     until(lambda: calls)
     publisher.offer([gpu(0), gpu(1)])
-    assert publisher.wait_published(10)
+    assert publisher.wait_published(60)
     assert len(cluster.slices()) == 1
 
 
@@ -46,7 +46,7 @@ def test_an_api_server_that_is_away_costs_patience_only(cluster):
     until(lambda: publisher.status().last_error and not publisher.status().is_published)
     assert publisher.status().problems[0].code.startswith("api.")
     cluster.server.start(port)
-    assert publisher.wait_published(20)
+    assert publisher.wait_published(60)
     until(lambda: publisher.status().problems == ())
 
 
@@ -58,7 +58,7 @@ def test_a_node_that_does_not_exist_yet_is_waited_for(make_cluster, tmp_path):
     until(lambda: "does not exist in the API" in publisher.status().last_error)
     assert cluster.slices() == []
     cluster.make_node()
-    assert publisher.wait_published(10)
+    assert publisher.wait_published(60)
 
 
 def test_a_token_that_was_rotated_is_read_again(cluster, tmp_path):
@@ -66,4 +66,4 @@ def test_a_token_that_was_rotated_is_read_again(cluster, tmp_path):
     cluster.server.token = "rotated"
     (tmp_path / "token").write_text("rotated")
     publisher.offer([gpu(0), gpu(1)])
-    assert publisher.wait_published(10)
+    assert publisher.wait_published(60)

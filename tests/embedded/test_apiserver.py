@@ -12,6 +12,7 @@ from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.embedded.api_rules.refusals import ApiRefusal
 from dra_driver.model.errors import UsageError
 from tests.support.api.embedded_client import CLAIMS, SLICES, Client, claim_wire, slice_wire
+from tests.support.ports import free_port
 
 
 def test_a_created_object_carries_what_the_server_gives(client):
@@ -261,12 +262,14 @@ def test_hanging_up_without_an_answer_can_be_ordered(api, client):
         client("GET", SLICES)
 
 
-def test_a_server_that_comes_back_has_its_objects(api, client):
-    client("POST", SLICES, slice_wire())
-    port = int(api.url.rpartition(":")[2])
-    api.stop()
-    api.start(port)
-    assert Client(api)("GET", f"{SLICES}/s")[0] == 200
+def test_a_server_that_comes_back_has_its_objects():
+    api, port = EmbeddedApi(), free_port()
+    for is_back in (False, True):
+        api.start(port)
+        if not is_back:
+            Client(api)("POST", SLICES, slice_wire())
+        assert Client(api)("GET", f"{SLICES}/s")[0] == 200
+        api.stop()
 
 
 def test_kubeconfig_holds_server_and_token_or_token_file(api, tmp_path):

@@ -196,8 +196,8 @@ def test_a_server_that_is_not_there_is_unreachable():
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
-    with pytest.raises(ApiError) as caught:
-        plain(f"http://127.0.0.1:{port}").request("GET", "/x")
+        with pytest.raises(ApiError) as caught:
+            plain(f"http://127.0.0.1:{port}").request("GET", "/x")
     assert (caught.value.code, caught.value.status) == ("api.unreachable", 0)
 
 

@@ -14,6 +14,7 @@ from dra_driver.views.envelope import DocumentKind
 from dra_driver.views.schemas.documents import schema_of
 from tests.support.console.cluster import add_claim, add_pod, fill, taint
 from tests.support.console.process import running_console
+from tests.support.ports import free_port
 from tests.support.waiting import until
 
 SECRET = "hunter2-in-the-environment"
@@ -21,13 +22,17 @@ SECRET = "hunter2-in-the-environment"
 
 @contextmanager
 def filled(folder):
-    with EmbeddedApi() as api:
+    api = EmbeddedApi()
+    api.start(free_port())
+    try:
         fill(api)
         add_pod(api, "team-a", "user", "mine", SECRET)
         add_pod(api, "team-a", "asks", "waiting", SECRET)
         path = api.write_kubeconfig(folder / "kubeconfig")
         path.write_text(path.read_text().replace('"user": "embedded"', '"user": "embedded", "namespace": "team-a"'))
         yield api, str(path)
+    finally:
+        api.stop()
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import http.client
 import json
 import ssl
 from datetime import UTC, datetime
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -15,6 +14,7 @@ from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.webhook.certificates import make_pair
 from dra_driver.webhook.main import Settings, Webhook
 from tests.support.api.embedded_client import slice_wire
+from tests.support.ports import free_port
 from tests.support.waiting import until
 from tests.webhook.support.reviews import DRIVER, claim, config, request, review
 
@@ -57,7 +57,8 @@ def answered(webhook, pair, path, obj):
 
 def test_configs_are_judged_without_an_api_server_and_selectors_once_there_is_one(settings, pair):
     api = EmbeddedApi()
-    port = urlsplit(api.start()).port
+    port = free_port()
+    api.start(port)
     api.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
     api.request("POST", SLICES.path(), body=slice_wire(drivers=(DRIVER, OTHER), devices=[{"name": "gpu-0"}]))
     api.write_kubeconfig(settings.kubeconfig)

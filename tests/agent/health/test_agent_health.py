@@ -2,7 +2,6 @@
 
 import json
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -16,6 +15,7 @@ from dra_driver.model.names import NVIDIA_DRIVER
 from tests.support.agents.agent_process import stage
 from tests.support.fake_nvml import State, build, hgx_h100
 from tests.support.nodes.fake_node import FakeNode
+from tests.support.ports import free_port
 from tests.support.waiting import until
 
 
@@ -36,13 +36,6 @@ def taints(here):
 def versions(here):
     return {s["metadata"]["name"]: (s["metadata"]["resourceVersion"], s["spec"]["pool"]["generation"])
             for s in here.api.items(SLICES)}  # fmt: skip
-
-
-def is_whole(here):
-    """Return whether every slice of the newest pool is there."""
-    pools = [s["spec"]["pool"] for s in here.api.items(SLICES)]
-    newest = [p for p in pools if p["generation"] == max(p["generation"] for p in pools)]
-    return bool(newest) and len(newest) == newest[0]["resourceSliceCount"]
 
 
 class Machine:
@@ -97,16 +90,14 @@ def watched(machine):
         return calls.count("nvmlDeviceGetFieldValues") >= 2 and "nvmlEventSetWait_v2" in calls[-50:]
 
     until(is_watched, "both GPUs read")
-    until(lambda: is_whole(machine.here), "every slice written")
+    until(machine.here.has_whole_pool, "every slice written")
 
 
 pytestmark = pytest.mark.gcc
 
 
 def test_an_event_becomes_a_lasting_taint_by_one_write_and_an_application_s_errors_write_nothing(machine):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     agent = machine.start(f"--metrics-address=127.0.0.1:{port}")
     watched(machine)
     before = versions(machine.here)

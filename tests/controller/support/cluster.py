@@ -18,6 +18,7 @@ from dra_driver.kube import credentials
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.paths import SLICES
 from tests.controller.support.slices import DRIVER, NODE
+from tests.support.ports import free_port
 
 
 class SetOffers:
@@ -62,7 +63,7 @@ class Cluster:
 
     def __init__(self, folder, **options) -> None:
         self.server = EmbeddedApi(**options)
-        self.server.start()
+        self.server.start(free_port())
         self.make_node()
         self._config = str(self.server.write_kubeconfig(folder / "config", token_file=folder / "token"))
         self.publishers: list[OfferingPublisher] = []

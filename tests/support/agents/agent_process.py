@@ -61,6 +61,11 @@ class Stage:
         slices = [s for s in self.api.items(SLICES) if s["spec"]["driver"] == NVIDIA_DRIVER]
         return [d["name"] for s in slices for d in s["spec"].get("devices", ())]
 
+    def has_whole_pool(self) -> bool:
+        """Return whether every slice of our driver's pool is there, all of one generation."""
+        pools = [s["spec"]["pool"] for s in self.api.items(SLICES) if s["spec"]["driver"] == NVIDIA_DRIVER]
+        return len({p["generation"] for p in pools}) == 1 and len(pools) == pools[0]["resourceSliceCount"]
+
     def end(self, agent: Agent, number: signal.Signals = signal.SIGTERM) -> int:
         """Signal an agent and wait for its end."""
         agent.send_signal(number)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import socket
 import ssl
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from typing import Any
 
 from tests.support.chart import ROOT
 from tests.support.console.process import Reply
+from tests.support.ports import free_port
 from tests.support.waiting import until
 
 
@@ -67,8 +67,7 @@ def _rows(reply: Reply) -> list[dict[str, Any]]:
 
 @contextmanager
 def running_server(kubeconfig: str, *words: str, tls: ssl.SSLContext | None = None) -> Iterator[RunningServer]:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "dra_driver", "console-server", "--address", f"127.0.0.1:{port}"]
     with subprocess.Popen(
         [*command, "--kubeconfig", kubeconfig, *words], env={**os.environ, "PYTHONPATH": str(ROOT)}

@@ -1,7 +1,6 @@
 """A node of simulated GPUs whose agent is metered: a stand-in API and kubelet, pods with claims, and its /metrics."""
 
 import json
-import socket
 import urllib.request
 from urllib.error import URLError
 
@@ -9,6 +8,7 @@ from dra_driver.embedded.api.kinds import CLAIMS
 from dra_driver.model.names import NVIDIA_DRIVER, pool_name
 from tests.support.agents.agent_process import NODE
 from tests.support.metering.scenes import samples
+from tests.support.ports import free_port
 from tests.support.waiting import until
 
 
@@ -29,9 +29,7 @@ class MeteredNode:
 
     def __init__(self, here, folder):
         self.here, self.folder = here, folder
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         profile(folder)
         here.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}})
 
