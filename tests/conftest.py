@@ -3,6 +3,7 @@
 import gc
 import itertools
 import os
+import signal
 
 # pytest imports it in whatever thread meets a warning first, and a second thread then finds it half-made.
 import tracemalloc  # noqa: F401
@@ -18,6 +19,8 @@ settings.load_profile("any machine")
 SHRINKING = 420  # seconds
 # Tests that fork run in processes that have gRPC servers: its handlers write into what the forked program says.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+# A shell that starts the tests in the background lets them ignore the interrupt, and so every command that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.pop("COLUMNS", None)  # pytest-xdist sets it in its processes, and output is as wide as it says
 
 

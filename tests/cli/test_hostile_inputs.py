@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +18,7 @@ from tests.cli.support.hostile.files import hostile_files
 from tests.cli.support.hostile.fuzz import Found, fuzz
 from tests.cli.support.hostile.node_files import ROOT
 from tests.cli.support.hostile.objects import OBJECTS
+from tests.support.waiting import unhindered
 
 PROGRAM = [sys.executable, "-m", "dra_driver"]
 
@@ -127,6 +130,18 @@ def test_a_reader_that_goes_away_is_no_bug():
         done.stdout.close()
         said = done.stderr.read()
     assert b"Traceback" not in said
+
+
+def test_a_fifo_is_opened_once_so_that_its_writer_loses_nothing(tmp_path, capsys, monkeypatch):
+    fifo, opened, really_open = tmp_path / "fifo.json", [], Path.open
+    os.mkfifo(fifo)
+    monkeypatch.setattr(Path, "open", lambda path, *how, **more: opened.append(path) or really_open(path, *how, **more))
+    with ThreadPoolExecutor(1) as pool:
+        written = pool.submit(subprocess.run, ["tee", str(fifo)], input=json.dumps(OBJECTS[0]).encode(), check=True)
+        assert unhindered(lambda: run(["slices", "-f", str(fifo)])) == ExitCode.OK
+        written.result(60)
+    assert opened.count(fifo) == 1
+    assert "1 GPU" in capsys.readouterr().out
 
 
 def test_an_interrupt_while_a_fifo_is_silent_ends_the_command(tmp_path):

@@ -98,29 +98,32 @@ def _without_collection() -> Iterator[None]:
 def _load_file(origin: str, entries: EqualSlices) -> tuple[list[Any], str]:
     """Read the documents of a file piece by piece (a JSON object, or YAML as kubectl writes it), or else as one text.
 
-    Standard input can't be read again, so its text is returned too, if it is short enough to look for a line in it.
+    Standard input and a pipe can't be read again, so their text is returned too, if it is short enough to look for a
+    line in it.
     """
-    if origin == STDIN:
-        try:
-            with kept_stream(sys.stdin.buffer, STREAM_MAX + 1) as kept:
-                found = _streamed(kept, origin, entries)
-                is_short = kept.seek(0, os.SEEK_END) <= KEPT_MAX
-                kept.seek(0)
-                text = _text_of(kept, origin) if found is None or is_short else ""
-                values = load_text(text, origin, entries.share) if found is None else found
-                return values, text if is_short else ""
-        except OSError as fault:
-            raise InputError("unreadable", f"{shown(origin)} can't be read: {fault.strerror}") from fault
     try:
+        if origin == STDIN:
+            return _load_pipe(sys.stdin.buffer, origin, entries)
         with Path(origin).open("rb") as file:
             status = os.fstat(file.fileno())
-            if stat.S_ISREG(status.st_mode) and status.st_size <= STREAM_MAX:
-                found = _streamed(file, origin, entries)
-                if found is not None:
-                    return found, ""
-    except (OSError, ValueError):
-        pass  # there is no such file: reading it as text below reports what is wrong
-    return load_text(read_text(origin), origin, entries.share), ""
+            if stat.S_ISFIFO(status.st_mode):
+                return _load_pipe(file, origin, entries)
+            is_streamed = stat.S_ISREG(status.st_mode) and status.st_size <= STREAM_MAX
+            found = _streamed(file, origin, entries) if is_streamed else None
+    except (OSError, ValueError) as fault:
+        raise _unreadable(origin, fault) from fault
+    return (load_text(read_text(origin), origin, entries.share) if found is None else found), ""
+
+
+def _load_pipe(file: BinaryIO, origin: str, entries: EqualSlices) -> tuple[list[Any], str]:
+    """Read the documents of a file that can be read only once, and its text if it is short. Raises: OSError."""
+    with kept_stream(file, STREAM_MAX + 1) as kept:
+        found = _streamed(kept, origin, entries)
+        is_short = kept.seek(0, os.SEEK_END) <= KEPT_MAX
+        kept.seek(0)
+        text = _text_of(kept, origin) if found is None or is_short else ""
+        values = load_text(text, origin, entries.share) if found is None else found
+        return values, text if is_short else ""
 
 
 def _streamed(file: BinaryIO, origin: str, entries: EqualSlices) -> list[Any] | None:
@@ -145,8 +148,12 @@ def read_text(path: str) -> str:
         with Path(path).open("rb") as file:
             return _text_of(file, path)
     except (OSError, ValueError) as fault:
-        reason = fault.strerror if isinstance(fault, OSError) else str(fault)
-        raise InputError("unreadable", f"{shown(path)} can't be read: {reason}") from fault
+        raise _unreadable(path, fault) from fault
+
+
+def _unreadable(path: str, fault: OSError | ValueError) -> InputError:
+    reason = fault.strerror if isinstance(fault, OSError) else str(fault)
+    return InputError("unreadable", f"{shown(path)} can't be read: {reason}")
 
 
 def _text_of(file: BinaryIO, path: str) -> str:
