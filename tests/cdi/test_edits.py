@@ -221,3 +221,17 @@ def test_whatever_stands_in_a_driver_root_the_document_is_valid(tmp_path, no_pro
 def _can_hold(folder: Path) -> bool:
     """Return whether a folder is there or can be made: nothing on the way is a file or a link."""
     return all(not p.is_symlink() and (p.is_dir() or not p.exists()) for p in (folder, *folder.parents))
+
+
+def test_a_control_node_that_comes_or_changes_counts_in_the_next_call(tmp_path, no_proc, dev):
+    roots = FakeDriverRoot(tmp_path / "root").roots(dev=dev, proc=no_proc, sys=tmp_path)
+    settled_look(roots, VERSION)
+    known = common_edits(roots, VERSION)[0]
+    assert common_edits(roots, VERSION)[0] is known
+    node = Path(roots.dev, known.device_nodes[0].path.removeprefix("/dev/"))
+    node.chmod(0o600)
+    changed = common_edits(roots, VERSION)[0]
+    assert changed.device_nodes[0].file_mode == 0o600
+    assert common_edits(roots, VERSION)[0] is changed
+    node.unlink()
+    assert known.device_nodes[0].path not in {one.path for one in common_edits(roots, VERSION)[0].device_nodes}

@@ -15,6 +15,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts
 from dra_driver.hardware.nvidia import sysfs
@@ -51,8 +52,17 @@ class _Look:
         return self.is_settled and self.loaded == loaded and self.trees.is_unchanged()
 
 
+class _Common(NamedTuple):
+    """The last answer, and the number of comparisons of the trees for which it holds."""
+
+    look: _Look
+    comparisons: int
+    edits: Edits
+    remarks: tuple[str, ...]
+
+
 _looks: OrderedDict[Roots, _Look] = OrderedDict()
-_last: tuple[_Look, tuple[DeviceNode, ...], Edits, tuple[str, ...]] | None = None
+_last: _Common | None = None
 _lock = threading.Lock()
 
 
@@ -66,12 +76,16 @@ def common_edits(roots: Roots, driver_version: str | None) -> tuple[Edits, tuple
     """
     global _last  # noqa: PLW0603 - one tuple, replaced as a whole, so that threads see either
     look = _look(roots, driver_version or sysfs.read_driver_version(roots))
+    last, comparisons = _last, look.trees.comparisons  # before the nodes are looked at
+    if last is not None and last.look is look and last.comparisons == comparisons:
+        return last.edits, last.remarks
     control = nodes.control_nodes(roots)
-    last = _last
-    if last is None or last[0] is not look or last[1] != control:
+    if last is not None and last.look is look and last.edits.device_nodes == control:
+        _last = last = last._replace(comparisons=comparisons)
+    else:
         edits = replace(look.edits, device_nodes=control, additional_gids=nodes.groups_needed(control))
-        _last = last = look, control, edits, (*look.remarks, *_missing_nodes(control))
-    return last[2:]
+        _last = last = _Common(look, comparisons, edits, (*look.remarks, *_missing_nodes(control)))
+    return last.edits, last.remarks
 
 
 def device_edits(roots: Roots, gpu: GpuFacts, partition: PartitionFacts | None) -> Edits:
@@ -117,7 +131,7 @@ def _look_again(roots: Roots, loaded: str | None) -> _Look:
     files = find_driver_files(root, loaded, sys=roots.sys, proc=roots.proc)
     hook = find_hook_program(root, host)
     return _Look(
-        trees=WatchedTrees(root, host),
+        trees=WatchedTrees(root, host, beside=nodes.control_paths(roots)),
         is_settled=root.is_settled() and host.is_settled(),
         loaded=loaded,
         hook=hook,

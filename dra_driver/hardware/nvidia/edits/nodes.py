@@ -35,6 +35,9 @@ _FROM_TABLES = (
 )
 
 
+_CONTROL = (*(name for name, _, _ in _FROM_TABLES), "nvidia-modeset")
+
+
 def find_node(roots: Roots, name: str) -> DeviceNode | None:
     """Return the character device `/dev/<name>`, or None where there is none.
 
@@ -83,7 +86,7 @@ def control_nodes(roots: Roots) -> tuple[DeviceNode, ...]:
 
     These are nvidiactl, nvidia-uvm, nvidia-uvm-tools and nvidia-modeset, as far as they exist.
     """
-    nodes = {name: find_node(roots, name) for name in ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")}
+    nodes = {name: find_node(roots, name) for name in _CONTROL}
     if any(nodes[name] is None for name, _, _ in _FROM_TABLES):
         majors = character_majors(roots.proc)
         for name, drivers, minor in _FROM_TABLES:
@@ -91,6 +94,11 @@ def control_nodes(roots: Roots) -> tuple[DeviceNode, ...]:
             if nodes[name] is None and major is not None:
                 nodes[name] = DeviceNode(path=f"/dev/{name}", major=major, minor=minor, file_mode=_ANYBODY)
     return tuple(node for node in nodes.values() if node is not None)
+
+
+def control_paths(roots: Roots) -> tuple[str, ...]:
+    """Return the paths at which these nodes are looked up, as this process sees them."""
+    return tuple(f"{here}/{name}" for here, _ in _places(roots) for name in _CONTROL)
 
 
 def gpu_node(roots: Roots, minor: int) -> DeviceNode:

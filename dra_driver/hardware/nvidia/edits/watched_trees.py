@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterable
 
 from dra_driver.hardware.nvidia.edits.driver_root import DriverRoot
 from dra_driver.hardware.nvidia.edits.path_watch import PathWatch
@@ -17,10 +18,15 @@ COMPARED_SECONDS = 2.0
 
 
 class WatchedTrees:
-    """Trees that were looked at, with a watch over what was looked at. Any thread may ask."""
+    """Trees that were looked at, with a watch over what was looked at. Any thread may ask.
 
-    def __init__(self, *trees: DriverRoot) -> None:
-        self._trees = trees
+    `beside` are paths that are watched, but not compared here. While `comparisons` stays the same, nothing happens at
+    them either.
+    """
+
+    def __init__(self, *trees: DriverRoot, beside: Iterable[str] = ()) -> None:
+        self._trees, self._beside = trees, tuple(beside)
+        self.comparisons = 0
         self._lock = threading.Lock()  # guards all below; the first three are also read without it
         self._watch: PathWatch | None = None
         self._is_in_doubt = True  # whether something may have happened since the paths were compared
@@ -56,13 +62,14 @@ class WatchedTrees:
         if self._watch is None and self._can_watch:
             self._begin_watch()
         self._compared_at = time.monotonic()
+        self.comparisons += 1
         is_same = all(tree.is_unchanged() for tree in self._trees)
         self._is_in_doubt = not is_same
         return is_same
 
     def _begin_watch(self) -> None:
         try:
-            self._watch = PathWatch(path for tree in self._trees for path in tree.looked())
+            self._watch = PathWatch((*self._beside, *(path for tree in self._trees for path in tree.looked())))
         except OSError:  # this node allows no more of them: each call compares
             self._can_watch = False
 
