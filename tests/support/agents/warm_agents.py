@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from dra_driver import __main__ as program
+from dra_driver.model.lean import lean_imports
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -113,7 +114,10 @@ def main() -> int:
     """Serve requests until the other end closes; in a forked child, be the agent."""
     line = socket.socket(fileno=int(sys.argv[1]))
     import dra_driver.agent.node_process
-    import dra_driver.hardware.simulated  # noqa: F401 - imported as soon as an agent reads its hardware
+    import dra_driver.hardware.simulated
+
+    with lean_imports():  # as an agent that has found its hardware
+        import dra_driver.agent.node  # noqa: F401
 
     gc.freeze()
     while request := _request(line):
