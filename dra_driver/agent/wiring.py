@@ -48,7 +48,7 @@ from dra_driver.plugin.effects.device_metadata import DeviceMetadata
 from dra_driver.plugin.effects.passthrough.services import PassthroughServices
 from dra_driver.plugin.instances.folder_use import folder_id
 from dra_driver.plugin.instances.roles import NodeRole
-from dra_driver.plugin.kubelet.same_name_drivers import STARTED
+from dra_driver.plugin.kubelet.same_name_drivers import started
 from dra_driver.plugin.kubelet.server import PluginServer
 from dra_driver.plugin.mig.abandoned_partitions import AbandonedPartitions
 from dra_driver.plugin.mig.declared_mig import DeclaredMig
@@ -243,4 +243,4 @@ def _abandoned_partitions(node: OpenedNode, neighbours: Neighbours) -> Abandoned
 
 def _mark_of(folder: Path) -> AgentMark:
     """Return the mark of the agent that this process is. Raises: NodeError."""
-    return AgentMark(folder_id(folder), STARTED[1], socket.gethostname(), str(folder))
+    return AgentMark(folder_id(folder), started(), socket.gethostname(), str(folder))

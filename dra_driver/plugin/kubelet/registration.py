@@ -18,7 +18,7 @@ from dra_driver.model.errors import NodeError
 from dra_driver.model.stamp import Stamp
 from dra_driver.plugin._proto.k8s.pluginregistration.v1 import api_pb2 as messages
 from dra_driver.plugin.kubelet.methods import PLUGIN_TYPE, VERSIONS, RpcMethods, registration_methods
-from dra_driver.plugin.kubelet.same_name_drivers import MARK, STARTED
+from dra_driver.plugin.kubelet.same_name_drivers import MARK, STARTED, started
 from dra_driver.plugin.kubelet.sockets import bind_privately, free_path, identity, set_aside
 from dra_driver.plugin.rpc.call import RpcCall
 from dra_driver.plugin.rpc.server import RpcServer
@@ -77,7 +77,7 @@ class Registration:
 
     def get_info(self, _request: messages.InfoRequest, call: RpcCall) -> messages.PluginInfo:
         """Return who this plugin is and where it serves, with a mark by which another instance recognizes it."""
-        call.set_trailing_metadata((MARK, STARTED))
+        call.set_trailing_metadata((MARK, (STARTED, started())))
         return messages.PluginInfo(
             type=PLUGIN_TYPE, name=self._driver, endpoint=str(self._endpoint), supported_versions=self._versions
         )

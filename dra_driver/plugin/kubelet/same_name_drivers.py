@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
@@ -35,10 +36,16 @@ LOOK_SECONDS = 60.0
 FOLDER_SECONDS = 2.0  # between checks whether the folder changed
 ASK_SECONDS = 1.0
 CODE = "node.namesake"
-# What instances of this driver add to GetInfo's answer: their version, and when their process started.
+# What instances of this driver add to GetInfo's answer: their version, and when they started (`started`).
 MARK = ("dra-driver-version", __version__)
-STARTED = ("dra-driver-started", datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"))
+STARTED = "dra-driver-started"
 _ANSWER_BYTES = 1 << 20
+
+
+@cache
+def started() -> str:
+    """Return when this process began to serve drivers: the time of the first call, in UTC, in a form that sorts."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +113,7 @@ class SameNameDrivers:
                 continue
             if not plugin.is_marked:
                 return f"another driver is registered as {self._driver} (socket {path})"
-            if plugin.started <= STARTED[1]:  # of two agents of this driver the one that started later stands back
+            if plugin.started <= started():  # of two agents of this driver the one that started later stands back
                 self._has_contender = True
                 return f"another agent of this driver is registered (socket {path}, folder {_folder_of(plugin)})"
         return ""
@@ -156,7 +163,7 @@ def ask(path: Path) -> RegisteredPlugin | None:
     except (RpcFault, DecodeError):
         return None
     marks = answer.metadata
-    return RegisteredPlugin(info.type, info.name, info.endpoint, MARK[0] in marks, marks.get(STARTED[0], ""))
+    return RegisteredPlugin(info.type, info.name, info.endpoint, MARK[0] in marks, marks.get(STARTED, ""))
 
 
 def _sockets(folder: Path) -> Iterator[tuple[Path, Stamp]]:
