@@ -37,10 +37,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-RETRY_SECONDS, TRIES_MOST = (
-    60.0,
-    10,
-)  # for a test that could not run, because a fabric manager may start minutes after the GPUs
+# For a test that could not run, because a fabric manager may start minutes after the GPUs.
+RETRY_SECONDS, TRIES_MOST = 60.0, 10
 UNSURE_SECONDS = 2.0
 BATCH_SECONDS = 30.0  # devices that pass are offered together, because each new device changes many slices of a pool
 STOP_SECONDS = 3.0
@@ -102,9 +100,8 @@ class ValidationGate:
         self._examined: frozenset[str] | None = None  # None until it is known which devices claims have
         self._tries: dict[str, _Tries] = {}
         self._sick: frozenset[Subject] = frozenset()
-        self._tainted: frozenset[Subject] | None = (
-            None  # None until the monitor has reported the failed tests that are faults
-        )
+        # None until the monitor has reported the failed tests that are faults.
+        self._tainted: frozenset[Subject] | None = None
         self._verdicts = NodeVerdicts()
         self._released_at = float("-inf")  # when devices were last released (monotonic)
 

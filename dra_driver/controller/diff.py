@@ -5,7 +5,7 @@ update, create. Pure. Names of objects have no meaning: a stored slice is recogn
 agent (or another one) adopts what it finds. Slices of other drivers or other nodes are ignored.
 
 Generation: if a single slice changes, the pool keeps its generation; a larger change raises it in all slices, so that a
-reader can tell that the pool is only half written.
+reader can see that the pool is only half written.
 
 Source: the rules of upstream's resourceslice controller; resource.k8s.io/v1 ResourcePool.
 """

@@ -64,7 +64,7 @@ class Schedule:
         self._answer_at = min(now + self._answer_after_s, self._answer_latest)
 
     def failed(self, *, least_s: float = 0.0, is_final: bool = False) -> float | None:
-        """Schedule another attempt and return the delay, which grows; after a final failure only news cause one."""
+        """Schedule another attempt and return the growing delay; after a final failure only a change causes one."""
         delay = self._retries.next_s(least_s=least_s)
         if is_final:
             return None

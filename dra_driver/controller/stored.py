@@ -30,11 +30,11 @@ class StoredSlices:
         return tuple(self._slices[name] for name in sorted(self._slices))
 
     def replace(self, objects: Iterable[SliceWire], resource_version: str, *, is_latest: bool = False) -> bool:
-        """Take over a list, and return whether it contains news.
+        """Take over a list, and return whether it contains changes.
 
-        What we wrote after the list was made stays, unless `is_latest`: then no write was under way when it was made. A
-        list that is older than the last one counts as the latest, too: the server's store was restored to an earlier
-        state.
+        What this agent wrote after the list was made stays, unless `is_latest`: then no write was under way when it was
+        made. A list that is older than the last one also counts as the latest: the server's store was restored to an
+        earlier state.
         """
         is_latest = is_latest or _is_newer(self._listed_at, resource_version)
         self._listed_at = resource_version
@@ -52,7 +52,7 @@ class StoredSlices:
         return before != {n: _version(s) for n, s in self._slices.items()}
 
     def changed(self, wire: SliceWire) -> bool:
-        """Take over an object that was read, and return whether it is news."""
+        """Take over an object that was read, and return whether that is a change."""
         if not is_ours(wire, driver=self._driver, node=self._node) or _uid(wire) in self._buried:
             return False
         known = self._slices.get(_name(wire))
@@ -62,7 +62,7 @@ class StoredSlices:
         return True
 
     def deleted(self, wire: SliceWire) -> bool:
-        """Record that an object is gone, and return whether that is news."""
+        """Record that an object is gone, and return whether that is a change."""
         self._bury(wire)
         known = self._slices.get(_name(wire))
         if known is None or _uid(known) != _uid(wire):

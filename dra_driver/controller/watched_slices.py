@@ -38,7 +38,7 @@ class WatchedSlices:
         return self._stored.is_complete
 
     def all(self) -> tuple[SliceWire, ...]:
-        """Return every slice of ours on this node, in the order of names."""
+        """Return every slice of this driver on this node, in the order of names."""
         return self._stored.all()
 
     def own(self) -> tuple[SliceWire, ...]:
@@ -70,7 +70,7 @@ class WatchedSlices:
         self._is_writing = True
 
     def end_writing(self) -> None:
-        """Stop that. What changed meanwhile, and is explained by no write of ours, was changed by another client."""
+        """Stop that. A change in the meantime that none of our own writes explains was made by another client."""
         self._is_writing = False
         if self._echoes:
             self._echoes.clear()

@@ -77,7 +77,7 @@ class NodeEvidence:
     unseen: tuple[Unseen, ...]
     health: NodeFaults | None = None
     users: tuple[DeviceUser, ...] | None = None
-    channel_state: str | None = None  # what the daemon of IMEX channels says; None where there is none to ask
+    channel_state: str | None = None  # what the daemon of IMEX channels reports; None if there is no daemon
 
 
 def read_node(node: str, driver: str, hardware: Hardware, roots: Roots, folders: EvidenceFolders) -> NodeEvidence:

@@ -19,10 +19,10 @@ from dra_driver.plugin.ledger.recorded_steps import (
 
 @dataclass(frozen=True, slots=True)
 class OlderRelease:
-    """What an older release knows.
+    """What an older release can read and undo.
 
     `drivers` are the DRA drivers that it serves, `step_kinds` the recorded steps that it undoes; with `keeps_health` it
-    keeps sick and cordoned devices from being handed out.
+    keeps faulty and cordoned devices from being handed out.
     """
 
     name: str

@@ -47,13 +47,13 @@ class DrmFunction:
 
     @property
     def device_id(self) -> int | None:
-        """Return the PCI device id, None where no file says it."""
+        """Return the PCI device id, or None if no file has it."""
         found = _PCI_ID.search(read_text(self.folder / "uevent") or "")
         return read_hex(self.folder / "device") or (int(found[2], 16) if found else None)
 
     @property
     def revision(self) -> int | None:
-        """Return the PCI revision, None where no file says it."""
+        """Return the PCI revision, or None if no file has it."""
         text = read_text(self.folder / "revision")
         return read_hex(self.folder / "revision") if text else None
 

@@ -54,10 +54,10 @@ class DriverReset(enum.StrEnum):
 class Vitals:
     """What one round of polling found on one GPU.
 
-    `is_lost` is None where the GPU's answer shows neither. `recovery_action` is NVML's number. `thermal_margin` and
+    `is_lost` is None if the GPU's answer shows neither. `recovery_action` is NVML's number. `thermal_margin` and
     `slowdown_margin` are in degrees Celsius, signed: the GPU slows down where the first falls below the second.
     `clock_reasons` is NVML's bit set. `links` has for each NVLink of the GPU whether it is active. `pcie_replays`
-    counts since the driver was loaded. `reset` is None where nothing tells of the driver's own resets.
+    counts since the driver was loaded. `reset` is None if there is no record of the driver's own resets.
     """
 
     gpu: str

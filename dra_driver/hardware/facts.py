@@ -159,7 +159,7 @@ class GpuFacts:
 
     @property
     def name(self) -> str:
-        """Return the name of a GPU as it stands, of a part of one, or of all its parts.
+        """Return the name of a GPU as it is now, of a partition of one, or of all its partitions.
 
         >>> GpuFacts("GPU-1", "0000:05:00.0", 0, None, part="cpx-3").name
         'gpu-0000-05-00-0-cpx-3'

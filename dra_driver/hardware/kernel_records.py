@@ -118,7 +118,7 @@ class KernelRecords:
         return block
 
     def _is_replaced(self, fd: int) -> bool:
-        """Return whether a plain file that was read to its end was cut short, or is another one now."""
+        """Return whether a plain file that was read to its end was truncated or replaced."""
         try:
             ours, there = os.fstat(fd), self._path.stat()
         except OSError:

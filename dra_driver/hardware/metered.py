@@ -101,7 +101,7 @@ PROFILED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ProcessUse:
-    """What one process uses of a GPU or a GPU instance; None where the driver does not say."""
+    """What one process uses of a GPU or a GPU instance; None for what the driver does not report."""
 
     pid: int
     memory_bytes: int | None = None

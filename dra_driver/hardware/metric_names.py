@@ -1,7 +1,7 @@
 """Metric names: under which names and labels a vendor's quantities are published, as its own exporter would.
 
 A vendor declares one `MetricNames` in its own folder (`Vendor.metric_names`), so that dashboards and rules that were
-made for its exporter work unchanged. Labels of claims and pods are added to all of them alike.
+made for its exporter work unchanged. Labels of claims and pods are added to all of them in the same way.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Own changes: which GPUs this driver changed, and the facts after that, without a discovery.
 
 In: the facts as last discovered, and the GPUs that were changed. Out: the facts as a discovery would find them now, or
-None where only a discovery can tell. Only what a change of MIG mode or partitions changes is read.
+None if a discovery is needed. Only what a change of MIG mode or partitions changes is read.
 """
 
 from __future__ import annotations

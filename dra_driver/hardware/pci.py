@@ -1,4 +1,4 @@
-"""PCI functions and small files of sysfs, whoever made the device.
+"""PCI functions and small files of sysfs, for the devices of every vendor.
 
 In: roots and PCI addresses. Out: plain values. Nothing here raises for a missing file: None, 0 or nothing is returned.
 Every file is read to a bound, because a tree may be mounted from anywhere.
@@ -81,13 +81,13 @@ def read_driver(path: str) -> str | None:
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # a pipe would wait for somebody to write into it
+    return os.open(path, flags | os.O_NONBLOCK)  # opening a pipe would wait for a writer
 
 
 def is_alive(config: Path) -> bool | None:
-    """Return whether a configuration space answers, or None where it can't be read. A dead function reads all ones.
+    """Return whether a configuration space answers, or None if it can't be read. A dead function reads all ones.
 
-    The vendor's and the device's number alone say nothing: those of a virtual function are always ones.
+    The vendor's and the device's number alone prove nothing: those of a virtual function are always ones.
     Source: PCI Express, SR-IOV, "VF Configuration Space": Vendor ID and Device ID.
     """
     try:

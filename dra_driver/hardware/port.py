@@ -233,7 +233,7 @@ class ChannelOffering(Protocol):
         """
 
     def channel_state(self) -> str | None:
-        """Return what the node's daemon says of its domain, "READY" if it is ready; None where there is none to ask."""
+        """Return what the node's daemon reports about its domain, such as "READY"; None if there is no daemon."""
 
 
 @runtime_checkable

@@ -68,7 +68,7 @@ class PassedVendor:
 
 @dataclass(frozen=True, slots=True)
 class SharingTerms:
-    """How a vendor's devices can be shared: by which strategies, and what hard memory limits need, in words."""
+    """How a vendor's devices can be shared: by which strategies, and a text about what hard memory limits need."""
 
     strategies: tuple[Strategy, ...]
     limits_need: str

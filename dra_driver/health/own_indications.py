@@ -13,7 +13,7 @@ from dra_driver.health.fault import FaultKey, Subject
 from dra_driver.health.indications import Indication
 from dra_driver.health.record import HealthRecord
 
-SILENT_SECONDS = 30.0  # after so long without an answer of the library, a GPU counts as unmonitored
+SILENT_SECONDS = 30.0  # a GPU counts as unmonitored after this time without an answer of the library
 
 
 def record_missing(record: HealthRecord, missing: Mapping[str, bool], now: float) -> None:

@@ -1,8 +1,8 @@
 """Record: what has been observed on this node's GPUs, and the faults that follow from it.
 
 Pure apart from its own state. In: evidence; that of different sources may arrive in any order. Out: faults. An Xid that
-two sources report is counted once, because only the source with the larger count is used. What the driver itself says
-about recovery decides; the table of Xids is used only while the driver has said nothing since the Xid.
+two sources report is counted once, because only the source with the larger count is used. What the driver itself
+reports about recovery decides; the table of Xids is used only while the driver has reported nothing since the Xid.
 """
 
 from __future__ import annotations

@@ -30,7 +30,8 @@ _CODES: dict[int, tuple[str, Retry, str]] = {
     422: ("invalid", Retry.NEVER, ""),
     429: ("too-many-requests", Retry.NOW, ""),
 }
-# A 404 without a Status object says nothing about the object: a server that lacks the API group sends one, or a proxy.
+# A 404 without a Status object proves nothing about the object: a server that lacks the API group sends one, or a
+# proxy.
 _NOT_SERVED = ("not-served", Retry.NOW, "check the server's address; resource.k8s.io/v1 is served from 1.34 on")
 NOT_FOUND = "api.not-found"  # the server has no such object
 CONFLICT = "api.conflict"  # another client wrote the object meanwhile, or it exists already

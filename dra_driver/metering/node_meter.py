@@ -1,8 +1,8 @@
 """NodeMeter: the metering of one node, while its agent has the node's role.
 
 In: the hardware's readings, the ledger, the inventory, the kubelet's pods. Out: text for /metrics, made at every beat
-and soon after a claim came or went. A scrape gets the text that is in memory: it asks neither a device nor the ledger.
-While the hardware does not answer, the readings stay as they are, and their age says so.
+and soon after a claim was prepared or unprepared. A scrape gets the text that is in memory: it asks neither a device
+nor the ledger. While the hardware does not answer, the readings stay as they are, and their published age grows.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ MOST = 32  # the most requests in a claim, and the most devices in its allocatio
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """What one container wants of one resource."""
+    """What one container requests of one resource."""
 
     container: Container
     resource: str

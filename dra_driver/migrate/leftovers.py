@@ -91,7 +91,7 @@ def _say(text: str, path: tuple[Step, ...], subject: ReportSubject, *, is_inside
 
 
 def _mention(text: str, path: tuple[Step, ...], *, is_inside: bool) -> tuple[str, str]:
-    """Return what is said of a name that is left where it stands, and what can be done about it."""
+    """Return the report about a name that is left in its place, and what can be done about it."""
     if any(step in _NODE_RULES for step in path):
         labeller = labeller_of(text) or "GPU feature discovery"
         return (

@@ -34,7 +34,7 @@ class MigrationLoss:
 
 @dataclass(slots=True)
 class FileReport:
-    """The rows about one file, appended by whoever changes it."""
+    """The rows about one file; each step that changes the file appends its own."""
 
     changes: list[Change] = field(default_factory=list)
     losses: list[MigrationLoss] = field(default_factory=list)

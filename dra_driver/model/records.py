@@ -46,7 +46,7 @@ class RecordForm(Generic[T]):
         form = [(name, keys.get(name) or Key(name)) for name in names]
         self._kind = kind
         self.keys = frozenset(key.name for _, key in form)
-        # Taken apart here, because every call of the kubelet reads and writes records.
+        # Unpacked here, because every call of the kubelet reads and writes records.
         is_plain = {name: key.write is None and key.left_out is _NO_DEFAULT for name, key in form}
         self._written = tuple((name, key.name, key.write, key.left_out) for name, key in form if not is_plain[name])
         self._plain_keys = tuple(key.name for name, key in form if is_plain[name])

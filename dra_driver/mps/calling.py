@@ -49,7 +49,7 @@ def call(path: Path, command: str, asked: Mapping[str, Any], deadline_s: float) 
 def _exchange_patiently(path: Path, line: bytes, deadline: float) -> bytes:
     """Exchange lines. If a supervisor's folder exists, wait a little for one to answer: it may be restarting.
 
-    Every command may be repeated, so one that was cut off is sent again.
+    Every command may be repeated, so a command that was interrupted is sent again.
     """
     gives_up = min(deadline, time.monotonic() + _RESTART_S)
     while True:

@@ -86,6 +86,6 @@ def unrecorded(at: Folder, around: DaemonSurroundings) -> ProcessIdentity | None
 
 
 def origin_of(program: ControlProgram | None) -> Origin | None:
-    """Return the origin that a daemon of this program must have to be one of ours."""
+    """Return the origin that a daemon of this program must have in order to be recognised as the supervisor's own."""
     found = spawning.executable(program) if program else None
     return Origin(processes.namespace_of(), found) if found else None

@@ -15,7 +15,7 @@ _VERBS = {"reset": "done", "reboot": "asked for", "command": "run"}
 
 
 def listed(kind: str, names: Sequence[str]) -> str:
-    """Return the first of some claims or processes in words."""
+    """Return a text with the first of some claims or processes."""
     more = f" and {len(names) - NAMED_MOST} more" if len(names) > NAMED_MOST else ""
     return f"{kind if len(names) == 1 else _PLURALS[kind]} {', '.join(names[:NAMED_MOST])}{more}"
 

@@ -1,6 +1,6 @@
 """Holders: the claims that prevent an action on a GPU, and pods that outlive their claims.
 
-In: the ledger, the claims that it does not know. Out: the claims in words.
+In: the ledger, and claims that it does not know. Out: texts that name the claims.
 """
 
 from __future__ import annotations

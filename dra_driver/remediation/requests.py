@@ -1,4 +1,4 @@
-"""RemediationRequests: what an administrator asks of the agent about a GPU in remediation.
+"""RemediationRequests: what an administrator requests of the agent about a GPU in remediation.
 
 In: `dra-driver remediation retry|give-up|done`. Out: the requests, each once. A request is a line in a file beside the
 journal; the agent that holds the node's role takes and removes the file.

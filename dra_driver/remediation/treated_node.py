@@ -76,7 +76,7 @@ class TreatedNode(Protocol):
         """Ask for a reboot of this machine in this boot. Raises: NodeError."""
 
     def withdraw_reboot(self) -> None:
-        """Take back the request of this or an earlier boot; it is no error if there is none."""
+        """Withdraw the request of this or an earlier boot; it is no error if there is none."""
 
     def is_reboot_asked(self) -> bool:
         """Return whether a reboot of this machine is asked for in this boot."""

@@ -25,7 +25,7 @@ from dra_driver.selectors.values.containers import is_map, map_items, unfold
 from dra_driver.selectors.values.equality import NO_SUCH_OVERLOAD, equal
 from dra_driver.selectors.values.values import CelAbort, CelError, Uint
 
-# Functions that cel-python implements itself. Replacing them by ours would make its opinion less independent.
+# Functions that cel-python implements itself. Replacing them by our own would make its opinion less independent.
 _OWN = frozenset(
     "bool bytes double duration int string timestamp uint size contains startsWith endsWith matches type dyn "
     "getDate getDayOfMonth getDayOfWeek getDayOfYear getFullYear getHours getMilliseconds getMinutes getMonth "

@@ -66,7 +66,7 @@ class Selector(Protocol):
 
     @property
     def admissible(self) -> bool | None:
-        """Whether the API server accepts the expression in a new object; None where the engine can't tell."""
+        """Whether the API server accepts the expression in a new object; None if the engine does not know."""
 
     def matches(self, device: Mapping[str, Any], driver: str) -> bool:
         """Return whether a device matches.

@@ -70,7 +70,7 @@ class _Encrypted(ssl.SSLSocket):
         """Return what has come, all of the last record. Raises: BlockingIOError if nothing has; OSError."""
         try:
             piece = super().recv(buflen, flags)
-            while more := self.pending():  # no selector would tell of what is decrypted already
+            while more := self.pending():  # no selector reports bytes that are decrypted already
                 piece += super().recv(more)
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
             raise BlockingIOError from error

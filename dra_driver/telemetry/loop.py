@@ -62,7 +62,7 @@ class Loop:
         self._wake.set()
 
     def stop(self, timeout_s: float = 0.0) -> None:
-        """Take no more turns; wait so long for the turn under way."""
+        """Take no more turns; wait for at most that many seconds for the turn under way."""
         with self._mutex:
             self._over.set()
             self._wake.set()
@@ -93,7 +93,7 @@ class Loop:
                 return
 
     def _is_ended(self, over: threading.Event) -> bool:
-        """Whether the thread ends: nobody wanted another turn while the last one found nothing to do."""
+        """Whether the thread ends: the last turn found nothing to do, and no other turn was requested meanwhile."""
         with self._mutex:
             if self._wake.is_set() and not over.is_set():
                 return False

@@ -1,6 +1,6 @@
-"""Probe pages: what /healthz, /readyz and /metrics answer, whichever server they are asked of.
+"""Probe pages: what /healthz, /readyz and /metrics answer, on whichever server they are requested.
 
-In: the metrics, and the reasons for not being ready. Out: an `PageAnswer` for each path.
+In: the metrics, and the reasons for not being ready. Out: a `PageAnswer` for each path.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ class StopRequest:
         self._poll.register(self._descriptor, select.POLLIN)
 
     def set(self) -> None:
-        """Ask the process to stop, and wake whoever waits."""
+        """Ask the process to stop, and wake the thread that waits."""
         self._is_set = True
         os.eventfd_write(self._descriptor, 1)
 
@@ -29,6 +29,9 @@ class StopRequest:
         return self._is_set
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait until the process is asked to stop, for at most so long; return whether it was. One thread may wait."""
+        """Wait until the process is asked to stop, for at most that many seconds; return whether it was.
+
+        One thread may wait.
+        """
         self._poll.poll(None if seconds is None else seconds * 1000)
         return self._is_set

@@ -19,7 +19,7 @@ _FROM_OUTSIDE = frozenset([signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal
 
 
 def judged(end: ChildEnd, level: ValidationLevel) -> ValidationResult:
-    """Return the result of a program of ours."""
+    """Return the result of one of this driver's own test programs."""
     verdict, reason, detail = _outcome(end)
     figures = _figures(end.verdict) if verdict is PASSED else {}
     return ValidationResult(verdict, level, reason, detail, end.seconds, figures)

@@ -57,7 +57,7 @@ def devices_to_test(inventory: Inventory) -> tuple[TestedDevice, ...]:
 
 
 def _is_passed(gpu: GpuFacts) -> bool:
-    """Return whether a virtual machine has a GPU, or nobody else ever gets it."""
+    """Return whether a virtual machine has a GPU, or only virtual machines ever get it."""
     return gpu.passthrough is not None and (gpu.passthrough.is_away or gpu.minor < 0)
 
 

@@ -47,13 +47,13 @@ class ConsoleSession:
         return found is not None and hmac.compare_digest(found.value.encode(), self._secret.encode())
 
     def is_from_here(self, method: str, host: str, origin: str, site: str) -> bool:
-        """Return whether a request was made by a page of ours, or by a person who typed or followed an address."""
+        """Return whether a request was made by a page of this console, or by a person who opened an address."""
         # Another name that leads here is not ours: DNS rebinding.
         return host in self.hosts and is_same_origin(method, host, origin, site)
 
 
 def is_same_origin(method: str, host: str, origin: str, site: str) -> bool:
-    """Return whether a request to a host of ours was made by a page of it, or by a person."""
+    """Return whether a request to one of the console's hosts was made by a page of it, or by a person."""
     if origin and origin not in {f"http://{host}", f"https://{host}"}:
         return False
     if method in _READING:

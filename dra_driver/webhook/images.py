@@ -63,7 +63,7 @@ def _pod_of(wire: Any) -> Wire:
 
 
 def _said_by(pod: Any) -> Wire:
-    """Return what a pod says of its needs, and its claims, with everything of another shape left out."""
+    """Return what a pod states about its needs, and its claims; everything of another shape is left out."""
     spec, metadata = _mapping(_mapping(pod).get("spec")), _mapping(_mapping(pod).get("metadata"))
     said = _mapping(metadata.get("annotations")).get(ANNOTATION)
     lists = {field: [_container(one) for one in _items(spec.get(field))] for field in ("initContainers", "containers")}

@@ -28,7 +28,7 @@ from dra_driver.webhook.review_deadline import CallerGoneError, ReviewDeadline
 from dra_driver.webhook.shapes import is_identity
 from dra_driver.webhook.wording import MOST_WARNINGS, Said, said_of, warnings_of
 
-# What an author should hear while writing a manifest; the rest is for `dra-driver cel lint`.
+# The findings of which an author is warned while writing a manifest; the rest is for `dra-driver cel lint`.
 SAID = frozenset(
     {
         "unguarded-attribute",
@@ -91,7 +91,7 @@ class FleetLinter:
         return said[:MOST_WARNINGS]
 
     def _is_ours(self, kind: str, text: SelectorText) -> bool:
-        """Return whether a selector names a driver of ours, or belongs to a request for a class that does."""
+        """Return whether a selector names a driver of this release, or belongs to a request for a class that does."""
         if self._names_ours(text.expression):
             return True
         if kind == "DeviceClass":
@@ -214,7 +214,7 @@ def _spared(selector: KubernetesSelector, found: list[LintFinding], reaching: _R
 
 
 def _reads_identities(selector: KubernetesSelector) -> bool:
-    """Return whether an expression reads what tells devices of one shape apart, by its name or with all attributes."""
+    """Return whether an expression reads an attribute that distinguishes devices of one shape, or all attributes."""
     reads = [read for read in selector.read_set.reads if read.field == "attributes"]
     return any(read.name is None or is_identity(read.name) for read in reads)
 

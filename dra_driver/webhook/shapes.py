@@ -16,7 +16,7 @@ from typing import Any
 
 from dra_driver.model.wire import DeviceWire, SliceWire
 
-# Attributes that tell devices of one shape apart. An author whose selector reads their values gets no warning that
+# Attributes that distinguish devices of one shape. An author whose selector reads their values gets no warning that
 # nothing matches.
 IDENTITIES = frozenset(
     [
@@ -51,7 +51,7 @@ def shapes_of(wire: SliceWire) -> list[ShapedDevice]:
 
 
 def is_identity(name: str) -> bool:
-    """Return whether an attribute, with or without its domain, tells devices of one shape apart."""
+    """Return whether an attribute, with or without its domain, distinguishes devices of one shape."""
     return name.rpartition("/")[2] in IDENTITIES
 
 

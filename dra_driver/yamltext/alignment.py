@@ -19,7 +19,7 @@ GONE = object()  # stands for the value of what is removed
 class PairChanges:
     """How the pairs of a mapping change.
 
-    `kept` tells which pairs stay, `inherited` what the merge key contributes, `added` which pairs come after each old
+    `kept` are the pairs that stay, `inherited` what the merge key contributes, `added` which pairs come after each old
     one (-1: before the first), `renamed` which removed pair gets another key and scalar.
     """
 

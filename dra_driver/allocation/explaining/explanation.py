@@ -80,14 +80,14 @@ def explain(
 
     Args:
         allocator: the state of the cluster.
-        claims: of the pod.
-        nodes: in their order.
-        pod: what may keep it from nodes, where it is one.
+        claims: the claims of the pod.
+        nodes: the nodes, in their order.
+        pod: the pod, if there is one: its own rules may keep it from nodes.
         allocated: claims of the pod that hold devices already, which bind it to the nodes that reach them.
-        newer: a later Kubernetes, to say where it decides otherwise.
-        folds: whether nodes that can't be told apart are judged once, and stand in `like` of the first of them.
-        names_holders: whether they differ when their devices are held by other claims; else what is said of the first
-            may name other holders than those of nodes like it.
+        newer: a later Kubernetes version, to report where it decides otherwise.
+        folds: whether equal nodes are judged once; their names are then in `like` of the first of them.
+        names_holders: whether nodes count as different if other claims hold their devices; if not, the explanation of
+            the first node may name other holders than those of nodes like it.
     """
     asked = allocator.for_claims(claims)
     other = newer.for_claims(claims) if newer is not None else None
@@ -108,7 +108,7 @@ def explain(
 def _kinds(
     kinds: Sequence[NodeKinds], nodes: Iterable[Wire], pod: Wire | None, allocated: Sequence[ClaimWire]
 ) -> Iterable[tuple[Wire, str, list[str]]]:
-    """Group the nodes that can't be told apart: the first node, why it is skipped, and the names of the others.
+    """Group equal nodes: the first node, why it is skipped, and the names of the others.
 
     Without `kinds` each node forms its own group.
     """

@@ -81,7 +81,7 @@ class ReplicaShape:
         return self._facts
 
     def add_varying(self, names: Iterable[str]) -> None:
-        """Add names of attributes whose values differ; whoever reads nodes one by one learns them one by one."""
+        """Add names of attributes whose values differ; a caller that reads nodes one by one adds them one by one."""
         self.varying |= {name if "/" in name else f"{self.driver}/{name}" for name in names}
 
     def on(self, node: str) -> Sequence[DeviceWire]:

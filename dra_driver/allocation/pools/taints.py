@@ -39,7 +39,7 @@ def tolerates(toleration: Wire, taint: Wire) -> bool:
 
 
 def taint_text(taint: Wire) -> str:
-    """Return a taint as people write it, key=value:effect, and since when it is there if that is known."""
+    """Return a taint as people write it, key=value:effect, and the time at which it was added, if that is known."""
     value = f"={taint['value']}" if taint.get("value") else ""
     since = f" since {taint['timeAdded']}" if taint.get("timeAdded") else ""
     return f"{taint.get('key', '')}{value}:{taint.get('effect', '')}{since}"

@@ -1,4 +1,4 @@
-"""Usage: how much of a cluster's devices is held, and how much of the rest lies apart.
+"""Usage: how much of a cluster's devices is held, and how much of the rest is fragmented.
 
 In: slices and allocated claims as wire dicts. Out: `Usage`. A unit is a device that uses no counters, or a counter set
 (which the partitions of one GPU share), measured by the mean over its counters: half a GPU held is half a unit.

@@ -206,7 +206,7 @@ class Attempt:
                 del self.shared[device.id]
 
     def group_use(self, device: DeviceRecord, place: tuple[PoolId, str]) -> GroupUse | None:
-        """Return who draws from a counter set: what is placed and what is held; None for nobody."""
+        """Return the use of a counter set by devices that are placed or held; None if no device draws from it."""
         return self.group_uses.get(place) or self.known.facts(device).group_uses.get(place[1])
 
     def _is_welcome(self, device: DeviceRecord) -> bool:

@@ -26,7 +26,7 @@ from dra_driver.allocation.search.candidates import Prepared
 
 
 class Component:
-    """Devices that share counter sets, or one device without counters. `signs` tells its devices apart."""
+    """Devices that share counter sets, or one device without counters. `signs` distinguishes its devices."""
 
     __slots__ = ("account", "counters", "members", "sets", "signs", "takes", "template")
 

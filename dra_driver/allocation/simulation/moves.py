@@ -53,7 +53,7 @@ class Rearrangement:
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """What the allocator decides on. `held` are the claims of all jobs, and those of nobody here."""
+    """What the allocator decides on. `held` are the claims of all jobs, and claims that belong to no job."""
 
     nodes: Sequence[Wire]
     slices: Sequence[SliceWire]

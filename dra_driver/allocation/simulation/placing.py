@@ -1,8 +1,8 @@
 """Placing: which node and which devices a job gets while the cluster fills up.
 
 In: nodes, slices and what is held; then one job at a time. Out: the first node, in their order, on which a job's claims
-fit. What was learnt about the nodes is kept from job to job: only a node whose devices were handed out is examined
-again, and of several nodes that a job can't tell apart only the first is tried.
+fit. Results about nodes are kept from job to job: only a node whose devices were handed out is examined again, and of
+several nodes that are equal for a job only the first is tried.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Placer:
         self._whys.clear()
 
     def why_not(self, claims: Sequence[ClaimWire], pod: Wire, allocated: Sequence[ClaimWire] = ()) -> str:
-        """Return why claims fit nowhere now. What is said of one job is true of those that ask for the same."""
+        """Return why claims fit nowhere now. The answer for one job holds for all jobs that request the same."""
         key = repr(([claim.get("spec") for claim in claims], _placement(pod, allocated)))
         said = self._whys.get(key)
         if said is None:

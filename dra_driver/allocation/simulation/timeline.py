@@ -260,7 +260,7 @@ def devices_of(claims: Sequence[ClaimWire]) -> tuple[str, ...]:
 
 
 def _is_ending(pod: Wire) -> bool:
-    """Return whether a pod is being deleted, so that nobody looks for another place for it."""
+    """Return whether a pod is being deleted, so that it needs no other place."""
     return bool((pod.get("metadata") or {}).get("deletionTimestamp"))
 
 

@@ -85,7 +85,7 @@ class LoopbackServer:
             self._acceptor.join(5)
 
     def hang_up(self) -> None:
-        """Close every open connection, as a server that dies would."""
+        """Close every open connection, as a server that crashes would."""
         with self._lock:
             connections = list(self._connections)
         for connection in connections:

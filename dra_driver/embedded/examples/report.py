@@ -31,7 +31,7 @@ class ClaimReport:
     uid: str
     held: tuple[ChosenDevice, ...] = ()
     refusal: str = ""
-    said: Mapping[str, str] = field(default_factory=dict)  # what its status says of its devices
+    said: Mapping[str, str] = field(default_factory=dict)  # what its status reports about its devices
 
 
 @dataclass(slots=True)

@@ -162,7 +162,7 @@ class ExampleRunner:
         return dict(line.split("=", 1) for line in lines if not line.startswith("#"))
 
     def _said(self, claim: ClaimReport) -> dict[str, str]:
-        """Return what a claim's status says of its devices, once it says anything: conditions and data as text."""
+        """Return what a claim's status reports about its devices, once it has entries: conditions and data as text."""
         deadline = time.monotonic() + SETTLE_S
         while True:
             found = self._api.request("GET", CLAIMS.path(claim.namespace, claim.name))

@@ -79,7 +79,7 @@ class ClaimAgrees:
 
 @dataclass(frozen=True, slots=True)
 class ClaimSays:
-    """The claim's status says so of one of its devices: a condition's status, or a value of its data."""
+    """The claim's status has this for one of its devices: a condition's status, or a value of its data."""
 
     claim: str
     name: str
@@ -106,7 +106,7 @@ class ContainerHasEnv:
 
 @dataclass(frozen=True, slots=True)
 class ContainerReads:
-    """The container's file about a request says so of an attribute of one of its devices."""
+    """The container's file about a request has this value of an attribute of one of its devices."""
 
     container: str
     request: str

@@ -32,4 +32,4 @@ class AmdGpu(GpuFacts):
     simd_units: int | None = None
     compute_mode: str | None = None
     memory_mode: str | None = None
-    is_integrated: bool | None = None  # whether it uses the host's memory; None where neither is certain
+    is_integrated: bool | None = None  # whether it uses the host's memory; None if that is not certain

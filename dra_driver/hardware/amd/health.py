@@ -1,6 +1,6 @@
 """The health of one of AMD's GPUs: error counters, bad pages, temperatures, the bus, and resets by the kernel driver.
 
-In: a function, the kernel log. Out: what its files say now. A file that a GPU lacks says nothing: it never means that
+In: a function, the kernel log. Out: what its files report now. A file that a GPU lacks is never taken as a sign that
 all is well.
 """
 

@@ -30,7 +30,7 @@ class KfdNode:
     """
 
     number: int
-    address: str  # of the GPU, function 0; "" where the node does not say it
+    address: str  # of the GPU, function 0; "" if the topology does not report it
     part: int
     render_minor: int
     simd_count: int
@@ -44,7 +44,7 @@ class KfdNode:
 
     @property
     def compute_units(self) -> int | None:
-        """Return the number of compute units, or None where the topology does not say it."""
+        """Return the number of compute units, or None if the topology does not report it."""
         return self.simd_count // self.simd_per_cu if self.simd_per_cu > 0 else None
 
 

@@ -45,7 +45,7 @@ class MemoryFiles:
 
 
 def is_integrated(node: KfdNode | None, files: MemoryFiles) -> bool | None:
-    """Return whether a GPU uses the host's memory, or None where nothing tells."""
+    """Return whether a GPU uses the host's memory, or None if nothing shows it."""
     if node is None:
         return None
     if node.processor_cores or node.device_id in _ALWAYS_INTEGRATED or node.target in _INTEGRATED_TARGETS:

@@ -31,7 +31,7 @@ class Modes:
 
     @property
     def is_whole(self) -> bool | None:
-        """Return whether the GPU is one device, None where the GPU does not say it."""
+        """Return whether the GPU is one device, or None if the GPU does not report it."""
         return None if self.compute is None else self.compute == "SPX"
 
 

@@ -39,7 +39,7 @@ PASSED_ROWS: tuple[Published, ...] = (
 
 
 def described(gpu: GpuFacts, roots: Roots) -> GpuFacts:
-    """Return the facts of a function, completed by what its PCI numbers tell."""
+    """Return the facts of a function, completed by what its PCI numbers show."""
     if not isinstance(gpu, AmdGpu) or gpu.pci_id is None:
         return gpu
     device_id = gpu.pci_id >> 16

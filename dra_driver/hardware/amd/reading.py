@@ -22,7 +22,7 @@ from dra_driver.hardware.facts import Problem
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.sysfs import dmem
 
-_UNKNOWN_MODE = "xcp"  # partitions of a GPU that does not say its mode: accelerator complex partition, as the kernel's
+_UNKNOWN_MODE = "xcp"  # for partitions of unknown mode: accelerator complex partition, as the kernel calls them
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ class Cuda:
     def open(self) -> str:
         """Initialise the library and choose its only device.
 
-        Return the PCI address as the library writes it, or "" from a library that does not tell.
+        Return the PCI address as the library writes it, or "" if the library does not report it.
         """
         self._call("cuInit", ctypes.c_uint(0))
         self._call("cuDeviceGet", ctypes.byref(self._device), ctypes.c_int(0))

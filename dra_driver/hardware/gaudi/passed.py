@@ -10,7 +10,7 @@ from dra_driver.hardware.port import Roots
 
 
 def described(card: GpuFacts, roots: Roots) -> GpuFacts:  # noqa: ARG001 - the numbers alone tell something here
-    """Return the facts of a function, completed by what its PCI numbers tell."""
+    """Return the facts of a function, completed by what its PCI numbers show."""
     if not isinstance(card, GaudiCard) or card.pci_id is None:
         return card
     return replace(card, device_id=card.pci_id >> 16)

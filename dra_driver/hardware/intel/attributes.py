@@ -4,7 +4,7 @@ The names, kinds and values of Intel's own driver come first, so that classes an
 are; then those of Kubernetes and our own. A fact that is not known is left out: 0 is never published for it.
 
 Source: attributes of intel/intel-resource-drivers-for-kubernetes v0.11 (model, family, driver, type, sriov, pciId,
-pciAddress, health; memory, millicores). Its pciRoot is the deprecated twin of the standard attribute.
+pciAddress, health; memory, millicores). Its pciRoot is the deprecated form of the standard attribute.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class IntelGpu(GpuFacts):
     model: str | None = None  # None if the table has no name for the device id
     family: str | None = None
     kernel_driver: str | None = None
-    is_integrated: bool | None = None  # whether it uses the host's memory; None where neither is certain
+    is_integrated: bool | None = None  # whether it uses the host's memory; None if that is not certain
     is_virtual: bool = False  # a virtual function (SR-IOV)
     physical_address: str | None = None  # of the physical function, for a virtual one
     may_be_divided: bool = False  # whether it has SR-IOV

@@ -1,6 +1,6 @@
 """The health of Intel's GPUs, as far as sysfs shows it: the bus, temperatures, and clocks held down by heat.
 
-In: a function. Out: what its files say now. A file that a GPU lacks says nothing: it never means that all is well.
+In: a function. Out: what its files report now. A file that a GPU lacks is never taken as a sign that all is well.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ _ARC_B, _PRO_B, _IRIS, _PLAIN = "Arc B-Series", "Arc Pro B-Series", "Iris Xe", "
 
 @dataclass(frozen=True, slots=True)
 class IntelModel:
-    """A model. `is_integrated` tells whether it is part of a processor."""
+    """A model. `is_integrated` is true if it is part of a processor."""
 
     name: str
     family: str

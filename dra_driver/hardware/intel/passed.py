@@ -12,7 +12,7 @@ from dra_driver.hardware.port import Roots
 
 
 def described(gpu: GpuFacts, roots: Roots) -> GpuFacts:
-    """Return the facts of a function, completed by what its PCI numbers tell."""
+    """Return the facts of a function, completed by what its PCI numbers show."""
     if not isinstance(gpu, IntelGpu) or gpu.pci_id is None:
         return gpu
     device_id = gpu.pci_id >> 16

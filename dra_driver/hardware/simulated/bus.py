@@ -44,7 +44,7 @@ class SimulatedBus:
         return BusAccess(self._kernel.roots(self._roots), self._kernel)
 
     def away(self, addresses: Iterable[str]) -> frozenset[str]:
-        """Return which of these GPUs the vendor's driver does not have; none where there is no bus."""
+        """Return which of these GPUs the vendor's driver does not have; none if there is no bus."""
         kernel = self._kernel
         return (
             frozenset(one for one in addresses if kernel.driver_of(one) not in {_DRIVER, ""}) if kernel else frozenset()

@@ -3,8 +3,8 @@
 In: changes of one GPU at a time. Out: each GPU's placements now, kept in a file that a reboot empties, as a reboot also
 destroys MIG partitions.
 
-The profile stays the administrator's file: a partition defined there takes precedence over one of ours that overlaps
-it.
+The profile stays the administrator's file: a partition defined there takes precedence over one of this driver that
+overlaps it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Followed profile: the file that describes the hardware, read again whenever it changes, with what was cut since."""
+"""Followed profile: the file that describes the hardware, read again when it changes, and partitions made since."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 In: functions to put on the bus, and writes to the files by which drivers are changed. Out: links that moved, as the
 kernel moves them before a write returns, or the error that it would report. Device nodes of VFIO are made and removed
-with the binding. Only this process writes there; a reboot makes the folder anew.
+with the binding. Only this process writes there; a reboot makes a new folder.
 Source: Linux, drivers/pci/pci-driver.c, drivers/base/bus.c (bind_store, unbind_store), drivers/vfio.
 """
 

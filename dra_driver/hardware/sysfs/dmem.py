@@ -46,7 +46,7 @@ def own_memory(roots: Roots, address: str) -> tuple[Region, ...]:
 
 
 def dmem_capacity(roots: Roots, address: str) -> int | None:
-    """Return how much of a GPU's own memory the root cgroup can hand out, in bytes, or None where it does not say."""
+    """Return how many bytes of a GPU's own memory the root cgroup can hand out, or None if it does not report that."""
     total = sum(region.capacity for region in own_memory(roots, address))
     return total if 0 < total < MOST_MEMORY_BYTES else None
 
@@ -78,7 +78,7 @@ def set_limit(region: Region, cgroup: Path, limit: int | None) -> None:
 
 
 def limit_of(region: Region, cgroup: Path) -> int | None:
-    """Return the limit of a cgroup in bytes; None where it has none, whatever the reason."""
+    """Return the limit of a cgroup in bytes; None if it has none, whatever the reason."""
     text = read_text(cgroup / _LIMITS) or ""
     found = re.search(rf"^{re.escape(region.name)} (\d{{1,20}})$", text, re.MULTILINE)
     return int(found[1]) if found else None

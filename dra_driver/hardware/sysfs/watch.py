@@ -20,7 +20,7 @@ SILENT_SECONDS = 5.0  # a round takes milliseconds; one that takes longer hangs 
 
 @dataclass(frozen=True, slots=True)
 class VitalsSource:
-    """What reads the vitals of each GPU that is there, and the kernel log that it reads among others, if it does."""
+    """What reads the vitals of each GPU, and the kernel log if that is one of its sources."""
 
     read: Callable[[], Iterable[Vitals]]
     log: KernelRecords | None = None

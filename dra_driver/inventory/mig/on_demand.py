@@ -1,8 +1,8 @@
 """Partitions on demand: a GPU that Prepare may partition, offered whole and as every placement.
 
-A placement is published alike whether MIG mode is on or off and whichever partitions exist now, so placements are
-described once for as long as nothing but the GPU's partitions changes. A node with eight GPUs has 200 of them, and each
-claim changes one: to describe all of them again took 11 ms at every look at the hardware.
+A placement is published in the same way whether MIG mode is on or off and whichever partitions exist now, so placements
+are described once for as long as nothing but the GPU's partitions changes. A node with eight GPUs has 200 of them, and
+each claim changes one: to describe all of them again took 11 ms at every look at the hardware.
 """
 
 from __future__ import annotations

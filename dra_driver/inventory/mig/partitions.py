@@ -113,9 +113,9 @@ def cuts_on_demand(gpu: GpuFacts, held: Mapping[str, Cut], policy: MigPolicy) ->
 
 
 def existing_partitions(gpu: GpuFacts, ownership: Ownership) -> list[tuple[str, PartitionFacts]]:
-    """Return the partitions of a GPU in MIG mode that are not ours, with their names.
+    """Return the partitions of a GPU in MIG mode that this driver did not make, with their names.
 
-    One of ours either is held by a claim or is about to be destroyed.
+    A partition that this driver made is either held by a claim or about to be destroyed.
     """
     existing = []
     for partition in gpu.partitions if gpu.mig_enabled else ():

@@ -1,4 +1,4 @@
-"""Offering: how a GPU that can be partitioned is offered, in words.
+"""The sentence that describes how a GPU that can be partitioned is offered.
 
 In: a GPU's facts and the policy. Out: a sentence for logs and for `dra-driver devices`. Pure. Nothing is decided here;
 `partitions` does that.

@@ -24,7 +24,7 @@ WHOLE = "gpu"  # the one counter of a GPU that is not partitioned on demand
 def with_machines(offer: GpuOffer, standing: StandingGpu, held: Collection[str], describer: Describer) -> GpuOffer:
     """Return the offer of a GPU with the device for virtual machines, if they may have it; `held` is what claims have.
 
-    A physical function whose virtual functions are for virtual machines goes to nobody as a whole.
+    A physical function whose virtual functions are for virtual machines is offered to no claim as a whole.
     """
     gpu, facts = standing.gpu, standing.gpu.passthrough
     if facts is not None and gpu.part_number is None:

@@ -96,7 +96,7 @@ def _rule(row: Fields, number: int, read_settings: ReadSettings, tenants: Tenant
 
 
 def _namespaces(row: Fields, settings: SharingSettings | None, tenants: Tenants) -> tuple[str, ...]:
-    """Read the namespaces that shares are offered to: with MPS, and only where tenants are kept apart."""
+    """Read the namespaces that shares are offered to: only with MPS, and only if tenants are separated."""
     namespaces = row.texts("namespaces")
     if len(namespaces) > NAMESPACES_MOST:
         row.fault("namespaces", f"{len(namespaces)} entries, at most {NAMESPACES_MOST} are allowed")
@@ -127,7 +127,7 @@ def _check_vendors(row: Fields, match: Match, settings: SharingSettings | None, 
 
 
 def _vendors(section: Fields) -> tuple[str, ...]:
-    """Read whose devices a rule means; those of the default vendor where it says nothing."""
+    """Read to which vendors' devices a rule applies; to those of the default vendor if the rule names none."""
     able = [one.name for one in VENDORS if load_vendor(one.name).sharing] if section.has("vendors") else []
     words = section.texts("vendors")
     for index, word in enumerate(words):

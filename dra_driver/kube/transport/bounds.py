@@ -87,7 +87,7 @@ class BoundedReader:
                 try:
                     return self._sock.recv(most)
                 except (ssl.SSLWantReadError, BlockingIOError):
-                    continue  # a part of a record, which says nothing by itself
+                    continue  # only a part of a record, which can't be decrypted yet
                 except ssl.SSLWantWriteError as wanted:
                     self._await_either(wanted)
 
@@ -105,7 +105,7 @@ class BoundedReader:
         return math.ceil(min(left, _LONGEST_WAIT_S) * 1000)
 
     def _is_pending(self) -> bool:
-        """Return whether there are bytes that were received and decrypted, of which the kernel knows nothing."""
+        """Return whether there are decrypted bytes, for which the socket does not become readable."""
         return self._tls is not None and self._tls.pending() > 0
 
     def until(self, mark: bytes) -> bytes:

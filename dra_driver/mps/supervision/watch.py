@@ -46,7 +46,7 @@ class DaemonWatch:
         self._thread.start()
 
     def close(self, seconds: float) -> None:
-        """End the thread, waiting for it for at most so long."""
+        """End the thread, waiting for it for at most that many seconds."""
         self._is_closed = True
         self._ends.wake()
         if self._thread.is_alive():

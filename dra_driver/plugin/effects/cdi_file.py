@@ -73,7 +73,7 @@ class CdiFiles(StepPerformer[CdiFileStep, RecordedFile]):
         self._write(step, run, Deadline.after(0))
 
     def is_shown(self, _recorded: RecordedFile, _undoing: Undoing) -> bool:
-        """Return False: nobody else uses the file."""
+        """Return False, because no other claim uses the file."""
         return False
 
     def undo(self, recorded: RecordedFile, _undoing: Undoing) -> None:

@@ -1,8 +1,8 @@
 """ComputeUnits: which compute units of a GPU the programs of each claim keep to, so that no two claims have the same.
 
-In: steps of plans. Out: units, in the ledger and for the claim's CDI file. The ledger is all there is: nothing on the
-GPU is set, and a claim's units are free once its row is gone. The choice is made under the GPU's lock, which also holds
-between two agents, and is recorded before anybody is given the units.
+In: steps of plans. Out: units, in the ledger and for the claim's CDI file. The ledger is the only record: nothing on
+the GPU is set, and a claim's units are free once its row is gone. The choice is made under the GPU's lock, which also
+holds between two agents, and is recorded before any container gets the units.
 """
 
 from __future__ import annotations

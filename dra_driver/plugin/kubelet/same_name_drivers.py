@@ -56,7 +56,8 @@ class RegisteredPlugin:
     name: str
     endpoint: str
     is_marked: bool  # whether it is an instance of this driver
-    started: str = ""  # when its process started, in UTC and in a form that sorts by time; "" where it does not say so
+    # When its process started, in UTC and in a form that sorts by time; "" if it does not report that.
+    started: str = ""
 
 
 class SameNameDrivers:

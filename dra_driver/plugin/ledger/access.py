@@ -76,7 +76,7 @@ class LedgerAccess:
 
     @property
     def problem(self) -> str:
-        """Return why the ledger keeps the agent from being ready, in words for people; "" when it doesn't."""
+        """Return why the ledger keeps the agent from being ready, as a text for people; "" if it does not."""
         return self._file.problem
 
     def close(self) -> None:

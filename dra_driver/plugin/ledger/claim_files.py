@@ -1,4 +1,4 @@
-"""Claim files: what the ledger asks of the CDI files of prepared claims, which outlive it."""
+"""Claim files: the ledger's view of the CDI files of prepared claims, which outlive the ledger."""
 
 from __future__ import annotations
 

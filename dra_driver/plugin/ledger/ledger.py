@@ -289,7 +289,7 @@ class Ledger(LedgerAccess):
         self._execute("UPDATE claims SET steps = ? WHERE uid = ?", (steps_text(steps), uid))
 
     def set_allocation(self, uid: str, allocation: Wire) -> None:
-        """Record the allocation of a claim with what else the API says of it. Raises: LedgerError."""
+        """Record the allocation of a claim and what else the API server reports about it. Raises: LedgerError."""
         self._execute("UPDATE claims SET allocation = ? WHERE uid = ?", (json_text(allocation), uid))
 
     def set_mode(self, gpu: str, boot_id: str | None) -> None:
@@ -321,7 +321,10 @@ class Ledger(LedgerAccess):
         self._execute("UPDATE claims SET gone_since = ?, gone_boot = ? WHERE uid = ?", (since, boot_id, uid))
 
     def complete(self, record: ClaimRecord, claim: AllocatedClaim, occupied: Sequence[str] = ()) -> None:
-        """Replace a recovered record and its holds by what the API says of the claim. Raises: LedgerError."""
+        """Replace a recovered record and its holds by what the API server reports about the claim.
+
+        Raises: LedgerError.
+        """
 
         def job(connection: sqlite3.Connection) -> None:
             delete(connection, record.uid)

@@ -52,7 +52,7 @@ class LedgerFile:
         self._reopening = threading.Lock()
         self._database: Database | None = None
         self.is_read_only = False
-        self.problem = ""  # why the agent isn't ready, in words for people
+        self.problem = ""  # why the agent isn't ready, as a text for people
 
     def close(self) -> None:
         """Close the file."""

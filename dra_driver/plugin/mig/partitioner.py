@@ -182,9 +182,9 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
     # The methods below run under the GPU's lock
 
     def _create(self, step: MigPartitionStep, intent: RecordedPartition, run: StepRun) -> CreatedPartition:
-        """Create the partition, with MIG mode switched on for it only after that went on record.
+        """Create the partition; MIG mode is switched on for it only after that was recorded.
 
-        It is with the intent if the mode was off when that was written. Somebody may have switched it since.
+        It was recorded with the intent if the mode was off then; somebody else may have switched the mode since.
         """
         gpu, cut, port, deadline = step.gpu, step.cut, self._modes.port(step.gpu), run.deadline
         if not intent.switches_mode:

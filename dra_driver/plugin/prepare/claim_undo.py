@@ -93,8 +93,8 @@ class ClaimUndo:
     def undo(self, record: ClaimRecord, deadline: Deadline) -> None:
         """Undo a recorded claim and remove its record. The caller holds the claim's lock. Raises: DriverError.
 
-        If the ledger is read-only, the row stays; undoing again does no harm. A claim is not marked as being undone
-        where nobody else has to see that: one for which only a file was written, or with the only partition of a GPU.
+        If the ledger is read-only, the row stays; undoing again does no harm. A claim is not marked as being undone if
+        no other call has to see that: a claim for which only a file was written, or with the only partition of a GPU.
         After a crash before its record is removed, it therefore counts as prepared with its file or partition missing,
         and `refresh_cdi` restores the file; the kubelet, which got no answer, asks again. A partition that could not be
         destroyed is marked after all.

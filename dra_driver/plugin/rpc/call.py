@@ -60,7 +60,7 @@ class RpcCall:
         self._until = _until(timeout)
         self._mutex = threading.Lock()
         self._callbacks: list[Callable[[], None]] = []
-        self.is_over = False  # whether it was answered, or nobody waits for its answer
+        self.is_over = False  # whether it was answered, or its answer is no longer wanted
         self.trailers: tuple[tuple[str, str], ...] = ()
 
     def is_active(self) -> bool:
@@ -88,7 +88,7 @@ class RpcCall:
         self.trailers = metadata
 
     def over(self) -> None:
-        """Record that the call was answered, or that nobody waits for its answer any more."""
+        """Record that the call was answered, or that its answer is no longer wanted."""
         with self._mutex:
             callbacks, self._callbacks, self.is_over = self._callbacks, [], True
         for callback in callbacks:

@@ -46,7 +46,7 @@ class RpcConnection:
         """Read what has come, and return the requests that are complete now. Raises: ConnectionLost."""
         with self._reading:
             complete: list[RpcStream] = []
-            while self._has_received():  # all of it: nobody else is woken for what is left
+            while self._has_received():  # read everything, because no event reports what is left
                 try:
                     complete += self._complete()
                 except ValueError as error:

@@ -120,7 +120,7 @@ class AnswerWriter:
             head = b""
 
     def _taken(self, stream: RpcStream, wanted: int) -> int:
-        """Return how many of `wanted` bytes may be sent now; 0 if nobody waits for them. Raises: ConnectionLost."""
+        """Return how many of `wanted` bytes may be sent now; 0 if they are no longer wanted. Raises: ConnectionLost."""
         with self._mutex:
             self._waiting += 1
             is_free = self._changed.wait_for(lambda: self._is_free(stream), SEND_SECONDS)
@@ -147,7 +147,7 @@ class AnswerWriter:
             self._changed.notify_all()
 
     def _is_free(self, stream: RpcStream) -> bool:
-        """Return whether something may be sent, or nobody waits for it any more."""
+        """Return whether something may be sent, or need not be sent any more."""
         return self._is_over or stream.call.is_over or min(self._window, stream.window) > 0
 
 

@@ -60,8 +60,8 @@ class StepPerformer(Generic[P, R]):
     def is_shown(self, _recorded: R, _undoing: Undoing) -> bool:
         """Return whether other calls have to see in the ledger that the step is being undone, before that begins.
 
-        A claim of which nobody has to see it counts as prepared until it is undone: after a crash, the kubelet, which
-        has no answer, asks again.
+        If no call has to see that, the claim counts as prepared until it is undone: after a crash, the kubelet, which
+        got no answer, asks again.
         """
         return True
 

@@ -20,7 +20,7 @@ _UNITS = ((1 << 30, "Gi"), (1 << 20, "Mi"), (1, ""))
 
 
 def reachable_bound(names: KnownNames, value: Node, wanted: Node) -> str | None:
-    """Return None where the written amount can stay, the next round amount that devices reach, or "" without one."""
+    """Return None if the written amount can stay, else the next round amount that devices reach ("" for none)."""
     place, amount = place_of(value), _amount(wanted)
     known = [_whole(one) for one in names.values(place) if isinstance(one, Quantity)] if place else []
     if amount is None or not known or max(known) >= amount:

@@ -1,7 +1,7 @@
-"""The cure of an expression: its remedy, with guards where a device lacks a name.
+"""Better expressions: the remedy for an expression, with guards where a device lacks a name.
 
-In: an expression that does not compile, or fails, or does not do what it seems to; devices. Out: a `Remedy`. Its better
-expression compiles and was evaluated on every device; where none matches, a sentence says so.
+In: an expression that does not compile, that fails, or that probably does not do what was meant; devices. Out: a
+`Remedy`. Its better expression compiles and was evaluated on every device; if none matches, a sentence reports that.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dra_driver.selectors.remedies.remedies import Remedy, remedy
 
 
 def cure(expression: str, engine: KubernetesEngine, views: Sequence[DeviceView]) -> Remedy | None:
-    """Return the remedy for the devices that an expression is asked about; None where no rule knows what is wrong."""
+    """Return the remedy, judged on the devices that the expression is about; None if no rule explains what is wrong."""
     names = KnownNames.of(views)
     found = remedy(expression, engine.declarations, names, lambda text: _compiled(engine, text) is not None)
     selector = _compiled(engine, found.better) if found and found.better else None

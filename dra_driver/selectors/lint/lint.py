@@ -1,4 +1,4 @@
-"""Lint: find selectors that compile but cause trouble, and mend them.
+"""Lint: find selectors that compile but cause trouble, and propose better ones.
 
 In: a compiled selector and the devices that reach it. Out: findings, each with the id of its rule, a sentence and,
 where there is one, a better expression. It reads nothing and changes nothing. A proposed expression is called safe
@@ -34,7 +34,7 @@ def lint(
 
 
 def _with_effect(subject: LintSubject, finding: LintFinding) -> LintFinding:
-    """Return a finding whose effect says if its fix makes no difference between the devices at hand."""
+    """Return a finding whose effect reports if its fix gives the same verdicts on all devices at hand."""
     if finding.fix is None or not subject.views:
         return finding
     better = recompiled(subject, finding.fix)

@@ -44,7 +44,7 @@ _OPEN = {"(": ")", "[": "]", "{": "}"}
 
 
 def spelling_mistakes(text: str) -> Iterator[Mistake]:
-    """Yield what is spelt as in other languages, each with the whole text mended of it."""
+    """Yield what is spelt as in other languages, each with the corrected text."""
     if (straight := text.translate(_CURLY)) != text:
         yield Mistake(_RULE, "curly quotes delimit no text: write straight ones", "", straight)
     masked = _masked(text)

@@ -86,7 +86,7 @@ def _finding(one: LintFinding) -> Wire:
 
 
 def _quick(given: Given) -> Given:
-    """Return inputs that can be judged in time: one node of each kind, if the selector tells such nodes apart."""
+    """Return inputs that can be judged in time: one node of each kind, if the selector distinguishes such nodes."""
     fleet = given.fleet
     if not is_apart(given):
         return given

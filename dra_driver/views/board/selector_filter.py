@@ -34,7 +34,7 @@ class SelectorMatches:
 
 
 def is_apart(given: Given) -> bool:
-    """Return whether a selector tells nodes of one kind apart in a fleet that is too large to judge node by node."""
+    """Return whether a selector distinguishes nodes of one kind in a fleet that is too large to judge node by node."""
     fleet, expression = given.fleet, given.queries[0].selectors[0].expression
     if fleet.size <= MOST_APART or not fleet.repeats:
         return False

@@ -49,7 +49,7 @@ def picture_of_claims(
 ) -> list[Branch]:
     """Draw the claims with their devices and pods. `slices` and `pods` are None if they are not known.
 
-    With `files`, each device has what the files of this node say of it below it.
+    With `files`, each device has below it what the files of this node contain about it.
     """
     published = {
         (s["spec"]["driver"], s["spec"]["pool"]["name"], name)
@@ -145,7 +145,7 @@ def claim_branch(claim: ClaimWire, pods: Pods, result: Wire | None = None) -> Br
 
 
 def _told(claim: ClaimWire, result: Wire) -> tuple[str, tuple[BranchFlag, ...]]:
-    """Return what the claim's status says of a device: its UUID, and a flag if it is not healthy (docs/metadata.md)."""
+    """Return the UUID of a device from the claim's status, and a flag if it is not healthy (docs/metadata.md)."""
     keys = ("driver", "pool", "device", "shareID")
     for entry in (claim.get("status") or {}).get("devices") or ():
         if all(entry.get(key) == result.get(key) for key in keys):

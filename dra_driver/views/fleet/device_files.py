@@ -1,7 +1,7 @@
-"""Device files: what the files of this node say about the devices of claims (docs/metadata.md).
+"""Device files: what the files of this node contain about the devices of claims (docs/metadata.md).
 
-In: the CDI folder of a node, below which each driver has a folder of such files. Out: what is said of each device of a
-claim. A file is read only if its claim is shown; one that can't be read, or that speaks of another claim, is named.
+In: the CDI folder of a node, below which each driver has a folder of such files. Out: the content about each device of
+a claim. A file is read only if its claim is shown; a file that can't be read, or that is about another claim, is named.
 Symbolic links are not followed.
 """
 
@@ -24,7 +24,7 @@ DeviceKey = tuple[str, str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class DeviceFile:
-    """What is said of one device: the path in containers, how often it changed, and attributes as text."""
+    """The content about one device: the path in containers, how often it changed, and attributes as text."""
 
     path: str
     generation: int
@@ -46,7 +46,7 @@ class DeviceFiles:
             self._files.setdefault(file.name.rpartition("_")[0], []).append(file)
 
     def of_claim(self, uid: str) -> tuple[dict[DeviceKey, DeviceFile], list[str]]:
-        """Return what is said of each device of a claim, and the faults of files that say nothing."""
+        """Return the content about each device of a claim, and the faults of files without any."""
         found: dict[DeviceKey, DeviceFile] = {}
         faults = []
         for file in self._files.get(uid, ()):

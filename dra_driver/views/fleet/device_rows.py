@@ -32,7 +32,7 @@ def device_rows(devices: Sequence[DeviceWire], *, is_wide: bool = False) -> Iter
 
 
 def placement_lines(devices: Sequence[DeviceWire]) -> list[str]:
-    """Return how GPUs can be partitioned, in one line for all GPUs that are alike."""
+    """Return how GPUs can be partitioned, in one line for all equal GPUs."""
     alike: dict[tuple[tuple[str, int], ...], int] = {}
     for gpu in _by_gpu(devices).values():
         counts = Counter(f"{profile_of(one)} ({memory_of(one)})" for one in gpu if is_placement(one))

@@ -1,4 +1,4 @@
-"""The dashboards that are shipped for Grafana, as far as a page of ours draws them: figures, and lines over time.
+"""The dashboards that are shipped for Grafana, as far as the console draws them: figures, and lines over time.
 
 In: `dashboards.yaml`, beside the chart in a checkout, inside the package when installed. Out: `GpuDashboard`s.
 """

@@ -37,7 +37,7 @@ _ADDRESS = re.compile(r"gpu-([0-9a-f]{4})-([0-9a-f]{2})-([0-9a-f]{2})-([0-7])")
 
 
 def is_change(text: str) -> bool:
-    """Return whether a text names a change of how GPUs are cut or shared."""
+    """Return whether a text names a change of how GPUs are partitioned or shared."""
     return text == ON_DEMAND or _SHARES.fullmatch(text) is not None or is_geometry(text, {})
 
 

@@ -31,7 +31,7 @@ _FILES = {
     "vcn_busy_percent": Measure.DECODER_PERCENT,
     "pcie_replay_count": Measure.PCIE_REPLAYS_TOTAL,
 }
-_SENSORS = (  # kind, labels, measure, and how many of the kernel's units make one of ours
+_SENSORS = (  # kind, labels, measure, and how many of the kernel's units make one unit of the measure
     ("temp", ("edge",), Measure.TEMPERATURE_C, 1000),
     ("temp", ("junction",), AmdMeasure.JUNCTION_TEMPERATURE_C, 1000),
     ("temp", ("mem",), Measure.MEMORY_TEMPERATURE_C, 1000),
