@@ -15,9 +15,7 @@ from dra_driver.hardware.facts import MigProfile, PartitionFacts
 from dra_driver.hardware.nvidia.mig import mig_devices
 from dra_driver.hardware.nvidia.nvml import Nvml
 from dra_driver.hardware.nvidia.nvml_mig import ComputeInstance, Handle, NvmlFault
-from dra_driver.model.fifo_cache import FifoCache
 
-MOST_KEPT = 256  # more than a node can have
 # errors for an instance that another process has destroyed, or that went with its MIG mode
 GONE = frozenset(["NOT_FOUND", "INVALID_ARGUMENT", "NOT_SUPPORTED"])
 
@@ -65,7 +63,7 @@ class SeenPartitions:
     """The partitions that were seen last, by the UUID of their GPU and their place: profile id and first slice."""
 
     def __init__(self) -> None:
-        self._kept: FifoCache[tuple[str, tuple[int, int]], SeenPartition] = FifoCache(MOST_KEPT)
+        self._kept: dict[tuple[str, tuple[int, int]], SeenPartition] = {}  # at most one for each place of a node
 
     def at(self, gpu_uuid: str, place: tuple[int, int]) -> SeenPartition | None:
         """Return the partition that was seen at a place last."""
@@ -73,7 +71,12 @@ class SeenPartitions:
 
     def keep(self, gpu_uuid: str, seen: SeenPartition) -> None:
         """Keep a partition that was seen now."""
-        self._kept.keep((gpu_uuid, (seen.facts.gi_profile_id, seen.facts.start)), seen)
+        self._kept[gpu_uuid, (seen.facts.gi_profile_id, seen.facts.start)] = seen
+
+    def forget(self, gpu_uuid: str, place: tuple[int, int] | None) -> None:
+        """Forget the partition at a place, which is gone: to ask for it would cost a call, and an error."""
+        if place is not None:
+            self._kept.pop((gpu_uuid, place), None)
 
 
 class SharedInstance(Exception):

@@ -72,6 +72,7 @@ class Partitioning:
 
         def attempt(nvml: Nvml, handle: Handle, known: GpuFacts) -> bool:
             removal.attempt(nvml, handle, known.mig_profiles)
+            self._seen.forget(gpu.uuid, placement)
             return switches_off and _is_switched_off(nvml, handle, known)
 
         return self._until_free(gpu, attempt, time.monotonic() + deadline_s, what)
