@@ -3,7 +3,7 @@
     python -m benchmarks --only nvml
 
 Run it once while the GPUs are idle and once under load; `NVML_LIBRARY` names another library. It takes no lock that a
-profiler needs. Without the library or a GPU it says so and measures nothing.
+profiler needs. Without the library or a GPU it reports that and measures nothing.
 """
 
 from __future__ import annotations

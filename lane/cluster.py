@@ -199,7 +199,7 @@ class Cluster:
 
     @staticmethod
     def is_owned(sandbox: Sandbox) -> bool:
-        """Return whether a sandbox belongs to a test run, alive or dead."""
+        """Return whether a sandbox belongs to a test run, whether or not it still runs."""
         return (sandbox.root / "owner").exists()
 
     @classmethod

@@ -137,7 +137,7 @@ class _Maker:
         return self.random.choice(policies)
 
     def _partitions(self) -> tuple[list[Wire], list[Wire]]:
-        """Cut one or two GPUs into two or three partitions each; each GPU is also offered whole."""
+        """Divide one or two GPUs into two or three partitions each; each GPU is also offered whole."""
         sets, devices = [], []
         pieces = self.random.randint(2, 3)
         for gpu in range(self.random.randint(1, 2)):

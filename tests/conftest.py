@@ -1,4 +1,4 @@
-"""Hypothesis judges what is found, never how long it took: a busy machine is no fault of a strategy or of ours."""
+"""Hypothesis judges results, never how long they took: a busy machine is no fault of a strategy or of the code."""
 
 import gc
 import itertools

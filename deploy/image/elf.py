@@ -18,7 +18,7 @@ _BYTE_ORDERS = {1: "little", 2: "big"}
 
 @dataclass(frozen=True, slots=True)
 class ElfHeader:
-    """What an ELF header says of the machine that can run the file."""
+    """The part of an ELF header that describes the machine that can run the file."""
 
     machine: int
     bits: int

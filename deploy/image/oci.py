@@ -138,7 +138,7 @@ def add_file(out: tarfile.TarFile, name: str, content: bytes, mode: int = 0o644)
 
 
 def descriptor(media_type: str, blob: bytes) -> dict[str, object]:
-    """Return what a manifest or an index says of a blob."""
+    """Return the description of a blob as a manifest or an index contains it."""
     return {"mediaType": media_type, "digest": digest(blob), "size": len(blob)}
 
 

@@ -1,1 +1,1 @@
-"""A guest kernel under QEMU: what the simulated kernel says of PCI drivers, IOMMU groups and VFIO, on a real one."""
+"""A guest kernel under QEMU: checks the simulated kernel (PCI drivers, IOMMU groups, VFIO) against a real one."""

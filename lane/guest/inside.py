@@ -114,7 +114,7 @@ def check_a_machine_that_still_has_it(folder: Path) -> None:
 
 
 def check_a_write_that_the_kernel_keeps(folder: Path) -> None:
-    """Unbinding waits in the kernel for whoever has the device; the child is left behind, and ends later."""
+    """Unbinding waits in the kernel for the process that has the device; the child is left behind, and ends later."""
     rig = GuestRig(folder)
     rig.prepare("u1")
     with HeldDevice(GPU):

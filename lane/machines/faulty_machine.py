@@ -1,4 +1,4 @@
-"""A machine whose GPUs can be made faulty, and what pods that use them are told.
+"""A machine whose GPUs can be made faulty, and what is reported to the pods that use them.
 
 In: an agent on a simulated machine. Out: taints, writes, the status of pods, Events.
 """
@@ -86,7 +86,7 @@ def use(stage: Stage, name: str, spec: dict[str, Any]) -> str:
 
 
 def health_of(stage: Stage, name: str) -> str:
-    """Return what the pod's status says of its only device."""
+    """Return what the pod's status reports about its only device."""
     status = stage.cluster.api.get("Pod", name, stage.namespace)["status"]
     found = [
         resource["health"]

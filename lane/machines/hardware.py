@@ -23,7 +23,7 @@ def machine(
 ) -> dict[str, Any]:
     """Make a machine with eight H100 in `folder`; return the agent's options that select it.
 
-    `cut` are the GPUs that are cut into seven partitions each (two by default); `cuda` is an attribute that
+    `cut` are the GPUs that are divided into seven partitions each (two by default); `cuda` is an attribute that
     distinguishes two otherwise equal machines.
     """
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Hardware for a node's agent: the real NVIDIA vendor over a fake library, with eight H100, two of them cut by MIG.
+"""Hardware for a node's agent: the real NVIDIA vendor over a fake library, with eight H100, two of them in MIG mode.
 
 In: a folder. Out: flags and environment for the agent, and the machine's state, which scenarios change while it runs.
 Every device node is the null device, so that containers can open it.

@@ -48,7 +48,7 @@ class _Maker:
         }
 
     def graphics(self) -> list[Wire]:
-        """Return GPUs that can be cut: some whole devices, halves and small parts, each with its placements."""
+        """Return GPUs that can be partitioned: some whole devices, halves and small parts, each with its placements."""
         sets, devices = [], []
         small = self.random.choice([2, 4, 7])
         for gpu in range(self.gpus):

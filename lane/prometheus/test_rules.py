@@ -46,7 +46,7 @@ def document(case: AlertCase) -> dict:
 
 
 def fired(promtool: Path, case: AlertCase, folder: Path) -> dict[int, str]:
-    """Return what promtool says of each time at which the alert fired, with its labels."""
+    """Return each time at which the alert fired according to promtool, with its labels."""
     file = folder / "case.json"
     file.write_text(json.dumps(document(case)))
     done = subprocess.run([promtool, "test", "rules", file], check=False, capture_output=True, text=True, timeout=300)
@@ -92,7 +92,7 @@ H100, A100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB"
 TEAM = f'device_class="gpu.nvidia.com",model="{H100}",namespace="team",profile="gpu"'
 WEB = f'device_class="gpu.nvidia.com",model="{H100}",namespace="web",profile="3g.40gb"'
 POOL = f'dra_pool_name="b/gpu.nvidia.com",model="{A100}"'
-# Two GPUs of one namespace, one of them busy for a quarter; a partition of another; three GPUs that nobody has.
+# Two GPUs of one namespace, one of them busy for a quarter; a partition of another; three GPUs that no claim holds.
 USED = {
     f'dra_allocated_seconds_total{{{TEAM},instance="a"}}': "0+60x60",
     f'dra_allocated_seconds_total{{{TEAM},instance="b"}}': "0+60x60",

@@ -104,7 +104,7 @@ def start_agent(cluster: Cluster) -> Iterator[Callable[..., Agent]]:
 # The core lane runs most scenarios on the simulated machine alone; `make soak` runs all of them on both.
 @pytest.fixture(params=KINDS if SOAK else KINDS[:1])
 def agent(request: pytest.FixtureRequest, start_agent: Callable[..., Agent], tmp_path: Path) -> Agent:
-    """The agent of a machine with eight H100, two of them cut by MIG; its devices are published."""
+    """The agent of a machine with eight H100, two of them in MIG mode; its devices are published."""
     started = start_agent(**machine(request.param, tmp_path))
     started.published()
     return started

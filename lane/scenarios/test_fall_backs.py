@@ -101,7 +101,7 @@ def test_taints_that_the_server_drops_are_made_up_for(start_agent: Callable[...,
         check_taint(agent, stage)
     else:
         check_said(agent, "devices.taints")
-        # The device that no pod may have is withheld, as no taint can say so. The other device is offered.
+        # The device that no pod may have is withheld, because no taint can be published. The other device is offered.
         assert NOTED in published
         check_free(agent, stage)
     # The driver does not try again and again.

@@ -41,7 +41,7 @@ def test_the_channel_of_a_node_goes_to_labelled_namespaces_and_is_shared_there(
     until("the channel", lambda: CHANNEL in agent.devices(), 60)
     assert agent.devices()[CHANNEL].get("allowMultipleAllocations", False) is HAS_SHARES
 
-    # Nobody gets it in a namespace that is not named, by no class.
+    # No class gives it to a pod in a namespace that is not named.
     assert f"labelled {LABEL}=true" in refusal(cluster, asking)
     stage.create(
         template(stage.namespace, "by-another-class", devices(request("channel", WIDE))),

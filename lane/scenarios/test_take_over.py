@@ -1,4 +1,4 @@
-"""GPUs that claims of another driver, or of another version of ours, still hold: taken over with running pods."""
+"""GPUs that claims of another driver, or of another version of this one, still hold: taken over with running pods."""
 
 from __future__ import annotations
 

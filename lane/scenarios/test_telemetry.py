@@ -32,7 +32,7 @@ MEASURED = {
 
 @pytest.fixture
 def agent(start_agent: Callable[..., Agent], tmp_path: Path) -> Agent:
-    """The agent of a machine with a whole GPU, one that is shared and one that is cut, all of them measured."""
+    """The agent of a machine with a whole GPU, one that is shared and one that is partitioned, all of them measured."""
     mig = [{"profile": "3g.40gb", "start": 0}, {"profile": "1g.10gb", "start": 4}]
     gpus = [{"pci": WHOLE}, {"pci": SHARED}, {"pci": CUT, "mig": mig}]
     defaults = {"model": "h100-sxm5-80gb", "metering": MEASURED}

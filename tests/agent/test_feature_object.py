@@ -15,7 +15,7 @@ PATH = "/apis/nfd.k8s-sigs.io/v1alpha1/namespaces/gpus/nodefeatures/gpu.nvidia.c
 
 
 def token(claims: object) -> str:
-    """Return the header of a token with these claims; nobody checks its signature here."""
+    """Return the header of a token with these claims; its signature is not checked here."""
     payload = base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip("=")
     return f"Bearer e30.{payload}.c2ln"
 

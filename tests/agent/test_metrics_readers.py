@@ -120,7 +120,7 @@ def test_a_known_reader_does_not_wait_behind_strangers(server, clock):
     for number in range(200):
         gate.ask(f"stranger-{number}", lambda refusal: answers.append(refusal.status))
     gate.ask("good", lambda _: done.set())
-    assert 200 - len(answers) <= 70  # of strangers who wait there are only so many; the oldest were told so
+    assert 200 - len(answers) <= 70  # only a limited number of unknown clients waits there; the oldest were refused
     assert set(answers) == {503}
     server.released.set()
     assert done.wait(60)

@@ -1,4 +1,4 @@
-"""The scanner with a stand-in for the hardware port: when it looks, what it tells, what it survives."""
+"""The scanner with a stand-in for the hardware port: when it looks, what it reports, and which failures it survives."""
 
 import threading
 import time

@@ -30,7 +30,7 @@ def asked(here, contains=""):
 def test_what_the_other_drivers_pods_hold_is_kept_back_until_they_end_and_nobody_lists_claims(here):
     other = Other(here)
     other.run("old", "gpu-2")
-    other.run("nofile", "gpu-3", leaves_file=False)  # only the kubelet tells
+    other.run("nofile", "gpu-3", leaves_file=False)  # only the kubelet reports it
     other.leave()
     here.start("simulated:dgx-h100")
     until(lambda: len(here.devices()) == 6, "six of eight devices")

@@ -1,4 +1,4 @@
-"""Nodes that are alike are judged once: what is said of them is what each would be told by itself."""
+"""Equal nodes are judged once: the answer about them is what each would get by itself."""
 
 from __future__ import annotations
 

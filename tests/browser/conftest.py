@@ -33,7 +33,7 @@ def browser() -> Iterator[Any]:
 
 
 class Faults:
-    """What a page did that no page of ours does: errors, violations of its policy, requests that leave its origin."""
+    """What a page must not do: errors, violations of its policy, requests that leave its origin."""
 
     def __init__(self, page: Any, origin: str) -> None:
         self.found: list[str] = []

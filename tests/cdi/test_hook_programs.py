@@ -76,7 +76,7 @@ def test_hooks_do_links_forward_compatibility_cache_and_parameters(tmp_path, no_
 def test_with_a_hook_program_every_loader_finds_the_names_that_programs_load(tmp_path, no_proc, is_linked):
     root = FakeDriverRoot(tmp_path / "root", "debian-current")
     root.add_hook()
-    if not is_linked:  # nobody ran ldconfig there
+    if not is_linked:  # ldconfig was never run there
         for link in Path(f"{root.mount}{root.folder}").iterdir():
             if link.is_symlink():
                 link.unlink()

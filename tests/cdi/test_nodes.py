@@ -1,4 +1,4 @@
-"""Device nodes: where they are found, what numbers they get, what is said when one is missing."""
+"""Device nodes: where they are found, what numbers they get, and the error when one is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The CDI folder on a real file system: whole files or none, whatever dies or is in the way."""
+"""The CDI folder on a real file system: whole files or none, whichever process is killed and whatever is in the way."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def test_a_profile_that_is_not_there_is_a_3():
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_demo_ends_its_agent_and_removes_its_folder(number, status):
-    # Whoever runs the tests in the background ignores SIGINT, and all below inherit that.
+    # If the tests run in the background, SIGINT is ignored, and all child processes inherit that.
     command = ["env", "--default-signal=INT", sys.executable, "-u", "-m", "dra_driver", "demo"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None

@@ -194,7 +194,7 @@ POOLS = st.dictionaries(NAMES, st.tuples(KINDS, st.booleans()), max_size=25)
 
 
 def cut(pool: dict, size: int) -> tuple[SliceSpec, ...]:
-    """Cut a small pool into small slices, as the layout does with large ones."""
+    """Divide a small pool into small slices, as the layout does with large ones."""
     wires = [
         device_wire(name, attributes={"type": {"string": kind}}, **({"taints": [taint()]} if bad else {}))
         for name, (kind, bad) in sorted(pool.items())

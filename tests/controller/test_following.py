@@ -51,7 +51,7 @@ def test_a_label_by_somebody_else_is_left_alone(cluster):
 
 
 def test_a_slice_changed_behind_our_back_is_read_again_and_written(cluster):
-    """409: the watch is silent, so only the conflict tells."""
+    """409: the watch is silent, so only the conflict reveals the change."""
     publisher = cluster.published([gpu(0)])
     publisher._watch.stop()
     publisher._threads[0].join(60)

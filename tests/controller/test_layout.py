@@ -28,7 +28,7 @@ def names(spec):
 
 
 def mig_gpu(index, partitions):
-    """One GPU that can be cut up: itself and its partitions consume one counter set."""
+    """One GPU that can be partitioned: itself and its partitions consume one counter set."""
     taken = consumes(f"gpu-{index}", "memory", "engines")
     devices = [device_wire(f"gpu-{index}", consumesCounters=taken)]
     devices += [device_wire(f"gpu-{index}-mig-{n:02d}", consumesCounters=taken) for n in range(partitions)]

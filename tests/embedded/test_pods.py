@@ -1,4 +1,4 @@
-"""A pod's life in the embedded cluster: claims from templates, placed, let go of; and a foreign driver beside it."""
+"""A pod's life in the embedded cluster: claims from templates, placed and released; and a foreign driver beside it."""
 
 from __future__ import annotations
 

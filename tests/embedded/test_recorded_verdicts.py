@@ -1,4 +1,4 @@
-"""The embedded API against what real API servers said of the same objects (recorded by support/record_verdicts.py)."""
+"""The embedded API against verdicts of real API servers on equal objects (recorded by support/record_verdicts.py)."""
 
 from __future__ import annotations
 

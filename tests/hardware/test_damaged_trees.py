@@ -69,7 +69,7 @@ def damage(path: Path, dice: random.Random) -> None:
         path.mkdir()
     elif kind == 4:
         path.unlink()
-        os.mkfifo(path)  # nobody ever writes into it
+        os.mkfifo(path)  # no process ever writes into it
     else:
         path.write_bytes(dice.choice(JUNK))
 

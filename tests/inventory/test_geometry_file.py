@@ -1,4 +1,4 @@
-"""The MIG manager's file and the flag's rules: what is right is read, and all that is wrong is told at once."""
+"""The MIG manager's file and the flag's rules: valid ones are read, and all faults are reported at once."""
 
 import pytest
 

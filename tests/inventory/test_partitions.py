@@ -1,4 +1,4 @@
-"""GPUs that may be cut: what they are offered as, and that what can be handed out together never overlaps."""
+"""GPUs that may be partitioned: what they are offered as, and that devices handed out together never overlap."""
 
 import json
 import os

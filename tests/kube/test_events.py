@@ -1,4 +1,4 @@
-"""Events: how often a fault is told, by a real request to the embedded API server."""
+"""Events: how often a fault is reported, by a real request to the embedded API server."""
 
 import threading
 

@@ -31,7 +31,7 @@ def event(kind: str, version: str, name: str = "a") -> bytes:
 
 
 def test_a_stream_that_falls_silent_is_replaced(follow):
-    """Half-open: the server is gone and nobody said so; only the read timeout ends it."""
+    """Half-open: the server is gone without closing the connection; only the read timeout ends it."""
     streams = []
 
     def script(exchange):

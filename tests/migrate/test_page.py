@@ -1,4 +1,4 @@
-"""docs/migrate.md: every command prints what the page shows, and every code that is said has its row."""
+"""docs/migrate.md: every command prints what the page shows, and every code that is reported has its row."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ TEMPLATES = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaimtemplates"
 
 @pytest.fixture(scope="module")
 def world():
-    """A node with six whole GPUs and two that are cut, one with a GPU in shares."""
+    """A node with six whole GPUs and two that are partitioned, one with a GPU in shares."""
     made = World()
     add_profiles(made, ["demo-h100"])
     made.complete()

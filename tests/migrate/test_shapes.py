@@ -1,4 +1,4 @@
-"""Shapes as they occur in the wild: each becomes what is expected, says what is lost, and changes nothing else."""
+"""Shapes as they occur in practice: each becomes what is expected, reports what is lost, and changes nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was kept last is found again, and no more of it than was said."""
+"""The values that were stored last are found again, and the cache never exceeds its limit."""
 
 from dra_driver.model.fifo_cache import FifoCache
 

@@ -1,4 +1,4 @@
-"""Lean imports, in a process of their own: what stays out, and that nobody is left with a stand-in."""
+"""Lean imports, in a process of their own: what stays out, and that no module is left with a stand-in."""
 
 import json
 import subprocess

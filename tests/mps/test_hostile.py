@@ -1,4 +1,4 @@
-"""What strangers and clients do: nothing they control leads the supervisor to a process, a file or a wait of theirs."""
+"""Hostile clients and other processes: they can't lead the supervisor to a process, a file or a wait of theirs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The supervisor: a daemon that ends by itself is started again, what cannot be is told of and tried again later."""
+"""The supervisor: a daemon that ends by itself is started again; one that can't be is reported and retried later."""
 
 from __future__ import annotations
 

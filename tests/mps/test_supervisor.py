@@ -63,7 +63,7 @@ def test_a_supervisor_that_ends_takes_no_client_with_it(supervisor: Supervisor, 
 def test_a_command_ends_with_the_supervisor_that_gave_it(supervisor: Supervisor):
     supervisor.client.start(device(), SETTINGS, deadline_s=60)
     (daemon,) = processes_below(supervisor.folder)
-    os.kill(daemon, signal.SIGSTOP)  # it answers nobody, and would do later what a forgotten command still asks for
+    os.kill(daemon, signal.SIGSTOP)  # it answers no command, and would later carry out one that was forgotten
 
     def change() -> None:
         with suppress(DriverError):

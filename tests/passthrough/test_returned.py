@@ -102,7 +102,7 @@ def test_a_file_that_was_damaged_or_is_of_another_boot_holds_nothing_back(tmp_pa
 
 
 class PersistentRig(PassingRig):
-    """A node whose GPU is in persistence mode, and whose library says so."""
+    """A node whose GPU is in persistence mode, as its library reports."""
 
     def restart(self):
         calls = Recorder()

@@ -1,4 +1,4 @@
-"""The file that asks for a reboot: for one boot, below the host's root, and never somebody else's."""
+"""The file that asks for a reboot: for one boot, below the host's root, and never a file of another program."""
 
 import subprocess
 from pathlib import Path

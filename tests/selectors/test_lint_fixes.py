@@ -1,6 +1,6 @@
 """Whatever lint offers, tried on the devices of every shipped profile.
 
-It compiles, does what its rule says, and is no constant that nobody was told of.
+It compiles, does what its rule promises, and is no constant unless the finding reports that.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Effects on one device: what is set, in which order, what is left alone, and what is put up with on the way back."""
+"""Effects on one device: what is set, in which order, what is left alone, and which failures are tolerated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GPUs that can be cut, with the slices of their devices."""
+"""GPUs that can be partitioned, with the slices of their devices."""
 
 from dra_driver.hardware.facts import MigProfile
 from tests.support.facts import FULL_GPU

@@ -1,4 +1,4 @@
-"""Manifests written for the device plugin, as they occur in the wild, with what is to become of them.
+"""Manifests written for the device plugin, as they occur in practice, and what they are expected to become.
 
 Out: the shapes below tests/migrate/shapes, by number and name. `python -m tests.support.migrate_shapes` writes what the
 migration makes of them now into tests/migrate/expected: to be looked at, line by line, before it is committed.

@@ -1,4 +1,4 @@
-"""Ports for servers that have to be told one, or that come back at the one they had."""
+"""Ports for servers that need a given port, or that come back at the port they had."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _turns = itertools.count(os.getpid() * 100)
 
 
 def free_port() -> int:
-    """Return a TCP port of 127.0.0.1 that nobody has.
+    """Return a TCP port of 127.0.0.1 that is free.
 
-    It is below those that the kernel gives to whoever asks for any (32768 and up by default): one of those may be
-    taken by another test between the look and the use.
+    It is below the ports that the kernel assigns on its own (32768 and up by default): one of those may be taken by
+    another test between the check and the use.
     """
     for _ in range(COUNT):
         port = FIRST + next(_turns) % COUNT

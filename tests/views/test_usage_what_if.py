@@ -57,7 +57,7 @@ def test_claims_that_stay_keep_their_gpus_and_those_that_are_gone_change_nothing
     pool, names = next(iter(gpus.items()))
     claims = [claim("stays", pool, names[0]), claim("small", pool, names[1])]
     found = tried(slices, claims, advice("small", "3g.40gb"), advice("gone", "1g.10gb"), advice("stays", ""))
-    assert (found.changes, found.gpus) == (1, 0)  # a GPU that is cut is no free one
+    assert (found.changes, found.gpus) == (1, 0)  # a partitioned GPU is not free
 
 
 def test_a_claim_of_several_gpus_gets_as_many_smaller_devices(slices, gpus):

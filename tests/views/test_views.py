@@ -33,7 +33,7 @@ GROWING = {"World", "Branch", "Board"}
 
 
 class CountedLine:
-    """A progress line that keeps what it was told."""
+    """A progress line that records what it was asked to show."""
 
     def __init__(self, noun, total=0):
         self.noun, self.total, self.told, self.is_closed = noun, total, [], False

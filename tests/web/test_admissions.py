@@ -1,4 +1,4 @@
-"""What was judged of a viewer holds for half a minute, for everybody who shows the same, and for nobody else."""
+"""A verdict about a viewer holds for half a minute, for every request with the same credentials, and for no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The modules of the pages: where third-party ones come from, and what none of ours does."""
+"""The modules of the pages: where third-party ones come from, and what none of the console's own does."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""One console for several viewers: each sees what their own rights permit, whoever else looks at the same time."""
+"""One console for several viewers: each sees what their own rights permit, whichever others look at the same time."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ spec: {{devices: {{requests: [{{name: gpu, exactly: {{deviceClassName: {device_c
     ],
 )
 def test_the_gpus_of_a_node_are_cut_otherwise(console, become, profile, parts):
-    """The node has eight H100, of which two are cut as it stands, and offers fourteen devices."""
+    """The node has eight H100, of which two are partitioned, and offers fourteen devices."""
     device_class = "mig.nvidia.com" if profile else "gpu.nvidia.com"
     objects = PARTS.format(device_class=device_class, count=8, profile=profile)
     found = played(console, objects=objects, recut=[f"demo-node={become}"])

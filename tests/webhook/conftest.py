@@ -1,4 +1,4 @@
-"""Servers that end at once: by default, one that is told to stop looks for that only twice a second."""
+"""Servers that end at once: by default, a server that is asked to stop checks for that only twice a second."""
 
 import socketserver
 

@@ -118,7 +118,7 @@ def test_a_gpu_driver_is_replaced_as_the_driver_manager_does_it_with_the_agent_l
         return {one["driverVersion"]["version"] for one in attributes if "driverVersion" in one}
 
     def held() -> str:
-        """Return what doctor says of those who hold the paused node."""
+        """Return what doctor reports about the holders of the paused node."""
         argv = [sys.executable, "-m", "dra_driver", "doctor", "--only", "cluster", "-o", "json"]
         surroundings = os.environ | {"PYTHONPATH": str(REPOSITORY), "KUBECONFIG": str(chart.cluster.kubeconfig)}
         done = subprocess.run(argv, env=surroundings, capture_output=True, text=True, timeout=90, check=False)

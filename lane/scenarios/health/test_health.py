@@ -156,7 +156,7 @@ def check_kept_while_used(machine: FaultyMachine, stage: Stage) -> None:
     check_quiet(machine, writes + 1)
     assert machine.name(SICK) in machine.agent.devices()
     stage.delete_pod("user")
-    # The kubelet may still tell of the claim when it was unprepared: then the agent looks again within a minute.
+    # The kubelet may still have reported the claim when it was unprepared: then the agent looks again within a minute.
     until("the sick GPU is withheld too", lambda: machine.name(SICK) not in machine.agent.devices(), 90)
 
 

@@ -1,4 +1,4 @@
-"""The status of claims: what an agent writes, and what its token can't do, whoever holds it."""
+"""The status of claims: what an agent writes, and what its token can't do in any hands."""
 
 from __future__ import annotations
 

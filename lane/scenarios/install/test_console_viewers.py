@@ -33,7 +33,7 @@ def account(cluster: Cluster, namespace: str, name: str, role: str, *, everywher
 
 
 def console_of(cluster: Cluster, identity: str, folder: Path) -> Path:
-    """Write the kubeconfig of the console as the chart makes it: with its own account, or with the rights of nobody."""
+    """Write the kubeconfig of the console as the chart makes it: with its own account, or without any rights."""
     config = yaml.safe_load(cluster.kubeconfig.read_text())
     if identity == "review":
         values = ["--set", "console.enabled=true,console.identity=review"]

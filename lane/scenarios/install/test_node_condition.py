@@ -1,4 +1,4 @@
-"""The condition of a Node: what an agent writes, and what its token can't do, whoever holds it."""
+"""The condition of a Node: what an agent writes, and what its token can't do in any hands."""
 
 from __future__ import annotations
 

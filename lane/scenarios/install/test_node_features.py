@@ -1,4 +1,4 @@
-"""Labels of nodes by NodeFeature objects: what an agent applies, and what its token can't do, whoever holds it."""
+"""Labels of nodes by NodeFeature objects: what an agent applies, and what its token can't do in any hands."""
 
 from __future__ import annotations
 

@@ -229,7 +229,7 @@ def test_a_stored_config_holds_up_no_change_and_what_is_worse_is_refused(install
 
 
 def _made_worse(cluster: Cluster, name: str) -> str:
-    """Change a class that has a wrong config, adding another wrong one; return what is said of the second."""
+    """Change a class that has a wrong config, adding another wrong one; return the answer about the second."""
     stored = cluster.api.get("DeviceClass", name)
     stored["spec"]["selectors"] = [{"cel": {"expression": f'device.driver == "{DRIVER}"'}}]
     stored = cluster.api.replace(stored)

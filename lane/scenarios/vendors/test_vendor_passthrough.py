@@ -115,7 +115,7 @@ def test_gpus_of_two_vendors_go_to_one_virtual_machine_and_come_back_through_a_k
     assert drivers(bus) == ["vfio-pci"] * 5
     assert stage.running("vm")
     agent.kill()
-    cluster.api.delete("Pod", "vm", stage.namespace)  # nobody is there to give them back
+    cluster.api.delete("Pod", "vm", stage.namespace)  # the agent is not running and can't give them back
     agent.start()
     cluster.api.wait_gone("Pod", "vm", stage.namespace, seconds=PATIENCE)
     until("every function is back with its own driver", lambda: drivers(bus) == before, PATIENCE)

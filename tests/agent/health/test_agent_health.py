@@ -1,4 +1,4 @@
-"""Health from end to end: the real agent process, a fake library, the embedded API; from a fault to what is seen."""
+"""Health from end to end: the real agent process, a fake library, the embedded API; from a fault to the reports."""
 
 import json
 import signal

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.gcc
 
 
 class MigMachine(Machine):
-    """Two H100 that are cut on demand."""
+    """Two H100 that are partitioned on demand."""
 
     def start(self, *flags):
         environment = {
@@ -119,7 +119,7 @@ def test_partitions_made_and_destroyed_start_no_discovery(machine):
 
 
 def test_two_claims_of_one_call_get_partitions_of_two_gpus_at_the_same_time(machine):
-    """The first GPU hangs while it is cut; the other's partition is made in the meantime."""
+    """The first GPU hangs while it is partitioned; the other's partition is made in the meantime."""
     machine.start()
     until(lambda: part(machine) in machine.here.devices(), "partitions")
     with machine.state.change():

@@ -18,7 +18,7 @@ ON_DEMAND = MigPolicy(is_dynamic=True)
 
 
 class OnDemand:
-    """Offers every GPU to be cut on demand, as if every partition were the agent's own."""
+    """Offers every GPU to be partitioned on demand, as if every partition were the agent's own."""
 
     is_settled = True
 

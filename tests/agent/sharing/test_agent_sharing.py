@@ -15,7 +15,7 @@ WHOLE = "version: rules/v1\nrules: [{exclusive: true}]\n"
 
 
 class World:
-    """A node whose rules can be written anew."""
+    """A node whose rules can be rewritten."""
 
     def __init__(self, folder: Path, version: str):
         self.rules = folder / "rules.yaml"
@@ -62,7 +62,7 @@ def test_rules_that_change_reach_the_slices_but_not_what_claims_hold(world):
     )
     assert world.devices() == before
     world.write(WHOLE)
-    others = dict.fromkeys(names - {held}, "gpu")  # the one that is held in shares is offered to nobody
+    others = dict.fromkeys(names - {held}, "gpu")  # the device that is held in shares is not offered
     until(lambda: world.devices() == others, what="the others whole")
     report = next(stages)
     assert report.left == []

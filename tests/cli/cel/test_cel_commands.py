@@ -296,7 +296,7 @@ def test_on_a_terminal_names_complete_and_the_type_shows():
     def listen():
         nonlocal seen
         if select.select([terminal], [], [], 0.1)[0]:
-            with contextlib.suppress(OSError):  # what Linux says when nobody holds the other end
+            with contextlib.suppress(OSError):  # what Linux reports when no process holds the other end
                 read = os.read(terminal, 65536)
                 if b"\x1b[6n" in read:
                     os.write(terminal, b"\x1b[1;1R")

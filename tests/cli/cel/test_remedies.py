@@ -1,4 +1,4 @@
-"""Classic mistakes in every command that takes selectors, and simulated nodes that are told apart."""
+"""Classic mistakes in every command that takes selectors, and simulated nodes that selectors distinguish."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`simulate --defrag` and what `explain` says of room: which pods would have to go elsewhere."""
+"""`simulate --defrag` and the advice of `explain` on room: which pods would have to go elsewhere."""
 
 from __future__ import annotations
 

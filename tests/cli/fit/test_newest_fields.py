@@ -1,4 +1,4 @@
-"""Objects with fields of Kubernetes 1.36 and 1.37: read, and judged as the scheduler does or said not to be judged."""
+"""Objects with fields of Kubernetes 1.36 and 1.37: judged as the scheduler does, or reported as not judged."""
 
 from __future__ import annotations
 

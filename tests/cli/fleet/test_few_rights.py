@@ -87,7 +87,7 @@ def test_claims_of_the_namespace_are_shown_without_rights_beyond_it(cluster, cap
     status, out, err = answer(capsys, "claims", "--kubeconfig", kubeconfig, "-n", "team-a")
     assert status == ExitCode.ENVIRONMENT
     assert "team-a/mine" in out
-    assert "not published" not in out  # nobody could look
+    assert "not published" not in out  # the slices could not be read
     assert "could not be seen: ResourceSlices (bind ClusterRole dra-driver-viewer)" in err
     assert "ServiceAccount" not in err
 

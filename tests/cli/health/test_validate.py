@@ -1,4 +1,4 @@
-"""`dra-driver validate`: what is tested, what is said of it, and by which exit status."""
+"""`dra-driver validate`: what is tested, what is reported, and the exit status."""
 
 import json
 import os

@@ -1,6 +1,6 @@
 """Objects that break one rule of the API each, and objects at their limits.
 
-What real servers of 1.35 and 1.36 said of them stands in tests/embedded/verdicts.json (see record_verdicts.py).
+The verdicts of real servers of 1.35 and 1.36 on them are in tests/embedded/verdicts.json (see record_verdicts.py).
 """
 
 from __future__ import annotations

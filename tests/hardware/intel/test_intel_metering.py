@@ -1,4 +1,4 @@
-"""What is measured of Intel's GPUs, and what their files say of their health."""
+"""What is measured of Intel's GPUs, and what their files report about their health."""
 
 import threading
 from dataclasses import replace

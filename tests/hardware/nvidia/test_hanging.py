@@ -194,7 +194,7 @@ def test_a_process_exits_at_once_while_a_call_hangs(machine: Machine) -> None:
         env=environment(library, machine.folder / "state"),
         capture_output=True,
         text=True,
-        timeout=60,  # the process ends although the call, which nobody waits for, goes on
+        timeout=60,  # the process ends although the call, whose result is no longer wanted, goes on
         check=True,
     )
     assert done.stdout == "1\n"

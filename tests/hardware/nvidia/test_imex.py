@@ -1,4 +1,4 @@
-"""IMEX channels: on which nodes channel 0 is offered, and what the host's daemons say of their domain.
+"""IMEX channels: on which nodes channel 0 is offered, and what the host's daemons report about their domain.
 
 How the daemons' program ended is made up here. Not covered: a real fabric.
 """

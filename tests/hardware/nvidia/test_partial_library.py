@@ -65,7 +65,7 @@ def test_each_single_call_that_fails_costs_only_what_it_reports(machine: Machine
 
 
 def _is_needed(function: str, code: int) -> bool:
-    """Return whether a GPU is rightly left out: it exists, but does not tell how large it is."""
+    """Return whether a GPU is rightly left out: it exists, but does not report the size of its memory."""
     return code == Code.UNKNOWN and function == "nvmlDeviceGetMemoryInfo"
 
 

@@ -49,7 +49,7 @@ WEIGHTS = {
     "hostile": 50,
 }
 KILL_WITHIN_S = 0.12
-DAMAGED_READY_S = 0.3  # nobody waits long for a channel that its own client has broken
+DAMAGED_READY_S = 0.3  # a client that has broken its own channel need not wait long for it
 Rig.patience_s = 60.0
 
 
@@ -267,7 +267,7 @@ class Storm:
 
 
 def imitate(_pipe: Path) -> None:
-    """Write the pid of a stranger into the pid file (the storm knows which)."""
+    """Write the pid of an unrelated process into the pid file (the storm remembers which)."""
 
 
 def fifo(pipe: Path) -> None:

@@ -22,7 +22,7 @@ from tests.support.plugin.parts import Rig
 
 
 class Recorder:
-    """What hears of GPUs that come back, and tests them."""
+    """Records which GPUs come back, and tests them."""
 
     def __init__(self) -> None:
         self.retested: list[str] = []

@@ -1,4 +1,4 @@
-"""Limits that something else on the node ended: set again, or told why not, and always reported."""
+"""Limits that something else on the node ended: set again if that is possible, and always reported."""
 
 import json
 from pathlib import Path

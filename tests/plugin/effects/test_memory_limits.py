@@ -129,7 +129,7 @@ def test_a_pod_that_comes_to_a_prepared_claim_is_limited_too(rig: SharingRig) ->
     rig.allocate("u1", replica(0), pods=(rig.pod(1),))
     rig.prepare("u1")
     reserve(rig, "u1", 1, 2)
-    rig.pod(3)  # of somebody else
+    rig.pod(3)  # a pod of another claim
     rig.pod(2)
     until(lambda: rig.limits() == {WHOLE: {1: 20, 2: 20}})
     rig.preparer.close()
@@ -252,7 +252,7 @@ def test_a_pod_s_cgroup_is_found_with_either_driver(tmp_path: Path, folder: str)
 
 
 def test_neither_prepare_nor_unprepare_reads_every_claim(rig: SharingRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every query that a call makes finds its rows by an index: SQLite says so itself."""
+    """Every query that a call makes finds its rows by an index, according to SQLite itself."""
     for number in range(4):
         rig.allocate(f"before{number}", replica(number), pods=(rig.pod(number),))
         rig.prepare(f"before{number}")

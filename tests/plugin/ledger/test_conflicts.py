@@ -1,4 +1,4 @@
-"""What is said of the claims that hold what another one wants."""
+"""The message about claims that hold what another claim wants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node with two GPUs that can be cut."""
+"""A node with two GPUs that can be partitioned."""
 
 import pytest
 

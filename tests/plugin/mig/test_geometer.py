@@ -1,4 +1,4 @@
-"""Declared geometry: applied where nobody is, again and again without effect, and reported."""
+"""Declared geometry: applied where no claim is, repeated without effect, and reported."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""What the kubelet tells of its pods, over a real socket: what is taken from it, and what is not believed."""
+"""What the kubelet reports about its pods, over a real socket: what is used of it, and what is not trusted."""
 
 import tempfile
 from concurrent.futures import ThreadPoolExecutor

@@ -1,5 +1,6 @@
-"""Disks that are full or read-only: each claim gets an error that says so, nothing is left behind, and it works again
-once there is space."""
+"""Disks that are full or read-only: each claim gets an error that names the cause, nothing is left behind, and it works
+again once there is space.
+"""
 
 from pathlib import Path
 

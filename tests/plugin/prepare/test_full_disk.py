@@ -1,4 +1,4 @@
-"""Unprepare on a full disk: it undoes and answers; the ledger is told once there is room.
+"""Unprepare on a full disk: it undoes and answers; the ledger is updated once there is space.
 
 The file systems are really full, to the last byte. An older agent, a newer one, and the agent's restart see the same.
 """

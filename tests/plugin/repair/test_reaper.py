@@ -13,7 +13,7 @@ COUNT = 40
 
 
 class Node:
-    """Many prepared claims, some of which the kubelet tells of, and the seconds."""
+    """Many prepared claims, some of which the kubelet reports, and a clock."""
 
     def __init__(self, rig: Rig) -> None:
         self.rig, self.here = rig, set[str]()

@@ -55,7 +55,7 @@ def served(path: Path) -> Iterator[Callable[[Any], Path]]:
 
 @pytest.fixture
 def raw(path: Path) -> Iterator[Callable[..., Path]]:
-    """Let a server send these bytes to whoever connects, and end there or keep the connection open."""
+    """Let a server send these bytes to each client, and end there or keep the connection open."""
     listener = socket.socket(socket.AF_UNIX)
 
     def serve(sent: bytes, *, is_kept: bool) -> None:

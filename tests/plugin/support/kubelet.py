@@ -15,7 +15,7 @@ KUBELET_SECONDS = 45.0
 
 
 class FakeKubelet:
-    """Finds the registration socket, registers, then calls the endpoint that it was told."""
+    """Finds the registration socket, registers, then calls the endpoint that the plugin named."""
 
     def __init__(self, registrar_dir: Path) -> None:
         self.registrar_dir = registrar_dir

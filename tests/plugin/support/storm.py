@@ -146,7 +146,7 @@ class Node:
             time.sleep(0.05)
 
     def is_allocated(self, claim: Claim) -> bool:
-        """Whether the API says so now."""
+        """Whether the claim is allocated now, according to the API server."""
         found = (each for each in self.here.api.items(CLAIMS) if each["metadata"]["uid"] == claim.uid)
         return any((each.get("status") or {}).get("allocation") for each in found)
 
@@ -209,7 +209,7 @@ class Judge:
             self._look()
 
     def refused(self, claim: Claim, error: str) -> None:
-        """A refusal is right where somebody holds a device, or the agent was at work on it; else it is a fault."""
+        """A refusal is right if another claim holds a device or the agent works on it; otherwise it is a fault."""
         if "claim.not-allocated" in error and self.node.is_allocated(claim):
             return  # what the stand-in for an API server answered under load; no effect of an agent
         if not any(code in error for code in PATIENT):
@@ -428,7 +428,7 @@ def main() -> None:
 
 
 def keep_logs(here: Stage) -> None:
-    """Show what the agents said last, to whoever has to find out why."""
+    """Print the last lines of the agents' logs, for the person who investigates the failure."""
     for path in sorted(Path(here.folder).glob("agent-*.log"), key=lambda each: each.stat().st_mtime)[-3:]:
         print(f"--- {path.name}\n{path.read_text()[-6000:]}", file=sys.stderr)
 

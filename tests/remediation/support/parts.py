@@ -32,7 +32,7 @@ def partition() -> PartitionFacts:
 
 
 class Clock:
-    """A clock that moves when it is told to."""
+    """A clock that moves only when a test moves it."""
 
     def __init__(self, now: float = 1000.0) -> None:
         self.now = now

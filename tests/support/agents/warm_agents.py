@@ -35,7 +35,7 @@ class WarmAgent:
         self.pid, self.args = pid, args
         self.returncode: int | None = None
         self._nursery = nursery
-        self._fd = os.pidfd_open(pid)  # nobody reaps it before we ask
+        self._fd = os.pidfd_open(pid)  # no other thread reaps it before this one asks
 
     def poll(self) -> int | None:
         """Return the exit status, negative for a signal; None while it runs."""

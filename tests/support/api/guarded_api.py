@@ -1,4 +1,4 @@
-"""The embedded API server with several users: tokens, what each may list, and the reviews that tell of both.
+"""The embedded API server with several users: tokens, what each may list, and the reviews that report both.
 
 In: users by token, and grants: a user may list a resource in a namespace, or ("") in all of them.
 """

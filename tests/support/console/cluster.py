@@ -35,7 +35,7 @@ def add_claim(api: EmbeddedApi, namespace: str, name: str, device: str = "", pod
 
 
 def add_pod(api: EmbeddedApi, namespace: str, name: str, claim: str, secret: str = "") -> None:
-    """Create a pod that uses a claim, with something in its environment that is nobody's business."""
+    """Create a pod that uses a claim, with something in its environment that no page may show."""
     container = {"name": "main", "image": "busybox", "env": [{"name": "TOKEN", "value": secret}]}
     container["resources"] = {"claims": [{"name": "gpu"}]}  # type: ignore[assignment]
     spec = {"containers": [container], "resourceClaims": [{"name": "gpu", "resourceClaimName": claim}]}

@@ -74,7 +74,7 @@ class RunningConsole:
 
     @contextmanager
     def looked_at(self) -> Iterator[None]:
-        """Keep the stream of events open, as a page does: a cluster is read only while somebody looks."""
+        """Keep the stream of events open, as a page does: a cluster is read only while a page is open."""
         line = http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)
         line.request("GET", "/api/v1/events", headers={"host": f"127.0.0.1:{self.port}", "cookie": self.cookie})
         reply = line.getresponse()

@@ -1,4 +1,4 @@
-"""Compile the fake library, and tell it what its devices do."""
+"""Compile the fake library, and define how its devices behave."""
 
 import hashlib
 import os

@@ -277,6 +277,6 @@ class State:
             lines += gpu.lines()
         temporary = self.path.with_name(f"{self.path.name}.new")
         text = "\n".join(lines) + "\n"
-        temporary.write_bytes(text.encode("utf-8", "surrogateescape"))  # so that a test can write what is no text
+        temporary.write_bytes(text.encode("utf-8", "surrogateescape"))  # tests write bytes that are not text
         temporary.replace(self.path)
         return self.path

@@ -1,4 +1,4 @@
-"""Which metrics a PromQL expression asks for, told without a parser: names that are neither words nor labels.
+"""Which metrics a PromQL expression asks for, found without a parser: names that are neither words nor labels.
 
 Source: Prometheus' documentation of its query language.
 """

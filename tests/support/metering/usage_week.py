@@ -41,7 +41,7 @@ class Line:
     last: float = WEEK_H
 
     def at(self, hour: float) -> float | None:
-        """Return the value at a moment; None where the series is not there."""
+        """Return the value at a moment; None if the series does not exist then."""
         if not self.first <= hour <= self.last:
             return None
         return self.value + self.rate * (hour - self.first) * 3600

@@ -1,4 +1,4 @@
-"""What tests of the supervisor share: devices, folders short enough for sockets, processes told by our mark."""
+"""What tests of the supervisor share: devices, folders short enough for sockets, and processes recognised by a mark."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def cgroup_of(pid: int) -> str:
 
 @contextmanager
 def stranger(*arguments: str, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a process of nobody's that imitates a daemon by its arguments and environment."""
+    """Run an unrelated process that imitates a daemon by its arguments and environment."""
     command = ["/bin/sh", "-c", "read word", "nvidia-cuda-mps-control", *(arguments or ("-d",))]
     user = 65534 if os.geteuid() == 0 else None
     with subprocess.Popen(command, env=environment, user=user, cwd="/", stdin=subprocess.PIPE) as process:
@@ -166,7 +166,7 @@ class Supervisor:
         return False
 
     def daemon(self, number: int = 0) -> int:
-        """Return the pid of a device's daemon, as the supervisor tells of it."""
+        """Return the pid of a device's daemon, as the supervisor reports it."""
         told = call(socket_path(self.data), "list", {}, 5.0)["daemons"]
         return next(one["pid"] for one in told if one["device"]["gpuUUID"] == device(number).uuid)
 

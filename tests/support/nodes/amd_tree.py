@@ -76,7 +76,7 @@ class AmdTree:
         return self
 
     def exchange(self, *cards: AmdCard) -> AmdTree:
-        """Lay AMD's part of the node out anew with these cards; other vendors' parts stay."""
+        """Replace AMD's part of the node by these cards; other vendors' parts stay."""
         for card in self.cards:
             shutil.rmtree(self.function(card))
             for below in ("devices", "drivers/amdgpu"):

@@ -69,7 +69,7 @@ class MixedNode:
 
 class UnansweredFolder:
     """A folder of which no read returns while this is open, as of a device that hangs in its driver: a file system of
-    FUSE that nobody answers for. Use as a context manager. Raises: OSError where that can't be mounted.
+    FUSE without a server. Use as a context manager. Raises: OSError where that can't be mounted.
     """
 
     def __init__(self, path: Path) -> None:

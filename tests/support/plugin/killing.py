@@ -45,7 +45,7 @@ Calling = Callable[[Path, str, Trace], None]  # makes the call of this name in a
 
 
 class Place(NamedTuple):
-    """A line of ours, about to run for the n-th time (1: the first)."""
+    """A line of the driver, about to run for the n-th time (1: the first)."""
 
     file: str
     line: int

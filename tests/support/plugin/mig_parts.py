@@ -1,4 +1,4 @@
-"""A whole plugin over simulated GPUs that are really cut: partitions live in a file and outlive the agent."""
+"""A whole plugin over simulated GPUs that are really partitioned: partitions live in a file and outlive the agent."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ def large(start: int, gpu: str = WHOLE) -> str:
 
 
 class MigRig(Rig):
-    """H100 that Prepare may cut, two of them. `profile_fields` are those of the first one's entry in the profile."""
+    """H100 that Prepare may partition, two of them.
+
+    `profile_fields` are those of the first one's entry in the profile.
+    """
 
     def __init__(self, root: Path, model: str = "h100-sxm5-80gb", *, count: int = 2, **profile_fields: Any) -> None:
         self.model, self.fields, self.count = model, profile_fields, count
@@ -101,7 +104,7 @@ class MigRig(Rig):
         return self.prepare(uid, seconds)
 
     def assert_untouched(self) -> None:
-        """Nothing of ours is left: no partition, no mode, no file, no record."""
+        """Check that nothing of this driver is left: no partition, no mode, no file, no record."""
         self.assert_empty()
         assert self.cuts() == []
         assert not any(self.modes())

@@ -88,7 +88,7 @@ POD = "3ad3a3f5-4b5e-4f9b-9f5e-0d8a1c2b3e{:02d}"  # the UID of a pod, by number
 
 
 class SharingRig(MigRig):
-    """`settings` are what the agent's configuration says of shared devices; with `is_hard` it wants memory limits."""
+    """`settings` are the agent's configuration of shared devices; `is_hard` asks for memory limits."""
 
     def __init__(self, root: Path, settings: SharingSettings | None = None, *, is_hard: bool = False) -> None:
         self.settings, self.is_hard = settings, is_hard

@@ -50,7 +50,7 @@ class TreeChanges:
         return True
 
     def _watch(self) -> None:
-        """Watch every folder; one that is watched already stays so, and of one that is gone its parent tells."""
+        """Watch every folder that is not watched yet; the parent of a folder reports when it is gone."""
         for folder, _, _ in os.walk(self._root):
             status = _LIBC.inotify_add_watch(self._touches, os.fsencode(folder), _ANY_CHANGE)
             if status < 0 and ctypes.get_errno() != errno.ENOENT:
@@ -59,7 +59,7 @@ class TreeChanges:
     def _below(self, folder: str) -> list[Any]:
         found: list[Any] = []
         for entry in sorted(os.scandir(folder), key=lambda one: one.name):
-            if entry.name.endswith(".db-shm"):  # the first process to open the database writes it anew
+            if entry.name.endswith(".db-shm"):  # the first process to open the database rewrites it
                 continue
             if entry.is_dir(follow_symlinks=False):
                 found += [entry.path, *self._below(entry.path)]

@@ -1,4 +1,4 @@
-"""A real consumer of CDI files: podman and runc start a container with devices and tell what arrived.
+"""A real consumer of CDI files: podman and runc start a container with devices and report what arrived.
 
 Everything lies in a folder of the test's own: the image (busybox alone, imported from a tar), the storage, and /run,
 which is a tmpfs in a mount namespace of its own with the CDI folder bound to /run/cdi. Nothing on the machine changes.

@@ -1,4 +1,4 @@
-"""A program without libraries, which can be run below any root: it logs how it was called, and does as it is told."""
+"""A program without libraries, which can be run below any root: it logs how it was called and does as configured."""
 
 from __future__ import annotations
 

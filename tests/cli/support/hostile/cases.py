@@ -16,7 +16,7 @@ from tests.cli.support.hostile.objects import BATCH, OBJECTS, SCENARIO
 from tests.cli.support.hostile.spoiling import places, spoiled, yaml_of
 from tests.cli.support.hostile.texts import TEXTS, VALUES
 
-# Commands that serve until they are told to end, or start a whole node (`serving`).
+# Commands that serve until they are stopped, or start a whole node (`serving`).
 SERVING = {"webhook", "demo"}
 WRITTEN = {"bundle"}  # options that name a file to be written
 

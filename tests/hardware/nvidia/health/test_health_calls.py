@@ -53,7 +53,7 @@ def anew(watching):
 
 
 def values(found):
-    names = {one.name for one in fields(Vitals)} - {"at", "gpu", "uuid", "reset"}  # the library tells of no reset
+    names = {one.name for one in fields(Vitals)} - {"at", "gpu", "uuid", "reset"}  # the library reports no reset
     return {name: getattr(found, name) for name in names}
 
 

@@ -1,4 +1,4 @@
-"""A machine with GPUs that are cut, and what the library is asked to do with them."""
+"""A machine with partitioned GPUs, and the library calls that are made for them."""
 
 import pytest
 
@@ -12,7 +12,7 @@ PCI = "0000:65:00.0"
 
 
 class Bench:
-    """A machine with one GPU (H100 in MIG mode unless told otherwise), and the vendor that has seen it."""
+    """A machine with one GPU (by default an H100 in MIG mode), and the vendor that has read it."""
 
     def __init__(self, machine: Machine, *gpus: Gpu, mig: bool = True, **options: float) -> None:
         self.machine = machine
