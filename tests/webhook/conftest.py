@@ -1,8 +1,19 @@
-"""Servers that end at once: by default, a server that is asked to stop checks for that only twice a second."""
+"""Reviews that may take their time, and servers that end at once: by default, a server checks twice a second."""
 
 import socketserver
 
 import pytest
+
+from dra_driver.webhook import linting
+from dra_driver.webhook.review_deadline import ReviewDeadline
+
+
+@pytest.fixture(autouse=True)
+def _reviews_take_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a review take as long as a busy machine needs; tests of the deadline set their own."""
+    monkeypatch.setattr(ReviewDeadline.__init__, "__defaults__", (60.0,))
+    monkeypatch.setattr(linting, "_WAIT_SECONDS", 60.0)
+    monkeypatch.setattr(linting, "_FAIR_SECONDS", 60.0)
 
 
 @pytest.fixture(autouse=True)

@@ -46,10 +46,17 @@ def test_a_call_in_flight_is_not_made_again(machine: Machine) -> None:
     gpus[0].hang("nvmlDeviceGetSerial")
     machine.write()
     hardware = machine.hardware(call_timeout_s=NEVER_S, patience_s=0.05)
+    rounds = 0
+
+    def has_other() -> bool:
+        nonlocal rounds
+        rounds += 1
+        return set(by_address(hardware.discover())) == {gpus[1].pci}
+
     for _ in range(5):
-        assert set(by_address(hardware.discover())) == {gpus[1].pci}
+        until(has_other)
         hardware.fingerprint()
-    assert machine.calls("nvmlDeviceGetSerial") == 6, "once by the first GPU, five times by the other"
+    assert 6 <= machine.calls("nvmlDeviceGetSerial") <= 1 + rounds, "once by the first GPU, the rest by the other"
 
 
 @pytest.mark.parametrize("function", ["nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetUUID", "nvmlDeviceGetMigMode"])
@@ -93,12 +100,12 @@ def test_a_slow_gpu_keeps_its_last_facts_while_its_call_may_still_return(machine
 
 def test_a_fingerprint_waits_for_no_gpu_that_hangs(machine: Machine) -> None:
     gpus = machine.add(*hgx_h100(3))
-    hardware = machine.hardware(call_timeout_s=OVERDUE_S)
+    hardware = machine.hardware(call_timeout_s=1.0)
     until(lambda: len(hardware.discover().gpus) == 3)
 
     def of_healthy_gpus() -> Fingerprint | None:  # on a busy machine one may be late by chance
-        one, other = hardware.fingerprint(), hardware.fingerprint()
-        return one if one == other else None
+        first, *more = (hardware.fingerprint() for _ in range(5))
+        return first if all(one == first for one in more) else None
 
     before = until(of_healthy_gpus)
     for gpu in gpus:
@@ -116,9 +123,9 @@ def test_a_library_that_hangs_in_init_is_what_prepare_waits_for(machine: Machine
     machine.state.faults["nvmlInitWithFlags"] = "hang"
     machine.write()
     hardware = machine.hardware(call_timeout_s=OVERDUE_S)
+    until(lambda: "nvmlInitWithFlags" in hardware.discover().waiting_for)
     facts = hardware.discover()
     assert facts.gpus == ()
-    assert "nvmlInitWithFlags" in facts.waiting_for
     assert codes(facts) == {"hardware.library-not-answering"}
     machine.state.faults.clear()
     machine.write()
@@ -148,9 +155,11 @@ def test_closing_does_not_wait_for_a_hanging_call_nor_shut_the_library_under_it(
 def test_a_count_that_hangs_is_waited_for_and_the_session_goes_on(machine: Machine) -> None:
     machine.add(*hgx_h100(2))
     hardware = machine.hardware(call_timeout_s=OVERDUE_S)
+    until(lambda: len(hardware.discover().gpus) == 2)
     before = hardware.discover()
     machine.state.faults["nvmlDeviceGetCount_v2"] = "hang"
     machine.write()
+    until(lambda: "nvmlDeviceGetCount" in hardware.discover().waiting_for)
     for _ in range(2):
         facts = hardware.discover()
         assert "nvmlDeviceGetCount" in facts.waiting_for
@@ -166,7 +175,7 @@ def test_a_count_that_hangs_is_waited_for_and_the_session_goes_on(machine: Machi
 def test_processes_of_a_hanging_gpu_are_refused_in_time(machine: Machine) -> None:
     gpus = machine.add(*hgx_h100(2))
     hardware = machine.hardware(call_timeout_s=OVERDUE_S)
-    gpu = by_address(hardware.discover())[gpus[0].pci]
+    gpu = until(lambda: by_address(hardware.discover()).get(gpus[0].pci))
     gpus[0].hang("nvmlDeviceGetComputeRunningProcesses_v3")
     machine.write()
     for _ in range(2):

@@ -36,7 +36,7 @@ class Metering:
     def begin(self, *, with_profiling=True, beat_s=0.2, selected=frozenset()):
         plan = MeterPlan(beat_s, with_profiling, self.rounds.release, lambda: self.shared, selected)
         self.hardware.begin_metering(plan)
-        self.hardware.discover()
+        until(lambda: not self.hardware.discover().waiting_for)
 
     def await_rounds(self, count):
         for _ in range(count):

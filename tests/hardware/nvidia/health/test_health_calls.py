@@ -8,6 +8,7 @@ import pytest
 from dra_driver.hardware.evidence import Vitals
 from tests.hardware.nvidia.support.watching import Watching, healed
 from tests.support.fake_nvml import Code
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.gcc
 
@@ -45,7 +46,7 @@ def anew(watching):
     """Let the vendor open the library again, and return what it reads of the first GPU."""
     watching.hardware.close()
     watching.state.write()
-    watching.hardware.discover()
+    until(watching.has_opened)
     watching.vitals.clear()
     watching.until(lambda: len(watching.vitals) == 2)
     watching.look(is_urgent=True)

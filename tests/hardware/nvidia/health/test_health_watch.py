@@ -7,6 +7,7 @@ from dra_driver.hardware.evidence import BusState
 from dra_driver.hardware.port import HealthReporter
 from tests.hardware.nvidia.support.watching import Watching, healed
 from tests.support.nodes.fake_node import FakeNode
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.gcc
 
@@ -104,8 +105,8 @@ def test_the_library_is_released_while_it_is_watched(watching):
     held = watching.state.path.with_name("held")
     held.touch()
     watching.hardware.close()
-    assert watching.hardware._use.leaving == []
-    watching.hardware.discover()
+    until(lambda: watching.hardware.close() or not watching.hardware._use.leaving)
+    until(watching.has_opened)
     watching.vitals.clear()
     watching.until(lambda: len(watching.vitals) == 2)
 

@@ -26,9 +26,13 @@ class Watching:
         self.notified = threading.Event()
         self.hardware = NvidiaHardware(self.node.roots, call_timeout_s=1.0)
         self.hardware.watch_health(self.notified.set, log_position=-1)
-        self.hardware.discover()
+        until(self.has_opened)
         self.xids, self.vitals, self.silent = [], {}, 0.0
         self.until(lambda: len(self.vitals) == 2)
+
+    def has_opened(self):
+        """Look at the GPUs, and return whether the library answered, which takes a while on a busy machine."""
+        return not self.hardware.discover().waiting_for
 
     def look(self, *, is_urgent=False):
         report = self.hardware.health(is_urgent=is_urgent, patience_s=5.0)
