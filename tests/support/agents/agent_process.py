@@ -40,16 +40,17 @@ class Stage:
     ) -> Agent:
         """Start an agent; its log is agent-<n>.log.
 
-        One with variables of its own, or that is not `is_warm`, is a program from its first line: what it has not
-        loaded is not in memory.
+        One that is not `is_warm`, or has variables for Python itself, is a program from its first line: what it has
+        not loaded is not in memory.
         """
         words = ["agent", "--node-name", NODE, "--hardware", hardware]
         words += ["--kubeconfig", str(self.folder / "kubeconfig"), "--cdi-root", str(self.kubelet.cdi_dir)]
         words += ["--kubelet-registrar-directory-path", str(self.kubelet.registrar_dir)]
         words += ["--kubelet-plugins-directory-path", str(self.kubelet.plugins_dir), *flags]
         path = self.folder / f"agent-{len(self.agents)}.log"
-        warm = is_warm and not environment
-        self.agents.append(nursery().start(words, path) if warm else _fresh(words, path, environment or {}))
+        variables = environment or {}
+        warm = is_warm and not any(name.startswith("PYTHON") for name in variables)
+        self.agents.append((nursery().start if warm else _fresh)(words, path, variables))
         return self.agents[-1]
 
     def log(self, index: int = -1) -> str:

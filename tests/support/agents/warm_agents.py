@@ -1,9 +1,11 @@
 """Starts agents by forking a process that has already imported what an agent imports.
 
 An agent's start is mostly imports, and tests start hundreds. Each agent is still a process of its own, with its own
-arguments, output, signals and end; only its imports are shared. This module is both the program that forks, one for
-each process of tests, and the handle of what it has started. An agent with variables of its own is started afresh
-instead (see agent_process), because some variables matter only when a program begins.
+arguments, variables, output, signals and end; only its imports are shared. This module is both the program that forks,
+one for each process of tests, and the handle of what it has started.
+
+The loader reads LD_LIBRARY_PATH only when a program begins. The program that forks therefore begins with the path of a
+descriptor, behind which each agent opens the folder that it was told.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from dra_driver import __main__ as program
 from dra_driver.model.lean import lean_imports
 
 ROOT = Path(__file__).resolve().parents[3]
+LIBRARIES = "LD_LIBRARY_PATH"
 
 
 class WarmAgent:
@@ -79,16 +82,27 @@ class Nursery:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         ours, theirs = socket.socketpair()
-        command = [sys.executable, "-m", __name__, str(theirs.fileno())]
-        self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], cwd=ROOT, stdin=subprocess.DEVNULL)
+        libraries = os.open("/", os.O_PATH)
+        command = [sys.executable, "-m", __name__, str(theirs.fileno()), str(libraries)]
+        self._process = subprocess.Popen(
+            command,
+            pass_fds=[theirs.fileno(), libraries],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, LIBRARIES: f"/proc/self/fd/{libraries}:{os.environ.get(LIBRARIES, '')}".rstrip(":")},
+        )
         theirs.close()
+        os.close(libraries)
         self._line = ours.makefile("rw")
         atexit.register(self.close)
 
-    def start(self, words: list[str], log: Path) -> WarmAgent:
-        """Start `dra-driver` with these arguments; what it prints goes to `log`."""
+    def start(self, words: list[str], log: Path, environment: dict[str, str]) -> WarmAgent:
+        """Start `dra-driver` with these arguments and further variables; what it prints goes to `log`."""
         log.touch()
-        request = {"words": words, "log": str(log), "cwd": str(Path.cwd()), "environment": dict(os.environ)}
+        variables = {**os.environ, **environment}
+        request = {"words": words, "log": str(log), "cwd": str(Path.cwd()), "environment": variables}
+        if folder := environment.get(LIBRARIES):
+            request["libraries"] = folder
         return WarmAgent(self, self.ask(request), words)
 
     def ask(self, request: dict[str, Any]) -> int:
@@ -128,7 +142,7 @@ def main() -> int:
         pid = os.fork()
         if pid == 0:
             line.close()
-            _become(request)
+            _become(request, int(sys.argv[2]))
             return program.main()
         line.sendall(f"{pid}\n".encode())
     return 0
@@ -144,8 +158,10 @@ def _request(connection: socket.socket) -> dict[str, Any]:
     return dict(json.loads(data))
 
 
-def _become(request: dict[str, Any]) -> None:
+def _become(request: dict[str, Any], libraries: int) -> None:
     os.chdir(request["cwd"])
+    if "libraries" in request:
+        os.dup2(os.open(request["libraries"], os.O_PATH), libraries, inheritable=False)
     os.environ.clear()
     os.environ.update(request["environment"])
     log = os.open(request["log"], os.O_WRONLY | os.O_APPEND)
