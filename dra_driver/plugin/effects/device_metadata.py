@@ -23,7 +23,7 @@ from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
-_MOST_BYTES = 256 * 1024  # 32 devices with 32 attributes each have less than half of it, in both versions
+_MOST_BYTES = 256 * 1024  # 32 devices with 32 attributes each need less than half of this, in both versions
 _OPTIONS = ("ro", "bind", "nosuid", "nodev", "noexec")
 
 
@@ -31,7 +31,7 @@ class DeviceMetadata:
     """The metadata files of one driver's claims on a node. The caller holds the lock of the claim that it names."""
 
     def __init__(self, cdi_folder: Path, driver: str) -> None:
-        self._root = os.fspath(cdi_folder / f"{driver}-metadata")  # a text: every call of the kubelet's comes here
+        self._root = os.fspath(cdi_folder / f"{driver}-metadata")  # a string: Paths are slower
 
     def write(self, requests: tuple[RequestMetadata, ...], uuids: Mapping[str, str]) -> Iterator[tuple[str, Mount]]:
         """Write what is known of the devices into the files; yield the CDI device that mounts each file, and the mount.

@@ -160,7 +160,7 @@ class MemoryLimiter(StepPerformer[MemoryLimitStep, RecordedLimit]):
     def _lost(
         self, shown: MemoryLimitShowing, device: SharedDevice, limit: LostLimit, deadline: Deadline
     ) -> LostLimit | None:
-        """Return what became of a limit that does not hold, set again where that is possible; None where it holds."""
+        """Return what became of a limit that does not hold, set again if that is possible; None if it holds."""
         lost = limit
         try:
             found = shown.memory_limit(device, limit.cgroup)

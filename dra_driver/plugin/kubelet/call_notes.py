@@ -68,7 +68,7 @@ class CallNotes:
         if self._is_awake and not self._has_lagged:
             self._has_lagged = True
             return LAG_SECONDS
-        self._is_awake = self._has_lagged = False  # before the notes are taken: one that comes later wakes the thread
+        self._is_awake = self._has_lagged = False  # set first: a later note wakes the thread
         self._write()
         return math.inf
 

@@ -99,7 +99,7 @@ class PrepareCall(ClaimCall):
     rpc = "prepare"
 
     def __call__(self, request: Any, call: RpcCall) -> Any:
-        """Prepare the claims of a call, unless the kubelet gave up while it was queued: it will ask again."""
+        """Prepare the claims of a call, unless the kubelet gave up while it was queued; the kubelet then asks again."""
         if not call.is_active():
             return self._messages.NodePrepareResourcesResponse()
         deadline = Deadline.of_call(call.time_remaining())

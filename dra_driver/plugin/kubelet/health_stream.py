@@ -1,7 +1,7 @@
-"""Health stream: what the kubelet learns of the devices' health, for the status of pods.
+"""Health stream: what the kubelet is told about the devices' health, for the status of pods.
 
 In: the health of every device, asked when it is needed. Out: the full list at once, again whenever it changed, and at
-least every ten seconds, because a kubelet takes a device for unknown after thirty seconds without a report. Messages
+least every ten seconds, because a kubelet considers a device unknown after thirty seconds without a report. Messages
 stay the same while a fault lasts: each change of a message makes the kubelet write the status of a pod.
 
 Source: kubelet's dra-health API, v1alpha1 (Kubernetes 1.34 to 1.39) and v1 (1.37 and newer), whose messages are equal.

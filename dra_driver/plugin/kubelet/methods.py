@@ -1,4 +1,4 @@
-"""Method tables: our services as paths with their methods, over the generated messages.
+"""Method tables: the plugin's services as paths with their methods, over the generated messages.
 
 Generated service stubs are not used, because they would require a grpcio at least as new as their generator.
 """

@@ -1,8 +1,8 @@
 """Registration: a second socket of the plugin's server, where the kubelet looks for plugins.
 
-This socket appears last and goes first. One server serves both sockets: a client that is answered here finds the
-service up. A kubelet up to 1.35 does not retry a failed registration until
-the socket appears again, so after a refusal the socket is removed and shown again.
+This socket is the last to appear and the first to be removed. One server serves both sockets: a client that is answered
+here finds the service up. A kubelet up to 1.35 does not retry a failed registration until the socket appears again, so
+after a refusal the socket is removed and shown again.
 Source: Kubernetes kubelet plugin registration API v1; kubelet pluginwatcher (names that begin with a dot are ignored).
 """
 

@@ -1,4 +1,4 @@
-"""Claim results: a claim's identity and the devices that it was given, read from an answer that may be malformed."""
+"""Claim results: a claim's identity and its allocated devices, read from an answer that may be malformed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Host processes in words: number, program and pod.
+"""Texts that describe host processes: number, program and pod.
 
 In: process ids and /proc of the host. Out: text. No text of a tenant is shown unchecked, because a process may give
 itself any name.
@@ -17,7 +17,7 @@ POD_LOGS = "1/root/var/log/pods"  # below /proc: the host's folder, seen through
 
 
 def described(pids: Iterable[int], proc: Path) -> tuple[str, ...]:
-    """Return processes in words: number, program and pod."""
+    """Return a text that describes processes: number, program and pod."""
     return tuple(_described(pid, proc) for pid in pids)
 
 

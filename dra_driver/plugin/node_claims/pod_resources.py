@@ -1,10 +1,10 @@
-"""PodResources: what the kubelet reports of the pods on this node, asked on its own socket.
+"""PodResources: what the kubelet reports about the pods on this node, asked on its own socket.
 
 In: the socket's path, a driver's name. Out: the pods and claims of this node, and what its device plugins can hand out.
 An answer is bounded in size and time. Names of claims and of the driver's devices are checked, because they become
 parts of paths: a name that Kubernetes would not allow makes the whole answer an error, because leaving it out could
-hide a claim. What another driver reported to the kubelet of its devices is not looked at. Neither the API server nor
-any file of the kubelet's is read.
+hide a claim. What another driver reported to the kubelet about its devices is ignored. Neither the API server nor any
+file of the kubelet is read.
 
 The kubelet leaves out pods that have ended, pods that were deleted by force, ordinary init containers, and claims that
 no container names. A claim that is being prepared comes without devices. Whether access is for administration only is

@@ -71,7 +71,7 @@ class DeviceWait:
         for record in {conflict.record.uid: conflict.record for conflict in conflicts if not conflict.pods}.values():
             if not self._looks.is_due(record.uid):
                 continue
-            with suppress(PrepareError):  # another call is at work on it, or it can't be undone: it keeps the device
+            with suppress(PrepareError):  # another call works on it, or it can't be undone: it keeps the device
                 if record.state in UNFINISHED:
                     self._undo.undo_unfinished(record.uid)
                 else:

@@ -54,7 +54,7 @@ class Planner:
         self._node, self._names, self._api = node, names, api
         self._metadata_of = node.driver if has_metadata else ""
         self._hardware, self._inventory, self._waiting = hardware, inventory, waiting
-        self._claim_wide = hardware if isinstance(hardware, ClaimWide) else None  # costly to find out in each call
+        self._claim_wide = hardware if isinstance(hardware, ClaimWide) else None  # costly in each call
         self._ledger = ledger
         self._claims: FifoCache[str, tuple[ClaimWire, AllocatedClaim]] = FifoCache(MOST_KEPT)
         self._plans: FifoCache[str, tuple[tuple[object, ...], PreparePlan]] = FifoCache(MOST_KEPT)

@@ -80,7 +80,7 @@ class InterruptiblePause:
         known = self._look()
         while True:
             time.sleep(POLL_SECONDS)
-            with self._condition:  # set before the look, because the ledger may have been closed since
+            with self._condition:  # set before the check, because the ledger may have been closed since
                 if self.is_over or not self._sleepers:
                     self._is_watched = False
                     return

@@ -155,7 +155,7 @@ class GpuPassthrough(StepPerformer[PassthroughStep, RecordedPassthrough]):
         now = read_function(self._access.roots, address)
         if now is not None and is_vfio(now.driver):
             self._users.require_left(address, recorded.group)
-            if not is_vfio(recorded.functions[0].former):  # else no driver of the host ever reports it
+            if not is_vfio(recorded.functions[0].former):  # otherwise no driver of the host ever reports it
                 self._returning.begin(recorded.gpu, recorded.pci_identity, needs_persistence=recorded.persistence)
             switching.reset(address)
         fault: DriverError | None = None

@@ -2,8 +2,8 @@
 
 In: a GPU and its settings. Out: the GPU's time slice, changed by at most one child process; no process is started when
 nothing has to change. An interval that this driver set is known from the ledger and not read back, because only this
-driver sets it while claims are there. What was set by hand before is looked up once, and only if the default is
-asked for.
+driver sets it while claims hold the GPU. What was set by hand before is looked up once, and only if the default is
+requested.
 """
 
 from __future__ import annotations
