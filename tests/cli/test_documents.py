@@ -13,7 +13,7 @@ import yaml
 from dra_driver.cli.main import run
 from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.health.fault import FaultKey, Subject
-from dra_driver.health.indications import Sign
+from dra_driver.health.indications import Indication
 from dra_driver.health.record import HealthRecord
 from dra_driver.health.record_wire import record_wire
 from dra_driver.health.store import RECORD, HealthStore
@@ -63,7 +63,7 @@ def test_what_a_command_writes_is_what_its_schema_says(kind, form, tmp_path, mon
 def test_cordons_and_the_health_of_a_node_are_what_their_schemas_say(form, tmp_path, capsys):
     (tmp_path / DRIVER).mkdir()
     record = HealthRecord("boot-1")
-    record.observe(Subject("0000:01:00.0", (19, 3)), Sign(FaultKey.ECC_THRESHOLD, is_bad=True), 900.0)
+    record.observe(Subject("0000:01:00.0", (19, 3)), Indication(FaultKey.ECC_THRESHOLD, is_bad=True), 900.0)
     HealthStore(tmp_path / DRIVER).write({RECORD: record_wire(record)})
     where = ("--kubelet-plugins-directory-path", str(tmp_path), "-o", form)
 

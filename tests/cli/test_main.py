@@ -136,7 +136,8 @@ def test_a_terminal_without_our_characters_is_no_error():
 
 def test_a_command_says_once_what_is_missing_and_no_log_line_stands_between(tmp_path):
     roots = [f for name in ("sysfs", "proc", "dev") for f in (f"--{name}-root", str(tmp_path))]
-    (tmp_path / "driver/nvidia").mkdir(parents=True)
+    for folder in ("driver/nvidia", "bus"):
+        (tmp_path / folder).mkdir(parents=True)
     done = process("devices", "--hardware", "nvidia", *roots)
     assert "left out of containers" in done.stdout
     assert done.stderr == ""

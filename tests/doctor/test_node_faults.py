@@ -8,7 +8,7 @@ from dra_driver.doctor.node_faults import read_faults
 from dra_driver.health.cordons import FILE_NAME as CORDONS
 from dra_driver.health.cordons import Cordon, CordonFile
 from dra_driver.health.fault import FaultKey, Subject
-from dra_driver.health.indications import Sign
+from dra_driver.health.indications import Indication
 from dra_driver.health.record import HealthRecord
 from dra_driver.health.record_wire import record_wire
 from dra_driver.health.store import FILE_NAME, RECORD, HealthStore
@@ -22,7 +22,7 @@ def recorded(folder, record):
 
 def test_faults_and_cordons_in_force_are_read_with_how_long_nothing_was_written(tmp_path):
     record = HealthRecord("boot-1")
-    record.observe(Subject("0000:01:00.0"), Sign(FaultKey.ECC_THRESHOLD, is_bad=True), 900.0)
+    record.observe(Subject("0000:01:00.0"), Indication(FaultKey.ECC_THRESHOLD, is_bad=True), 900.0)
     recorded(tmp_path, record_wire(record))
     CordonFile(tmp_path).add(Cordon("gpu-0000-01-00-0", "noise", 900.0))
     CordonFile(tmp_path).add(Cordon("gpu-0000-02-00-0", "over", 900.0, until=950.0))

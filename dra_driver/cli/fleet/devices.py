@@ -13,7 +13,7 @@ import click
 from dra_driver.cli.device_table import show_devices
 from dra_driver.cli.inputs.access import access_of
 from dra_driver.cli.inputs.exit_code import exit_code_option
-from dra_driver.cli.inputs.hardware import chosen_of_each, hardware_options
+from dra_driver.cli.inputs.hardware import check_sysfs, chosen_of_each, hardware_options
 from dra_driver.cli.output import console, say, write_document, yaml_text
 from dra_driver.inventory.device import Device
 from dra_driver.inventory.wire import device_wire, quantity_text
@@ -78,7 +78,9 @@ def command(output: str, kubeconfig: str | None, context: str, *, fails: bool, *
     from dra_driver.views.node.report import report_document, report_of, slices_of
 
     access = access_of({"kubeconfig": kubeconfig, "context": context})
-    reports = [report_of(selected, access) for selected in chosen_of_each(given)]
+    selections = chosen_of_each(given)
+    check_sysfs(given)
+    reports = [report_of(selected, access) for selected in selections]
     for number, report in enumerate(reports):
         if output in {"table", "wide"}:
             _show(report, is_wide=output == "wide")

@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from dra_driver.hardware.choose import AUTO, choose, roots_of, vendors_here, vendors_listed
+from dra_driver.model.errors import UsageError
 from dra_driver.model.flag import resolve
 from dra_driver.model.flags import FLAGS
 from dra_driver.model.names import check_driver_name, check_node_name
@@ -22,6 +23,7 @@ from dra_driver.model.vendors import DEFAULT_VENDOR
 from dra_driver.views.node.settings import Chosen
 
 _PLACES = {"driver_name", "cdi_root", "kubelet_registrar_directory_path", "kubelet_plugins_directory_path"}
+_SYSFS = ("bus", "class", "devices")
 SHARED = tuple(flag for flag in FLAGS if flag.is_hardware or flag.field in _PLACES)
 
 
@@ -55,9 +57,25 @@ def chosen_of_each(given: Mapping[str, str | None]) -> tuple[Chosen, ...]:
         vendors = vendors_here(roots_of(values)) or (DEFAULT_VENDOR,)
     elif "," in choice and not choice.startswith("simulated:"):
         vendors = vendors_listed(choice)
+        if given.get("driver_name"):
+            text = f"--driver-name names one driver, and --hardware={choice} has several"
+            raise UsageError("driver-name", text, hint="leave --driver-name out: each vendor has its own")
     else:
         return (_chosen(values),)
     return tuple(_chosen({**values, "hardware": one.name, "driver_name": one.driver}) for one in vendors)
+
+
+def check_sysfs(given: Mapping[str, str | None]) -> None:
+    """Refuse a folder that was given as a copy of /sys and can't be one. Raises: UsageError("usage.sysfs-root").
+
+    A machine without hardware and a mistyped path would otherwise look the same.
+    """
+    root = given.get("sysfs_root")
+    if root is None or any(Path(root, name).is_dir() for name in _SYSFS):
+        return
+    below = Path(root, "sys")
+    hint = f"try {below}" if any((below / name).is_dir() for name in _SYSFS) else "give the folder that was /sys"
+    raise UsageError("sysfs-root", f"--sysfs-root={root} has none of the folders {', '.join(_SYSFS)}", hint=hint)
 
 
 def _chosen(values: Mapping[str, str]) -> Chosen:

@@ -139,3 +139,19 @@ def test_the_examples_node_publishes_what_the_vendors_driver_would(vendor: str) 
 def test_every_example_says_what_it_is_for_and_what_comes_of_it() -> None:
     for path in EXAMPLES.glob("*.yaml"):
         assert load_example(path).expects, path.name
+
+
+def test_a_folder_that_is_no_copy_of_sysfs_is_refused_instead_of_told_as_a_machine_without_gpus(tmp_path, capsys):
+    tree = AmdTree(tmp_path).write(AmdCard("0000:05:00.0"))
+    assert main.run(["devices", "--hardware", "amd", "--sysfs-root", tree.roots.sys]) == 0
+    capsys.readouterr()
+    for wrong, hint in ((tmp_path, f"try {tree.roots.sys}"), (tmp_path / "typo", "give the folder that was /sys")):
+        assert main.run(["devices", "--hardware", "amd", "--sysfs-root", str(wrong)]) == 2
+        err = capsys.readouterr().err
+        assert "[usage.sysfs-root]" in err
+        assert hint in err.replace("\n", "")
+
+
+def test_one_name_for_the_drivers_of_several_vendors_is_refused_as_the_agent_does(capsys):
+    assert main.run(["devices", "--hardware", "amd,intel", "--driver-name", "x.example.com"]) == 2
+    assert "[usage.driver-name]" in capsys.readouterr().err
