@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dra_driver.hardware.nvidia.edits import edits as edits_module
-from dra_driver.hardware.nvidia.edits.edits import common_edits, device_edits
+from dra_driver.hardware.nvidia.edits.edits import common_edits, device_edits, whole_gpu_edits
 from dra_driver.model.errors import HardwareError
 from tests.cdi.support.edits_read import checked, commands, places, settled_look
 from tests.support.nodes.driver_root import (
@@ -235,3 +236,24 @@ def test_a_control_node_that_comes_or_changes_counts_in_the_next_call(tmp_path, 
     assert common_edits(roots, VERSION)[0] is changed
     node.unlink()
     assert known.device_nodes[0].path not in {one.path for one in common_edits(roots, VERSION)[0].device_nodes}
+
+
+def test_what_a_whole_gpu_needs_is_kept_until_something_happens_to_its_node(tmp_path, dev, proc, gpu):
+    roots = FakeDriverRoot(tmp_path / "root").roots(dev=dev, proc=proc, sys=tmp_path)
+    settled_look(roots, VERSION)
+    kept = whole_gpu_edits(roots, gpu)
+    assert whole_gpu_edits(roots, gpu) is kept == device_edits(roots, gpu, None)
+    node = Path(roots.dev, f"nvidia{gpu.minor}")
+    node.chmod(0o600)
+    assert whole_gpu_edits(roots, gpu).device_nodes[0].file_mode == 0o600
+    node.unlink()
+    with pytest.raises(HardwareError, match=f"nvidia{gpu.minor} does not exist"):
+        whole_gpu_edits(roots, gpu)
+
+
+def test_a_gpu_whose_facts_changed_is_looked_at_again(tmp_path, dev, proc, gpu):
+    roots = FakeDriverRoot(tmp_path / "root").roots(dev=dev, proc=proc, sys=tmp_path)
+    settled_look(roots, VERSION)
+    whole_gpu_edits(roots, gpu)
+    make_node(dev / "nvidia9", 195, 9)
+    assert whole_gpu_edits(roots, replace(gpu, minor=9)).device_nodes[0].path == "/dev/nvidia9"

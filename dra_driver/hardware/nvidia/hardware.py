@@ -141,8 +141,10 @@ class NvidiaHardware:
 
     def device_edits(self, gpu: GpuFacts, partition: PartitionFacts | None) -> Edits:
         """Return what one device needs. Raises: HardwareError("hardware.node-missing")."""
-        from dra_driver.hardware.nvidia.edits.edits import device_edits  # noqa: PLC0415
+        from dra_driver.hardware.nvidia.edits.edits import device_edits, whole_gpu_edits  # noqa: PLC0415
 
+        if partition is None:
+            return whole_gpu_edits(self._roots, gpu)
         minor = sysfs.read_minor(self._roots, gpu.pci_address)  # a change of MIG mode may have changed it
         now = gpu if minor in (None, gpu.minor) else replace(gpu, minor=minor)
         return device_edits(self._roots, now, partition)

@@ -27,6 +27,7 @@ from dra_driver.hardware.nvidia.edits.installed_names import TRIPLETS
 from dra_driver.hardware.nvidia.edits.watched_trees import WatchedTrees
 from dra_driver.hardware.port import Roots
 from dra_driver.model.edits import DeviceNode, Edits, Hook, Mount
+from dra_driver.model.fifo_cache import FifoCache
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -62,6 +63,7 @@ class _Common(NamedTuple):
 
 
 _looks: OrderedDict[Roots, _Look] = OrderedDict()
+_whole: FifoCache[tuple[Roots, str, int], tuple[tuple[_Look | None, int], Edits]] = FifoCache(64)
 _last: _Common | None = None
 _lock = threading.Lock()
 
@@ -86,6 +88,26 @@ def common_edits(roots: Roots, driver_version: str | None) -> tuple[Edits, tuple
         edits = replace(look.edits, device_nodes=control, additional_gids=nodes.groups_needed(control))
         _last = last = _Common(look, comparisons, edits, (*look.remarks, *_missing_nodes(control)))
     return last.edits, last.remarks
+
+
+def whole_gpu_edits(roots: Roots, gpu: GpuFacts) -> Edits:
+    """Return what a whole GPU needs, as `device_edits` does, with the minor number that the kernel reports now.
+
+    They are kept while nothing happens at the watched nodes and the GPU has the facts that it had, but no longer than
+    until the next comparison: what sysfs and procfs report of a GPU can't be watched.
+    Raises: HardwareError("hardware.node-missing", LATER).
+    """
+    look, key = _looks.get(roots), (roots, gpu.pci_address, gpu.minor)
+    is_watched = look is not None and gpu.minor in nodes.WATCHED_MINORS and look.trees.is_unchanged()
+    seen = (look, look.trees.comparisons if look is not None else 0)  # before the nodes are looked at
+    kept = _whole.get(key) if is_watched else None
+    if kept is not None and kept[0] == seen:
+        return kept[1]
+    minor = sysfs.read_minor(roots, gpu.pci_address)  # a change of MIG mode may have changed it
+    edits = device_edits(roots, gpu if minor in (None, gpu.minor) else replace(gpu, minor=minor), None)
+    if is_watched:
+        _whole.keep(key, (seen, edits))
+    return edits
 
 
 def device_edits(roots: Roots, gpu: GpuFacts, partition: PartitionFacts | None) -> Edits:
@@ -131,7 +153,7 @@ def _look_again(roots: Roots, loaded: str | None) -> _Look:
     files = find_driver_files(root, loaded, sys=roots.sys, proc=roots.proc)
     hook = find_hook_program(root, host)
     return _Look(
-        trees=WatchedTrees(root, host, beside=nodes.control_paths(roots)),
+        trees=WatchedTrees(root, host, beside=nodes.watched_paths(roots)),
         is_settled=root.is_settled() and host.is_settled(),
         loaded=loaded,
         hook=hook,

@@ -35,6 +35,7 @@ _FROM_TABLES = (
 )
 
 
+WATCHED_MINORS = range(16)  # more than a node has GPUs
 _CONTROL = (*(name for name, _, _ in _FROM_TABLES), "nvidia-modeset")
 
 
@@ -96,9 +97,10 @@ def control_nodes(roots: Roots) -> tuple[DeviceNode, ...]:
     return tuple(node for node in nodes.values() if node is not None)
 
 
-def control_paths(roots: Roots) -> tuple[str, ...]:
-    """Return the paths at which these nodes are looked up, as this process sees them."""
-    return tuple(f"{here}/{name}" for here, _ in _places(roots) for name in _CONTROL)
+def watched_paths(roots: Roots) -> tuple[str, ...]:
+    """Return the paths at which these nodes, and those of GPUs, are looked up, as this process sees them."""
+    names = (*_CONTROL, *(f"nvidia{minor}" for minor in WATCHED_MINORS))
+    return tuple(f"{here}/{name}" for here, _ in _places(roots) for name in names)
 
 
 def gpu_node(roots: Roots, minor: int) -> DeviceNode:
