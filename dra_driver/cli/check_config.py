@@ -191,7 +191,7 @@ def kind_of(path: Path) -> ConfigKind:
     try:
         document: Any = read_document(path)
     except InputError:
-        if has_objects(path):  # several in one file
+        if has_objects(path):  # a manifest may hold several documents
             return MANIFEST
         raise
     if isinstance(document, Mapping) and {"apiVersion", "kind"} <= document.keys():

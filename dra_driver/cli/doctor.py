@@ -156,7 +156,7 @@ def _show(report: DoctorReport, bundle: str | None) -> None:
 
 
 def _together(unseen: Sequence[Unseen]) -> list[tuple[str, str]]:
-    """Return what could not be looked at and why; everything that the account may not read is put together."""
+    """Return what could not be checked and why; everything that the account may not read is combined."""
     refused = [one.what for one in unseen if FORBIDDEN in one.why]
     roles = f"bind ClusterRole {VIEWER} for slices, classes and nodes, {OWN_VIEW} for claims and pods"
     why = f"this account may not read them ({roles})"

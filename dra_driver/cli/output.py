@@ -44,7 +44,7 @@ class Column:
 
 
 def show_table(out: Any, title: str, columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
-    """Show all columns; where the terminal is too narrow, text goes on in the next line."""
+    """Show all columns; if the terminal is too narrow, text continues on the next line."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -82,7 +82,7 @@ def say(out: Any, text: str, *, indent: int = 0, style: str = "", bold: str = ""
         out.print(Text(" " * indent).append_text(line), soft_wrap=True)
 
 
-# An expression up to the blank behind && or ||, whatever its literals hold.
+# An expression up to the blank behind && or ||; those within literals do not count.
 _OPERAND = re.compile(r"""(?:"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|[^ "']|(?<!&&)(?<!\|\|) )+""")
 
 

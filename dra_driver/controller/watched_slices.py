@@ -17,7 +17,7 @@ from dra_driver.model.wire import SliceWire, Wire
 class WatchedSlices:
     """The slices of one driver on one node.
 
-    `disturbed` is called when another client changed one that we knew, with whether a slice may be gone.
+    `disturbed` is called when another client changed a known slice; its argument is whether a slice may be gone.
     """
 
     def __init__(self, *, driver: str, node: str, pool: str, disturbed: Callable[[bool], None]) -> None:

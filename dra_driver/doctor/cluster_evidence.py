@@ -34,7 +34,7 @@ KINDS: dict[str, str] = {
     "bindings": paths.POLICY_BINDINGS,
     "daemonsets": paths.DAEMON_SETS,
 }
-_OF_PEOPLE = frozenset({"claims", "pods", "events", "templates"})  # what a namespace has of its users
+_OF_PEOPLE = frozenset({"claims", "pods", "events", "templates"})  # kinds of objects that users create in a namespace
 _SELECTED = {"events": "reason=FailedPrepareDynamicResources"}
 # What an agent's ServiceAccount must be allowed to do: (group, resource, verb). Source: deploy/manifests/rbac.yaml.
 RIGHTS = (

@@ -5,8 +5,8 @@ each model the time of GPUs that no claim had. Allocated time is the exact lengt
 round count in full. Time in which no agent ran counts as allocated if a claim lasted through it, and otherwise not at
 all.
 
-What is shown is already on disk: if a counter fell because an agent was killed, Prometheus would take it for one that
-began again, and add its whole value once more.
+What is shown is already on disk: if a counter fell because an agent was killed, Prometheus would take it for a counter
+that was reset, and add its whole value once more.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def _is_of(charge: Charge, reading: HolderReading) -> bool:
 
 
 def _never_less(total: UsageTotal, before: UsageTotal) -> UsageTotal:
-    """Return a total whose parts are not below those shown, even if a clock was set back or a share resized."""
+    """Return a total whose parts never fall below those shown, even if a clock was set back or a share resized."""
     return UsageTotal(
         max(total.allocated, before.allocated), max(total.busy, before.busy), max(total.measured, before.measured)
     )

@@ -68,7 +68,7 @@ def _profile(device: Device) -> str:
 
 
 def _weight(device: Device, consumed: Mapping[str, Any], inventory: Inventory) -> float:
-    """Return the part of its device that a share takes: that of the capacity of which it takes most."""
+    """Return the fraction of its device that a share takes, by the capacity of which it takes the largest fraction."""
     if device.share is None:
         return 1.0
     if device.share.index is not None:

@@ -36,7 +36,7 @@ ACTIVITY = FamilyHead(
 
 
 class UsageOfSpans(Protocol):
-    """Knows what the devices of a claim count for."""
+    """Knows how the devices of a claim are counted."""
 
     def allocated_of(self, span: Span, now: float) -> Mapping[UsageKey, float]:
         """Return the device-seconds of a claim so far, by what its devices are."""

@@ -62,6 +62,6 @@ def _of_only(holder: Holder, reading: Reading, last: Reading, seconds: float) ->
     energy = None
     if Measure.ENERGY_MJ_TOTAL in values and Measure.ENERGY_MJ_TOTAL in last.values:
         used = values[Measure.ENERGY_MJ_TOTAL] - last.values[Measure.ENERGY_MJ_TOTAL]
-        energy = used if 0 <= used <= _MOST_POWER_MW * seconds else None  # the counter began again
+        energy = used if 0 <= used <= _MOST_POWER_MW * seconds else None  # None if the counter was reset
     memory = values.get(Measure.MEMORY_USED_BYTES)
     return HolderReading(holder, seconds, busy, values.get(Measure.SM_RATIO), memory, energy)

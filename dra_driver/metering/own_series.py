@@ -1,6 +1,6 @@
 """Own series: metrics for which the common exporter has no name.
 
-In: a scene, the time. Out: lines: which claim has which device, how old the readings are, how often each Xid came.
+In: a scene, the time. Out: lines: which claim has which device, how old the readings are, how often each Xid occurred.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def claim_lines(scene: Scene) -> Iterator[str]:
 
 
 def xid_lines(scene: Scene) -> Iterator[str]:
-    """Yield how often each Xid came; unlike the newest code, a count grows with every one."""
+    """Yield how often each Xid was reported; unlike the newest code, a count grows with each report."""
     heads = labels_of_subjects(scene.gpus, scene.style, scene.driver_version)
     lines = [
         sample_line(XIDS.name, text_of(heads[subject], (("xid", str(code)),)), float(count))

@@ -1,4 +1,4 @@
-"""Plausible: the values that a reading may have. One that can't be true is left out, so that it spoils no total.
+"""Plausible values: a value of a reading that can't be true is left out, so that it spoils no total.
 
 In: a reading, of any vendor. Out: the same without values that are not numbers, are negative where that is impossible,
 or are beyond what any device has: libraries return the largest number for an unknown value, and counters of use may

@@ -2,11 +2,11 @@
 
 In: readings, who holds what, labels. Out: lines of text. The rules:
 
-- A device that one claim holds has one series a name, with the claim's labels.
-- A device that several claims hold has one series a name without them, and for what can be told apart by process
-  (memory, and the time of the multiprocessors without MIG) one for each claim; the first is then what is left over.
-- A quantity that the GPU instances of a GPU report is not repeated for the GPU as a whole, and one that only the GPU as
-  a whole reports is not repeated for its instances, unless that is asked for; then it stands there in place of the GPU.
+- A device that one claim holds has one series per name, with the claim's labels.
+- A device that several claims hold has one series per name without them. For quantities that are known by process
+  (memory, and the time of the multiprocessors without MIG) it also has one for each claim; the first is then the rest.
+- A quantity that the GPU instances of a GPU report is not repeated for the GPU as a whole. One that only the GPU as a
+  whole reports is not repeated for its instances, unless that is asked for; then it is shown only on the instances.
 """
 
 from __future__ import annotations

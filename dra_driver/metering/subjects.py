@@ -1,7 +1,7 @@
-"""Subjects: the labels that say which GPU or GPU instance a series is about, and who has it.
+"""Subjects: the labels that identify the GPU or GPU instance of a series, and who has it.
 
 In: facts of GPUs, holders. Out: label texts. The names of a GPU's labels and their order are those of its vendor's
-exporter; those that begin with `dra_` say which claim it is.
+exporter; those that begin with `dra_` identify the claim.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ def labels_of_subjects(gpus: Iterable[GpuFacts], style: LabelStyle, driver_versi
         head = style.names.gpu_labels(index, gpu)
         tail = ((style.hostname_label, style.node), *_fields(gpu, style, driver_version))
         found[subject_of_gpu(gpu)] = (*head, *tail)
-        if gpu.part_number is not None:  # if all parts together are not a device, their GPU is measured nevertheless
+        if gpu.part_number is not None:  # the GPU is measured even if its parts together are not a device
             found.setdefault((gpu.pci_address, None), (*style.names.gpu_labels(index, replace(gpu, part="")), *tail))
         for partition in gpu.partitions:
             instance = style.names.instance_labels(partition)
             found.setdefault((gpu.pci_address, partition.gi_id), (*head, *instance, *tail))
-        index += not gpu.parts  # all parts together have the index of the first one
+        index += not gpu.parts  # a GPU that is shown as all its parts together has the index of the first part
     return found
 
 
 def labels_of_holder(holder: Holder, partition: PartitionFacts | None, style: LabelStyle) -> Pairs:
-    """Return the labels that say whose a series is."""
+    """Return the labels that identify the holder of a series."""
     pod, pod_uid, container = holder.pod
     mig: Pairs = ()
     if partition is not None:

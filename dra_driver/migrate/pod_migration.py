@@ -70,7 +70,7 @@ class PodMigration:
             for resource, count in counts_of(container.wire.get("resources"), at, self.known).items():
                 kind = kind_of(resource, self.known)
                 assert kind is not None  # noqa: S101  (counts_of gives no other)
-                wanted = min(count, 1) if kind.is_monitor else count  # one look at all devices is all that there is
+                wanted = min(count, 1) if kind.is_monitor else count  # a monitor sees all devices, so one is enough
                 found.append(Want(container, resource, kind_by_labels(shape.spec, kind), wanted))
             remark_requests_alone(container, subject.below(*container.path), self.known)
         return found

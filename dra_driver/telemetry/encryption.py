@@ -21,7 +21,7 @@ from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 10.0  # between two looks at the files
+LOOK_SECONDS = 10.0  # how often the files are checked
 
 
 class MountedCertificate:
@@ -49,7 +49,7 @@ class MountedCertificate:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.sslsocket_class = _Encrypted
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.options |= ssl.OP_NO_RENEGOTIATION  # else a send could have to wait for something to read
+        context.options |= ssl.OP_NO_RENEGOTIATION  # otherwise a send could have to wait for something to read
         context.set_alpn_protocols(["http/1.1"])
         try:
             context.load_cert_chain(*self._files, password=_none)
@@ -67,7 +67,7 @@ class _Encrypted(ssl.SSLSocket):
     """A TLS connection that behaves like a socket that does not block; the handshake is part of the first reading."""
 
     def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
-        """Return what has come, all of the last record. Raises: BlockingIOError if nothing has; OSError."""
+        """Return what has arrived, all of the last record. Raises: BlockingIOError if nothing has; OSError."""
         try:
             piece = super().recv(buflen, flags)
             while more := self.pending():  # no selector reports bytes that are decrypted already
@@ -91,5 +91,5 @@ class _Encrypted(ssl.SSLSocket):
 
 
 def _none() -> str:
-    """Return no password, so that an encrypted key is an error instead of a question on the terminal."""
+    """Return no password, so that an encrypted key is an error instead of a prompt on the terminal."""
     return ""

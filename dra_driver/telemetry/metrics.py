@@ -43,7 +43,7 @@ class Snapshot:
 
 
 class Metrics:
-    """The agent's metrics. `snapshot` is called at each scrape, and `more` for what is text already."""
+    """The agent's metrics. At each scrape, `snapshot` is called for values and `more` for finished text."""
 
     def __init__(self, snapshot: Callable[[], Snapshot], *, more: Callable[[], bytes] = bytes) -> None:
         self._more = more
@@ -75,11 +75,11 @@ class Metrics:
         return generate_latest(self._registry) + self._more()
 
     def families(self) -> Iterable[Metric]:
-        """Return the families of metrics, without what is text already."""
+        """Return the families of metrics, without the finished text."""
         return self._registry.collect()
 
     def text(self) -> bytes:
-        """Return what is text already."""
+        """Return the finished text."""
         return self._more()
 
 

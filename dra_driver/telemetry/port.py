@@ -30,17 +30,17 @@ _FAULT_SECONDS = 0.05  # to wait after a connection could not be accepted, becau
 
 
 class Securing(Protocol):
-    """What turns an accepted connection into an encrypted one."""
+    """Turns an accepted connection into an encrypted one."""
 
     def secure(self, sock: socket.socket) -> socket.socket:
         """Return a socket that encrypts and never blocks. Raises: OSError if that is not possible now."""
 
 
 class Gate(Protocol):
-    """What decides, in its own time, who may see the pages that are made when they are asked for."""
+    """Decides who may see the pages that are rendered on request; the decision may take time."""
 
     def ask(self, token: str, decided: Callable[[PageAnswer | None], None]) -> None:
-        """Call `decided` later, from any thread, with None for a reader who may, and with the refusal otherwise."""
+        """Call `decided` later, from any thread, with the refusal, or with None for a reader who may see the page."""
 
     def stop(self) -> None:
         """Decide nothing more."""

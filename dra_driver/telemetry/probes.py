@@ -17,7 +17,7 @@ _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 def probe_pages(
     *, metrics: Callable[[], bytes], readiness: Callable[[], tuple[str, ...]]
 ) -> Mapping[str, Callable[[], PageAnswer]]:
-    """Return the pages that are made when they are asked for; without reasons from `readiness` all is ready."""
+    """Return the pages that are made on request; an agent without reasons from `readiness` is ready."""
 
     def ready() -> PageAnswer:
         reasons = readiness()

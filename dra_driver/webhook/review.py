@@ -112,7 +112,7 @@ def _faults(kind: str, request: Mapping[str, Any], drivers: Collection[str]) -> 
 
 
 def _faults_of(config: OpaqueConfig) -> list[ConfigFault]:
-    # What Python writes is never shorter, and is made much faster than the bytes are counted.
+    # What Python writes is never shorter, and writing it is much faster than counting the bytes.
     is_short = len(repr(config.parameters)) <= OPAQUE_PARAMETERS_BYTES
     if not is_short and _least_bytes(config.parameters) > OPAQUE_PARAMETERS_BYTES:
         return [ConfigFault(config.path, f"must not be longer than {OPAQUE_PARAMETERS_BYTES} bytes")]

@@ -41,7 +41,7 @@ def _of_cluster(kind: str) -> Source:
 
 
 def _names(ctx: click.Context, kind: str) -> Sequence[str]:
-    """Return the names of a kind in the cluster, context and namespace that the words before the cursor name."""
+    """Return the names of a kind in the cluster, context and namespace that the words before the cursor select."""
     given = ctx.params
     return sources.names(kind, kubeconfig_of(ctx), given.get("namespace"), given.get("context") or "")
 

@@ -85,7 +85,7 @@ def _counted(given: dict[str, Any]) -> Counted:
 
 
 def _nodes(given: dict[str, Any]) -> dict[str, NodeKind]:
-    """Return by what nodes are priced, if that is asked for. Raises: DriverError."""
+    """Return the kinds of nodes by which they are priced, if that is requested. Raises: DriverError."""
     if not given["node_prices"]:
         return {}
     from dra_driver.kube import paths

@@ -75,7 +75,7 @@ def command(by: str, only: tuple[str, ...], *, as_template: bool, **given: Any) 
 
 
 def _write_template(given: dict[str, Any], only: Sequence[str]) -> int:
-    """Write the slices of one node as a template. Raises: InputError unless one node is meant."""
+    """Write the slices of one node as a template. Raises: InputError unless the options select a single node."""
     from dra_driver.views.fleet.template import group_annotations, node_template
     from dra_driver.views.worlds.reading import WantedObjects
 
@@ -105,7 +105,7 @@ def _write_template(given: dict[str, Any], only: Sequence[str]) -> int:
 
 
 def _branches(world: World, given: dict[str, Any], only: Sequence[str]) -> list[Branch]:
-    """Return the nodes that are meant. Raises: InputError for a node that is not there."""
+    """Return the selected nodes. Raises: InputError for a node that does not exist."""
     from dra_driver.views.fleet.picture import picture_of_slices
     from dra_driver.views.labels import label_selector
 

@@ -77,7 +77,7 @@ def draw(
     show: Callable[[Any, World, list[Branch]], None],
     more: Callable[[World, list[Branch]], Wire],
 ) -> int:
-    """Draw the tree once, or repeatedly: `show` prints it for people, and programs get what there is `more`."""
+    """Draw the tree once, or repeatedly: `show` prints it for people; documents for programs also contain `more`."""
     from dra_driver.cli.inputs.worlds import say_unseen
     from dra_driver.views.fleet.branch import tree_document
 

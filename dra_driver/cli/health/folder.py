@@ -22,7 +22,7 @@ _FIELDS = ("driver_name", "kubelet_plugins_directory_path")
 
 
 def folder_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the flags that say where the agent's data folder is."""
+    """Add the flags that locate the agent's data folder."""
     for flag in (flag for flag in FLAGS if flag.field in _FIELDS):
         text = f"{flag.meaning} [default: {flag.default}] [env {flag.twin}]"
         option = click.option(

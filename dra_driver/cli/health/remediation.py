@@ -1,4 +1,4 @@
-"""`dra-driver remediation`: how far the agent of this node has got with GPUs that need a reset or a reboot.
+"""`dra-driver remediation`: how far the agent of this node is with GPUs that need a reset or a reboot.
 
 In: the agent's files. Out: a table of its journal, or a request that the agent carries out.
 """

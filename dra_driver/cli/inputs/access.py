@@ -1,4 +1,4 @@
-"""The options that say which cluster, which namespaces and which labels are meant, as kubectl has them.
+"""The options that select a cluster, namespaces and labels, in the same way as kubectl's.
 
 In: click's parameters `kubeconfig`, `context`, `namespace`, `everywhere`. Out: a `ClusterAccess`.
 """

@@ -1,4 +1,4 @@
-"""Standard input without being asked for: whether something is piped into a command."""
+"""Standard input of a command that was given no file: whether something is piped into it."""
 
 from __future__ import annotations
 

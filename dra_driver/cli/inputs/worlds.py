@@ -1,7 +1,7 @@
-"""The world that the options of a command name, and whose rules apply there.
+"""The world that the options of a command select, and whose rules apply there.
 
 In: click's parameters `files`, `profiles`, `kubernetes`, `gates`, `mig`, and those of `access`. Out: a `World`, read
-with a progress line, and its rules; what could not be seen of a cluster, in words.
+with a progress line, and its rules; texts about what could not be seen of a cluster.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dra_driver.views.worlds.world import World
 
 
 def read_world(files: Sequence[str], given: Mapping[str, Any], wanted: WantedObjects = EVERYTHING) -> World:
-    """Read files, or what is wanted of the cluster where neither files nor profiles are given.
+    """Read the files or, if neither files nor profiles are given, the wanted objects of the cluster.
 
     Raises: InputError, ApiError.
     """

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from dra_driver.views.worlds.play import Play
     from dra_driver.views.worlds.world import World
 
-# A line of a batch is not checked beforehand: a fault in it is found where the value is first read.
+# A line of a batch is not validated beforehand: a fault in it is found when the value is first read.
 _FAULTS_OF_LINES = (
     DriverError,
     ValueError,
@@ -121,7 +121,7 @@ def command(scenario: str | None, batch: str | None, output: str, *, defragments
     else:
         write_document(moments_document(moments, [found for found in proposed.values() if found]), output)
     say_unseen(world)
-    world.refuse_strangers()  # named here, after everything was judged
+    world.refuse_strangers()  # objects that are not understood are reported after everything else was judged
     return _exit_code(world, moments)
 
 

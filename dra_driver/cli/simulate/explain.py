@@ -133,7 +133,7 @@ def _asked_words(words: tuple[str, ...], given: dict[str, Any]) -> tuple[str, ..
 
 
 def _last_event(access: ClusterAccess | None) -> Callable[[str, str], str]:
-    """Return what finds the last event of a pod: in a cluster only."""
+    """Return a function that finds the last event of a pod; without a cluster it finds none."""
     if access is None:
         return lambda _namespace, _name: ""
     from dra_driver.views.worlds.cluster_workloads import last_event
@@ -169,7 +169,7 @@ def _show(out: Any, explanation: AllocationExplanation) -> None:
     for node in sorted(explanation.nodes, key=lambda node: (node.ok, bool(node.skipped))):
         alike.setdefault((node.sentence, node.notes), []).append(node)
     if len(alike) == 1 and explanation.ok and not explanation.nodes[0].notes:
-        return  # this was about all nodes, and everything is said
+        return  # the verdict is the same for all nodes, and nothing remains to be shown
     for nodes in list(alike.values())[:MOST_NODES]:
         names = [name for node in nodes for name in (node.node, *node.like)]
         out.print()

@@ -17,4 +17,7 @@ class Api(Protocol):
     def request(
         self, method: str, path: str, *, body: Wire | None = None, query: Mapping[str, str] | None = None
     ) -> Wire:
-        """Send a request and return the decoded answer. Raises: ApiError for any answer but a success, and for none."""
+        """Send a request and return the decoded answer.
+
+        Raises: ApiError if the answer is no success, or if there is none.
+        """

@@ -59,7 +59,7 @@ class DaemonWatch:
             self._ends.wake()
 
     def retry_later(self, entry: DaemonEntry) -> None:
-        """Have a daemon repaired after the delay that follows so many attempts."""
+        """Schedule the repair of a daemon; the delay grows with the number of attempts."""
         delay = self._delays_s[min(entry.attempts, len(self._delays_s) - 1)]
         entry.attempts += 1
         entry.due = time.monotonic() + delay
