@@ -54,7 +54,7 @@ class Bench:
         self.steps: list[str] = []
 
     def validator(self, *, command=(), **seconds):
-        deadlines = dict.fromkeys((COMPUTE, THOROUGH, COMMAND), 20.0) | {
+        deadlines = dict.fromkeys((COMPUTE, THOROUGH, COMMAND), 60.0) | {
             ValidationLevel[name.upper()]: value for name, value in seconds.items()
         }
         turn = ValidationTurn(self.folder)
@@ -103,7 +103,7 @@ def test_only_what_speaks_against_the_device_is_a_failure(bench, mode, verdict, 
 
 
 def test_a_device_that_hangs_has_failed_when_the_deadline_is_over(bench):
-    found = bench.validate("hangs", compute=0.7)
+    found = bench.validate("hangs", compute=3.0)  # time enough to come that far, on a busy machine too
     assert (found.verdict, found.reason) == (FAILED, "hang")
     assert "context" in found.detail
     assert bench.cuda.contexts() == []
@@ -162,14 +162,21 @@ def test_a_device_of_which_the_library_says_bad_things_is_not_tested_further(ben
 
 def test_of_two_tests_one_waits_for_the_other(bench):
     bench.cuda.set(GPU.uuid, ONE, "hangs")
-    first = threading.Thread(target=bench.validator(compute=1.0).validate, args=(GPU, None, COMPUTE))
+    holding, found = bench.validator(), []
+    first = threading.Thread(target=holding.validate, args=(GPU, None, COMPUTE))
     first.start()
     until(bench.cuda.contexts)
     other = replace(GPU, uuid="GPU-2", pci_address="0000:43:00.0")
     bench.cuda.set(other.uuid, other.pci_address)
-    assert bench.validator().validate(other, None, COMPUTE).verdict is PASSED
+    second = threading.Thread(target=lambda: found.append(bench.validator().validate(other, None, COMPUTE)))
+    second.start()
+    second.join(0.3)
+    assert not found
+    holding.stop()
+    first.join(60)
+    second.join(60)
+    assert [one.verdict for one in found] == [PASSED]
     assert not bench.cuda.contexts()
-    first.join()
 
 
 @pytest.mark.parametrize(
