@@ -12,7 +12,9 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
-settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("search", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# The same examples each time: a change is judged by what it changes. `--hypothesis-profile=search` looks for new ones.
+settings.register_profile("any machine", settings.get_profile("search"), derandomize=True)
 settings.load_profile("any machine")
 # Hypothesis may spend five minutes on making a failing example small. A timeout in that time would end the process
 # (pytest-xdist calls it a crash) before the example is shown.
