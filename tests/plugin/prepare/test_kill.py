@@ -43,5 +43,6 @@ def test_a_kill_at_any_line_leaves_a_device_shared_for_those_who_hold_it_and_for
 
 def test_a_kill_at_any_line_gives_no_compute_unit_to_two_claims_and_keeps_none_for_a_claim_that_ended() -> None:
     kills = killed("units_kill_points")
-    assert min(kills[call] for call in ("choosing", "leaving", "returning")) >= 5
+    assert min(kills[call] for call in ("choosing", "returning")) >= 5
+    assert kills["leaving"] >= 4
     assert kills["repeat"] >= 1
