@@ -89,7 +89,7 @@ def test_a_server_that_reads_slowly_costs_no_more_than_the_callers_time(tmp_path
 
 def test_the_wait_for_a_free_connection_counts_against_the_callers_time():
     def script(exchange):
-        exchange.server.stopping.wait(1.5)
+        exchange.server.stopping.wait(2.0)
         exchange.answer(200, {"a": 1})
 
     with ScriptedServer(script) as server:
