@@ -9,6 +9,7 @@ import gc
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from benchmarks.figures import Report
@@ -47,10 +48,10 @@ def run(report: Report) -> None:
             ("only the last matches, others fail by memory", BY_MEMORY, [count - 1], budgets[2], "206 (Go)"),
         ):
             slices, nodes = _fleet(count, set(matching))
-            took = _median(lambda s=slices, n=nodes, e=expression: _pass(s, n, _claim(e, 1)))
+            took = _median(partial(_pass, slices, nodes, _claim(expression, 1)))
             label = f"allocate, {count} nodes x 8 GPUs, {name}"
             report.add(label, took * 1e3, "ms", budget=budget, peer=peer if count == 1000 else "")
-    for count, profile, gpus, budget, peer in (
+    for count, profile, gpus, limit, peer in (
         (4, "1g.10gb", 8, None, "0.18 (Go)"),
         (4, "7g.80gb", 8, None, "1.69 (Go)"),
         (9, "4g.40gb", 8, 20, "3400 (Go)"),
@@ -58,8 +59,8 @@ def run(report: Report) -> None:
     ):
         slices, nodes = _partitioned(gpus)
         claim = _claim(f'device.attributes["{DRIVER}"].profile == "{profile}"', count)
-        took = _median(lambda s=slices, n=nodes, c=claim: _pass(s, n, c, features=MIG))
-        report.add(f"allocate {count} x {profile} of {gpus} GPUs", took * 1e3, "ms", budget=budget, peer=peer)
+        took = _median(partial(_pass, slices, nodes, claim, features=MIG))
+        report.add(f"allocate {count} x {profile} of {gpus} GPUs", took * 1e3, "ms", budget=limit, peer=peer)
 
 
 def _pass(slices: Sequence[Wire], nodes: Sequence[Wire], claim: Wire, *, features: Features | None = None) -> None:

@@ -30,7 +30,8 @@ from benchmarks.figures import Report
 from benchmarks.real_api import real_api
 from dra_driver.kube import credentials, paths
 from dra_driver.kube.api import KubeApi
-from dra_driver.views.worlds.world import World, add_profiles
+from dra_driver.views.worlds.simulated_nodes import add_profiles
+from dra_driver.views.worlds.world import World
 
 VERSION = "1.35"
 NODES, PROFILE = 10_000, "dgx-h100"
@@ -63,6 +64,15 @@ def fill(kubeconfig: Path, nodes: int) -> None:
     for file in sorted(_CLASSES.glob("*.yaml")):
         for one in yaml.safe_load_all(file.read_text()):
             api.request("POST", paths.CLASSES, body=one)
+    _write_pod(api)
+    writing = _NodeWriting(api, world)
+    with ThreadPoolExecutor(_WRITERS) as pool:
+        for future in [pool.submit(writing.run) for _ in range(_WRITERS)]:
+            future.result()
+    api.close()
+
+
+def _write_pod(api: KubeApi) -> None:
     spec = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": 2}}]}}
     api.request("POST", paths.within(paths.CLAIMS, "default"), body={"metadata": {"name": "one"}, "spec": spec})
     account = {"metadata": {"name": "default"}}
@@ -70,36 +80,38 @@ def fill(kubeconfig: Path, nodes: int) -> None:
     container = {"name": "main", "image": "i", "resources": {"claims": [{"name": "gpu"}]}}
     pod = {"resourceClaims": [{"name": "gpu", "resourceClaimName": "one"}], "containers": [container]}
     api.request("POST", paths.within(paths.PODS, "default"), body={"metadata": {"name": "one"}, "spec": pod})
-    began, done = time.monotonic(), 0
 
-    def write(wire: dict[str, Any]) -> None:
-        nonlocal done
-        spec = wire["spec"]
-        devices = list(spec["devices"])
-        node = {"metadata": {"name": spec["nodeName"], "labels": {"kubernetes.io/hostname": spec["nodeName"]}}}
-        api.request("POST", paths.NODES, body={**node, "spec": {}}, timeout_s=60)
-        body = {**wire, "apiVersion": "resource.k8s.io/v1", "spec": {**spec, "devices": devices}}
-        api.request("POST", paths.SLICES, body=body, timeout_s=60)
-        done += 1
-        if done % 1000 == 0:
-            print(f"  {done:,} nodes written, {done / (time.monotonic() - began):,.0f}/s", flush=True)
 
-    lock = threading.Lock()
-    rows = iter(world.of("ResourceSlice"))
+class _NodeWriting:
+    """The writing of a world's nodes and slices, by several threads at once."""
 
-    def writer() -> None:
+    def __init__(self, api: KubeApi, world: World) -> None:
+        self.api = api
+        self.rows = iter(world.of("ResourceSlice"))
+        self.lock = threading.Lock()
+        self.began, self.done = time.monotonic(), 0
+
+    def run(self) -> None:
+        """Write node after node until all are written."""
         while True:
-            with lock:  # the devices of replicas are made one node at a time
-                wire = next(rows, None)
+            with self.lock:  # the devices of replicas are made one node at a time
+                wire = next(self.rows, None)
                 if wire is None:
                     return
-                wire = {**wire, "spec": {**wire["spec"], "devices": list(wire["spec"]["devices"])}}
-            write(wire)
+                spec = {**wire["spec"], "devices": list(wire["spec"]["devices"])}
+            self._write({**wire, "spec": spec})
 
-    with ThreadPoolExecutor(_WRITERS) as pool:
-        for future in [pool.submit(writer) for _ in range(_WRITERS)]:
-            future.result()
-    api.close()
+    def _write(self, wire: dict[str, Any]) -> None:
+        name = wire["spec"]["nodeName"]
+        node = {"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}, "spec": {}}
+        self.api.request("POST", paths.NODES, body=node, timeout_s=60)
+        body = {**wire, "apiVersion": "resource.k8s.io/v1"}
+        self.api.request("POST", paths.SLICES, body=body, timeout_s=60)
+        with self.lock:
+            self.done += 1
+            if self.done % 1000 == 0:
+                speed = self.done / (time.monotonic() - self.began)
+                print(f"  {self.done:,} nodes written, {speed:,.0f}/s", flush=True)
 
 
 class _Relay:
@@ -124,31 +136,38 @@ class _Relay:
         return answer.status, answer.read()
 
 
+class _RelayServer(ThreadingHTTPServer):
+    def __init__(self, relay: _Relay) -> None:
+        super().__init__(("127.0.0.1", 0), _RelayedRequest)
+        self.relay = relay
+
+
+class _RelayedRequest(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _RelayServer
+
+    def _pass_on(self) -> None:
+        relay = self.server.relay
+        length = int(self.headers.get("Content-Length") or 0)
+        body = self.rfile.read(length) if length else None
+        status, answer = relay.forward(self.command, self.path, body, self.headers.get("Content-Type", ""))
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+        if "limit=" in self.path:
+            relay.pages, relay.last_at = relay.pages + 1, time.perf_counter()
+
+    do_GET = do_POST = _pass_on  # noqa: N815 - as http.server wants it
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
 @contextmanager
 def _relay(kubeconfig: Path) -> Iterator[tuple[_Relay, Path]]:
-    relay = _Relay(kubeconfig)
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def _pass_on(self) -> None:
-            length = int(self.headers.get("Content-Length") or 0)
-            body = self.rfile.read(length) if length else None
-            status, answer = relay.forward(self.command, self.path, body, self.headers.get("Content-Type", ""))
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
-            if "limit=" in self.path:
-                relay.pages, relay.last_at = relay.pages + 1, time.perf_counter()
-
-        do_GET = do_POST = _pass_on  # noqa: N815 - as http.server wants it
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = _RelayServer(_Relay(kubeconfig))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     config = {
         "apiVersion": "v1",
@@ -161,7 +180,7 @@ def _relay(kubeconfig: Path) -> Iterator[tuple[_Relay, Path]]:
     path = kubeconfig.with_name("relay.kubeconfig")
     path.write_text(json.dumps(config))
     try:
-        yield relay, path
+        yield server.relay, path
     finally:
         server.shutdown()
         server.server_close()

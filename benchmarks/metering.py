@@ -92,7 +92,7 @@ def _crowd(report: Report) -> None:
 
 
 def _profile(folder: Path, *, parts: int) -> Path:
-    values = dict.fromkeys(Measure, 1)
+    values: dict[str, object] = dict.fromkeys(Measure, 1)
     mig = {"mig": [{"profile": "1g.10gb", "start": start} for start in range(parts)]} if parts else {}
     processes = [{"pid": 1, "gi": gi, "memoryBytes": 1 << 30} for gi in range(1, parts + 1)]
     instance = dict.fromkeys(_OF_INSTANCE, 1)

@@ -55,7 +55,8 @@ class World:
             self.agent = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **(environment or {})})
 
     def slices(self) -> list[Wire]:
-        return self.api.request("GET", f"{RESOURCES}/resourceslices")["items"]
+        found: list[Wire] = self.api.request("GET", f"{RESOURCES}/resourceslices")["items"]
+        return found
 
     def wait_for_slices(self, devices: int = 1) -> float:
         """Return the seconds from the agent's start until this many devices are in the API server."""
@@ -77,13 +78,13 @@ class World:
         registrar = Registrar(sockets[0])
         info = registrar.get_info()
         registrar.notify()
-        return Plugin(info.driver, info.endpoint, "v1.DRAPlugin", sockets[0])
+        return Plugin(info.driver, Path(info.endpoint), "v1.DRAPlugin", sockets[0])
 
     def allocated_claim(self, device: str, *, driver: str = NVIDIA_DRIVER, **share: Any) -> Wire:
         """Create a claim that is allocated to one device, or to the share of it that the fields describe."""
         name = f"claim-{uuid.uuid4().hex[:8]}"
-        request = {"name": "gpu", "exactly": {"deviceClassName": driver, "allocationMode": "ExactCount"}}
-        request["exactly"]["count"] = 1
+        exactly = {"deviceClassName": driver, "allocationMode": "ExactCount", "count": 1}
+        request = {"name": "gpu", "exactly": exactly}
         claim = self.api.request(
             "POST",
             f"{RESOURCES}/namespaces/default/resourceclaims",

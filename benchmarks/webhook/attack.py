@@ -101,7 +101,7 @@ def _honest(running: Webhook) -> float:
 
 
 @contextmanager
-def _many(count: int, work: Callable[[], None]) -> Iterator[None]:
+def _many(count: int, work: Callable[[], object]) -> Iterator[None]:
     """Repeat an action in many threads for the duration of a block."""
     is_over = threading.Event()
 
@@ -147,7 +147,7 @@ def _large(running: Webhook) -> Any:
 
 
 def _selectors(running: Webhook) -> Any:
-    return _many(12, lambda: running.ask("/selectors", _hostile(8), 5) and None)
+    return _many(12, lambda: running.ask("/selectors", _hostile(8), 5))
 
 
 @contextmanager
