@@ -1,4 +1,4 @@
-"""The laws of the house that import-linter does not know: sizes of folders, and one class name for one thing."""
+"""The laws of the house that import-linter does not know: sizes, and one class name for one thing."""
 
 from __future__ import annotations
 
@@ -10,9 +10,22 @@ import dra_driver
 
 ROOT = Path(dra_driver.__file__).parent
 FILES = [path for path in sorted(ROOT.rglob("*.py")) if "_proto" not in path.parts]
+BESIDE = [path for name in ("benchmarks", "deploy", "lane", "tests") for path in (ROOT.parent / name).rglob("*.py")]
 MOST_FILES = 20
 # Sub-rooms were tried there, and each would import upwards from another.
 MAY_BE_LARGER = {ROOT / "hardware" / "nvidia": 27}
+MOST_LINES = 300
+# One port, the calls of one library and the queries of one file: each is a list of short methods.
+MAY_BE_LONGER = {
+    "hardware/port.py": 410,
+    "hardware/nvidia/hardware.py": 320,
+    "hardware/nvidia/nvml.py": 330,
+    "hardware/nvidia/nvml_mig.py": 330,
+    "plugin/ledger/ledger.py": 380,
+}
+MOST_FUNCTION_LINES = 40  # without the docstring
+# It makes the agent's parts, one after the other, and lists them.
+MAY_BE_LONGER_FUNCTIONS = {"agent/wiring.py: join_parts": 55}
 VENDORS = ROOT / "hardware"
 
 
@@ -23,14 +36,37 @@ def room_of(path: Path) -> Path:
 
 def test_no_folder_has_more_files_than_can_be_taken_in_at_once() -> None:
     counts: dict[Path, int] = defaultdict(int)
-    for path in FILES:
+    for path in [*FILES, *BESIDE]:
         counts[path.parent] += 1
     found = {
-        str(folder.relative_to(ROOT)): count
+        str(folder.relative_to(ROOT.parent)): count
         for folder, count in counts.items()
         if count > MAY_BE_LARGER.get(folder, MOST_FILES + 1)  # the `__init__` is the room's sign, not a file in it
     }
     assert found == {}
+
+
+def test_no_module_is_longer_than_can_be_read_at_one_sitting() -> None:
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in FILES}
+    assert {name: lines for name, lines in lengths.items() if lines > MAY_BE_LONGER.get(name, MOST_LINES)} == {}
+
+
+def lines_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Return how many lines a function has, but for those of its docstring."""
+    docstring = function.body[0] if ast.get_docstring(function) is not None else None
+    spared = docstring.end_lineno - docstring.lineno + 1 if docstring is not None and docstring.end_lineno else 0
+    return (function.end_lineno or 0) - function.lineno + 1 - spared
+
+
+def test_no_function_is_longer_than_a_screen() -> None:
+    lengths = {
+        f"{path.relative_to(ROOT)}: {node.name}": lines_of(node)
+        for path in FILES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    limits = MAY_BE_LONGER_FUNCTIONS
+    assert {name: lines for name, lines in lengths.items() if lines > limits.get(name, MOST_FUNCTION_LINES)} == {}
 
 
 def test_no_class_name_stands_in_two_rooms() -> None:
