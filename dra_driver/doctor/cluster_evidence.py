@@ -71,10 +71,10 @@ class ClusterEvidence:
 
 
 def read_cluster(api: KubeApi, driver: str, namespace: str = "", *, home: str = "") -> ClusterEvidence:
-    """Read the cluster, of claims and pods only those of a namespace if one is given.
+    """Read the cluster; if a namespace is given, only its claims and pods.
 
-    Where those of all namespaces may not be read, those of `home` are. Raises: ApiError if the server can't be reached
-    or does not accept our credentials (401).
+    If those of all namespaces may not be read, those of `home` are. Raises: ApiError if the server can't be reached or
+    does not accept the credentials (401).
     """
     version = api.server_version()
     objects: dict[str, list[Wire]] = {}

@@ -23,7 +23,7 @@ class DeviceUser:
     pid: int
 
     def __str__(self) -> str:
-        """Return the process as a sentence names it."""
+        """Return the process as a sentence refers to it."""
         return f"{self.command} (PID {self.pid})"
 
 

@@ -78,7 +78,7 @@ def _before_downgrade(
 
 
 def _without_echoes(findings: list[Finding]) -> list[Finding]:
-    """Leave out findings about waiting pods where another finding says why they wait in vain."""
+    """Leave out findings about waiting pods if another finding explains why they wait in vain."""
     explained = {one.subject for one in findings if one.id == "pod-reference-missing"}
     return [one for one in findings if one.id != "claim-waits" or one.subject not in explained]
 

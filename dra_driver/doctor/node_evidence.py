@@ -125,7 +125,7 @@ def _look_at_health(folder: Path, unseen: list[Unseen]) -> NodeFaults | None:
 
 
 def _channel_state(hardware: Hardware, facts: Facts | None) -> str | None:
-    """Return what the daemon says on a node that could have a channel."""
+    """Return what the daemon reports on a node that could have a channel."""
     if facts is None or not isinstance(hardware, ChannelOffering):
         return None
     return hardware.channel_state() if isinstance(hardware.channel(facts), ChannelFacts) else None

@@ -13,10 +13,10 @@ _PROFILE_ATTRIBUTES = {"nvidia": "profile", "amd": "partitionProfile", "intel": 
 
 @dataclass(frozen=True, slots=True, order=True)
 class DeviceKind:
-    """A kind of device: a whole GPU, a partition, a share of either, or a look at all devices of a node.
+    """A kind of device: a whole GPU, a partition, a share of either, or monitoring access to all devices of a node.
 
     `profile` narrows the kind, where the resource's name does: a MIG profile (1g.10gb), AMD's compute and memory mode
-    (cpx_nps4), Intel's kernel driver (xe). `is_monitor` asks for a look at devices that others hold.
+    (cpx_nps4), Intel's kernel driver (xe). `is_monitor` asks for access to devices that others hold.
     """
 
     is_partition: bool = False

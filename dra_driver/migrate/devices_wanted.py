@@ -1,4 +1,4 @@
-"""What the containers of a pod want, as requests of claims.
+"""The devices that the containers of a pod request, as requests of claims.
 
 In: how many devices of which kind each container wants. Out: `Block`s, each of which becomes one request: a number of
 devices and the containers that use them. A container that had devices of its own gets requests of its own. Init

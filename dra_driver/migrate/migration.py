@@ -79,7 +79,7 @@ def migrate(
     """
     names = templates or TemplateNames()
     files = [_read(source) for source in sources]
-    _refuse_strangers(sources, files)
+    _refuse_other_input(sources, files)
     for documents in files:
         for document in documents:
             names.learn(document.objects)
@@ -88,7 +88,7 @@ def migrate(
     return [_migrate_file(source, documents, known, names) for source, documents in zip(sources, files, strict=True)]
 
 
-def _refuse_strangers(sources: Sequence[SourceText], files: list[list[_Document]]) -> None:
+def _refuse_other_input(sources: Sequence[SourceText], files: list[list[_Document]]) -> None:
     """Refuse input whose documents contain no Kubernetes object at all: it is not a set of manifests."""
     if any(files) and not any(document.objects for documents in files for document in documents):
         origins = ", ".join(source.origin for source, documents in zip(sources, files, strict=True) if documents)
@@ -165,7 +165,7 @@ def _beside_config(one: KubeObject, names: TemplateNames, subject: ReportSubject
 
 
 def _differ(wire: dict[str, Any], known: Known) -> bool:
-    """Return whether the pods of an object want different things, by migrating a copy of the object."""
+    """Return whether the pods of an object request different things, by migrating a copy of the object."""
     seen: list[Any] = []
 
     def note(specs: list[dict[str, Any]], _: str) -> list[str]:
@@ -197,7 +197,7 @@ def _rewritten(source: SourceText, documents: list[_Document], report: FileRepor
         text_style = whole if whole.is_json else text_style_of(text, [document.written.root])
         found = rewriting(text, document.written, document.origins, text_style, document.value)
         edits += found.edits
-        _say_anew(found, document, report)
+        _report_rewritten(found, document, report)
         if document.before:
             root = document.written.root
             before.append(InsertedObjects(root.start, root.end, tuple(document.before), text_style))
@@ -206,7 +206,7 @@ def _rewritten(source: SourceText, documents: list[_Document], report: FileRepor
     return new
 
 
-def _say_anew(found: Rewriting, document: _Document, report: FileReport) -> None:
+def _report_rewritten(found: Rewriting, document: _Document, report: FileReport) -> None:
     """Report the parts that could not be changed line by line, and the comments that this costs."""
     title = document.objects[0].title if document.objects else "the document"
     subject = ReportSubject(title, report)

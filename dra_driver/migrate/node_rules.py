@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dra_driver.migrate.device_kind import DeviceKind
-from dra_driver.migrate.labels.requirement import DOMAIN, IN, LabelRequirement, Unsaid
+from dra_driver.migrate.labels.requirement import DOMAIN, IN, LabelRequirement, NotExpressible
 from dra_driver.migrate.labels.translation import expressed, refined
 from dra_driver.migrate.report import ReportSubject
 
@@ -88,7 +88,7 @@ def _moved(rule: LabelRequirement, rows: Rows, place: ReportSubject) -> bool:
     """Translate a requirement for every kind and return True, or report that it stays and return False."""
     said = {kind: expressed(rule, kind) for kind in rows}
     for found in said.values():
-        if isinstance(found, Unsaid):
+        if isinstance(found, NotExpressible):
             _stays(rule, found, place)
             return False
     texts = list(dict.fromkeys(found for found in said.values() if isinstance(found, str)))
@@ -101,7 +101,7 @@ def _moved(rule: LabelRequirement, rows: Rows, place: ReportSubject) -> bool:
     return True
 
 
-def _stays(rule: LabelRequirement, found: Unsaid, place: ReportSubject) -> None:
+def _stays(rule: LabelRequirement, found: NotExpressible, place: ReportSubject) -> None:
     place.lost(found.code, f"{rule.words} can't be asked of a device: {found.why}", _KEPT)
 
 
@@ -198,7 +198,7 @@ def _split(term: dict[str, Any], rows: Rows) -> _Split:
     made = _Split(_term_rules(term), {kind: [] for kind in rows})
     for position, rule in made.rules:
         said = {kind: expressed(rule, kind) for kind in rows}
-        if any(isinstance(found, Unsaid) for found in said.values()):
+        if any(isinstance(found, NotExpressible) for found in said.values()):
             continue
         made.moved.append(position)
         for kind, found in said.items():

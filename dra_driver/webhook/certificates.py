@@ -1,8 +1,8 @@
 """Make, check and renew the webhook's certificates. Pure except for randomness; the time is an argument.
 
-A pair is a server certificate with its key. It is signed by an authority of its own, whose key is thrown away at once,
-so that no second certificate can be signed with it. Authorities of earlier pairs stay trusted until they expire, so
-that a renewal fails no request.
+A pair is a server certificate with its key. It is signed by an authority of its own, whose key is discarded at once, so
+that no second certificate can be signed with it. Authorities of earlier pairs stay trusted until they expire, so that a
+renewal fails no request.
 Source: Kubernetes admission webhooks (serverName `<service>.<namespace>.svc`, caBundle of several certificates).
 """
 

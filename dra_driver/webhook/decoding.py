@@ -52,7 +52,10 @@ def _flattened(body: bytes) -> bytes:
     """Count the actual values, and cut out what is nested too deeply."""
     pieces: list[bytes] = []
     depth = values = 0
-    kept_to, cut_at = 0, -1  # the body is kept up to the first; the second is where the current deep part began
+    kept_to, cut_at = (
+        0,
+        -1,
+    )  # where the kept part ends, and where the part that is too deep began
     for token in _TOKENS.finditer(body):
         start = token.start()
         mark = body[start : start + 1]

@@ -1,4 +1,4 @@
-"""Keep the server's TLS context at the newest certificate, from our own Secret or from files.
+"""Keep the server's TLS context at the newest certificate, from a Secret of its own or from files.
 
 `SelfMade` makes and renews the certificate, keeps it in a Secret that all replicas share, and registers its authority
 with the API server before the certificate is used. `Mounted` follows files that someone else renews (cert-manager,
@@ -42,7 +42,7 @@ class CertificateSource(Protocol):
 
 
 class SelfMade:
-    """Our own certificate in a Secret, trusted through our own webhook configuration."""
+    """The webhook's own certificate in a Secret, trusted through its own webhook configuration."""
 
     def __init__(
         self,

@@ -1,9 +1,9 @@
 """Lint at admission: evaluate a selector on the shapes of the fleet, and write sentences for its author.
 
 In: selectors with their paths, and the deadline of the review. Out: warnings, or none for objects that have nothing to
-do with this driver. One review is worked on at a time, until its deadline; a warning names what could
-not be judged by then. The findings of an expression are kept until the fleet changes, so that a thousand equal claims
-cost one evaluation.
+do with this driver. One review is worked on at a time, until its deadline; a warning names what could not be judged by
+then. The findings of an expression are kept until the fleet changes, so that a thousand equal claims cost one
+evaluation.
 """
 
 from __future__ import annotations

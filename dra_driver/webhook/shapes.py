@@ -1,9 +1,9 @@
 """The shapes of devices: what can matter to a selector, and how many devices of a slice have each shape.
 
 Pure. In: a ResourceSlice. Out: its shapes with their counts. A shape is the driver, the attributes, the capacities and
-whether the device allows multiple allocations. Attributes that tell devices of one kind apart (UUID, PCI address,
-serial) count only by their type, so that a thousand equal nodes have the shapes of one; the values of one device stand
-for all. Selectors can't see taints, counters and the location of a device, so these are never kept.
+whether the device allows multiple allocations. Attributes that distinguish devices of one kind (UUID, PCI address,
+serial) count only by their type, so that a thousand equal nodes have the shapes of one; the values of one device are
+used for all. Selectors can't see taints, counters and the location of a device, so these are never kept.
 """
 
 from __future__ import annotations

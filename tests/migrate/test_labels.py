@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dra_driver.migrate.device_kind import DeviceKind
-from dra_driver.migrate.labels.requirement import LabelRequirement, Unsaid
+from dra_driver.migrate.labels.requirement import LabelRequirement, NotExpressible
 from dra_driver.migrate.labels.translation import expressed, refined
 from dra_driver.migrate.node_rules import absorb
 from dra_driver.migrate.report import FileReport, ReportSubject
@@ -98,7 +98,7 @@ def rules(draw):
 @given(rules())
 def test_a_rule_that_can_be_said_matches_the_devices_of_the_nodes_it_matched(rule):
     said = expressed(rule, GPU)
-    if not isinstance(said, Unsaid):
+    if not isinstance(said, NotExpressible):
         for wire, labels in gpus():
             # A node without the label of memory has a GPU that reports none; both sides know that.
             assert holds(said, wire) == matches(rule, labels), (said, labels)
@@ -143,7 +143,7 @@ def test_no_expression_fails_on_a_device_that_says_nothing_of_itself(rule, is_pa
 )
 def test_what_devices_do_not_say_is_kept_with_a_reason(label, why):
     said = expressed(LabelRequirement(f"nvidia.com/{label}", "In", ("8",)), GPU)
-    assert isinstance(said, Unsaid)
+    assert isinstance(said, NotExpressible)
     assert said.code == why
     assert said.why
 
@@ -181,12 +181,12 @@ def test_labels_of_a_profile_are_about_partitions_of_that_profile():
     part = DeviceKind(is_partition=True, profile="1g.10gb")
     assert expressed(LabelRequirement("nvidia.com/mig-1g.10gb.count", "Exists"), part) == ""
     assert expressed(LabelRequirement("nvidia.com/mig-1g.10gb.count", "Gt", ("0",)), part) == ""
-    assert isinstance(expressed(LabelRequirement("nvidia.com/mig-1g.10gb.count", "Gt", ("3",)), part), Unsaid)
+    assert isinstance(expressed(LabelRequirement("nvidia.com/mig-1g.10gb.count", "Gt", ("3",)), part), NotExpressible)
     assert "multiprocessors" in expressed(
         LabelRequirement("nvidia.com/mig-1g.10gb.multiprocessors", "Gt", ("10",)), part
     )
-    assert isinstance(expressed(LabelRequirement("nvidia.com/mig-2g.20gb.count", "Exists"), part), Unsaid)
-    assert isinstance(expressed(LabelRequirement("nvidia.com/mig-1g.10gb.count", "Exists"), GPU), Unsaid)
+    assert isinstance(expressed(LabelRequirement("nvidia.com/mig-2g.20gb.count", "Exists"), part), NotExpressible)
+    assert isinstance(expressed(LabelRequirement("nvidia.com/mig-1g.10gb.count", "Exists"), GPU), NotExpressible)
 
 
 def test_driver_versions_lose_their_leading_zeros():
@@ -196,4 +196,4 @@ def test_driver_versions_lose_their_leading_zeros():
 
 @pytest.mark.parametrize("rule", [("In", ()), ("Gt", ("a",)), ("Gt", ("1", "2")), ("Exists", ("1",)), ("Like", ("1",))])
 def test_a_rule_that_matches_no_node_stays_where_it_is(rule):
-    assert isinstance(expressed(LabelRequirement("nvidia.com/gpu.memory", *rule), GPU), Unsaid)
+    assert isinstance(expressed(LabelRequirement("nvidia.com/gpu.memory", *rule), GPU), NotExpressible)

@@ -47,7 +47,9 @@ def test_every_loss_has_its_row_and_every_row_its_loss():
     section = PAGE.read_text().partition("## What is lost")[2].partition("\n## ")[0]
     rows = set(re.findall(r"^\| `([a-z-]+)` \|", section, re.MULTILINE))
     assert all(f'"{code}"' in SOURCE for code in rows)
-    said = set(re.findall(r'lost\(\s*"([a-z-]+)"', SOURCE)) | set(re.findall(r'Unsaid\([^()]*, "([a-z-]+)"\)', SOURCE))
+    said = set(re.findall(r'lost\(\s*"([a-z-]+)"', SOURCE)) | set(
+        re.findall(r'NotExpressible\([^()]*, "([a-z-]+)"\)', SOURCE)
+    )
     assert said | {"label-kept"} <= rows
 
 

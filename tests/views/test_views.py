@@ -131,7 +131,7 @@ def test_every_kind_of_document_is_made_in_one_place():
 
 
 def test_strangers_are_refused_by_name():
-    World().refuse_strangers()
+    World().refuse_unknown_objects()
     with pytest.raises(Exception, match=r"TFJob train") as refused:
-        World(strangers=["TFJob train"]).refuse_strangers()
+        World(unknown_objects=["TFJob train"]).refuse_unknown_objects()
     assert refused.value.code == "input.not-understood"

@@ -144,11 +144,11 @@ def _documents(given: dict[str, Any], *, uses_stdin: bool) -> list[Document]:
     checker = ShapeChecker()
     for document in documents:
         checked(document, checker)
-    _refuse_strangers(documents)
+    _refuse_other_input(documents)
     return documents
 
 
-def _refuse_strangers(documents: list[Document]) -> None:
+def _refuse_other_input(documents: list[Document]) -> None:
     known = {SLICE, *SELECTOR_KINDS}
     if documents and not any(one.kind in known for one in documents):
         kinds = ", ".join(sorted({one.kind for one in documents}))

@@ -121,7 +121,7 @@ def command(scenario: str | None, batch: str | None, output: str, *, defragments
     else:
         write_document(moments_document(moments, [found for found in proposed.values() if found]), output)
     say_unseen(world)
-    world.refuse_strangers()  # objects that are not understood are reported after everything else was judged
+    world.refuse_unknown_objects()  # objects that are not understood are reported after everything else was judged
     return _exit_code(world, moments)
 
 

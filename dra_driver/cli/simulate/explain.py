@@ -91,7 +91,7 @@ def command(words: tuple[str, ...], output: str, **given: Any) -> int:
         write_document(explanations_document(judged, rules, is_one=is_one_object(asked)), output)
     say_unseen(world)
     if not asked:
-        world.refuse_strangers()
+        world.refuse_unknown_objects()
     if not judged and given["files"]:
         raise InputError("missing", f"no pod, no claim and no pod template is in {', '.join(given['files'])}")
     return exit_code(judged, world)

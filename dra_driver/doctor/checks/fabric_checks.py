@@ -21,8 +21,9 @@ from dra_driver.model.wire import Wire
 
 CHANNEL_DRIVER = "compute-domain.nvidia.com"
 _LINK_DOMAIN = "nvlinkDomain"
-_READY = "READY"  # as nvidia-imex-ctl says it
-_FABRIC_CLIQUE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\.[0-9]+")  # not one machine's own links
+_READY = "READY"  # the word that nvidia-imex-ctl prints
+# A fabric of several machines, not one machine's own links.
+_FABRIC_CLIQUE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\.[0-9]+")
 
 
 def check_channels(cluster: ClusterEvidence) -> Iterator[Finding]:
@@ -54,7 +55,7 @@ def check_channels(cluster: ClusterEvidence) -> Iterator[Finding]:
 
 
 def check_daemon(cluster: ClusterEvidence, node: NodeEvidence) -> Iterator[Finding]:
-    """Yield a finding if this node offers the host's channel, and the daemon behind it says that it is not ready."""
+    """Yield a finding if this node offers the host's channel, and the daemon behind it reports that it is not ready."""
     if node.channel_state in {None, _READY} or node.node not in _nodes_with_channel(cluster):
         return
     yield Finding(

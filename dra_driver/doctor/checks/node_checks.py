@@ -72,7 +72,7 @@ def check_hardware(node: NodeEvidence) -> Iterator[Finding]:
     facts, inventory = node.facts, node.inventory
     if facts is None or inventory is None:
         return
-    is_all_away = _is_all_away(node)  # nothing answers, and that is as it should be
+    is_all_away = _is_all_away(node)  # nothing answers, as intended
     if inventory.waiting_for and not is_all_away:
         yield Finding(
             "driver-not-answering", "GPU driver", f"waiting for {inventory.waiting_for}",
@@ -162,7 +162,7 @@ def check_registration(node: NodeEvidence) -> Iterator[Finding]:
 
 
 def _serving(node: NodeEvidence, serving: Sequence[PluginSocket]) -> Iterator[Finding]:
-    """Yield whether nothing, or something else than this driver, serves its name."""
+    """Yield a finding if nothing, or something other than this driver, serves its name."""
     if not serving and (node.kernel.bound or node.rows or (node.facts and node.facts.gpus)):
         yield Finding(
             "node-not-registered", f"node {node.node}", f"no plugin answers as {node.driver}",

@@ -15,7 +15,7 @@ from dra_driver.model.wire import Wire
 
 _KEEPS_AWAY = frozenset({"NoSchedule", "NoExecute"})
 _OVER = frozenset({"Succeeded", "Failed"})
-_MIRROR = "kubernetes.io/config.mirror"  # the annotation of a static pod's picture in the API server
+_MIRROR = "kubernetes.io/config.mirror"  # the annotation of a static pod's copy in the API server
 _GPU_RESOURCE = "nvidia.com/"
 _MOST_NAMED = 5
 

@@ -1,4 +1,4 @@
-"""Labels that decide the kind of device: whether it can be cut, whether it is shared.
+"""Labels that decide the kind of device: whether it can be partitioned, whether it is shared.
 
 In: a requirement and the kind that the pod asks for. Out: CEL, "" where such a device fulfils it anyway, or a reason.
 """
@@ -17,20 +17,20 @@ from dra_driver.migrate.labels.requirement import (
     IN,
     NOT_IN,
     LabelRequirement,
-    Said,
-    Unsaid,
+    NotExpressible,
+    Translation,
 )
 
 
-def mig_capable(rule: LabelRequirement, kind: DeviceKind) -> Said:
+def mig_capable(rule: LabelRequirement, kind: DeviceKind) -> Translation:
     """Translate whether a GPU can be cut."""
     wanted = _truths(rule)
     if wanted is None or rule.operator == EXISTS:
-        return "" if rule.operator == EXISTS else Unsaid("the label is true or false on every node")
+        return "" if rule.operator == EXISTS else NotExpressible("the label is true or false on every node")
     if kind.is_partition:
-        return "" if wanted == {True} else Unsaid("a MIG partition is cut from a GPU that can be cut")
+        return "" if wanted == {True} else NotExpressible("a MIG partition is cut from a GPU that can be cut")
     if len(wanted) != 1:
-        return "" if wanted else Unsaid("the label is true or false on every node")
+        return "" if wanted else NotExpressible("the label is true or false on every node")
     value = f"{ATTRIBUTES}.?migCapable.orValue(false)"
     return value if wanted == {True} else f"!{value}"
 
@@ -43,46 +43,46 @@ def _truths(rule: LabelRequirement) -> set[bool] | None:
     return named if rule.operator == IN else {True, False} - named
 
 
-def present(rule: LabelRequirement, _: DeviceKind) -> Said:
+def present(rule: LabelRequirement, _: DeviceKind) -> Translation:
     """Translate whether the node has a GPU."""
     wanted = _truths(rule)
     if rule.operator == EXISTS or (wanted is not None and True in wanted):
         return ""
-    return Unsaid("a pod that asks for a GPU needs a node that has one")
+    return NotExpressible("a pod that asks for a GPU needs a node that has one")
 
 
-def sharing_strategy(rule: LabelRequirement, kind: DeviceKind) -> Said:
+def sharing_strategy(rule: LabelRequirement, kind: DeviceKind) -> Translation:
     """Translate how devices are shared."""
     if rule.operator == EXISTS:
         return ""
     if rule.operator not in {IN, NOT_IN}:
-        return Unsaid("no node can match: the label is not a number")
+        return NotExpressible("no node can match: the label is not a number")
     strategies = {"none", "time-slicing", "mps"}
     named = set(rule.values) & strategies
     wanted = named if rule.operator == IN else strategies - named
     if not kind.is_share:
-        return "" if "none" in wanted else Unsaid("the pod asks for a whole device, the label for a shared one")
+        return "" if "none" in wanted else NotExpressible("the pod asks for a whole device, the label for a shared one")
     shared = sorted(_STRATEGIES[one] for one in wanted & set(_STRATEGIES))
     if len(shared) == 2:
         return ""
     if not shared:
-        return Unsaid("the pod asks for a share, the label for a device that is not shared")
+        return NotExpressible("the pod asks for a share, the label for a device that is not shared")
     return f'{ATTRIBUTES}.?sharingStrategy.orValue("") == {json.dumps(shared[0])}'
 
 
 _STRATEGIES = {"time-slicing": "TimeSlicing", "mps": "MPS"}
 
 
-def replicas(rule: LabelRequirement, kind: DeviceKind) -> Said:
+def replicas(rule: LabelRequirement, kind: DeviceKind) -> Translation:
     """Translate the number of replicas: shares publish it, and a whole device counts as one."""
     numbers = whole_numbers(rule)
     if rule.operator == EXISTS:
         return ""
     if numbers is None:
-        return Unsaid("the label is a whole number on every node")
+        return NotExpressible("the label is a whole number on every node")
     if not kind.is_share:
         is_met = {IN: 1 in numbers, NOT_IN: 1 not in numbers, ABOVE: numbers[0] < 1, BELOW: numbers[0] > 1}
-        return "" if is_met[rule.operator] else Unsaid("a whole device has no replicas", "gpu-replicas")
+        return "" if is_met[rule.operator] else NotExpressible("a whole device has no replicas", "gpu-replicas")
     value = f"{ATTRIBUTES}.?replicas.orValue(1)"
     if rule.operator in {ABOVE, BELOW}:
         return f"{value} {'>' if rule.operator == ABOVE else '<'} {numbers[0]}"

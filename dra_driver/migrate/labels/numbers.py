@@ -17,23 +17,23 @@ from dra_driver.migrate.labels.requirement import (
     IN,
     NOT_IN,
     LabelRequirement,
-    Said,
+    NotExpressible,
     Translate,
-    Unsaid,
+    Translation,
 )
 
 
 def version_part(attribute: str, part: str) -> Translate:
     """Translate a label that holds one number of a version."""
 
-    def say(rule: LabelRequirement, _: DeviceKind) -> Said:
+    def say(rule: LabelRequirement, _: DeviceKind) -> Translation:
         asked = f'"{attribute}" in {ATTRIBUTES}'
         value = f"{ATTRIBUTES}.{attribute}.{part}()"
         numbers = whole_numbers(rule)
         if rule.operator == EXISTS:
             return ""
         if numbers is None:
-            return Unsaid("the label is a whole number on every node")
+            return NotExpressible("the label is a whole number on every node")
         if rule.operator in {ABOVE, BELOW}:
             return f"{asked} && {value} {'>' if rule.operator == ABOVE else '<'} {numbers[0]}"
         inside = f"{value} == {numbers[0]}" if len(numbers) == 1 else f"{value} in {numbers}"
@@ -52,14 +52,14 @@ def whole_numbers(rule: LabelRequirement) -> list[int] | None:
 def full_version(attribute: str) -> Translate:
     """Translate a label that holds a whole version; the driver publishes its numbers without leading zeros."""
 
-    def say(rule: LabelRequirement, _: DeviceKind) -> Said:
+    def say(rule: LabelRequirement, _: DeviceKind) -> Translation:
         if rule.operator == EXISTS:
             return ""
         if rule.operator not in {IN, NOT_IN}:
-            return Unsaid("no node can match: the label is not a whole number")
+            return NotExpressible("no node can match: the label is not a whole number")
         versions = [_version(value) for value in rule.values]
         if not all(versions):
-            return Unsaid("a value is not a version")
+            return NotExpressible("a value is not a version")
         value = f"{ATTRIBUTES}.{attribute}"
         said = [f'{value}.compareTo(semver("{version}")) == 0' for version in versions]
         any_of = f"({' || '.join(said)})" if len(said) > 1 else said[0]
@@ -76,17 +76,17 @@ def _version(text: str) -> str:
     return ".".join(str(int(part)) for part in [*parts, "0", "0"][:3])
 
 
-def memory(rule: LabelRequirement, kind: DeviceKind) -> Said:
+def memory(rule: LabelRequirement, kind: DeviceKind) -> Translation:
     """Translate memory: the label counts whole MiB, while the capacity is exact."""
     if kind.is_share:
-        return Unsaid("the memory of a share is its own, not that of its GPU")
+        return NotExpressible("the memory of a share is its own, not that of its GPU")
     return amount("memory", "Mi")(rule, kind)
 
 
 def amount(capacity: str, unit: str = "") -> Translate:
     """Translate a label that counts whole units of a capacity."""
 
-    def say(rule: LabelRequirement, _: DeviceKind) -> Said:
+    def say(rule: LabelRequirement, _: DeviceKind) -> Translation:
         asked, value = f'"{capacity}" in {CAPACITY}', f"{CAPACITY}.{capacity}"
 
         def compared(number: int, sign: str) -> str:
@@ -96,7 +96,7 @@ def amount(capacity: str, unit: str = "") -> Translate:
         if rule.operator == EXISTS:
             return asked
         if numbers is None:
-            return Unsaid("the label is a whole number on every node")
+            return NotExpressible("the label is a whole number on every node")
         if rule.operator == ABOVE:
             return f"{asked} && {compared(numbers[0] + 1, '>=')}"
         if rule.operator == BELOW:

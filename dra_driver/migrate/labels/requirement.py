@@ -41,12 +41,12 @@ class LabelRequirement:
 
 
 @dataclass(frozen=True, slots=True)
-class Unsaid:
+class NotExpressible:
     """The reason why no expression can state a requirement, and the code of the loss that reports it."""
 
     why: str
     code: str = "label-kept"
 
 
-Said = str | Unsaid
-Translate = Callable[[LabelRequirement, DeviceKind], Said]
+Translation = str | NotExpressible
+Translate = Callable[[LabelRequirement, DeviceKind], Translation]

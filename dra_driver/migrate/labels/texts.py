@@ -16,26 +16,26 @@ from dra_driver.migrate.labels.requirement import (
     NOT_IN,
     SHARED,
     LabelRequirement,
-    Said,
+    NotExpressible,
     Translate,
-    Unsaid,
+    Translation,
 )
 
 
 def text(attribute: str) -> Translate:
     """Translate a label whose value is published unchanged."""
 
-    def say(rule: LabelRequirement, _: DeviceKind) -> Said:
+    def say(rule: LabelRequirement, _: DeviceKind) -> Translation:
         return _one_of(f'{ATTRIBUTES}.?{attribute}.orValue("")', rule)
 
     return say
 
 
-def _one_of(value: str, rule: LabelRequirement) -> Said:
+def _one_of(value: str, rule: LabelRequirement) -> Translation:
     if rule.operator == EXISTS:
         return f'{value} != ""'
     if rule.operator not in {IN, NOT_IN}:
-        return Unsaid("no node can match: the label is not a number")
+        return NotExpressible("no node can match: the label is not a number")
     listed = [json.dumps(one, ensure_ascii=False) for one in rule.values]
     if len(listed) == 1:
         return f"{value} {'==' if rule.operator == IN else '!='} {listed[0]}"
@@ -43,21 +43,21 @@ def _one_of(value: str, rule: LabelRequirement) -> Said:
     return inside if rule.operator == IN else f"!({inside})"
 
 
-def family(rule: LabelRequirement, kind: DeviceKind) -> Said:
+def family(rule: LabelRequirement, kind: DeviceKind) -> Translation:
     """Translate the family, which every GPU has."""
     return "" if rule.operator == EXISTS else text("family")(rule, kind)
 
 
-def product(rule: LabelRequirement, kind: DeviceKind) -> Said:
+def product(rule: LabelRequirement, kind: DeviceKind) -> Translation:
     """Translate a product: GPUs publish the label's text, partitions only the driver's product name, with blanks."""
     if rule.operator == EXISTS:
         return ""
     if rule.operator not in {IN, NOT_IN}:
-        return Unsaid("no node can match: the label is not a number")
+        return NotExpressible("no node can match: the label is not a number")
     parts = [_product_parts(value) for value in rule.values]
     ours = [part for part in parts if (part[1] != "", part[2]) == (kind.is_partition, kind.is_share)]
     if rule.operator == IN and len(ours) != len(parts):
-        return Unsaid("some of the values are products of GPUs that are cut or shared, and some are not")
+        return NotExpressible("some of the values are products of GPUs that are cut or shared, and some are not")
     if not ours:
         return ""  # NotIn names only products that such a device never has
     if not kind.is_partition:

@@ -26,29 +26,30 @@ from dra_driver.migrate.labels.requirement import (
     NOT_IN,
     SHARED,
     LabelRequirement,
-    Said,
+    NotExpressible,
     Translate,
-    Unsaid,
+    Translation,
 )
 from dra_driver.migrate.labels.texts import family, product, text
 
 _NUMBER = re.compile(r"-?[0-9]+")
 
 
-def expressed(rule: LabelRequirement, kind: DeviceKind) -> Said:
+def expressed(rule: LabelRequirement, kind: DeviceKind) -> Translation:
     """Translate a requirement into CEL.
 
-    Returns "" where a claim for such a device demands it already, and `Unsaid` where no expression can state it.
+    Returns "" where a claim for such a device demands it already, and `NotExpressible` where no expression can state
+    it.
     """
     if not _is_sound(rule):
-        return Unsaid(f"no node can match {rule.words}")
+        return NotExpressible(f"no node can match {rule.words}")
     found = _TABLE.get(rule.name)
     if found is None and (part := _PARTITION_LABEL.fullmatch(rule.name)) is not None:
         return _of_partition(rule, kind, part)
     if found is None:
-        return Unsaid(*_UNSAID.get(rule.name, ("no published attribute holds it",)))
+        return NotExpressible(*_NOT_EXPRESSIBLE.get(rule.name, ("no published attribute holds it",)))
     if rule.operator == ABSENT:
-        return Unsaid("every node with GPUs has this label")
+        return NotExpressible("every node with GPUs has this label")
     return found(rule, kind)
 
 
@@ -77,25 +78,25 @@ def _is_sound(rule: LabelRequirement) -> bool:
 _PARTITION_LABEL = re.compile(r"mig-((?:[0-9]+c\.)?[0-9]+g\.[0-9]+gb(?:[-.][a-z]+)*?)\.([a-z]+(?:[-.][a-z]+)?)")
 
 
-def _of_partition(rule: LabelRequirement, kind: DeviceKind, part: re.Match[str]) -> Said:
+def _of_partition(rule: LabelRequirement, kind: DeviceKind, part: re.Match[str]) -> Translation:
     """Translate a label about one MIG profile (strategy mixed) for a pod that asks for that profile."""
     profile, name = part[1].replace("gb.", "gb+", 1), part[2]
     if not kind.is_partition or kind.profile != profile:
-        return Unsaid("it is about another kind of device than the pod asks for")
+        return NotExpressible("it is about another kind of device than the pod asks for")
     if name == "count":
         least = rule.operator == EXISTS or (rule.operator == ABOVE and rule.values == ("0",))
-        return "" if least else Unsaid("devices don't publish how many of them a node has", "gpu-count")
+        return "" if least else NotExpressible("devices don't publish how many of them a node has", "gpu-count")
     if name == "product":
         return product(rule, kind)
     if name in _PARTITION_AMOUNTS:
         return _PARTITION_AMOUNTS[name](rule, kind)
-    return Unsaid(*_UNSAID.get(f"gpu.{name}", ("no published attribute holds it",)))
+    return NotExpressible(*_NOT_EXPRESSIBLE.get(f"gpu.{name}", ("no published attribute holds it",)))
 
 
 def _partition_only(translate: Translate) -> Translate:
-    def say(rule: LabelRequirement, kind: DeviceKind) -> Said:
+    def say(rule: LabelRequirement, kind: DeviceKind) -> Translation:
         if not kind.is_partition or kind.is_share:
-            return Unsaid("only MIG partitions publish it")
+            return NotExpressible("only MIG partitions publish it")
         return translate(rule, kind)
 
     return say
@@ -137,7 +138,7 @@ _TABLE: dict[str, Translate] = {
     **{f"gpu.{name}": translate for name, translate in _PARTITION_AMOUNTS.items() if name != "memory"},
 }
 
-_UNSAID: dict[str, tuple[str, str]] = {
+_NOT_EXPRESSIBLE: dict[str, tuple[str, str]] = {
     "gpu.count": ("devices don't publish how many of them a node has", "gpu-count"),
     "gpu.machine": ("devices don't publish what machine they are in", "label-kept"),
     "gpu.mode": ("devices don't publish whether they are for graphics or compute", "label-kept"),

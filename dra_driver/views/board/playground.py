@@ -51,8 +51,8 @@ class Trial:
             raise InputError("kubernetes", f"Kubernetes {kubernetes[:20]!r} is not known", hint=", ".join(VERSIONS))
         if len(self.expression) > 2 * MOST_CHARACTERS:
             raise InputError("too-large", f"the expression is longer than {2 * MOST_CHARACTERS:,} characters")
-        if strangers := [name for name, _ in self.gates if name not in SELECTOR_GATES]:
-            raise InputError("gate", f"no selector depends on gate {strangers[0][:80]!r}")
+        if unknown_objects := [name for name, _ in self.gates if name not in SELECTOR_GATES]:
+            raise InputError("gate", f"no selector depends on gate {unknown_objects[0][:80]!r}")
         query = Query("selector", "selector", [WrittenSelector("-e", self.expression)])
         return Given(fleet, [query], kubernetes, dict(self.gates), self.environment)
 

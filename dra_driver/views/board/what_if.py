@@ -86,7 +86,7 @@ def _moments(board: Board, change: FleetChange, events: Sequence[TimelineEvent])
     play = Play(Scenario(world, (*changed, arrivals(world)), change.added), board.rules)
     for moment in play.moments(play.beginning()):
         yield moment_document(moment)
-    world.refuse_strangers()
+    world.refuse_unknown_objects()
 
 
 def _become(board: Board, world: World, node: str, become: str) -> TimelineEvent:
@@ -118,7 +118,7 @@ def _paste(world: World, text: str) -> None:
     for kind, objects in coming.objects.items():
         world.objects[kind] += objects
     world.templates += coming.templates
-    world.strangers += coming.strangers
+    world.unknown_objects += coming.unknown_objects
 
 
 def _running(board: Board) -> list[Wire]:

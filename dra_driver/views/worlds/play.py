@@ -34,7 +34,7 @@ class Play:
     def is_empty(self) -> bool:
         """Whether there is nothing to which anything could happen: no claim, no pod, no workload."""
         world = self.world
-        there = (*world.of("Pod"), *world.of("ResourceClaim"), *world.workloads, *world.strangers)
+        there = (*world.of("Pod"), *world.of("ResourceClaim"), *world.workloads, *world.unknown_objects)
         return not there and not any(event.jobs or event.kind != "arrive" for event in self.scenario.events)
 
     @property

@@ -72,9 +72,9 @@ def read_scenario(
     timeline, gates = _of(wire, "timeline", list, path), _of(wire, "gates", dict, path)
     if not all(isinstance(on, bool) for on in gates.values()):
         raise InputError("scenario", f"{path}: gates are NAME: true or NAME: false")
-    if strangers := [str(name) for name in gates if name not in KNOWN_GATES]:
-        text = f"{path}: gate {strangers[0]}: no allocation depends on it"
-        raise InputError("scenario", text, hint=nearest(strangers[0], KNOWN_GATES))
+    if unknown_objects := [str(name) for name in gates if name not in KNOWN_GATES]:
+        text = f"{path}: gate {unknown_objects[0]}: no allocation depends on it"
+        raise InputError("scenario", text, hint=nearest(unknown_objects[0], KNOWN_GATES))
     folder = Path(path).parent
     world = world_of_files([str(folder / name) for name in map(str, files)])
     version = kubernetes or str(wire.get("kubernetes") or "") or None
@@ -200,7 +200,7 @@ def _arrive(what: Any, number: int, world: World, folder: Path) -> TimelineEvent
         coming.objects["Node"] += world.of("Node")
         coming.classes_by_resource = world.classes_by_resource
         coming.add_pods()
-        world.strangers += coming.strangers
+        world.unknown_objects += coming.unknown_objects
         arrived = tuple(jobs_of(coming))
         world.idle += coming.idle
         return TimelineEvent("arrive", str(what["file"]), jobs=arrived)

@@ -49,7 +49,7 @@ def add_workload(world: World, wire: Wire, name: str) -> None:
     if found:
         world.templates += found
     else:
-        world.strangers.append(f"{kind} {name}")
+        world.unknown_objects.append(f"{kind} {name}")
 
 
 def _note_maker(world: World, wire: Wire, name: str) -> None:

@@ -32,7 +32,7 @@ PATHS = {
 class World:
     """Objects by kind. `kubernetes` is the cluster's version, "" for files.
 
-    `templates` are those of workloads whose pods `complete` adds, and then notes in `workloads`. `strangers` are
+    `templates` are those of workloads whose pods `complete` adds, and then notes in `workloads`. `unknown_objects` are
     objects that are not understood, `without_devices` pods that ask for none; `idle` names workloads without pods, or
     that are being deleted. `makers` names, by namespace and name, what makes a ResourceClaimTemplate that is not there.
     `kept` says of gates whether the API server keeps their fields. `offer` says how simulated nodes offer partitions;
@@ -43,7 +43,7 @@ class World:
     kubernetes: str = ""
     templates: list[PodTemplate] = field(default_factory=list)
     workloads: list[Workload] = field(default_factory=list)
-    strangers: list[str] = field(default_factory=list)
+    unknown_objects: list[str] = field(default_factory=list)
     without_devices: list[str] = field(default_factory=list)
     idle: list[str] = field(default_factory=list)
     makers: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -76,12 +76,12 @@ class World:
             one.kind == kind and (not one.scope or (one.scope != namespace) is one.is_partial) for one in self.unseen
         )
 
-    def refuse_strangers(self) -> None:
+    def refuse_unknown_objects(self) -> None:
         """Refuse a world with objects that are not understood, by their names. Raises: InputError."""
-        if self.strangers:
+        if self.unknown_objects:
             raise InputError(
                 "not-understood",
-                f"not judged, because no pod template is known in it: {', '.join(self.strangers[:20])}",
+                f"not judged, because no pod template is known in it: {', '.join(self.unknown_objects[:20])}",
                 hint="give the pods that it makes (kubectl get pods -o yaml) beside it",
             )
 
