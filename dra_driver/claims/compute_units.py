@@ -7,15 +7,11 @@ Source: Linux amdkfd (GPUs with workgroup processors, gfx10 and newer, take comp
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dra_driver.claims.allocated import AllocatedClaim, AllocatedDevice
-from dra_driver.claims.config import refuse
+from dra_driver.claims.claim_on_node import ClaimOnNode, fault_of
 from dra_driver.claims.device_config import ConfigFault
-from dra_driver.claims.requested_sharing import fault_of
-from dra_driver.claims.sharing_plan import choose_configs
 from dra_driver.inventory.device import Device
 from dra_driver.model.sharing import SharedDevice
 
@@ -44,31 +40,29 @@ class ComputeUnitsStep:
         return self.device.name
 
 
-def plan_compute_units(
-    claim: AllocatedClaim, devices: Mapping[str, Device], in_file: Mapping[AllocatedDevice, str]
-) -> tuple[ComputeUnitsStep, ...]:
+def plan_compute_units(on_node: ClaimOnNode) -> tuple[ComputeUnitsStep, ...]:
     """Return the step of the claim's device, if a config chooses compute units of it.
 
     Raises: ClaimError("claim.bad-config").
     """
-    if not any(entry.config.compute_units for entry in claim.configs):
-        return ()
     faults: list[ConfigFault] = []
     steps = []
-    for result, config in choose_configs(claim, devices).items():
-        if config is None or config.compute_units is None or result.is_admin:
+    for one in on_node.results:
+        count = one.config.compute_units if one.config else None
+        if count is None or one.result.is_admin:
             continue
-        device = devices[result.device]
-        faults += [fault_of(result, text) for text in _faults(claim, device, config.compute_units)]
+        device = one.device
+        faults += [fault_of(one.result, text) for text in _faults(len(on_node.claim.devices), device, count)]
         gpu = device.gpu
         shared = SharedDevice(device.shared_name, gpu.uuid, gpu.minor, gpu.pci_address)
         total = device.capacity.get(_UNITS, 0)
-        steps.append(ComputeUnitsStep(shared, config.compute_units, total, _is_in_pairs(device), (in_file[result],)))
-    refuse(faults, f"claim {claim.namespace}/{claim.name}")
+        steps.append(ComputeUnitsStep(shared, count, total, _is_in_pairs(device), (one.in_file,)))
+    on_node.refuse(faults)
     return tuple(steps)
 
 
-def _faults(claim: AllocatedClaim, device: Device, count: int) -> list[str]:
+def _faults(devices: int, device: Device, count: int) -> list[str]:
+    """Return why a claim of so many devices can't have so many compute units of this one."""
     total = device.capacity.get(_UNITS)
     if not total:
         return [f"{device.name} does not say how many compute units it has, so none can be chosen"]
@@ -76,7 +70,7 @@ def _faults(claim: AllocatedClaim, device: Device, count: int) -> list[str]:
         return [
             f"{device.name} is {device.gpu.parts} GPUs for the runtime: computeUnits goes with one of its partitions"
         ]
-    if len(claim.devices) > 1:
+    if devices > 1:
         return ["computeUnits goes with a claim of one device: the runtime counts the GPUs of a container from 0"]
     if count > total:
         return [f"computeUnits.count is {count}, and {device.name} has {total}"]

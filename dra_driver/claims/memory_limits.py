@@ -7,13 +7,11 @@ Source: KEP-5075 (consumed capacity); NVIDIA, "MPS v3 Memory Partitioning".
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dra_driver.claims.allocated import AllocatedClaim
+from dra_driver.claims.claim_on_node import ClaimOnNode
 from dra_driver.hardware.published.rows import MEMORY
-from dra_driver.inventory.device import Device
 from dra_driver.model.quantity import Quantity
 from dra_driver.model.sharing import SharedDevice
 
@@ -37,12 +35,12 @@ class MemoryLimitStep:
         return self.device.name
 
 
-def plan_limits(claim: AllocatedClaim, devices: Mapping[str, Device]) -> tuple[MemoryLimitStep, ...]:
+def plan_limits(on_node: ClaimOnNode) -> tuple[MemoryLimitStep, ...]:
     """Return a step for each GPU of which the claim has shares whose limits the driver must enforce."""
     limits: dict[str, int] = {}
     meant: dict[str, SharedDevice] = {}
-    for result in claim.devices:
-        device = devices[result.device]
+    for one in on_node.results:
+        result, device = one.result, one.device
         if result.is_admin or device.share is None or not device.share.is_hard:
             continue
         consumed = dict(result.consumed).get(MEMORY)
@@ -50,4 +48,4 @@ def plan_limits(claim: AllocatedClaim, devices: Mapping[str, Device]) -> tuple[M
         gpu = device.gpu
         meant[device.shared_name] = SharedDevice(device.shared_name, gpu.uuid, gpu.minor, gpu.pci_address)
         limits[device.shared_name] = limits.get(device.shared_name, 0) + amount
-    return tuple(MemoryLimitStep(meant[name], limit, claim.pods) for name, limit in limits.items())
+    return tuple(MemoryLimitStep(meant[name], limit, on_node.claim.pods) for name, limit in limits.items())

@@ -1,6 +1,6 @@
 """RequestMetadata: what a container can read about the devices of one request of its claim.
 
-In: the allocated claim, its devices and the name of the driver. Out: for each request a value that knows the path of
+In: the claim on this node and the name of the driver. Out: for each request a value that knows the path of
 its file in the container, and renders the file: a stream of JSON objects, one for each version of the API, the newest
 first, because a reader takes the first one that it knows.
 Source: KEP-5304; k8s.io/dynamic-resource-allocation/api/metadata, v1beta1 (1.37) and v1alpha1 (1.36): fields and paths.
@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from dra_driver.claims.allocated import AllocatedClaim, AllocatedDevice
+from dra_driver.claims.claim_on_node import ClaimedDevice, ClaimOnNode
 from dra_driver.hardware.published.rows import STANDARD
-from dra_driver.inventory.device import AttributeValue, Device
+from dra_driver.inventory.device import AttributeValue
 from dra_driver.inventory.wire import attribute_wire
 from dra_driver.model.limits import DEVICE_ATTRIBUTES_AND_CAPACITIES
 
@@ -91,26 +91,12 @@ def container_path(driver: str, claim: str, pod_claim_name: str, base_request: s
     return f"{CONTAINER_FOLDER}/{kind}/{name}/{base_request}/{driver}-metadata.json"
 
 
-def plan_metadata(
-    claim: AllocatedClaim,
-    devices: Mapping[str, Device],
-    in_file: Mapping[AllocatedDevice, str],
-    *,
-    driver: str,
-    made: frozenset[str],
-) -> tuple[RequestMetadata, ...]:
-    """Return the metadata of each request of a claim.
-
-    Args:
-        claim: the allocated claim.
-        devices: each of the claim's devices by name.
-        in_file: the names that results have in the claim's CDI file.
-        driver: the name of this driver.
-        made: the devices that Prepare makes.
-    """
-    by_request: dict[str, list[AllocatedDevice]] = {}
-    for result in claim.devices:
-        by_request.setdefault(result.request, []).append(result)
+def plan_metadata(on_node: ClaimOnNode, driver: str) -> tuple[RequestMetadata, ...]:
+    """Return the metadata of each request of a claim, for the containers of the driver of this name."""
+    claim, made = on_node.claim, on_node.made
+    by_request: dict[str, list[ClaimedDevice]] = {}
+    for one in on_node.results:
+        by_request.setdefault(one.result.request, []).append(one)
     return tuple(
         RequestMetadata(
             driver=driver,
@@ -119,14 +105,15 @@ def plan_metadata(
             uid=claim.uid,
             pod_claim_name=claim.pod_claim_name,
             request=request,
-            devices=tuple(_entry(result, devices[result.device], made) for result in results),
-            carrier=in_file[results[0]],
+            devices=tuple(_entry(one, made) for one in results),
+            carrier=results[0].in_file,
         )
         for request, results in by_request.items()
     )
 
 
-def _entry(result: AllocatedDevice, device: Device, made: frozenset[str]) -> DeviceEntry:
+def _entry(one: ClaimedDevice, made: frozenset[str]) -> DeviceEntry:
+    result, device = one.result, one.device
     place = {PCI_BUS_ID: device.gpu.pci_address} if device.gpu.pci_address else {}  # a channel has no PCI address
     attributes = tuple({**place, **device.attributes}.items())
     return DeviceEntry(result.pool, result.device, attributes, result.device if result.device in made else "")

@@ -1,16 +1,17 @@
 """PreparePlan: which steps make a claim's devices usable, in order, each with what is needed to undo it.
 
-In: the claim, the inventory, and the edits that the hardware returned for each device. Out: a plan; nothing has been
+In: the claim on this node, and the edits that the hardware returned for each device. Out: a plan; nothing has been
 done yet. The same UID, allocation and hardware give the same plan, the same CDI ids and the same bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from dra_driver.claims.allocated import AllocatedClaim, AllocatedDevice
+from dra_driver.claims.claim_on_node import CdiNames, ClaimOnNode
 from dra_driver.claims.compute_units import ComputeUnitsStep, plan_compute_units
 from dra_driver.claims.memory_limits import MemoryLimitStep, plan_limits
 from dra_driver.claims.metadata import RequestMetadata, plan_metadata
@@ -19,30 +20,10 @@ from dra_driver.claims.sharing_plan import SharingStep, plan_sharing
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.inventory.device import Cut, Device
 from dra_driver.inventory.mig.counters import occupied
-from dra_driver.inventory.offering import Inventory
 from dra_driver.model.edits import Edits
-from dra_driver.model.errors import GPU_LOST, ClaimError, Retry
-from dra_driver.model.names import gpu_name, replicated_name
-from dra_driver.model.shares import DeviceType, Share, ShareMode
+from dra_driver.model.shares import DeviceType
 
 _WHOLE = (DeviceType.GPU, DeviceType.VFIO)  # types of devices that need a GPU's MIG mode off
-
-
-class CdiNames(Protocol):
-    """How CDI files, their kind and their devices are named; supplied by the plugin, which knows the `cdi` room."""
-
-    @property
-    def kind(self) -> str:
-        """The kind of all devices that this driver prepares."""
-
-    def file(self, uid: str) -> str:
-        """Return the name of a claim's file."""
-
-    def device(self, uid: str, device: str, share_id: str | None) -> str:
-        """Return the name of a device within that file."""
-
-    def id(self, uid: str, device: str, share_id: str | None) -> str:
-        """Return the fully qualified id of that device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,75 +106,8 @@ class PreparePlan:
     occupied: tuple[str, ...] = ()
 
 
-def devices_of(claim: AllocatedClaim, inventory: Inventory) -> dict[str, Device]:
-    """Return the claim's devices in the inventory, by name.
-
-    Raises: ClaimError("claim.hardware-waiting") while the hardware does not answer at all, or ("claim.device-unknown")
-    naming every device that this node does not have now, ("claim.gpu-lost") where its GPU is lost; all retry LATER.
-    """
-    found = {d.device: _find(inventory, d) for d in claim.devices}
-    missing = sorted(name for name, device in found.items() if device is None)
-    if not missing:
-        return {name: device for name, device in found.items() if device is not None}
-    if inventory.waiting_for:
-        raise ClaimError(
-            "hardware-waiting",
-            f"claim {claim.namespace}/{claim.name} waits for {inventory.waiting_for}",
-            retry=Retry.LATER,
-        )
-    refuse_lost(claim, _on_lost_gpus(inventory, missing))
-    raise ClaimError(
-        "device-unknown",
-        f"claim {claim.namespace}/{claim.name} was allocated {', '.join(missing)}, which this node does not have now",
-        hint="a GPU may have been lost or re-partitioned; `dra-driver devices` shows what is there",
-        retry=Retry.LATER,
-    )
-
-
-def refuse_lost(claim: AllocatedClaim, names: Collection[str]) -> None:
-    """Refuse to prepare a claim with these devices of lost GPUs, if there are any. Raises: ClaimError."""
-    if not names:
-        return
-    full_name = f"{claim.namespace}/{claim.name}"
-    raise ClaimError(
-        "gpu-lost",
-        f"claim {full_name} was allocated {', '.join(names)}, whose GPU is lost",
-        hint=f"delete the pods that use claim {full_name}: the allocation lasts for as long as they exist, and only "
-        "the pods that replace them are scheduled again",
-        retry=Retry.LATER,
-    )
-
-
-def _on_lost_gpus(inventory: Inventory, names: Collection[str]) -> list[str]:
-    """Return the devices among these whose GPU was there before and no longer answers."""
-    gpus = tuple(gpu_name(problem.subject) for problem in inventory.problems if problem.code == GPU_LOST)
-    return [name for name in names if any(name == gpu or name.startswith(f"{gpu}-") for gpu in gpus)]
-
-
-def _find(inventory: Inventory, result: AllocatedDevice) -> Device | None:
-    """Find an allocated device; for a replica that is no longer configured, find at least the device behind it."""
-    device = inventory.find(result.device, result.share_id)
-    parent = replicated_name(result.device)
-    if device is not None or parent is None:
-        return device
-    whole = inventory.find(parent, None)
-    if whole is None or whole.share is not None:
-        return None
-    share = Share(parent, ShareMode.REPLICAS, int(result.device.rpartition("-")[2]))
-    return Device(result.device, DeviceType(f"{whole.type}-share"), {}, {}, whole.gpu, whole.partition, share=share)
-
-
-def is_made(claim: AllocatedClaim, device: Device) -> bool:
-    """Return whether Prepare makes this device: a placement or a GPU for a virtual machine, if the claim owns it.
-
-    Admin access never makes one.
-    """
-    return _takes_shape(device) and any(d.device == device.name and not d.is_admin for d in claim.devices)
-
-
 def plan_prepare(
-    claim: AllocatedClaim,
-    devices: Mapping[str, Device],
+    on_node: ClaimOnNode,
     edits: Mapping[str, Edits],
     common: Edits,
     names: CdiNames,
@@ -204,8 +118,7 @@ def plan_prepare(
     """Plan one claim. Equal arguments give equal plans, and planning has no effect on the node.
 
     Args:
-        claim: the allocated claim.
-        devices: each of the claim's devices by name (`devices_of`).
+        on_node: the claim with its devices.
         edits: the CDI edits of each device that no step creates, by name.
         common: the CDI edits that all devices need.
         names: how CDI files and devices are named.
@@ -214,29 +127,21 @@ def plan_prepare(
 
     Raises: ClaimError("claim.bad-config") for configs that do not fit their devices.
     """
-    own = [devices[name] for name in dict.fromkeys(d.device for d in claim.devices if not d.is_admin)]
-    made = frozenset(device.name for device in own if _takes_shape(device))
-    results = {d: names.device(claim.uid, d.device, d.share_id) for d in claim.devices}
-    in_file = {name: d.device for d, name in results.items()}
+    claim, made, own = on_node.claim, on_node.made, on_node.own
+    prepared = tuple(_prepared(claim.uid, device, names) for device in claim.devices)
+    mig = _mig_steps(own, mig_on)
     cdi = CdiFileStep(
         file=names.file(claim.uid),
         cdi_kind=names.kind,
-        devices={name: edits[device] for name, device in in_file.items() if device not in made},
+        devices={one.in_file: edits[one.device.name] for one in on_node.results if one.device.name not in made},
         common=common,
-        made={name: device for name, device in in_file.items() if device in made},
-        metadata=plan_metadata(claim, devices, results, driver=metadata_of, made=made) if metadata_of else (),
+        made={one.in_file: one.device.name for one in on_node.results if one.device.name in made},
+        metadata=plan_metadata(on_node, metadata_of) if metadata_of else (),
     )
-    prepared = tuple(_prepared(claim.uid, device, names) for device in claim.devices)
     taken = tuple(name for device in own for name in occupied(device.gpu, device.counters))
-    sharing, limits = plan_sharing(claim, devices, results), plan_limits(claim, devices)
-    units, passed = plan_compute_units(claim, devices, results), plan_passthrough(claim, devices)
-    steps = (*_mig_steps(own, mig_on), *passed, *sharing, *limits, *units, cdi)
-    return PreparePlan(claim, prepared, steps, taken)
-
-
-def _takes_shape(device: Device) -> bool:
-    """Return whether the nodes of a device are known only once a step has been carried out."""
-    return device.cut is not None or device.type is DeviceType.VFIO
+    sharing, limits = plan_sharing(on_node), plan_limits(on_node)
+    units, passed = plan_compute_units(on_node), plan_passthrough(on_node)
+    return PreparePlan(claim, prepared, (*mig, *passed, *sharing, *limits, *units, cdi), taken)
 
 
 def _prepared(uid: str, device: AllocatedDevice, names: CdiNames) -> PreparedDevice:
@@ -249,7 +154,7 @@ def _prepared(uid: str, device: AllocatedDevice, names: CdiNames) -> PreparedDev
     )
 
 
-def _mig_steps(own: list[Device], mig_on: Collection[str]) -> list[Step]:
+def _mig_steps(own: Sequence[Device], mig_on: Collection[str]) -> list[Step]:
     steps: list[Step] = []
     for device in own:
         gpu = device.gpu

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from dra_driver.claims.allocated import AllocatedDevice
+from dra_driver.claims.claim_on_node import fault_of
 from dra_driver.claims.device_config import ConfigFault
-from dra_driver.claims.requested_sharing import RequestedSharing, fault_of
+from dra_driver.claims.requested_sharing import RequestedSharing
 from dra_driver.hardware.nvidia.facts import NvidiaGpu
 from dra_driver.inventory.device import Device
 from dra_driver.model.quantity import Quantity
@@ -18,7 +19,28 @@ from dra_driver.model.sharing import Interval, MpsSettings, SharingSettings, Ten
 _KEPLER, _VOLTA = (3, 5), (7, 0)  # compute capabilities: for MPS at all, for its limits and several users
 
 
-def unknown_devices(
+def faults_of(requested: RequestedSharing) -> Iterator[ConfigFault]:
+    """Yield everything that is wrong with what one result requests."""
+    one, settings = requested.claimed, requested.settings
+    result, device = one.result, one.device
+    if one.is_shared:
+        yield from (fault_of(result, text) for text in _raised_limits(settings, requested.asked, device))
+    elif isinstance(requested.asked, MpsSettings) and not one.configs[-1].is_class:
+        yield from _unknown_devices(result, requested.asked, requested.uuids)
+    if isinstance(settings, MpsSettings):
+        yield from _capability_faults(result, device, settings)
+        if one.is_shared:
+            yield from _not_kept_to_namespace(result, device)
+
+
+def faults_together(by_device: Mapping[str, Sequence[RequestedSharing]]) -> Iterator[ConfigFault]:
+    """Yield everything that is wrong with several requests of a claim together; they come by device."""
+    for group in by_device.values():
+        yield from _disagreements(group)
+    yield from _several_mps_devices(by_device)
+
+
+def _unknown_devices(
     result: AllocatedDevice, settings: MpsSettings, uuids: Sequence[tuple[str, str]]
 ) -> Iterator[ConfigFault]:
     """Yield a fault for each limit of a device that is none of those for which the config wins."""
@@ -28,7 +50,7 @@ def unknown_devices(
         yield fault_of(result, f"mpsConfig.defaultPerDevicePinnedMemoryLimit[{key}] is none of its devices ({names})")
 
 
-def not_kept_to_namespace(result: AllocatedDevice, device: Device) -> Iterator[ConfigFault]:
+def _not_kept_to_namespace(result: AllocatedDevice, device: Device) -> Iterator[ConfigFault]:
     """Yield a fault if MPS must stay within one namespace but the device is not offered to a single one."""
     share = device.share
     if share is not None and share.tenants is Tenants.NAMESPACE and not share.tenant:
@@ -36,7 +58,7 @@ def not_kept_to_namespace(result: AllocatedDevice, device: Device) -> Iterator[C
         yield fault_of(result, f"{message}: set MPS by a rule of the sharing configuration, not by a device class")
 
 
-def raised_limits(base: SharingSettings | None, requested: SharingSettings | None, device: Device) -> Iterator[str]:
+def _raised_limits(base: SharingSettings | None, requested: SharingSettings | None, device: Device) -> Iterator[str]:
     """Yield each part of what a claim requests that goes beyond lowering a limit."""
     if requested is None or requested == TimeSlicingSettings() == (base or TimeSlicingSettings()):
         return
@@ -61,7 +83,7 @@ def raised_limits(base: SharingSettings | None, requested: SharingSettings | Non
             yield f"{shared} by clients of one user: a claim can't set multiUser"
 
 
-def capability_faults(result: AllocatedDevice, device: Device, settings: MpsSettings) -> Iterator[ConfigFault]:
+def _capability_faults(result: AllocatedDevice, device: Device, settings: MpsSettings) -> Iterator[ConfigFault]:
     """Yield a fault if the GPU is too old for MPS, or for what the settings ask of it."""
     text = device.gpu.compute_capability if isinstance(device.gpu, NvidiaGpu) else None
     if text is None:
@@ -73,24 +95,23 @@ def capability_faults(result: AllocatedDevice, device: Device, settings: MpsSett
         yield fault_of(result, f"{what} needs compute capability {needed}, {device.shared_name} has {text}")
 
 
-def disagreements(group: Sequence[RequestedSharing]) -> Iterator[ConfigFault]:
+def _disagreements(group: Sequence[RequestedSharing]) -> Iterator[ConfigFault]:
     """Yield a fault for each result of the claim that wants the same device shared in a different way."""
     first = group[0]
     for other in group[1:]:
         if other.settings != first.settings:
-            yield fault_of(
-                other.result,
-                f"{other.result.device} can't be shared in two ways: request {first.result.request} has another config",
-            )
+            result, request = other.claimed.result, first.claimed.result.request
+            message = f"{result.device} can't be shared in two ways: request {request} has another config"
+            yield fault_of(result, message)
 
 
-def several_mps_devices(requested: Mapping[str, Sequence[RequestedSharing]]) -> Iterator[ConfigFault]:
+def _several_mps_devices(requested: Mapping[str, Sequence[RequestedSharing]]) -> Iterator[ConfigFault]:
     """Yield a fault for each request with several devices under MPS: a container talks to only one MPS daemon."""
     by_request: dict[str, dict[str, AllocatedDevice]] = {}
     for shared_name, group in requested.items():
         for one in group:
             if isinstance(one.settings, MpsSettings):
-                by_request.setdefault(one.result.base_request, {})[shared_name] = one.result
+                by_request.setdefault(one.claimed.result.base_request, {})[shared_name] = one.claimed.result
     for found in by_request.values():
         if len(found) > 1:
             first, *_ = found.values()

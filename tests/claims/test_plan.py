@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dra_driver.claims.allocated import AllocatedClaim, AllocatedDevice, ConfigEntry
+from dra_driver.claims.claim_on_node import devices_of, join_claim
 from dra_driver.claims.device_config import DeviceConfig
-from dra_driver.claims.plan import devices_of, plan_prepare
-from dra_driver.claims.sharing_plan import choose_configs
+from dra_driver.claims.plan import plan_prepare
 from dra_driver.hardware.nvidia.facts import NvidiaGpu
 from dra_driver.inventory.device import Device
 from dra_driver.inventory.offering import Inventory, Offering
@@ -52,9 +52,9 @@ def result(device: str, request: str = "r", share: str | None = None) -> Allocat
 
 
 def plan(claim: AllocatedClaim):
-    devices = devices_of(claim, INVENTORY)
+    devices = devices_of(claim, INVENTORY, "p")
     edits = {name: Edits(device_nodes=(DeviceNode(f"/dev/{name}", 1, 2),)) for name in devices}
-    return plan_prepare(claim, devices, edits, COMMON, Names())
+    return plan_prepare(join_claim(claim, devices, Names()), edits, COMMON, Names())
 
 
 def test_a_plan_writes_one_file_and_says_how_to_undo_it() -> None:
@@ -77,19 +77,19 @@ def test_the_same_claim_gives_the_same_plan(names: list[str]) -> None:
 
 def test_devices_that_are_not_here_are_all_named() -> None:
     with pytest.raises(ClaimError, match="gone-1, gone-2") as caught:
-        devices_of(claim(result("gpu-0"), result("gone-2"), result("gone-1")), INVENTORY)
+        devices_of(claim(result("gpu-0"), result("gone-2"), result("gone-1")), INVENTORY, "p")
     assert (caught.value.code, caught.value.retry) == ("claim.device-unknown", Retry.LATER)
 
 
 def test_hardware_that_does_not_answer_is_waited_for_by_name() -> None:
     with pytest.raises(ClaimError, match="the driver to load") as caught:
-        devices_of(claim(result("gpu-0")), Inventory(waiting_for="the driver to load"))
+        devices_of(claim(result("gpu-0")), Inventory(waiting_for="the driver to load"), "p")
     assert caught.value.code == "claim.hardware-waiting"
 
 
 def chosen(*configs: ConfigEntry, devices: tuple[AllocatedDevice, ...]):
     one = claim(*devices, configs=configs)
-    return list(choose_configs(one, devices_of(one, INVENTORY)).values())
+    return [found.config for found in join_claim(one, devices_of(one, INVENTORY, "p"), Names()).results]
 
 
 def test_a_config_without_requests_applies_to_every_device_of_its_type() -> None:

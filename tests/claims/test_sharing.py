@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dra_driver.claims.allocated import AllocatedClaim, AllocatedDevice, ConfigEntry
+from dra_driver.claims.claim_on_node import join_claim
 from dra_driver.claims.device_config import DeviceConfig
 from dra_driver.claims.sharing_plan import SharingStep, plan_sharing
 from dra_driver.hardware.facts import PartitionFacts
@@ -19,6 +20,19 @@ from dra_driver.model.sharing import ClientLimits, Interval, MpsSettings, Sharin
 
 GIB = 1 << 30
 LONG, SHORT, DEFAULT = (TimeSlicingSettings(i) for i in (Interval.LONG, Interval.SHORT, Interval.DEFAULT))
+
+
+class Names:
+    kind = "k8s.x/claim"
+
+    def file(self, uid: str) -> str:
+        return f"{uid}.json"
+
+    def device(self, uid: str, device: str, share_id: str | None) -> str:
+        return device + (f"-{share_id}" if share_id else "")
+
+    def id(self, uid: str, device: str, share_id: str | None) -> str:
+        return f"{self.kind}={self.device(uid, device, share_id)}"
 
 
 def gpu(index: int, capability: str | None = "9.0.0") -> NvidiaGpu:
@@ -66,8 +80,7 @@ def steps(
     devices: Sequence[Device], results: Sequence[AllocatedDevice], *configs: ConfigEntry
 ) -> tuple[SharingStep, ...]:
     claim = AllocatedClaim("u", "ns", "c", tuple(results), configs)
-    names = {r: r.device + (f"-{r.share_id}" if r.share_id else "") for r in results}
-    return plan_sharing(claim, {d.name: d for d in devices}, names)
+    return plan_sharing(join_claim(claim, {d.name: d for d in devices}, Names()))
 
 
 def refused(devices: Sequence[Device], results: Sequence[AllocatedDevice], *configs: ConfigEntry) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.claims.allocated import POD_CLAIM_NAME, AllocatedClaim, AllocatedDevice
+from dra_driver.claims.claim_on_node import ClaimedDevice, ClaimOnNode
 from dra_driver.claims.metadata import plan_metadata
 from dra_driver.hardware.facts import ChannelFacts
 from dra_driver.inventory.channel import channel_devices
@@ -228,7 +229,7 @@ def test_a_device_that_is_at_no_pci_address_has_none():
     first, _ = channel_devices(ChannelFacts("3b1c.7", 235))
     held = AllocatedDevice("channel", POOL, first.name)
     claim = AllocatedClaim("u", "ns", "c", (held,))
-    (found,) = plan_metadata(claim, {first.name: first}, {held: "x"}, driver=DRIVER, made=frozenset())
+    (found,) = plan_metadata(ClaimOnNode(claim, (ClaimedDevice(held, first, (), "x"),)), DRIVER)
     assert set(found.devices[0].attributes) == set(first.attributes.items())
 
 
