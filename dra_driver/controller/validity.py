@@ -1,6 +1,6 @@
 """Validity: what the API server or the scheduler would reject in a pool.
 
-In: the content of a pool. Out: faults in words. Pure.
+In: the content of a pool. Out: texts that describe the faults. Pure.
 
 Source: Kubernetes API resource/v1 validation; from 1.35 on only the scheduler checks references between slices, and
 it skips the whole pool if one is wrong.

@@ -1,4 +1,4 @@
-"""Signs: what one reading of a GPU says about each dimension of its health.
+"""Indications: what one reading of a GPU says about each dimension of its health.
 
 Pure. In: a reading and what was known before. Out: an indication for each dimension that the reading covers.
 Thresholds and their sources: NVIDIA's memory error management guide (recovery action, row remapping, SRAM threshold),

@@ -42,7 +42,7 @@ class Connections:
         self._look_at = 0.0
 
     def lend(self, seconds: float) -> AbstractContextManager[Connection]:
-        """Lend a connection. It is kept if its answer was read to the end; after an error all of its generation go.
+        """Lend a connection, kept if its answer was read to the end; an error drops all of its generation.
 
         Entering raises: ApiError("api.tls-files"), TimeoutError if all connections stay in use for `seconds`; errors of
         connecting.

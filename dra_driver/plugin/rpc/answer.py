@@ -41,7 +41,7 @@ class RpcAnswer(NamedTuple):
 
 
 class AnswerReader:
-    """The answer to one call, as far as it has come; its message may have `most_bytes`."""
+    """The answer to one call, as far as it has been received; its message may have `most_bytes`."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most = most_bytes

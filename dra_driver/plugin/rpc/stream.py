@@ -1,4 +1,4 @@
-"""RpcStream: one request of a client, as far as it has come."""
+"""RpcStream: one request of a client, as far as it has been received."""
 
 from __future__ import annotations
 
