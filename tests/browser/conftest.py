@@ -66,7 +66,7 @@ def open_page(browser: Any) -> Iterator[OPENED]:
             stack.callback(context.close)
             context.grant_permissions(["clipboard-read", "clipboard-write"], origin=origin)
             page = context.new_page()
-            page.set_default_timeout(20_000)
+            page.set_default_timeout(60_000)
             faults.append(Faults(page, origin))
             page.goto(address)
             return page

@@ -29,7 +29,7 @@ def test_a_device_is_looked_at_with_the_keyboard_alone(open_console):
     assert page.locator(".panel h2").inner_text() == "gpu-0000-43-00-0"
     assert "Hopper" in page.locator(".panel").inner_text()
     page.keyboard.press("Escape")
-    assert page.locator(".panel").is_hidden()
+    page.wait_for_selector(".panel", state="hidden")
 
 
 def test_a_selector_in_the_filter_dims_what_it_does_not_accept(open_console):

@@ -32,7 +32,7 @@ def test_a_broken_selector_is_underlined_where_kubernetes_points(open_console):
     page = playground(open_console(*FLEET))
     typed(page, "device.driver = 5")
     page.wait_for_selector(".cm-lintRange-error")
-    assert "Syntax error" in page.locator(".remarks").inner_text()
+    page.wait_for_selector('.remarks:has-text("Syntax error")')
 
 
 def test_a_fix_is_taken_with_one_click(open_console):
