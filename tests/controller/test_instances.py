@@ -2,7 +2,7 @@
 
 from tests.controller.support.cluster import settled
 from tests.controller.support.slices import gpu
-from tests.support.waiting import unhindered
+from tests.support.waiting import unhindered, until
 
 
 def test_a_restarted_agent_adopts_its_slices_without_a_write(cluster):
@@ -48,6 +48,7 @@ def test_two_instances_that_wrongly_run_at_once_do_not_storm(cluster):
     older = cluster.published([gpu(0)])
     newer = cluster.published([gpu(0, family="hopper")])
     cluster.server.log.clear()
+    until(cluster.writes, "one of them to write again")
     settled(2.0)
     assert 1 <= len(cluster.writes()) < 20
     older.stop()

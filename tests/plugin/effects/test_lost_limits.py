@@ -111,5 +111,5 @@ def test_the_pod_gets_an_event_and_the_metrics_a_problem_for_ten_minutes(rig: Sh
     assert "20480 MiB" in event["message"]
     assert "set again" in event["message"]
     assert [(one.code, one.subject) for one in watch.problems] == [("sharing.limit-lost", POD.format(1))]
-    now[0] += limit_watch.TOLD_SECONDS
+    now[0] += limit_watch.SHOWN_SECONDS
     assert (watch.look(), watch.problems) == ((), ())

@@ -137,7 +137,7 @@ def test_an_answer_comes_before_the_callers_deadline(served: Served) -> None:
     served.rig.api.faults = [ApiError("unreachable", "no route", retry=Retry.NOW)] * 100
     served.start()
     served.kubelet.register()
-    answer = served.kubelet.prepare(claim("u1"), seconds=1.0)["u1"]
+    answer = served.kubelet.prepare(claim("u1"), seconds=5.0)["u1"]  # the answer has a second to travel back
     assert "no route" in answer.error
 
 

@@ -4,6 +4,7 @@ import threading
 from types import SimpleNamespace
 
 from dra_driver.plugin.kubelet.server import PREPARES, PluginServer
+from dra_driver.plugin.prepare import preparer
 from dra_driver.plugin.prepare.waiting import InterruptiblePause, LookTimer
 from tests.plugin.support.kubelet import FakeKubelet, claim
 from tests.support.plugin.parts import DRIVER, Rig, in_thread, inventory
@@ -48,10 +49,11 @@ def test_one_of_many_asks_after_a_holder() -> None:
     assert [looks.is_due("a"), looks.is_due("a"), looks.is_due("b")] == [True, False, True]
 
 
-def test_calls_that_wait_for_one_device_ask_the_api_after_its_holder_together(rig: Rig) -> None:
+def test_calls_that_wait_for_one_device_ask_the_api_after_its_holder_together(rig: Rig, monkeypatch) -> None:
+    monkeypatch.setattr(preparer, "HOLDER_SECONDS", 600.0)  # all of them sleep at once, however long they need
     rig.allocate("holder", "gpu-0")
     rig.prepare("holder")
-    calls = [in_thread(rig.prepare, rig.allocate(f"w{number}", "gpu-0"), 30.0)[0] for number in range(30)]
+    calls = [in_thread(rig.prepare, rig.allocate(f"w{number}", "gpu-0"), 600.0)[0] for number in range(30)]
     until(lambda: rig.preparer._wait._pause._sleepers == 30)
     until(lambda: rig.preparer._wait._looks.is_due("holder"))
     asked = rig.api.requests["get"]
