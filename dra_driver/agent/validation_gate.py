@@ -198,6 +198,8 @@ class ValidationGate:
             log.info("not known which devices claims have", extra=fields(err=str(error)))
             self._loop.resume()
             return
+        if self._devices:
+            self._records.set_driver(self._driver)
         self._records.add_served([one.uuid for one in new if held_among(held, one.name)], self._driver)
         self._examined = frozenset(self._devices)
 

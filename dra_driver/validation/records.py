@@ -1,8 +1,8 @@
 """Validation records: which devices were tested in this boot, with which driver, and with which result.
 
 In: results. Out: the record of a device that still applies. They are kept beside the faults in `health.db`. A device
-that a claim had, or that an agent offered before there were records in this boot, counts as one that has served, so
-that an upgrade does not test it again. A reboot, or another driver, makes every record void.
+that a claim had, or that an agent without tests offered in this boot, counts as one that has served, so that an upgrade
+does not test it again. A reboot, or another driver, makes every record void.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from dra_driver.validation.result import ValidationResult, ValidationVerdict
 
 DOCUMENT = "validation"
 SERVED = "served"  # used instead of a verdict
+BEGUN = "begun"  # whether an agent that makes tests has written the document
 UNTESTED = "untested"
 RECORDS_MOST = 4096
 
@@ -40,6 +41,11 @@ class ValidationRecord:
     def has_failed(self) -> bool:
         """Return whether the device failed its last test."""
         return self.verdict == ValidationVerdict.FAILED
+
+    @property
+    def is_of_any_driver(self) -> bool:
+        """Return whether the device has served before the driver's version was known."""
+        return self.verdict == SERVED and not self.driver
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +68,7 @@ class ValidationRecords:
         self._records: dict[str, ValidationRecord] = {}
         self._untested: dict[str, UntestedDevice] = {}
         self._offered: frozenset[str] = frozenset()
+        self._has_begun = False  # whether tests are made in this boot; until then whatever is offered has served
         self._load()
 
     @property
@@ -72,7 +79,7 @@ class ValidationRecords:
     def of(self, uuid: str, driver: str) -> ValidationRecord | None:
         """Return the record of a device under a driver."""
         known = self._records.get(uuid)
-        if known is None and uuid in self._offered:
+        if uuid in self._offered and (known is None or known.is_of_any_driver):
             return ValidationRecord(driver, SERVED)
         return known if known is not None and known.driver == driver else None
 
@@ -111,8 +118,25 @@ class ValidationRecords:
         self._put({})
 
     def begin(self, driver: str) -> None:
-        """Write the records, so that a later agent of this boot knows that tests are made here."""
-        self._put({uuid: ValidationRecord(driver, SERVED) for uuid in self._offered if uuid not in self._records})
+        """Write the records, so that a later agent of this boot knows that tests are made here.
+
+        `driver` is "" while the hardware has not been read: what has served then counts under any driver, until
+        `set_driver` ties it to one.
+        """
+        self._has_begun = True
+        self._put(self._served_under(driver))
+
+    def set_driver(self, driver: str) -> None:
+        """Tie what has served in this boot to its driver, once that is known. Idempotent."""
+        more = self._served_under(driver) if driver and self._has_begun else {}
+        if more:
+            self._put(more)
+
+    def _served_under(self, driver: str) -> dict[str, ValidationRecord]:
+        known = {uuid: self._records.get(uuid) for uuid in self._offered}
+        return {
+            uuid: ValidationRecord(driver, SERVED) for uuid, one in known.items() if one is None or one.is_of_any_driver
+        }
 
     def _put(self, more: Mapping[str, ValidationRecord]) -> None:
         for uuid in more:
@@ -121,7 +145,7 @@ class ValidationRecords:
         self._records = dict(list(known.items())[-RECORDS_MOST:])
         records = {uuid: asdict(one) for uuid, one in self._records.items()}
         untested = {uuid: asdict(one) for uuid, one in list(self._untested.items())[-RECORDS_MOST:]}
-        wire = {"boot": self._boot_id, "records": records, UNTESTED: untested}
+        wire = {"boot": self._boot_id, BEGUN: self._has_begun, "records": records, UNTESTED: untested}
         with suppress(DriverError):  # the next agent then tests again
             self._store.write({DOCUMENT: wire})
 
@@ -134,6 +158,9 @@ class ValidationRecords:
         if isinstance(wire, dict) and wire.get("boot") == self._boot_id:
             self._records = _records(wire.get("records"))
             self._untested = _untested(wire)
+            self._has_begun = wire.get(BEGUN) is not False  # 0.2.0 did not write it
+        if self._has_begun:
+            self._offered = frozenset(uuid for uuid, one in self._records.items() if one.is_of_any_driver)
         else:
             self._offered = _offered(documents, self._boot_id)
 

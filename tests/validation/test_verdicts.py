@@ -92,3 +92,20 @@ def test_what_an_agent_without_tests_has_seen_in_this_boot_has_served(tmp_path):
     assert ValidationRecords(store, "another boot").of(FULL_GPU.uuid, DRIVER) is None
     later = ValidationRecords(store, BOOT)
     assert later.of("GPU-that-came-later", DRIVER) is None
+
+
+def test_what_has_served_counts_also_for_an_agent_that_begins_before_it_has_read_the_hardware(tmp_path):
+    known = KnownGpus(lambda _: {})
+    known.learn([FULL_GPU])
+    store = HealthStore(tmp_path)
+    store.write({RECORD: record_wire(HealthRecord(BOOT)), GPUS: known.to_wire()})
+    first = ValidationRecords(store, BOOT)
+    first.begin("")
+    assert first.of(FULL_GPU.uuid, DRIVER).verdict == "served"
+    killed_here = ValidationRecords(store, BOOT)
+    assert killed_here.of(FULL_GPU.uuid, DRIVER).verdict == "served"
+    killed_here.begin("")
+    killed_here.set_driver(DRIVER)
+    for records in (killed_here, ValidationRecords(store, BOOT)):
+        assert records.of(FULL_GPU.uuid, DRIVER).verdict == "served"
+        assert records.of(FULL_GPU.uuid, "590.1") is None
