@@ -13,11 +13,11 @@ assert "ssl" not in sys.modules and "_ssl" not in sys.modules
 with lean_imports():
     import ssl
     assert ssl.SSLContext.__module__ == "ssl" and ssl.create_default_context(), "the real one for everybody else"
-    import pynvml, grpc._server, dra_driver.agent.node, dra_driver.telemetry.metrics as metrics
+    import pynvml, dra_driver.agent.node, dra_driver.telemetry.metrics as metrics
 import dra_driver.hardware.nvidia.hardware, dra_driver.hardware.simulated.hardware
 from dra_driver.agent import main as agent
 sys.modules[agent.__module__]._parse(["--node-name", "n"])
-unused = ("asyncio", "google.protobuf.text_format", "grpc.aio", "importlib.metadata", "typing_extensions", "zipfile")
+unused = ("asyncio", "google.protobuf.text_format", "grpc", "importlib.metadata", "typing_extensions", "zipfile")
 unused += ("ast", "calendar", "tempfile", "subprocess", "decimal", "inspect", "ipaddress", "locale", "shutil")
 unused += ("email", "http.server", "socketserver", "urllib.request", "wsgiref")
 kept_out = [n for n in unused if n in sys.modules]
@@ -41,29 +41,12 @@ assert issubclass(wsgiref.simple_server.WSGIServer, http.server.HTTPServer) and 
 from google.protobuf import descriptor_pool
 python_message = descriptor_pool.python_message
 assert python_message.GeneratedProtocolMessageType.__module__ == python_message.__name__, "real at first use"
-import grpc.aio, importlib.metadata, pydantic, typing_extensions, urllib3
-assert callable(typing_extensions.deprecated)
-
-async def call():
-    async with grpc.aio.insecure_channel("unix:/nowhere/at.sock") as channel:
-        try:
-            await channel.unary_unary("/a/b")(b"", timeout=60)
-        except grpc.aio.AioRpcError as error:
-            return error.code().name
-
-import asyncio
-answer = asyncio.run(call())
 with lean_imports():
-    assert sys.modules["grpc.aio"] is grpc.aio, "what is there stays"
-for name in [n for n in sys.modules if n.partition(".")[0] == "asyncio"]:
-    del sys.modules[name]
-with lean_imports():
-    import asyncio.subprocess
-    assert asyncio.subprocess.Process, "a module of a package that is stood in for"
-print(json.dumps([kept_out, answer, importlib.metadata.version("urllib3") == urllib3.__version__]))
+    assert sys.modules["inspect"] is inspect, "what is there stays"
+print(json.dumps(kept_out))
 """
 
 
 def test_the_agent_starts_without_what_it_never_uses_and_others_get_the_real_modules() -> None:
     done = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, check=True, timeout=120)
-    assert json.loads(done.stdout) == [[], "UNAVAILABLE", True]
+    assert json.loads(done.stdout) == []
