@@ -129,8 +129,10 @@ def test_an_event_becomes_a_lasting_taint_by_one_write_and_an_application_s_erro
         until(lambda: "role gained" in machine.here.log(), "the role")
     assert taints(machine.here) == found
     assert versions(machine.here) == stored
-    told = [one["reason"] for one in machine.here.api.items(EVENTS) if one["reason"] == "DeviceFault"]
-    assert told == ["DeviceFault"], "told again after a restart"
+    told = [one["message"] for one in machine.here.api.items(EVENTS) if one["reason"] == "DeviceFault"]
+    # Two if the library's recovery action was read just before its event came.
+    assert 1 <= len(told) <= 2, told
+    assert len(set(told)) == len(told), "told again after a restart"
 
 
 def test_a_kernel_message_is_believed_while_the_library_hangs_and_a_lost_gpu_stays_published(machine):
