@@ -230,7 +230,7 @@ class NvmlSession:
             slice_s = left_s if is_first else min(left_s, 0.05)
             deadline = time.monotonic() + slice_s
             slow = [gpu for gpu in waiting if gpu.finish_reading(deadline - time.monotonic()) is None]
-            if len(slow) < len(self.gpus) or left_s <= 0:
+            if len(slow) < len(self.gpus) or (left_s <= 0 and not is_first):
                 return
             is_first, waiting = False, slow
 
