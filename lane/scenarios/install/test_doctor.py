@@ -87,7 +87,7 @@ def test_without_its_agent_the_doctor_says_who_is_missing(
     report = examine()
     assert {"node-not-registered", "node-dead-socket"} <= found(report)
     agent.start()
-    until("registered again", lambda: found(examine()) == set(), 30)
+    until("registered again", lambda: found(examine()) == set(), 90)
     stage.delete_pod("held")
 
 
