@@ -44,5 +44,6 @@ def test_each_viewer_signs_in_with_a_token_and_sees_what_it_may_read(open_page, 
     page.get_by_role("button", name="Sign out").click()
     page.wait_for_url("**/sign-in")
     sign_in(page, "admin-token")
+    page.wait_for_selector(".tile")  # until then it is the page of the sign-in that would get the hash
     page.evaluate("location.hash = '#/claims'")
     page.wait_for_selector('.claim:has-text("theirs")')
