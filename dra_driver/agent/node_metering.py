@@ -14,7 +14,7 @@ from dra_driver.inventory.offering import CurrentInventory
 from dra_driver.metering.node_meter import MeterSettings, NodeMeter
 from dra_driver.metering.selection import Selection, read_selection, usual_selection
 from dra_driver.metering.subjects import LabelStyle
-from dra_driver.model.vendors import DEFAULT_VENDOR, registered
+from dra_driver.model.vendors import registered_or_default
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ def make_meter(node: OpenedNode, hardware: Metered, wanted: TelemetryOptions, in
 
 def _names(vendor: str) -> MetricNames:
     """Return the names of a vendor; simulated machines have those of the default one."""
-    declared = load_vendor((registered(vendor) or DEFAULT_VENDOR).name).metric_names
+    declared = load_vendor(registered_or_default(vendor).name).metric_names
     return declared() if declared is not None else _NO_NAMES
 
 

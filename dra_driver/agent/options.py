@@ -17,7 +17,7 @@ from dra_driver.inventory.mig.geometry_rules import GeometryRule, read_rules
 from dra_driver.model.errors import UsageError
 from dra_driver.model.names import check_driver_name, check_node_name, check_pod_uid, check_pool_name, is_dns_label
 from dra_driver.model.sharing import Tenants
-from dra_driver.model.vendors import DEFAULT_VENDOR, VENDORS, RegisteredVendor, registered
+from dra_driver.model.vendors import DEFAULT_VENDOR, VENDORS, RegisteredVendor, registered, registered_or_default
 from dra_driver.validation.result import ValidationLevel
 from dra_driver.validation.setting import NO_VALIDATION, ValidationSetting, read_setting
 
@@ -240,7 +240,7 @@ def options_of(values: Mapping[str, str], *, waits_for_bus: bool = False) -> Opt
         status=_status(values),
         hardware=values["hardware"],
         roots=roots_of(values),
-        vendor=(registered(values["hardware"]) or DEFAULT_VENDOR).name,
+        vendor=registered_or_default(values["hardware"]).name,
         waits_for_bus=waits_for_bus,
         is_mig_dynamic=values["mig"] == "dynamic",
         mig_geometry=read_rules(values["mig_geometry"], has_file=bool(values["mig_config"])),

@@ -14,7 +14,7 @@ from dra_driver.hardware import pci
 from dra_driver.hardware.drm import on_bus
 from dra_driver.hardware.nvidia import library, sysfs
 from dra_driver.hardware.port import Roots
-from dra_driver.model.vendors import DEFAULT_VENDOR, RegisteredVendor, registered
+from dra_driver.model.vendors import DEFAULT_VENDOR, RegisteredVendor, registered_or_default
 
 _FILE_VERSION = re.compile(r"libnvidia-ml\.so\.(\d+\.\d+(?:\.\d+)*)$")
 
@@ -41,7 +41,7 @@ def read_kernel_driver(roots: Roots, host: Path, vendor: str = DEFAULT_VENDOR.na
     file = next(iter([*library.below_mount(roots), *library.in_library_path()]), None)
     release = pci.read_text(Path(roots.proc, "sys/kernel/osrelease")) or os.uname().release
     return KernelDriver(
-        bound=_bound(roots, registered(vendor) or DEFAULT_VENDOR),
+        bound=_bound(roots, registered_or_default(vendor)),
         module_version=sysfs.read_driver_version(roots),
         library_version=_version_of(file),
         library_file=file,

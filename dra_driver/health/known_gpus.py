@@ -14,7 +14,7 @@ from typing import Any
 from dra_driver.hardware.evidence import BusState
 from dra_driver.hardware.facts import Facts, GpuFacts, MigProfile, PartitionFacts
 from dra_driver.hardware.vendors import load_vendor
-from dra_driver.model.vendors import DEFAULT_VENDOR, registered
+from dra_driver.model.vendors import registered_or_default
 
 BusStates = Callable[[tuple[str, ...]], Mapping[str, BusState]]
 NOT_ANSWERING = "hardware.gpu-not-answering"
@@ -97,7 +97,7 @@ def read_gpus(wire: Any) -> tuple[GpuFacts, ...]:
 
 
 def _gpu(wire: Mapping[str, Any]) -> GpuFacts:
-    kind = load_vendor((registered(wire.get("vendor", "")) or DEFAULT_VENDOR).name).gpu
+    kind = load_vendor(registered_or_default(wire.get("vendor", "")).name).gpu
     names = {field.name for field in fields(kind)}
     values = {name: _frozen(value) for name, value in wire.items() if name in names}
     values.setdefault("link_domain", wire.get("nvlink_domain"))  # as 0.2 development versions spelt it

@@ -25,7 +25,7 @@ from dra_driver.inventory.device import AttributeValue, Device
 from dra_driver.model import limits
 from dra_driver.model.semver import Semver, SemverError
 from dra_driver.model.shares import DeviceType, Share
-from dra_driver.model.vendors import DEFAULT_VENDOR, registered
+from dra_driver.model.vendors import registered_or_default
 
 Rows = Mapping[DeviceType, tuple[Published, ...]]
 
@@ -144,7 +144,7 @@ def _unfit_text(kind: ValueKind, text: str) -> str:
 @cache
 def rows_of(vendor: str) -> Rows:
     """Return the rows that each type of a vendor's devices carries. Simulated machines have those of the default."""
-    rows = load_vendor((registered(vendor) or DEFAULT_VENDOR).name).rows
+    rows = load_vendor(registered_or_default(vendor).name).rows
     return {kind: carried(rows, kind) for kind in DeviceType}
 
 

@@ -37,3 +37,8 @@ def registered_as(name: str) -> RegisteredVendor:
 def registered(name: str) -> RegisteredVendor | None:
     """Return the line of the vendor of a name, or None where there is no such vendor."""
     return next((vendor for vendor in VENDORS if vendor.name == name), None)
+
+
+def registered_or_default(name: str) -> RegisteredVendor:
+    """Return the line of the vendor of a name, or the default vendor's where no vendor has it: simulated hardware."""
+    return registered(name) or DEFAULT_VENDOR

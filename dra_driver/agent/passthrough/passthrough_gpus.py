@@ -22,7 +22,7 @@ from dra_driver.hardware.port import Roots
 from dra_driver.hardware.vendors import load_vendor
 from dra_driver.inventory.passthrough.rules import PassthroughRule, PassthroughRules
 from dra_driver.model.errors import DriverError
-from dra_driver.model.vendors import DEFAULT_VENDOR, registered
+from dra_driver.model.vendors import registered_or_default
 
 _NOT_DRIVEN = "hardware.gpu-not-driven"
 
@@ -63,7 +63,7 @@ class PassthroughGpus:
 
     def _unreported(self, facts: Facts, here: frozenset[str], problems: list[Problem]) -> Iterator[GpuFacts]:
         """Yield those GPUs that the vendor does not report: GPUs with a VFIO driver, and virtual functions."""
-        registry = registered(facts.vendor) or DEFAULT_VENDOR
+        registry = registered_or_default(facts.vendor)
         for address in sorted(self._candidates() - here):
             known = self._kept.facts_of(address)
             if known is None and not is_of(self._roots, address, registry):  # another vendor's driver offers it
@@ -95,7 +95,7 @@ class PassthroughGpus:
             text = f"not offered to virtual machines: {error}"
             problems.append(Problem(error.code, address, text))
             return None
-        declared = load_vendor((registered(vendor) or DEFAULT_VENDOR).name).passed
+        declared = load_vendor(registered_or_default(vendor).name).passed
         return PassthroughFacts(
             addressable_bytes=read_addressable_bytes(self._roots, address),
             has_iommufd=has_iommufd(self._roots),

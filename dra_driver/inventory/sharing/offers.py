@@ -22,7 +22,7 @@ from dra_driver.inventory.sharing.allotment import Allotment, allot, replica_mem
 from dra_driver.inventory.sharing.rules import SharingRule, SharingRules
 from dra_driver.model.names import replica_name, replicated_name
 from dra_driver.model.shares import DeviceType, Share, ShareMode
-from dra_driver.model.vendors import DEFAULT_VENDOR
+from dra_driver.model.vendors import registered_or_default
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,5 +198,5 @@ def _why_not(device: Device) -> str:
         return "the driver has none for partitions, which the hardware separates"
     if MEMORY not in device.capacity:
         return "the device reports no memory of its own"
-    terms = load_vendor(device.gpu.vendor or DEFAULT_VENDOR.name).sharing
+    terms = load_vendor(registered_or_default(device.gpu.vendor).name).sharing
     return f"can't be set here ({terms.limits_need if terms else 'nothing'} is needed)"

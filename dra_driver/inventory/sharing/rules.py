@@ -16,7 +16,7 @@ from dra_driver.inventory.device import Device
 from dra_driver.model.names import label_product
 from dra_driver.model.shares import DeviceType, ShareMode
 from dra_driver.model.sharing import SharingSettings, Tenants
-from dra_driver.model.vendors import DEFAULT_VENDOR
+from dra_driver.model.vendors import DEFAULT_VENDOR, registered_or_default
 
 REPLICAS_MOST = 128  # if one device's replicas filled more than one ResourceSlice, they would be hard to inspect
 
@@ -45,7 +45,7 @@ class Match:
         product = device.gpu.product_name or ""
         profile = device.partition.profile if device.partition else ""
         return (
-            (device.gpu.vendor or DEFAULT_VENDOR.name) in self.vendors
+            registered_or_default(device.gpu.vendor).name in self.vendors
             and (not self.types or device.type in self.types)
             and (not self.devices or _is_one_of(device.name, self.devices))
             and (not self.products or _is_one_of(product, self.products) or _is_label(product, self.products))

@@ -15,7 +15,7 @@ from dra_driver.hardware.facts import Facts, GpuFacts
 from dra_driver.inventory.wire import counter_set_wire, device_wire
 from dra_driver.model.errors import DriverError
 from dra_driver.model.names import pool_name
-from dra_driver.model.vendors import DEFAULT_VENDOR, registered
+from dra_driver.model.vendors import registered_or_default
 from dra_driver.model.wire import Wire
 from dra_driver.plugin.kubelet.same_name_drivers import SameNameDrivers
 from dra_driver.plugin.neighbours.device_plugin import live_sockets
@@ -132,7 +132,7 @@ def withheld_reason(selected: Chosen) -> str:
 
 
 def _vendor_of(selected: Chosen) -> str:
-    return (registered(selected.hardware.vendor) or DEFAULT_VENDOR).name
+    return registered_or_default(selected.hardware.vendor).name
 
 
 def _gpu_document(gpu: GpuFacts) -> Wire:
