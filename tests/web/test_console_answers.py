@@ -131,7 +131,7 @@ def test_what_may_be_typed_next_comes_from_the_devices_at_hand(console):
 
 
 def test_the_examples_of_the_gallery_compile_and_fail_on_no_device(console):
-    examples = re.findall(r"expression: `([^`]*)`", (STATIC / "gallery.js").read_text())
+    examples = re.findall(r"expression: `([^`]*)`", (STATIC / "playground" / "gallery.js").read_text())
     assert len(examples) > 5
     for expression in examples:
         found = console.post("selector", {"expression": expression}).json

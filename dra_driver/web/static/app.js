@@ -1,14 +1,14 @@
 // The frame of all pages: navigation, keys, theme, and the line to the console.
 
-import { connect, on } from "./api.js";
-import { claimsPage } from "./claims.js";
-import { h, number, replace } from "./dom.js";
-import { fleetPage } from "./fleet.js";
-import { healthPage } from "./health.js";
-import { playgroundPage } from "./playground.js";
-import { onSummary } from "./summary.js";
-import { usagePage } from "./usage.js";
-import { whatIfPage } from "./what-if.js";
+import { connect, on } from "./common/api.js";
+import { h, number, replace } from "./common/dom.js";
+import { onSummary } from "./common/summary.js";
+import { claimsPage } from "./pages/claims.js";
+import { fleetPage } from "./pages/fleet.js";
+import { healthPage } from "./pages/health.js";
+import { usagePage } from "./pages/usage.js";
+import { whatIfPage } from "./pages/what-if.js";
+import { playgroundPage } from "./playground/playground.js";
 
 const PAGES = [
   { name: "fleet", title: "Fleet", key: "f", open: fleetPage },

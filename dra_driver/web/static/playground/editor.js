@@ -1,14 +1,14 @@
 // The editor for an expression: highlighting, completion from the devices at hand, squiggles where Kubernetes points.
 
-import { ask } from "./api.js";
+import { ask } from "../common/api.js";
+import { autocompletion, closeBrackets, closeBracketsKeymap, completionKeymap } from "../vendor/codemirror-autocomplete.js";
+import { defaultKeymap, history, historyKeymap } from "../vendor/codemirror-commands.js";
+import { bracketMatching, HighlightStyle, syntaxHighlighting } from "../vendor/codemirror-language.js";
+import { setDiagnostics } from "../vendor/codemirror-lint.js";
+import { EditorState } from "../vendor/codemirror-state.js";
+import { drawSelection, EditorView, keymap, placeholder } from "../vendor/codemirror-view.js";
+import { tags } from "../vendor/lezer-highlight.js";
 import { cel } from "./cel-language.js";
-import { autocompletion, closeBrackets, closeBracketsKeymap, completionKeymap } from "./vendor/codemirror-autocomplete.js";
-import { defaultKeymap, history, historyKeymap } from "./vendor/codemirror-commands.js";
-import { bracketMatching, HighlightStyle, syntaxHighlighting } from "./vendor/codemirror-language.js";
-import { setDiagnostics } from "./vendor/codemirror-lint.js";
-import { EditorState } from "./vendor/codemirror-state.js";
-import { drawSelection, EditorView, keymap, placeholder } from "./vendor/codemirror-view.js";
-import { tags } from "./vendor/lezer-highlight.js";
 
 const nonce = document.querySelector('meta[name="csp-nonce"]').content;
 

@@ -1,6 +1,6 @@
 // Why a claim or pod fits or does not: the allocator's sentence, what to change, and each kind of node.
 
-import { h, number, plural } from "./dom.js";
+import { h, number, plural } from "../common/dom.js";
 
 const MOST_NODES = 40, MOST_LOST = 4;
 

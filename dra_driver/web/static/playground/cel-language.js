@@ -1,6 +1,6 @@
 // CEL as the editor sees it: words for highlighting. Whether an expression is valid is the server's to say.
 
-import { StreamLanguage } from "./vendor/codemirror-language.js";
+import { StreamLanguage } from "../vendor/codemirror-language.js";
 
 const WORDS = new Set(["true", "false", "null", "in"]);
 const KNOWN = new Set(["device", "cel", "has", "all", "exists", "exists_one", "map", "filter", "bind"]);

@@ -1,8 +1,8 @@
 // What deserves attention, and who holds how much.
 
-import { ask, on } from "./api.js";
+import { ask, on } from "../common/api.js";
+import { calmed, h, number, plural, replace } from "../common/dom.js";
 import { doctorSection } from "./doctor.js";
-import { calmed, h, number, plural, replace } from "./dom.js";
 
 const WORDS = {
   taint: "tainted", incomplete: "incomplete pools", stale: "slices of older generations", "pool-gone": "pools that are gone",

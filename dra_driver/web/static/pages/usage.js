@@ -1,8 +1,8 @@
 // What devices were used for and what that costs, and the dashboards of telemetry.
 
-import { permalink } from "./address.js";
-import { ask, isOld } from "./api.js";
-import { h, number, plural, replace } from "./dom.js";
+import { permalink } from "../common/address.js";
+import { ask, isOld } from "../common/api.js";
+import { h, number, plural, replace } from "../common/dom.js";
 import { amount, drawLines, lastOf } from "./plots.js";
 
 const DAYS = [["1", "last day"], ["7", "last 7 days"], ["30", "last 30 days"]];

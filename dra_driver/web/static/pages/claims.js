@@ -1,10 +1,10 @@
 // Claims and pods: what waits stands first, with the allocator's reasons; what holds devices follows.
 
-import { permalink } from "./address.js";
-import { ask, isOld, on } from "./api.js";
-import { calmed, h, number, plural, replace, since } from "./dom.js";
+import { permalink } from "../common/address.js";
+import { ask, isOld, on } from "../common/api.js";
+import { calmed, h, number, plural, replace, since } from "../common/dom.js";
+import { VirtualList } from "../common/virtual-list.js";
 import { drawReasons } from "./reasons.js";
-import { VirtualList } from "./virtual-list.js";
 
 const ROW = 34, PAGE = 100;
 

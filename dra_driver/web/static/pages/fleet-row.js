@@ -1,6 +1,6 @@
 // A node as a row: its devices as tiles by NUMA node, each tile's parts to scale.
 
-import { h, plural } from "./dom.js";
+import { h, plural } from "../common/dom.js";
 
 
 const short = (root) => root.replace(/^pci0000:/, "");

@@ -1,7 +1,7 @@
 // A device looked at: what it publishes, who holds it since when, what it could be cut into.
 
-import { ask } from "./api.js";
-import { copied, h, plural, replace, since } from "./dom.js";
+import { ask } from "../common/api.js";
+import { copied, h, plural, replace, since } from "../common/dom.js";
 
 const rows = (pairs) => h("table", {}, h("tbody", {}, pairs.map(({ name, value }) =>
   h("tr", {}, h("td", { class: "mono" }, name), h("td", { class: "mono" }, value)))));

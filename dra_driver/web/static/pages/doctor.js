@@ -1,7 +1,7 @@
 // What the doctor finds: asked for when the page is looked at, not with every change.
 
-import { ask } from "./api.js";
-import { h, plural, replace } from "./dom.js";
+import { ask } from "../common/api.js";
+import { h, plural, replace } from "../common/dom.js";
 
 const SIGNS = { error: ["bad", "✗"], warning: ["warn", "!"], note: ["muted", "·"] };
 

@@ -1,8 +1,8 @@
 // What if: a change, and the scheduler's timeline with and without it.
 
-import { permalink } from "./address.js";
-import { ask, isOld } from "./api.js";
-import { h, plural, replace } from "./dom.js";
+import { permalink } from "../common/address.js";
+import { ask, isOld } from "../common/api.js";
+import { h, plural, replace } from "../common/dom.js";
 import { drawUsage } from "./usage-plot.js";
 
 const EXAMPLE = `apiVersion: resource.k8s.io/v1

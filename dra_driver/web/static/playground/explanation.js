@@ -1,6 +1,6 @@
 // Why a device matches or not: the expression as a tree, with the value of every part.
 
-import { h } from "./dom.js";
+import { h } from "../common/dom.js";
 
 const MOST = 400; // parts drawn
 

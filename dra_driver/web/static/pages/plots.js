@@ -1,7 +1,7 @@
 // Lines over time: several series, each with a colour and a dash of its own, so that neither is needed alone.
 
-import { h, number } from "./dom.js";
-import uPlot from "./vendor/uplot.js";
+import { h, number } from "../common/dom.js";
+import uPlot from "../vendor/uplot.js";
 
 const HEIGHT = 150;
 const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3], [5, 2], [14, 4], [1, 4], [8, 2, 2, 2, 2, 2]];

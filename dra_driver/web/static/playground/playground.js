@@ -1,8 +1,8 @@
 // The playground: a selector judged on every device while it is typed.
 
-import { permalink } from "./address.js";
-import { ask, isOld, on } from "./api.js";
-import { calmed, copied, h, number, plural, replace } from "./dom.js";
+import { permalink } from "../common/address.js";
+import { ask, isOld, on } from "../common/api.js";
+import { calmed, copied, h, number, plural, replace } from "../common/dom.js";
 import { makeEditor } from "./editor.js";
 import { drawExplanation } from "./explanation.js";
 import { GALLERY } from "./gallery.js";

@@ -1,7 +1,7 @@
 // Devices held after each event, with and without a change: two stepped lines.
 
-import { h } from "./dom.js";
-import uPlot from "./vendor/uplot.js";
+import { h } from "../common/dom.js";
+import uPlot from "../vendor/uplot.js";
 
 const HEIGHT = 150;
 

@@ -1,6 +1,6 @@
 // The whole fleet as one strip: a column for each node, or for each few, in the colour of the worst that it has.
 
-import { h } from "./dom.js";
+import { h } from "../common/dom.js";
 
 const NAMES = { f: "free", h: "held", t: "tainted", w: "withheld" };
 const WORSE = "fhwt";

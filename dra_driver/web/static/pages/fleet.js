@@ -1,13 +1,13 @@
 // The fleet page: figures, filters, and the map of all nodes with a device looked at beside it.
 
-import { permalink } from "./address.js";
-import { ask, isOld, on } from "./api.js";
+import { permalink } from "../common/address.js";
+import { ask, isOld, on } from "../common/api.js";
+import { calmed, h, number, plural, replace } from "../common/dom.js";
+import { onSummary } from "../common/summary.js";
+import { VirtualList } from "../common/virtual-list.js";
 import { showDevice } from "./device-panel.js";
-import { calmed, h, number, plural, replace } from "./dom.js";
 import { drawRow } from "./fleet-row.js";
 import { drawStrip } from "./strip.js";
-import { onSummary } from "./summary.js";
-import { VirtualList } from "./virtual-list.js";
 
 const ROW = 76, PAGE = 40, FEW = 12; // pixels of a row, nodes of a page, nodes that need no strip
 const STATES = [["free", "free"], ["held", "held"], ["tainted", "tainted or sick"], ["withheld", "withheld"]];
