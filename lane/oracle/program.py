@@ -27,7 +27,7 @@ class OracleFailed(Exception):
 
 def module_file(version: str) -> Path:
     """Return the module file of a minor version."""
-    return FOLDER / f"{version}.mod"
+    return FOLDER / "pins" / f"{version}.mod"
 
 
 def build(version: str) -> Path:

@@ -15,18 +15,17 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parent
-SELECTORS = FOLDER / "selectors.jsonl.xz"
-ALLOCATIONS = FOLDER / "allocations.jsonl.xz"
+SELECTORS = FOLDER / "recorded" / "selectors.jsonl.xz"
+ALLOCATIONS = FOLDER / "recorded" / "allocations.jsonl.xz"
 SAME = "="
 
 
 def pins() -> dict[str, str]:
     """Return the version of Kubernetes' packages that each module file pins."""
     found = {}
-    for file in sorted(FOLDER.glob("*.mod")):
-        if file.name != "go.mod":
-            (version,) = re.findall(r"k8s\.io/dynamic-resource-allocation (v\S+)", file.read_text())
-            found[file.stem] = version
+    for file in sorted((FOLDER / "pins").glob("*.mod")):
+        (version,) = re.findall(r"k8s\.io/dynamic-resource-allocation (v\S+)", file.read_text())
+        found[file.stem] = version
     return found
 
 
