@@ -15,9 +15,9 @@ from dra_driver.hardware.port import Roots
 
 
 def bus_state(roots: Roots, address: str, drivers: tuple[str, ...]) -> BusState:
-    """Return the state on the bus of a GPU that one of these kernel drivers should have.
+    """Return the state of a GPU on the PCI bus. `drivers` are the kernel drivers that make the vendor's GPUs usable.
 
-    If no bus is visible at all, every GPU counts as there.
+    If sysfs shows no PCI function at all, every GPU counts as there.
     """
     folder = pci.function_folder(roots, address)
     if not any(pci.entries_of(folder.parent)):
@@ -30,5 +30,5 @@ def bus_state(roots: Roots, address: str, drivers: tuple[str, ...]) -> BusState:
 
 
 def bus_states(roots: Roots, addresses: tuple[str, ...], drivers: tuple[str, ...]) -> Mapping[str, BusState]:
-    """Return the state on the bus of each of these GPUs."""
+    """Return the state on the bus of each of these GPUs, by PCI address."""
     return {address: bus_state(roots, address, drivers) for address in addresses}

@@ -47,14 +47,16 @@ def vendors_listed(choice: str) -> tuple[RegisteredVendor, ...]:
     vendors = [vendor for name in choice.split(",") if (vendor := registered(name)) is not None]
     if len(vendors) < choice.count(",") + 1 or len(set(vendors)) < len(vendors):
         known = ", ".join(one.name for one in VENDORS)
-        raise UsageError("hardware", f"--hardware={choice!r} is no list of different vendors", hint=f"of {known}")
+        raise UsageError(
+            "hardware", f"--hardware={choice!r} is not a list of different vendors", hint=f"known: {known}"
+        )
     return tuple(vendors)
 
 
 def choose(choice: str, roots: Roots, *, node_name: str, state_dir: Path | None = None) -> Hardware:
-    """Return the vendor named by `--hardware`; "auto" means NVIDIA's on this node.
+    """Return the hardware that `--hardware` names; "auto" means NVIDIA's.
 
-    `state_dir` is where simulated hardware stores what changes while it runs; None keeps that in memory.
+    `state_dir` is where simulated hardware stores its changing state; with None the state is kept in memory.
 
     Raises: UsageError("usage.hardware") for an unknown choice, InputError for a bad profile.
     """

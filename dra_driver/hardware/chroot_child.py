@@ -17,7 +17,7 @@ def main(argv: list[str]) -> int:
         os.chroot(root)
         os.chdir("/")
     except OSError as error:
-        print(f"{root} can't be made the root: {error.strerror}")  # noqa: T201 - for whoever reads the output
+        print(f"{root} can't be made the root: {error.strerror}")  # noqa: T201 - the caller reads the output
         return CANT_ENTER
     try:
         os.execve(program[0], program, {})

@@ -71,12 +71,12 @@ def names_of_nodes(card: str | None, render_minor: int) -> tuple[str, ...]:
 def read_functions(roots: Roots, vendor: RegisteredVendor, drivers: tuple[str, ...]) -> tuple[DrmFunction, ...]:
     """Return the GPUs that a vendor's kernel drivers drive, each once."""
     found: dict[str, DrmFunction] = {}
-    for function in (*_driven(roots, drivers), *_drawn(roots, vendor, drivers)):
+    for function in (*_of_drivers(roots, drivers), *_of_drm_class(roots, vendor, drivers)):
         found.setdefault(function.address, function)
     return tuple(found[address] for address in sorted(found))
 
 
-def _driven(roots: Roots, drivers: tuple[str, ...]) -> Iterator[DrmFunction]:
+def _of_drivers(roots: Roots, drivers: tuple[str, ...]) -> Iterator[DrmFunction]:
     """Yield the functions in the folders of the kernel drivers."""
     for driver in drivers:
         for below in (f"bus/pci/drivers/{driver}", f"module/{driver}/drivers/pci:{driver}"):
@@ -87,24 +87,24 @@ def _driven(roots: Roots, drivers: tuple[str, ...]) -> Iterator[DrmFunction]:
                     yield DrmFunction(address, folder / name, driver, read_drm(folder / name / "drm"))
 
 
-def _drawn(roots: Roots, vendor: RegisteredVendor, drivers: tuple[str, ...]) -> Iterator[DrmFunction]:
-    """Yield the functions behind a vendor's DRM devices; a machine's other vendors have theirs in the same folder."""
+def _of_drm_class(roots: Roots, vendor: RegisteredVendor, drivers: tuple[str, ...]) -> Iterator[DrmFunction]:
+    """Yield the functions behind a vendor's DRM devices; the folder has those of the machine's other vendors, too."""
     classes = Path(roots.sys, "class/drm")
     names = tuple(entries_of(classes))
     renders = {_slot(classes / name / "device"): int(found[1]) for name in names if (found := _RENDER.fullmatch(name))}
     for name in names:
         folder = classes / name / "device"
         if _CARD.fullmatch(name) and _vendor(folder) == vendor.pci_vendor:
-            said = _DRIVER.search(read_text(folder / "uevent") or "")
-            driver = said[1] if said else read_driver(os.fspath(folder))
+            found = _DRIVER.search(read_text(folder / "uevent") or "")
+            driver = found[1] if found else read_driver(os.fspath(folder))
             address = _slot(folder)
             if address is not None and driver in drivers:
                 yield DrmFunction(address, folder, driver, DrmNodes(name, renders.get(address)))
 
 
 def _vendor(folder: Path) -> int:
-    said = _PCI_ID.search(read_text(folder / "uevent") or "")
-    return read_hex(folder / "vendor") or (int(said[1], 16) if said else 0)
+    found = _PCI_ID.search(read_text(folder / "uevent") or "")
+    return read_hex(folder / "vendor") or (int(found[1], 16) if found else 0)
 
 
 def _slot(folder: Path) -> str | None:
@@ -123,7 +123,7 @@ def _address(text: str) -> str | None:
 
 
 def read_drm(folder: Path) -> DrmNodes:
-    """Return the DRM nodes in the `drm` folder of a device. A number is never made up for one that is missing."""
+    """Return the DRM nodes in the `drm` folder of a device. A missing node is None: its number is never guessed."""
     names = tuple(entries_of(folder))
     renders = [int(found[1]) for name in names if (found := _RENDER.fullmatch(name))]
     return DrmNodes(next((name for name in names if _CARD.fullmatch(name)), None), renders[0] if renders else None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-HARDWARE_THERMAL = 0x40  # of `Vitals.clock_reasons`: the hardware holds clocks down because it is too hot
+HARDWARE_THERMAL = 0x40  # of `Vitals.clock_reasons`: the hardware throttles its clocks because it is too hot
 
 
 class Source(enum.StrEnum):
@@ -41,7 +41,7 @@ class BusState(enum.StrEnum):
 
 
 class DriverReset(enum.StrEnum):
-    """What the kernel driver said last of a reset of a GPU, which it makes by itself where the GPU hangs."""
+    """What the kernel driver last logged about a reset of a GPU; it resets a GPU that hangs without being asked."""
 
     NONE = "none"
     UNDER_WAY = "under-way"
@@ -54,10 +54,10 @@ class DriverReset(enum.StrEnum):
 class Vitals:
     """What one round of polling found on one GPU.
 
-    `is_lost` is None if the GPU's answer shows neither. `recovery_action` is NVML's number. `thermal_margin` and
-    `slowdown_margin` are in degrees Celsius, signed: the GPU slows down where the first falls below the second.
-    `clock_reasons` is NVML's bit set. `links` has for each NVLink of the GPU whether it is active. `pcie_replays`
-    counts since the driver was loaded. `reset` is None if there is no record of the driver's own resets.
+    `is_lost` is None if the GPU's answer does not show whether it is lost. `recovery_action` is NVML's number.
+    `thermal_margin` and `slowdown_margin` are in degrees Celsius, signed: the GPU slows down where the first falls
+    below the second. `clock_reasons` is NVML's bit set. `links` has for each NVLink of the GPU whether it is active.
+    `pcie_replays` counts since the driver was loaded. `reset` is None if there is no record of the driver's own resets.
     """
 
     gpu: str

@@ -47,7 +47,7 @@ class PartitionFacts:
 
 @dataclass(frozen=True, slots=True)
 class PlaceFacts:
-    """What is at one placement of a GPU now: whether MIG mode is on, and the finished partition there, if there is."""
+    """What is at one placement of a GPU now: whether MIG mode is on, and the finished partition, if there is one."""
 
     mig_enabled: bool
     partition: PartitionFacts | None = None
@@ -87,13 +87,13 @@ class MigProfile:
 
 @dataclass(frozen=True, slots=True)
 class PassthroughFacts:
-    """What is known of a GPU that an administrator lets virtual machines have.
+    """What is known of a GPU that an administrator offers to virtual machines.
 
     `driver` is the administrator's choice of a VFIO driver ("" for the usual one), and `addressable_bytes` the memory
-    that the function shows on the bus. With `is_only_passed` containers never get the GPU. `is_away` says that a VFIO
-    driver has it now, so that all its other facts are those from before. `group` is its IOMMU group, and `physical` the
-    address of the physical function behind a virtual one. With `has_api_device` a claim without a config gets the node
-    by which a virtual machine maps memory, too.
+    that the function shows on the bus. With `is_only_passed` containers never get the GPU. `is_away` means that a VFIO
+    driver has the GPU now, so that all its other facts are those from before. `group` is its IOMMU group, and
+    `physical` the address of the physical function behind a virtual one. With `has_api_device` a claim without a config
+    gets the node by which a virtual machine maps memory, too.
     """
 
     addressable_bytes: int = 0
@@ -139,8 +139,8 @@ class GpuFacts:
     vbios_version: str | None = None
     nodes: tuple[str, ...] = ()  # "dri/card1", "dri/renderD128"
     is_lost: bool = False  # it was seen in this boot, and these are its last facts
-    # Where the hardware itself divides a GPU: which part of the GPU at the address this device is ("cpx-3"; "" if it is
-    # not divided). All parts together are a device, too ("cpx-all"): `parts` is how many they are.
+    # Some hardware divides a GPU itself. Then `part` is the part of the GPU that the device is ("cpx-3"; ""
+    # if the GPU is not divided). All parts together are a device, too ("cpx-all"); its `parts` is their number.
     part: str = ""
     parts: int = 0
     partitions: tuple[PartitionFacts, ...] = ()
@@ -150,7 +150,7 @@ class GpuFacts:
     # GPU instances beside `partitions` that can't be used: GPU instance profile id and first memory slice of each.
     unusable: tuple[tuple[int, int], ...] = ()
     limits_memory: bool = False  # whether the driver can limit how much of this GPU's memory a cgroup gets
-    passthrough: PassthroughFacts | None = None  # None unless an administrator lets virtual machines have the GPU
+    passthrough: PassthroughFacts | None = None  # None unless an administrator offers the GPU to virtual machines
 
     @property
     def whole_name(self) -> str:
@@ -189,7 +189,7 @@ class GpuFacts:
 
 @dataclass(frozen=True, slots=True)
 class ChannelFacts:
-    """What a node needs to hand out an IMEX channel: the fabric's one clique on it, and the major of its nodes."""
+    """What a node needs to hand out an IMEX channel: its one clique of the fabric, and the major of channel nodes."""
 
     domain: str  # <clusterUUID>.<cliqueId>
     major: int

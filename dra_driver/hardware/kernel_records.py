@@ -1,7 +1,7 @@
 """The kernel log: the records that the kernel itself wrote, from the start of the ring.
 
 In: `<dev-root>/kmsg`, the device or a plain file of such records. Out: numbers, times and texts. A record counts only
-if the kernel wrote it (facility 0), so what a user writes to /dev/kmsg is never taken for a driver's words.
+if the kernel wrote it (facility 0), so what a user writes to /dev/kmsg is never mistaken for a driver's message.
 
 Source: Linux Documentation/ABI/testing/dev-kmsg.
 """
@@ -26,7 +26,7 @@ _RECORD = re.compile(
 
 
 class KernelRecords:
-    """Reads on from where it ended; records up to `position` have been read before.
+    """A reader that continues where its last call ended.
 
     `position` is the sequence number of the last record that was read, -1 for none. `problem` says why the log can't
     be read; "" if it can.
@@ -57,7 +57,7 @@ class KernelRecords:
                 continue
             self.position = max(self.position, sequence)
             if int(match["prefix"]) >> 3 == 0:
-                # What came since the last look has just happened, whatever the clock of a plain file's writer says.
+                # A record that came since the last call is new, whatever time the writer of a plain file put on it.
                 at = min(now, began + int(match["time"]) / 1e6) if is_first else now + number / 1e6
                 yield sequence, at, match["text"]
 
@@ -86,12 +86,12 @@ class KernelRecords:
             return None
         self.problem, self._rest = "", b""
         if stat.S_ISREG(os.fstat(self._fd).st_mode):
-            self._take_place(self._fd)
+            self._find_position(self._fd)
         self._known = self.position
         return self._fd
 
-    def _take_place(self, fd: int) -> None:
-        """Start a plain file from its beginning unless it continues the last one; report one without such records."""
+    def _find_position(self, fd: int) -> None:
+        """Begin a plain file at its start unless it continues the last one; report a file without kernel records."""
         size = os.fstat(fd).st_size
         text = os.pread(fd, TAIL_BYTES, max(0, size - TAIL_BYTES)).decode("utf-8", "replace")
         numbers = [int(match["sequence"]) for match in map(_RECORD.match, text.split("\n")) if match]
@@ -120,10 +120,11 @@ class KernelRecords:
     def _is_replaced(self, fd: int) -> bool:
         """Return whether a plain file that was read to its end was truncated or replaced."""
         try:
-            ours, there = os.fstat(fd), self._path.stat()
+            opened, named = os.fstat(fd), self._path.stat()
         except OSError:
             return True
-        return (ours.st_dev, ours.st_ino) != (there.st_dev, there.st_ino) or ours.st_size < os.lseek(fd, 0, os.SEEK_CUR)
+        is_same = (opened.st_dev, opened.st_ino) == (named.st_dev, named.st_ino)
+        return not is_same or opened.st_size < os.lseek(fd, 0, os.SEEK_CUR)
 
     def _fail(self, error: OSError) -> None:
         self.problem = f"the kernel log {self._path} can't be read: {error.strerror}"

@@ -1,4 +1,4 @@
-"""Metered: what a vendor measures of its GPUs, frozen, in the units of the names.
+"""Metered: what a vendor measures of its GPUs, frozen. The name of each quantity ends in its unit.
 
 A GPU is named by its PCI address, as in `GpuFacts.pci_address`; a GPU instance by that and its id. A quantity that the
 hardware or the driver does not report is missing from the values: it is never 0 instead. Times are seconds since 1970.

@@ -1,4 +1,4 @@
-"""Metric names: under which names and labels a vendor's quantities are published, as its own exporter would.
+"""Metric names: the names and labels under which a vendor's quantities are published, those of its own exporter.
 
 A vendor declares one `MetricNames` in its own folder (`Vendor.metric_names`), so that dashboards and rules that were
 made for its exporter work unchanged. Labels of claims and pods are added to all of them in the same way.
@@ -20,9 +20,10 @@ LAST_XID, RECENT_XIDS, RECENT_CLOCK_EVENTS = "lastXid", "recentXids", "recentClo
 
 @dataclass(frozen=True, slots=True)
 class MetricName:
-    """One published name. A quantity times `scale` is its value; `quantity` may be one of the events' above.
+    """One published name, whose value is a quantity times `scale`.
 
-    `labels` tell apart quantities that are published under one name; these stand next to each other in `MetricNames`.
+    `quantity` may be one of those above that are counted from events. `labels` tell apart quantities that are published
+    under one name; these follow one another in `MetricNames`.
     """
 
     head: FamilyHead
@@ -56,7 +57,7 @@ class MetricNames:
         fields: what else can be a label of every series, by its name: a function of the facts and of the version of
             the node's driver.
         default_fields: those that are labels unless a selection is given.
-        hostname_label: the label of the node's name; "" for the one that the agent's option gives.
+        hostname_label: the label of the node's name; "" for the one that the agent's option sets.
         takes_counters_file: whether the counters file of the agent's option selects from these names.
     """
 

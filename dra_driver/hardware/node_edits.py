@@ -1,8 +1,7 @@
-"""Edits for device nodes: each with its present numbers, and its group if the mode admits only the group.
+"""Edits for device nodes: each with its current device numbers, and its group if only the group has access.
 
-In: names below /dev, and the dev root. Out: edits. A node is written down with the numbers that it has now. Its group
-is added to a container's process only if the mode requires that: many distributions give render nodes to a group of
-their own. Source: CDI 0.7.0 (additionalGids).
+In: names below /dev, and the dev root. Out: edits. A node's group is added to a container's process only if the file
+mode requires that: many distributions give render nodes to a group of their own. Source: CDI 0.7.0 (additionalGids).
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ def edits_of_nodes(names: Iterable[str], roots: Roots) -> Edits:
     nodes, groups = [], set()
     for name in names:
         try:
-            status = os.stat(f"{roots.dev}/{name}")  # noqa: PTH116 - in the time of a Prepare
+            status = os.stat(f"{roots.dev}/{name}")  # noqa: PTH116 - faster, and a Prepare waits for it
         except OSError as error:
             raise node_missing(f"/dev/{name}") from error
         if not stat.S_ISCHR(status.st_mode):

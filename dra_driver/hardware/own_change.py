@@ -1,7 +1,7 @@
-"""Own changes: which GPUs this driver changed, and the facts after that, without a discovery.
+"""Own changes: the GPUs that this driver itself changed, and their facts after the change, without a discovery.
 
 In: the facts as last discovered, and the GPUs that were changed. Out: the facts as a discovery would find them now, or
-None if a discovery is needed. Only what a change of MIG mode or partitions changes is read.
+None if a discovery is needed. Only the facts that a change of MIG mode or partitions affects are read.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class OwnChanges:
 def facts_after(
     facts: Facts, addresses: Collection[str], hardware: Partitionable, limits_memory: Mapping[str, bool]
 ) -> Facts | None:
-    """Read the GPUs at these PCI addresses again, as far as MIG goes.
+    """Return the facts with those about MIG read again for the GPUs at these PCI addresses.
 
     `limits_memory` holds, by PCI address, whether a GPU's memory can be limited while MIG mode is off; with MIG mode
     on it can't. Raises: HardwareError.

@@ -1,7 +1,7 @@
 """PCI functions and small files of sysfs, for the devices of every vendor.
 
 In: roots and PCI addresses. Out: plain values. Nothing here raises for a missing file: None, 0 or nothing is returned.
-Every file is read to a bound, because a tree may be mounted from anywhere.
+No more than 1 MiB of a file is read, because the tree may be mounted from anywhere.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def read_text(path: str | os.PathLike[str]) -> str | None:
 
 
 def read_label(path: str | os.PathLike[str]) -> str | None:
-    """Return a small file's text as one line of characters that print, or None where it has none of them."""
+    """Return a small file's text as one line of printable characters, or None if it has none."""
     shown = "".join(one if one.isprintable() else " " for one in read_text(path) or "")
     return " ".join(shown.split()) or None
 
@@ -47,7 +47,7 @@ def read_label(path: str | os.PathLike[str]) -> str | None:
 def _read_all(fd: int) -> bytes:
     content = b""
     while (piece := os.read(fd, _PIECE_BYTES)) and len(content) < _MOST_BYTES:
-        content += piece  # the kernel may give a part of a file before its end
+        content += piece  # a read may return less than is left of the file
     return content
 
 

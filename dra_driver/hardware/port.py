@@ -115,7 +115,7 @@ class Hardware(Protocol):
 
 @runtime_checkable
 class ProcessLister(Protocol):
-    """Optional ability: list who is running on a GPU (asked before a vanished claim's device is handed out again)."""
+    """Optional ability: list the processes on a GPU (asked before a vanished claim's device is handed out again)."""
 
     def processes(self, gpu: GpuFacts, partition: PartitionFacts | None) -> tuple[int, ...]:
         """Return the ids of the processes on the device, in ascending order, as this process's pid namespace has them.
@@ -264,15 +264,15 @@ class MemoryLimitShowing(Protocol):
 
 @runtime_checkable
 class ComputeUnitChoosing(Protocol):
-    """Optional ability: keep the programs of a container to some of a GPU's compute units, as far as they agree."""
+    """Optional ability: keep a container's programs to some of a GPU's compute units. A program can ignore that."""
 
     def compute_unit_edits(self, units: Sequence[int]) -> Edits:
-        """Return what a container whose only GPU this is gets, so that its programs keep to these units (from 0)."""
+        """Return what keeps the programs of a container to these units (from 0) of its only GPU."""
 
 
 @runtime_checkable
 class Shareable(Protocol):
-    """Optional ability: the settings of a device on which sharing depends.
+    """Optional ability: read and change the settings of a device on which sharing depends.
 
     Both settings last for this boot only: a reboot, or a driver that is loaded again, restores the defaults. Every
     method may raise HardwareError, with `hardware.not-answering` when the deadline passed.
@@ -385,7 +385,7 @@ class Resettable(Protocol):
     needs_privilege: bool
 
     def await_return(self) -> None:
-        """Let calls wait that come while the library is closed, because it will be opened again soon. Idempotent."""
+        """Make calls wait while the library is closed, because it will be opened again soon. Idempotent."""
 
     def is_closed(self) -> bool:
         """Return whether this process has no GPU open."""

@@ -24,19 +24,19 @@ LEFT_BEHIND_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class ProgramEnd:
-    """How a program ended. `status` is None if it was late; `said` is the end of what it printed, on one line."""
+    """How a program ended. `status` is None if it was killed for being late; `output` is the end of what it printed."""
 
     status: int | None
-    said: str
+    output: str  # on one line
 
 
 def run_program(argv: Sequence[str], timeout_s: float, *, root: str = "/") -> ProgramEnd:
-    """Run a program, and wait for its end. Raises: OSError if it can't be begun.
+    """Run a program, and wait for its end. Raises: OSError if it can't be started.
 
     Args:
         argv: the absolute path of the program below `root`, and its arguments.
-        timeout_s: after so many seconds it is killed.
-        root: the folder that it takes for `/`.
+        timeout_s: after this many seconds the program is killed.
+        root: the folder that the program sees as `/`.
     """
     command = list(argv)
     if os.path.normpath(root) != "/":
@@ -48,8 +48,8 @@ def run_program(argv: Sequence[str], timeout_s: float, *, root: str = "/") -> Pr
         status = _wait(child, timeout_s)
         end = output.seek(0, os.SEEK_END)
         output.seek(max(0, end - 4 * OUTPUT_MOST))
-        said = " ".join(output.read().decode("utf-8", "replace").split())
-    printable = "".join(one if one.isprintable() else "?" for one in said)
+        text = " ".join(output.read().decode("utf-8", "replace").split())
+    printable = "".join(one if one.isprintable() else "?" for one in text)
     return ProgramEnd(status, printable[-OUTPUT_MOST:])
 
 

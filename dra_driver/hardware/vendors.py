@@ -48,21 +48,22 @@ class ReferencePage:
 
 @dataclass(frozen=True, slots=True)
 class DevicePluginSigns:
-    """How a vendor's device plugins are known: prefixes of their resources, and a pattern of their sockets."""
+    """How a vendor's device plugins are recognised: prefixes of their resources, and a pattern of their sockets."""
 
     resources: tuple[str, ...]
     sockets: str
 
 
 @dataclass(frozen=True, slots=True)
-class PassedVendor:
+class PassthroughTerms:
     """How a vendor's GPUs are passed to virtual machines.
 
-    With `has_api_device` the vendor's own driver always gives the node by which a virtual machine maps memory.
-    `described` completes what the bus shows of a function that no driver of the host has ever had in this boot.
+    With `has_api_device` a claim always gets the node by which a virtual machine maps memory, as with the vendor's own
+    driver. `with_pci_facts` completes the facts of a function that no driver of the host has had in this boot from what
+    the bus shows of it.
     """
 
-    described: Callable[[GpuFacts, Roots], GpuFacts]
+    with_pci_facts: Callable[[GpuFacts, Roots], GpuFacts]
     has_api_device: bool = False
 
 
@@ -84,8 +85,9 @@ class Vendor:
     `labels` returns the labels of a node with such GPUs; it is None if no software expects any. `metric_names` returns
     the names of its own exporter, under which its readings are published (`port.Metered`). `generated_classes` are the
     files below deviceclasses/ that `make docs` writes; others may be there, written by hand. `sharing` is how its
-    devices can be shared, None if they can't; `is_tested` says whether they can be tested by use, and `is_reset`
-    whether this driver can reset them. `passed` is what is particular of those for virtual machines.
+    devices can be shared, None if they can't; `is_tested` is whether they can be tested by a program that computes on
+    them, and `is_reset` whether this driver can reset them. `passthrough` is what its GPUs for virtual machines need,
+    None if it has none.
     """
 
     title: str
@@ -100,7 +102,7 @@ class Vendor:
     sharing: SharingTerms | None = None
     is_tested: bool = False
     is_reset: bool = False
-    passed: PassedVendor | None = None
+    passthrough: PassthroughTerms | None = None
 
 
 @cache
@@ -110,5 +112,5 @@ def load_vendor(name: str) -> Vendor:
         raise KeyError(name)
     declared = import_module(f"dra_driver.hardware.{name}.vendor").VENDOR
     if not isinstance(declared, Vendor):
-        raise TypeError(f"dra_driver.hardware.{name}.vendor.VENDOR is no Vendor")
+        raise TypeError(f"dra_driver.hardware.{name}.vendor.VENDOR is not a Vendor")
     return declared

@@ -14,9 +14,9 @@ from dra_driver.hardware.facts import Facts, GpuFacts, PartitionFacts, Problem
 from dra_driver.hardware.published.rows import (
     COMPUTE,
     MEMORY_SLICE,
-    MEMORY_SLICES_TABLED,
+    MEMORY_SLICES_MOST,
     Fact,
-    Found,
+    FoundDevice,
     Published,
     ValueKind,
 )
@@ -54,22 +54,22 @@ class Describer:
         self, name: str, gpu: GpuFacts, partition: PartitionFacts | None = None, *, has_slices: bool = False
     ) -> Device:
         """Return a GPU, or a partition of it, as a device. With `has_slices` it says which memory slices it covers."""
-        return self._device(name, Found(gpu, partition, *self._versions), has_slices=has_slices)
+        return self._device(name, FoundDevice(gpu, partition, *self._versions), has_slices=has_slices)
 
     def describe_share(self, name: str, of: Device, share: Share, replicas: int | None) -> Device:
         """Return what a device is published as when it is shared, by so many replicas."""
-        found = Found(of.gpu, of.partition, *self._versions, share, replicas)
+        found = FoundDevice(of.gpu, of.partition, *self._versions, share, replicas)
         return replace(self._device(name, found), share=share, cut=of.cut)
 
     def describe_passed(self, name: str, gpu: GpuFacts) -> Device:
         """Return a GPU as a device for virtual machines."""
-        return self._device(name, Found(gpu, None, *self._versions, is_passed=True))
+        return self._device(name, FoundDevice(gpu, None, *self._versions, is_passed=True))
 
     def report(self, code: str, device: Device, message: str) -> None:
         """Report a problem of a device; `code` is that within `inventory`."""
         self._report(code, device.gpu, device.partition, message)
 
-    def _device(self, name: str, found: Found, *, has_slices: bool = False) -> Device:
+    def _device(self, name: str, found: FoundDevice, *, has_slices: bool = False) -> Device:
         attributes: dict[str, AttributeValue] = {}
         capacity: dict[str, int] = {}
         for row in self._rows[found.type]:
@@ -160,6 +160,6 @@ def carried(table: Iterable[Published], device_type: DeviceType) -> tuple[Publis
     # What shares of one device are counted in differs: no device has percent of compute and a number of replicas.
     room = limits.DEVICE_ATTRIBUTES_AND_CAPACITIES - sum(row.rank == 0 and row.name != COMPUTE for row in rows)
     if device_type is DeviceType.MIG:
-        room -= MEMORY_SLICES_TABLED
+        room -= MEMORY_SLICES_MOST
     ours = sorted((row for row in rows if row.rank), key=lambda row: row.rank)[: max(room, 0)]
     return tuple(row for row in rows if row.rank == 0 or row in ours)

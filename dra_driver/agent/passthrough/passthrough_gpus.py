@@ -95,7 +95,7 @@ class PassthroughGpus:
             text = f"not offered to virtual machines: {error}"
             problems.append(Problem(error.code, address, text))
             return None
-        declared = load_vendor(registered_or_default(vendor).name).passed
+        declared = load_vendor(registered_or_default(vendor).name).passthrough
         return PassthroughFacts(
             addressable_bytes=read_addressable_bytes(self._roots, address),
             has_iommufd=has_iommufd(self._roots),
@@ -118,7 +118,7 @@ class PassthroughGpus:
             pcie_root=pci.read_pcie_root(self._roots, address),
             pci_id=pci.read_pci_id(self._roots, address),
         )
-        return declared.passed.described(gpu, self._roots) if declared.passed else gpu
+        return declared.passthrough.with_pci_facts(gpu, self._roots) if declared.passthrough else gpu
 
     def _candidates(self) -> frozenset[str]:
         return self._rules.addresses | self._kept.addresses

@@ -174,7 +174,7 @@ class NodeUnderTreatment:
         if end.status is None:
             raise NodeError("command", f"{argv[0]} did not end within {command.timeout_s:.0f} s", retry=Retry.LATER)
         if end.status:
-            text = f"{argv[0]} said: {end.said or 'nothing'} (exit status {end.status})"
+            text = f"{argv[0]} said: {end.output or 'nothing'} (exit status {end.status})"
             raise NodeError("command", text, retry=Retry.LATER)
 
     def ask_reboot(self, text: str) -> None:

@@ -1,10 +1,10 @@
 """The table of attributes and capacities of AMD's devices, in the domain of their driver.
 
 The names, kinds and values of AMD's own driver come first and unchanged, so that classes and claims written for it work
-as they are; then those of Kubernetes and our own. A fact that is not known is left out: 0 is never published for it.
+unchanged; then those of Kubernetes and our own. A fact that is not known is left out: 0 is never published for it.
 
 Source: attributes of ROCm/k8s-gpu-dra-driver v1.0 (type, deviceID, productName, driverVersion, driverVersionFull,
-partitionProfile; memory, computeUnits, simdUnits), and of its devices for virtual machines (`passed`).
+partitionProfile; memory, computeUnits, simdUnits), and of its devices for virtual machines (`passthrough`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from dra_driver.hardware.amd.facts import AmdGpu
-from dra_driver.hardware.amd.passed import PASSED_ROWS
+from dra_driver.hardware.amd.passthrough import PASSTHROUGH_ROWS
 from dra_driver.hardware.published import values
 from dra_driver.hardware.published.rows import (
     ALL,
@@ -22,7 +22,7 @@ from dra_driver.hardware.published.rows import (
     MEMORY,
     STANDARD_ATTRIBUTES,
     Fact,
-    Found,
+    FoundDevice,
     Owner,
     Published,
     ValueKind,
@@ -43,16 +43,16 @@ def _profile(gpu: AmdGpu) -> str | None:
     return "_".join(mode.lower() for mode in (gpu.compute_mode, gpu.memory_mode) if mode) or None
 
 
-# What is known of a GPU that a virtual machine has, too.
-_PASSED_TOO = ("productName", "deviceID", "architecture", "uniqueID", "computeUnits", "simdUnits")
+# What is known even of a GPU that no driver of the host has, because a virtual machine has it.
+_KNOWN_WITHOUT_DRIVER = ("productName", "deviceID", "architecture", "uniqueID", "computeUnits", "simdUnits")
 
 
 def _row(name: str, kind: ValueKind, meaning: str, read: Callable[[AmdGpu], Fact], owner: Owner) -> Published:
-    types = EVERY if name in _PASSED_TOO else ALL
+    types = EVERY if name in _KNOWN_WITHOUT_DRIVER else ALL
     return Published(name, kind, meaning, types, of_gpu(AmdGpu, read), owner=owner, since="0.2.0")
 
 
-def _type(found: Found) -> Fact:
+def _type(found: FoundDevice) -> Fact:
     if found.is_passed:
         return found.type.value
     if found.share is not None:
@@ -66,7 +66,7 @@ AMD_ROWS: tuple[Published, ...] = (
     Published(
         "type",
         ValueKind.STRING,
-        "What the device is: `amdgpu` for a whole GPU (one that is divided, too), `amdgpu-partition` for a partition, "
+        "What the device is: `amdgpu` for a whole GPU (even a divided one), `amdgpu-partition` for a partition, "
         "`amdgpu-share` for one that is shared with others, `vfio` for a GPU or a virtual function for a virtual "
         "machine.",
         EVERY,
@@ -100,7 +100,7 @@ AMD_ROWS: tuple[Published, ...] = (
     _row(
         "driverVersionFull",
         ValueKind.STRING,
-        "Version of the kernel driver as it spells it, such as `6.19.14.31400000`.",
+        "Version of the kernel driver as the driver writes it, such as `6.19.14.31400000`.",
         lambda gpu: gpu.driver_version,
         Owner.VENDOR,
     ),
@@ -111,7 +111,7 @@ AMD_ROWS: tuple[Published, ...] = (
         _profile,
         Owner.VENDOR,
     ),
-    *PASSED_ROWS,
+    *PASSTHROUGH_ROWS,
     *(replace(row, types=EVERY) for row in STANDARD_ATTRIBUTES),
     _row(
         "architecture",
@@ -153,8 +153,8 @@ AMD_ROWS: tuple[Published, ...] = (
     Published(
         MEMORY,
         ValueKind.QUANTITY,
-        "Memory. On an APU what programs may allocate of the host's memory; under NPS1 a partition's share "
-        "in accounting. Absent where no file says it.",
+        "Memory. On an APU, how much of the host's memory programs may allocate; under NPS1, a partition's nominal "
+        "share. Absent where no file reports it.",
         EVERY,
         values.memory,
         unit="bytes",

@@ -1,4 +1,4 @@
-"""AMD behind the hardware port.
+"""AMD's GPUs behind the hardware port.
 
 In: roots. Out: `Facts`, a fingerprint, container edits. Everything is read from sysfs; no library is loaded and no
 device is opened, so nothing can hang in a library and nothing has to be released.
@@ -66,7 +66,7 @@ class AmdHardware(SysfsObservation):
         return Facts(self.vendor, tuple(reading.gpus), driver_version=version, problems=tuple(problems))
 
     def version(self) -> str | None:
-        """Return the kernel driver's version as it spells it; drivers that come with the kernel have none."""
+        """Return the kernel driver's version as the driver writes it; drivers that come with the kernel have none."""
         return pci.read_label(f"{self._roots.sys}/module/amdgpu/version")
 
     def fingerprint(self) -> Fingerprint:
@@ -92,14 +92,14 @@ class AmdHardware(SysfsObservation):
         return device_edits(gpu, self._roots)
 
     def edit_problems(self) -> tuple[str, ...]:
-        """Return no problems: libraries, which the edits leave out, come with the containers' images."""
+        """Return the problem of a kernel without compute driver. Missing libraries are none: images bring their own."""
         if kfd.is_there(self._roots):
             return ()
         return ("/dev/kfd: the kernel offers no compute driver, so containers can draw but not compute",)
 
     def computing_on(self, address: str) -> frozenset[int]:
         """Return the processes that compute on a GPU (passthrough.ComputeLister)."""
-        from dra_driver.hardware.amd.kfd_processes import computing_on  # noqa: PLC0415 - only where GPUs are passed on
+        from dra_driver.hardware.amd.kfd_processes import computing_on  # noqa: PLC0415 - only where GPUs are passed through
 
         return computing_on(self._roots, address)
 
@@ -108,7 +108,7 @@ class AmdHardware(SysfsObservation):
 
     # -- memory limits (port.MemoryLimiting, port.MemoryLimitShowing)
 
-    def limit_memory(self, device: SharedDevice, cgroup: str, limit: int | None, deadline_s: float) -> None:  # noqa: ARG002 - a write of the kernel's own files
+    def limit_memory(self, device: SharedDevice, cgroup: str, limit: int | None, deadline_s: float) -> None:  # noqa: ARG002 - a write of the kernel's files can't hang
         """Set, or remove, the limit of a cgroup."""
         dmem.set_limit(self._region(device), Path(cgroup), limit)
 

@@ -18,7 +18,7 @@ from dra_driver.hardware.port import Roots
 
 _NODES = "class/kfd/kfd/topology/nodes"
 _LAST_LOCATION, _LAST_DOMAIN = 0xFFFF, 0xFFFF_FFFF
-_PROCESSORS_OWN_MEMORY = ("1", "2")  # heap types: frame buffer, visible to the host or not
+_DEVICE_MEMORY_HEAPS = ("1", "2")  # heap types: frame buffer, visible to the host or not
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,8 @@ class KfdNode:
     """One GPU, or one partition of a GPU, in the topology.
 
     `part` is the partition's index within its GPU, 0 for a whole one. `memory_bytes` is the size of the memory bank: on
-    an APU what the GPU may use of the host's memory. `unique_id` and `hive` are in hexadecimal, None where they are 0.
+    an APU that is how much of the host's memory the GPU may use. `unique_id` and `hive` are in hexadecimal, None where
+    they are 0.
     """
 
     number: int
@@ -99,7 +100,7 @@ def _size(number: int) -> int | None:
 def _bank_bytes(folder: Path) -> int:
     banks = (read_text(folder / "mem_banks" / name / "properties") for name in entries_of(folder / "mem_banks"))
     read = [dict(_pairs(text or "")) for text in banks]
-    return sum(int(one.get("size_in_bytes", "0")) for one in read if one.get("heap_type") in _PROCESSORS_OWN_MEMORY)
+    return sum(int(one.get("size_in_bytes", "0")) for one in read if one.get("heap_type") in _DEVICE_MEMORY_HEAPS)
 
 
 def _properties(path: Path) -> Mapping[str, int]:
@@ -107,7 +108,7 @@ def _properties(path: Path) -> Mapping[str, int]:
 
 
 def _pairs(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the names and numbers of a properties file; a line of another form is passed over."""
+    """Yield the names and numbers of a properties file; a line of another form is skipped."""
     for line in text.splitlines():
         name, _, value = line.strip().partition(" ")
         if value.isascii() and value.isdigit() and len(value) <= 20:  # the kernel prints unsigned 64-bit numbers

@@ -1,7 +1,7 @@
 """Processes that compute on a GPU, as AMD's compute driver lists them: those with memory or a queue on it.
 
-In: roots and a PCI address. Out: process ids of the host. All programs open the same node, /dev/kfd, so that open files
-say nothing about the GPU that they compute on. A process has a file for each GPU, also for those that it does not use.
+In: roots and a PCI address. Out: process ids of the host. All programs open the same node, /dev/kfd, so open files do
+not show which GPU a program computes on. A process has a file for each GPU, even for those that it does not use.
 Source: Linux, drivers/gpu/drm/amd/amdkfd/kfd_process.c: kfd/proc/PID/vram_GPU and kfd/proc/PID/queues/ID/gpuid.
 """
 

@@ -1,6 +1,6 @@
 """The memory of a GPU or a partition.
 
-For a GPU with memory of its own it is the size in the topology, or else the driver's total, or else what the `dmem`
+For a GPU with its own memory it is the size in the topology, or else the driver's total, or else what the `dmem`
 cgroup can hand out. For a GPU that uses the host's memory (an APU) it is what the topology lets programs allocate; the
 part that the firmware set aside is smaller and does not show what fits. For a partition it is the size in the topology,
 which under NPS1 is only its share by count, because all partitions reach all of the memory.

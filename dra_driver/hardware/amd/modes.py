@@ -1,7 +1,7 @@
 """How a GPU is partitioned now: its compute mode and its memory mode.
 
-A GPU without the files can't be partitioned. If a file can't be read, or contains an unknown word, it is not known what
-the GPU's partitions are, so no part of it may be offered.
+A GPU without the files can't be partitioned. If a file can't be read, or contains an unknown word, the GPU's partitions
+are unknown, so no part of it may be offered.
 
 Source: Linux Documentation/gpu/amdgpu (current_compute_partition, current_memory_partition), amdgpu_gfx.c.
 """
@@ -51,5 +51,5 @@ def _read(path: Path, known: tuple[str, ...]) -> str | None:
         return None
     word = text.upper()
     if word not in known:
-        raise ModeUnknownError(f"{path.name} says {text[:32]!r}, none of {', '.join(known)}")
+        raise ModeUnknownError(f"{path.name} contains {text[:32]!r}, which is none of {', '.join(known)}")
     return word

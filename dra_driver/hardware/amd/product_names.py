@@ -1,7 +1,7 @@
 """Names of AMD's products by PCI device and revision, for the boards whose firmware reports none.
 
-Source: the names that libdrm's data/amdgpu.ids and the PCI ID database give the same numbers; servers' boards and
-what captures of real machines contain. A number that is not here has no name; its device id is published nevertheless.
+Source: libdrm's data/amdgpu.ids and the PCI ID database, for the boards of servers and the GPUs in captures of real
+machines. A number that is not here has no name; its device id is published nevertheless.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ _BY_REVISION = {  # names, and the revisions that have them
 
 
 def product_name(device_id: int | None, revision: int | None) -> str | None:
-    """Return the name of a product, or None where these numbers have none here.
+    """Return the name of a product, or None if the tables have none for these numbers.
 
     >>> product_name(0x74A1, 0), product_name(0x744C, 0xC8), product_name(0x744C, None)
     ('AMD Instinct MI300X', 'AMD Radeon RX 7900 XTX', None)

@@ -1,6 +1,6 @@
 """RAS: the errors that a GPU's blocks counted since the driver was loaded, and its bad pages of memory.
 
-In: the folder of a PCI function. Out: counts, states. They are None if no file shows them, as on most Radeons.
+In: the folder of a PCI function. Out: counts and states. Both are None if no file shows them, as on most Radeons.
 
 Source: Linux Documentation/gpu/amdgpu/ras (`ue:` and `ce:` lines of *_err_count and of aca_*; in gpu_vram_bad_pages R
 is retired, P pending, F failed).

@@ -1,7 +1,7 @@
-"""One discovery: the functions on the bus and the nodes of the topology, joined to GPUs and partitions.
+"""One discovery: the functions on the bus and the nodes of the topology, combined into GPUs and partitions.
 
 In: roots. Out: `AmdGpu`s in the order of their names, and problems. A GPU that is partitioned is offered as the
-partitions that the topology knows and, where the kernel says how it is partitioned, as a whole beside them.
+partitions that the topology lists and, where the kernel reports how it is partitioned, as a whole besides.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ def read_gpus(roots: Roots, driver_version: str | None) -> AmdReading:
 
 
 def _with_own_nodes(reading: AmdReading) -> Iterator[AmdGpu]:
-    """Yield the devices; one with a node that another GPU has is a problem instead, for a node opens one GPU alone."""
+    """Yield the devices that share no device node with another GPU; the others become problems."""
     owners: dict[str, str] = {}
     for gpu in reading.gpus:
         others = {owners.setdefault(node, gpu.pci_address) for node in gpu.nodes} - {gpu.pci_address}
         if others:
-            text = f"it has a device node of {min(others)}, too: it is left out"
+            text = f"it has the same device node as {min(others)}: it is left out"
             reading.report("identity-shared", gpu.pci_address, text)
         else:
             yield gpu
@@ -86,12 +86,12 @@ def _join(roots: Roots, reading: AmdReading) -> Iterator[_Seen]:
         yield _Seen(function.address, function, _distinct(function.address, own, reading))
     for node in [node for node in left.values() if not node.address]:
         del left[node.number]
-        text = f"node {node.number} of the topology does not say which GPU it is: it is left out"
+        text = f"node {node.number} of the topology does not show which GPU it is: it is left out"
         reading.report("identity-unknown", "node", text)
     for address in sorted({node.address for node in left.values()}):
         alone = [node for node in left.values() if node.address == address]
         if _is_bus_shown(roots):
-            text = "the topology has it, and no function on the PCI bus is driven by amdgpu there: it is left out"
+            text = "the topology lists it, but amdgpu drives no PCI function at this address: it is left out"
             reading.report("gpu-gone", address, text)
             continue
         yield _Seen(address, None, _distinct(address, alone, reading))
@@ -108,7 +108,7 @@ def _distinct(address: str, nodes: Sequence[KfdNode], reading: AmdReading) -> tu
     for node in nodes:
         first = parts.setdefault(node.part, node)
         if first is not node:
-            text = "nodes {} and {} of the topology are at the same place; the second is left out"
+            text = "nodes {} and {} of the topology claim to be the same part; the second is left out"
             reading.report("identity-shared", address, text.format(first.number, node.number))
     return tuple(parts[part] for part in sorted(parts))
 
@@ -122,12 +122,12 @@ def _add(seen: _Seen, roots: Roots, cards: dict[int, str], reading: AmdReading) 
     is_whole = not any(node.part for node in seen.nodes) if modes.is_whole is None else modes.is_whole
     whole = _whole(seen, modes, roots)
     if is_whole and len(seen.nodes) > 1:
-        reading.report("partitions-changing", seen.address, "the topology has partitions, and the mode is SPX")
+        reading.report("partitions-changing", seen.address, "the topology has partitions, but the mode is SPX")
     elif is_whole:
         _check(whole, reading)
         reading.gpus.append(whole)
     elif not seen.nodes:
-        text = f"the GPU is in mode {modes.compute} and the topology has none of its partitions"
+        text = f"the GPU is in mode {modes.compute}, but the topology has none of its partitions"
         reading.report("partitions-changing", seen.address, text)
     else:
         card = seen.function.drm.card if seen.function else None
@@ -191,7 +191,7 @@ def _part(node: KfdNode, whole: AmdGpu, cards: dict[int, str], card_of_whole: st
 
 
 def _undivided(whole: AmdGpu, parts: Sequence[AmdGpu]) -> AmdGpu:
-    """Return a partitioned GPU as one device: everything that its partitions have, all their nodes."""
+    """Return a partitioned GPU as one device, with the sum of its partitions' resources and all their nodes."""
     memory = [part.memory_bytes for part in parts]
     return replace(
         whole,
@@ -213,9 +213,11 @@ def _check(gpu: AmdGpu, reading: AmdReading) -> None:
     """Report the facts that a device lacks and that users would miss."""
     subject = f"{gpu.pci_address} {gpu.part}".strip()
     if gpu.minor < 0:
-        reading.report("node-missing", gpu.pci_address, f"{subject} has no render node: claims of it wait for one")
+        reading.report(
+            "node-missing", gpu.pci_address, f"{subject} has no render node: claims for it wait until it has one"
+        )
     if gpu.memory_bytes is None:
-        text = f"no file says how much memory {subject} has: selectors by memory need has() to pass over it"
+        text = f"no file reports how much memory {subject} has: selectors that compare memory need has() to skip it"
         reading.report("fact-unreadable", gpu.pci_address, text)
 
 
@@ -229,5 +231,5 @@ def _unique_id(function: DrmFunction | None) -> str | None:
 
 def _product_name(function: DrmFunction | None, device_id: int | None) -> str | None:
     """Return the name that the board reports, or else the known name for its PCI number."""
-    given = pci.read_label(function.folder / "product_name") if function else None
-    return given or product_name(device_id, function.revision if function else None)
+    reported = pci.read_label(function.folder / "product_name") if function else None
+    return reported or product_name(device_id, function.revision if function else None)

@@ -1,8 +1,8 @@
-"""Resets: what the kernel driver wrote about resets of each GPU, which no file of sysfs keeps.
+"""Resets: what the kernel driver logged about resets of each GPU, which no file of sysfs keeps.
 
-In: the kernel's records. Out: for each GPU that was ever spoken of, how its last reset went. A record counts only if it
+In: the kernel's records. Out: for each GPU that the log mentions, how its last reset went. A record counts only if it
 begins with the driver's name and a PCI address, so that the name of a process, which the driver prints further on in
-its lines, is never taken for a reset. All is forgotten when the driver is loaded again.
+its lines, is never mistaken for a reset. Everything is forgotten when the driver is loaded again.
 
 Source: Linux drivers/gpu/drm/amd/amdgpu/amdgpu_device.c (amdgpu_device_gpu_recover), amdgpu_drv.c; a GPU in a hive is
 reset together with its peers, for which no line says that it begins.
@@ -17,7 +17,7 @@ from dra_driver.hardware.evidence import DriverReset
 from dra_driver.hardware.kernel_records import KernelRecords
 from dra_driver.model.names import normal_pci_address
 
-NEW_SECONDS = 30.0  # at the first look, an older reset that went well is over
+NEW_SECONDS = 30.0  # a successful reset that is older than this when the log is first read is not reported
 GPUS_MOST = 256  # addresses that are remembered; no machine has so many
 _LINE = re.compile(
     r"amdgpu (?P<gpu>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]): (?:amdgpu: )?(?:\[drm\] )?(?P<text>.+)"
@@ -32,7 +32,7 @@ _MEANINGS = (
 
 
 class ResetLog:
-    """The resets of the node's GPUs since the driver was loaded, as far as the log goes back."""
+    """The resets of the node's GPUs since the driver was loaded, as far back as the log reaches."""
 
     def __init__(self, records: KernelRecords) -> None:
         self._records = records

@@ -1,4 +1,4 @@
-"""What AMD declares: hardware, facts, published names, the text of the page that lists them, and the class."""
+"""What AMD declares: hardware, facts, published names, the text of the page that lists them, and its device classes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from dra_driver.hardware.amd.attributes import AMD_ROWS
 from dra_driver.hardware.amd.facts import AmdGpu
-from dra_driver.hardware.amd.passed import described
+from dra_driver.hardware.amd.passthrough import with_pci_facts
 from dra_driver.hardware.port import Hardware, Roots
 from dra_driver.hardware.vendors import (
     DevicePluginSigns,
-    PassedVendor,
+    PassthroughTerms,
     ReferencePage,
     SharingTerms,
     Vendor,
@@ -39,7 +39,7 @@ _CLASS = VendorClass(
     notes="""\
 Any AMD GPU, or partition of one where the node's GPUs are divided (DPX, QPX, CPX).
 
-The name and what it stands for are those of AMD's own driver, so that claims written for it work unchanged. For GPUs
+The name and its meaning are those of AMD's own driver, so that claims written for it work unchanged. For GPUs
 of one kind compare productName, deviceID or partitionProfile in the claim; for all partitions of a divided GPU at once
 ask for type "amdgpu". Shares of a GPU have a class of their own, gpu-share.amd.com.
 """,
@@ -53,9 +53,9 @@ _PASSED_CLASS = VendorClass(
 A whole AMD GPU, or a virtual function of one, for a virtual machine: bound to a VFIO driver when the claim is prepared,
 given back when it ends.
 
-Served are the functions that an administrator names (the chart's passthrough.config); the class exists where there are
-any. Claims of it are admitted in namespaces with the label gpu.amd.com/passthrough=true, because whoever has the whole
-PCI function can write its firmware. Type and attributes are those of AMD's own driver (docs/kubevirt.md).
+Only the functions that an administrator names (the chart's passthrough.config) are offered; the class exists where
+there are any. Claims for it are admitted in namespaces with the label gpu.amd.com/passthrough=true, because whoever has
+the whole PCI function can write its firmware. Type and attributes are those of AMD's own driver (docs/kubevirt.md).
 """,
     expression='device.driver == "gpu.amd.com" && device.attributes["gpu.amd.com"].type == "vfio"',
 )
@@ -73,7 +73,7 @@ the kernel limits, compare enforcement == "hard" in the claim.
 
 
 def _open(roots: Roots) -> Hardware:
-    from dra_driver.hardware.amd.hardware import AmdHardware  # noqa: PLC0415 - not for the names alone
+    from dra_driver.hardware.amd.hardware import AmdHardware  # noqa: PLC0415 - reading the declared names does not need it
 
     return AmdHardware(roots)
 
@@ -93,6 +93,6 @@ VENDOR = Vendor(
     generated_classes=(_CLASS, _SHARE_CLASS, _PASSED_CLASS),
     metric_names=_metric_names,
     sharing=SharingTerms((), "memory of its own, Linux 6.14 with the dmem controller, and cgroup v2"),
-    passed=PassedVendor(described, has_api_device=True),
+    passthrough=PassthroughTerms(with_pci_facts, has_api_device=True),
     device_plugin=DevicePluginSigns(("amd.com/",), "amd.com_*"),  # source: ROCm/k8s-device-plugin
 )

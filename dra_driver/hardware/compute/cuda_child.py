@@ -1,8 +1,8 @@
 """The test of one NVIDIA device: a context, memory written and read, a kernel run, everything compared.
 
 In: a request with `candidates` and `helpers` (libraries), `pci` (the GPU's address), `is_thorough`. Out: steps and a
-verdict. What the driver reports about the device itself makes it failed; anything that may lie elsewhere (a fabric that
-is not ready, no library, no compiler, no memory) means that the test could not run.
+verdict. Only an error that the driver attributes to the device itself makes the test fail; one whose cause may lie
+elsewhere (a fabric that is not ready, no library, no compiler, no memory) means that the test could not run.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from typing import Any
 
 from dra_driver.hardware.compute.cuda_library import Cuda, CudaFault, NoLibrary
 from dra_driver.hardware.compute.kernels import CHECK, FILL, MIX, PTX, mixed
-from dra_driver.hardware.compute.report import COULD_NOT_RUN, FAILED, PASSED, say_step, say_verdict
+from dra_driver.hardware.compute.report import COULD_NOT_RUN, FAILED, PASSED, report_step, report_verdict
 
 MIB = 1 << 20
 PATTERN_BYTES, CHUNK_BYTES, KERNEL_WORDS = 64 * MIB, 4 * MIB, 1 << 16
 PATTERNS = (0x55555555, 0xAAAAAAAA)
 BLOCK_BYTES, SPARED_BYTES, BLOCKS = 1024 * MIB, 512 * MIB, 2048
 COPY_BYTES, COPIES = 16 * MIB, 32
-COPY_FLOOR_MIB_S = 1024  # a third of what PCIe 3.0 gives four lanes
+COPY_FLOOR_MIB_S = 1024  # about a third of the bandwidth of four lanes of PCIe 3.0
 # Errors of the device itself: ECC, NVLink, contained error, illegal address or instruction of a kernel that has none,
 # timeout, hardware stack, misaligned, address space, program counter, launch.
 DEVICE_ERRORS = frozenset([214, 220, 226, 700, 702, 714, 715, 716, 717, 718, 719])
-UNKNOWN_ERROR = 999  # the device's only if there was a context before
+UNKNOWN_ERROR = 999  # counts as an error of the device only if there was a context
 REASONS = {
     2: "memory",
     46: "busy",
@@ -40,7 +40,7 @@ REASONS = {
 
 
 class WrongData(Exception):
-    """The device returned something else than it should have."""
+    """The device returned other data than it should have."""
 
 
 class SlowCopies(Exception):
@@ -48,7 +48,7 @@ class SlowCopies(Exception):
 
 
 class OtherDevice(Exception):
-    """The library has chosen another device than the one to be tested."""
+    """The library has chosen another device than the one that is to be tested."""
 
 
 def main(request: Mapping[str, Any]) -> None:
@@ -56,52 +56,52 @@ def main(request: Mapping[str, Any]) -> None:
     cuda: Cuda | None = None
     figures: dict[str, int] = {}
     try:
-        say_step("library")
+        report_step("library")
         cuda = Cuda(request["candidates"], request["helpers"])
         _test(cuda, request, figures)
     except NoLibrary as error:
-        say_verdict(COULD_NOT_RUN, "no-library", str(error))
+        report_verdict(COULD_NOT_RUN, "no-library", str(error))
     except OtherDevice as error:
-        say_verdict(COULD_NOT_RUN, "other-device", str(error))
+        report_verdict(COULD_NOT_RUN, "other-device", str(error))
     except MemoryError:
-        say_verdict(COULD_NOT_RUN, "memory", "the machine has no memory for the test")
+        report_verdict(COULD_NOT_RUN, "memory", "the machine has no memory for the test")
     except WrongData as error:
-        say_verdict(FAILED, "wrong-data", str(error))
+        report_verdict(FAILED, "wrong-data", str(error))
     except SlowCopies as error:
-        say_verdict(FAILED, "slow-copies", str(error))
+        report_verdict(FAILED, "slow-copies", str(error))
     except CudaFault as fault:
-        _say_fault(fault, has_context=cuda is not None and cuda.has_context)
+        _report_fault(fault, has_context=cuda is not None and cuda.has_context)
     else:
-        say_verdict(PASSED, figures=figures)
+        report_verdict(PASSED, figures=figures)
 
 
-def _say_fault(fault: CudaFault, *, has_context: bool) -> None:
+def _report_fault(fault: CudaFault, *, has_context: bool) -> None:
     if fault.code in DEVICE_ERRORS or (fault.code == UNKNOWN_ERROR and has_context):
-        say_verdict(FAILED, f"cuda-{fault.code}", str(fault))
+        report_verdict(FAILED, f"cuda-{fault.code}", str(fault))
     else:
-        say_verdict(COULD_NOT_RUN, REASONS.get(fault.code, f"cuda-{fault.code}"), str(fault))
+        report_verdict(COULD_NOT_RUN, REASONS.get(fault.code, f"cuda-{fault.code}"), str(fault))
 
 
 def _test(cuda: Cuda, request: Mapping[str, Any], figures: dict[str, int]) -> None:
     began = time.monotonic()
-    say_step("init")
+    report_step("init")
     found = cuda.open()
     if found and found.lower() not in {request["pci"], f"0000{request['pci']}"}:
         raise OtherDevice(f"the library shows {found}, not {request['pci']}")
-    say_step("context")
+    report_step("context")
     cuda.make_context()
     figures["contextMs"] = round((time.monotonic() - began) * 1000)
-    say_step("memory")
+    report_step("memory")
     _test_memory(cuda)
-    say_step("kernel")
+    report_step("kernel")
     module = cuda.load(PTX)
     _test_kernel(cuda, module)
     if request["is_thorough"]:
-        say_step("sweep")
+        report_step("sweep")
         figures["sweptMiB"] = _sweep(cuda, module)
-        say_step("copies")
+        report_step("copies")
         figures.update(_copy_speeds(cuda))
-    say_step("end")
+    report_step("end")
     cuda.release_context()
     figures["totalMs"] = round((time.monotonic() - began) * 1000)
 
@@ -126,7 +126,7 @@ def _compare(cuda: Cuda, address: int, size: int, chunk: bytes) -> None:
 
 
 def _test_kernel(cuda: Cuda, module: ctypes.c_void_p) -> None:
-    """Run a kernel over random words, and compare with the same done here."""
+    """Run a kernel over random words, and compare the result with the same computation on the CPU."""
     words = array("I", os.urandom(4 * KERNEL_WORDS))
     seed = int.from_bytes(os.urandom(4), "little")
     address = cuda.allocate(4 * KERNEL_WORDS)
@@ -134,7 +134,7 @@ def _test_kernel(cuda: Cuda, module: ctypes.c_void_p) -> None:
     arguments = (ctypes.c_uint64(address), ctypes.c_uint32(KERNEL_WORDS), ctypes.c_uint32(seed))
     cuda.run(module, MIX, KERNEL_WORDS // 256, arguments)
     if cuda.read(address, 4 * KERNEL_WORDS) != mixed(words, seed).tobytes():
-        raise WrongData("a kernel computed something else than the same program on the CPU")
+        raise WrongData("a kernel computed other results than the same program on the CPU")
     cuda.free(address)
 
 
@@ -178,7 +178,7 @@ def _blocks(cuda: Cuda) -> list[tuple[int, int]]:
 
 
 def _copy_speeds(cuda: Cuda) -> Mapping[str, int]:
-    """Return how fast copies are in both directions, in MiB a second; too slow is wrong."""
+    """Return how fast copies are in both directions, in MiB a second. Raises: SlowCopies."""
     device, host = cuda.allocate(COPY_BYTES), cuda.allocate_host(COPY_BYTES)
     found = {}
     directions: dict[str, Callable[[], None]] = {

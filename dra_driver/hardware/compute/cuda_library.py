@@ -16,7 +16,7 @@ class NoLibrary(Exception):
 
 
 class CudaFault(Exception):
-    """A call returned something else than CUDA_SUCCESS."""
+    """A call returned an error, that is, a code other than CUDA_SUCCESS."""
 
     def __init__(self, call: str, code: int) -> None:
         super().__init__(f"{call} returned {code}")
@@ -28,8 +28,8 @@ class Cuda:
 
     Args:
         candidates: paths of libcuda.so.1, the best first.
-        helpers: libraries that libcuda loads by name later, loaded first, because the loader then finds them although
-            they lie in no folder that it searches.
+        helpers: libraries that libcuda loads by name later. They are loaded first, because the loader then finds them
+            although they are in none of the folders that it searches.
     """
 
     def __init__(self, candidates: Iterable[str], helpers: Iterable[str]) -> None:
@@ -42,7 +42,7 @@ class Cuda:
 
     @property
     def has_context(self) -> bool:
-        """Return whether there is a context now, so that an error is the device's."""
+        """Return whether there is a context now; an error is then attributed to the device."""
         return bool(self._context.value)
 
     def open(self) -> str:

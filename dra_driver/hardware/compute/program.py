@@ -1,4 +1,4 @@
-"""Compute program: which program tests a device, and with what.
+"""Compute program: the program that tests a device, and its input.
 
 The program writes one JSON object in each line of its output: `{"step": TEXT}` when it begins a step, and at the end
 `{"verdict": "passed" | "failed" | "could-not-run", "reason": WORD, "detail": TEXT, "figures": {NAME: INTEGER}}`.

@@ -9,16 +9,16 @@ from collections.abc import Mapping
 PASSED, FAILED, COULD_NOT_RUN = "passed", "failed", "could-not-run"
 
 
-def say_step(step: str) -> None:
+def report_step(step: str) -> None:
     """Report that a step begins, so that a hang is attributed to it."""
-    _say({"step": step})
+    _write({"step": step})
 
 
-def say_verdict(verdict: str, reason: str = "", detail: str = "", figures: Mapping[str, int] | None = None) -> None:
+def report_verdict(verdict: str, reason: str = "", detail: str = "", figures: Mapping[str, int] | None = None) -> None:
     """Report the verdict, which is the last line."""
-    _say({"verdict": verdict, "reason": reason, "detail": detail[:500], "figures": dict(figures or {})})
+    _write({"verdict": verdict, "reason": reason, "detail": detail[:500], "figures": dict(figures or {})})
 
 
-def _say(line: Mapping[str, object]) -> None:
+def _write(line: Mapping[str, object]) -> None:
     sys.stdout.write(json.dumps(line) + "\n")
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""The test of a simulated device: it does what the profile says (`health.compute`), as a real one might."""
+"""The test of a simulated device: it ends as `health.compute` of the profile states, like a real test that ends so."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from dra_driver.hardware.compute.report import COULD_NOT_RUN, FAILED, PASSED, say_step, say_verdict
+from dra_driver.hardware.compute.report import COULD_NOT_RUN, FAILED, PASSED, report_step, report_verdict
 
 
 def main(request: Mapping[str, Any]) -> None:
-    """Play the test that was asked for."""
+    """Simulate the test that the request describes."""
     compute = request["compute"]
     for step in ("init", "context"):
-        say_step(step)
+        report_step(step)
     if compute == "hangs":
         while True:
             time.sleep(60)
@@ -23,8 +23,8 @@ def main(request: Mapping[str, Any]) -> None:
         os.kill(os.getpid(), signal.SIGSEGV)
     time.sleep(float(request.get("seconds", 0)))
     if compute == "wrong-data":
-        say_verdict(FAILED, "wrong-data", "memory read back differs from what was written (simulated)")
+        report_verdict(FAILED, "wrong-data", "memory read back differs from what was written (simulated)")
     elif compute == "not-ready":
-        say_verdict(COULD_NOT_RUN, "not-ready", "cuInit returned 802 (simulated)")
+        report_verdict(COULD_NOT_RUN, "not-ready", "cuInit returned 802 (simulated)")
     else:
-        say_verdict(PASSED)
+        report_verdict(PASSED)

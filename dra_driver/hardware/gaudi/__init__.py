@@ -1,1 +1,1 @@
-"""Intel's Gaudi accelerators of the kernel driver habanalabs, read-only: no library is loaded and nothing is set."""
+"""Intel's Gaudi accelerators behind the kernel driver habanalabs: no library is loaded and no setting is changed."""

@@ -50,7 +50,7 @@ GAUDI_ROWS: tuple[Published, ...] = (
     _row(
         "healthy",
         ValueKind.BOOL,
-        "Whether the kernel driver calls the card operational; absent where it says nothing.",
+        "Whether the kernel driver reports the card as operational; absent where it reports no status.",
         lambda card: card.is_healthy,
         Owner.VENDOR,
     ),
@@ -75,19 +75,19 @@ GAUDI_ROWS: tuple[Published, ...] = (
     _row(
         "hasVerbs",
         ValueKind.BOOL,
-        "Whether the card has an InfiniBand device, which its network driver makes.",
+        "Whether the card has an InfiniBand device, which its network driver creates.",
         lambda card: bool(card.verbs),
     ),
     _row(
         "memoryIsNominal",
         ValueKind.BOOL,
-        "True where memory is that of the model, because no file says it.",
+        "True where memory is that of the model, because no file reports the card's own.",
         lambda card: True if card.memory_bytes else None,
     ),
     Published(
         "driverVersion",
         ValueKind.VERSION,
-        "Version of the kernel driver, its first three numbers; absent where it says none.",
+        "Version of the kernel driver, its first three numbers; absent where it reports none.",
         ALL,
         lambda found: found.driver_version,
         owner=Owner.OURS,

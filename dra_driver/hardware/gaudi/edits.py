@@ -1,8 +1,8 @@
 """What a container needs of Gaudi accelerators: nodes, variables that name all of a claim's cards, and the hook.
 
 In: facts and roots. Out: edits. A variable has one value for a claim, because two devices that each set it would
-overwrite each other. The hook gives the cards' network interfaces to the container; where its program is missing from
-the host it is left out, because a container with a hook that is not there does not start.
+overwrite each other. The hook gives the cards' network interfaces to the container. Where its program is missing from
+the host the hook is left out, because a container whose hook can't be run does not start.
 
 Source: Intel's Gaudi DRA driver v0.7 and habana-container-runtime (nodes, variables, the hook's path).
 """

@@ -49,7 +49,7 @@ class GaudiHardware:
         return Facts(self.vendor, tuple(reading.cards), driver_version=version, problems=problems)
 
     def fingerprint(self) -> Fingerprint:
-        """Return a value that changes when `discover` would return something else: discovery is that cheap."""
+        """Return a value that changes when `discover` would return something else: here its result, which is cheap."""
         nodes = tuple(pci.entries_of(Path(self._roots.dev, "accel")))
         return Fingerprint((self.discover(), nodes, hook_path(self._roots)))
 

@@ -70,7 +70,7 @@ def read_cards(roots: Roots) -> GaudiReading:
         card = _card(address, folder, place, number, module)
         reading.cards.append(card)
         if card.is_healthy is False:
-            text = f"the kernel driver says {card.status!r}, not {_OPERATIONAL!r}: it is published as not healthy"
+            text = f"the kernel driver reports {card.status!r}, not {_OPERATIONAL!r}: it is published as not healthy"
             reading.problems.append(Problem("hardware.not-operational", address, text))
     return reading
 
@@ -79,7 +79,7 @@ def _card(address: str, folder: Path, place: Path, number: int, module: int) -> 
     device_id = pci.read_hex(folder / "device") or None
     model, memory = _MODELS.get(device_id or 0, (None, None))
     verbs = next((name for name in pci.entries_of(folder / "infiniband_verbs") if _VERBS.fullmatch(name)), "")
-    said = (pci.read_text(folder / "status") or pci.read_text(place / "status") or "").lower()
+    status = (pci.read_text(folder / "status") or pci.read_text(place / "status") or "").lower()
     return GaudiCard(
         uuid=address,
         pci_address=address,
@@ -94,14 +94,14 @@ def _card(address: str, folder: Path, place: Path, number: int, module: int) -> 
         model=model,
         module_id=module,
         verbs=verbs,
-        status=said if _WORD.fullmatch(said) else "unknown" if said else "",
+        status=status if _WORD.fullmatch(status) else "unknown" if status else "",
     )
 
 
 def _numbers_by_address(roots: Roots) -> dict[str, tuple[int, Path]]:
-    """Return the numbers of accelerators that have their folders elsewhere, and the folder with their files.
+    """Return, by PCI address, the number and the folder of each accelerator that its function's folder does not show.
 
-    Older drivers have them among virtual devices; the class shows those, too. They name their PCI function themselves.
+    Older drivers put them among the virtual devices; the class shows those, too. A file has their PCI address.
     """
     found: dict[str, tuple[int, Path]] = {}
     for below in ("devices/virtual/accel", "class/accel"):

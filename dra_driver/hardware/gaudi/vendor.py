@@ -1,12 +1,12 @@
-"""What Intel's Gaudi declares: hardware, facts, published names, the text of their page, and the class."""
+"""What Intel's Gaudi declares: hardware, facts, published names, the text of their page, and its device classes."""
 
 from __future__ import annotations
 
 from dra_driver.hardware.gaudi.attributes import GAUDI_ROWS
 from dra_driver.hardware.gaudi.facts import GaudiCard
-from dra_driver.hardware.gaudi.passed import described
+from dra_driver.hardware.gaudi.passthrough import with_pci_facts
 from dra_driver.hardware.port import Hardware, Roots
-from dra_driver.hardware.vendors import DevicePluginSigns, PassedVendor, ReferencePage, Vendor, VendorClass
+from dra_driver.hardware.vendors import DevicePluginSigns, PassthroughTerms, ReferencePage, Vendor, VendorClass
 
 _INTRODUCTION = """\
 # Attributes and capacities of Gaudi accelerators
@@ -23,7 +23,7 @@ An unknown value is left out, never published as 0. What is read, and what conta
 _CLASS = VendorClass(
     "gaudi.intel.com",
     notes="""\
-Any Gaudi accelerator that its kernel driver does not call broken.
+Any Gaudi accelerator, unless its kernel driver reports that it is not operational.
 
 The name is that of Intel's own driver, so that claims written for it work unchanged.
 """,
@@ -38,16 +38,16 @@ _PASSED_CLASS = VendorClass(
     notes="""\
 A Gaudi accelerator for a virtual machine: bound to a VFIO driver when the claim is prepared, given back when it ends.
 
-Served are the cards that an administrator names (the chart's passthrough.config); the class exists where there are any.
-Claims of it are admitted in namespaces with the label gaudi.intel.com/passthrough=true, because whoever has the whole
-PCI function can write its firmware. Intel's own driver has no such class (docs/kubevirt.md).
+Only the cards that an administrator names (the chart's passthrough.config) are offered; the class exists where there
+are any. Claims for it are admitted in namespaces with the label gaudi.intel.com/passthrough=true, because whoever has
+the whole PCI function can write its firmware. Intel's own driver has no such class (docs/kubevirt.md).
 """,
     expression='device.driver == "gaudi.intel.com" && device.attributes["gaudi.intel.com"].type == "vfio"',
 )
 
 
 def _open(roots: Roots) -> Hardware:
-    from dra_driver.hardware.gaudi.hardware import GaudiHardware  # noqa: PLC0415 - not for the names alone
+    from dra_driver.hardware.gaudi.hardware import GaudiHardware  # noqa: PLC0415 - reading the declared names does not need it
 
     return GaudiHardware(roots)
 
@@ -59,7 +59,7 @@ VENDOR = Vendor(
     rows=GAUDI_ROWS,
     page=ReferencePage("attributes-gaudi.md", _INTRODUCTION),
     generated_classes=(_CLASS, _PASSED_CLASS),
-    passed=PassedVendor(described, has_api_device=True),
+    passthrough=PassthroughTerms(with_pci_facts, has_api_device=True),
     # Source: HabanaAI's device plugin for Kubernetes (the resource, the socket's name).
     device_plugin=DevicePluginSigns(("habana.ai/",), "habanalabs.sock"),
 )

@@ -1,7 +1,7 @@
 """The table of attributes and capacities of Intel's devices, in the domain of their driver.
 
-The names, kinds and values of Intel's own driver come first, so that classes and claims written for it work as they
-are; then those of Kubernetes and our own. A fact that is not known is left out: 0 is never published for it.
+The names, kinds and values of Intel's own driver come first, so that classes and claims written for it work unchanged;
+then those of Kubernetes and our own. A fact that is not known is left out: 0 is never published for it.
 
 Source: attributes of intel/intel-resource-drivers-for-kubernetes v0.11 (model, family, driver, type, sriov, pciId,
 pciAddress, health; memory, millicores). Its pciRoot is the deprecated form of the standard attribute.
@@ -21,14 +21,14 @@ from dra_driver.hardware.published.rows import (
     PASSED,
     STANDARD_ATTRIBUTES,
     Fact,
-    Found,
+    FoundDevice,
     Owner,
     Published,
     ValueKind,
 )
 from dra_driver.hardware.published.values import of_gpu
 
-_ALL_OF_IT = 1000  # Intel's driver counts a GPU's time in thousandths, and hands out whole GPUs
+_WHOLE_GPU_MILLICORES = 1000  # Intel's driver counts a GPU's time in thousandths, and hands out whole GPUs
 
 
 def _id(gpu: IntelGpu) -> str | None:
@@ -40,7 +40,7 @@ def _row(name: str, kind: ValueKind, meaning: str, read: Callable[[IntelGpu], Fa
     return Published(name, kind, meaning, types, of_gpu(IntelGpu, read), owner=owner, since="0.2.0")
 
 
-def _type(found: Found) -> Fact:
+def _type(found: FoundDevice) -> Fact:
     if found.is_passed:
         return found.type.value
     return "vf" if isinstance(found.gpu, IntelGpu) and found.gpu.is_virtual else "gpu"
@@ -112,11 +112,13 @@ INTEL_ROWS: tuple[Published, ...] = (
     Published(
         MEMORY,
         ValueKind.QUANTITY,
-        "Memory of the GPU's own. Absent on integrated GPUs, and where the kernel does not say it.",
+        "The GPU's own memory. Absent on integrated GPUs, and where the kernel does not report it.",
         EVERY,
         values.memory,
         unit="bytes",
         since="0.2.0",
     ),
-    _row("millicores", ValueKind.QUANTITY, "Always 1000: the whole GPU.", lambda _: _ALL_OF_IT, Owner.VENDOR),
+    _row(
+        "millicores", ValueKind.QUANTITY, "Always 1000: the whole GPU.", lambda _: _WHOLE_GPU_MILLICORES, Owner.VENDOR
+    ),
 )

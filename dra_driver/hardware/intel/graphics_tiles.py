@@ -1,4 +1,4 @@
-"""The graphics parts (GTs) of an Intel GPU: clocks, reasons for holding them down, and how long they slept.
+"""The graphics parts (GTs) of an Intel GPU: their clocks, whether these are throttled, and the time spent asleep.
 
 In: a function. Out: values per GT. xe has them below `tile<N>/gt<M>`, i915 below the card's `gt/gt<M>`.
 

@@ -1,7 +1,7 @@
 """Intel's GPUs behind the hardware port.
 
-In: roots. Out: `Facts`, a fingerprint, container edits. Everything is read from sysfs, but for the size of a GPU's
-memory on kernels without the dmem controller, which its kernel driver is asked for.
+In: roots. Out: `Facts`, a fingerprint, container edits. Everything is read from sysfs, except for the size of a GPU's
+memory on kernels without the dmem controller: that is a query to its kernel driver.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class IntelHardware(SysfsObservation):
         return Edits()
 
     def device_edits(self, gpu: GpuFacts, partition: PartitionFacts | None) -> Edits:  # noqa: ARG002 - there are none
-        """Return the nodes of one device, under their names by PCI path too, which Intel's runtimes look for.
+        """Return the nodes of one device, also under their names by PCI path, which Intel's runtimes look for.
 
         Raises: HardwareError("hardware.node-missing", retry LATER).
         """

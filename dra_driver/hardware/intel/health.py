@@ -1,4 +1,4 @@
-"""The health of Intel's GPUs, as far as sysfs shows it: the bus, temperatures, and clocks held down by heat.
+"""The health of Intel's GPUs, as far as sysfs shows it: the bus, temperatures, and clocks throttled by heat.
 
 In: a function. Out: what its files report now. A file that a GPU lacks is never taken as a sign that all is well.
 """

@@ -18,7 +18,7 @@ from dra_driver.hardware.intel.regions import own_memory
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.sysfs.dmem import dmem_capacity
 
-AskMemory = Callable[[str, str], int | None]  # the kernel driver and a card's path to bytes
+AskMemory = Callable[[str, str], int | None]  # takes a kernel driver's name and a card's path; returns bytes
 _INTEGRATED_SLOT = ":00:02."  # where processors have their own GPU; source: Linux i915 and xe, bus 0 device 2
 
 
@@ -41,7 +41,7 @@ def read_gpus(roots: Roots, ask: AskMemory = own_memory) -> IntelReading:
         gpu = _gpu(function, roots, ask)
         reading.gpus.append(gpu)
         if gpu.memory_bytes is None and gpu.is_integrated is not True:
-            text = "neither a file nor the kernel driver says how much memory the GPU has: it is left out"
+            text = "neither a file nor the kernel driver reports the GPU's memory: no memory is published"
             reading.problems.append(Problem("hardware.fact-unreadable", gpu.pci_address, text))
     return reading
 
@@ -49,7 +49,7 @@ def read_gpus(roots: Roots, ask: AskMemory = own_memory) -> IntelReading:
 def _gpu(function: DrmFunction, roots: Roots, ask: AskMemory) -> IntelGpu:
     folder, device_id, minor = function.folder, function.device_id, function.drm.render_minor
     model = model_of(device_id)
-    memory = dmem_capacity(roots, function.address) or _said_memory(function)
+    memory = dmem_capacity(roots, function.address) or _memory_in_sysfs(function)
     if memory is None and function.drm.card is not None and _may_ask(roots):
         memory = ask(function.driver, f"{roots.dev}/dri/{function.drm.card}")
     physical = pci.read_physical(folder)
@@ -75,17 +75,17 @@ def _gpu(function: DrmFunction, roots: Roots, ask: AskMemory) -> IntelGpu:
     )
 
 
-def _said_memory(function: DrmFunction) -> int | None:
-    """Return the memory that the kernel driver shows in sysfs, which most releases of them do not.
+def _memory_in_sysfs(function: DrmFunction) -> int | None:
+    """Return the memory that the kernel driver shows in sysfs, which most releases of the drivers do not.
 
     Source: i915 as Intel ships it for data centers (lmem_total_bytes of the card), xe (physical_vram_size_bytes of each
     tile, in some releases of Intel's below the tile's `memory`).
     """
     folder, card = function.folder, function.drm.card or ""
     of_card = (folder / "drm" / card / "lmem_total_bytes", folder.parent / "lmem_total_bytes")
-    said = next((size for path in of_card if card and (size := pci.read_size(path))), None)
+    size_of_card = next((size for path in of_card if card and (size := pci.read_size(path))), None)
     tiles = [name for name in pci.entries_of(folder) if name.startswith("tile")]
-    return said or sum(_size_of_tile(folder / tile) for tile in tiles) or None
+    return size_of_card or sum(_size_of_tile(folder / tile) for tile in tiles) or None
 
 
 def _size_of_tile(folder: Path) -> int:
@@ -94,7 +94,7 @@ def _size_of_tile(folder: Path) -> int:
 
 
 def _may_ask(roots: Roots) -> bool:
-    """Return whether the nodes belong to the tree of sysfs: a copy of another machine's tree has none here."""
+    """Return whether the device nodes belong to the same machine as sysfs, which may be a copy of another machine's."""
     return roots.dev != "/dev" or roots.sys == "/sys"
 
 

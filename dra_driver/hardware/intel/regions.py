@@ -1,6 +1,6 @@
 """The memory regions of a GPU, according to its kernel driver.
 
-In: an open card. Out: the size of its own memory in bytes. With both drivers a question takes two calls: the first
+In: the path of a card. Out: the size of its own memory in bytes. With both drivers a query takes two calls: the first
 returns the length of the answer, the second the answer.
 
 Source: Linux include/uapi/drm/xe_drm.h (DRM_XE_DEVICE_QUERY_MEM_REGIONS), i915_drm.h (DRM_I915_QUERY_MEMORY_REGIONS).
@@ -68,7 +68,7 @@ def read_i915(fd: int, ioctl: Ioctl) -> int | None:
 
 
 def device_memory(answer: bytes, header: int) -> int | None:
-    """Return the sum of the regions of device memory in an answer, or None for one that is shorter than it says.
+    """Return the sum of the regions of device memory in an answer, or None for one that is cut short.
 
     A region starts with class and instance (16 bits each), another 32 bits, and its size in bytes (64 bits).
     """

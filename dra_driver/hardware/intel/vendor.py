@@ -1,4 +1,4 @@
-"""What Intel declares: hardware, facts, published names, the text of the page that lists them, and the class."""
+"""What Intel declares: hardware, facts, published names, the text of their page, and its device classes."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from dra_driver.hardware.intel.attributes import INTEL_ROWS
 from dra_driver.hardware.intel.facts import IntelGpu
-from dra_driver.hardware.intel.passed import described
+from dra_driver.hardware.intel.passthrough import with_pci_facts
 from dra_driver.hardware.port import Hardware, Roots
-from dra_driver.hardware.vendors import DevicePluginSigns, PassedVendor, ReferencePage, Vendor, VendorClass
+from dra_driver.hardware.vendors import DevicePluginSigns, PassthroughTerms, ReferencePage, Vendor, VendorClass
 
 if TYPE_CHECKING:
     from dra_driver.hardware.metric_names import MetricNames
@@ -32,7 +32,7 @@ _CLASS = VendorClass(
     notes="""\
 Any Intel GPU, integrated or not, or virtual function of one.
 
-The name and what it stands for are those of Intel's own driver, so that claims written for it work unchanged. For GPUs
+The name and its meaning are those of Intel's own driver, so that claims written for it work unchanged. For GPUs
 with memory of their own compare integrated, family or memory in the claim.
 """,
     expression='device.driver == "gpu.intel.com" && device.attributes["gpu.intel.com"].type != "vfio"',
@@ -44,16 +44,16 @@ _PASSED_CLASS = VendorClass(
 A whole Intel GPU, or a virtual function of one, for a virtual machine: bound to a VFIO driver when the claim is
 prepared, given back when it ends.
 
-Served are the functions that an administrator names (the chart's passthrough.config); the class exists where there are
-any. Claims of it are admitted in namespaces with the label gpu.intel.com/passthrough=true, because whoever has the
-whole PCI function can write its firmware. The name is that of Intel's own driver (docs/kubevirt.md).
+Only the functions that an administrator names (the chart's passthrough.config) are offered; the class exists where
+there are any. Claims for it are admitted in namespaces with the label gpu.intel.com/passthrough=true, because whoever
+has the whole PCI function can write its firmware. The name is that of Intel's own driver (docs/kubevirt.md).
 """,
     expression='device.driver == "gpu.intel.com" && device.attributes["gpu.intel.com"].type == "vfio"',
 )
 
 
 def _open(roots: Roots) -> Hardware:
-    from dra_driver.hardware.intel.hardware import IntelHardware  # noqa: PLC0415 - not for the names alone
+    from dra_driver.hardware.intel.hardware import IntelHardware  # noqa: PLC0415 - reading the declared names does not need it
 
     return IntelHardware(roots)
 
@@ -72,7 +72,7 @@ VENDOR = Vendor(
     page=ReferencePage("attributes-intel.md", _INTRODUCTION),
     generated_classes=(_CLASS, _PASSED_CLASS),
     metric_names=_metric_names,
-    passed=PassedVendor(described, has_api_device=True),
+    passthrough=PassthroughTerms(with_pci_facts, has_api_device=True),
     # Source: intel/intel-device-plugins-for-kubernetes, GPU plugin: resources i915 and xe.
     device_plugin=DevicePluginSigns(("gpu.intel.com/",), "gpu.intel.com-*.sock"),
 )

@@ -45,8 +45,8 @@ def reset_gpus(roots: Roots, gpus: Sequence[GpuFacts], timeout_s: float) -> None
         raise HardwareError("reset-failed", f"{PROGRAM} can't be run: {error}", retry=Retry.LATER) from error
     if end.status is None:
         raise HardwareError("reset-failed", f"{PROGRAM} did not end within {timeout_s:.0f} s", retry=Retry.LATER)
-    if end.status or _REFUSED.search(end.said):  # some releases report a refusal and exit with status 0
-        said = f"{end.said or 'nothing'} (exit status {end.status})"
+    if end.status or _REFUSED.search(end.output):  # some releases report a refusal and exit with status 0
+        said = f"{end.output or 'nothing'} (exit status {end.status})"
         raise HardwareError("reset-failed", f"{PROGRAM} --gpu-reset said: {said}", retry=Retry.LATER)
 
 

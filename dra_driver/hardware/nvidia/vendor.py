@@ -48,7 +48,7 @@ left out; both are listed among the problems of `dra-driver devices`.
 
 
 def _open(roots: Roots) -> Hardware:
-    from dra_driver.hardware.nvidia.hardware import NvidiaHardware  # noqa: PLC0415 - not for the names alone
+    from dra_driver.hardware.nvidia.hardware import NvidiaHardware  # noqa: PLC0415 - reading the declared names does not need it
 
     return NvidiaHardware(roots)
 

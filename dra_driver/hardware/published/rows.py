@@ -22,7 +22,7 @@ EVERY = (*ALL, *VFIO)  # of a GPU; an IMEX channel belongs to none
 
 MEMORY, COMPUTE, SHARES = "memory", "compute", "shares"
 MEMORY_SLICE = "memorySlice"
-MEMORY_SLICES_TABLED = 8  # a GPU with seven compute slices has eight memory slices; room is reserved for that many
+MEMORY_SLICES_MOST = 8  # of one GPU: a GPU with seven compute slices has eight memory slices
 
 
 class ValueKind(enum.StrEnum):
@@ -44,8 +44,8 @@ class Owner(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What is known about one device: its GPU, its partition if it is one, the node's driver, and how it is shared."""
+class FoundDevice:
+    """What is known of one device: its GPU, the partition if it is one, the node's driver, and how it is shared."""
 
     gpu: GpuFacts
     partition: PartitionFacts | None
@@ -79,7 +79,7 @@ class Published:
     kind: ValueKind
     meaning: str
     types: tuple[DeviceType, ...]
-    read: Callable[[Found], Fact]
+    read: Callable[[FoundDevice], Fact]
     unit: str = ""
     owner: Owner = Owner.VENDOR
     rank: int = 0
@@ -88,7 +88,7 @@ class Published:
 
 STANDARD = "resource.kubernetes.io/"
 
-# What Kubernetes names: the words that devices of all vendors have in common.
+# The attributes that Kubernetes defines, which devices of all vendors have in common.
 STANDARD_ATTRIBUTES: tuple[Published, ...] = (
     Published(
         STANDARD + "pciBusID",
@@ -117,7 +117,7 @@ STANDARD_ATTRIBUTES: tuple[Published, ...] = (
 )
 
 
-def is_virtual(found: Found) -> Fact:
+def is_virtual(found: FoundDevice) -> Fact:
     """Return whether a GPU for a virtual machine is a virtual function."""
     return bool(found.gpu.passthrough and found.gpu.passthrough.physical)
 

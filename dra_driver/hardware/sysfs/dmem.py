@@ -1,9 +1,9 @@
 """dmem: the kernel's cgroup controller for the memory of devices, which limits how much of it a cgroup may have.
 
 In: the root of all cgroups, PCI addresses, folders of cgroups. Out: regions and their sizes; limits that are set, and
-read back. A cgroup has a limit of its own only if its parents pass the controller on (`cgroup.subtree_control`); that
-is done here, from the root down, and never taken back: others may rely on it, and taking it back would end their
-limits. A limit holds for what the processes below the cgroup allocate from then on.
+read back. A cgroup can have a limit only if every cgroup above it enables the controller for its children
+(`cgroup.subtree_control`). That is done here, from the root down, and never undone: others may rely on it, and undoing
+it would end their limits. A limit holds for what the processes below the cgroup allocate from then on.
 
 Source: Linux Documentation/admin-guide/cgroup-v2, "DMEM" (6.14 and newer), "Controlling Controllers".
 """
@@ -29,7 +29,7 @@ _HINT = "memory limits need Linux 6.14 with CONFIG_CGROUP_DMEM, cgroup v2, and i
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A memory of a device that can be limited: its name ("drm/0000:03:00.0/vram") and its size in bytes."""
+    """A region of a device's memory that can be limited: its name ("drm/0000:03:00.0/vram") and its size in bytes."""
 
     name: str
     capacity: int
@@ -85,7 +85,7 @@ def limit_of(region: Region, cgroup: Path) -> int | None:
 
 
 def _pass_on(cgroup: Path) -> None:
-    """Let every cgroup above this one pass the controller on. Raises: OSError, HardwareError."""
+    """Enable the controller for the children of every cgroup above this one. Raises: OSError, HardwareError."""
     above = []
     for folder in cgroup.parents:
         if not (folder / _PASSED_ON).exists():
@@ -100,7 +100,7 @@ def _pass_on(cgroup: Path) -> None:
 
 
 def write_kernel_file(path: Path, text: str) -> None:
-    """Write a file of the kernel's in one piece; nothing is ever created. Raises: OSError."""
+    """Write a file of the kernel with a single call; a file that does not exist is not created. Raises: OSError."""
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(fd, text.encode())

@@ -17,12 +17,12 @@ from dra_driver.hardware.pci import entries_of, read_text
 _NUMBER = re.compile(r"-?\d{1,19}")
 _CHANNEL = re.compile(r"(temp|power|energy|freq|in|fan)(\d{1,2})_(?:input|average)")
 _SIGNED = ("temp", "in")
-_HOTTEST = 200_000  # thousandths of a degree; a limit above is one that the firmware left unset
+_HOTTEST = 200_000  # thousandths of a degree; the firmware has not set a limit that reads higher
 
 
 @dataclass(frozen=True, slots=True)
 class Sensor:
-    """One channel: `kind` and `number` as in `temp2`, its label ("junction", "" without one), its value, its limits."""
+    """One channel: `kind` and `number` as in `temp2`, its label ("junction"; "" for none), its value and limit."""
 
     kind: str
     number: int
@@ -39,7 +39,7 @@ def read_sensors(function: Path) -> tuple[Sensor, ...]:
 
 def _of_folder(folder: Path) -> Iterator[Sensor]:
     seen = set()
-    for name in sorted(entries_of(folder), reverse=True):  # power1_input, which is now, before power1_average
+    for name in sorted(entries_of(folder), reverse=True):  # power1_input, the current value, before power1_average
         found = _CHANNEL.fullmatch(name)
         channel = found[1] + found[2] if found else ""
         value = read_number(folder / name) if found and channel not in seen else None

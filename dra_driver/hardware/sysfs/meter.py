@@ -1,7 +1,7 @@
-"""The meter over files of sysfs: rounds of readings by a thread of its own.
+"""The meter for GPUs that are read from sysfs: rounds of readings by a thread of its own.
 
-In: a reader of all GPUs, and how often. Out: the newest reading of each GPU. A read that never returns holds up only
-this thread: the readings then grow old, and callers get the old ones.
+In: a reader of all GPUs, and a plan. Out: the newest reading of each GPU. A read that never returns holds up only this
+thread; callers then get the readings from before it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dra_driver.hardware.metered import MeterPlan, MeterReport, Reading
 
 
 class SysfsMeter:
-    """Measures from its construction until `close`. Any thread may call any method."""
+    """A thread that measures, from the construction of this object until `close`. Any thread may call any method."""
 
     def __init__(self, vendor: str, plan: MeterPlan, read: Callable[[], Iterable[Reading]]) -> None:
         self._plan, self._read = plan, read

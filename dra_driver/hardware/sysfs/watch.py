@@ -1,7 +1,7 @@
-"""The watch of health over files of sysfs: rounds of reading by a thread of its own.
+"""The health watch for GPUs that are read from sysfs: rounds of readings by a thread of its own.
 
-In: a reader of one GPU. Out: reports of what was read since the last. A read that never returns holds up only this
-thread; the report then says for how long. A file that a GPU lacks has no meaning: it never means that all is well.
+In: a reader of all GPUs. Out: reports of what was read since the last report. A read that never returns holds up only
+this thread; the report then states for how long. The lack of a file never means that all is well.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class VitalsSource:
 
 
 class SysfsWatch:
-    """Observes from its construction until `close`. `read` returns the vitals of each GPU that is there."""
+    """A thread that reads the vitals of all GPUs, from the construction of this object until `close`."""
 
     def __init__(
         self, vendor: str, source: VitalsSource, notify: Callable[[], None], *, poll_s: float = POLL_SECONDS

@@ -1,7 +1,7 @@
 """The binary table `gpu_metrics`: the firmware's measurements of a GPU, all of the same moment.
 
-In: the bytes of the file. Out: measures. A revision that is not known here gives none, and a field of all ones is one
-that the GPU lacks. Only tables of GPUs with memory of their own are read; those of APUs (2.x, 3.x) have other fields.
+In: the bytes of the file. Out: measures. A table of an unknown revision has none, and a field of all ones is one that
+the GPU lacks. Only tables of GPUs with memory of their own are read; those of APUs (2.x, 3.x) have other fields.
 
 Source: Linux drivers/gpu/drm/amd/include/kgd_pp_interface.h (gpu_metrics_v1_1 to v1_8). The accumulator of energy
 counts 2^-16 J.
@@ -20,7 +20,7 @@ _HEADER = struct.Struct("<HBB")  # size, format revision, content revision
 _MOST_BYTES = 16 << 10
 _ENERGY_AT = {1: 24, 2: 24, 3: 24, 4: 24, 5: 88, 6: 16, 7: 24, 8: 24}  # by content revision of format 1
 _JOULES_EACH = 2**-16
-_TO_THREE = {  # offsets of revisions 1.1 to 1.3
+_OFFSETS_TO_1_3 = {  # of revisions 1.1 to 1.3
     4: Measure.TEMPERATURE_C,
     6: AmdMeasure.JUNCTION_TEMPERATURE_C,
     8: Measure.MEMORY_TEMPERATURE_C,
@@ -28,7 +28,7 @@ _TO_THREE = {  # offsets of revisions 1.1 to 1.3
     18: Measure.MEMORY_COPY_PERCENT,
     22: Measure.POWER_W,
 }
-_FROM_FOUR = {  # offsets of revisions 1.4 to 1.8
+_OFFSETS_FROM_1_4 = {  # of revisions 1.4 to 1.8
     4: AmdMeasure.JUNCTION_TEMPERATURE_C,
     6: Measure.MEMORY_TEMPERATURE_C,
     10: Measure.POWER_W,
@@ -59,8 +59,8 @@ def measures_of(table: bytes) -> dict[str, float]:
     at = _ENERGY_AT.get(content) if form == 1 else None
     if at is None or len(table) < max(size, at + 8):
         return {}
-    places = _TO_THREE if content <= 3 else _FROM_FOUR
-    numbers = {measure: struct.unpack_from("<H", table, place)[0] for place, measure in places.items()}
+    offsets = _OFFSETS_TO_1_3 if content <= 3 else _OFFSETS_FROM_1_4
+    numbers = {measure: struct.unpack_from("<H", table, offset)[0] for offset, measure in offsets.items()}
     values: dict[str, float] = {measure: float(number) for measure, number in numbers.items() if number != 0xFFFF}
     (energy,) = struct.unpack_from("<Q", table, at)
     if energy not in (0, 0xFFFF_FFFF_FFFF_FFFF):

@@ -38,7 +38,7 @@ _NAMES = (
     gauge("gpu_clock", "Clocks (in MHz).", _Q.SM_CLOCK_MHZ, labels=_SYSTEM),
     gauge("gpu_clock", "Clocks (in MHz).", _Q.MEMORY_CLOCK_MHZ, labels=_MEMORY),
     gauge("pcie_speed", "Speed of the PCIe link (in GT/s).", _A.PCIE_SPEED_GTS),
-    gauge("pcie_max_speed", "The most that the PCIe link can do (in GT/s).", _A.PCIE_MOST_SPEED_GTS),
+    gauge("pcie_max_speed", "Highest speed of the PCIe link (in GT/s).", _A.PCIE_MOST_SPEED_GTS),
     gauge("pcie_replay_count", "PCIe retries.", _Q.PCIE_REPLAYS_TOTAL),
     gauge("gpu_total_vram", "Memory of the GPU (in MiB).", _A.MEMORY_TOTAL_BYTES, scale=_MIB),
     gauge("gpu_used_vram", "Memory that is used (in MiB).", _Q.MEMORY_USED_BYTES, scale=_MIB),
@@ -49,11 +49,17 @@ _NAMES = (
         _A.VISIBLE_MEMORY_TOTAL_BYTES,
         scale=_MIB,
     ),
-    gauge("gpu_used_visible_vram", "Of that, what is used (in MiB).", _A.VISIBLE_MEMORY_USED_BYTES, scale=_MIB),
-    gauge("gpu_free_visible_vram", "Of that, what is free (in MiB).", _A.VISIBLE_MEMORY_FREE_BYTES, scale=_MIB),
+    gauge(
+        "gpu_used_visible_vram", "Used memory that the host reaches (in MiB).", _A.VISIBLE_MEMORY_USED_BYTES, scale=_MIB
+    ),
+    gauge(
+        "gpu_free_visible_vram", "Free memory that the host reaches (in MiB).", _A.VISIBLE_MEMORY_FREE_BYTES, scale=_MIB
+    ),
     gauge("gpu_total_gtt", "The host's memory that the GPU may use (in MiB).", _A.HOST_MEMORY_TOTAL_BYTES, scale=_MIB),
-    gauge("gpu_used_gtt", "Of that, what is used (in MiB).", _A.HOST_MEMORY_USED_BYTES, scale=_MIB),
-    gauge("gpu_free_gtt", "Of that, what is free (in MiB).", _A.HOST_MEMORY_FREE_BYTES, scale=_MIB),
+    gauge("gpu_used_gtt", "The host's memory that the GPU uses (in MiB).", _A.HOST_MEMORY_USED_BYTES, scale=_MIB),
+    gauge(
+        "gpu_free_gtt", "The host's memory that the GPU may still use (in MiB).", _A.HOST_MEMORY_FREE_BYTES, scale=_MIB
+    ),
     gauge("gpu_ecc_correct_total", "Errors that were corrected.", _A.ERRORS_CORRECTED_TOTAL),
     gauge("gpu_ecc_uncorrect_total", "Errors that could not be corrected.", _A.ERRORS_UNCORRECTED_TOTAL),
     *_ERRORS_OF_BLOCKS,

@@ -25,7 +25,7 @@ _NAMES = (
         _Q.SM_CLOCK_MHZ,
         labels=(("location", "gpu"), ("type", "actual")),
     ),
-    gauge("xpum_frequency_throttling_ratio", "100 while clocks are held down, else 0.", THROTTLED, scale=100.0),
+    gauge("xpum_frequency_throttling_ratio", "100 while clocks are throttled, else 0.", THROTTLED, scale=100.0),
     gauge("xpum_engine_ratio", "Share of time in which the busiest part was not asleep (in %).", _Q.GPU_PERCENT),
 )
 

@@ -1,9 +1,9 @@
 """One round of measurements of Intel's GPUs.
 
 In: roots, and the previous round. Out: a reading of each GPU. The kernel drivers count energy, and how long each
-graphics part slept. Power and use are computed from two rounds, so the first has neither. Use is the share of time in
-which the busiest part was not asleep (C6), which is at least the time in which engines worked. A quantity that no file
-shows has no value.
+graphics part was asleep. Power and use are computed from two rounds, so the first has neither. Use is the share of time
+in which the busiest part was not asleep (C6); the share in which its engines worked may be smaller. A quantity that no
+file shows has no value.
 
 Source: Linux Documentation/ABI/testing/sysfs-driver-intel-{i915,xe}-hwmon (energy1 of the card, energy2 of the package,
 temp2 or pkg, temp3 or vram).
@@ -21,12 +21,12 @@ from dra_driver.hardware.metered import Measure, Reading
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.sysfs.hwmon import Sensor, read_sensors, value_of
 
-THROTTLED = "throttled"  # 1 while the clocks of a graphics part are held down, else 0
+THROTTLED = "throttled"  # 1 while the clocks of a graphics part are throttled, else 0
 _BEFORE = tuple[float, float | None, tuple[int | None, ...]]  # when, energy in mJ, how long each part had slept
 
 
 class IntelReader:
-    """Reads round after round. For one thread."""
+    """A reader that remembers its previous round; for one thread."""
 
     def __init__(self, roots: Roots) -> None:
         self._roots = roots

@@ -82,4 +82,4 @@ def domain_state(roots: Roots) -> str | None:
         return f"it can't be run: {error.strerror}"
     if end.status is None:
         return f"no answer within {ASK_SECONDS:.0f} s"
-    return end.said.strip() if end.status == 0 else f"{end.said} (exit status {end.status})".strip()
+    return end.output.strip() if end.status == 0 else f"{end.output} (exit status {end.status})".strip()

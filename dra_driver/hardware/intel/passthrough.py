@@ -11,7 +11,7 @@ from dra_driver.hardware.intel.models import model_of
 from dra_driver.hardware.port import Roots
 
 
-def described(gpu: GpuFacts, roots: Roots) -> GpuFacts:
+def with_pci_facts(gpu: GpuFacts, roots: Roots) -> GpuFacts:
     """Return the facts of a function, completed by what its PCI numbers show."""
     if not isinstance(gpu, IntelGpu) or gpu.pci_id is None:
         return gpu

@@ -9,7 +9,7 @@ from dra_driver.hardware.gaudi.facts import GaudiCard
 from dra_driver.hardware.port import Roots
 
 
-def described(card: GpuFacts, roots: Roots) -> GpuFacts:  # noqa: ARG001 - the numbers alone tell something here
+def with_pci_facts(card: GpuFacts, roots: Roots) -> GpuFacts:  # noqa: ARG001 - the numbers alone tell something here
     """Return the facts of a function, completed by what its PCI numbers show."""
     if not isinstance(card, GaudiCard) or card.pci_id is None:
         return card

@@ -13,15 +13,15 @@ from dra_driver.hardware.amd.facts import AmdGpu
 from dra_driver.hardware.amd.product_names import product_name
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.hardware.port import Roots
-from dra_driver.hardware.published.rows import PASSED, VFIO, Found, Published, ValueKind, is_virtual
+from dra_driver.hardware.published.rows import PASSED, VFIO, FoundDevice, Published, ValueKind, is_virtual
 
 
-def _group(found: Found) -> str | None:
+def _group(found: FoundDevice) -> str | None:
     group = found.gpu.passthrough.group if found.gpu.passthrough else None
     return None if group is None else str(group)
 
 
-PASSED_ROWS: tuple[Published, ...] = (
+PASSTHROUGH_ROWS: tuple[Published, ...] = (
     Published(
         "pciAddr", ValueKind.STRING, "The same as the standard pciBusID.", VFIO, lambda found: found.gpu.pci_address,
         since="0.3.0",
@@ -38,7 +38,7 @@ PASSED_ROWS: tuple[Published, ...] = (
 )  # fmt: skip
 
 
-def described(gpu: GpuFacts, roots: Roots) -> GpuFacts:
+def with_pci_facts(gpu: GpuFacts, roots: Roots) -> GpuFacts:
     """Return the facts of a function, completed by what its PCI numbers show."""
     if not isinstance(gpu, AmdGpu) or gpu.pci_id is None:
         return gpu
