@@ -27,7 +27,7 @@ def newer_ledger() -> None:
     column = "ALTER TABLE claims ADD COLUMN colour TEXT NOT NULL DEFAULT 'red'"
     table = "CREATE TABLE IF NOT EXISTS colours (claim_uid TEXT PRIMARY KEY, colour TEXT NOT NULL)"
     ledger_file.MINOR = ledger_rows.MINOR = ledger_rows.MINOR + 1
-    ledger_rows.GROWN = (*ledger_rows.GROWN, column, table)
+    ledger_rows.LATER_TABLES = (*ledger_rows.LATER_TABLES, column, table)
     version = f"PRAGMA user_version={ledger_rows.MAJOR * 1000 + ledger_rows.MINOR}"
     ledger_rows.SCHEMA = (*ledger_rows.SCHEMA[:-1], column, table, version)
 

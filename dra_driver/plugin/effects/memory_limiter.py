@@ -20,7 +20,8 @@ from dra_driver.model.errors import HardwareError, LedgerError, Retry, SharingEr
 from dra_driver.model.sharing import SharedDevice
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.effects.pod_cgroups import PodCgroups
-from dra_driver.plugin.ledger.ledger import Ledger, as_far_as_there_is_room
+from dra_driver.plugin.ledger.access import tolerate_full_disk
+from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.ledger.record import UNFINISHED, ClaimRecord, ClaimState
 from dra_driver.plugin.ledger.recorded_steps import RecordedLimit
 from dra_driver.plugin.locks import NodeLocks
@@ -114,7 +115,7 @@ class MemoryLimiter(StepPerformer[MemoryLimitStep, RecordedLimit]):
         uid, device, deadline = undoing.uid, recorded.device, undoing.deadline
         with self._hold(device, deadline):
             if not self._ledger.is_read_only:
-                with as_far_as_there_is_room("mark a claim"):
+                with tolerate_full_disk("mark a claim"):
                     self._ledger.set_state(uid, ClaimState.UNPREPARING)  # other claims then no longer count this one
             others = self._of_others(uid, recorded.key)
             for pod, path in self._cgroups.of(recorded.pods).items():

@@ -9,18 +9,19 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
 from dra_driver.model.errors import LedgerError
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.ledger.claim_files import ClaimFiles
+from dra_driver.plugin.ledger.connections import NO_ROOM
 from dra_driver.plugin.ledger.database import BUSY_SECONDS
 from dra_driver.plugin.ledger.ledger_file import LedgerFile
 from dra_driver.plugin.ledger.ledger_rows import records_of, remove, view_without
-from dra_driver.plugin.ledger.unprepared import Unprepared
+from dra_driver.plugin.ledger.unprepared import UnpreparedClaims
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -28,8 +29,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class _Patience:
-    """The deadline of a thread, from its beginning to its end; a generator's frames would cost more."""
+class _DeadlineScope:
+    """Sets the deadline of a thread for the length of a `with` block. A generator would cost more time."""
 
     __slots__ = ("_before", "_deadline", "_of_thread")
 
@@ -57,13 +58,13 @@ class LedgerAccess:
     ) -> None:
         self.path = path
         self._boot_id = boot_id
-        self._patience = threading.local()
-        self._unprepared = Unprepared(self.path.with_name(f"{self.path.name}.unprepared"), files=files)
+        self._of_thread = threading.local()
+        self._unprepared = UnpreparedClaims(self.path.with_name(f"{self.path.name}.unprepared"), files=files)
         self._file = LedgerFile(self.path, files=files, reads_only=reads_only, opened=self._unprepared.make)
         self._reads_only = reads_only
 
     def open(self) -> None:
-        """Open the file, or log why that can't be done yet: every read and write tries again."""
+        """Open the file. If that fails, log why; every read and write tries again."""
         try:
             self._file.current(self._deadline())
         except LedgerError as error:
@@ -76,7 +77,7 @@ class LedgerAccess:
 
     @property
     def problem(self) -> str:
-        """Return why the ledger keeps the agent from being ready, as a text for people; "" if it does not."""
+        """Return why the ledger keeps the agent from being ready, in words; "" if it does not."""
         return self._file.problem
 
     def close(self) -> None:
@@ -85,8 +86,8 @@ class LedgerAccess:
         self._unprepared.close()
 
     def until(self, deadline: Deadline) -> AbstractContextManager[None]:
-        """Make this thread wait until `deadline`, instead of 5 seconds, where another process has the ledger locked."""
-        return _Patience(self._patience, deadline)
+        """Return a context in which this thread waits for a locked file until `deadline` instead of 5 seconds."""
+        return _DeadlineScope(self._of_thread, deadline)
 
     def require_writable(self) -> None:
         """Raise LedgerError("ledger.newer") when a newer major version wrote the ledger."""
@@ -94,7 +95,7 @@ class LedgerAccess:
             raise LedgerError("newer", self.problem, hint="run the newer agent again, or drain the node first")
 
     def version(self) -> object:
-        """Return a value that differs after every change by any process. Raises: LedgerError."""
+        """Return a value that is different after every change, by whatever process. Raises: LedgerError."""
         database = self._file.current(self._deadline())
         return database, database.version(), self._hidden()
 
@@ -121,7 +122,7 @@ class LedgerAccess:
         log.info("claims that were undone on a full disk have been forgotten", extra=fields(count=count))
         return count
 
-    # The methods below hide in reads what was undone, and settle it before writes
+    # The methods below hide the undone claims from reads, and remove them (`settle`) before writes.
 
     def _read(self, sql: str, values: Iterable[object] = ()) -> list[sqlite3.Row]:
         view = view_without(self._hidden())
@@ -150,4 +151,20 @@ class LedgerAccess:
             raise LedgerError("input-output", f"list of unprepared claims beside {self.path}: {exc}") from exc
 
     def _deadline(self) -> Deadline:
-        return getattr(self._patience, "deadline", None) or Deadline.after(BUSY_SECONDS)
+        return getattr(self._of_thread, "deadline", None) or Deadline.after(BUSY_SECONDS)
+
+
+@contextmanager
+def tolerate_full_disk(what: str) -> Iterator[None]:
+    """Let a write fail if the disk is full, and log that: `what` is a write that undoing can do without.
+
+    What such a write leaves undone is tidied up later.
+    """
+    try:
+        yield
+    except LedgerError as error:
+        if error.code not in NO_ROOM:
+            raise
+        log.warning(
+            "ledger not written because the disk is full; undoing continues", extra=fields(reason=what, err=str(error))
+        )

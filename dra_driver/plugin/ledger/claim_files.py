@@ -12,7 +12,10 @@ class ClaimFiles(Protocol):
     """The CDI files of this driver's claims."""
 
     def recover(self) -> Iterable[ClaimRecord]:
-        """Return a record for each claim that has a file; called when the ledger is lost and has to begin again."""
+        """Return a record for each claim that has a file; called when the ledger is lost and has to be rebuilt.
+
+        Raises: PrepareError, if the files can't be read now.
+        """
 
     def has(self, uid: str) -> bool:
         """Return whether a claim has a file."""

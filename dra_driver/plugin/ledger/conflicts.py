@@ -1,4 +1,4 @@
-"""Conflicts: what a claim is to hold, and which other claims hold it.
+"""Conflicts: what a claim is to hold, and which other claims already hold it.
 
 Pure: names, SQL and rows come in; names, SQL and conflicts go out. The ledger runs the SQL in its own transaction.
 """
@@ -18,7 +18,7 @@ from dra_driver.plugin.ledger.record import ClaimRecord, owned, record_of_row
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Another claim that holds a wanted device, or that held it and whose `pods` may still be running."""
+    """Another claim that holds a wanted device; with `pods`, one that held it and whose pods may still run."""
 
     device: str
     record: ClaimRecord
@@ -35,7 +35,7 @@ class Hold:
 
     @property
     def is_part(self) -> bool:
-        """Return whether this is a part of a GPU, which another device that the claim owns takes up."""
+        """Return whether this is a part of a GPU, which the claim holds because a device that it owns lies there."""
         return "/" in self.device
 
     @property
@@ -59,9 +59,9 @@ def conflicts_query(uid: str, wanted: tuple[tuple[str, str], ...]) -> tuple[str,
     return sql, (*values, uid)
 
 
-@functools.lru_cache(maxsize=64)  # the same devices are wanted again and again
+@functools.lru_cache(maxsize=64)  # claims want the same few devices again and again
 def _holders_query(wanted: tuple[tuple[str, str], ...]) -> tuple[str, tuple[str, ...]]:
-    """Return the query for who holds what is wanted, and its values but for the UID of the claim that wants it."""
+    """Return the query of `conflicts_query`, and its values without the last one: the UID of the wanting claim."""
     devices = {device for device, _ in wanted}
     passed = {gpu for gpu in map(passed_gpu, devices) if gpu}
     related = (relation(device) for device in devices for relation in (replicated_name, passed_sibling))
@@ -72,7 +72,7 @@ def _holders_query(wanted: tuple[tuple[str, str], ...]) -> tuple[str, tuple[str,
 
 
 def _conflicts_sql(names: int, ranges: int) -> str:
-    """Return the query for so many names, and so many ranges of names."""
+    """Return the query for a number of names and a number of ranges of names."""
     marks = ", ".join(["?"] * names)
     between = " ".join(["OR holds.device BETWEEN ? AND ?"] * ranges)
     return (
@@ -82,12 +82,12 @@ def _conflicts_sql(names: int, ranges: int) -> str:
 
 
 def replica_bounds(device: str) -> tuple[str, str]:
-    """Return the names between which those of a device's replicas are."""
+    """Return the bounds between which the names of a device's replicas lie."""
     return f"{device}-share-", f"{device}-share-~"
 
 
 def conflicts_of(rows: list[sqlite3.Row], wanted: tuple[tuple[str, str], ...]) -> tuple[Conflict, ...]:
-    """Return the conflicts among the rows of that query; two shares of one device don't conflict."""
+    """Return the conflicts among the rows of `conflicts_query`; two shares of one device don't conflict."""
     shares = {device for device, share_id in wanted if share_id}
     return tuple(
         Conflict(row["device"], record_of_row(row))

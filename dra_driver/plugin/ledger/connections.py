@@ -10,30 +10,30 @@ from pathlib import Path
 
 from dra_driver.model.errors import LedgerError, Retry
 
-LOG_PAGES = 240  # the write-ahead log is folded into the file at this size, and begun again at its start
+WAL_PAGES = 240  # at this size the write-ahead log is copied into the file and then overwritten from its start
 _PRAGMAS = (
     "PRAGMA journal_mode=WAL",
     "PRAGMA synchronous=FULL",
     "PRAGMA foreign_keys=OFF",
     "PRAGMA cache_size=-256",  # in KiB; the ledger is small
-    f"PRAGMA wal_autocheckpoint={LOG_PAGES}",
+    f"PRAGMA wal_autocheckpoint={WAL_PAGES}",
     "PRAGMA temp_store=MEMORY",  # so that a view needs no space on the disk
 )
-_WHO = "find the process other than this driver's agents that has the file open (fuser -v), and end it"
+_BUSY_HINT = "find the process other than this driver's agents that has the file open (fuser -v), and end it"
 _FAULTS = {
     sqlite3.SQLITE_FULL: ("full", Retry.LATER, "free space on the file system of the plugin's data folder"),
     sqlite3.SQLITE_READONLY: ("read-only", Retry.LATER, "the plugin's data folder must be writable"),
     sqlite3.SQLITE_CANTOPEN: ("cannot-open", Retry.LATER, "the plugin's data folder must exist and be writable"),
     sqlite3.SQLITE_IOERR: ("input-output", Retry.LATER, "check the disk of the plugin's data folder"),
-    sqlite3.SQLITE_BUSY: ("busy", Retry.NOW, _WHO),
-    sqlite3.SQLITE_PROTOCOL: ("busy", Retry.NOW, _WHO),
+    sqlite3.SQLITE_BUSY: ("busy", Retry.NOW, _BUSY_HINT),
+    sqlite3.SQLITE_PROTOCOL: ("busy", Retry.NOW, _BUSY_HINT),
     sqlite3.SQLITE_CORRUPT: ("corrupt", Retry.NOW, ""),
     sqlite3.SQLITE_NOTADB: ("corrupt", Retry.NOW, ""),
 }
 _WITHOUT_TABLES = ("no such table: claims", "no such table: holds")  # a damaged file may look like an empty one
 CORRUPT, BUSY = "ledger.corrupt", "ledger.busy"
-# The errors of a full disk: the first while writing; the second over quota, and where a connection's shared memory
-# finds no room.
+# The errors of a full disk: the first when writing; the second beyond a quota, and when there is no room for a
+# connection's shared memory.
 NO_ROOM = ("ledger.full", "ledger.input-output")
 
 
@@ -66,8 +66,8 @@ def is_busy(exc: BaseException) -> bool:
 def locked(path: Path, started: float) -> LedgerError:
     """Return the error for a file that was locked since `started`, in seconds of monotonic time."""
     waited = time.monotonic() - started
-    text = f"ledger {path} was kept locked by another process, or by a slow disk, for {waited:.1f} s: no time is left"
-    return LedgerError("busy", text, hint=_WHO, retry=Retry.LATER)
+    text = f"ledger {path} was locked by another process, or held up by a slow disk, for the {waited:.1f} s of the call"
+    return LedgerError("busy", text, hint=_BUSY_HINT, retry=Retry.LATER)
 
 
 def quoted(path: Path) -> str:
@@ -75,7 +75,7 @@ def quoted(path: Path) -> str:
     return os.fspath(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
 
 
-def fault(exc: sqlite3.Error, path: Path) -> LedgerError:
+def ledger_error(exc: sqlite3.Error, path: Path) -> LedgerError:
     """Return SQLite's error as a LedgerError."""
     number = getattr(exc, "sqlite_errorcode", None) or 0
     kind = sqlite3.SQLITE_CORRUPT if str(exc) in _WITHOUT_TABLES else number & 0xFF
@@ -84,7 +84,7 @@ def fault(exc: sqlite3.Error, path: Path) -> LedgerError:
 
 
 def has_claims(path: str | Path) -> bool:
-    """Return whether the ledger at `path` may hold claims, which one that can't be read may."""
+    """Return whether the ledger at `path` has claims; one that can't be read counts as having some."""
     if not Path(path).exists():
         return False
     try:

@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 
 from dra_driver.model.errors import LedgerError
 from dra_driver.plugin.deadline import Deadline
-from dra_driver.plugin.ledger.connections import connect, fault, is_busy, locked
+from dra_driver.plugin.ledger.connections import connect, is_busy, ledger_error, locked
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ Job = Callable[[sqlite3.Connection], T]
 
 BUSY_SECONDS = 5.0  # how long callers without a deadline wait for a locked file
 BUSY_PAUSES = (0.001, 0.05)  # between two tries: the first pause and the longest
-COPY_SECONDS = 1.0  # until a file that could not be opened is tried again
+COPY_SECONDS = 1.0  # how long a copy is used before the file is tried again
 
 
 class _Pending(Generic[T]):
@@ -44,9 +44,9 @@ class _Pending(Generic[T]):
 
 
 class Database:
-    """The open file. `is_read_only` opens it without ever writing to it; `copy` is read in place of the file.
+    """The open file. With `is_read_only` it is never written.
 
-    A copy is used when a full disk prevents the file from being opened; writing then raises `refusal`.
+    If a full disk prevents the file from being opened, `copy` is read in its place, and writing raises `refusal`.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Database:
         self.path, self._text = path, os.fspath(path)
         self.refusal = refusal
         self._made_at = time.monotonic()
-        self._is_synced = True  # as _PRAGMAS sets it
+        self._is_synced = True  # whether commits wait for the disk, as they do on a new connection
         self._view = ""
         self._queue: list[_Pending[Any]] = []
         self._queue_mutex = threading.Lock()
@@ -72,7 +72,7 @@ class Database:
             self._reader = copy or connect(path, is_read_only=is_read_only)
             self._inode = 0 if copy else path.stat().st_ino
         except sqlite3.Error as exc:
-            raise fault(exc, path) from exc
+            raise ledger_error(exc, path) from exc
 
     def read(
         self, sql: str, values: Sequence[Any] = (), *, deadline: Deadline | None = None, view: str = ""
@@ -91,7 +91,7 @@ class Database:
                     return self._reader.execute(sql, values).fetchall()
             except sqlite3.Error as exc:
                 if not is_busy(exc):
-                    raise fault(exc, self.path) from exc
+                    raise ledger_error(exc, self.path) from exc
                 if deadline.has_passed():
                     raise locked(self.path, started) from exc
             time.sleep(pause)
@@ -114,8 +114,8 @@ class Database:
         started, pause = time.monotonic(), BUSY_PAUSES[0]
         with self._queue_mutex:
             self._queue.append(pending)
-        while not self._is_carried_out(pending, deadline):
-            if deadline.has_passed() and self._is_withdrawn(pending):
+        while not self._carry_out(pending, deadline):
+            if deadline.has_passed() and self._withdraw(pending):
                 raise locked(self.path, started)
             time.sleep(pause)
             pause = min(2 * pause, BUSY_PAUSES[1])
@@ -124,7 +124,7 @@ class Database:
         return pending.result  # type: ignore[return-value]
 
     def is_current(self) -> bool:
-        """Return whether the path still names the file that is open here; a copy is current for a moment only."""
+        """Return whether the path still leads to the file that is open here; a copy is current for one second only."""
         if self.refusal is not None:
             return time.monotonic() - self._made_at < COPY_SECONDS
         try:
@@ -133,13 +133,13 @@ class Database:
             return False
 
     def close(self) -> None:
-        """Close both connections; the last process to close folds the log into the file."""
+        """Close both connections; SQLite copies the log into the file when the last process closes it."""
         with self._write_mutex, self._read_mutex, suppress(sqlite3.Error):
             self._reader.close()
             self._writer.close()
 
-    def _is_carried_out(self, pending: _Pending[Any], deadline: Deadline) -> bool:
-        """Commit all waiting jobs, unless another thread does or another process has the file locked.
+    def _carry_out(self, pending: _Pending[Any], deadline: Deadline) -> bool:
+        """Commit all waiting jobs, unless another thread does so or another process has the file locked.
 
         Return whether this job is done.
         """
@@ -150,7 +150,7 @@ class Database:
                 return pending.is_done
             with self._queue_mutex:
                 batch, self._queue = self._queue, []
-            if batch and not self._is_committed(batch):
+            if batch and not self._commit(batch):
                 self._not_before = time.monotonic() + BUSY_PAUSES[0]
                 with self._queue_mutex:
                     self._queue[:0] = batch
@@ -158,18 +158,18 @@ class Database:
         finally:
             self._write_mutex.release()
 
-    def _is_withdrawn(self, pending: _Pending[Any]) -> bool:
-        """Take a job back; return False when another thread is working on it and will soon be done."""
+    def _withdraw(self, pending: _Pending[Any]) -> bool:
+        """Take a job out of the queue. Return False if another thread is already carrying it out."""
         with self._queue_mutex:
             if pending not in self._queue:
                 return False
             self._queue.remove(pending)
             return True
 
-    def _is_committed(self, batch: list[_Pending[Any]]) -> bool:
-        """Carry out the jobs, each with its result or its error.
+    def _commit(self, batch: list[_Pending[Any]]) -> bool:
+        """Carry out the jobs in one transaction, and record the result or the error of each.
 
-        Return False when the file is locked and nothing was done.
+        Return False if the file is locked and nothing was done.
         """
         try:
             self._sync(any(pending.is_synced for pending in batch))
@@ -177,11 +177,11 @@ class Database:
             for pending in batch:
                 self._run(pending, is_alone=len(batch) == 1)
             self._writer.execute("COMMIT")
-        except BaseException as exc:  # noqa: BLE001 - handed to whoever waits for the job
+        except BaseException as exc:  # noqa: BLE001 - raised again in the thread that waits for the job
             if is_busy(exc) and not self._writer.in_transaction:
                 return False
             self._roll_back()
-            error = fault(exc, self.path) if isinstance(exc, sqlite3.Error) else exc
+            error = ledger_error(exc, self.path) if isinstance(exc, sqlite3.Error) else exc
             for pending in batch:
                 pending.error = pending.error or error
         for pending in batch:
@@ -201,7 +201,7 @@ class Database:
             self._is_synced = is_wanted
 
     def _run(self, pending: _Pending[Any], *, is_alone: bool) -> None:
-        """Run one job of a batch; an error of the job rolls back that job alone."""
+        """Run one job of a batch. If the job raises an error, only what it did itself is rolled back."""
         if not is_alone:
             self._writer.execute("SAVEPOINT job")
         try:
@@ -209,7 +209,7 @@ class Database:
         except Exception as exc:
             if isinstance(exc, sqlite3.Error) and not isinstance(exc, sqlite3.IntegrityError):
                 raise  # a full disk or a broken file fails the whole batch
-            pending.error = fault(exc, self.path) if isinstance(exc, sqlite3.Error) else exc
+            pending.error = ledger_error(exc, self.path) if isinstance(exc, sqlite3.Error) else exc
             self._writer.execute("ROLLBACK" if is_alone else "ROLLBACK TO job")
             if is_alone:
                 self._writer.execute("BEGIN")

@@ -1,8 +1,8 @@
 """Device effects in the ledger: what was done to shared devices, and which claims hold it.
 
-In: effects and holders. Out: the same, durable. An effect belongs to the device: it is written before the first change,
-and removed together with its last hold after it was undone. A holder that the ledger does not know as a claim holds
-nothing. A record of a newer agent that this one can't read is kept.
+In: effects and their holders. Out: the same, made durable. An effect belongs to a device: it is written before the
+first change, and removed together with its last holder after it was undone. A holder whose claim is not in the ledger
+does not count. A record of a newer agent that this one can't read is kept.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SCHEMA = (  # since ledger version 1.2
 
 @dataclass(frozen=True, slots=True)
 class EffectHolder:
-    """A claim that holds an effect."""
+    """A claim for whose sake a device has an effect."""
 
     uid: str
     namespace: str
@@ -40,7 +40,7 @@ class EffectHolder:
 
     @property
     def full_name(self) -> str:
-        """Return the claim's name as people write it."""
+        """Return the claim's namespace, name and UID, for messages."""
         return f"{self.namespace}/{self.name} (UID {self.uid})" if self.name else f"(name unknown, UID {self.uid})"
 
 
@@ -65,7 +65,7 @@ class DeviceEffects:
         self._read, self._write = read, write
 
     def get(self, device: str) -> DeviceEffect | None:
-        """Return a device's effect. Raises: LedgerError("ledger.record") for one that can't be read."""
+        """Return a device's effect, or None. Raises: LedgerError("ledger.record") if it can't be read."""
         rows = self._read("SELECT * FROM device_effects WHERE device = ?", (device,))
         return _effect_of_row(rows[0]) if rows else None
 
@@ -81,7 +81,7 @@ class DeviceEffects:
         return frozenset(found)
 
     def holders(self, device: str) -> tuple[EffectHolder, ...]:
-        """Return the claims that hold a device's effect."""
+        """Return the claims for whose sake a device has its effect."""
         sql = (
             "SELECT claims.uid, claims.namespace, claims.name FROM effect_holds "
             "JOIN claims ON claims.uid = effect_holds.claim_uid WHERE effect_holds.device = ? ORDER BY claims.uid"
@@ -89,7 +89,7 @@ class DeviceEffects:
         return tuple(EffectHolder(row["uid"], row["namespace"], row["name"]) for row in self._read(sql, (device,)))
 
     def begin(self, effect: DeviceEffect, uid: str) -> None:
-        """Record what is about to be done, and which claim holds it."""
+        """Record an effect that is about to be applied, and the first claim that holds it."""
 
         def job(connection: sqlite3.Connection) -> None:
             insert_effect(connection, effect)
@@ -97,22 +97,22 @@ class DeviceEffects:
 
         self._write(job)
 
-    def applied(self, device: str) -> None:
-        """Record that the effect is in force."""
+    def set_applied(self, device: str) -> None:
+        """Record that a device's effect is in force."""
         sql = "UPDATE device_effects SET state = ? WHERE device = ?"
         self._write(lambda connection: connection.execute(sql, (str(Progress.APPLIED), device)))
 
-    def join(self, device: str, uid: str) -> None:
-        """Record one more holder."""
+    def add_holder(self, device: str, uid: str) -> None:
+        """Record one more holder of a device's effect."""
         self._write(lambda connection: insert_hold(connection, device, uid))
 
-    def let_go(self, device: str, uid: str) -> None:
-        """Remove one of several holders."""
+    def remove_holder(self, device: str, uid: str) -> None:
+        """Remove one of several holders of a device's effect."""
         sql = "DELETE FROM effect_holds WHERE device = ? AND claim_uid = ?"
         self._write(lambda connection: connection.execute(sql, (device, uid)))
 
-    def end(self, device: str) -> None:
-        """Remove an effect that was undone, with all its holds."""
+    def remove(self, device: str) -> None:
+        """Remove an effect that was undone, with all its holders."""
 
         def job(connection: sqlite3.Connection) -> None:
             connection.execute("DELETE FROM device_effects WHERE device = ?", (device,))
@@ -122,19 +122,19 @@ class DeviceEffects:
 
 
 def insert_effect(connection: sqlite3.Connection, effect: DeviceEffect) -> None:
-    """Write an effect, replacing whatever was recorded for the device."""
+    """Write an effect in place of whatever was recorded for the device."""
     row = {"device": effect.device.name, "kind": str(strategy_of(effect.settings)), **_ROW.write(effect)}
     columns, marks = ", ".join(row), ", ".join(f":{column}" for column in row)
     connection.execute(f"INSERT OR REPLACE INTO device_effects ({columns}) VALUES ({marks})", row)  # noqa: S608
 
 
 def insert_hold(connection: sqlite3.Connection, device: str, uid: str) -> None:
-    """Write that a claim holds a device's effect."""
+    """Write a claim as a holder of a device's effect."""
     connection.execute("INSERT OR IGNORE INTO effect_holds (device, claim_uid) VALUES (?, ?)", (device, uid))
 
 
 def insert_recovered(connection: sqlite3.Connection, uid: str, effects: Iterable[DeviceEffect]) -> None:
-    """Write the effects that the recovered steps of a claim contain, and that the claim holds them."""
+    """Write the effects in the recovered steps of a claim, and the claim as their holder."""
     for effect in effects:
         insert_effect(connection, effect)
         insert_hold(connection, effect.device.name, uid)

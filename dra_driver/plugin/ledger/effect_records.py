@@ -1,4 +1,4 @@
-"""Effect records: what was done to a shared device, as the ledger and the claims' CDI files have it. Values."""
+"""Effect records: what was done to a shared device, as the ledger and the claims' CDI files record it."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Progress(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DeviceEffect:
-    """What was done to a device, in which boot, and what was found there before.
+    """What was done to a device, in which boot, and which settings were found on it before.
 
-    Claims that record one effect agree on it however far it has come, so `progress` takes no part in comparisons.
+    Several claims record one effect, and their records are equal at every stage of it: `progress` is not compared.
     """
 
     device: SharedDevice
@@ -44,4 +44,4 @@ EFFECT = RecordForm(
     settings=Key("settings", record_of_settings, settings_of_record),
     boot_id=Key("bootId"),
 )
-"""The form of an effect in a claim's step and in its CDI file; how far it has come is not recorded there."""
+"""The form of an effect in a claim's step and in its CDI file, where its progress is not recorded."""

@@ -1,7 +1,7 @@
-"""LedgerFile: the ledger's database: opened, checked, upgraded, and opened again when it breaks or is taken away.
+"""Ledger file: opens the ledger's database, checks and upgrades it, and opens it again if it breaks or is removed.
 
-In: the path. Out: an open Database of a known version, or a copy in memory where a full disk prevents opening it. A
-corrupt file is moved aside, and a corrupt or missing one is begun again from the claims' CDI files. A newer major
+In: the path. Out: an open Database of a known version, or a copy in memory if a full disk prevents opening it. A
+corrupt file is moved aside, and a corrupt or missing one is rebuilt from the claims' CDI files. A file of a newer major
 version is opened read-only.
 """
 
@@ -21,12 +21,12 @@ from typing import TypeVar
 from dra_driver.model.errors import LedgerError, PrepareError, Retry
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.ledger.claim_files import ClaimFiles
-from dra_driver.plugin.ledger.connections import BUSY, CORRUPT, NO_ROOM, fault
+from dra_driver.plugin.ledger.connections import BUSY, CORRUPT, NO_ROOM, ledger_error
 from dra_driver.plugin.ledger.database import BUSY_PAUSES, Database
-from dra_driver.plugin.ledger.ledger_rows import MAJOR, MINOR, fill, grow
-from dra_driver.plugin.ledger.log_room import take_room
+from dra_driver.plugin.ledger.ledger_rows import MAJOR, MINOR, add_tables, create_tables
 from dra_driver.plugin.ledger.record import ClaimRecord
 from dra_driver.plugin.ledger.snapshot import snapshot_of
+from dra_driver.plugin.ledger.wal_space import reserve_wal_space
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ _FILES = ("", "-wal", "-shm")
 
 
 class LedgerFile:
-    """The file at `path`. `opened` is called each time that the file was opened for writing."""
+    """The file at `path`. `opened` is called each time after the file was opened for writing."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class LedgerFile:
         self._reopening = threading.Lock()
         self._database: Database | None = None
         self.is_read_only = False
-        self.problem = ""  # why the agent isn't ready, as a text for people
+        self.problem = ""  # why the ledger keeps the agent from being ready, in words
 
     def close(self) -> None:
         """Close the file."""
@@ -82,7 +82,7 @@ class LedgerFile:
         pause = BUSY_PAUSES[0]
         while True:
             try:
-                return self._opened(deadline)
+                return self._ensure_open(deadline)
             except LedgerError as error:
                 self.problem = str(error)
                 if error.code != BUSY or deadline.has_passed():
@@ -90,8 +90,8 @@ class LedgerFile:
             time.sleep(pause)
             pause = min(2 * pause, BUSY_PAUSES[1])
 
-    def _opened(self, deadline: Deadline) -> Database:
-        """Return the file, opening it unless another thread did so first."""
+    def _ensure_open(self, deadline: Deadline) -> Database:
+        """Return the open file, after opening it unless another thread has done so in the meantime."""
         if not self._reopening.acquire(timeout=deadline.remaining()):
             raise LedgerError("busy", f"ledger {self.path} is being opened by another call", retry=Retry.LATER)
         try:
@@ -109,26 +109,26 @@ class LedgerFile:
             return Database(self.path, is_read_only=True)
         try:
             with _opening(self.path, deadline):
-                database = self._sound()
+                database = self._open_or_rebuild()
                 if not self.is_read_only:
-                    _take_room(database)
+                    _reserve_wal_space(database)
                 self._was_opened()
                 return database
         except LedgerError as error:
             if error.code not in NO_ROOM and not _is_full(self.path):
                 raise
-            return self._copied(error)
+            return self._open_copy(error)
 
-    def _sound(self) -> Database:
+    def _open_or_rebuild(self) -> Database:
         try:
-            return self._checked()
+            return self._open_checked()
         except LedgerError as error:
             if error.code != CORRUPT:
                 raise
             self._move_aside(error)
-            return self._checked()
+            return self._open_checked()
 
-    def _copied(self, cause: LedgerError) -> Database:
+    def _open_copy(self, cause: LedgerError) -> Database:
         """Read a copy of the ledger into memory, so that claims can be undone when a full disk prevents opening it."""
         copy = snapshot_of(self.path)
         try:
@@ -136,16 +136,16 @@ class LedgerFile:
             if version // 1000 > MAJOR:
                 raise cause
             if version == 0:
-                fill(copy, self._recovered())
+                create_tables(copy, self._recovered())
             elif version % 1000 < MINOR:
-                grow(copy)
+                add_tables(copy)
         except (LedgerError, sqlite3.Error) as exc:
             copy.close()
             raise cause from exc
-        log.error("ledger can't be opened, claims can only be unprepared", extra=fields(err=str(cause)))
+        log.error("ledger can't be opened: claims can only be unprepared", extra=fields(err=str(cause)))
         return Database(self.path, copy=copy, refusal=cause)
 
-    def _checked(self) -> Database:
+    def _open_checked(self) -> Database:
         """Open the file, check its integrity and version, and make the tables of a new one."""
         database = Database(self.path)
         try:
@@ -155,9 +155,9 @@ class LedgerFile:
                 database.close()
                 return self._open_read_only(version)
             if version == 0:
-                self._begin(database)
+                self._create(database)
             elif version % 1000 < MINOR:
-                database.write(grow)
+                database.write(add_tables)
             elif version % 1000 > MINOR:
                 log.info("ledger of a newer minor version", extra=fields(version=version))
         except LedgerError:
@@ -182,26 +182,26 @@ class LedgerFile:
                 self.path.with_name(self.path.name + suffix).rename(aside.with_name(aside.name + suffix))
         log.error("ledger corrupt, moved aside", extra=fields(file=str(aside), err=error.message))
 
-    def _begin(self, database: Database) -> None:
-        """Make the tables, with records of what is on the node already."""
+    def _create(self, database: Database) -> None:
+        """Make the tables, with records of the claims that are already on the node."""
         records = self._recovered()
-        database.write(lambda connection: fill(connection, records))
+        database.write(lambda connection: create_tables(connection, records))
         if records:
             log.error("ledger rebuilt from CDI files", extra=fields(file=str(self.path), count=len(records)))
 
     def _recovered(self) -> tuple[ClaimRecord, ...]:
-        """Return records of what is on the node already. Raises: LedgerError("ledger.cannot-open")."""
+        """Return records of the claims that are already on the node. Raises: LedgerError("ledger.cannot-open")."""
         try:
             return tuple(self._files.recover())
         except PrepareError as error:
-            text = f"ledger {self.path} can't be begun: {error}"
+            text = f"ledger {self.path} can't be rebuilt from CDI files: {error}"
             raise LedgerError("cannot-open", text, hint=error.hint, retry=Retry.LATER) from error
 
 
-def _take_room(database: Database) -> None:
-    """Take room for the log, unless another process keeps the file locked now: it took the room when it began."""
+def _reserve_wal_space(database: Database) -> None:
+    """Reserve space for the log, unless another process has the file locked: that process has reserved it already."""
     with suppress(LedgerError):
-        database.write(lambda _: take_room(database.path), deadline=Deadline.after(0))
+        database.write(lambda _: reserve_wal_space(database.path), deadline=Deadline.after(0))
 
 
 def _check_integrity(database: Database) -> None:
@@ -222,7 +222,7 @@ def _opening(path: Path, deadline: Deadline) -> Iterator[None]:
     except OSError as exc:
         raise LedgerError("cannot-open", f"ledger {path} can't be opened: {exc}") from exc
     except sqlite3.Error as exc:
-        raise fault(exc, path) from exc
+        raise ledger_error(exc, path) from exc
 
 
 def _lock(fd: int, path: Path, deadline: Deadline) -> None:

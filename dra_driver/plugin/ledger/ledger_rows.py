@@ -1,7 +1,7 @@
-"""Rows: the schema of the ledger, and the SQL that writes and removes claims in it.
+"""Ledger rows: the schema of the ledger, and the SQL that writes and removes claims in it.
 
-In: records, what they hold, an open transaction. Out: rows. `user_version` is major * 1000 + minor. Anything that is
-added within a major version has a default, and agents that do not know it never need it.
+In: records, what they hold, an open transaction. Out: rows. `user_version` is major * 1000 + minor. Whatever is added
+within a major version has a default, so that agents that do not know it never need it.
 Source: docs/decisions/0004.
 """
 
@@ -14,16 +14,16 @@ from enum import Enum, auto
 
 from dra_driver.model.names import gpu_name
 from dra_driver.model.wire import Wire
-from dra_driver.plugin.ledger import device_effects, kept_back, spans
+from dra_driver.plugin.ledger import device_effects, spans, unreleased
 from dra_driver.plugin.ledger.conflicts import wanted_of
 from dra_driver.plugin.ledger.record import ClaimRecord, ClaimState, record_of_row, row_of_record
 from dra_driver.plugin.ledger.recorded_steps import RecordedPartition, RecordedSharing
 
 MAJOR, MINOR = 1, 4
-GROWN = (  # since ledger version 1.1
+LATER_TABLES = (  # that version 1.0 of the ledger did not have
     "CREATE TABLE IF NOT EXISTS mig_modes (gpu TEXT PRIMARY KEY, boot_id TEXT NOT NULL) WITHOUT ROWID",
     *device_effects.SCHEMA,
-    *kept_back.SCHEMA,
+    *unreleased.SCHEMA,
     *spans.SCHEMA,
 )
 SCHEMA = (
@@ -35,21 +35,21 @@ SCHEMA = (
         device TEXT NOT NULL, claim_uid TEXT NOT NULL, share_id TEXT NOT NULL DEFAULT '',
         PRIMARY KEY (device, claim_uid, share_id)) WITHOUT ROWID""",
     "CREATE INDEX holds_of_claim ON holds (claim_uid)",
-    *GROWN,
+    *LATER_TABLES,
     f"PRAGMA user_version={MAJOR * 1000 + MINOR}",
 )
 
 
 class ModeEnd(Enum):
-    """Whether this driver may switch a GPU's MIG mode off: alone, or while other claims that had parts are undone."""
+    """Whether a claim that is undone may end a GPU's MIG mode, and whether other claims are undone beside it."""
 
     NOT_YET = auto()
     ALONE = auto()
     BESIDE_OTHERS = auto()
 
 
-def fill(connection: sqlite3.Connection, records: Iterable[ClaimRecord]) -> None:
-    """Make the tables, with rows for claims that are on the node already."""
+def create_tables(connection: sqlite3.Connection, records: Iterable[ClaimRecord]) -> None:
+    """Make the tables, with rows for claims that are already on the node."""
     for line in SCHEMA:
         connection.execute(line)
     for record in records:
@@ -58,9 +58,9 @@ def fill(connection: sqlite3.Connection, records: Iterable[ClaimRecord]) -> None
         device_effects.insert_recovered(connection, record.uid, effects)
 
 
-def grow(connection: sqlite3.Connection) -> None:
-    """Add the tables that this minor version has and an older one lacks."""
-    for line in (*GROWN, f"PRAGMA user_version={MAJOR * 1000 + MINOR}"):
+def add_tables(connection: sqlite3.Connection) -> None:
+    """Add the tables that this version has and the file's older minor version lacks."""
+    for line in (*LATER_TABLES, f"PRAGMA user_version={MAJOR * 1000 + MINOR}"):
         connection.execute(line)
 
 
@@ -87,9 +87,9 @@ def own_modes(connection: sqlite3.Connection, record: ClaimRecord) -> None:
 
 
 def disown_modes(connection: sqlite3.Connection, gpus: Iterable[str]) -> None:
-    """Forget that MIG modes are this driver's, which it has switched off.
+    """Remove the records of MIG modes that this driver has switched off again.
 
-    One stays on record where a claim occupies a part of the GPU by now, because that claim may have switched it on.
+    The record stays if a claim occupies a part of the GPU by now, because that claim may have switched the mode on.
     """
     sql = "DELETE FROM mig_modes WHERE gpu = ? AND NOT EXISTS (SELECT 1 FROM holds WHERE device BETWEEN ? AND ?)"
     for gpu in gpus:
@@ -97,9 +97,9 @@ def disown_modes(connection: sqlite3.Connection, gpus: Iterable[str]) -> None:
 
 
 def disown_ended_mode(connection: sqlite3.Connection, gpu: str, uid: str) -> None:
-    """Forget that a MIG mode is this driver's, unless a claim that is not being undone occupies a part of the GPU.
+    """Remove the record of a GPU's MIG mode, unless a claim that is not being undone occupies a part of the GPU.
 
-    The claim `uid` has just been undone.
+    The claim `uid` has just been undone and does not count.
     """
     sql = (
         "DELETE FROM mig_modes WHERE gpu = ? AND NOT EXISTS (SELECT 1 FROM holds "
@@ -110,9 +110,9 @@ def disown_ended_mode(connection: sqlite3.Connection, gpu: str, uid: str) -> Non
 
 
 def parts_of(gpu: str) -> tuple[str, str]:
-    """Return the names between which those are that claims hold of the parts of a GPU, by PCI address.
+    """Return the bounds between which the names of all parts of a GPU lie; `gpu` is its PCI address.
 
-    For a pattern (GLOB), SQLite would compile the query anew each time, which takes ten times as long as to run it.
+    With a pattern (GLOB) instead, SQLite would compile the query each time, which takes ten times as long as to run it.
     """
     name = gpu_name(gpu)
     return f"{name}/", f"{name}/~"
@@ -125,13 +125,13 @@ def delete(connection: sqlite3.Connection, uid: str) -> None:
 
 
 def remove(connection: sqlite3.Connection, record: ClaimRecord, pods: Collection[str], boot_id: str) -> None:
-    """Remove a claim; what its pods may still use in the boot `boot_id` is kept back.
+    """Remove a claim, and record what its `pods` may still use in the boot `boot_id` as unreleased.
 
-    Nothing is kept back for a claim whose preparation no pod was told of, nor for one of an earlier boot: its pods are
-    gone. A recovered claim does not know its boot and counts as one of this boot.
+    A claim whose preparation was never completed has no containers, and those of an earlier boot are gone: their
+    devices are released at once. A recovered claim does not know its boot and counts as one of this boot.
     """
     if record.state != ClaimState.PREPARING and record.boot_id in {"", boot_id}:
-        kept_back.keep_back(connection, record, pods, boot_id)
+        unreleased.keep_unreleased(connection, record, pods, boot_id)
     spans.end(connection, record)
     delete(connection, record.uid)
 
@@ -143,7 +143,7 @@ def records_of(connection: sqlite3.Connection, uids: Iterable[str]) -> tuple[Cla
 
 
 def view_without(uids: frozenset[str]) -> str:
-    """Return the query for all claims but these, "" when none is excluded. UIDs contain no quotes."""
+    """Return the query for all claims except these, or "" if none is excluded. UIDs contain no quotes."""
     if not uids:
         return ""
     names = ", ".join(f"'{uid}'" for uid in sorted(uids))

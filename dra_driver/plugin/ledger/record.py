@@ -1,4 +1,4 @@
-"""Record: what the ledger holds of one claim, and its row.
+"""Claim record: what the ledger knows of one claim, and how that is written as a row.
 
 The steps are those of `recorded_steps`; an agent undoes those whose kind it knows and keeps the others. Keys and
 columns that a newer agent added are ignored, but not lost.
@@ -47,9 +47,10 @@ UNFINISHED = (ClaimState.PREPARING, ClaimState.UNPREPARING)
 
 @dataclass(frozen=True, slots=True)
 class ClaimRecord:
-    """One claim. `allocation` is AllocatedClaim.record(); `gone_since` is seconds of boot time in boot `gone_boot`.
+    """One claim. `allocation` is `AllocatedClaim.record()`.
 
-    `planned` is the claim that this agent planned, which need not be read from `allocation` again.
+    `gone_since` is the time since which the claim has been missing from the API, in seconds of boot time in the boot
+    `gone_boot`; None if it exists. `planned` is the claim as this agent planned it, which saves reading `allocation`.
     """
 
     uid: str
@@ -65,7 +66,7 @@ class ClaimRecord:
 
     @property
     def full_name(self) -> str:
-        """Return the claim's name as people write it."""
+        """Return the claim's namespace and name, for messages."""
         return f"{self.namespace}/{self.name}" if self.name else f"(name unknown, UID {self.uid})"
 
     @property
@@ -74,7 +75,7 @@ class ClaimRecord:
         return pods_of_record(self.allocation)
 
     def with_pods(self, pods: Iterable[str]) -> Wire:
-        """Return the allocation with these pods after those that it has."""
+        """Return the allocation with these pods added to those that it has."""
         return record_with_pods(self.allocation, pods)
 
     def as_prepared(self, steps: tuple[RecordedStep, ...]) -> ClaimRecord:
@@ -97,11 +98,11 @@ class ClaimRecord:
         return tuple(step for step in self.steps if isinstance(step, kind))
 
     def device_names(self) -> frozenset[str]:
-        """Return the names of all devices of the claim, those that it has for administration among them."""
+        """Return the names of all devices of the claim, including those that it has with admin access."""
         return names_of_record(self.allocation)
 
     def owned(self) -> tuple[tuple[str, str], ...]:
-        """Return the devices that the claim owns, each with its share id, "" for a device that is not a share."""
+        """Return the devices that the claim owns, each with its share id ("" for a device that is not a share)."""
         return owned_of_record(self.allocation)
 
     def owned_names(self) -> tuple[str, ...]:
@@ -113,7 +114,7 @@ class ClaimRecord:
         return tuple(device for device, share_id in self.owned() if not share_id and not replicated_name(device))
 
     def claim(self) -> AllocatedClaim:
-        """Return the claim as it was allocated. Raises: LedgerError("ledger.record") when it can't be read."""
+        """Return the claim as it was allocated. Raises: LedgerError("ledger.record") if it can't be read."""
         if self.planned is not None:
             return self.planned
         try:
@@ -125,7 +126,7 @@ class ClaimRecord:
 def record_of_plan(
     plan: PreparePlan, boot_id: str, steps: Iterable[RecordedStep], state: ClaimState = ClaimState.PREPARING
 ) -> ClaimRecord:
-    """Return the record of a plan, of the intent to carry it out by default; `steps` are its steps as recorded."""
+    """Return the record of a plan; by default, that of the intent to carry it out. `steps` are its recorded steps."""
     return ClaimRecord(
         uid=plan.claim.uid,
         namespace=plan.claim.namespace,
@@ -139,23 +140,23 @@ def record_of_plan(
 
 
 def record_of_row(row: sqlite3.Row) -> ClaimRecord:
-    """Return the record in a row; columns that it lacks have their defaults. Raises: LedgerError("ledger.record")."""
+    """Return the record in a row; columns that the row lacks have their defaults. Raises: LedgerError("record")."""
     try:
         return _ROW.read(dict(row))
     except (ValueError, KeyError) as exc:
         raise LedgerError("record", f"ledger: the row of claim {row['uid']} can't be read: {exc}") from exc
 
 
-NEVER_GONE: Wire = {"gone_since": None, "gone_boot": ""}  # what `row_of_record` leaves out, as a row has it
+NEVER_GONE: Wire = {"gone_since": None, "gone_boot": ""}  # the columns that `row_of_record` leaves to their defaults
 
 
 def row_of_record(record: ClaimRecord) -> Wire:
-    """Return the columns of a record; since when its claim is gone has its default until it is known."""
+    """Return the columns of a record, without `gone_since` and `gone_boot` if they have their defaults."""
     return _ROW.write(record)
 
 
 def steps_text(steps: Iterable[RecordedStep]) -> str:
-    """Return the steps as they are in their column."""
+    """Return the steps as the text in their column."""
     return json_text(records_of_steps(steps))
 
 

@@ -1,7 +1,7 @@
-"""Recorded steps: what the ledger knows of each step of a claim, which is all that undoing it needs.
+"""Recorded steps: what the ledger knows of each step of a claim, which is all that undoing the step needs.
 
-Values. One type for each kind of step, and `UnknownStep` for those of a newer agent. `step_records` writes and reads
-them; who carries the steps out and undoes them is registered by kind (`plugin.effects`).
+They are values: one type for each kind of step, and `UnknownStep` for those of a newer agent. `step_records` writes and
+reads them; `plugin.effects` registers, by kind, the code that carries the steps out and undoes them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class GpuReference:
         return cls(gpu.uuid, gpu.pci_address, gpu.minor)
 
     def facts(self) -> GpuFacts:
-        """Return the GPU as hardware ports expect it; nothing else of it is known."""
+        """Return the GPU as the hardware port expects it, with no other facts than these."""
         return GpuFacts(uuid=self.uuid, pci_address=self.pci_address, minor=self.minor, memory_bytes=None)
 
 
@@ -47,8 +47,8 @@ class GpuReference:
 class RecordedStep:
     """What every recorded step has: a kind, and a key that is unique within the kind.
 
-    `rest` is what a newer agent added to it, which is written again. `as_read` is the JSON object from which the step
-    was read; a changed copy has none.
+    `rest` has the keys that a newer agent added, which are written back. `as_read` is the JSON object from which the
+    step was read; a changed copy has none.
     """
 
     kind: ClassVar[str]
@@ -83,7 +83,7 @@ class RecordedFile(RecordedStep):
 
 @dataclass(frozen=True, slots=True)
 class RecordedMode(RecordedStep):
-    """MIG mode that was switched off; `restore` is whether an administrator had it on in boot `boot_id`."""
+    """MIG mode that was switched off on a GPU; `restore`: whether an administrator had switched it on in `boot_id`."""
 
     kind: ClassVar[str] = MigModeStep.kind
 
@@ -99,10 +99,10 @@ class RecordedMode(RecordedStep):
 
 @dataclass(frozen=True, slots=True)
 class RecordedPartition(RecordedStep):
-    """A partition and its owner. `gpu`, `profile` and `start` are None where only a CDI file knew of it.
+    """A partition and its owner. `gpu`, `profile` and `start` are None if the step was recovered from a CDI file.
 
-    `uuid` is empty until the partition was made. `boot_id`, `owner` and `uuid` are None before the hardware was asked.
-    `switches_mode` says that MIG mode was off then, so that the partition needs it switched on.
+    `boot_id`, `owner` and `uuid` are None until the hardware has been asked; after that, `uuid` is empty until the
+    partition has been made. `switches_mode` is whether MIG mode was off, so that it must be switched on first.
     """
 
     kind: ClassVar[str] = MigPartitionStep.kind
@@ -123,7 +123,7 @@ class RecordedPartition(RecordedStep):
 
     @property
     def place(self) -> tuple[str, int, int] | None:
-        """The GPU's PCI address, the profile's id and the start; None where they are not known."""
+        """The GPU's PCI address, the profile's id and the start; None if they are not known."""
         if self.gpu is None or self.profile is None or self.start is None:
             return None
         return self.gpu.pci_address, self.profile.gi_profile_id, self.start
@@ -149,9 +149,9 @@ class RecordedPartition(RecordedStep):
 
 @dataclass(frozen=True, slots=True)
 class MovedFunction:
-    """A PCI function that goes to a virtual machine, and the driver that it had ("" for none).
+    """A PCI function that is given to a virtual machine, and the driver that it had before ("" for none).
 
-    `begun` is the last write that was begun for it, "" before the first.
+    `begun` is the last write to sysfs that was begun for it, "" before the first.
     """
 
     address: str
@@ -161,10 +161,10 @@ class MovedFunction:
 
 @dataclass(frozen=True, slots=True)
 class RecordedPassthrough(RecordedStep):
-    """A GPU that a VFIO driver has in boot `boot_id`, with its functions: the GPU first.
+    """A GPU that is bound to a VFIO driver in boot `boot_id`, with its functions, the GPU's own first.
 
-    `group` is its IOMMU group, and `pci_identity` was that of the GPU's function before. `persistence` is whether
-    persistence mode has to be switched on again. Without functions nothing has been looked at yet.
+    `group` is its IOMMU group, and `pci_identity` is that of the GPU's function before it was bound. `persistence` is
+    whether persistence mode has to be switched on again. `functions` is empty until the hardware has been read.
     """
 
     kind: ClassVar[str] = PassthroughStep.kind
@@ -191,9 +191,10 @@ class RecordedPassthrough(RecordedStep):
 
 @dataclass(frozen=True, slots=True)
 class RecordedSharing(RecordedStep):
-    """A shared device, how it is shared, and what the claim has of it (as `SharingStep`).
+    """A shared device, how it is shared, and what the claim has of it (as in `SharingStep`).
 
-    `effect` is the effect on the device, and `channel` that of its MPS daemon; None before the step was carried out.
+    `effect` is the effect on the device, and `channel` leads to its MPS daemon; both are None before the step was
+    carried out.
     """
 
     kind: ClassVar[str] = SharingStep.kind
@@ -230,7 +231,7 @@ class RecordedLimit(RecordedStep):
 
 @dataclass(frozen=True, slots=True)
 class RecordedComputeUnits(RecordedStep):
-    """The compute units of a GPU that the programs of a claim keep to; none before they were chosen."""
+    """The compute units of a GPU to which the programs of a claim are limited; empty until they have been chosen."""
 
     kind: ClassVar[str] = ComputeUnitsStep.kind
 
@@ -253,12 +254,12 @@ class UnknownStep(RecordedStep):
 
     @property
     def key(self) -> str:
-        """The field that the steps of known kinds have as their key."""
+        """The value of the field that is the key in steps of known kinds."""
         return str(self.rest.get("key") or self.rest.get("file"))
 
     @property
     def identity(self) -> tuple[str, str]:
-        """A pair that is no planned step's."""
+        """A pair that no planned step has."""
         return "", f"{self.name}/{self.key}"
 
 
@@ -268,7 +269,7 @@ def is_only_file(recorded: Iterable[RecordedStep]) -> bool:
 
 
 def ends_with_power(recorded: Iterable[RecordedStep]) -> bool:
-    """Return whether a power failure removes everything that recorded steps made: files in memory, and partitions.
+    """Return whether a power failure removes everything that recorded steps made: partitions and files in memory.
 
     Source: NVIDIA MIG user guide, "Persistence": instances have to be made again after a reset or reboot.
     """

@@ -1,7 +1,7 @@
-"""Snapshot: a copy of an SQLite file in memory, for a disk so full that the file can't be opened for use.
+"""Snapshot: a copy of an SQLite file in memory, for a disk so full that the file itself can't be opened for use.
 
 A connection to a file with a write-ahead log needs a file of shared memory beside it, which a full disk may refuse. A
-process that is alone with the file can read it without one; where the log is missing too, the file is complete.
+process that has the file to itself can read it without shared memory. If there is no log either, the file is complete.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from dra_driver.plugin.ledger.connections import fault, quoted
+from dra_driver.plugin.ledger.connections import ledger_error, quoted
 
-_WAYS = (  # with another process's shared memory; alone; without a log
+_OPEN_MODES = (  # with the shared memory of another process; without, as the only process; without a log
     ("mode=rw", "NORMAL"),
     ("mode=rw", "EXCLUSIVE"),
     ("immutable=1", "NORMAL"),
@@ -20,15 +20,15 @@ _WAYS = (  # with another process's shared memory; alone; without a log
 
 
 def snapshot_of(path: Path) -> sqlite3.Connection:
-    """Return a copy of the file at `path`, empty where there is no file. Raises: LedgerError."""
+    """Return a copy of the file at `path`; an empty one if there is no file. Raises: LedgerError."""
     copy = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
     copy.row_factory = sqlite3.Row
     if not path.exists():
         return copy
-    fault_seen: sqlite3.Error | None = None
-    for mode, locking in _WAYS:
+    last_error: sqlite3.Error | None = None
+    for mode, locking in _OPEN_MODES:
         if mode == "immutable=1" and _has_log(path):
-            continue  # the contents of the log would be missing
+            continue  # the copy would lack what is in the log
         try:
             with closing(sqlite3.connect(f"file:{quoted(path)}?{mode}", uri=True, timeout=0)) as connection:
                 connection.execute(f"PRAGMA locking_mode={locking}")
@@ -36,9 +36,9 @@ def snapshot_of(path: Path) -> sqlite3.Connection:
                 connection.backup(copy)
                 return copy
         except sqlite3.Error as exc:
-            fault_seen = exc
+            last_error = exc
     copy.close()
-    raise fault(fault_seen or sqlite3.OperationalError("it can't be read"), path)
+    raise ledger_error(last_error or sqlite3.OperationalError("it can't be read"), path)
 
 
 def _has_log(path: Path) -> bool:

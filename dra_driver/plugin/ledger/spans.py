@@ -1,9 +1,9 @@
-"""Spans, in the ledger: the times for which each claim was prepared, and the totals of them.
+"""Spans, in the ledger: the times for which each claim was prepared, and their totals.
 
 In: claims that come and go, in the transactions that record them. Out: spans for the meter of the node, and totals
-that outlive the agent. A span that has ended stays until it has been added to the totals, in one transaction with that,
-so no second is lost or counted twice whenever the agent is killed. Times are seconds since 1970. Nothing is recorded
-unless the ledger is told to keep spans.
+that outlive the agent. One transaction adds a span that has ended to the totals and removes it, so no second is lost
+or counted twice, whenever the agent is killed. Times are seconds since 1970. Nothing is recorded unless
+`Ledger.keeps_spans` is set.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SCHEMA = (  # since ledger version 1.4
     """CREATE TABLE IF NOT EXISTS usage_totals (
         key TEXT PRIMARY KEY, allocated REAL NOT NULL, busy REAL NOT NULL, measured REAL NOT NULL) WITHOUT ROWID""",
 )
-# A claim whose name was lost with the ledger has none to be counted under until the API has said it.
+# A claim that was recovered after a loss of the ledger is not counted until the API server has returned its name.
 _WITHOUT = "FROM claims WHERE state <> 'recovered' AND uid NOT IN (SELECT claim_uid FROM spans WHERE ended IS NULL)"
 _UNSEEN = f"SELECT 1 {_WITHOUT} LIMIT 1"
 _BEGIN_UNSEEN = (
@@ -38,12 +38,12 @@ _GONE = "SELECT 1 FROM spans WHERE ended IS NULL AND claim_uid NOT IN (SELECT ui
 _END_GONE = (
     "UPDATE spans SET ended = max(began, ?) WHERE ended IS NULL AND claim_uid NOT IN (SELECT uid FROM main.claims)"
 )
-MOST_SPANS = 20_000  # if there are more, the oldest ended ones are dropped, in case nothing adds them up
+MOST_SPANS = 20_000  # beyond this, the oldest ended ones are dropped: perhaps nothing adds them up any more
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A claim while it is or was prepared; `ended` is None while it is."""
+    """The time for which a claim was prepared; `ended` is None while it still is."""
 
     number: int
     uid: str
@@ -74,7 +74,7 @@ class ClaimSpans:
         self._read, self._write = read, write
 
     def every(self) -> tuple[Span, ...]:
-        """Return the spans that last, and those that have ended and were not added up. Raises: LedgerError."""
+        """Return the spans that have not ended, or not been added to the totals yet. Raises: LedgerError."""
         return tuple(map(_span, self._read("SELECT * FROM spans ORDER BY id")))
 
     def totals(self) -> dict[tuple[str, ...], UsageTotal]:
@@ -85,14 +85,14 @@ class ClaimSpans:
     def catch_up(self, now: float) -> None:
         """Begin a span for each claim without one, and end those of claims that are gone. Raises: LedgerError.
 
-        An agent that keeps no spans has prepared or unprepared them.
+        That is needed after an agent that keeps no spans has prepared or unprepared claims.
         """
-        for question, answer in ((_UNSEEN, _BEGIN_UNSEEN), (_GONE, _END_GONE)):
-            if self._read(question):
-                self._execute(answer, now)
+        for query, statement in ((_UNSEEN, _BEGIN_UNSEEN), (_GONE, _END_GONE)):
+            if self._read(query):
+                self._execute(statement, now)
 
     def add(self, more: Mapping[tuple[str, ...], UsageTotal], settled: Collection[int]) -> None:
-        """Add to the totals, and remove the spans that are in them now. Raises: LedgerError."""
+        """Add `more` to the totals, by key, and remove the spans, by number, that it contains. Raises: LedgerError."""
         sql = (
             "INSERT INTO usage_totals (key, allocated, busy, measured) VALUES (?, ?, ?, ?) ON CONFLICT (key) DO UPDATE "
             "SET allocated = allocated + excluded.allocated, busy = busy + excluded.busy, "
@@ -111,7 +111,7 @@ class ClaimSpans:
 
 
 def begin(connection: sqlite3.Connection, record: ClaimRecord) -> None:
-    """Begin the span of a claim, unless it has one that lasts."""
+    """Begin the span of a claim, unless it has one that has not ended."""
     connection.execute(
         "INSERT INTO spans (claim_uid, namespace, name, allocation, began) SELECT ?, ?, ?, ?, ? "
         "WHERE NOT EXISTS (SELECT 1 FROM spans WHERE claim_uid = ? AND ended IS NULL)",
@@ -120,7 +120,7 @@ def begin(connection: sqlite3.Connection, record: ClaimRecord) -> None:
 
 
 def end(connection: sqlite3.Connection, record: ClaimRecord) -> None:
-    """End the span of a claim; a claim that was never prepared has none."""
+    """End the span of a claim, or remove it if the claim's preparation was never completed."""
     if record.state == ClaimState.PREPARING:
         connection.execute("DELETE FROM spans WHERE claim_uid = ? AND ended IS NULL", (record.uid,))
         return

@@ -1,7 +1,7 @@
 """Step records: recorded steps as the JSON objects in a claim's row, and back, byte for byte.
 
-A step that was read and not changed is written from the object that it was read from, whatever a newer agent put into
-it. What can't be read is kept as an `UnknownStep`.
+A step that was read and not changed is written as the object from which it was read, including whatever a newer agent
+put into it. A step that can't be read is kept as an `UnknownStep`.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ _FORMS: Mapping[str, RecordForm[Any]] = {
         units=Key("units", list, lambda units: tuple(map(int, units))),
     ),
 }
-_WITHOUT_KEY = RecordedFile.kind  # the one kind whose records have no key beside what names it
+_WITHOUT_KEY = RecordedFile.kind  # the records of this one kind have no "key": their "file" is the key
 
 
 def record_of_step(step: RecordedStep) -> Wire:
@@ -108,7 +108,7 @@ def record_of_step(step: RecordedStep) -> Wire:
 
 
 def step_of_record(record: Wire) -> RecordedStep:
-    """Return the step in a JSON object, an `UnknownStep` where it can't be read."""
+    """Return the step in a JSON object, or an `UnknownStep` if it can't be read."""
     kind = record.get(_KIND)
     form = _FORMS.get(kind) if isinstance(kind, str) else None
     if form is None:

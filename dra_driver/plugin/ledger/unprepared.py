@@ -1,9 +1,9 @@
-"""Unprepared: claims that were undone while the disk had no room to record it in the ledger.
+"""Unprepared claims: those that were undone while the disk had no room to record that in the ledger.
 
-In: UIDs. Out: the same, for every agent on the node, until their rows are gone. They are kept in a file that is written
-in full while there is room, and later only in place, which needs no space. If even this file could not be made, they
-are remembered as long as the agent lives. If a claim's CDI file exists again, an older agent that does not read this
-file has prepared the claim again, and its row counts.
+In: UIDs. Out: the same, for every agent on the node, until their rows are gone. They are kept in a file that is made
+in its full length while there is room, and later only written in place, which needs no space. If even this file could
+not be made, they are remembered as long as the agent runs. If a claim's CDI file exists again, an older agent that does
+not read this list has prepared the claim again, and the claim's row counts.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ SLOTS, WIDTH = 256, 64  # the most claims at a time; bytes for each, of which a 
 _UID = re.compile(rb"[A-Za-z0-9-]{1,63}")
 
 
-class Unprepared:
-    """UIDs in the file at `path`.
+class UnpreparedClaims:
+    """The UIDs in the file at `path`, which has slots of equal width.
 
-    The first slot counts the changes, so one small read shows whether the rest is new.
+    The first slot is a counter of changes, so that one small read shows whether the others have to be read again.
     """
 
     def __init__(self, path: Path, *, files: ClaimFiles) -> None:
@@ -52,12 +52,12 @@ class Unprepared:
             found = self._stored.union(self._remembered)
             if not found:
                 return found
-            if prepared_anew := {uid for uid in found if self._files.has(uid)}:
-                self.remove(prepared_anew)
-            return found - prepared_anew
+            if prepared_again := {uid for uid in found if self._files.has(uid)}:
+                self.remove(prepared_again)
+            return found - prepared_again
 
     def make(self) -> None:
-        """Reserve the room on the disk while there is some; the folder may have been replaced."""
+        """Open the file, or make it in its full length while the disk has room; the folder may have been replaced."""
         with self._mutex:
             self.close()
             if self._is_open():
@@ -73,12 +73,12 @@ class Unprepared:
                     os.close(fd)
             except OSError as error:
                 log.warning(
-                    "no room on the disk for the list of unprepared claims",
+                    "the list of unprepared claims can't be made on the disk",
                     extra=fields(file=str(self._path), err=str(error)),
                 )
 
     def add(self, uid: str) -> None:
-        """Add a claim; if the file can't take it, it is remembered for as long as the agent lives."""
+        """Add a claim. If the file can't be written, remember the claim as long as the agent runs."""
         with self._mutex:
             self._remembered.add(uid)
             if self._is_open():

@@ -17,7 +17,8 @@ from dra_driver.hardware.own_change import OwnChanges
 from dra_driver.hardware.port import Hardware, Partitionable
 from dra_driver.model.errors import HardwareError, Retry
 from dra_driver.plugin.deadline import Deadline
-from dra_driver.plugin.ledger.ledger import Ledger, as_far_as_there_is_room
+from dra_driver.plugin.ledger.access import tolerate_full_disk
+from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.ledger.ledger_rows import ModeEnd
 from dra_driver.plugin.ledger.recorded_steps import GpuReference, RecordedMode
 from dra_driver.plugin.locks import NodeLocks, gpu_lock
@@ -141,7 +142,7 @@ class MigModes(StepPerformer[MigModeStep, RecordedMode]):
         """Keep in mind that MIG mode, which was ours, is off. The caller then has to record it with the claim `uid`."""
         self._switched_on.discard(gpu.pci_address)
         if end is ModeEnd.BESIDE_OTHERS:
-            with as_far_as_there_is_room("record that a MIG mode is off"):
+            with tolerate_full_disk("record that a MIG mode is off"):
                 self._ledger.disown_ended_mode(gpu.pci_address, uid)
 
     def is_switched_off(self, gpu: GpuFacts, uid: str, deadline: Deadline) -> bool:

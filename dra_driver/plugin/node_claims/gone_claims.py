@@ -19,9 +19,9 @@ from dra_driver.kube.answers import NOT_FOUND
 from dra_driver.kube.ports import ClaimApi
 from dra_driver.model.errors import ApiError, ClaimError, HardwareError, NodeError
 from dra_driver.model.wire import ClaimWire
-from dra_driver.plugin.ledger.kept_back import boot_seconds
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.ledger.record import ClaimRecord, ClaimState
+from dra_driver.plugin.ledger.unreleased import boot_seconds
 from dra_driver.plugin.node_identity import NodeIdentity
 from dra_driver.telemetry.logs import fields
 

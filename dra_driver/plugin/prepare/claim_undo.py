@@ -16,7 +16,8 @@ from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.effects.cdi_file import DriverCdiNames
 from dra_driver.plugin.effects.device_metadata import DeviceMetadata
 from dra_driver.plugin.effects.steps import Effects
-from dra_driver.plugin.ledger.ledger import Ledger, as_far_as_there_is_room
+from dra_driver.plugin.ledger.access import tolerate_full_disk
+from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.ledger.record import UNFINISHED, ClaimRecord, ClaimState
 from dra_driver.plugin.ledger.recorded_steps import ends_with_power, is_only_file
 from dra_driver.plugin.locks import NodeLocks, claim_lock, device_lock
@@ -121,7 +122,7 @@ class ClaimUndo:
     def _mark(self, record: ClaimRecord) -> None:
         """Record that the undoing of a claim has begun, unless the record shows that it is not prepared."""
         if record.state not in UNFINISHED:
-            with as_far_as_there_is_room("mark a claim"):
+            with tolerate_full_disk("mark a claim"):
                 is_synced = not ends_with_power(record.steps)
                 self._ledger.set_state(record.uid, ClaimState.UNPREPARING, is_synced=is_synced)
 

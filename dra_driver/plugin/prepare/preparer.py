@@ -105,7 +105,7 @@ class Preparer:
         claim = plan.claim
         own = {device.device for device in claim.devices if not device.is_admin}
         with self._locks.hold([claim_lock(claim.uid)], deadline):
-            if not self._ledger.has_met(claim.uid) and self._is_prepared_anew(plan, own, deadline):
+            if not self._ledger.has_seen(claim.uid) and self._is_prepared_anew(plan, own, deadline):
                 return ()
             record, held = self._ledger.get_with_holds(claim.uid)
             names = own.union(record.owned_names() if record else ())
@@ -128,7 +128,7 @@ class Preparer:
             steps = self._effects.look(plan.steps, deadline)
             record = record_of_plan(plan, self._boot_id, steps, ClaimState.PREPARED)
             require_separation(plan, self._ledger.effects)
-            is_new = self._ledger.intend_anew(record, plan.claim, plan.occupied)
+            is_new = self._ledger.intend_if_unknown(record, plan.claim, plan.occupied)
             if is_new:
                 self._finish(record, plan, deadline)
             return is_new

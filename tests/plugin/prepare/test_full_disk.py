@@ -11,7 +11,7 @@ import pytest
 from dra_driver.cdi.store import CdiStore
 from dra_driver.model.errors import DriverError, LedgerError
 from dra_driver.plugin.ledger.claim_files import NoClaimFiles
-from dra_driver.plugin.ledger.unprepared import SLOTS, Unprepared
+from dra_driver.plugin.ledger.unprepared import SLOTS, UnpreparedClaims
 from tests.plugin.support.full_disk import Disk, on_disk
 from tests.plugin.support.running_pods import CONTAINER, OLD, Machine
 from tests.support.plugin.mig_parts import OTHER, WHOLE, MigRig, small
@@ -210,7 +210,7 @@ def test_a_disk_that_breaks_off_in_the_middle_is_as_good_as_full(rig: Rig) -> No
 
 
 def test_the_list_holds_as_many_claims_as_it_has_room_for_and_remembers_the_others(tmp_path: Path) -> None:
-    first, second = (Unprepared(tmp_path / "list", files=NoClaimFiles()) for _ in range(2))
+    first, second = (UnpreparedClaims(tmp_path / "list", files=NoClaimFiles()) for _ in range(2))
     first.make()
     uids = {f"u{number}" for number in range(SLOTS + 2)}
     for uid in sorted(uids):
@@ -222,7 +222,7 @@ def test_the_list_holds_as_many_claims_as_it_has_room_for_and_remembers_the_othe
     second.add("again")
     assert first.uids() == {"again"}
     (tmp_path / "list").write_bytes(b"\xff" * (tmp_path / "list").stat().st_size)
-    assert Unprepared(tmp_path / "list", files=NoClaimFiles()).uids() == frozenset()
+    assert UnpreparedClaims(tmp_path / "list", files=NoClaimFiles()).uids() == frozenset()
 
 
 def test_a_full_cdi_folder_keeps_no_claim_from_being_unprepared(rig: Rig, small_disk: Path) -> None:

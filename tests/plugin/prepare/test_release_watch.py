@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dra_driver.model.errors import ClaimError
-from dra_driver.plugin.ledger import kept_back
+from dra_driver.plugin.ledger import unreleased
 from dra_driver.plugin.ledger.record import ClaimState
 from dra_driver.plugin.prepare import release_watch
 from dra_driver.plugin.prepare.running_pods import pods_with_processes
@@ -65,7 +65,7 @@ def test_other_devices_the_same_claim_and_admin_access_do_not_wait(rig: Rig, lef
 def test_a_container_that_nobody_can_kill_does_not_keep_the_device_for_ever(
     rig: Rig, machine: Machine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept_back, "BOUND_SECONDS", 0.5)
+    monkeypatch.setattr(unreleased, "BOUND_SECONDS", 0.5)
     machine.run(7, "container", CONTAINER, OLD)
     rig.api.put(claim_wire("old", result("gpu-0"), pods=(OLD,)))
     rig.prepare("old")
@@ -100,7 +100,7 @@ def test_the_usual_end_of_a_pod_holds_nobody_up(rig: Rig, machine: Machine) -> N
         rig.unprepare(f"u{number}")
         assert rig.prepare(rig.allocate(f"next{number}", "gpu-0"), 0.9)  # sooner than holders are looked at again
         rig.unprepare(f"next{number}")
-    until(lambda: not rig.ledger.kept_back.has_any())
+    until(lambda: not rig.ledger.unreleased.has_any())
 
 
 def test_pods_that_share_a_claim_are_all_remembered(rig: Rig, machine: Machine) -> None:
@@ -191,7 +191,7 @@ def test_a_claim_whose_boot_is_not_known_keeps_its_device_back_and_takes_no_othe
         with pytest.raises(ClaimError, match=f"containers of pod {OLD}"):
             rig.prepare(rig.allocate(f"next-{device}", device), 0.3)
     left.end(7)
-    until(lambda: not rig.ledger.kept_back.has_any())
+    until(lambda: not rig.ledger.unreleased.has_any())
     assert rig.prepare("next-gpu-0")
     assert rig.prepare("next-gpu-1")
 

@@ -23,9 +23,10 @@ from dra_driver.plugin.effects.file_records import sharing_env
 from dra_driver.plugin.effects.sharing.clients import client_edits
 from dra_driver.plugin.effects.sharing.effects import SharingEffects
 from dra_driver.plugin.effects.sharing.separation import require_one_namespace
+from dra_driver.plugin.ledger.access import tolerate_full_disk
 from dra_driver.plugin.ledger.device_effects import EffectHolder
 from dra_driver.plugin.ledger.effect_records import DeviceEffect, Progress
-from dra_driver.plugin.ledger.ledger import Ledger, as_far_as_there_is_room
+from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.ledger.recorded_steps import RecordedSharing
 from dra_driver.plugin.locks import NodeLocks
 from dra_driver.plugin.steps.performer import StepPerformer
@@ -105,8 +106,8 @@ class SharingHolders(StepPerformer[SharingStep, RecordedSharing]):
                 return
             if any(holder.uid != undoing.uid for holder in rows.holders(name)):
                 if not self._ledger.is_read_only:
-                    with as_far_as_there_is_room("let go of a device"):
-                        rows.let_go(name, undoing.uid)
+                    with tolerate_full_disk("let go of a device"):
+                        rows.remove_holder(name, undoing.uid)
                 self._effects.leave(effect.device, effect.settings, deadline.remaining())
                 return
             self._undo(effect, deadline)
@@ -149,7 +150,7 @@ class SharingHolders(StepPerformer[SharingStep, RecordedSharing]):
         if effect is None or effect.boot_id != self._boot_id:
             return self._begin(uid, device, settings if effect is None else effect.settings, deadline)
         if not is_holder:
-            rows.join(device.name, uid)
+            rows.add_holder(device.name, uid)
         return effect
 
     def _begin(self, uid: str, device: SharedDevice, settings: SharingSettings, deadline: Deadline) -> DeviceEffect:
@@ -163,15 +164,15 @@ class SharingHolders(StepPerformer[SharingStep, RecordedSharing]):
         if effect.progress == Progress.APPLIED:
             return self._effects.join(effect.device, effect.settings, effect.found, left)
         channel = self._effects.apply(effect.device, effect.settings, effect.found, left)
-        self._ledger.effects.applied(effect.device.name)
+        self._ledger.effects.set_applied(effect.device.name)
         return channel
 
     def _undo(self, effect: DeviceEffect, deadline: Deadline) -> None:
         if effect.boot_id == self._boot_id:
             self._effects.undo(effect.device, effect.settings, effect.found, deadline.remaining())
         if not self._ledger.is_read_only:
-            with as_far_as_there_is_room("forget what was done to a device"):
-                self._ledger.effects.end(effect.device.name)
+            with tolerate_full_disk("forget what was done to a device"):
+                self._ledger.effects.remove(effect.device.name)
 
     def _agree(self, effect: DeviceEffect, settings: SharingSettings, others: list[EffectHolder], uid: str) -> None:
         """Raise ClaimError unless an arriving claim may share the device with those that hold it."""

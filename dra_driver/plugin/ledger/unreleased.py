@@ -1,9 +1,9 @@
-"""Devices kept back, in the ledger: claims that were unprepared while containers of their pods may still run.
+"""Unreleased claims, in the ledger: they were unprepared while containers of their pods may still run.
 
-In: rows of claims that are removed. Out: what other claims must wait for. A row is written in the same transaction that
-releases the devices, so there is no moment between the two, and both agents of a node read it. It counts until `until`,
-in seconds of boot time, which neither a restart nor a change of the clock affects. In another boot no container is
-left.
+In: rows of claims that are removed. Out: the devices that other claims must wait for. A row is written in the
+transaction that removes the claim, so at every moment one or the other protects the devices, and both agents of a node
+read it. It counts until `until`, in seconds of boot time, which neither a restart nor a change of the clock affects. It
+counts in its own boot only, because no container outlives a boot. The table is called `kept_back` since version 1.3.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dra_driver.plugin.ledger.conflicts import Conflict
 from dra_driver.plugin.ledger.device_effects import LedgerQuery, Write
 from dra_driver.plugin.ledger.record import ClaimRecord, ClaimState
 
-BOUND_SECONDS = 120.0  # a container that can't be killed must not keep the device for ever
+BOUND_SECONDS = 120.0  # a container that can't be killed must not keep a device forever
 SCHEMA = (  # since ledger version 1.3
     """CREATE TABLE IF NOT EXISTS kept_back (
         claim_uid TEXT PRIMARY KEY, namespace TEXT NOT NULL, name TEXT NOT NULL, devices TEXT NOT NULL,
@@ -30,8 +30,8 @@ _OF_BOOT = "SELECT * FROM kept_back WHERE boot_id = ? ORDER BY claim_uid"
 
 
 @dataclass(frozen=True, slots=True)
-class KeptBack:
-    """The devices that a claim had to itself, and the pods that may still use them."""
+class UnreleasedClaim:
+    """A claim that was unprepared: the devices that it had to itself, and the pods that may still use them."""
 
     uid: str
     namespace: str
@@ -43,7 +43,7 @@ class KeptBack:
 
     @property
     def is_over(self) -> bool:
-        """Return whether its time has run out, or lies outside what this boot allows."""
+        """Return whether the time is up, or later than any row of this boot could say."""
         return not 0 < self.until - boot_seconds() <= BOUND_SECONDS
 
     def record(self) -> ClaimRecord:
@@ -51,22 +51,22 @@ class KeptBack:
         return ClaimRecord(self.uid, self.namespace, self.name, ClaimState.PREPARED, self.boot_id, {}, ())
 
 
-class KeptBackDevices:
-    """The kept-back rows of one ledger."""
+class UnreleasedClaims:
+    """The unreleased claims of one ledger."""
 
     def __init__(self, read: LedgerQuery, write: Write) -> None:
         self._read, self._write = read, write
 
-    def of_boot(self, boot_id: str) -> tuple[KeptBack, ...]:
-        """Return what was kept back in a boot, including what is over. Raises: LedgerError."""
-        return tuple(map(_kept_back_of_row, self._read(_OF_BOOT, (boot_id,))))
+    def of_boot(self, boot_id: str) -> tuple[UnreleasedClaim, ...]:
+        """Return the claims that were unprepared in a boot, including those whose time is up. Raises: LedgerError."""
+        return tuple(map(_unreleased_of_row, self._read(_OF_BOOT, (boot_id,))))
 
     def has_any(self) -> bool:
-        """Return whether anything is kept back now. Raises: LedgerError."""
-        return any(not _kept_back_of_row(row).is_over for row in self._read("SELECT * FROM kept_back"))
+        """Return whether any device is unreleased now. Raises: LedgerError."""
+        return any(not _unreleased_of_row(row).is_over for row in self._read("SELECT * FROM kept_back"))
 
-    def forget(self, kept: Iterable[KeptBack]) -> None:
-        """Release devices, except those of a claim that was unprepared again since. Raises: LedgerError."""
+    def forget(self, kept: Iterable[UnreleasedClaim]) -> None:
+        """Release the devices of claims, unless a claim has been unprepared again since. Raises: LedgerError."""
         sql = "DELETE FROM kept_back WHERE claim_uid = ? AND until = ?"
         values = [(each.uid, each.until) for each in kept]
         self._write(lambda connection: connection.executemany(sql, values), is_synced=False)
@@ -77,8 +77,8 @@ def boot_seconds() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def keep_back(connection: sqlite3.Connection, record: ClaimRecord, pods: Collection[str], boot_id: str) -> None:
-    """Write what a claim holds as kept back, before its holds are removed. Shares and replicas are not kept back."""
+def keep_unreleased(connection: sqlite3.Connection, record: ClaimRecord, pods: Collection[str], boot_id: str) -> None:
+    """Record what a claim holds as unreleased, before its holds are removed. Shares and replicas are left out."""
     exclusive = record.exclusive_names()
     if not pods or not exclusive:
         return
@@ -87,25 +87,25 @@ def keep_back(connection: sqlite3.Connection, record: ClaimRecord, pods: Collect
     held = (row["device"] for row in rows)
     devices = {*exclusive, *(name for name in held if "/" in name and not replicated_name(name))}
     before = connection.execute("SELECT * FROM kept_back WHERE claim_uid = ?", (record.uid,))
-    for kept in map(_kept_back_of_row, before.fetchall()):
+    for kept in map(_unreleased_of_row, before.fetchall()):
         devices.update(kept.devices)
         pods = {*pods, *kept.pods}
     until = boot_seconds() + BOUND_SECONDS
-    kept_back = KeptBack(record.uid, record.namespace, record.name, tuple(devices), tuple(pods), until, boot_id)
-    connection.execute(_INSERT, _ROW.write(kept_back))
+    claim = UnreleasedClaim(record.uid, record.namespace, record.name, tuple(devices), tuple(pods), until, boot_id)
+    connection.execute(_INSERT, _ROW.write(claim))
 
 
-def kept_back_conflicts(
+def unreleased_conflicts(
     rows: Collection[sqlite3.Row], uid: str, wanted: Iterable[tuple[str, str]]
 ) -> tuple[Conflict, ...]:
-    """Return the conflicts of a claim that wants devices with rows kept back in this boot."""
+    """Return the conflicts between what the claim `uid` wants and `rows` of unreleased claims of this boot."""
     if not rows:
         return ()
     names = {name for name, _ in wanted}
     passed = {gpu for gpu in map(passed_gpu, names) if gpu}
     names |= {name for each in (replicated_name, passed_sibling) for name in map(each, names) if name} | passed
     of_passed = tuple(f"{gpu}-" for gpu in passed)
-    kept = (each for each in map(_kept_back_of_row, rows) if each.uid != uid and not each.is_over)
+    kept = (each for each in map(_unreleased_of_row, rows) if each.uid != uid and not each.is_over)
     return tuple(
         Conflict(name, each.record(), each.pods)
         for each in kept
@@ -114,8 +114,8 @@ def kept_back_conflicts(
     )
 
 
-def kept_query(boot_id: str) -> tuple[str, tuple[str, ...]]:
-    """Return the query for what is kept back in a boot, and its values."""
+def unreleased_query(boot_id: str) -> tuple[str, tuple[str, ...]]:
+    """Return the query for the unreleased claims of a boot, and its values."""
     return _OF_BOOT, (boot_id,)
 
 
@@ -128,7 +128,7 @@ def _names_of_text(text: str) -> tuple[str, ...]:
 
 
 _ROW = RecordForm(
-    KeptBack,
+    UnreleasedClaim,
     uid=Key("claim_uid"),
     devices=Key("devices", _names_text, _names_of_text),
     pods=Key("pods", _names_text, _names_of_text),
@@ -139,5 +139,5 @@ _INSERT = (
 )
 
 
-def _kept_back_of_row(row: sqlite3.Row) -> KeptBack:
+def _unreleased_of_row(row: sqlite3.Row) -> UnreleasedClaim:
     return _ROW.read(dict(row))

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.plugin.ledger import log_room
+from dra_driver.plugin.ledger import wal_space
 from dra_driver.plugin.ledger.ledger import Ledger
-from dra_driver.plugin.ledger.log_room import LOG_BYTES
+from dra_driver.plugin.ledger.wal_space import WAL_BYTES
 from tests.support.plugin.parts import Rig
 
 ROUNDS = 80  # each commits twice and writes some seven pages, so that the log is begun again several times
@@ -40,7 +40,7 @@ def test_commits_do_not_lengthen_the_log(rig: Rig) -> None:
         rig.prepare("u1")
         rig.unprepare("u1")
         lengths.add(log_of(rig.ledger.path).stat().st_size)
-    assert lengths == {LOG_BYTES}
+    assert lengths == {WAL_BYTES}
 
 
 def test_after_a_power_failure_the_log_holds_what_was_committed(rig: Rig, tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_two_agents_share_a_log_with_room(rig: Rig) -> None:
     assert [record.uid for record in other.records()] == ["u1"]
     rig.unprepare("u1")
     assert other.records() == ()
-    assert log_of(rig.ledger.path).stat().st_size == LOG_BYTES
+    assert log_of(rig.ledger.path).stat().st_size == WAL_BYTES
     other.close()
 
 
@@ -80,7 +80,7 @@ def test_a_disk_without_room_for_it_is_only_slower(tmp_path: Path, monkeypatch: 
     def refused(*_: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(log_room.os, "pwrite", refused)
+    monkeypatch.setattr(wal_space.os, "pwrite", refused)
     ledger = Ledger(tmp_path / "ledger.db", boot_id="boot")
     ledger.set_mode("0000:01:00.0", "boot")
     assert ledger.modes("boot") == {"0000:01:00.0"}
