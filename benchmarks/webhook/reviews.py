@@ -32,9 +32,9 @@ from dra_driver.webhook.fleet import PublishedFleet
 from dra_driver.webhook.identity import load_pair
 from dra_driver.webhook.images import ImageAdvisor
 from dra_driver.webhook.linting import FleetLinter
-from dra_driver.webhook.main import judges
+from dra_driver.webhook.main import reviewers
 from dra_driver.webhook.review_deadline import ReviewDeadline
-from dra_driver.webhook.server import Judge, ReviewServer
+from dra_driver.webhook.server import Reviewer, ReviewServer
 
 DRIVERS = (NVIDIA_DRIVER,)
 NODES, GPUS = 1000, 8
@@ -138,9 +138,9 @@ def _serve(process: Connection) -> None:
     load_pair(context, pair)
     linter = FleetLinter(fleet, DRIVERS, kubernetes="1.35")
     taken: list[float] = []
-    made = judges(DRIVERS, linter, ImageAdvisor(fleet, DRIVERS))
+    made = reviewers(DRIVERS, linter, ImageAdvisor(fleet, DRIVERS))
     timed = {path: _timed(judge, taken) for path, judge in made.items()}
-    server = ReviewServer(("127.0.0.1", 0), context, judges=timed, readiness=tuple)
+    server = ReviewServer(("127.0.0.1", 0), context, reviewers=timed, readiness=tuple)
     server.start()
     process.send((server.port, pair.authorities, seconds))
     while question := process.recv():
@@ -148,13 +148,13 @@ def _serve(process: Connection) -> None:
         taken.clear()
 
 
-def _timed(judge: Judge, taken: list[float]) -> Judge:
+def _timed(judge: Reviewer, taken: list[float]) -> Reviewer:
     """Record the CPU time of its thread for each judgement."""
 
-    def run(review: Any, waiting: ReviewDeadline) -> Wire:
+    def run(review: Any, deadline: ReviewDeadline) -> Wire:
         began = time.thread_time()
         try:
-            return judge(review, waiting)
+            return judge(review, deadline)
         finally:
             taken.append(time.thread_time() - began)
 

@@ -1,4 +1,4 @@
-"""`/api/v1`: the questions of pages, answered by documents of `--output json`, and changes, sent as events.
+"""`/api/v1`: the questions of pages are answered with documents of `--output json`, and changes are sent as events.
 
 In: requests that the guard let through. Out: documents. Questions go to the worker.
 """
@@ -15,18 +15,18 @@ from starlette.responses import Response, StreamingResponse
 
 from dra_driver.model.errors import DriverError, InputError
 from dra_driver.web.cluster_reader import ClusterReader
-from dra_driver.web.events import MOST_STREAMS, MayStay, Notices
+from dra_driver.web.events import MOST_STREAMS, MayContinue, Notices
 from dra_driver.web.lookups.lookups import QUESTIONS, ViewerLookups
 from dra_driver.web.worker.answers import WorkerAnswer, of_fault, refusal
 from dra_driver.web.worker.bounds import SECONDS
 from dra_driver.web.worker.client import WorkerClient
 
-# All other questions come as a JSON body.
+# The parameters of these questions are in the address; those of all other questions are in a JSON body.
 _ASKED_BY_ADDRESS = frozenset({"summary", "attention", "fleet", "device", "claims", "claim", "explanation"})
 
 
 class ConsoleApi:
-    """The handlers."""
+    """The handlers of `/api/v1`."""
 
     def __init__(
         self, worker: WorkerClient, notices: Notices, reader: ClusterReader | None, lookups: ViewerLookups
@@ -34,7 +34,7 @@ class ConsoleApi:
         self._worker, self._notices, self._reader, self._lookups = worker, notices, reader, lookups
 
     async def question(self, request: Request) -> Response:
-        """Answer a question: with parameters in the address, or with a JSON object."""
+        """Answer a question, whose parameters are in the address or in a JSON object."""
         name = request.path_params["name"]
         if name in QUESTIONS and request.method != "POST":
             return _response(await self._lookups.answer(name, request.query_params))
@@ -49,7 +49,7 @@ class ConsoleApi:
             except ClientDisconnect:
                 return _response(refusal(413, "input.too-large", "the request is too long"))
         elif name not in _ASKED_BY_ADDRESS:
-            return _response(refusal(405, "method", f"/api/v1/{name} wants POST"))
+            return _response(refusal(405, "method", f"/api/v1/{name} is asked with POST"))
         if not isinstance(given, dict):
             return _response(refusal(400, "question", "the body is not a JSON object"))
         if self._notices.latest("state") != "ready":
@@ -65,18 +65,18 @@ class ConsoleApi:
         return _response(await self._worker.ask(asked))
 
     async def events(self, request: Request) -> Response:
-        """Stream the changes, as long as the authorizer would still admit the request."""
+        """Stream the changes for as long as the authorizer would still admit the request."""
         if self._notices.streams >= MOST_STREAMS:
             return _response(refusal(503, "busy", f"{MOST_STREAMS} pages are open already"))
-        may_stay: MayStay | None = request.scope.get("may_stay")
-        return StreamingResponse(self._notices.stream(may_stay), media_type="text/event-stream")
+        may_continue: MayContinue | None = request.scope.get("may_continue")
+        return StreamingResponse(self._notices.stream(may_continue), media_type="text/event-stream")
 
 
 def _claim_of(given: Mapping[str, Any]) -> tuple[str, str]:
     """Return the namespace and the name of a claim. Raises: InputError for texts that can't be names."""
     namespace, name = given.get("namespace"), given.get("name")
     if not all(isinstance(one, str) and 0 < len(one) < 254 for one in (namespace, name)):
-        raise InputError("question", "namespace and name of a claim are wanted")
+        raise InputError("question", "the namespace and the name of a claim are needed")
     return str(namespace), str(name)
 
 

@@ -21,7 +21,10 @@ _GONE = "the process that holds the fleet has ended"
 
 
 class Backend:
-    """`ended` is called once the worker is gone; `fault` then says why."""
+    """The parts that answer the pages of one viewer, or of all viewers with equal rights.
+
+    `ended` is called once the worker is gone; `fault` then says why.
+    """
 
     def __init__(
         self, worker: WorkerClient, access: ReadAccess | None, lookups: ViewerLookups, ended: Callable[[], None]
@@ -34,7 +37,7 @@ class Backend:
         self.fault: DriverError | None = None
         self._ended = ended
 
-    def heard(self, message: tuple[Any, ...] | None) -> None:
+    def on_message(self, message: tuple[Any, ...] | None) -> None:
         """Handle a message of the worker; None means that its process has ended."""
         match message:
             case None:

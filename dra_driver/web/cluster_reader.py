@@ -1,9 +1,10 @@
-"""The shared read of a cluster: one watch for each kind, for all viewers, with the rights of the person who started it.
+"""Read a cluster for the console: one watch for each kind, shared by all viewers of a backend.
 
-In: access to a cluster. Out: a `BoardUpdate` for the worker. Lists come page by page; an object is cut down to what is
-kept of it before it is sent on. Only GET requests are sent. Without `Rights` the reader finds out by itself: a kind
-that may not be read in all namespaces is read in its own one, and a kind that may not be read at all is asked for again
-every minute. With `Rights` it reads what they permit, and nothing else, whatever its own credentials would permit.
+In: access to a cluster. Out: a `BoardUpdate` for the worker. Lists come page by page; before an object is sent on, it
+is cut down to the fields that are kept. Only GET requests are sent. Without `Rights` the reader tries what it may read:
+a kind that may not be read in all namespaces is read in the home namespace of the credentials, and a kind that may not
+be read at all is tried again every minute. With `Rights` it reads what they permit and nothing else, even if its
+credentials permit more.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from dra_driver.model.kubernetes import nearest_version
 from dra_driver.model.wire import Wire
 from dra_driver.views.access import FORBIDDEN, UnseenObjects
 from dra_driver.views.board.trimming import trimmed
-from dra_driver.web.kinds import KINDS, SharedKind
+from dra_driver.web.kinds import KINDS, WatchedKind
 from dra_driver.web.rights import Rights
 from dra_driver.web.worker.board_updates import BoardUpdate, KindHidden, ObjectChanged, PageRead, ServerKnown
 
@@ -39,7 +40,7 @@ class ReadAccess(Protocol):
 
     @property
     def home(self) -> str:
-        """The namespace that is read if all of them may not be. Raises: InputError."""
+        """The namespace that is read where not all namespaces may be read. Raises: InputError."""
 
     def connect(self) -> KubeApi:
         """Connect to the cluster. Raises: InputError, NodeError."""
@@ -47,7 +48,7 @@ class ReadAccess(Protocol):
 
 @dataclass(slots=True)
 class ClusterReader:
-    """The watches of one viewer. `send` is called with the updates, from several threads, one at a time."""
+    """The watches of one backend. `send` is called with the updates, from several threads, one at a time."""
 
     access: ReadAccess
     send: Callable[[BoardUpdate], None]
@@ -81,7 +82,7 @@ class ClusterReader:
 
     @property
     def is_reading(self) -> bool:
-        """Whether the reader was started, and not stopped since."""
+        """Whether the reader was started and has not been stopped since."""
         return self._api is not None and not self._stopping.is_set()
 
     @property
@@ -129,8 +130,11 @@ class ClusterReader:
                 self._fault = ""
                 return
 
-    def _follow(self, api: KubeApi, kind: SharedKind, place: str | None) -> None:
-        """Watch a kind to its end: in the namespace `place`, in all of them (""), or where that is permitted (None)."""
+    def _follow(self, api: KubeApi, kind: WatchedKind, place: str | None) -> None:
+        """Watch a kind until the reader is stopped.
+
+        `place` is the namespace to watch; "" stands for all of them, None for those that turn out to be permitted.
+        """
         while not self._stopping.is_set():
             path = self._permitted(api, kind) if place is None else _path(kind, place)
             if path is None:
@@ -142,8 +146,8 @@ class ClusterReader:
             for event in watch.events():
                 self._take(kind.name, place or "", event)
 
-    def _permitted(self, api: KubeApi, kind: SharedKind) -> str | None:
-        """Return the path that may be listed; None if none may, or if the server does not answer yet."""
+    def _permitted(self, api: KubeApi, kind: WatchedKind) -> str | None:
+        """Return the path that may be listed; None if none may be listed, or the reader was stopped meanwhile."""
         try:
             if self._may(api, kind.path):
                 return kind.path
@@ -185,8 +189,8 @@ class ClusterReader:
             try:
                 self.send(update)
             except (OSError, ValueError):
-                self._stopping.set()  # the console ends
+                self._stopping.set()  # the worker is gone, so the console is about to end
 
 
-def _path(kind: SharedKind, place: str) -> str:
+def _path(kind: WatchedKind, place: str) -> str:
     return paths.within(kind.path, place) if place else kind.path

@@ -1,6 +1,6 @@
 """The console as a whole: the worker process, the pages in front of it, and the server that a browser talks to.
 
-In: how to load the board, an address. Out: a server that runs until it is interrupted, or the worker is gone.
+In: a function that loads the board, and a port. Out: a server that runs until it is interrupted or the worker is gone.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dra_driver.views.access import ClusterAccess
 from dra_driver.web.backend import Backend
 from dra_driver.web.guard import RequestGuard
 from dra_driver.web.lookups.lookups import UsageSource, ViewerLookups
-from dra_driver.web.pages import entering, routes
-from dra_driver.web.serving import WebServer, listening, settings
+from dra_driver.web.pages import entry_route, routes
+from dra_driver.web.serving import WebServer, listening_socket, settings
 from dra_driver.web.session import ConsoleSession
 from dra_driver.web.session_authorizer import ENTER, SessionAuthorizer
 from dra_driver.web.worker.client import WorkerClient
@@ -30,7 +30,7 @@ class Console:
 
     def __init__(self, port: int = 0) -> None:
         self._worker = WorkerClient()
-        self._socket = listening("127.0.0.1", port)
+        self._socket = listening_socket("127.0.0.1", port)
         self.port: int = self._socket.getsockname()[1]
         hosts = {f"{name}:{self.port}" for name in ("127.0.0.1", "localhost")}
         self._session = ConsoleSession(hosts, f"dra-console-{self.port}")
@@ -55,11 +55,11 @@ class Console:
     def serve(self) -> None:
         """Serve until interrupted.
 
-        Raises: the fault that the worker met while it loaded, or that the worker is gone.
+        Raises: DriverError if the worker could not load the board; NodeError if the worker is gone.
         """
         backend = Backend(self._worker, self._access, self._lookups(), self._stop)
         guard = Middleware(RequestGuard, authorizer=SessionAuthorizer(self._session, backend))
-        app = Starlette(routes=[*routes(), entering(ENTER, self._session)], middleware=[guard])
+        app = Starlette(routes=[*routes(), entry_route(ENTER, self._session)], middleware=[guard])
         self._server = WebServer(settings(app), lambda: self._begin(backend), lambda: self._end(backend))
         try:
             self._server.run(sockets=[self._socket])
@@ -77,7 +77,7 @@ class Console:
         return ViewerLookups(self._usage, words)
 
     def _begin(self, backend: Backend) -> None:
-        self._worker.listen(backend.heard)
+        self._worker.listen(backend.on_message)
         if backend.reading is not None:
             self._task = asyncio.create_task(backend.reading.run())
 

@@ -1,7 +1,7 @@
-"""Server-sent events: the changes, sent to every page that is open.
+"""Server-sent events: every open page is told what has changed.
 
-In: notices. Out: for each page a stream of the latest state of each notice. A page that is slow misses notices in
-between, but never the last one: a notice says what to ask again, not what is new.
+In: notices. Out: for each page a stream with the latest notice of each name. A slow page may miss a notice, but never
+the last one of its name; that is enough, because a notice only says what to ask for again, not what is new.
 
 Source: HTML Living Standard, server-sent events.
 """
@@ -15,11 +15,11 @@ from typing import Any
 
 _BEAT_SECONDS = 15.0
 MOST_STREAMS = 32
-MayStay = Callable[[], Awaitable[bool]]
+MayContinue = Callable[[], Awaitable[bool]]
 
 
 class Notices:
-    """The latest notice of each name, and who listens."""
+    """The latest notice of each name, and the streams that send them."""
 
     def __init__(self) -> None:
         self._latest: dict[str, tuple[int, Any]] = {}
@@ -29,7 +29,7 @@ class Notices:
         self.streams = 0
 
     def post(self, name: str, value: Any) -> None:
-        """Replace the notice of a name, and wake all streams. To be called in the loop."""
+        """Replace the notice of a name, and wake all streams. Call it in the event loop."""
         self._number += 1
         self._latest[name] = (self._number, value)
         self._wake()
@@ -47,17 +47,17 @@ class Notices:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def stream(self, may_stay: MayStay | None = None) -> AsyncIterator[bytes]:
-        """Yield events until the page is closed; the first ones are all notices as they are.
+    async def stream(self, may_continue: MayContinue | None = None) -> AsyncIterator[bytes]:
+        """Yield events until the page is closed; the first ones are the latest notices of all names.
 
-        `may_stay` is asked before anything is sent, at least every fifteen seconds; the stream ends once it returns
-        false.
+        `may_continue` is called before anything is sent, and at least every fifteen seconds; the stream ends once it
+        returns False.
         """
         seen = 0
         self.streams += 1
         try:
             yield b"retry: 1000\n\n"
-            while not self._is_over and (may_stay is None or await may_stay()):
+            while not self._is_over and (may_continue is None or await may_continue()):
                 changed = self._changed
                 for name, (number, value) in list(self._latest.items()):
                     if number > seen:

@@ -1,6 +1,7 @@
-"""The guard before every page: it refuses what the authorizer refuses, bounds requests, and sets headers of answers.
+"""The guard in front of all pages: it refuses requests, limits their size, and sets the headers of answers.
 
-In: ASGI requests. Out: requests that may be answered. All others end here, with a page or a document that says why.
+In: ASGI requests. Out: requests that may be answered. A request that the authorizer refuses, or that is too large, ends
+here with a text or a document that says why.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ class Authorizer(Protocol):
     """Decides which requests are admitted, and to which backend they go."""
 
     async def refusal(self, scope: Scope, headers: Headers) -> Response | None:
-        """Return the reason for refusing a request; None if it is admitted, with any backend it needs in its scope."""
+        """Return the answer that refuses a request; None if it is admitted, and then its backend is in its scope."""
 
 
 def policy(nonce: str) -> str:
-    """Return the Content-Security-Policy of a page: its own modules, styles and answers, and nothing else."""
+    """Return the Content-Security-Policy of a page: it may load the console's modules, styles and answers only."""
     rules = {
         "default-src": "'none'",
         "script-src": "'self'",
@@ -82,14 +83,14 @@ class RequestGuard:
     async def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
         if scope["method"] not in _METHODS:
-            return PlainTextResponse("The console only reads.\n", 405)
+            return PlainTextResponse("The console answers GET, HEAD and POST only.\n", 405)
         if _length(headers) > MOST_BODY:
-            return document(413, "input.too-large", f"at most {MOST_BODY >> 20} MiB are read")
+            return document(413, "input.too-large", f"the request is longer than {MOST_BODY >> 20} MiB")
         return await self._authorizer.refusal(scope, headers)
 
 
 def document(status: int, code: str, message: str, hint: str = "") -> Response:
-    """Return the document of an error as an answer."""
+    """Return an answer with the document of an error."""
     found = refusal(status, code, message, hint)
     return Response(found.body, found.status, media_type="application/json")
 
@@ -100,7 +101,7 @@ def _length(headers: Headers) -> int:
 
 
 def _bounded(receive: Receive) -> Receive:
-    """Return a `receive` that ends a body which exceeds the limit, whatever its headers say."""
+    """Return a `receive` that cuts off a body which exceeds the limit, whatever its headers say."""
     seen = 0
 
     async def receive_some() -> Message:

@@ -10,8 +10,8 @@ PENDING = "status.phase=Pending"  # only these pods are kept; any other is read 
 
 
 @dataclass(frozen=True, slots=True)
-class SharedKind:
-    """A kind that is watched: its path, the fields that choose among its objects, and whether it has namespaces."""
+class WatchedKind:
+    """A kind that is watched: its path, whether it has namespaces, and the field selector for its objects."""
 
     name: str
     path: str
@@ -20,10 +20,10 @@ class SharedKind:
 
 
 KINDS = (
-    SharedKind("Node", paths.NODES, has_namespaces=False),
-    SharedKind("ResourceSlice", paths.SLICES, has_namespaces=False),
-    SharedKind("DeviceClass", paths.CLASSES, has_namespaces=False),
-    SharedKind("ResourceClaim", paths.CLAIMS),
-    SharedKind("ResourceClaimTemplate", paths.TEMPLATES),
-    SharedKind("Pod", paths.PODS, fields=PENDING),
+    WatchedKind("Node", paths.NODES, has_namespaces=False),
+    WatchedKind("ResourceSlice", paths.SLICES, has_namespaces=False),
+    WatchedKind("DeviceClass", paths.CLASSES, has_namespaces=False),
+    WatchedKind("ResourceClaim", paths.CLAIMS),
+    WatchedKind("ResourceClaimTemplate", paths.TEMPLATES),
+    WatchedKind("Pod", paths.PODS, fields=PENDING),
 )

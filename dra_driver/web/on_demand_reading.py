@@ -1,7 +1,7 @@
 """Reading on demand: the cluster is watched while a page is open, and some minutes longer.
 
-In: a reader, the notices of open pages. Out: a reader that is started and stopped; a notice of why the cluster does not
-answer. It checks twice a second and does nothing else.
+In: a reader, and the notices, which know how many pages are open. Out: the reader is started and stopped, and a notice
+says why the cluster does not answer. Both are checked twice a second.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SECONDS = 0.5
 
 @dataclass(slots=True)
 class OnDemandReading:
-    """Starts and stops a reader."""
+    """Starts a reader when a page is opened, and stops it some minutes after the last one was closed."""
 
     reader: ClusterReader
     notices: Notices
@@ -36,16 +36,16 @@ class OnDemandReading:
                     self._start()
             elif self.reader.is_reading and time.monotonic() - self._seen_at > UNSEEN_SECONDS:
                 self.reader.stop()
-            self._say(self.reader.fault if self.reader.is_reading else self._fault)
+            self._post_fault(self.reader.fault if self.reader.is_reading else self._fault)
             await asyncio.sleep(_SECONDS)
 
     def _start(self) -> None:
         try:
             self.reader.start()
         except DriverError as fault:
-            self._say(fault.message)
+            self._post_fault(fault.message)
 
-    def _say(self, fault: str) -> None:
+    def _post_fault(self, fault: str) -> None:
         if fault != (self.notices.latest("cluster") or ""):
             self._fault = fault
             self.notices.post("cluster", fault)

@@ -1,6 +1,6 @@
-"""The pages: one document, the modules and styles that it loads, and the exchange of a token for a cookie.
+"""The pages: one HTML document, the modules and styles that it loads, and the exchange of a token for a cookie.
 
-In: requests that the guard let through. Out: files of `static`, none of which contains anything of a cluster.
+In: requests that the guard let through. Out: files of `static`. None of them contains anything from a cluster.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ def _content(path: str) -> bytes:
 
 
 async def index(request: Request) -> Response:
-    """Return the one document, with the nonce for styles that modules make."""
+    """Return the HTML document, with the nonce for the styles that its modules add."""
     return document_of("index.html", request)
 
 
 def document_of(name: str, request: Request) -> Response:
-    """Return a document of `static` with what differs from answer to answer."""
+    """Return an HTML document of `static`, with the nonce, the version and whether the viewer has signed in."""
     signed_in = "yes" if request.scope.get("is_signed_in") else "no"
     text = _content(name).decode().replace(_NONCE, request.scope["csp_nonce"])
     text = text.replace("{version}", __version__).replace("{signed_in}", signed_in)
@@ -84,13 +84,13 @@ def routes() -> list[Route]:
     ]
 
 
-def entering(prefix: str, session: ConsoleSession) -> Route:
+def entry_route(prefix: str, session: ConsoleSession) -> Route:
     """Return the page that exchanges the token of the opened address for a cookie."""
 
     async def enter(request: Request) -> Response:
         cookie = session.exchange(request.path_params["token"])
         if cookie is None:
-            text = "This address has been used already, or is not whole.\nStart `dra-driver console` again.\n"
+            text = "This address has been used already, or is incomplete.\nStart `dra-driver console` again.\n"
             return PlainTextResponse(text, 401)
         answer = RedirectResponse("/", 303)
         answer.set_cookie(session.cookie_name, cookie, httponly=True, samesite="strict", path="/")

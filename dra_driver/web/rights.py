@@ -1,7 +1,7 @@
 """What one viewer may read, kind by kind, if the console serves several viewers.
 
-In: a verdict for each kind, everywhere or in one namespace. Out: `Rights`, which decide what is read for the viewer,
-and which viewers may share what was read: those whose rights are equal.
+In: a verdict for each kind, in all namespaces or in one. Out: `Rights`, which decide what is read for the viewer.
+Viewers with equal rights share what was read.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dra_driver.views.access import UnseenObjects
-from dra_driver.web.kinds import KINDS, SharedKind
+from dra_driver.web.kinds import KINDS, WatchedKind
 
 MOST_NAMESPACES = 20  # namespaces watched for a viewer who may not read all of them; each has watches of its own
 
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """`everywhere`: kinds of which all objects may be read. `within`: pairs of a kind and a namespace."""
+    """`everywhere` are the kinds of which all objects may be read, `within` pairs of a kind and a namespace."""
 
     everywhere: frozenset[str] = frozenset()
     within: frozenset[tuple[str, str]] = frozenset()
@@ -36,10 +36,10 @@ class Rights:
         return [UnseenObjects(one.name, "", is_partial=bool(self.places(one.name))) for one in hidden]
 
 
-def rights_of(may: Callable[[SharedKind, str], bool], namespaces: Callable[[], Sequence[str]]) -> Rights:
-    """Return rights. `may` is asked about each kind everywhere, then about namespaced kinds by namespace.
+def rights_of(may: Callable[[WatchedKind, str], bool], namespaces: Callable[[], Sequence[str]]) -> Rights:
+    """Return what may be read: `may` is called for each kind in all namespaces, then for single namespaces.
 
-    `namespaces` is called only for a viewer who may not read all namespaces. Raises: what these two functions raise.
+    `namespaces` is called only for a viewer who may not read all of them. Raises: what these two functions raise.
     """
     everywhere = frozenset(one.name for one in KINDS if may(one, ""))
     others = [one for one in KINDS if one.has_namespaces and one.name not in everywhere]

@@ -1,6 +1,6 @@
-"""The server that browsers talk to: uvicorn, with the tasks that run beside it, and the names in clients' certificates.
+"""The server that browsers talk to: uvicorn, the tasks that run beside it, and the names in clients' certificates.
 
-In: an application, a socket. Out: a server that runs until it is interrupted.
+In: an application and a socket. Out: a server that runs until it is interrupted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TICK_SECONDS = 1.0  # how often the date in answers is renewed; uvicorn itself 
 
 
 class WebServer(uvicorn.Server):
-    """A server that calls `begin` in its loop before it listens, and `end` before it waits for answers under way."""
+    """A server that calls `begin` in its loop before it listens, and `end` before it waits for unfinished answers."""
 
     def __init__(self, config: uvicorn.Config, begin: Callable[[], None], end: Callable[[], None]) -> None:
         super().__init__(config)
@@ -39,7 +39,7 @@ class WebServer(uvicorn.Server):
         await super().startup(sockets=sockets)
 
     async def main_loop(self) -> None:
-        """Wait until the server is asked to end, without keeping a processor awake meanwhile."""
+        """Wait until the server is asked to end, waking only once a second to renew the date in answers."""
         asked = asyncio.Event()
         loop = asyncio.get_running_loop()
         self._wake = partial(loop.call_soon_threadsafe, asked.set)
@@ -58,13 +58,13 @@ class WebServer(uvicorn.Server):
         self._wake()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End."""
+        """End the server."""
         self._end()
         await super().shutdown(sockets=sockets)
 
 
 class _NamedPeer(H11Protocol):
-    """HTTP on a connection whose peer may have proved its names by a certificate: they are put into every scope."""
+    """HTTP on a connection whose peer may have sent a certificate: its names are put into the scope of each request."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -99,11 +99,11 @@ def settings(app: ASGIApp, context: ssl.SSLContext | None = None) -> uvicorn.Con
     )
 
 
-def listening(host: str, port: int) -> socket.socket:
-    """Return a socket that listens. Raises: NodeError for an address that is taken or not ours."""
+def listening_socket(host: str, port: int) -> socket.socket:
+    """Return a socket that listens. Raises: NodeError for an address that is in use, or is none of this machine's."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except OSError as fault:
-        hint = "give another port, or none for one that is free"
-        raise NodeError("port", f"{host}:{port} can't be listened on: {fault.strerror}", hint=hint) from fault
+        hint = "choose another port, or leave the option out to get one that is free"
+        raise NodeError("port", f"cannot listen on {host}:{port}: {fault.strerror}", hint=hint) from fault

@@ -1,4 +1,4 @@
-"""Who may talk to the console: a token that works once is exchanged for a cookie, which every other request needs.
+"""The session of a console on the loopback address: a one-time token is exchanged for a cookie that requests need.
 
 In: the headers of a request. Out: whether it may go on. A page of another origin has no access: its requests name
 another host, or another origin, or lack the cookie, which is never sent with a request that another site made.
@@ -39,7 +39,7 @@ class ConsoleSession:
         return self._secret
 
     def is_known(self, cookies: str) -> bool:
-        """Return whether the Cookie header of a request has the session."""
+        """Return whether the Cookie header of a request contains the session's cookie."""
         try:
             found = SimpleCookie(cookies).get(self.cookie_name)
         except CookieError:
@@ -48,7 +48,7 @@ class ConsoleSession:
 
     def is_from_here(self, method: str, host: str, origin: str, site: str) -> bool:
         """Return whether a request was made by a page of this console, or by a person who opened an address."""
-        # Another name that leads here is not ours: DNS rebinding.
+        # Another host name that leads to this address is an attack (DNS rebinding).
         return host in self.hosts and is_same_origin(method, host, origin, site)
 
 

@@ -21,13 +21,13 @@ That address works once. Start `dra-driver console` again to get a new one.
 
 
 class SessionAuthorizer:
-    """Admits the requests of a session."""
+    """Admits the requests that carry the session's cookie."""
 
     def __init__(self, session: ConsoleSession, backend: Backend) -> None:
         self._session, self._backend = session, backend
 
     async def refusal(self, scope: Scope, headers: Headers) -> Response | None:
-        """Return the reason for refusing a request; None if it is admitted."""
+        """Return the answer that refuses a request; None if it is admitted."""
         path = str(scope["path"])
         site = "" if path.startswith(ENTER) else headers.get("sec-fetch-site", "")
         if not self._session.is_from_here(scope["method"], headers.get("host", ""), headers.get("origin", ""), site):

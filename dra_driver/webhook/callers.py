@@ -17,7 +17,7 @@ from dra_driver.model.errors import NodeError
 
 
 class Callers:
-    """The callers whose reviews are answered."""
+    """The callers that may ask for reviews: those with a certificate of `authorities` for one of `names`."""
 
     def __init__(self, authorities: Path | None = None, names: tuple[str, ...] = ()) -> None:
         self._authorities, self._names = authorities, names

@@ -64,14 +64,14 @@ def make_pair(names: Sequence[str], now: datetime, trusted: str = "") -> Pair:
 
 
 def why_renew(pair: Pair, names: Sequence[str], now: datetime) -> str:
-    """Return why a pair has to be renewed; "" if it is good."""
+    """Return why a pair has to be renewed; "" if it can still be used."""
     found = _read(pair.certificate)
     if not found or not pair.key or not _read(pair.authorities):
-        return "there is none"
+        return "there is no complete pair yet"
     try:
         known = found[0].extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
-        return "it has no names"
+        return "it is not for any DNS name"
     if missing := set(names) - set(known.get_values_for_type(x509.DNSName)):
         return f"it is not for {', '.join(sorted(missing))}"
     if found[0].not_valid_after_utc - now < RENEW_BEFORE:

@@ -1,8 +1,8 @@
 """The open connections: how long each may take, and which one is closed when there is no more room.
 
 In: TLS sockets, and the state of each. Out: sockets that are shut down when their time is over, whatever the other side
-sends meanwhile. A new connection takes the place of the one that has kept the server waiting longest; a connection
-whose review is being worked on stays. It reads and writes nothing.
+sends meanwhile. If there is no room for a new connection, the one that has kept the server waiting longest is closed;
+a connection whose review is being worked on stays. Nothing is read from a connection or written to it here.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ClientConnection:
         self.until = math.inf
 
     @property
-    def is_waited_for(self) -> bool:
+    def is_waiting_for_client(self) -> bool:
         """Whether the server is waiting for the other side."""
         return self.until < math.inf
 
@@ -60,7 +60,7 @@ class ClientConnections:
         self._most, self._clock = most, clock
         self._lock = threading.Lock()
         self._open: set[ClientConnection] = set()
-        self._loop = Loop("connections", self._turn, failure="connections not looked at", fault_s=_SWEEP_SECONDS)
+        self._loop = Loop("connections", self._turn, failure="connections not checked", fault_s=_SWEEP_SECONDS)
 
     def start(self) -> None:
         """Start the thread that enforces the time limits."""
@@ -77,7 +77,7 @@ class ClientConnections:
         """Admit a connection, with the given time for its first step; return None if all others are being worked on."""
         with self._lock:
             if len(self._open) >= self._most:
-                waiting = min((one for one in self._open if one.is_waited_for), key=_since, default=None)
+                waiting = min((one for one in self._open if one.is_waiting_for_client), key=_since, default=None)
                 if waiting is None:
                     return None
                 waiting.cut()

@@ -44,7 +44,7 @@ def decode(body: bytes) -> Any:
 
 
 def _marks(body: bytes, *marks: bytes) -> int:
-    """Count some characters wherever they occur, in texts too: fast, and never an underestimate."""
+    """Count some characters wherever they occur, in texts too: that is fast, and never an underestimate."""
     return sum(map(body.count, marks))
 
 
@@ -52,10 +52,8 @@ def _flattened(body: bytes) -> bytes:
     """Count the actual values, and cut out what is nested too deeply."""
     pieces: list[bytes] = []
     depth = values = 0
-    kept_to, cut_at = (
-        0,
-        -1,
-    )  # where the kept part ends, and where the part that is too deep began
+    kept_to = 0  # up to where the body has been copied to `pieces`
+    cut_at = -1  # where the part that is too deep began; -1 outside such a part
     for token in _TOKENS.finditer(body):
         start = token.start()
         mark = body[start : start + 1]

@@ -1,7 +1,8 @@
 """Keep a fleet up to date with two watches, whose lists are read in small pages.
 
 In: the API server's ResourceSlices and DeviceClasses. Out: an up-to-date `PublishedFleet`. Never more than one page of
-slices is in memory, neither at the start nor when the server has forgotten the history.
+slices is in memory, neither at the start nor when everything is listed again because the server no longer has the
+changes since the last one that was seen.
 """
 
 from __future__ import annotations

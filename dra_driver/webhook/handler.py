@@ -23,7 +23,7 @@ from dra_driver.telemetry.status_connection import PageAnswer
 from dra_driver.webhook.connections import ClientConnection
 from dra_driver.webhook.decoding import TooManyValuesError, decode
 from dra_driver.webhook.load_limits import LoadLimits, OverloadedError
-from dra_driver.webhook.review_deadline import CallerGoneError, ReviewDeadline, has_left
+from dra_driver.webhook.review_deadline import CallerGoneError, ReviewDeadline, is_closed_by_peer
 
 log = logging.getLogger(__name__)
 
@@ -40,10 +40,14 @@ _ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Answering:
-    """The state that all connections of a server share."""
+class HandlerContext:
+    """The functions, by path, and the limits that all connections of a server share.
 
-    judges: Mapping[str, Callable[[Any, ReviewDeadline], Wire]]
+    `unread` answers, given its UID, a review that holds too many values to be decoded. `answered` is called with the
+    path and the outcome of each request. `refusal` returns why a connection may not ask for reviews, "" if it may.
+    """
+
+    reviewers: Mapping[str, Callable[[Any, ReviewDeadline], Wire]]
     unread: Mapping[str, Callable[[str], Wire]]
     pages: Mapping[str, Callable[[], PageAnswer]]
     answered: Callable[[str, str], None]
@@ -51,15 +55,15 @@ class Answering:
     load_limits: LoadLimits
 
 
-class _Head:
-    """A connection's file that limits the number of lines read for a head."""
+class _HeadReader:
+    """A connection's file that limits how many bytes the head of a request may have."""
 
     def __init__(self, file: Any) -> None:
         self._file, self._left = file, MOST_HEAD_BYTES
         self.read, self.close, self.peek = file.read, file.close, file.peek
 
     def begin(self) -> None:
-        """Reset the count: the next line is the first of a head."""
+        """Start the count again, because the next line is the first of a head."""
         self._left = MOST_HEAD_BYTES
 
     def readline(self, most: int = -1) -> bytes:
@@ -71,16 +75,16 @@ class _Head:
         return line
 
 
-def handler_of(answering: Answering) -> type[BaseHTTPRequestHandler]:
+def handler_of(shared: HandlerContext) -> type[BaseHTTPRequestHandler]:
     """Return the handler class for one server."""
-    return type("Handler", (_Handler,), {"answering": answering})
+    return type("Handler", (_Handler,), {"shared": shared})
 
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     timeout = IDLE_SECONDS
     wbufsize = -1  # headers and body go out in one write
-    answering: Answering
+    shared: HandlerContext
 
     def __init__(self, request: tuple[Any, ClientConnection], client_address: Any, server: Any) -> None:
         sock, self._connection = request
@@ -88,7 +92,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         super().setup()
-        self._head = _Head(self.rfile)
+        self._head = _HeadReader(self.rfile)
         self.rfile = self._head  # type: ignore[assignment]
 
     def handle_one_request(self) -> None:
@@ -101,15 +105,15 @@ class _Handler(BaseHTTPRequestHandler):
         self._head.begin()
         try:
             super().handle_one_request()
-        except LineTooLong:  # may already be raised for the first line
+        except LineTooLong:  # for the first line, the base class does not handle it
             self.close_connection = True
 
     def do_POST(self) -> None:
-        path, answered = self.path.partition("?")[0], self.answering.answered
-        if path not in self.answering.judges:
+        path, answered = self.path.partition("?")[0], self.shared.answered
+        if path not in self.shared.reviewers:
             self._refuse(404, "no such webhook")
             return
-        if why := self.answering.refusal(self.connection):
+        if why := self.shared.refusal(self.connection):
             answered(path, "stranger")
             self._refuse(403, why)
             return
@@ -118,7 +122,7 @@ class _Handler(BaseHTTPRequestHandler):
             answered(path, "bad-review")
             return
         try:
-            with self.answering.load_limits.for_body(length, _LOAD_WAIT_SECONDS):
+            with self.shared.load_limits.for_body(length, _LOAD_WAIT_SECONDS):
                 self._review(path, length)
         except OverloadedError:
             answered(path, "no-room")
@@ -131,7 +135,7 @@ class _Handler(BaseHTTPRequestHandler):
         path = self.path.partition("?")[0]
         if quick := QUICK_PAGES.get(path):
             answer = quick
-        elif page := self.answering.pages.get(path):
+        elif page := self.shared.pages.get(path):
             answer = page()
         else:
             answer = PageAnswer(404, b"try /healthz, /readyz or /metrics\n")
@@ -141,7 +145,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Return the length of a body to read; answer the request and return None if the body must not be read."""
         length = self.headers.get("Content-Length", "")
         kind = self.headers.get("Content-Type", _JSON)
-        if kind != _JSON:  # with parameters, or in other letters; what API servers write needs no parsing
+        if kind != _JSON:  # it may have parameters or capital letters; API servers send neither, which saves parsing
             kind = self.headers.get_content_type()
         if re.fullmatch("[0-9]+", length) is None:
             self._refuse(411, "Content-Length is needed")
@@ -159,20 +163,20 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(length)
         if len(body) < length:
             self.close_connection = True
-            self.answering.answered(path, "bad-review")
+            self.shared.answered(path, "bad-review")
             return
         self._connection.work()
-        waiting = ReviewDeadline(is_gone=lambda: has_left(self.connection))
-        with self.answering.load_limits.for_judging(path, length, _LOAD_WAIT_SECONDS):
-            waiting.look()
-            status, reply, outcome = self._judged(path, body, waiting)
-        self.answering.answered(path, outcome)
+        deadline = ReviewDeadline(is_gone=lambda: is_closed_by_peer(self.connection))
+        with self.shared.load_limits.for_review(path, length, _LOAD_WAIT_SECONDS):
+            deadline.check_caller()
+            status, reply, outcome = self._outcome_of(path, body, deadline)
+        self.shared.answered(path, outcome)
         self._answer(status, reply, _JSON if status == 200 else "text/plain; charset=utf-8")
 
-    def _judged(self, path: str, body: bytes, waiting: ReviewDeadline) -> tuple[int, bytes, str]:
+    def _outcome_of(self, path: str, body: bytes, deadline: ReviewDeadline) -> tuple[int, bytes, str]:
         """Return status, body and outcome. Raises: CallerGoneError."""
         try:
-            reply = self._reply(path, body, waiting)
+            reply = self._reviewed(path, body, deadline)
         except InputError as error:
             return 400, f"{error.message[:_ERROR_CHARACTERS]}\n".encode("utf-8", "replace"), "bad-review"
         except CallerGoneError:
@@ -182,17 +186,17 @@ class _Handler(BaseHTTPRequestHandler):
             return 500, b"internal error\n", "bug"
         return 200, _ENCODER.encode(reply).encode("utf-8", "replace"), _outcome(reply)
 
-    def _reply(self, path: str, body: bytes, waiting: ReviewDeadline) -> Wire:
+    def _reviewed(self, path: str, body: bytes, deadline: ReviewDeadline) -> Wire:
         try:
-            return self.answering.judges[path](decode(body), waiting)
+            return self.shared.reviewers[path](decode(body), deadline)
         except TooManyValuesError as error:
-            unread = self.answering.unread.get(path)
+            unread = self.shared.unread.get(path)
             if unread is None or not error.uid:
                 raise
             return unread(error.uid)
 
     def _refuse(self, status: int, why: str) -> None:
-        """Answer without having read the body, and close: the start of the next request could not be found."""
+        """Answer without having read the body, and close, because the next request's start could not be found."""
         self.close_connection = True
         self._answer(status, f"{why}\n".encode())
 

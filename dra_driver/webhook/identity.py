@@ -1,8 +1,8 @@
-"""Keep the server's TLS context at the newest certificate, from a Secret of its own or from files.
+"""Keep the newest certificate in the server's TLS context, from a Secret of the webhook's own or from files.
 
-`SelfMade` makes and renews the certificate, keeps it in a Secret that all replicas share, and registers its authority
-with the API server before the certificate is used. `Mounted` follows files that someone else renews (cert-manager,
-which then also fills in caBundle). Keys are never written to a disk by this program.
+`CertificateSecret` makes and renews the certificate, keeps it in a Secret that all replicas share, and registers its
+authority with the API server before the certificate is used. `CertificateFolder` follows files that someone else renews
+(cert-manager, which then also fills in caBundle). Keys are never written to a disk by this program.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dra_driver.webhook.certificates import Pair, make_pair, why_renew
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 60.0
+CHECK_SECONDS = 60.0
 RETRY_SECONDS = 5.0
 _FILE_MAX = 1 << 20  # bytes of a certificate or key in a folder
 _CONFLICTS = (404, 409)
@@ -41,8 +41,8 @@ class CertificateSource(Protocol):
         """Return the pair to serve with. Raises: DriverError."""
 
 
-class SelfMade:
-    """The webhook's own certificate in a Secret, trusted through its own webhook configuration."""
+class CertificateSecret:
+    """A Secret with a certificate that the webhook makes, and that API servers trust by the webhook's configuration."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class SelfMade:
         self._configuration = named(WEBHOOKS, configuration)
 
     def current(self) -> Pair:
-        """Read the pair, renew it if that is due, and make sure that the API server trusts it. Raises: ApiError."""
+        """Read the pair, renew it if it is due, and make sure that the API server trusts it. Raises: ApiError."""
         secret = self._api.request("GET", self._secret)
         pair = _pair_of(secret)
         if why := why_renew(pair, self._names, self._now()):
@@ -81,8 +81,8 @@ class SelfMade:
         self._api.request("PUT", self._configuration, body=configuration)
 
 
-class Mounted:
-    """A certificate in a folder: `tls.crt` and `tls.key`, as Secrets are mounted."""
+class CertificateFolder:
+    """A folder with a certificate that someone else renews: `tls.crt` and `tls.key`, as Secrets are mounted."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -105,14 +105,14 @@ def _text_of(path: Path) -> str:
 
 
 class ServingIdentity:
-    """The TLS context, kept at the certificate that `source` returns."""
+    """The TLS context, in which a thread keeps the certificate that `source` returns."""
 
     def __init__(
-        self, source: CertificateSource, *, look_s: float = LOOK_SECONDS, retry_s: float = RETRY_SECONDS
+        self, source: CertificateSource, *, check_s: float = CHECK_SECONDS, retry_s: float = RETRY_SECONDS
     ) -> None:
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
-        self._source, self._look_s, self._retry_s = source, look_s, retry_s
+        self._source, self._check_s, self._retry_s = source, check_s, retry_s
         self._served: Pair | None = None
         self._loop = Loop("certificate", self._turn, failure="certificate not renewed", fault_s=retry_s)
         self.fault = "no certificate yet"
@@ -125,7 +125,7 @@ class ServingIdentity:
         """End the thread."""
         self._loop.stop(timeout_s)
 
-    def look(self) -> None:
+    def reload(self) -> None:
         """Load the newest certificate. Raises: DriverError."""
         pair = self._source.current()
         if pair != self._served:
@@ -139,16 +139,19 @@ class ServingIdentity:
 
     def _turn(self) -> float:
         try:
-            self.look()
+            self.reload()
         except DriverError as error:
             if isinstance(error, ApiError) and error.status in _CONFLICTS:
-                log.info("another replica was faster, or an object does not exist yet", extra=fields(err=str(error)))
+                log.info(
+                    "certificate not written: another replica wrote first, or an object does not exist yet",
+                    extra=fields(err=str(error)),
+                )
             else:
                 log.warning("certificate not renewed", extra=fields(code=error.code, err=str(error)))
             if self._served is None:
                 self.fault = f"{error.message} [{error.code}]"
             return self._retry_s
-        return self._look_s
+        return self._check_s
 
 
 def load_pair(context: ssl.SSLContext, pair: Pair) -> None:

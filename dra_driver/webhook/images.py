@@ -1,8 +1,8 @@
 """Warnings about images: pods with claims whose images need a newer CUDA than some drivers of the cluster support.
 
-In: a Pod, or what makes pods, as anyone may have written it, and the fleet. Out: two sentences for each need that a
-driver of the fleet does not meet: what is missing, and the selector to paste. The webhook may not read claims; if a
-claim already asks for such a driver, the warning says nothing new.
+In: a Pod, or an object that makes pods, as anyone may have written it, and the fleet. Out: two sentences for each need
+that some driver of the fleet does not meet: what is missing, and the selector to paste. The webhook may not read
+claims, so it also warns if a claim already asks for such a driver.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dra_driver.webhook.fleet import PublishedFleet
 
 _MOST_NEEDS = 4
 _MOST_CONTAINERS = 64
-_Served = tuple[Semver, Semver | None, int]  # CUDA version, driver version, number of devices
+_DriverDevices = tuple[Semver, Semver | None, int]  # CUDA version, driver version, number of devices
 
 
 class ImageAdvisor:
@@ -29,14 +29,14 @@ class ImageAdvisor:
 
     def warnings(self, wire: Any) -> list[str]:
         """Return the sentences about a pod or pod template: none if it has no claims or the fleet is not known yet."""
-        wire = _said_by(_pod_of(wire))
+        wire = _relevant_part(_pod_of(wire))
         if not wire["spec"]["resourceClaims"] or not self._fleet.is_known:
             return []
-        served = list(self._served())
+        served = list(self._driver_devices())
         found = dict.fromkeys(islice(cuda_needs(wire), _MOST_NEEDS))
-        return [sentence for need in found for sentence in _short(need, served)]
+        return [sentence for need in found for sentence in _warnings_about(need, served)]
 
-    def _served(self) -> Iterator[_Served]:
+    def _driver_devices(self) -> Iterator[_DriverDevices]:
         for shape in self._fleet.shapes():
             held = shape.view.attributes.get(shape.view.driver) or {}
             cuda, driver = held.get("cudaDriverVersion"), held.get("driverVersion")
@@ -44,15 +44,15 @@ class ImageAdvisor:
                 yield cuda, driver if isinstance(driver, Semver) else None, shape.count
 
 
-def _short(need: CudaNeed, served: list[_Served]) -> Iterator[str]:
+def _warnings_about(need: CudaNeed, served: list[_DriverDevices]) -> Iterator[str]:
     old = [(cuda, count) for cuda, driver, count in served if not need.is_met_by(cuda, driver)]
     if old:
         short, every = sum(count for _, count in old), sum(count for _, _, count in served)
         yield (
-            f"{need.said_by} needs CUDA {need.version}, and {short} of the cluster's {every} devices have a driver "
-            f"for less (CUDA {min(cuda for cuda, _ in old)})"
+            f"{need.said_by} needs CUDA {need.version}, but {short} of the cluster's {every} devices have a driver "
+            f"that supports less (the oldest CUDA {min(cuda for cuda, _ in old)})"
         )
-        yield f"unless its claims say so already, add to their selectors: {need.selector}"
+        yield f"unless its claims already ask for such a driver, add to their selectors: {need.selector}"
 
 
 def _pod_of(wire: Any) -> Wire:
@@ -62,21 +62,26 @@ def _pod_of(wire: Any) -> Wire:
     return _mapping(_mapping(job.get("spec")).get("template")) or found
 
 
-def _said_by(pod: Any) -> Wire:
-    """Return what a pod states about its needs, and its claims; everything of another shape is left out."""
+def _relevant_part(pod: Any) -> Wire:
+    """Return the parts of a pod that matter here: what it states about its CUDA need, and its claims.
+
+    Values of an unexpected type are left out.
+    """
     spec, metadata = _mapping(_mapping(pod).get("spec")), _mapping(_mapping(pod).get("metadata"))
-    said = _mapping(metadata.get("annotations")).get(ANNOTATION)
+    annotation = _mapping(metadata.get("annotations")).get(ANNOTATION)
     lists = {field: [_container(one) for one in _items(spec.get(field))] for field in ("initContainers", "containers")}
     claims = _items(spec.get("resourceClaims"))
-    return {"metadata": {"annotations": {ANNOTATION: said}}, "spec": lists | {"resourceClaims": claims}}
+    return {"metadata": {"annotations": {ANNOTATION: annotation}}, "spec": lists | {"resourceClaims": claims}}
 
 
 def _container(one: Wire) -> Wire:
-    env = [{"name": VARIABLE, "value": entry.get("value")} for entry in _items(one.get("env")) if _says(entry)]
+    env = [
+        {"name": VARIABLE, "value": entry.get("value")} for entry in _items(one.get("env")) if _is_cuda_variable(entry)
+    ]
     return {"name": str(one.get("name")), "env": env}
 
 
-def _says(entry: Wire) -> bool:
+def _is_cuda_variable(entry: Wire) -> bool:
     return entry.get("name") == VARIABLE
 
 

@@ -1,9 +1,9 @@
-"""Lint at admission: evaluate a selector on the shapes of the fleet, and write sentences for its author.
+"""Lint at admission: evaluate selectors on the shapes of the fleet, and warn their authors.
 
 In: selectors with their paths, and the deadline of the review. Out: warnings, or none for objects that have nothing to
-do with this driver. One review is worked on at a time, until its deadline; a warning names what could not be judged by
-then. The findings of an expression are kept until the fleet changes, so that a thousand equal claims cost one
-evaluation.
+do with this driver. One review is worked on at a time, until its deadline; a warning says which selectors could not be
+judged by then. The warnings about an expression are kept until the fleet changes, so that a thousand equal claims cost
+one evaluation.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from dra_driver.webhook.fleet import PublishedFleet
 from dra_driver.webhook.objects import SelectorText
 from dra_driver.webhook.review_deadline import CallerGoneError, ReviewDeadline
 from dra_driver.webhook.shapes import is_identity
-from dra_driver.webhook.wording import MOST_WARNINGS, Said, said_of, warnings_of
+from dra_driver.webhook.wording import MOST_WARNINGS, SelectorWarning, to_warning, warnings_of
 
 # The findings of which an author is warned while writing a manifest; the rest is for `dra-driver cel lint`.
-SAID = frozenset(
+WARNED_RULES = frozenset(
     {
         "unguarded-attribute",
         "runtime-error",
@@ -50,12 +50,12 @@ _ABOUT_VALUES = frozenset({"always-false", "always-true"})
 _ABOUT_ALL = frozenset({*_ABOUT_VALUES, "unknown-name"})  # does not apply to devices that are only partly known
 _GUARDS = frozenset({"unguarded-attribute"})
 _WAIT_SECONDS = 0.3  # to wait for another review to end
-_FAIR_SECONDS = 0.5  # an evaluation that took longer is not tried again until the fleet changes
-NOT_JUDGED = Said("not judged: evaluating it takes too long", "", "not-judged")
+_FAIR_SECONDS = 0.5  # an evaluation that had this long and did not end is not tried again until the fleet changes
+NOT_JUDGED = SelectorWarning("not judged: evaluating it takes too long", "", "not-judged")
 
 
 @dataclass(frozen=True, slots=True)
-class _Reaching:
+class _ClassDevices:
     """The devices that a class accepts, and whether these are all."""
 
     views: tuple[DeviceView, ...]
@@ -70,120 +70,124 @@ class FleetLinter:
         self._fleet, self._drivers = fleet, drivers
         self._engine = KubernetesEngine(kubernetes)
         self._turn = threading.Lock()  # held by the review that is being worked on
-        self._lock = threading.Lock()
-        self._known: dict[bytes, tuple[Said, ...]] = {}
-        self._reaching: dict[tuple[int, str], _Reaching] = {}
+        self._memory_lock = threading.Lock()
+        self._warnings_by_key: dict[bytes, tuple[SelectorWarning, ...]] = {}
+        self._devices_by_class: dict[tuple[int, str], _ClassDevices] = {}
         self._version = -1
 
-    def warnings(self, kind: str, found: Iterable[SelectorText], waiting: ReviewDeadline | None = None) -> list[str]:
-        """Return what will cause trouble, a sentence each; none until the fleet is known. Raises: CallerGoneError."""
+    def warnings(self, kind: str, found: Iterable[SelectorText], deadline: ReviewDeadline | None = None) -> list[str]:
+        """Return one sentence for each problem; none until the fleet is known. Raises: CallerGoneError."""
         if not self._fleet.is_known:
             return []
-        said: list[str] = []
-        waiting = waiting or ReviewDeadline()
+        sentences: list[str] = []
+        deadline = deadline or ReviewDeadline()
         with _Turn(self._turn) as turn:
             for text in found:
-                if self._is_ours(kind, text):
-                    for one in self._said(kind, text, turn, waiting):
-                        said += warnings_of(text.path, one)
-                if len(said) >= MOST_WARNINGS or turn.was_missed:
+                if self._is_relevant(kind, text):
+                    for one in self._warnings_about(kind, text, turn, deadline):
+                        sentences += warnings_of(text.path, one)
+                if len(sentences) >= MOST_WARNINGS or turn.was_missed:
                     break
-        return said[:MOST_WARNINGS]
+        return sentences[:MOST_WARNINGS]
 
-    def _is_ours(self, kind: str, text: SelectorText) -> bool:
+    def _is_relevant(self, kind: str, text: SelectorText) -> bool:
         """Return whether a selector names a driver of this release, or belongs to a request for a class that does."""
-        if self._names_ours(text.expression):
+        if self._names_driver_of_ours(text.expression):
             return True
         if kind == "DeviceClass":
             return False
-        return any(map(self._names_ours, self._fleet.selectors_of(text.class_name) or ()))
+        return any(map(self._names_driver_of_ours, self._fleet.selectors_of(text.class_name) or ()))
 
-    def _names_ours(self, expression: str) -> bool:
+    def _names_driver_of_ours(self, expression: str) -> bool:
         return any(driver in expression for driver in self._drivers)
 
-    def _said(self, kind: str, text: SelectorText, turn: _Turn, waiting: ReviewDeadline) -> tuple[Said, ...]:
+    def _warnings_about(
+        self, kind: str, text: SelectorText, turn: _Turn, deadline: ReviewDeadline
+    ) -> tuple[SelectorWarning, ...]:
         key = _key(kind, text)
-        known = self._recall(key) if waiting.left_s > 0 else None
+        known = self._recall(key) if deadline.left_s > 0 else None
         if known is not None:
             return known
-        if not turn.wait(waiting):
+        if not turn.wait(deadline):
             return (NOT_JUDGED,)
-        return self._judge(key, kind, text, waiting)
+        return self._judge(key, kind, text, deadline)
 
-    def _judge(self, key: bytes, kind: str, text: SelectorText, waiting: ReviewDeadline) -> tuple[Said, ...]:
-        """Lint until the deadline, and remember the findings. Raises: CallerGoneError."""
-        version, began_s = self._fleet.version, waiting.left_s
+    def _judge(
+        self, key: bytes, kind: str, text: SelectorText, deadline: ReviewDeadline
+    ) -> tuple[SelectorWarning, ...]:
+        """Lint until the deadline, and remember the warnings. Raises: CallerGoneError."""
+        version, began_s = self._fleet.version, deadline.left_s
         try:
-            with cancellable(waiting.check):
-                said = tuple(map(said_of, self._lint(kind, text)[:MOST_WARNINGS]))
+            with cancellable(deadline.check):
+                warnings = tuple(map(to_warning, self._lint(kind, text)[:MOST_WARNINGS]))
         except CallerGoneError:
             raise
         except EvaluationCancelledError:
-            said = (NOT_JUDGED,)
+            warnings = (NOT_JUDGED,)
             if began_s < _FAIR_SECONDS:
-                return said  # the time was spent on the review's earlier selectors, so this one may be tried again
-        with self._lock:
+                return warnings  # the time was spent on the review's earlier selectors, so this one may be tried again
+        with self._memory_lock:
             if self._version == version:
-                self._known[key] = said
-        return said
+                self._warnings_by_key[key] = warnings
+        return warnings
 
-    def _recall(self, key: bytes) -> tuple[Said, ...] | None:
-        with self._lock:
-            if self._version != self._fleet.version or len(self._known) >= _MOST_KNOWN:
-                self._known.clear()
-                self._reaching.clear()
+    def _recall(self, key: bytes) -> tuple[SelectorWarning, ...] | None:
+        with self._memory_lock:
+            if self._version != self._fleet.version or len(self._warnings_by_key) >= _MOST_KNOWN:
+                self._warnings_by_key.clear()
+                self._devices_by_class.clear()
                 self._version = self._fleet.version
-            return self._known.get(key)
+            return self._warnings_by_key.get(key)
 
     def _lint(self, kind: str, text: SelectorText) -> list[LintFinding]:
         try:
-            reaching = self._devices_of("" if kind == "DeviceClass" else text.class_name)
+            accepted = self._devices_of("" if kind == "DeviceClass" else text.class_name)
             try:
                 selector = self._engine.compile(text.expression)
             except SelectorCompileError as fault:
-                return list(self._broken(text.expression, fault, reaching))
+                return list(self._broken(text.expression, fault, accepted))
             subject = LintSubject(
-                selector, self._engine, reaching.views, reaching.counts,
+                selector, self._engine, accepted.views, accepted.counts,
                 in_class=kind == "DeviceClass", is_first=text.is_first, is_last=text.is_last,
             )  # fmt: skip
             found = lint(subject)
-            return [one for one in found if one.rule in SAID - _spared(selector, found, reaching)]
+            return [one for one in found if one.rule in WARNED_RULES - _inapplicable_rules(selector, found, accepted)]
         except (SelectorCompileError, SelectorRuntimeError, DriverError, RecursionError, MemoryError):
             return []  # the API server's own validation reports it better
 
-    def _broken(self, expression: str, fault: SelectorCompileError, reaching: _Reaching) -> Iterator[LintFinding]:
-        """Yield what to write in the place of an expression that does not compile; the API server only refuses it."""
-        found = cure(expression, self._engine, reaching.views)
+    def _broken(self, expression: str, fault: SelectorCompileError, accepted: _ClassDevices) -> Iterator[LintFinding]:
+        """Yield a correction for an expression that does not compile, since the API server only refuses it."""
+        found = cure(expression, self._engine, accepted.views)
         if found is not None and found.better:
             message = f"it does not compile ({fault.kind} error): {'; '.join(found.sentences)}"
             yield LintFinding("refused", message, expression, found.better, is_safe=True)
 
-    def _devices_of(self, class_name: str) -> _Reaching:
+    def _devices_of(self, class_name: str) -> _ClassDevices:
         """Return the shapes that a class accepts, and how many devices each stands for."""
         expressions = self._fleet.selectors_of(class_name) or ()
         key = self._fleet.version, class_name if expressions else ""
-        known = self._reaching.get(key)
+        known = self._devices_by_class.get(key)
         if known is not None:
             return known
         selectors = [self._engine.compile(one) for one in expressions]
         kept = [one for one in self._fleet.shapes() if _passes(selectors, one.view)]
         is_whole = not any(map(self._fleet.is_partly_known, {one.view.driver for one in kept}))
-        made = _Reaching(tuple(one.view for one in kept), tuple(one.count for one in kept), is_whole)
-        self._reaching[key] = made
+        made = _ClassDevices(tuple(one.view for one in kept), tuple(one.count for one in kept), is_whole)
+        self._devices_by_class[key] = made
         return made
 
 
 class _Turn:
-    """The turn of one review to work; `was_missed` is set once it has waited for too long."""
+    """The turn of one review to be worked on; `was_missed` is set once the review has waited for too long."""
 
     def __init__(self, lock: threading.Lock) -> None:
         self._lock, self._is_mine, self.was_missed = lock, False, False
 
-    def wait(self, waiting: ReviewDeadline) -> bool:
-        """Wait for the turn, on the first call; return whether it came and time is left to work."""
+    def wait(self, deadline: ReviewDeadline) -> bool:
+        """Wait for the turn, on the first call only; return whether it came, and time is left to work."""
         if not self._is_mine:
-            self._is_mine = self._lock.acquire(timeout=min(_WAIT_SECONDS, waiting.left_s))
-        self.was_missed = not self._is_mine or waiting.left_s <= 0
+            self._is_mine = self._lock.acquire(timeout=min(_WAIT_SECONDS, deadline.left_s))
+        self.was_missed = not self._is_mine or deadline.left_s <= 0
         return not self.was_missed
 
     def __enter__(self) -> _Turn:
@@ -202,14 +206,16 @@ def _passes(selectors: list[KubernetesSelector], view: DeviceView) -> bool:
         return False
 
 
-def _spared(selector: KubernetesSelector, found: list[LintFinding], reaching: _Reaching) -> frozenset[str]:
-    """Return the rules that must not be applied: their findings hold for the shapes, but maybe not for the devices."""
+def _inapplicable_rules(
+    selector: KubernetesSelector, found: list[LintFinding], accepted: _ClassDevices
+) -> frozenset[str]:
+    """Return the rules whose findings are dropped: they hold for the shapes, but maybe not for every device."""
     spared = _ABOUT_VALUES if _reads_identities(selector) else frozenset()
-    if not reaching.is_whole:
+    if not accepted.is_whole:
         spared |= _ABOUT_ALL
-    # A name that does not exist should not be guarded, so that advice is left out.
-    is_misspelt = any(one.rule == "unknown-name" for one in found) and len(reaching.views) > 0
-    is_hopeless = is_misspelt and all(isinstance(one, str) for one in outcomes(selector, reaching.views))
+    # An attribute that does not exist should be corrected, not guarded, so the advice to guard it is left out.
+    is_misspelt = any(one.rule == "unknown-name" for one in found) and len(accepted.views) > 0
+    is_hopeless = is_misspelt and all(isinstance(one, str) for one in outcomes(selector, accepted.views))
     return spared | _GUARDS if is_hopeless else spared
 
 
@@ -220,6 +226,6 @@ def _reads_identities(selector: KubernetesSelector) -> bool:
 
 
 def _key(kind: str, text: SelectorText) -> bytes:
-    """Return a key for the question. The text itself would take 10 KiB a selector."""
-    said = "\0".join((kind, text.class_name, f"{text.is_first:d}{text.is_last:d}", text.expression))
-    return blake2b(said.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    """Return the key under which warnings are remembered: a digest, since the text may have 10 KiB."""
+    parts = "\0".join((kind, text.class_name, f"{text.is_first:d}{text.is_last:d}", text.expression))
+    return blake2b(parts.encode("utf-8", "surrogatepass"), digest_size=16).digest()

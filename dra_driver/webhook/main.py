@@ -21,16 +21,16 @@ from dra_driver.telemetry.stop_request import StopRequest
 from dra_driver.webhook.callers import Callers
 from dra_driver.webhook.fleet import PublishedFleet
 from dra_driver.webhook.fleet_watch import FleetWatch
-from dra_driver.webhook.identity import CertificateSource, Mounted, SelfMade, ServingIdentity
+from dra_driver.webhook.identity import CertificateFolder, CertificateSecret, CertificateSource, ServingIdentity
 from dra_driver.webhook.images import ImageAdvisor
 from dra_driver.webhook.linting import FleetLinter
-from dra_driver.webhook.review import allow_unread, judge_configs, judge_images, judge_selectors, refuse_unread
-from dra_driver.webhook.server import Judge, ReviewServer
+from dra_driver.webhook.review import allow_unread, refuse_unread, review_configs, review_images, review_selectors
+from dra_driver.webhook.server import Reviewer, ReviewServer
 
 log = logging.getLogger(__name__)
 
 _M_ARENA_MAX = -8  # Source: malloc.h of glibc
-# How long one thread computes while others wait: a review of a config must not wait behind one of selectors.
+# How long one thread may compute while others wait: a review of a config must not wait for one of selectors.
 _SWITCH_SECONDS = 0.001
 UNREAD = {"/configs": refuse_unread, "/selectors": allow_unread, "/images": allow_unread}
 
@@ -72,7 +72,7 @@ class Webhook:
         self.server = ReviewServer(
             settings.address,
             self.identity.context,
-            judges=judges(settings.drivers, linter, ImageAdvisor(self._fleet, settings.drivers)),
+            reviewers=reviewers(settings.drivers, linter, ImageAdvisor(self._fleet, settings.drivers)),
             unread=UNREAD,
             readiness=self._unready,
             metrics=lambda: generate_latest(registry),
@@ -102,7 +102,7 @@ def serve(settings: Settings) -> None:
     stop = StopRequest()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    settle()
+    tune_process()
     webhook = Webhook(settings)
     webhook.start()
     stop.wait()
@@ -110,10 +110,10 @@ def serve(settings: Settings) -> None:
     log.info("stopped")
 
 
-def settle() -> None:
+def tune_process() -> None:
     """Set the process up for many threads.
 
-    They share two heaps, because each heap keeps the memory that it freed, and they take short turns.
+    All threads share two heaps, because each heap keeps the memory that was freed in it; and their turns are short.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -121,20 +121,20 @@ def settle() -> None:
     sys.setswitchinterval(_SWITCH_SECONDS)
 
 
-def judges(drivers: tuple[str, ...], linter: FleetLinter, advisor: ImageAdvisor) -> dict[str, Judge]:
-    """Return the function that answers each path."""
+def reviewers(drivers: tuple[str, ...], linter: FleetLinter, advisor: ImageAdvisor) -> dict[str, Reviewer]:
+    """Return the functions that review, by path."""
     validate({})  # loads the models now, so that the first review does not wait for them
     return {
-        "/configs": lambda review, _waiting: judge_configs(review, drivers),
-        "/selectors": lambda review, waiting: judge_selectors(review, linter, waiting),
-        "/images": lambda review, _waiting: judge_images(review, advisor),
+        "/configs": lambda review, _deadline: review_configs(review, drivers),
+        "/selectors": lambda review, deadline: review_selectors(review, linter, deadline),
+        "/images": lambda review, _deadline: review_images(review, advisor),
     }
 
 
 def _source(api: KubeApi, settings: Settings) -> CertificateSource:
     if settings.tls_dir is not None:
-        return Mounted(settings.tls_dir)
-    return SelfMade(
+        return CertificateFolder(settings.tls_dir)
+    return CertificateSecret(
         api,
         namespace=settings.namespace,
         secret=settings.secret,

@@ -28,22 +28,22 @@ _MOST_UID_CHARACTERS = 256  # the API server's UIDs have 36
 class Linter(Protocol):
     """The source of warnings about selectors."""
 
-    def warnings(self, kind: str, found: Iterable[SelectorText], waiting: ReviewDeadline | None = None) -> list[str]:
-        """Return what will cause trouble, one sentence each; none while too little is known."""
+    def warnings(self, kind: str, found: Iterable[SelectorText], deadline: ReviewDeadline | None = None) -> list[str]:
+        """Return one sentence for each problem of the selectors; none while too little is known."""
 
 
 class Advisor(Protocol):
     """The source of warnings about the images of pods."""
 
     def warnings(self, pod: Any) -> list[str]:
-        """Return what will cause trouble, one sentence each; none while too little is known."""
+        """Return one sentence for each problem of the images; none while too little is known."""
 
 
-def judge_configs(review: Any, drivers: Collection[str]) -> Wire:
+def review_configs(review: Any, drivers: Collection[str]) -> Wire:
     """Answer whether the configs for these drivers are valid. Raises: InputError("input.review")."""
     request = _request(review)
     kind, _ = _subject(request)
-    if _is_settled(request):
+    if _needs_no_review(request):
         return _answer(request["uid"])
     faults = _faults(kind, request, drivers)
     first = next(faults, None)
@@ -53,35 +53,35 @@ def judge_configs(review: Any, drivers: Collection[str]) -> Wire:
     return _answer(request["uid"], allowed=False, status=status)
 
 
-def judge_selectors(review: Any, linter: Linter, waiting: ReviewDeadline | None = None) -> Wire:
+def review_selectors(review: Any, linter: Linter, deadline: ReviewDeadline | None = None) -> Wire:
     """Answer with warnings about selectors; the object is always allowed.
 
     Raises: InputError("input.review"); CallerGoneError if the caller does not wait for the answer any more.
     """
     request = _request(review)
     kind, obj = _subject(request)
-    if _is_settled(request):
+    if _needs_no_review(request):
         return _answer(request["uid"])
-    found = linter.warnings(kind, selectors(kind, obj), waiting)[:MOST_WARNINGS]
+    found = linter.warnings(kind, selectors(kind, obj), deadline)[:MOST_WARNINGS]
     return _answer(request["uid"], warnings=[shortened(one, WARNING_CHARACTERS) for one in found])
 
 
 _WRITES = ("CREATE", "UPDATE")
-MAKERS_OF_PODS: Mapping[str, tuple[str, ...]] = {
+POD_MAKERS: Mapping[str, tuple[str, ...]] = {
     "Pod": ("CREATE",),
     **dict.fromkeys(("Deployment", "StatefulSet", "DaemonSet", "Job", "CronJob"), _WRITES),
 }
 
 
-def judge_images(review: Any, advisor: Advisor) -> Wire:
-    """Answer with warnings about the images of a new pod, or of what makes pods; it is always allowed.
+def review_images(review: Any, advisor: Advisor) -> Wire:
+    """Answer with warnings about the images of a new pod, or of an object that makes pods; it is always allowed.
 
     Raises: InputError("input.review").
     """
     request = _request(review)
     kind = request.get("kind")
-    operations = MAKERS_OF_PODS.get(str(kind.get("kind")), ()) if isinstance(kind, dict) else ()
-    if request.get("operation") not in operations or _is_settled(request):
+    operations = POD_MAKERS.get(str(kind.get("kind")), ()) if isinstance(kind, dict) else ()
+    if request.get("operation") not in operations or _needs_no_review(request):
         return _answer(request["uid"])
     found = advisor.warnings(request["object"])[:MOST_WARNINGS]
     return _answer(request["uid"], warnings=[shortened(one, WARNING_CHARACTERS) for one in found])
@@ -112,7 +112,7 @@ def _faults(kind: str, request: Mapping[str, Any], drivers: Collection[str]) -> 
 
 
 def _faults_of(config: OpaqueConfig) -> list[ConfigFault]:
-    # What Python writes is never shorter, and writing it is much faster than counting the bytes.
+    # Python's text of a value is never shorter than its JSON, and is made much faster than the bytes are counted.
     is_short = len(repr(config.parameters)) <= OPAQUE_PARAMETERS_BYTES
     if not is_short and _least_bytes(config.parameters) > OPAQUE_PARAMETERS_BYTES:
         return [ConfigFault(config.path, f"must not be longer than {OPAQUE_PARAMETERS_BYTES} bytes")]
@@ -148,7 +148,7 @@ def _request(review: Any) -> Mapping[str, Any]:
 
 
 def _subject(request: Mapping[str, Any]) -> tuple[str, Any]:
-    """Return the kind and the object; of a kind that is not handled here, nothing is judged."""
+    """Return the kind and the object; for a kind that is not handled here, a kind without an object."""
     kind = request.get("kind")
     name = kind.get("kind") if isinstance(kind, dict) else None
     return (name, request.get("object")) if name in KINDS else (KINDS[0], None)
@@ -161,7 +161,7 @@ def _name_of(request: Mapping[str, Any]) -> str:
     return next((one for key in ("name", "generateName") if isinstance(one := names.get(key), str) and one), "")
 
 
-def _is_settled(request: Mapping[str, Any]) -> bool:
+def _needs_no_review(request: Mapping[str, Any]) -> bool:
     """Return whether the object is being deleted or only its metadata changed, which must not be blocked."""
     new, old = request.get("object"), request.get("oldObject")
     if request.get("operation") == "DELETE" or not isinstance(new, dict):

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dra_driver.selectors.values.cancellation import EvaluationCancelledError
 
 SECONDS = 0.8  # for all selectors of a review together; the API server waits 1 s
-_LOOK_SECONDS = 0.02
+_CHECK_SECONDS = 0.02
 
 
 class CallerGoneError(EvaluationCancelledError):
@@ -34,7 +34,7 @@ class ReviewDeadline:
     ) -> None:
         self._clock, self._is_gone = clock, is_gone
         self._until = clock() + seconds
-        self._look_at = clock() + _LOOK_SECONDS
+        self._check_at = clock() + _CHECK_SECONDS
 
     @property
     def left_s(self) -> float:
@@ -45,18 +45,18 @@ class ReviewDeadline:
         """Return if the work should go on. Raises: EvaluationCancelledError, CallerGoneError."""
         if self._clock() >= self._until:
             raise EvaluationCancelledError
-        self.look()
+        self.check_caller()
 
-    def look(self) -> None:
+    def check_caller(self) -> None:
         """Check whether the caller is still there, unless that was done a moment ago. Raises: CallerGoneError."""
         now = self._clock()
-        if now >= self._look_at:
-            self._look_at = now + _LOOK_SECONDS
+        if now >= self._check_at:
+            self._check_at = now + _CHECK_SECONDS
             if self._is_gone():
                 raise CallerGoneError
 
 
-def has_left(sock: socket.socket) -> bool:
+def is_closed_by_peer(sock: socket.socket) -> bool:
     """Return whether the other side has closed its half of a connection, even if unread bytes remain."""
     poll = select.poll()
     poll.register(sock.fileno(), select.POLLRDHUP)

@@ -1,8 +1,8 @@
 """HTTPS server for the API server, with one thread per connection, kept alive between reviews.
 
-In: POST /configs and /selectors with an AdmissionReview. Out: the review with its answer. Also /healthz and /readyz for
-probes, and /metrics. Every step of a caller has a time limit, and all connections together have a memory limit. An
-invalid request gets a 4xx and costs nothing; a fault of the webhook in /selectors never refuses anything.
+In: POST /configs, /selectors and /images with an AdmissionReview. Out: the review with its answer. It also serves
+/healthz and /readyz for probes, and /metrics. Every step of a caller has a time limit, and all connections together
+have a memory limit. An invalid request gets a 4xx; a fault of the webhook in /selectors never refuses anything.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from dra_driver.telemetry.listening import HttpServer
 from dra_driver.telemetry.probes import probe_pages
 from dra_driver.webhook.callers import Callers
 from dra_driver.webhook.connections import ClientConnections
-from dra_driver.webhook.handler import HANDSHAKE_SECONDS, Answering, handler_of
+from dra_driver.webhook.handler import HANDSHAKE_SECONDS, HandlerContext, handler_of
 from dra_driver.webhook.load_limits import LoadLimits
 from dra_driver.webhook.review_deadline import ReviewDeadline
 
 log = logging.getLogger(__name__)
 
-Judge = Callable[[Any, ReviewDeadline], Wire]
+Reviewer = Callable[[Any, ReviewDeadline], Wire]
 
 
 class ReviewServer:
     """The server of reviews.
 
-    `judges` holds the functions by path; `unread` holds those that answer, given a UID, reviews with too many values to
-    read; `readiness` returns the reasons why the webhook is not ready.
+    `reviewers` holds the functions by path; `unread` holds those that answer, given its UID, a review with too many
+    values to be decoded; `readiness` returns the reasons why the webhook is not ready.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class ReviewServer:
         address: tuple[str, int],
         context: ssl.SSLContext,
         *,
-        judges: Mapping[str, Judge],
+        reviewers: Mapping[str, Reviewer],
         readiness: Callable[[], tuple[str, ...]],
         unread: Mapping[str, Callable[[str], Wire]] | None = None,
         metrics: Callable[[], bytes] = bytes,
@@ -53,7 +53,9 @@ class ReviewServer:
         callers = callers or Callers()
         callers.prepare(context)
         pages = probe_pages(metrics=metrics, readiness=readiness)
-        answering = Answering(judges, unread or {}, pages, answered, callers.refusal, LoadLimits(tuple(judges)))
+        answering = HandlerContext(
+            reviewers, unread or {}, pages, answered, callers.refusal, LoadLimits(tuple(reviewers))
+        )
         self.connections = ClientConnections()
         try:
             self._server = _WebhookServer(address, handler_of(answering), context, self.connections)
@@ -111,5 +113,5 @@ class _WebhookServer(HttpServer):
                 self._connections.leave(connection)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
-        """Keep scans and broken connections out of the log."""
+        """Log port scans and broken connections only at the level of debugging."""
         log.debug("connection broken", exc_info=True)

@@ -2,8 +2,8 @@
 
 Pure. In: a ResourceSlice. Out: its shapes with their counts. A shape is the driver, the attributes, the capacities and
 whether the device allows multiple allocations. Attributes that distinguish devices of one kind (UUID, PCI address,
-serial) count only by their type, so that a thousand equal nodes have the shapes of one; the values of one device are
-used for all. Selectors can't see taints, counters and the location of a device, so these are never kept.
+serial) count only by their type, so that a thousand equal nodes have the same shapes as one node; the values of one
+device stand for all. Selectors can't see taints, counters and the location of a device, so these are never kept.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PLAIN_MARSHAL = 2  # the newest version that writes equal values equally; later
 
 @dataclass(frozen=True, slots=True)
 class ShapedDevice:
-    """A device of a slice, the name of its shape, and how many devices of the slice have that shape."""
+    """A device of a slice, the digest of its shape (`key`), and how many devices of the slice have that shape."""
 
     key: bytes
     driver: str
@@ -59,11 +59,11 @@ def _devices(spec: Mapping[str, Any]) -> Iterator[DeviceWire]:
     """Return what selectors see of the devices."""
     devices = spec.get("devices")
     for device in map(_mapping, devices if isinstance(devices, list) else ()):
-        said = _mapping(device.get("basic")) or device  # the form of v1beta1
+        content = _mapping(device.get("basic")) or device  # v1beta1 has the fields below `basic`
         yield {
-            "attributes": _mapping(said.get("attributes")),
-            "capacity": _mapping(said.get("capacity")),
-            "allowMultipleAllocations": said.get("allowMultipleAllocations") is True,
+            "attributes": _mapping(content.get("attributes")),
+            "capacity": _mapping(content.get("capacity")),
+            "allowMultipleAllocations": content.get("allowMultipleAllocations") is True,
         }
 
 
@@ -80,5 +80,5 @@ def _shape_of(device: DeviceWire, driver: str) -> bytes:
         (name, amount.get("value") if isinstance(amount, dict) else amount)
         for name, amount in sorted(device["capacity"].items())
     ]
-    said = [driver, attributes, capacity, device["allowMultipleAllocations"]]
-    return blake2b(marshal.dumps(said, _PLAIN_MARSHAL), digest_size=_DIGEST_BYTES).digest()
+    shape = [driver, attributes, capacity, device["allowMultipleAllocations"]]
+    return blake2b(marshal.dumps(shape, _PLAIN_MARSHAL), digest_size=_DIGEST_BYTES).digest()

@@ -11,62 +11,62 @@ from dra_driver.model.errors import ApiError
 from dra_driver.web.events import Notices
 from dra_driver.web.rights import MOST_NAMESPACES, Rights, rights_of
 from dra_driver.web.viewers.admissions import FRESH_SECONDS, Admissions
-from dra_driver.web.viewers.identity import Presented
-from dra_driver.web.viewers.judges import Admitted
+from dra_driver.web.viewers.identity import PresentedIdentity
+from dra_driver.web.viewers.rights_resolvers import AdmittedViewer
 
 
 @dataclass
-class Judge:
+class Resolver:
     rights: dict[str, Rights] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     is_down: bool = False
 
-    def judge(self, one):
+    def resolve(self, one):
         self.asked.append(one.token)
         if self.is_down:
             raise ApiError("unreachable", "nobody answers")
         rights = self.rights.get(one.token)
-        return None if rights is None else Admitted((one.digest, rights), rights, None)
+        return None if rights is None else AdmittedViewer((one.digest, rights), rights, None)
 
 
 @pytest.fixture
-def judge():
-    return Judge({"a": Rights(frozenset({"Node"}))})
+def resolver():
+    return Resolver({"a": Rights(frozenset({"Node"}))})
 
 
-def test_many_requests_of_one_viewer_need_one_verdict_and_a_stranger_is_not_admitted(judge):
+def test_many_requests_of_one_viewer_need_one_verdict_and_a_stranger_is_not_admitted(resolver):
     async def requests():
-        admissions = Admissions(judge, lambda: 1000.0)
-        found = await asyncio.gather(*(admissions.admit(Presented(token)) for token in "aaaabb"))
+        admissions = Admissions(resolver, lambda: 1000.0)
+        found = await asyncio.gather(*(admissions.admit(PresentedIdentity(token)) for token in "aaaabb"))
         assert [one is not None for one in found] == [True] * 4 + [False] * 2
 
     asyncio.run(requests())
-    assert sorted(judge.asked) == ["a", "b"]
+    assert sorted(resolver.asked) == ["a", "b"]
 
 
-def test_rights_that_were_taken_away_end_within_half_a_minute(judge):
+def test_rights_that_were_taken_away_end_within_half_a_minute(resolver):
     async def requests():
         now = [1000.0]
-        admissions = Admissions(judge, lambda: now[0])
-        before = await admissions.admit(Presented("a"))
-        judge.rights["a"] = Rights()
-        assert await admissions.admit(Presented("a")) is before
+        admissions = Admissions(resolver, lambda: now[0])
+        before = await admissions.admit(PresentedIdentity("a"))
+        resolver.rights["a"] = Rights()
+        assert await admissions.admit(PresentedIdentity("a")) is before
         now[0] += FRESH_SECONDS
-        after = await admissions.admit(Presented("a"))
+        after = await admissions.admit(PresentedIdentity("a"))
         assert after.rights == Rights()
         assert after.key != before.key, "what was read before is not shown any more"
 
     asyncio.run(requests())
 
 
-def test_while_the_api_server_is_away_nobody_is_admitted_on_an_old_verdict(judge):
+def test_while_the_api_server_is_away_nobody_is_admitted_on_an_old_verdict(resolver):
     async def requests():
         now = [1000.0]
-        admissions = Admissions(judge, lambda: now[0])
-        await admissions.admit(Presented("a"))
-        judge.is_down, now[0] = True, now[0] + FRESH_SECONDS
+        admissions = Admissions(resolver, lambda: now[0])
+        await admissions.admit(PresentedIdentity("a"))
+        resolver.is_down, now[0] = True, now[0] + FRESH_SECONDS
         with pytest.raises(ApiError):
-            await admissions.admit(Presented("a"))
+            await admissions.admit(PresentedIdentity("a"))
 
     asyncio.run(requests())
 
@@ -75,12 +75,12 @@ def test_a_stream_ends_once_its_viewer_would_not_be_let_in_again():
     async def listen():
         notices, may = Notices(), [True]
 
-        async def may_stay():
+        async def may_continue():
             return may[0]
 
         notices.post("version", 1)
         seen = []
-        async for piece in notices.stream(may_stay):
+        async for piece in notices.stream(may_continue):
             seen.append(piece)
             if b"version" in piece:
                 may[0] = False
@@ -116,9 +116,9 @@ def test_rights_are_asked_in_each_namespace_only_for_what_may_not_be_read_everyw
 def test_what_can_not_be_believed_is_nobody(headers):
     from starlette.datastructures import Headers
 
-    from dra_driver.web.viewers.identity import TrustedProxy, presented
+    from dra_driver.web.viewers.identity import TrustedProxy, presented_identity
 
     proxy = TrustedProxy(frozenset({"front"}))
-    assert presented(Headers(headers), frozenset({"somebody"}), proxy, "dra-console") is None
-    assert Presented("secret").digest != Presented("other").digest
-    assert "secret" not in repr(Presented("secret"))
+    assert presented_identity(Headers(headers), frozenset({"somebody"}), proxy, "dra-console") is None
+    assert PresentedIdentity("secret").digest != PresentedIdentity("other").digest
+    assert "secret" not in repr(PresentedIdentity("secret"))

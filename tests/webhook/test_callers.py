@@ -17,7 +17,7 @@ from dra_driver.model.errors import NodeError
 from dra_driver.webhook.callers import Callers
 from dra_driver.webhook.certificates import make_pair
 from dra_driver.webhook.identity import load_pair
-from dra_driver.webhook.review import judge_configs
+from dra_driver.webhook.review import review_configs
 from dra_driver.webhook.server import ReviewServer
 from tests.webhook.support.reviews import DRIVER, claim, review
 
@@ -59,8 +59,8 @@ def asked(tmp_path):
     def ask(callers, certificate=None, path="/configs"):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         load_pair(context, pair)
-        judges = {"/configs": lambda it, _waiting: judge_configs(it, (DRIVER,))}
-        server = ReviewServer(("127.0.0.1", 0), context, judges=judges, readiness=tuple, callers=callers)
+        reviewers = {"/configs": lambda it, _waiting: review_configs(it, (DRIVER,))}
+        server = ReviewServer(("127.0.0.1", 0), context, reviewers=reviewers, readiness=tuple, callers=callers)
         server.start()
         servers.append(server)
         trust = ssl.create_default_context(cadata=pair.authorities)

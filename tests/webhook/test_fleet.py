@@ -63,11 +63,17 @@ def test_a_rollout_leaves_nothing_of_what_was_before(fleet):
         for number in range(50):
             fleet.put_slice(wire(f"s{number}", *(device(i, model={"string": f"v{version}"}) for i in range(8))))
         assert counts(fleet) == [400]
-    census = fleet._census
-    assert len(census.views) == len(census.counts) == len(census._alike) == 1
+    shape_counts = fleet._shape_counts
+    assert len(shape_counts.views) == len(shape_counts.counts) == len(shape_counts._copies) == 1
     for number in range(50):
         fleet.drop_slice(f"s{number}")
-    assert (census.views, census.counts, census._alike, census._made_of, census._drivers) == ({}, {}, {}, {}, {})
+    assert (
+        shape_counts.views,
+        shape_counts.counts,
+        shape_counts._copies,
+        shape_counts._shapes_of,
+        shape_counts._drivers,
+    ) == ({}, {}, {}, {}, {})
 
 
 def test_partitions_at_each_place_are_shapes_of_their_own_and_addresses_are_none(fleet):

@@ -1,6 +1,6 @@
 """Reviews of every shape over real TLS: each gets a verdict, and what the node refuses is refused here.
 
-The real judges, decoder and server take part; the fleet holds one device. Set FUZZ_EXAMPLES for a longer run.
+The real reviewers, decoder and server take part; the fleet holds one device. Set FUZZ_EXAMPLES for a longer run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dra_driver.webhook.fleet import PublishedFleet
 from dra_driver.webhook.identity import load_pair
 from dra_driver.webhook.images import ImageAdvisor
 from dra_driver.webhook.linting import FleetLinter
-from dra_driver.webhook.main import UNREAD, judges
+from dra_driver.webhook.main import UNREAD, reviewers
 from dra_driver.webhook.server import ReviewServer
 from tests.support.api.embedded_client import slice_wire
 from tests.webhook.support.reviews import DRIVER, claim, config, device_class, request, review, template
@@ -76,8 +76,8 @@ def ask():
     pair, context = make_pair(("localhost",), datetime.now(UTC)), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     load_pair(context, pair)
     linter = FleetLinter(fleet, (DRIVER,), kubernetes="1.35")
-    answers = judges((DRIVER,), linter, ImageAdvisor(fleet, (DRIVER,)))
-    server = ReviewServer(("127.0.0.1", 0), context, judges=answers, unread=UNREAD, readiness=tuple)
+    answers = reviewers((DRIVER,), linter, ImageAdvisor(fleet, (DRIVER,)))
+    server = ReviewServer(("127.0.0.1", 0), context, reviewers=answers, unread=UNREAD, readiness=tuple)
     server.start()
     trust = ssl.create_default_context(cadata=pair.authorities)
     connection = http.client.HTTPSConnection("localhost", server.port, context=trust, timeout=60)

@@ -13,7 +13,7 @@ from cryptography import x509
 
 from dra_driver.model.errors import ApiError, NodeError
 from dra_driver.webhook.certificates import LIFE, RENEW_BEFORE, Pair, make_pair, why_renew
-from dra_driver.webhook.identity import Mounted, SelfMade, ServingIdentity, load_pair
+from dra_driver.webhook.identity import CertificateFolder, CertificateSecret, ServingIdentity, load_pair
 from dra_driver.webhook.server import ReviewServer
 from tests.support.waiting import until
 
@@ -60,7 +60,7 @@ def api():
 
 
 def source(api, now=NOW):
-    return SelfMade(api, namespace="dra", secret="s", configuration="w", names=NAMES, now=lambda: now)
+    return CertificateSecret(api, namespace="dra", secret="s", configuration="w", names=NAMES, now=lambda: now)
 
 
 def shakes_hands(pair, trusted, name=NAMES[0]):
@@ -161,23 +161,23 @@ def test_a_certificate_is_not_served_before_the_api_server_trusts_it(api):
     del api.objects[CONFIGURATION]
     identity = ServingIdentity(source(api))
     with pytest.raises(ApiError):
-        identity.look()
+        identity.reload()
     assert identity.fault
 
 
 def test_files_are_followed_when_somebody_renews_them(tmp_path):
     pairs = [make_pair(NAMES, datetime.now(UTC)) for _ in range(2)]
-    identity = ServingIdentity(Mounted(tmp_path))
+    identity = ServingIdentity(CertificateFolder(tmp_path))
     with pytest.raises(NodeError, match="no certificate"):
-        identity.look()
+        identity.reload()
     for pair in pairs:
         (tmp_path / "tls.crt").write_text(pair.certificate)
         (tmp_path / "tls.key").write_text(pair.key)
-        identity.look()
+        identity.reload()
         assert not identity.fault
     (tmp_path / "tls.key").write_text(pairs[0].key)
     with pytest.raises(NodeError, match="can't be used"):
-        identity.look()
+        identity.reload()
 
 
 def test_mounted_files_are_followed_by_the_running_thread_while_reviews_go_on(tmp_path):
@@ -191,9 +191,9 @@ def test_mounted_files_are_followed_by_the_running_thread_while_reviews_go_on(tm
     (tmp_path / "..data").symlink_to("..0")
     for name in ("tls.crt", "tls.key"):
         (tmp_path / name).symlink_to(f"..data/{name}")
-    identity = ServingIdentity(Mounted(tmp_path), look_s=0.02, retry_s=0.02)
+    identity = ServingIdentity(CertificateFolder(tmp_path), check_s=0.02, retry_s=0.02)
     identity.start()
-    server = ReviewServer(("127.0.0.1", 0), identity.context, judges={}, readiness=tuple)
+    server = ReviewServer(("127.0.0.1", 0), identity.context, reviewers={}, readiness=tuple)
     server.start()
 
     def is_served(pair):

@@ -6,7 +6,7 @@ import pytest
 
 from dra_driver.webhook.fleet import PublishedFleet
 from dra_driver.webhook.images import ImageAdvisor
-from dra_driver.webhook.review import judge_images
+from dra_driver.webhook.review import review_images
 from dra_driver.webhook.wording import WARNING_CHARACTERS
 from tests.support.api.embedded_client import slice_wire
 from tests.webhook.support.reviews import DRIVER, review
@@ -40,7 +40,7 @@ def required(text):
 
 
 def said(fleet, obj, operation="CREATE"):
-    answer = judge_images(review(obj, operation=operation), ImageAdvisor(fleet, (DRIVER,)))["response"]
+    answer = review_images(review(obj, operation=operation), ImageAdvisor(fleet, (DRIVER,)))["response"]
     assert answer["allowed"]
     return answer.get("warnings", [])
 
@@ -55,7 +55,7 @@ def said(fleet, obj, operation="CREATE"):
 )
 def test_a_need_above_some_drivers_is_said_with_the_selector_to_paste(fleet, obj, by):
     short, selector = said(fleet, obj)
-    assert short.startswith(f"{by} needs CUDA 12.8, and 2 of the cluster's 3 devices have a driver for less")
+    assert short.startswith(f"{by} needs CUDA 12.8, but 2 of the cluster's 3 devices have a driver that supports less")
     assert selector.endswith(f": {SELECTOR}")
     assert all(len(one) < WARNING_CHARACTERS for one in (short, selector))
 

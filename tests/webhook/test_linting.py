@@ -160,9 +160,9 @@ def test_a_review_that_is_worked_on_holds_up_others_for_a_moment_only(linter):
 
 
 def test_the_work_ends_when_nobody_waits_any_more(linter):
-    waiting = ReviewDeadline(600, is_gone=lambda: True)
+    deadline = ReviewDeadline(600, is_gone=lambda: True)
     with pytest.raises(CallerGoneError):
-        linter.warnings("ResourceClaim", found(*[ENDLESS.replace("> 0", f"> -{n}") for n in range(32)]), waiting)
+        linter.warnings("ResourceClaim", found(*[ENDLESS.replace("> 0", f"> -{n}") for n in range(32)]), deadline)
     assert not linter._turn.locked()
 
 

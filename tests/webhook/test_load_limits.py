@@ -47,20 +47,20 @@ def test_who_waits_for_room_gets_it():
 
 def test_one_large_review_of_a_path_is_judged_at_a_time_and_small_ones_beside_it():
     limits = LoadLimits(("/a", "/b"))
-    with limits.for_judging("/a", LARGE, 0), limits.for_judging("/a", 1, 0), limits.for_judging("/b", LARGE, 0):
+    with limits.for_review("/a", LARGE, 0), limits.for_review("/a", 1, 0), limits.for_review("/b", LARGE, 0):
         assert not limits._large["/a"].acquire(blocking=False)
-    with limits.for_judging("/a", LARGE, 0):
+    with limits.for_review("/a", LARGE, 0):
         pass
 
 
 def test_reviews_of_one_path_do_not_take_the_room_of_the_other():
     limits = LoadLimits(("/a", "/b"))
-    held = [limits.for_judging("/a", 1, 0) for _ in range(8)]
+    held = [limits.for_review("/a", 1, 0) for _ in range(8)]
     for one in held:
         one.__enter__()
-    with pytest.raises(OverloadedError), limits.for_judging("/a", 1, 0):
+    with pytest.raises(OverloadedError), limits.for_review("/a", 1, 0):
         pass
-    with limits.for_judging("/b", 1, 0):
+    with limits.for_review("/b", 1, 0):
         pass
     for one in held:
         one.__exit__(None, None, None)

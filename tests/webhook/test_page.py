@@ -10,8 +10,8 @@ import yaml
 from dra_driver.views.fleet.devices import fleet_of_profile
 from dra_driver.webhook.fleet import PublishedFleet
 from dra_driver.webhook.images import ImageAdvisor
-from dra_driver.webhook.linting import SAID, FleetLinter
-from dra_driver.webhook.review import judge_configs, judge_images, judge_selectors
+from dra_driver.webhook.linting import WARNED_RULES, FleetLinter
+from dra_driver.webhook.review import review_configs, review_images, review_selectors
 from tests.support.webhook.webhook_page import FILES, PAGE, shown
 from tests.webhook.support.reviews import DRIVER, review
 
@@ -35,19 +35,19 @@ def linter(fleet):
 
 
 def test_a_wrong_config_is_refused_as_the_page_shows():
-    details = judge_configs(review(yaml.safe_load(FILES["wrong.yaml"])), (DRIVER,))["response"]["status"]["details"]
+    details = review_configs(review(yaml.safe_load(FILES["wrong.yaml"])), (DRIVER,))["response"]["status"]["details"]
     first, *causes = shown("wrong.yaml")
     assert first == f'The {details["kind"]} "{details["name"]}" is invalid:'
     assert causes == [f"* {one['field']}: {one['message']}" for one in details["causes"]]
 
 
 def test_doubtful_selectors_are_warned_of_as_the_page_shows(linter):
-    response = judge_selectors(review(yaml.safe_load(FILES["doubtful.yaml"])), linter)["response"]
+    response = review_selectors(review(yaml.safe_load(FILES["doubtful.yaml"])), linter)["response"]
     assert shown("doubtful.yaml")[:-1] == [f"Warning: {one}" for one in response["warnings"]]
 
 
 def test_an_image_that_needs_more_is_warned_of_as_the_page_shows(fleet):
-    response = judge_images(review(yaml.safe_load(FILES["trainer.yaml"])), ImageAdvisor(fleet, (DRIVER,)))["response"]
+    response = review_images(review(yaml.safe_load(FILES["trainer.yaml"])), ImageAdvisor(fleet, (DRIVER,)))["response"]
     assert shown("trainer.yaml")[:-1] == [f"Warning: {one}" for one in response["warnings"]]
 
 
@@ -58,4 +58,4 @@ def test_the_policy_says_what_the_page_shows():
 
 
 def test_the_page_names_every_rule_that_is_warned_of():
-    assert all(f"`{rule}`" in PAGE for rule in SAID)
+    assert all(f"`{rule}`" in PAGE for rule in WARNED_RULES)

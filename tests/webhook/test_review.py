@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dra_driver.claims.config import validate
 from dra_driver.model.errors import InputError
-from dra_driver.webhook.review import judge_configs, judge_selectors
+from dra_driver.webhook.review import review_configs, review_selectors
 from dra_driver.webhook.wording import WARNING_CHARACTERS
 from tests.webhook.support.reviews import DRIVER, claim, config, device_class, request, review, template
 
@@ -29,7 +29,7 @@ class Repeater:
 
 
 def refused(obj, **more):
-    response = judge_configs(review(obj, **more), (DRIVER,))["response"]
+    response = review_configs(review(obj, **more), (DRIVER,))["response"]
     return None if response["allowed"] else response["status"]["message"]
 
 
@@ -57,7 +57,7 @@ def test_one_webhook_judges_the_configs_of_several_drivers_each_by_its_own_rules
 
     def allowed(driver, parameters):
         asked = review(claim(RIGHT, {"opaque": {"driver": driver, "parameters": parameters}}))
-        return judge_configs(asked, ("gpu.nvidia.com", "gpu.amd.com"))["response"]["allowed"]
+        return review_configs(asked, ("gpu.nvidia.com", "gpu.amd.com"))["response"]["allowed"]
 
     assert allowed("gpu.amd.com", units)
     assert not allowed("gpu.nvidia.com", units)
@@ -69,11 +69,11 @@ def test_a_config_that_is_stored_for_one_driver_is_new_for_another():
     units = {"apiVersion": "gpu.resource.amd.com/v1alpha1", "kind": "GpuConfig", "computeUnits": {"count": 4}}
     before, after = ({"opaque": {"driver": driver, "parameters": units}} for driver in ("gpu.amd.com", DRIVER))
     asked = review(claim(after), claim(before), "UPDATE")
-    assert not judge_configs(asked, (DRIVER, "gpu.amd.com"))["response"]["allowed"]
+    assert not review_configs(asked, (DRIVER, "gpu.amd.com"))["response"]["allowed"]
 
 
 def test_the_answer_carries_the_uid_and_a_status_that_kubectl_shows():
-    answer = judge_configs(review(claim(WRONG)), (DRIVER,))
+    answer = review_configs(review(claim(WRONG)), (DRIVER,))
     assert answer["kind"] == "AdmissionReview"
     assert answer["response"]["uid"] == "u-1"
     status = answer["response"]["status"]
@@ -105,20 +105,20 @@ def test_a_wrong_config_that_is_stored_does_not_hold_up_another_change():
 def test_an_object_whose_name_is_still_to_be_made_is_judged():
     wrong = claim(WRONG)
     wrong["metadata"] = {"generateName": "c-", "namespace": "team"}
-    response = judge_configs(review(wrong), (DRIVER,))["response"]
+    response = review_configs(review(wrong), (DRIVER,))["response"]
     assert (response["allowed"], response["status"]["details"]["name"]) == (False, "c-")
 
 
 def test_selectors_are_found_wherever_an_api_version_has_them():
     sub = {"name": "a", "deviceClassName": "x", "selectors": [{"cel": {"expression": "three"}}]}
     requests = [request("one"), request("two", version="v1beta1"), {"name": "r", "firstAvailable": [sub]}]
-    warnings = judge_selectors(review(claim(requests=requests)), Repeater())["response"]["warnings"]
+    warnings = review_selectors(review(claim(requests=requests)), Repeater())["response"]["warnings"]
     assert warnings == [
         "ResourceClaim spec.devices.requests[0].exactly.selectors[0]: one",
         "ResourceClaim spec.devices.requests[1].selectors[0]: two",
         "ResourceClaim spec.devices.requests[2].firstAvailable[0].selectors[0]: three",
     ]
-    found = judge_selectors(review(device_class(expressions=["four"])), Repeater())["response"]
+    found = review_selectors(review(device_class(expressions=["four"])), Repeater())["response"]
     assert found["warnings"] == ["DeviceClass spec.selectors[0]: four"]
     assert found["allowed"]
 
@@ -126,7 +126,7 @@ def test_selectors_are_found_wherever_an_api_version_has_them():
 def test_warnings_fit_what_an_api_server_passes_on():
     for number in (1, 30):
         long = [request("x" * 1000, name=f"r{i}") for i in range(number)]
-        warnings = judge_selectors(review(claim(requests=long)), Repeater())["response"]["warnings"]
+        warnings = review_selectors(review(claim(requests=long)), Repeater())["response"]["warnings"]
         assert len(warnings) == min(number, 10)
         assert max(map(len, warnings)) <= WARNING_CHARACTERS == 256
 
@@ -135,7 +135,7 @@ def test_warnings_fit_what_an_api_server_passes_on():
     "garbage", [None, 3, [], {}, {"request": 3}, {"request": {"uid": 5}}, {"request": {"uid": "u"}}]
 )
 def test_what_is_no_review_is_bad_input(garbage):
-    for judge in (lambda it: judge_configs(it, (DRIVER,)), lambda it: judge_selectors(it, Repeater())):
+    for judge in (lambda it: review_configs(it, (DRIVER,)), lambda it: review_selectors(it, Repeater())):
         with pytest.raises(InputError, match="AdmissionReview"):
             judge(garbage)
 
@@ -159,5 +159,5 @@ JSON = st.recursive(
 def test_no_object_breaks_a_review(obj, kind):
     asked = review(obj)
     asked["request"]["kind"]["kind"] = kind
-    assert judge_selectors(asked, Repeater())["response"]["allowed"]
-    assert "allowed" in judge_configs(asked, (DRIVER,))["response"]
+    assert review_selectors(asked, Repeater())["response"]["allowed"]
+    assert "allowed" in review_configs(asked, (DRIVER,))["response"]

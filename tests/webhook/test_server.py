@@ -17,7 +17,7 @@ from dra_driver.webhook.certificates import make_pair
 from dra_driver.webhook.decoding import MOST_VALUES
 from dra_driver.webhook.handler import MOST_BYTES
 from dra_driver.webhook.identity import load_pair
-from dra_driver.webhook.review import judge_configs, refuse_unread
+from dra_driver.webhook.review import refuse_unread, review_configs
 from dra_driver.webhook.server import ReviewServer
 from tests.support.waiting import until
 from tests.webhook.support.reviews import DRIVER, claim, config, review
@@ -26,7 +26,7 @@ NAME = "localhost"
 PAIR = make_pair((NAME,), datetime.now(UTC))
 
 
-def broken(_review, _waiting):
+def broken(_review, _deadline):
     raise RuntimeError("a fault of ours")
 
 
@@ -42,8 +42,8 @@ class Serving:
         self.server = ReviewServer(
             ("127.0.0.1", 0),
             self.context,
-            judges={
-                "/configs": lambda it, _waiting: judge_configs(it, (DRIVER,)),
+            reviewers={
+                "/configs": lambda it, _deadline: review_configs(it, (DRIVER,)),
                 "/broken": broken,
                 "/endless": self.endless,
             },
@@ -54,10 +54,10 @@ class Serving:
         )
         self.server.start()
 
-    def endless(self, _review, waiting):
+    def endless(self, _review, deadline):
         self.begun.set()
         while True:
-            waiting.check()
+            deadline.check()
 
     def connect(self, authorities=PAIR.authorities):
         trust = ssl.create_default_context(cadata=authorities)
@@ -275,4 +275,4 @@ def test_many_at_once_are_all_answered(serving):
 
 def test_a_taken_port_is_an_error_of_the_node(serving):
     with pytest.raises(NodeError, match="cannot listen"):
-        ReviewServer(("127.0.0.1", serving.server.port), serving.context, judges={}, readiness=tuple)
+        ReviewServer(("127.0.0.1", serving.server.port), serving.context, reviewers={}, readiness=tuple)

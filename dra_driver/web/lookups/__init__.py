@@ -1,4 +1,4 @@
-"""Lookups: answers that are not on the board, fetched when a page asks for them.
+"""Lookups: answers that the board does not hold, and that are fetched when a page asks for them.
 
 In: questions about the doctor's findings, usage and dashboards. Out: the documents of the corresponding commands.
 """

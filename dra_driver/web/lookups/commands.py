@@ -1,7 +1,7 @@
 """Documents of the commands `dra-driver doctor` and `dra-driver usage`, each run in a process of its own.
 
-In: the words of a command. Out: its document. A process has a time limit and a memory limit. The same question of
-the same viewer gets the same answer for some seconds.
+In: the arguments of a command. Out: its document. A process has a time limit and a memory limit. An answer is kept for
+some seconds, and used again if the same viewer asks the same question.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ SECONDS = 60.0
 FRESH_SECONDS = 15.0
 _MEMORY = 2 << 30  # bytes of address space
 _MOST_KNOWN = 32
-_MOST_SAID = 2_000  # the most characters that are shown of a failed command's output
+_MOST_SHOWN = 2_000  # the most characters that are shown of a failed command's output
 _WITH_DOCUMENT = frozenset({0, 1, 5})  # exit statuses of commands that wrote their document
 
 
 class Commands:
     """Runs commands for viewers whose rights are equal, at most two at the same time.
 
-    `kubeconfig` is the text of one with the viewer's own token, if commands are to use that: each gets it in a file of
-    its own, in memory only, so that no command can ever see the token of another viewer.
+    `kubeconfig` is the text of a kubeconfig with the viewer's own token, if commands are to use that token. Each
+    command gets it in a file of its own, in memory only, so that it can't see the token of another viewer.
     """
 
     def __init__(self, kubeconfig: str = "", clock: Callable[[], float] = time.monotonic) -> None:
@@ -75,7 +75,7 @@ class Commands:
 
 
 def _in_memory(text: str) -> int:
-    """Return a descriptor of a file with a text; the file is gone when no process has it open any more."""
+    """Return a descriptor of a file with a text. The file exists only as long as some process has it open."""
     descriptor = os.memfd_create("kubeconfig", os.MFD_CLOEXEC)
     os.write(descriptor, text.encode())
     return descriptor
@@ -91,12 +91,12 @@ async def _document_of(words: tuple[str, ...], *descriptors: int) -> WorkerAnswe
         resource.prlimit(process.pid, resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     try:
         async with asyncio.timeout(SECONDS):
-            said, complained = await process.communicate()
+            stdout, stderr = await process.communicate()
     except TimeoutError:
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(signal.SIGKILL)
         return refusal(422, "question.too-slow", f"this took longer than {SECONDS:g} s and was ended")
-    if process.returncode in _WITH_DOCUMENT and said.startswith(b"{") and len(said) < MOST_BYTES:
-        return WorkerAnswer(200, said)
-    text = complained.decode(errors="replace")[-_MOST_SAID:].strip()
+    if process.returncode in _WITH_DOCUMENT and stdout.startswith(b"{") and len(stdout) < MOST_BYTES:
+        return WorkerAnswer(200, stdout)
+    text = stderr.decode(errors="replace")[-_MOST_SHOWN:].strip()
     return refusal(502, "command", text.removeprefix("dra-driver: ") or f"{words[0]} ended with {process.returncode}")

@@ -1,8 +1,8 @@
-"""Lookups for a viewer: the doctor's findings, usage and cost, dashboards, as far as each is switched on.
+"""Lookups for a viewer: the doctor's findings, usage and cost, and dashboards, as far as each is available.
 
 In: a question, and what its viewer may read. Out: a document. The doctor uses the viewer's own credentials, so it is
-off if the console does not have them. A Prometheus has data of all namespaces: a viewer who may not read all claims
-gets its data of the namespaces whose claims they may read, and no dashboards.
+not available if the console does not have them. A Prometheus has data of all namespaces: viewers who may not read all
+claims see its data of those namespaces whose claims they may read, and no dashboards.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from dra_driver.web.lookups.commands import Commands
 from dra_driver.web.rights import Rights
 from dra_driver.web.worker.answers import WorkerAnswer, of_fault, refusal, written
 
-# The values of `views.usage.report.Grouping`, the import of which would double the time until the first page.
+# The values of `views.usage.report.Grouping`. Importing that module would double the time until the first page.
 GROUPINGS = ("claim", "pod", "namespace", "class", "node", "pool")
 _MOST_HOURS = 1_000_000  # the dashboard itself has a lower limit
 QUESTIONS = frozenset({"offers", "doctor", "usage", "dashboard"})
 _OFF = {
-    "doctor": "the doctor looks at a cluster with your own kubeconfig",
-    "usage": "nothing has counted what these devices are used for",
-    "dashboard": "no Prometheus is named",
+    "doctor": "the doctor reads a cluster with your own kubeconfig, which this console does not have",
+    "usage": "this console has no source of usage data",
+    "dashboard": "this console has no Prometheus to ask",
 }
 _HOW = {
     "doctor": "start dra-driver console on a cluster, or run dra-driver doctor",
@@ -38,7 +38,7 @@ _HOW = {
 
 @dataclass(frozen=True, slots=True)
 class UsageSource:
-    """The source of usage. `prices` is the file of a price table."""
+    """The source of usage data: the URL of a Prometheus, files with its token and authorities, a file with prices."""
 
     prometheus: str = ""
     token_file: str = ""
@@ -54,7 +54,10 @@ class UsageSource:
 
 @dataclass(frozen=True, slots=True)
 class ViewerLookups:
-    """`cluster` are the options of a command that uses the viewer's own credentials; empty if the console has none."""
+    """The lookups of viewers with equal rights.
+
+    `cluster` are the options of a command that uses the viewer's own credentials; empty if the console has none.
+    """
 
     source: UsageSource = field(default_factory=UsageSource)
     cluster: tuple[str, ...] = ()
@@ -90,9 +93,9 @@ class ViewerLookups:
         namespace, grouping = str(given.get("namespace") or ""), str(given.get("by") or "namespace")
         days = _number(given, "days", 7, 400)
         if namespace and not is_dns_label(namespace):
-            raise InputError("question", "namespace is not the name of one")
+            raise InputError("question", "`namespace` is not a valid name of a namespace")
         if grouping not in GROUPINGS:
-            raise InputError("question", f"by is one of {', '.join(GROUPINGS)}")
+            raise InputError("question", f"`by` must be one of {', '.join(GROUPINGS)}")
         if self.rights is not None and not self.rights.sees("ResourceClaim", namespace):
             raise InputError("question", "usage of this namespace may not be read", hint="choose one of your own")
         words = ["usage", "--by", grouping, *self.source.words()]

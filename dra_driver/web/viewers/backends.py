@@ -1,6 +1,7 @@
-"""The backends of all viewers: viewers with equal rights share one, from the first viewer to the last.
+"""The backends of all viewers. Viewers with equal rights share one.
 
-In: `Admitted`. Out: a `Backend`. Their number is bounded, because each holds what its viewers may see of the cluster.
+In: `AdmittedViewer`. Out: a `Backend`. Their number is bounded, because each holds all that its viewers may see of the
+cluster.
 """
 
 from __future__ import annotations
@@ -15,73 +16,73 @@ from dra_driver.web.backend import Backend
 from dra_driver.web.lookups.commands import Commands
 from dra_driver.web.lookups.lookups import UsageSource, ViewerLookups
 from dra_driver.web.on_demand_reading import UNSEEN_SECONDS
-from dra_driver.web.viewers.judges import Admitted
+from dra_driver.web.viewers.rights_resolvers import AdmittedViewer
 from dra_driver.web.viewers.worker_spawner import WorkerSpawner
 from dra_driver.web.worker.client import WorkerClient
 
 log = logging.getLogger(__name__)
 
-_LOOK_SECONDS = 5.0
+_CHECK_SECONDS = 5.0
 
 
 @dataclass(slots=True)
-class _Taken:
+class _RunningBackend:
     backend: Backend
     task: asyncio.Task[None] | None
     used_at: float
 
 
 class Backends:
-    """At most `most` backends at the same time. All methods are called in the loop."""
+    """At most `most` backends at the same time. Call all methods in the event loop."""
 
     def __init__(
         self, spawner: WorkerSpawner, usage: UsageSource, most: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._spawner, self._usage, self._most, self._clock = spawner, usage, most, clock
-        self._taken: dict[Hashable, _Taken] = {}
+        self._running: dict[Hashable, _RunningBackend] = {}
 
-    def of(self, admitted: Admitted) -> Backend | None:
+    def of(self, admitted: AdmittedViewer) -> Backend | None:
         """Return the backend of a viewer; None if all backends are in use by others."""
-        taken = self._taken.get(admitted.key)
-        if taken is None:
-            if len(self._taken) >= self._most and not self._free_one():
+        running = self._running.get(admitted.key)
+        if running is None:
+            if len(self._running) >= self._most and not self._free_one():
                 return None
-            taken = self._taken[admitted.key] = self._made(admitted)
-        taken.used_at = self._clock()
-        return taken.backend
+            running = self._running[admitted.key] = self._made(admitted)
+        running.used_at = self._clock()
+        return running.backend
 
-    def _made(self, admitted: Admitted) -> _Taken:
+    def _made(self, admitted: AdmittedViewer) -> _RunningBackend:
         worker = WorkerClient()
-        worker.start_at(self._spawner, "cluster")
+        worker.start_by_spawner(self._spawner, "cluster")
         commands = Commands(admitted.kubeconfig)
         lookups = ViewerLookups(self._usage, (), admitted.rights, commands)
         backend = Backend(worker, admitted.access, lookups, lambda: self._end(admitted.key))
-        worker.listen(backend.heard)
+        worker.listen(backend.on_message)
         task = asyncio.create_task(backend.reading.run()) if backend.reading else None
         log.info("backend started")
-        return _Taken(backend, task, self._clock())
+        return _RunningBackend(backend, task, self._clock())
 
     def _free_one(self) -> bool:
         """End the backend that has been unused for longest; return whether there was one to end."""
-        unseen = [(one.used_at, key) for key, one in self._taken.items() if not one.backend.notices.streams]
+        unseen = [(one.used_at, key) for key, one in self._running.items() if not one.backend.notices.streams]
         if not unseen:
             return False
         self._end(min(unseen, key=lambda pair: pair[0])[1])
         return True
 
     def _end(self, key: Hashable) -> None:
-        taken = self._taken.pop(key, None)
-        if taken is not None:
-            if taken.task is not None:
-                taken.task.cancel()
-            taken.backend.close()
+        running = self._running.pop(key, None)
+        if running is not None:
+            if running.task is not None:
+                running.task.cancel()
+            running.backend.close()
             log.info("backend ended")
 
-    async def tend(self) -> None:
+    async def end_unused(self) -> None:
         """End backends that have been unused for some minutes, until cancelled."""
         while True:
-            await asyncio.sleep(_LOOK_SECONDS)
-            for key, one in list(self._taken.items()):
+            await asyncio.sleep(_CHECK_SECONDS)
+            for key, one in list(self._running.items()):
                 if one.backend.notices.streams:
                     one.used_at = self._clock()
                 elif self._clock() - one.used_at > UNSEEN_SECONDS:
@@ -89,5 +90,5 @@ class Backends:
 
     def close(self) -> None:
         """End all."""
-        for key in list(self._taken):
+        for key in list(self._running):
             self._end(key)

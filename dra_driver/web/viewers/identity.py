@@ -1,6 +1,7 @@
-"""The identity of a viewer: a token of the API server, or a name in the headers of a proxy that has proved its own.
+"""The identity that a request presents: a token of the API server, or a user in the headers of a trusted proxy.
 
-In: the headers of a request, and the names in the verified certificate of the connection. Out: `Presented`, or None.
+In: the headers of a request, and the names in the verified certificate of the connection. Out: `PresentedIdentity`, or
+None.
 
 Source: Kubernetes, "Authenticating Proxy" (X-Remote-User, X-Remote-Group); RFC 6750 (Bearer).
 """
@@ -17,13 +18,13 @@ from typing import Any
 
 from starlette.datastructures import Headers
 
-MOST_TOKEN = 3_800  # characters; a browser keeps 4,096 bytes of a cookie
-_MOST_HEADER = 64 << 10  # a proxy may send tokens that are longer
+MOST_TOKEN = 3_800  # characters of a token in a cookie, of which a browser keeps 4,096 bytes
+_MOST_HEADER = 64 << 10  # characters of a token in a header; a proxy may send longer ones than fit into a cookie
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")  # the characters that are allowed both in a cookie and in a header
 
 
 @dataclass(frozen=True, slots=True)
-class Presented:
+class PresentedIdentity:
     """The identity in a request: a token, or a user with groups for whom a proxy vouches."""
 
     token: str = field(default="", repr=False)
@@ -32,7 +33,7 @@ class Presented:
 
     @property
     def digest(self) -> str:
-        """A name for it that does not give a token away."""
+        """A name for the identity that does not reveal its token."""
         return hashlib.sha256(json.dumps([self.token, self.user, *self.groups]).encode()).hexdigest()
 
 
@@ -45,9 +46,9 @@ class TrustedProxy:
     group_header: str = "x-remote-group"
 
 
-def presented(
+def presented_identity(
     headers: Headers, certificate_names: frozenset[str], proxy: TrustedProxy | None, cookie: str
-) -> Presented | None:
+) -> PresentedIdentity | None:
     """Return the identity in a request; None if there is none that can be trusted.
 
     Headers of a proxy count only on a connection with the proxy's certificate; on any other they are ignored.
@@ -55,15 +56,19 @@ def presented(
     if proxy is not None and certificate_names & proxy.names:
         users = headers.getlist(proxy.user_header)
         if len(users) == 1 and users[0].strip():
-            return Presented(user=users[0].strip(), groups=tuple(headers.getlist(proxy.group_header)))
+            return PresentedIdentity(user=users[0].strip(), groups=tuple(headers.getlist(proxy.group_header)))
         if users:
             return None
     sent = headers.getlist("authorization")
     if sent:
         scheme, _, token = sent[0].partition(" ")
-        return Presented(token.strip()) if len(sent) == 1 and scheme.lower() == "bearer" and is_token(token) else None
+        return (
+            PresentedIdentity(token.strip())
+            if len(sent) == 1 and scheme.lower() == "bearer" and is_token(token)
+            else None
+        )
     token = _of_cookie(headers.get("cookie", ""), cookie)
-    return Presented(token) if is_token(token) else None
+    return PresentedIdentity(token) if is_token(token) else None
 
 
 def is_token(text: str, most: int = _MOST_HEADER) -> bool:

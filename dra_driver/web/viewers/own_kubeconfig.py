@@ -1,6 +1,6 @@
 """A kubeconfig with a viewer's own token, for commands that are run for this viewer.
 
-In: the address of the API server, a token. Out: a text.
+In: the address of the API server and a token. Out: the text of the kubeconfig.
 """
 
 from __future__ import annotations

@@ -18,23 +18,24 @@ from dra_driver.kube.credentials import load, load_server
 from dra_driver.web.guard import RequestGuard
 from dra_driver.web.lookups.lookups import UsageSource
 from dra_driver.web.pages import routes
-from dra_driver.web.serving import WebServer, listening, settings
+from dra_driver.web.serving import WebServer, listening_socket, settings
 from dra_driver.web.viewers.admissions import Admissions
 from dra_driver.web.viewers.backends import Backends
 from dra_driver.web.viewers.identity import TrustedProxy
-from dra_driver.web.viewers.judges import OwnRights, ReviewedRights, RightsJudge
+from dra_driver.web.viewers.rights_resolvers import OwnRights, ReviewedRights, RightsResolver
 from dra_driver.web.viewers.sign_in import sign_in_routes
 from dra_driver.web.viewers.viewer_authorizer import ViewerAuthorizer
 from dra_driver.web.viewers.worker_spawner import WorkerSpawner
 from dra_driver.webhook.callers import Callers
-from dra_driver.webhook.identity import Mounted, ServingIdentity
+from dra_driver.webhook.identity import CertificateFolder, ServingIdentity
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """`hosts` are the names under which pages are opened.
+    """The values of the flags.
 
-    With `reviews`, rights are judged by reviews, not by viewers' tokens.
+    `hosts` are the names under which pages are opened. With `reviews`, viewers' rights are found out by reviews of
+    access; without, by using their tokens. `viewers` is the largest number of backends at the same time.
     """
 
     address: tuple[str, int]
@@ -51,51 +52,51 @@ class ServerSettings:
 
 def serve(given: ServerSettings) -> None:
     """Serve until SIGTERM. Raises: DriverError for a certificate, credentials or an address that can't be used."""
-    judge = _judge(given)
+    resolver = _resolver(given)
     spawner = WorkerSpawner()
-    line = listening(*given.address)
+    sock = listening_socket(*given.address)
     spawner.start()  # started before the first thread
     identity = _identity(given)
-    server = _server(given, judge, spawner, identity.context if identity else None)
+    server = _server(given, resolver, spawner, identity.context if identity else None)
     try:
         if identity is not None:
             identity.start()
-        server.run(sockets=[line])
+        server.run(sockets=[sock])
     finally:
         if identity is not None:
             identity.stop()
         spawner.close()
 
 
-def _judge(given: ServerSettings) -> RightsJudge:
+def _resolver(given: ServerSettings) -> RightsResolver:
     if given.reviews:
         return ReviewedRights(load(given.kubeconfig), given.namespaces)
     return OwnRights(load_server(given.kubeconfig), given.namespaces)
 
 
 def _identity(given: ServerSettings) -> ServingIdentity | None:
-    """Return the server's TLS, which follows its files. Raises: NodeError."""
+    """Return the server's certificate, which follows its files; None without TLS. Raises: NodeError."""
     if given.tls_dir is None:
         return None
-    identity = ServingIdentity(Mounted(given.tls_dir))
-    identity.look()
+    identity = ServingIdentity(CertificateFolder(given.tls_dir))
+    identity.reload()
     if given.proxy is not None:
         Callers(given.proxy_authorities).prepare(identity.context)
     return identity
 
 
 def _server(
-    given: ServerSettings, judge: RightsJudge, spawner: WorkerSpawner, context: ssl.SSLContext | None
+    given: ServerSettings, resolver: RightsResolver, spawner: WorkerSpawner, context: ssl.SSLContext | None
 ) -> WebServer:
     cookie = "__Host-dra-console" if context else "dra-console"
     backends, tasks = Backends(spawner, given.usage, given.viewers), set[asyncio.Task[None]]()
-    admissions = Admissions(judge)
+    admissions = Admissions(resolver)
     authorizer = ViewerAuthorizer(given.hosts, cookie, given.proxy, admissions, backends)
     pages = [*routes(), *sign_in_routes(cookie, bool(context), admissions)]
     app = Starlette(routes=pages, middleware=[Middleware(RequestGuard, authorizer=authorizer)])
 
     def begin() -> None:
-        tasks.add(asyncio.create_task(backends.tend()))
+        tasks.add(asyncio.create_task(backends.end_unused()))
 
     def end() -> None:
         for task in tasks:

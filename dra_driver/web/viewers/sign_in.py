@@ -1,6 +1,6 @@
-"""Signing in: a viewer's own token becomes a cookie that no script can read, and which every request carries.
+"""Signing in: a viewer's own token becomes a cookie, which no script can read and every request carries.
 
-In: a token that a viewer has typed. Out: the cookie, if the cluster knows the token. The console keeps no token.
+In: a token that a viewer has entered. Out: the cookie, if the cluster accepts the token. The console keeps no token.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from dra_driver.model.errors import DriverError
 from dra_driver.web.guard import document
 from dra_driver.web.pages import document_of
 from dra_driver.web.viewers.admissions import Admissions
-from dra_driver.web.viewers.identity import MOST_TOKEN, Presented, is_token
+from dra_driver.web.viewers.identity import MOST_TOKEN, PresentedIdentity, is_token
 from dra_driver.web.viewers.viewer_authorizer import HEALTH, SIGN_IN, SIGN_OUT
 
 
 def sign_in_routes(cookie: str, is_secure: bool, admissions: Admissions) -> list[Route]:
-    """Return the routes. `cookie` is the name of the cookie; if `is_secure`, it is sent by TLS only."""
-    door = _Door(cookie, is_secure, admissions)
+    """Return the routes. `cookie` is the name of the cookie; if `is_secure`, browsers send it over TLS only."""
+    handlers = _SignIn(cookie, is_secure, admissions)
     return [
         Route(HEALTH, _healthy),
         Route(SIGN_IN, _page, methods=["GET"]),
-        Route(SIGN_IN, door.sign_in, methods=["POST"]),
-        Route(SIGN_OUT, door.sign_out, methods=["POST"]),
+        Route(SIGN_IN, handlers.sign_in, methods=["POST"]),
+        Route(SIGN_OUT, handlers.sign_out, methods=["POST"]),
     ]
 
 
 @dataclass(frozen=True, slots=True)
-class _Door:
-    """What sets and deletes the cookie."""
+class _SignIn:
+    """The handlers that set and delete the cookie."""
 
     cookie: str
     is_secure: bool
@@ -45,7 +45,7 @@ class _Door:
             text = f"this is no token of at most {MOST_TOKEN:,} characters"
             return document(422, "input.token", text, "kubectl create token NAME prints one")
         try:
-            admitted = await self.admissions.admit(Presented(token))
+            admitted = await self.admissions.admit(PresentedIdentity(token))
         except DriverError as fault:
             return document(503, fault.code, fault.message, fault.hint)
         if admitted is None:

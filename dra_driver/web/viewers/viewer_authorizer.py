@@ -1,7 +1,7 @@
 """Authorize requests to a console in a cluster: viewers who prove who they are get the backend for their rights.
 
-In: the headers of a request. Out: a refusal, or the backend. Pages and modules contain nothing of the cluster, and need
-no viewer; every question is judged.
+In: the headers of a request. Out: a refusal, or the backend. Pages and modules contain nothing from the cluster, so
+they are sent to anyone; every question needs a viewer.
 """
 
 from __future__ import annotations
@@ -17,15 +17,18 @@ from dra_driver.web.session import is_same_origin
 from dra_driver.web.session_authorizer import FOREIGN
 from dra_driver.web.viewers.admissions import Admissions
 from dra_driver.web.viewers.backends import Backends
-from dra_driver.web.viewers.identity import Presented, TrustedProxy, presented
+from dra_driver.web.viewers.identity import PresentedIdentity, TrustedProxy, presented_identity
 
 HEALTH, SIGN_IN, SIGN_OUT = "/healthz", "/sign-in", "/sign-out"
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
-_STRANGER = "the cluster does not know this viewer: the token may have expired"
+_UNKNOWN_VIEWER = "the cluster does not know this viewer: the token may have expired"
 
 
 class ViewerAuthorizer:
-    """`hosts` are the names under which pages are opened; those of the loopback address are always allowed."""
+    """Admits viewers whom the cluster knows.
+
+    `hosts` are the names under which pages are opened; those of the loopback address are always allowed.
+    """
 
     def __init__(
         self, hosts: frozenset[str], cookie: str, proxy: TrustedProxy | None, admissions: Admissions, backends: Backends
@@ -34,10 +37,10 @@ class ViewerAuthorizer:
         self._admissions, self._backends = admissions, backends
 
     async def refusal(self, scope: Scope, headers: Headers) -> Response | None:
-        """Return the reason for refusing a request; None if it is admitted."""
+        """Return the answer that refuses a request; None if it is admitted."""
         path, host = str(scope["path"]), headers.get("host", "")
         if path == HEALTH:
-            return None  # a kubelet's probe uses an IP address, and the answer tells it nothing
+            return None  # a kubelet's probe uses an IP address as the host, and the answer reveals nothing
         sent = (scope["method"], host, headers.get("origin", ""), headers.get("sec-fetch-site", ""))
         if not self._is_ours(host) or not (is_same_origin(*sent) or _is_visit(path, headers)):
             return PlainTextResponse(FOREIGN, 403)
@@ -49,47 +52,47 @@ class ViewerAuthorizer:
             return await self._with_backend(scope, one)
         return None if one is not None else RedirectResponse(SIGN_IN, 303)
 
-    def _presented(self, scope: Scope, headers: Headers) -> Presented | None:
-        return presented(headers, scope.get("certificate_names", frozenset()), self._proxy, self._cookie)
+    def _presented(self, scope: Scope, headers: Headers) -> PresentedIdentity | None:
+        return presented_identity(headers, scope.get("certificate_names", frozenset()), self._proxy, self._cookie)
 
     def _is_ours(self, host: str) -> bool:
-        """Return whether a Host is ours, with any port: another name that leads here is DNS rebinding."""
+        """Return whether a Host header names this console, with any port; any other may be DNS rebinding."""
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
         return name in _LOOPBACK or host in self._hosts or name in self._hosts
 
-    async def _with_backend(self, scope: Scope, one: Presented | None) -> Response | None:
-        """Find the backend of a viewer and put it into the scope; return the reason if there is none."""
+    async def _with_backend(self, scope: Scope, one: PresentedIdentity | None) -> Response | None:
+        """Find the backend of a viewer and put it into the scope; return the answer that refuses if there is none."""
         if one is None:
-            return document(401, "no-session", "this request does not say who asks", f"sign in at {SIGN_IN}")
+            return document(401, "no-session", "this request has no token and no user", f"sign in at {SIGN_IN}")
         try:
             backend = await self._backend(one)
         except DriverError as fault:
-            return document(503, fault.code, f"what you may read is not known now: {fault.message}", fault.hint)
-        except _StrangerError:
-            return document(401, "no-session", _STRANGER, f"sign in at {SIGN_IN}")
+            return document(503, fault.code, f"your rights can't be found out now: {fault.message}", fault.hint)
+        except _UnknownViewerError:
+            return document(401, "no-session", _UNKNOWN_VIEWER, f"sign in at {SIGN_IN}")
         if backend is None:
-            return document(503, "busy", "too many viewers with different rights look at the same time")
+            return document(503, "busy", "too many viewers with different rights use the console at the same time")
 
-        async def may_stay() -> bool:
+        async def may_continue() -> bool:
             try:
                 return await self._backend(one) is backend
-            except (DriverError, _StrangerError):
+            except (DriverError, _UnknownViewerError):
                 return False
 
-        scope["backend"], scope["may_stay"] = backend, may_stay
+        scope["backend"], scope["may_continue"] = backend, may_continue
         return None
 
-    async def _backend(self, one: Presented) -> Backend | None:
+    async def _backend(self, one: PresentedIdentity) -> Backend | None:
         admitted = await self._admissions.admit(one)
         if admitted is None:
-            raise _StrangerError
+            raise _UnknownViewerError
         return self._backends.of(admitted)
 
 
-class _StrangerError(Exception):
+class _UnknownViewerError(Exception):
     """A person whom the cluster does not know."""
 
 
 def _is_visit(path: str, headers: Headers) -> bool:
-    """Return whether a person followed a link of another site to the first page, which shows nothing by itself."""
+    """Return whether a person followed a link on another site to the first page, which contains no data."""
     return path in {"/", SIGN_IN} and headers.get("sec-fetch-mode") == "navigate" and not headers.get("origin")

@@ -1,6 +1,6 @@
 """The spawner of worker processes: it has one thread, because a process with several threads can't fork safely.
 
-In: the ends of a worker's connections, as descriptors. Out: a worker process for each, with an empty board at first.
+In: the ends of a worker's connections, as descriptors. Out: a worker process that begins with an empty board.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import NoReturn
 from dra_driver.views.board.board import Board
 from dra_driver.views.progress import ProgressLines
 
-_MOST_SOURCE = 1 << 10  # bytes of the words that name a board's source
+_MOST_SOURCE = 1 << 10  # bytes of the text that names a board's source
 
 
 class WorkerSpawner:
-    """The process and the line to it. `start` comes before any thread of the console."""
+    """The process and the socket to it. Call `start` before the console starts a thread."""
 
     def __init__(self) -> None:
         self._line: socket.socket

@@ -1,4 +1,4 @@
-"""The worker: a process that holds the fleet and answers each question in a child of its own, and its client.
+"""The worker, a process that holds the fleet and answers each question in a child process, and its client.
 
-In: updates from a cluster, or a fleet to load; questions. Out: documents, in bounded time and memory.
+In: updates from a cluster, or a fleet to load, and questions. Out: documents, in bounded time and memory.
 """

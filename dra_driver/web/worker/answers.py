@@ -1,6 +1,6 @@
-"""An answer on its way from the worker to a browser: a status line, then a document.
+"""An answer on its way from the worker to a browser: a line with the status, then a document.
 
-In: a document or a fault, in a child process that may end at any time. Out: bytes, and whether they are whole.
+In: a document or a fault, in a child process that may end at any time. Out: bytes, and whether they are complete.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class WorkerAnswer:
 
 
 def unpacked(content: bytes) -> WorkerAnswer | None:
-    """Return an answer; None if it is not whole, because the process that worked on it was ended."""
+    """Return an answer; None if it is incomplete because the process that worked on it was ended."""
     status, newline, body = content.partition(b"\n")
     if not newline or not status.isdigit() or not body.endswith(b"\n"):
         return None
@@ -40,10 +40,10 @@ def refusal(status: int, code: str, message: str, hint: str = "") -> WorkerAnswe
 
 
 def of_fault(fault: DriverError) -> WorkerAnswer:
-    """Return the document of a fault that the driver foresees."""
+    """Return the document of an error of the driver's tree."""
     return refusal(502 if isinstance(fault, ApiError) else 422, fault.code, fault.message, fault.hint)
 
 
 def written(document: Any) -> bytes:
-    """Return a document as bytes; the newline at its end shows that it is whole."""
+    """Return a document as bytes; the newline at its end shows that it is complete."""
     return json.dumps(document, separators=(",", ":"), ensure_ascii=True).encode() + b"\n"

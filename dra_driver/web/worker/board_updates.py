@@ -1,7 +1,4 @@
-"""Updates for the board: the reports of a cluster's watches, as messages from the console to the worker.
-
-Values only.
-"""
+"""Updates for the board: what the watches of a cluster report, as messages from the console to the worker."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from dra_driver.views.access import UnseenObjects
 
 @dataclass(frozen=True, slots=True)
 class PageRead:
-    """A page of a list, of one namespace or of all ("").
+    """A page of the list of one namespace, or of all ("").
 
     `objects` is JSON, from which the worker makes its own objects.
     """

@@ -1,4 +1,4 @@
-"""How long each question may be worked on: the server waits that long, and the worker ends the work then."""
+"""How long each question may be worked on. The worker ends the work after that time, and the server stops waiting."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The client of the worker process: the console hands over questions here, and waits for the answers.
+"""The client of the worker process: it starts the worker, passes questions to it and waits for the answers.
 
-In: how to load the board. Out: answers as bytes, messages about loading. At most a few questions are worked on at once;
-the others wait their turn. A question whose process was ended gets an answer that says so.
+In: a function that loads the board, and questions. Out: answers as bytes, and messages about loading. Only a few
+questions are worked on at once; the others wait. A question whose process was ended gets an answer that says so.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dra_driver.web.worker.bounds import SECONDS
 if TYPE_CHECKING:
     from dra_driver.web.viewers.worker_spawner import WorkerSpawner
     from dra_driver.web.worker.process import Load
-    from dra_driver.web.worker.questions import Asked
+    from dra_driver.web.worker.questions import BoardQuestion
 
 _AT_ONCE = 4
 _MOST_WAITING = 64
@@ -33,7 +33,7 @@ _GRACE_SECONDS = 0.5  # for the start of a child, beyond the time that its quest
 class WorkerClient:
     """The worker process and the connections to it.
 
-    Call `start` before the console starts a thread; `start_at` may be called at any time.
+    `start` must be called before the console starts a thread; `start_by_spawner` may be called at any time.
     """
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class WorkerClient:
         feed.close()
         questions.close()
 
-    def start_at(self, spawner: WorkerSpawner, source: str) -> None:
+    def start_by_spawner(self, spawner: WorkerSpawner, source: str) -> None:
         """Have the spawner start a worker that begins with the empty board of a cluster.
 
         Raises: OSError if the spawner is gone.
@@ -69,17 +69,17 @@ class WorkerClient:
         with feed, questions:
             spawner.make(source, feed, questions)
 
-    def listen(self, heard: Callable[[tuple[Any, ...] | None], None]) -> None:
-        """Call back, in the running loop, with each message of the worker, and with None when it is gone."""
+    def listen(self, on_message: Callable[[tuple[Any, ...] | None], None]) -> None:
+        """Call a function, in the running loop, with each message of the worker, and with None when it is gone."""
         loop = self._loop = asyncio.get_running_loop()
 
         def receive() -> None:
             try:
                 while self._feed.poll():
-                    heard(self._feed.recv())
+                    on_message(self._feed.recv())
             except (EOFError, OSError):
                 loop.remove_reader(self._feed.fileno())
-                heard(None)
+                on_message(None)
 
         loop.add_reader(self._feed.fileno(), receive)
 
@@ -87,7 +87,7 @@ class WorkerClient:
         """Send an update of the board, from one thread at a time. Raises: OSError if the worker is gone."""
         self._feed.send(update)
 
-    async def ask(self, question: Asked) -> WorkerAnswer:
+    async def ask(self, question: BoardQuestion) -> WorkerAnswer:
         """Return the answer to a question."""
         if self._places is None:
             self._places = asyncio.Semaphore(_AT_ONCE)
@@ -100,7 +100,7 @@ class WorkerClient:
         finally:
             self._waiting -= 1
 
-    async def _asked(self, question: Asked) -> WorkerAnswer:
+    async def _asked(self, question: BoardQuestion) -> WorkerAnswer:
         seconds = SECONDS[question["ask"]]
         ours, theirs = socket.socketpair()
         with ours:

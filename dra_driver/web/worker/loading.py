@@ -11,29 +11,29 @@ from typing import Any
 
 from dra_driver.views.progress import ProgressLine, ProgressLines
 
-Tell = Callable[[tuple[Any, ...]], None]
+SendMessage = Callable[[tuple[Any, ...]], None]
 _SECONDS = 0.1
 
 
-class _Told:
-    def __init__(self, tell: Tell, noun: str, total: int) -> None:
-        self._tell, self._noun, self._total = tell, noun, total
+class _SentProgress:
+    def __init__(self, send: SendMessage, noun: str, total: int) -> None:
+        self._send, self._noun, self._total = send, noun, total
         self._next = 0.0
 
     def tell(self, done: int) -> None:
-        """Send the number that are done, but not too often."""
+        """Send how many are done, unless that was sent a moment ago."""
         if (now := time.monotonic()) >= self._next:
             self._next = now + _SECONDS
-            self._tell(("progress", self._noun, done, self._total))
+            self._send(("progress", self._noun, done, self._total))
 
     def close(self) -> None:
-        """Send nothing, because the next task or the board follows."""
+        """Do nothing: the next message shows that the task has ended."""
 
 
-def lines_to(tell: Tell) -> ProgressLines:
-    """Return progress lines whose progress is sent."""
+def progress_lines(send: SendMessage) -> ProgressLines:
+    """Return progress lines that are sent as messages."""
 
     def begin(noun: str, total: int = 0) -> ProgressLine:
-        return _Told(tell, noun, total)
+        return _SentProgress(send, noun, total)
 
     return begin

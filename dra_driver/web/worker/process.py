@@ -26,8 +26,8 @@ from dra_driver.views.board.board import Board
 from dra_driver.views.progress import ProgressLines
 from dra_driver.web.worker.answers import WorkerAnswer, of_fault, refusal, written
 from dra_driver.web.worker.bounds import SECONDS
-from dra_driver.web.worker.loading import Tell, lines_to
-from dra_driver.web.worker.questions import ANSWERS, Asked
+from dra_driver.web.worker.loading import SendMessage, progress_lines
+from dra_driver.web.worker.questions import ANSWERS, BoardQuestion
 from dra_driver.web.worker.update_applier import UpdateApplier
 
 _MOST_QUESTION = 4 << 20  # bytes
@@ -36,7 +36,7 @@ Load = Callable[[ProgressLines], Board]
 
 
 def run_worker(load: Load, feed: Connection, questions: socket.socket) -> NoReturn:
-    """Load the board, then serve until the console is gone. It is the whole life of the process."""
+    """Load the board, answer questions until the console is gone, and end the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to both processes; the console ends first
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that the kernel removes ended children without a wait
     code = 0
@@ -46,7 +46,7 @@ def run_worker(load: Load, feed: Connection, questions: socket.socket) -> NoRetu
         pass  # the console is gone
     except _FaultError:
         code = 1
-    except BaseException:  # noqa: BLE001  it would run on in the code of the console
+    except BaseException:  # noqa: BLE001  the process was forked: an exception would go on in the console's code
         sys.excepthook(*sys.exc_info())
         code = 70
     os._exit(code)
@@ -56,16 +56,16 @@ class _FaultError(Exception):
     """The board can't be loaded; the reason was sent to the console."""
 
 
-def _loaded(load: Load, tell: Tell) -> Board:
+def _loaded(load: Load, send: SendMessage) -> Board:
     try:
-        board = load(lines_to(tell))
+        board = load(progress_lines(send))
     except DriverError as fault:
-        tell(("fault", fault.code, str(fault.message), fault.hint, int(fault.exit_code)))
+        send(("fault", fault.code, str(fault.message), fault.hint, int(fault.exit_code)))
         raise _FaultError from fault
-    _warm(board)
+    _precompute(board)
     gc.collect()
     gc.freeze()  # so that the objects of the board stay in pages that children share
-    tell(("ready", board.version))
+    send(("ready", board.version))
     return board
 
 
@@ -82,13 +82,13 @@ def _serve(board: Board, feed: Connection, questions: socket.socket) -> None:
             message, descriptors, _, _ = socket.recv_fds(questions, 64, 1)
             if not message:
                 return
-            _warm(board)
+            _precompute(board)
             for descriptor in descriptors:
                 _answer_in_child(board, descriptor, feed, questions)
 
 
-def _warm(board: Board) -> None:
-    """Compute in advance what every child would compute again. The child finds and reports faults in it."""
+def _precompute(board: Board) -> None:
+    """Compute here what every child would otherwise compute again. A fault in it is reported by the child."""
     with contextlib.suppress(DriverError):
         board.slices_by_node()
         board.held()
@@ -111,7 +111,7 @@ def _answer_in_child(board: Board, descriptor: int, *others: Any) -> None:
 
 
 def _answer(board: Board, line: socket.socket) -> None:
-    signal.setitimer(signal.ITIMER_REAL, 5.0)  # the time for the question to arrive; the signal ends the process
+    signal.setitimer(signal.ITIMER_REAL, 5.0)  # ends the process if the question has not arrived in time
     content = b"".join(iter(lambda: line.recv(1 << 16), b""))
     if len(content) > _MOST_QUESTION:
         line.sendall(refusal(413, "input.too-large", "the question is too long").packed())
@@ -123,7 +123,7 @@ def _answer(board: Board, line: socket.socket) -> None:
     line.sendall(_answered(board, question).packed())
 
 
-def _answered(board: Board, question: Asked) -> WorkerAnswer:
+def _answered(board: Board, question: BoardQuestion) -> WorkerAnswer:
     """Answer one question. Raises nothing."""
     try:
         return WorkerAnswer(200, written(ANSWERS[str(question["ask"])](board, question)))
@@ -131,13 +131,13 @@ def _answered(board: Board, question: Asked) -> WorkerAnswer:
         return of_fault(fault)
     except (MemoryError, RecursionError):
         return refusal(422, "input.too-large", "this needs more memory than one question may use")
-    except Exception:  # noqa: BLE001  the process ends, and with it whatever was wrong
+    except Exception:  # noqa: BLE001  a bug must cost no more than this answer; the process ends with it
         traceback.print_exc()
         return refusal(500, "bug", "this is a bug in dra-driver: the terminal of the console shows it")
 
 
 def _held_memory() -> int:
-    """Return the address space that this process has, in bytes; a large guess if the kernel does not report it."""
+    """Return the size of this process's address space in bytes; 4 GiB if the kernel does not report it."""
     try:
         with open("/proc/self/statm", "rb") as file:  # noqa: PTH123  opened for every question
             return int(file.read().split()[0]) * resource.getpagesize()

@@ -19,18 +19,18 @@ from dra_driver.views.board.playground import Trial, completions, explain_on, pl
 from dra_driver.views.board.what_if import MOST_TEXT as MOST_PASTED
 from dra_driver.views.board.what_if import FleetChange, what_if
 
-Asked = Mapping[str, Any]
+BoardQuestion = Mapping[str, Any]
 _MOST_TEXT = 32 << 10  # characters of a value
 
 
-def _text(question: Asked, name: str, most: int = _MOST_TEXT) -> str:
+def _text(question: BoardQuestion, name: str, most: int = _MOST_TEXT) -> str:
     value = question.get(name, "")
     if not isinstance(value, str) or len(value) > most:
         raise InputError("question", f"{name} is not a text of at most {most:,} characters")
     return value
 
 
-def _count(question: Asked, name: str, default: int, most: int) -> int:
+def _count(question: BoardQuestion, name: str, default: int, most: int) -> int:
     value = question.get(name, default)
     text = str(value)
     if not (text.isascii() and text.isdigit() and len(text) < 10):
@@ -38,22 +38,22 @@ def _count(question: Asked, name: str, default: int, most: int) -> int:
     return min(int(text), most)
 
 
-def _summary(board: Board, _question: Asked) -> Wire:
+def _summary(board: Board, _question: BoardQuestion) -> Wire:
     return fleet_summary(board).wire()
 
 
-def _fleet(board: Board, question: Asked) -> Wire:
+def _fleet(board: Board, question: BoardQuestion) -> Wire:
     fields = ("name", "labels", "model", "namespace", "state", "expression")
     wanted = FleetFilter(**{name: _text(question, name) for name in fields})
     offset = _count(question, "offset", 0, 10**8)
     return fleet_page(board, wanted, offset, _count(question, "count", MOST_NODES, MOST_NODES)).wire()
 
 
-def _device(board: Board, question: Asked) -> Wire:
+def _device(board: Board, question: BoardQuestion) -> Wire:
     return device_page(board, *(_text(question, name) for name in ("node", "pool", "device"))).wire()
 
 
-def _trial(question: Asked) -> Trial:
+def _trial(question: BoardQuestion) -> Trial:
     gates = question.get("gates") or {}
     if not isinstance(gates, dict) or len(gates) > 20 or not all(isinstance(on, bool) for on in gates.values()):
         raise InputError("question", "gates is not a mapping of names to true or false")
@@ -68,33 +68,33 @@ def _trial(question: Asked) -> Trial:
     )
 
 
-def _selector(board: Board, question: Asked) -> Wire:
+def _selector(board: Board, question: BoardQuestion) -> Wire:
     return play(board, _trial(question)).wire()
 
 
-def _selector_on(board: Board, question: Asked) -> Wire:
+def _selector_on(board: Board, question: BoardQuestion) -> Wire:
     place = (_text(question, name) for name in ("node", "pool", "device"))
     return explain_on(board, _trial(question), *place).wire()
 
 
-def _claims(board: Board, question: Asked) -> Wire:
+def _claims(board: Board, question: BoardQuestion) -> Wire:
     offset, count = _count(question, "offset", 0, 10**8), _count(question, "count", MOST_ROWS, MOST_ROWS)
     return claims_page(board, _text(question, "name"), _text(question, "namespace"), offset, count).wire()
 
 
-def _claim(board: Board, question: Asked) -> Wire:
+def _claim(board: Board, question: BoardQuestion) -> Wire:
     return claim_page(board, _text(question, "namespace"), _text(question, "name"), question.get("read")).wire()
 
 
-def _explanation(board: Board, question: Asked) -> Wire:
+def _explanation(board: Board, question: BoardQuestion) -> Wire:
     return explanation(board, *(_text(question, name) for name in ("kind", "namespace", "name"))).wire()
 
 
-def _attention(board: Board, _question: Asked) -> Wire:
+def _attention(board: Board, _question: BoardQuestion) -> Wire:
     return attention(board).wire()
 
 
-def _texts(question: Asked, name: str) -> tuple[str, ...]:
+def _texts(question: BoardQuestion, name: str) -> tuple[str, ...]:
     value = question.get(name) or []
     is_list = isinstance(value, list) and len(value) <= 500
     if not is_list or not all(isinstance(one, str) and len(one) < 600 for one in value):
@@ -102,7 +102,7 @@ def _texts(question: Asked, name: str) -> tuple[str, ...]:
     return tuple(value)
 
 
-def _what_if(board: Board, question: Asked) -> Wire:
+def _what_if(board: Board, question: BoardQuestion) -> Wire:
     pairs = tuple(one.partition("=") for one in _texts(question, "recut"))
     change = FleetChange(
         _text(question, "objects", MOST_PASTED),
@@ -115,11 +115,11 @@ def _what_if(board: Board, question: Asked) -> Wire:
     return what_if(board, change).wire()
 
 
-def _completions(board: Board, question: Asked) -> Wire:
+def _completions(board: Board, question: BoardQuestion) -> Wire:
     return {"candidates": completions(board, _trial(question), _text(question, "before"))}
 
 
-ANSWERS: dict[str, Callable[[Board, Asked], Wire]] = {
+ANSWERS: dict[str, Callable[[Board, BoardQuestion], Wire]] = {
     "summary": _summary,
     "fleet": _fleet,
     "device": _device,

@@ -1,4 +1,4 @@
-"""Update applier: brings the board up to date with the reports of a cluster's watches.
+"""Bring the board up to date with what the watches of a cluster report.
 
 In: messages from the console. Out: a changed board. An object that does not have the shape of its kind is left out.
 """
@@ -21,14 +21,14 @@ _DECODER = json.JSONDecoder()
 
 
 class UpdateApplier:
-    """Applies updates to a board. Parts that many slices have in common are kept once."""
+    """Applies updates to a board. Parts that many slices have in common are kept in memory once."""
 
     def __init__(self) -> None:
         self._slices = EqualSlices(NoProgress("", 0))
         self._checker = ShapeChecker()
 
     def apply(self, board: Board, update: BoardUpdate) -> None:
-        """Change the board as a message requires."""
+        """Apply one update to the board."""
         match update:
             case PageRead(kind, _, is_first, is_last, namespace):
                 board.page(kind, self._objects(update), is_first=is_first, is_last=is_last, namespace=namespace)
@@ -44,7 +44,7 @@ class UpdateApplier:
 
     def _objects(self, page: PageRead) -> list[Wire]:
         if page.kind == "ResourceSlice" and page.is_first:
-            self._slices = EqualSlices(NoProgress("", 0))  # it accepts each node once
+            self._slices = EqualSlices(NoProgress("", 0))  # a new list starts again, since each node is accepted once
         found = load_json(io.BytesIO(page.objects), self._slices, _DECODER)["items"]
         return [one for one in found if self._has_shape(page.kind, one)]
 

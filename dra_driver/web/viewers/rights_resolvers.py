@@ -1,8 +1,8 @@
-"""Judges: what a viewer may read according to the API server, and with whose credentials it is then read.
+"""Find out what a viewer may read according to the API server, and with whose credentials it is then read.
 
-In: `Presented`. Out: `Admitted`. `OwnRights` asks and reads with the viewer's own token, and the console needs no
-rights at all. `ReviewedRights` asks with reviews of the token and of every access, and reads with the console's
-credentials what these permit: viewers whose rights are equal then share one read.
+In: `PresentedIdentity`. Out: `AdmittedViewer`. `OwnRights` asks and reads with the viewer's own token, so the console
+needs no rights at all. `ReviewedRights` asks by reviews of the token and of every access, and reads with the console's
+credentials what the reviews permit; viewers whose rights are equal then share one backend.
 
 Source: Kubernetes, TokenReview, SubjectAccessReview, SelfSubjectAccessReview.
 """
@@ -25,9 +25,9 @@ from dra_driver.kube.tokens import StaticToken
 from dra_driver.model.errors import ApiError
 from dra_driver.model.wire import Wire
 from dra_driver.web.cluster_reader import ReadAccess
-from dra_driver.web.kinds import SharedKind
+from dra_driver.web.kinds import WatchedKind
 from dra_driver.web.rights import Rights, rights_of
-from dra_driver.web.viewers.identity import Presented
+from dra_driver.web.viewers.identity import PresentedIdentity
 from dra_driver.web.viewers.own_kubeconfig import kubeconfig_text
 
 _ACCOUNT = "system:serviceaccount:"
@@ -46,10 +46,10 @@ class ViewerAccess:
 
 
 @dataclass(frozen=True, slots=True)
-class Admitted:
-    """A viewer who may see something. Viewers with an equal `key` may share what is read with `access`.
+class AdmittedViewer:
+    """A viewer whom the cluster knows. Viewers with an equal `key` may share what is read with `access`.
 
-    `kubeconfig` is the text of one with the viewer's own token, for commands; "" if there is none.
+    `kubeconfig` is the text of a kubeconfig with the viewer's own token, for commands; "" if there is none.
     """
 
     key: Hashable
@@ -58,10 +58,10 @@ class Admitted:
     kubeconfig: str = field(default="", repr=False)
 
 
-class RightsJudge(Protocol):
-    """Decides about viewers. Its questions take time, so it is called in threads."""
+class RightsResolver(Protocol):
+    """Finds out the rights of viewers. It asks the API server, so it is called in threads."""
 
-    def judge(self, one: Presented) -> Admitted | None:
+    def resolve(self, one: PresentedIdentity) -> AdmittedViewer | None:
         """Return what a viewer may read; None for a person whom the cluster does not know. Raises: ApiError."""
 
 
@@ -75,7 +75,7 @@ class OwnRights:
     server: Credentials
     namespaces: tuple[str, ...] = ()
 
-    def judge(self, one: Presented) -> Admitted | None:
+    def resolve(self, one: PresentedIdentity) -> AdmittedViewer | None:
         """Ask with the viewer's token. Raises: ApiError."""
         if not one.token:
             return None
@@ -89,9 +89,9 @@ class OwnRights:
             raise
         finally:
             api.close()
-        return Admitted((one.digest, rights), rights, access, kubeconfig_text(self.server, one.token))
+        return AdmittedViewer((one.digest, rights), rights, access, kubeconfig_text(self.server, one.token))
 
-    def _known(self, api: KubeApi, one: Presented) -> Sequence[str]:
+    def _known(self, api: KubeApi, one: PresentedIdentity) -> Sequence[str]:
         own = tuple(dict.fromkeys((*_namespace_of(one.token), *self.namespaces)))
         if may_list(None, paths.NAMESPACES, "", api):
             return [*own, *(name for name in _all_namespaces(api) if name not in own)]
@@ -105,7 +105,7 @@ class ReviewedRights:
     console: Credentials
     namespaces: tuple[str, ...] = ()
 
-    def judge(self, one: Presented) -> Admitted | None:
+    def resolve(self, one: PresentedIdentity) -> AdmittedViewer | None:
         """Review the token, if there is one, and then every access. Raises: ApiError."""
         api = KubeApi(self.console)
         try:
@@ -115,16 +115,16 @@ class ReviewedRights:
             if user is None:
                 return None
 
-            def may(kind: SharedKind, place: str) -> bool:
+            def may(kind: WatchedKind, place: str) -> bool:
                 return may_list(user, kind.path, place, api)
 
             rights = rights_of(may, lambda: self._known(api, user))
         finally:
             api.close()
-        return Admitted(rights, rights, ViewerAccess(self.console))
+        return AdmittedViewer(rights, rights, ViewerAccess(self.console))
 
     def _known(self, api: KubeApi, user: Wire) -> Sequence[str]:
-        """Return the namespaces that are tried: a ServiceAccount's own one first."""
+        """Return the namespaces that are tried; that of a ServiceAccount comes first."""
         own = _of_account(str(user.get("username")))
         first = tuple(dict.fromkeys((*own, *self.namespaces)))
         return [*first, *(name for name in _all_namespaces(api) if name not in first)]
@@ -135,7 +135,7 @@ def _all_namespaces(api: KubeApi) -> list[str]:
 
 
 def _namespace_of(token: str) -> tuple[str, ...]:
-    """Return the namespace of a ServiceAccount's token. It only says where to try: the API server decides."""
+    """Return the namespace of a ServiceAccount's token, unverified: it is only tried, and the API server decides."""
     try:
         part = token.split(".")[1]
         claims = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
