@@ -1,6 +1,6 @@
 /*
- * Changes that outlive the process: lines of one GPU in the state file are added, dropped or replaced, under a lock that
- * all processes share, and the new file is renamed into place. Also what the kernel module shows of MIG instances below
+ * Changes that outlive the process: what happened to a GPU is added at the end of the state file, under a lock that all
+ * processes share. A change takes a few microseconds, because a real GPU writes no file at all. Also what the kernel module shows of MIG instances below
  * FAKE_NVML_PROC (a stand-in for /proc): one file for each capability, with the minor of its node.
  */
 #define CAPS_FIRST 3      /* two global capabilities, then those of 15 GPU instances a GPU */
@@ -8,67 +8,48 @@
 #define CAPS_OF_ONE 9     /* the GPU instance and eight compute instances */
 
 static int lock_file = -1;
+static pid_t lock_owner; /* a child shares its parent's open files, and with them their locks */
+static char lock_path[512];
 
 /* Begin a change: lock, and see what others did meanwhile. The pthread lock is held. */
 static void begin_change(void) {
     char path[512];
     snprintf(path, sizeof path, "%s.lock", getenv("FAKE_NVML_STATE"));
-    lock_file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (lock_file < 0 || lock_owner != getpid() || strcmp(path, lock_path)) {
+        if (lock_file >= 0) close(lock_file);
+        lock_file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+        lock_owner = getpid();
+        memcpy(lock_path, path, sizeof path);
+    }
     if (lock_file >= 0) flock(lock_file, LOCK_EX);
     refresh();
 }
 static void end_change(void) {
-    if (lock_file >= 0) close(lock_file);
-    lock_file = -1;
-    refresh();
+    if (lock_file >= 0) flock(lock_file, LOCK_UN);
 }
 
-/* Write content to a new file, rename it into place, and remember it as the file that was read last. */
-static void replace_file(const char *made) {
-    const char *path = getenv("FAKE_NVML_STATE");
-    char other[512];
-    snprintf(other, sizeof other, "%s.%d", path, (int)getpid());
-    int file = open(other, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    if (file < 0 || write(file, made, strlen(made)) != (ssize_t)strlen(made) || fstat(file, &seen)) abort();
-    close(file);
-    if (rename(other, path)) abort();
-}
-
-/* Write the file anew: of the GPU's lines, drop those that begin with `drop` and a blank, then add `add`. */
-static void rewrite(const char *address, const char *drop, const char *add) {
-    char pci[32], line[LINE], *made = malloc(strlen(content) + (add ? strlen(add) : 0) + 3), *to = made;
-    int is_here = 0;
-    size_t drop_n = drop ? strlen(drop) : 0;
-    Gpu *gpu = gpu_at(address);
-    if (!made || !gpu) abort();
-    snprintf(pci, sizeof pci, "%s", address);
-    memset(gpu, 0, sizeof *gpu); /* its lines are parsed again; those of the others are as they were */
-    snprintf(gpu->pci, sizeof gpu->pci, "%s", pci);
-    for (const char *at = content, *next; *at; at = next) {
-        next = next_line(at, line);
-        int is_gpu = !strncmp(line, "gpu ", 4);
-        if (is_gpu) is_here = !strcasecmp(line + 4, pci);
-        if (is_here && !is_gpu && drop && !strncmp(line, drop, drop_n) && strchr(" ", line[drop_n])) continue;
-        to = mempcpy(to, at, (size_t)(next - at));
-        if (to[-1] != '\n') *to++ = '\n';
-        if (is_gpu && is_here && add) {
-            to += sprintf(to, "%s\n", add);
-            snprintf(line, sizeof line, "%s", add);
-            is_gpu = 0;
-        }
-        if (is_here && !is_gpu) parse_line(line, gpu);
-    }
-    *to = 0;
-    replace_file(made);
-    free(content);
-    content = made;
+/*
+ * Add to the state file that a line of a GPU is gone, that it has a new one, or both; either may be NULL. A fact that
+ * has a new line replaces the one before.
+ */
+static void change(const char *address, const char *drop, const char *add) {
+    char made[LINE + 160];
+    int n = snprintf(made, sizeof made, "changed %s\n", address);
+    if (drop) n += snprintf(made + n, sizeof made - (size_t)n, "drop %s\n", drop);
+    if (add) n += snprintf(made + n, sizeof made - (size_t)n, "%s\n", add);
+    if (n >= (int)sizeof made || write(state_file, made, (size_t)n) != n) abort();
+    read_from(seen_size, seen_size + n);
 }
 
 /* Die here and now, once: the line that asked for it goes first. */
 static void crash(Gpu *gpu, const char *function) {
     char line[96];
-    snprintf(line, sizeof line, "fault %s crash", function);
-    if (gpu) rewrite(gpu->pci, line, NULL);
+    snprintf(line, sizeof line, "fault %s", function);
+    if (gpu) {
+        begin_change();
+        change(gpu->pci, line, NULL);
+        end_change();
+    }
     kill(getpid(), SIGKILL);
     for (;;) pause();
 }

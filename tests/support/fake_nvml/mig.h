@@ -135,7 +135,7 @@ API nvmlDeviceSetMigMode(void *device, unsigned mode, int *status) {
     else if (now != (int)mode && (gpu->gis_n || gpu->running_n)) *status = IN_USE;
     int is_late = fact(gpu->facts, gpu->facts_n, "mig_late") != NULL;
     snprintf(line, sizeof line, "mig_mode %d %u", *status || is_late ? now : (int)mode, mode);
-    rewrite(h->pci, "mig_mode", line);
+    change(h->pci, NULL, line);
     end_change();
     crash_after(gpu_at(h->pci), __func__);
     return leave(SUCCESS);
@@ -178,7 +178,7 @@ static int make_gi(Gpu *gpu, Profile *p, const Placement *wanted, int *id) {
     for (*id = 1; gi_of(gpu, *id);) ++*id;
     char line[64];
     snprintf(line, sizeof line, "gi %d %u %u %u", *id, p->info.id, wanted->start, wanted->size);
-    rewrite(gpu->pci, NULL, line);
+    change(gpu->pci, NULL, line);
     show_capability(gpu, *id, -1, 1);
     return SUCCESS;
 }
@@ -204,7 +204,7 @@ API nvmlGpuInstanceDestroy(void *device) {
         if (gpu->cis[i].gi == h->gi) code = IN_USE;
     snprintf(line, sizeof line, "gi %d", h->gi);
     if (!code) {
-        rewrite(h->pci, line, NULL);
+        change(h->pci, line, NULL);
         show_capability(gpu, h->gi, -1, 0);
     }
     end_change();
@@ -281,7 +281,7 @@ static int make_ci(Gpu *gpu, Gi *gi, Profile *p, unsigned constant, int *id) {
     snprintf(line, sizeof line, "ci %d %d %d %u %u %u %u MIG-%08x-%04x-5%03x-8%03x-%012llx %s", gi->id, key.ci, index, n, used,
              n, p->info.sms * n / p->info.slices, (unsigned)(a >> 32), (unsigned)a & 0xffff, (unsigned)(a >> 16) & 0xfff,
              (unsigned)(b >> 48) & 0xfff, b & 0xffffffffffffULL, name);
-    rewrite(gpu->pci, NULL, line);
+    change(gpu->pci, NULL, line);
     show_capability(gpu, gi->id, key.ci, 1);
     return SUCCESS;
 }
@@ -327,7 +327,7 @@ API nvmlComputeInstanceDestroy(void *device) {
         if (gpu->running[i].process.gi == (unsigned)h->gi && gpu->running[i].process.ci == (unsigned)h->ci) code = IN_USE;
     snprintf(line, sizeof line, "ci %d %d", h->gi, h->ci);
     if (!code) {
-        rewrite(h->pci, line, NULL);
+        change(h->pci, line, NULL);
         show_capability(gpu, h->gi, h->ci, 0);
     }
     end_change();

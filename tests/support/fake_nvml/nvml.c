@@ -28,7 +28,10 @@
  *
  * The real library looks at the bus only when it is initialised; so does this one, unless `enumerate call` says
  * otherwise. A GPU that was there then and has no lines now is lost. MIG mode and MIG instances are lines of their GPU:
- * what creates, destroys or switches writes the file anew (changes.h), so it outlives this process and is seen by others.
+ * what creates, destroys or switches adds to the file (changes.h), so it outlives this process and is seen by others:
+ *
+ *   changed 0000:65:00.0            (what follows is new about this GPU)
+ *     drop gi ID | drop ci GI ID | drop fault FUNCTION | drop KEY | any line of a GPU; a fact replaces the one before
  */
 #include "state.h"
 #include "changes.h"
@@ -358,7 +361,7 @@ API nvmlDeviceSetComputeMode(void *device, unsigned mode) {
     if (mode > 3 || mode == 1) return leave(INVALID_ARGUMENT);
     snprintf(line, sizeof line, "%s %u", key, mode);
     begin_change();
-    rewrite(h->pci, key, line);
+    change(h->pci, NULL, line);
     end_change();
     if ((gpu = gpu_at(h->pci))) crash_after(gpu, __func__);
     return leave(SUCCESS);
@@ -375,7 +378,7 @@ API nvmlDeviceSetPersistenceMode(void *device, unsigned mode) {
     BEGIN(ON_GPU);
     if (!fact(gpu->facts, gpu->facts_n, "persistence")) return leave(NOT_SUPPORTED);
     begin_change();
-    rewrite(h->pci, "persistence", mode ? "persistence 1" : "persistence 0");
+    change(h->pci, NULL, mode ? "persistence 1" : "persistence 0");
     end_change();
     return leave(SUCCESS);
 }
@@ -412,7 +415,8 @@ API nvmlDeviceSetMemoryLimits_v1(void *device, SetLimits *limits) {
     if (limits->soft > limits->hard) return leave(INVALID_ARGUMENT);
     snprintf(line, sizeof line, "%s %llu %s", key, limits->hard, limits->cgroup);
     begin_change();
-    rewrite(h->pci, key, limits->hard == ~0ull ? NULL : line);
+    if (limits->hard == ~0ull) change(h->pci, key, NULL);
+    else change(h->pci, NULL, line);
     end_change();
     if ((gpu = gpu_at(h->pci))) crash_after(gpu, __func__);
     return leave(SUCCESS);

@@ -99,8 +99,9 @@ typedef struct { int kind; char pci[32]; int gi, ci; } Handle;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static State state;
-static char *content; /* of the state file, as it was read or written last */
-static struct stat seen;
+static int state_file = -1; /* kept open, so that no other file gets its inode */
+static ino_t seen_inode;
+static off_t seen_size;
 static int is_read, users, known_n, handles_n, held = -1;
 static char known[MAX_GPUS][32]; /* GPUs on the bus when the library was initialised */
 static Handle handles[MAX_HANDLES];
@@ -123,6 +124,16 @@ static void parse_fault(Fault *faults, int *n, const char *rest) {
     else if (!strcmp(what, "crash")) fault->crash = strcmp(much, "after") ? 1 : 2;
     else fault->code = atoi(what);
     ++*n;
+}
+
+#define TAKE_OUT(array, n, i) memmove(&(array)[i], &(array)[(i) + 1], sizeof *(array) * (size_t)(--(n) - (i)))
+
+static void set_fact(Gpu *gpu, const char *key, const char *value) {
+    int i = 0;
+    while (i < gpu->facts_n && strcmp(gpu->facts[i].key, key)) i++;
+    if (i == MAX_FACTS) return;
+    if (i == gpu->facts_n) snprintf(gpu->facts[gpu->facts_n++].key, 40, "%s", key);
+    snprintf(gpu->facts[i].value, TEXT, "%s", value);
 }
 
 static void parse_gpu_line(Gpu *gpu, const char *key, const char *rest) {
@@ -157,13 +168,39 @@ static void parse_gpu_line(Gpu *gpu, const char *key, const char *rest) {
         sscanf(rest, "%llu %llu %llu %d %d", &e->sequence, &e->type, &e->data, &gi, &ci);
         e->gi = (unsigned)gi;
         e->ci = (unsigned)ci;
-    } else if (gpu->facts_n < MAX_FACTS) {
-        snprintf(gpu->facts[gpu->facts_n].key, 40, "%s", key);
-        snprintf(gpu->facts[gpu->facts_n++].value, TEXT, "%s", rest);
+    } else set_fact(gpu, key, rest);
+}
+
+/* Forget a line of a GPU that was changed: an instance, a fault, or a fact. */
+static void drop_gpu_line(Gpu *gpu, const char *rest) {
+    char key[40] = "", function[64] = "";
+    int id = -1, ci = -1, n = 0;
+    sscanf(rest, "%39s %n", key, &n);
+    if (!strcmp(key, "gi") && sscanf(rest + n, "%d", &id) == 1) {
+        for (int i = 0; i < gpu->gis_n; i++)
+            if (gpu->gis[i].id == id) { TAKE_OUT(gpu->gis, gpu->gis_n, i); return; }
+    } else if (!strcmp(key, "ci") && sscanf(rest + n, "%d %d", &id, &ci) == 2) {
+        for (int i = 0; i < gpu->cis_n; i++)
+            if (gpu->cis[i].gi == id && gpu->cis[i].id == ci) { TAKE_OUT(gpu->cis, gpu->cis_n, i); return; }
+    } else if (!strcmp(key, "fault") && sscanf(rest + n, "%63s", function) == 1) {
+        for (int i = 0; i < gpu->faults_n; i++)
+            if (!strcmp(gpu->faults[i].function, function)) { TAKE_OUT(gpu->faults, gpu->faults_n, i); return; }
+    } else {
+        for (int i = 0; i < gpu->facts_n; i++)
+            if (!strcmp(gpu->facts[i].key, key)) { TAKE_OUT(gpu->facts, gpu->facts_n, i); return; }
     }
 }
 
-/* Parse one line of the state file: a fact of the machine, a new GPU, or a fact of the GPU that was begun last. */
+static Gpu *gpu_at(const char *pci) {
+    for (int i = 0; i < state.gpus_n; i++)
+        if (!strcasecmp(state.gpus[i].pci, pci)) return &state.gpus[i];
+    return NULL;
+}
+
+/*
+ * Parse one line of the state file: a fact of the machine, a new GPU, or a fact of the GPU that was begun last, or of
+ * one that has changed since the file was written (changes.h).
+ */
 static Gpu *parse_line(char *line, Gpu *gpu) {
     char key[40] = "";
     int end = 0;
@@ -173,7 +210,9 @@ static Gpu *parse_line(char *line, Gpu *gpu) {
         gpu = &state.gpus[state.gpus_n++];
         memset(gpu, 0, sizeof *gpu);
         snprintf(gpu->pci, sizeof gpu->pci, "%s", rest);
-    } else if (gpu) parse_gpu_line(gpu, key, rest);
+    } else if (!strcmp(key, "changed")) return gpu_at(rest);
+    else if (gpu && !strcmp(key, "drop")) drop_gpu_line(gpu, rest);
+    else if (gpu) parse_gpu_line(gpu, key, rest);
     else if (!strcmp(key, "fault")) parse_fault(state.faults, &state.faults_n, rest);
     else if (state.facts_n < MAX_FACTS) {
         snprintf(state.facts[state.facts_n].key, 40, "%s", key);
@@ -190,7 +229,20 @@ static const char *next_line(const char *at, char line[LINE]) {
     return at + n + (at[n] == '\n');
 }
 
-/* Read the state file if it is not the one read last. The lock is held. */
+/* Parse what the state file has from `from` on. */
+static void read_from(off_t from, off_t size) {
+    char line[LINE], *content = calloc(1, (size_t)(size - from) + 1);
+    if (!content || pread(state_file, content, (size_t)(size - from), from) < 0) abort();
+    Gpu *gpu = NULL;
+    for (const char *at = content; *at;) {
+        at = next_line(at, line);
+        gpu = parse_line(line, gpu);
+    }
+    free(content);
+    seen_size = size;
+}
+
+/* Read the state file if another one is in its place by now, or what was added to it. The lock is held. */
 static void refresh(void) {
     const char *path = getenv("FAKE_NVML_STATE");
     struct stat now;
@@ -198,23 +250,18 @@ static void refresh(void) {
         state.facts_n = state.faults_n = state.gpus_n = is_read = 0;
         return;
     }
-    if (is_read && now.st_ino == seen.st_ino && now.st_size == seen.st_size &&
-        now.st_mtim.tv_sec == seen.st_mtim.tv_sec && now.st_mtim.tv_nsec == seen.st_mtim.tv_nsec) return;
-    int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (is_read && now.st_ino == seen_inode) {
+        if (now.st_size > seen_size) read_from(seen_size, now.st_size);
+        return;
+    }
+    int file = open(path, O_RDWR | O_APPEND | O_CLOEXEC);
     if (file < 0) return;
     if (fstat(file, &now)) abort();
-    free(content);
-    content = calloc(1, (size_t)now.st_size + 1);
-    if (!content || read(file, content, (size_t)now.st_size) < 0) abort();
-    close(file);
+    if (state_file >= 0) close(state_file);
+    state_file = file;
+    seen_inode = now.st_ino;
     state.facts_n = state.faults_n = state.gpus_n = 0;
-    Gpu *gpu = NULL;
-    char line[LINE];
-    for (const char *at = content; *at;) {
-        at = next_line(at, line);
-        gpu = parse_line(line, gpu);
-    }
-    seen = now;
+    read_from(0, now.st_size);
     is_read = 1;
 }
 
@@ -227,12 +274,6 @@ static void log_call(const char *function) {
     int n = snprintf(line, sizeof line, "%d %s\n", (int)getpid(), function);
     if (write(file, line, n) < 0) { /* a log is only a log */ }
     close(file);
-}
-
-static Gpu *gpu_at(const char *pci) {
-    for (int i = 0; i < state.gpus_n; i++)
-        if (!strcasecmp(state.gpus[i].pci, pci)) return &state.gpus[i];
-    return NULL;
 }
 
 static void crash(Gpu *gpu, const char *function); /* changes.h */

@@ -253,8 +253,11 @@ class State:
         blocks: dict[str, list[str]] = {}
         lines: list[str] = []
         for line in self.path.read_text("utf-8", "surrogateescape").splitlines():
-            if line.startswith("gpu "):
-                lines = blocks[line.removeprefix("gpu ")] = []
+            word, _, rest = line.partition(" ")
+            if word in {"gpu", "changed"}:  # changes follow the GPUs
+                lines = blocks.setdefault(rest, [])
+            elif word == "drop":
+                lines[:] = [each for each in lines if not f"{each} ".startswith(f"{rest} ")]
             else:
                 lines.append(line)
         for pci, found in blocks.items():
