@@ -9,8 +9,8 @@ from dra_driver.inventory.device import Device
 def place_of(device: Device) -> DevicePlace:
     """Return a device's place: its GPU and, for a partition, profile and first memory slice."""
     at = None
-    if device.cut is not None:
-        at = (device.cut.profile.gi_profile_id, device.cut.start)
+    if device.placement is not None:
+        at = (device.placement.profile.gi_profile_id, device.placement.start)
     elif device.partition is not None:
         at = (device.partition.gi_profile_id, device.partition.start)
     return DevicePlace(device.name, device.gpu.pci_address, at, device.shared_name)

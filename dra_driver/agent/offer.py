@@ -21,8 +21,8 @@ from dra_driver.agent.inventory.node_inventory import FIRST_LOOK, Findings, Node
 from dra_driver.agent.neighbours import Neighbours
 from dra_driver.agent.sharing_rules import CurrentSharingRules
 from dra_driver.hardware.facts import Facts, GpuFacts
+from dra_driver.inventory.mig.offer_text import offer_text
 from dra_driver.inventory.mig.partitions import MigPolicy, Ownership
-from dra_driver.inventory.mig.words import how_offered
 from dra_driver.inventory.offering import ALL_KEPT, NOTHING, Inventory, KeptFields, Offering
 from dra_driver.kube.events import NodeEvents
 from dra_driver.model.errors import ApiError, DriverError, LedgerError, NodeError, Retry
@@ -213,7 +213,7 @@ class NodeOffer:
             )
 
     def _log(self, facts: Facts, policy: MigPolicy) -> None:
-        said = {gpu.pci_address: how_offered(gpu, policy) for gpu in facts.gpus if gpu.mig_profiles}
+        said = {gpu.pci_address: offer_text(gpu, policy) for gpu in facts.gpus if gpu.mig_profiles}
         for address, how in said.items():
             if self._said.get(address) != how:
                 log.info("how a GPU is offered", extra=fields(device=address, reason=how))

@@ -77,7 +77,7 @@ class ClaimedDevice:
 
         Its nodes are known only once that step has been carried out.
         """
-        return not self.result.is_admin and (self.device.cut is not None or self.device.type is DeviceType.VFIO)
+        return not self.result.is_admin and (self.device.placement is not None or self.device.type is DeviceType.VFIO)
 
 
 @dataclass(frozen=True, slots=True)

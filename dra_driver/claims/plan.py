@@ -18,7 +18,7 @@ from dra_driver.claims.metadata import RequestMetadata, plan_metadata
 from dra_driver.claims.passthrough_plan import PassthroughStep, plan_passthrough
 from dra_driver.claims.sharing_plan import SharingStep, plan_sharing
 from dra_driver.hardware.facts import GpuFacts
-from dra_driver.inventory.device import Cut, Device
+from dra_driver.inventory.device import Device, MigPlacement
 from dra_driver.inventory.mig.counters import occupied
 from dra_driver.model.edits import Edits
 from dra_driver.model.shares import DeviceType
@@ -48,7 +48,7 @@ class MigPartitionStep:
 
     device: str
     gpu: GpuFacts
-    cut: Cut
+    placement: MigPlacement
 
     @property
     def key(self) -> str:
@@ -158,8 +158,8 @@ def _mig_steps(own: Sequence[Device], mig_on: Collection[str]) -> list[Step]:
     steps: list[Step] = []
     for device in own:
         gpu = device.gpu
-        if device.cut is not None:
-            steps.append(MigPartitionStep(device.name, gpu, device.cut))
+        if device.placement is not None:
+            steps.append(MigPartitionStep(device.name, gpu, device.placement))
         elif device.type in _WHOLE and device.counter_set and (gpu.mig_enabled or gpu.pci_address in mig_on):
             steps.append(MigModeStep(gpu))
     return steps

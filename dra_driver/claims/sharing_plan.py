@@ -74,7 +74,7 @@ def _has_effect(requested: RequestedSharing) -> bool:
 def _step(group: Sequence[RequestedSharing]) -> SharingStep:
     device, settings = group[0].claimed.device, group[0].settings
     assert settings is not None  # noqa: S101 - only requests with settings are in a group
-    is_made = device.cut is not None
+    is_made = device.placement is not None
     shared = SharedDevice(
         name=device.shared_name,
         gpu_uuid=device.gpu.uuid,

@@ -1,5 +1,5 @@
 """Inventory: the devices that this node offers, as names, attributes and capacities. Pure.
 
-In: `Facts`. Out: an `Inventory` of `Device`s. `attributes.py` is the one table of every published name. Nothing here
-knows about slices, claims or CDI.
+In: `Facts`. Out: an `Inventory` of `Device`s. The published names are in the tables of the vendors. Nothing here knows
+about slices, claims or CDI.
 """

@@ -3,9 +3,9 @@
 Pure and total: any facts yield an inventory, and what can't be published is left out and listed in its problems.
 Devices are ordered by name; the same facts yield the same inventory.
 
-The GPUs are taken as they are now, and what each is offered as goes through the same stages, one after another: what a
-rule shares is offered as shares (`sharing`), a GPU that Prepare may partition as every placement (`mig.on_demand`), one
-that the hardware has divided as its parts (`parts`), and one that virtual machines may have to them (`passthrough`).
+The offer of each GPU goes through the same stages, one after another: a device that a rule shares is offered as shares
+(`sharing`), a GPU that Prepare may partition as every placement (`mig.on_demand`), a GPU that the hardware has divided
+as its parts (`parts`), and one that virtual machines may have also to those (`passthrough`).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from dra_driver.inventory.channel import channel_offer
 from dra_driver.inventory.describing import Describer
 from dra_driver.inventory.device import Device
 from dra_driver.inventory.gpu_offer import GpuOffer
+from dra_driver.inventory.mig.current_gpus import current_gpus
 from dra_driver.inventory.mig.on_demand import with_placements
 from dra_driver.inventory.mig.partitions import STATIC, MigPolicy
-from dra_driver.inventory.mig.standing import standing_gpus
 from dra_driver.inventory.offering import Inventory, Offering
 from dra_driver.inventory.parts import with_counted_parts
 from dra_driver.inventory.passthrough.offers import with_machines
@@ -34,21 +34,21 @@ def build_inventory(facts: Facts, policy: MigPolicy = STATIC, sharing: SharingRu
     Never raises for facts that can't be published: those become problems. The same arguments yield the same inventory.
     """
     describer = Describer(facts)
-    standing = standing_gpus(facts.gpus, policy, describer)
-    shares = SharingOffers(sharing, policy.ownership, describer, standing)
+    current = current_gpus(facts.gpus, policy, describer)
+    shares = SharingOffers(sharing, policy.ownership, describer, current)
     offers = []
-    for gpu in standing:
+    for gpu in current:
         offer = shares.offer(gpu)
         offer = with_placements(offer, gpu, describer)
         offer = with_counted_parts(offer, gpu)
         offers.append(with_machines(offer, gpu, policy.ownership.held, describer))
     if facts.channel is not None:
         offers.append(channel_offer(facts.channel, policy.ownership.forms))
-    return _inventory(facts, GpuOffer.together(offers), describer)
+    return _inventory(facts, GpuOffer.combined(offers), describer)
 
 
 def _inventory(facts: Facts, offer: GpuOffer, describer: Describer) -> Inventory:
-    """Return everything that is offered of a node, in the order of names, with the problems found on the way."""
+    """Return everything that a node offers, in the order of names, with the problems found on the way."""
     devices, plain = (_named(one, describer) for one in (offer.devices, offer.plain))
     offering = Offering(
         devices=devices,
@@ -67,7 +67,7 @@ def _inventory(facts: Facts, offer: GpuOffer, describer: Describer) -> Inventory
 
 
 def _named(devices: Iterable[Device], describer: Describer) -> tuple[Device, ...]:
-    """Return the devices in the order of their names, without those whose name is no name or that of another."""
+    """Return the devices in the order of their names, without those whose name is invalid or already taken."""
     named: dict[str, Device] = {}
     for device in devices:
         if not is_dns_label(device.name):

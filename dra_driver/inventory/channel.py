@@ -1,7 +1,7 @@
 """The IMEX channel of a node: one device for all programs on the node that belong to the fabric's trust domain.
 
-It belongs to no GPU. If the API server keeps shares, any number of claims get it; if not, one claim does, which several
-pods of the node can share. Pure.
+It belongs to no GPU. If the API server keeps the fields for shares, any number of claims get the channel; if not, one
+claim gets it, which several pods of the node can share. Pure.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SHARES_OF_CHANNEL = 4096  # more pods than a node can have
 
 
 def channel_offer(channel: ChannelFacts, forms: Collection[tuple[str, bool]]) -> GpuOffer:
-    """Return what the channel is offered as; `forms` are those in which claims hold devices (`Ownership`)."""
+    """Return what the channel is offered as; `forms` are the forms in which claims hold devices (`Ownership.forms`)."""
     shared, whole = channel_devices(channel)
     if (CHANNEL, False) in forms:  # a claim holds it as a whole device, so it is offered whole until that claim ends
         return GpuOffer((whole,), (whole,), {CHANNEL: (whole,)}, waits_for_claims=True)
@@ -29,12 +29,12 @@ def channel_offer(channel: ChannelFacts, forms: Collection[tuple[str, bool]]) ->
 
 def channel_devices(channel: ChannelFacts) -> tuple[Device, Device]:
     """Return the device for a server that keeps shares, and the one for a server that does not."""
-    nobody = GpuFacts(uuid="", pci_address="", minor=-1, memory_bytes=None, link_domain=channel.domain)
+    no_gpu = GpuFacts(uuid="", pci_address="", minor=-1, memory_bytes=None, link_domain=channel.domain)
     attributes: dict[str, AttributeValue] = {
         "type": DeviceType.IMEX_CHANNEL.value,
         "id": 0,
         "nvlinkDomain": channel.domain,
     }
-    whole = Device(CHANNEL, DeviceType.IMEX_CHANNEL, attributes, {}, nobody)
+    whole = Device(CHANNEL, DeviceType.IMEX_CHANNEL, attributes, {}, no_gpu)
     policies = {SHARES: RequestPolicy(default=1, values=(1,))}
     return replace(whole, capacity={SHARES: SHARES_OF_CHANNEL}, policies=policies), whole

@@ -42,7 +42,7 @@ class CommonFacts:
 
 
 class Describer:
-    """Describes the devices of one node. `problems` collects what is found on the way, in order."""
+    """Turns facts into the devices of one node. `problems` collects what can't be published, in order."""
 
     def __init__(self, common: CommonFacts | Facts) -> None:
         self.common = CommonFacts(common.vendor, common.driver_version, common.runtime_version)
@@ -53,20 +53,20 @@ class Describer:
     def describe(
         self, name: str, gpu: GpuFacts, partition: PartitionFacts | None = None, *, has_slices: bool = False
     ) -> Device:
-        """Return a GPU, or a partition of it, as a device. With `has_slices` it says which memory slices it covers."""
+        """Return a GPU or a partition of it as a device. With `has_slices` it has a capacity for each memory slice."""
         return self._device(name, FoundDevice(gpu, partition, *self._versions), has_slices=has_slices)
 
     def describe_share(self, name: str, of: Device, share: Share, replicas: int | None) -> Device:
-        """Return what a device is published as when it is shared, by so many replicas."""
+        """Return a share as a device; `replicas` is how many share `of`, None if shares are not counted so."""
         found = FoundDevice(of.gpu, of.partition, *self._versions, share, replicas)
-        return replace(self._device(name, found), share=share, cut=of.cut)
+        return replace(self._device(name, found), share=share, placement=of.placement)
 
     def describe_passed(self, name: str, gpu: GpuFacts) -> Device:
         """Return a GPU as a device for virtual machines."""
         return self._device(name, FoundDevice(gpu, None, *self._versions, is_passed=True))
 
     def report(self, code: str, device: Device, message: str) -> None:
-        """Report a problem of a device; `code` is that within `inventory`."""
+        """Report a problem of a device; `code` is its code below "inventory."."""
         self._report(code, device.gpu, device.partition, message)
 
     def _device(self, name: str, found: FoundDevice, *, has_slices: bool = False) -> Device:
@@ -95,7 +95,7 @@ class Describer:
 
 
 def _add_memory_slices(capacity: dict[str, int], partition: PartitionFacts, taken: int) -> str:
-    """Add a capacity of 1 for each memory slice while there is room, and return what did not fit ("": nothing)."""
+    """Add a capacity of 1 for each memory slice while there is room; return what did not fit, or "" if all did."""
     if partition.start < 0:
         return f"{MEMORY_SLICE}s are left out: the partition starts at slice {partition.start}"
     room = limits.DEVICE_ATTRIBUTES_AND_CAPACITIES - taken
@@ -157,7 +157,7 @@ def carried(table: Iterable[Published], device_type: DeviceType) -> tuple[Publis
     Source: Kubernetes API resource/v1 ResourceSliceMaxAttributesAndCapacitiesPerDevice.
     """
     rows = [row for row in table if device_type in row.types]
-    # What shares of one device are counted in differs: no device has percent of compute and a number of replicas.
+    # Shares of one device are counted in one way only: no device has both percent of compute and a number of replicas.
     room = limits.DEVICE_ATTRIBUTES_AND_CAPACITIES - sum(row.rank == 0 and row.name != COMPUTE for row in rows)
     if device_type is DeviceType.MIG:
         room -= MEMORY_SLICES_MOST

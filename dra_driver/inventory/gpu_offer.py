@@ -1,6 +1,6 @@
 """GpuOffer: what one GPU is offered as; each stage of `build` takes one and returns the next.
 
-A GPU is what has a PCI address. Where the hardware has divided it, all its parts belong to the one offer. Pure.
+There is one offer for each PCI address. Where the hardware has divided a GPU, all its parts are in one offer. Pure.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class GpuOffer:
     """What one GPU is offered as, in the forms that an `Offering` has for the whole node.
 
     `hidden` and `waits_for_claims` are as in `Inventory`. With `is_shared`, the GPU is shared as a whole, by a rule or
-    because claims hold it so.
+    because claims hold shares of it.
     """
 
     devices: tuple[Device, ...] = ()
@@ -28,7 +28,7 @@ class GpuOffer:
     is_shared: bool = False
 
     @classmethod
-    def together(cls, offers: Iterable[GpuOffer]) -> GpuOffer:
+    def combined(cls, offers: Iterable[GpuOffer]) -> GpuOffer:
         """Return the offers of a node's GPUs as one."""
         every = tuple(offers)
         return cls(

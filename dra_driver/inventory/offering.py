@@ -1,7 +1,7 @@
 """Offering and Inventory: everything that a node has to offer, as one value from the hardware to the slices.
 
-Pure values. An offering holds its devices in each form that an API server may need, because a server whose feature
-gates are off drops fields and a device without them may be allocated twice. `for_server` chooses the form.
+Pure values. An offering holds its devices in each form that an API server may need: a server whose feature gates are
+off drops fields, and a device without these fields might be allocated twice. `for_server` chooses the form.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dra_driver.model.taints import DeviceTaints
 
 @dataclass(frozen=True, slots=True)
 class KeptFields:
-    """Which fields of a slice the API server keeps; without an answer, all of them are assumed to be kept."""
+    """Which fields of a slice the API server keeps; until it has answered, all are assumed to be kept."""
 
     counters: bool = True  # sharedCounters and consumesCounters (gate DRAPartitionableDevices)
     shares: bool = True  # allowMultipleAllocations (gate DRAConsumableCapacity)
@@ -33,10 +33,10 @@ ALL_KEPT = KeptFields()
 class Offering:
     """What a node offers, with the devices of each form in the order of their names.
 
-    `counter_sets` is what overlapping devices share, by name of set and counter. `plain` is what is offered in place of
-    `devices` to a scheduler that does not count; nothing in it overlaps. `instead` maps the name of a device that may
-    be allocated many times to what a scheduler without support for that is offered in its place: replicas, or the whole
-    device. `taints` are those of the devices that have any, by name.
+    `counter_sets` are the counters that overlapping devices share, by the names of set and counter. `plain` is offered
+    in place of `devices` to a scheduler that does not count; none of its devices overlap. `instead` maps the name of a
+    device that may be allocated many times to its replacement for a scheduler without support for that: replicas, or
+    the whole device. `taints` are those of the devices that have any, by device name.
     """
 
     devices: tuple[Device, ...] = ()
@@ -46,7 +46,7 @@ class Offering:
     taints: DeviceTaints = field(default_factory=dict)
 
     def every(self) -> Iterator[Device]:
-        """Yield each device of each form, those that are offered first before their replacements."""
+        """Yield each device of each form; replacements come last."""
         for group in (self.devices, self.plain, *self.instead.values()):
             yield from group
 
@@ -55,11 +55,11 @@ class Offering:
         return self.narrowed(lambda devices: tuple(d for d in devices if d.name not in names)) if names else self
 
     def for_server(self, keeps: KeptFields, *, in_use: Collection[str] = ()) -> Offering:
-        """Return what is offered to a server that keeps these fields: nothing in it misleads a scheduler.
+        """Return what is offered to a server that keeps these fields, so that no scheduler allocates anything twice.
 
         Without counters, devices that share them would overlap; without shares, a device could not be allocated many
-        times. Their replacements are offered then. Without taints, a device with a blocking one is offered only if it
-        is `in_use`, because what is withheld of a device in use (its counters) would be allocated again.
+        times. Then their replacements are offered. Without taints, a device with a blocking taint is left out unless it
+        is `in_use`: if a device in use were left out, its counters would seem free and be allocated again.
         """
         offering = self if keeps.taints else replace(self.without(self.blocked().difference(in_use)), taints={})
         devices, counter_sets = offering.devices, offering.counter_sets
@@ -76,7 +76,7 @@ class Offering:
         return frozenset(name for name, taints in self.taints.items() if any(one.effect.is_blocking for one in taints))
 
     def narrowed(self, narrow: Callable[[Sequence[Device]], tuple[Device, ...]]) -> Offering:
-        """Return the offering with each of its forms narrowed by this function."""
+        """Return the offering with each of its forms replaced by what `narrow` leaves of it."""
         instead = {name: narrow(forms) for name, forms in self.instead.items()}
         return replace(self, devices=narrow(self.devices), plain=narrow(self.plain), instead=instead)
 
@@ -86,11 +86,11 @@ NOTHING = Offering()
 
 @dataclass(frozen=True)
 class Inventory:
-    """Everything that this node has, and what could not be offered.
+    """Everything that this node has to offer, and the problems that keep the rest from being offered.
 
-    `hidden` are devices that are not offered but may appear in the allocation of a claim. `waits_for_claims` is true
-    where some device will be offered in another form once claims release it. `waiting_for` is non-empty while the
-    hardware does not answer at all.
+    `hidden` are devices that are not offered but may appear in the allocation of a claim. `waits_for_claims` is true if
+    some device will be offered in another form once claims release it. `waiting_for` is what keeps the hardware from
+    answering at all, "" while it answers.
     """
 
     offering: Offering = NOTHING
@@ -128,7 +128,7 @@ class Inventory:
 
 
 class CurrentInventory(Protocol):
-    """Holds the newest inventory of a node; any thread may read it."""
+    """The holder of a node's newest inventory; any thread may read it."""
 
     @property
     def current(self) -> Inventory:

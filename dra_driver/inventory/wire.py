@@ -1,10 +1,10 @@
 """Wire form of a device: an entry of `spec.devices` of a ResourceSlice.
 
 In: a `Device`. Out: a plain dict in the form in which the API server returns it (quantities in canonical text), so that
-the desired and the stored state can be compared directly. Taints are added by their own code.
+the desired and the stored state can be compared directly. Taints are added by the code that writes slices.
 
-Parts that are the same in many devices are the same object: 200 placements have 26 shapes between them and hardly any
-value of their own (2 MiB). A wire dict must therefore never be modified: a caller that wants another one makes a copy.
+Parts that many devices have in common are one object, which saves 2 MiB: 200 placements have only 26 shapes and hardly
+any value of their own. A wire dict must therefore never be modified: a caller that needs another one makes a copy.
 
 Source: Kubernetes API resource/v1 Device, DeviceAttribute, DeviceCapacity.
 """

@@ -62,8 +62,8 @@ def _profile(device: Device) -> str:
     profile = device.gpu.part.rpartition("-")[0] if device.gpu.part_number is not None else WHOLE
     if device.partition is not None:
         profile = device.partition.profile
-    elif device.cut is not None:
-        profile = device.cut.profile.name
+    elif device.placement is not None:
+        profile = device.placement.profile.name
     return f"{profile}-share" if device.share is not None else profile
 
 
@@ -96,8 +96,8 @@ def _gpu_part(device: Device, inventory: Inventory) -> float:
         address = device.gpu.pci_address
         siblings = {one.gpu.part_number for one in inventory.by_name.values() if one.gpu.pci_address == address}
         return 1.0 / len(siblings - {None})
-    if device.cut is not None:
-        return _of_slices(device.gpu, device.cut.profile.gi_profile_id, device.cut.profile.memory_bytes)
+    if device.placement is not None:
+        return _of_slices(device.gpu, device.placement.profile.gi_profile_id, device.placement.profile.memory_bytes)
     if device.partition is not None:
         return _of_slices(device.gpu, device.partition.gi_profile_id, device.partition.memory_bytes)
     return 1.0

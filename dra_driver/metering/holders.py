@@ -71,12 +71,12 @@ def subject_of(device: Device | None) -> Subject | None:
     """Return the subject that a device is or is a share of; None for a partition that does not exist now."""
     if device is None:
         return None
-    if device.partition is None and device.cut is None:
+    if device.partition is None and device.placement is None:
         return subject_of_gpu(device.gpu)
     if device.partition is not None:
         return device.gpu.pci_address, device.partition.gi_id
-    cut = device.cut
-    here = (one.gi_id for one in device.gpu.partitions if cut is not None and cut.is_at(one))
+    placement = device.placement
+    here = (one.gi_id for one in device.gpu.partitions if placement is not None and placement.is_at(one))
     gi_id = next(here, None)
     return None if gi_id is None else (device.gpu.pci_address, gi_id)
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.simulated import SimulatedHardware
 from dra_driver.inventory.build import build_inventory
-from dra_driver.inventory.mig.counters import counters_of_cut, counters_of_gpu
+from dra_driver.inventory.mig.counters import counters_of_gpu, counters_of_placement
 from dra_driver.inventory.mig.geometry import WantedGeometry, wanted_of
-from dra_driver.inventory.mig.partitions import MigPolicy, Ownership, cut_name, cuts_of
+from dra_driver.inventory.mig.partitions import MigPolicy, Ownership, placement_name, placements_of
 from dra_driver.inventory.wire import counter_set_wire, device_wire
 
 SHARED = Path(os.environ.get("DRA_SHARED", Path(__file__).parents[3] / "shared"))
@@ -27,9 +27,9 @@ OF_GPU = [d for d in INVENTORY.devices if d.gpu.pci_address == GPU.pci_address]
 
 def test_eight_h100_are_8_whole_gpus_and_200_partitions():
     assert len(INVENTORY.devices) == 208
-    assert sum(d.cut is None for d in INVENTORY.devices) == 8
+    assert sum(d.placement is None for d in INVENTORY.devices) == 8
     assert len(INVENTORY.offering.counter_sets) == 8
-    assert [d.name for d in INVENTORY.offering.plain] == [d.name for d in INVENTORY.devices if d.cut is None]
+    assert [d.name for d in INVENTORY.offering.plain] == [d.name for d in INVENTORY.devices if d.placement is None]
     assert INVENTORY.problems == ()
 
 
@@ -39,7 +39,7 @@ def test_capacities_counters_and_placements_are_those_that_nvidias_driver_publis
         pytest.skip("recorded slices not found: set DRA_SHARED")
     slices = json.loads(path.read_text())["main_dynmig_h100"]
     (shared,) = (c for s in slices for c in s.get("sharedCounters", ()))
-    assert counter_set_wire("x", counters_of_gpu(cuts_of(GPU)))["counters"] == shared["counters"]
+    assert counter_set_wire("x", counters_of_gpu(placements_of(GPU)))["counters"] == shared["counters"]
     theirs = {d["name"].removeprefix("gpu-0"): d for s in slices for d in s.get("devices", ())}
     prefix = "gpu-" + GPU.pci_address.replace(":", "-").replace(".", "-")
     ours = {d.name.removeprefix(prefix): device_wire(d) for d in OF_GPU}
@@ -90,10 +90,10 @@ def test_every_model_is_cut_as_its_reference_table_says(name, tmp_path):
         policy = MigPolicy(is_dynamic=True, with_all=with_all)
         inventory = build_inventory(replace(FACTS, gpus=(gpu,)), policy)
         wanted = {n for n in known if with_all or n.endswith(("gb", "gb+me"))}
-        cuts = [d for d in inventory.devices if d.cut is not None]
+        placements = [d for d in inventory.devices if d.placement is not None]
         expected = {(n, start) for n in wanted for start in _placements(rows[n])["starts"]}
-        assert {(d.attributes["profile"], d.cut.start) for d in cuts} == expected
-        for device in cuts:
+        assert {(d.attributes["profile"], d.placement.start) for d in placements} == expected
+        for device in placements:
             row = rows[device.attributes["profile"]]
             assert len(slices_of(device)) == _placements(row)["size"]
             assert device.capacity["memory"] == row["memory_mib"] << 20
@@ -103,7 +103,7 @@ def test_every_model_is_cut_as_its_reference_table_says(name, tmp_path):
         (counters,) = inventory.offering.counter_sets.values()
         for device in inventory.devices:
             assert all(counters[key] >= amount for key, amount in device.counters.items())
-            if device.cut is None:
+            if device.placement is None:
                 assert device.counters == counters
 
 
@@ -147,8 +147,8 @@ def test_what_the_counters_let_through_together_overlaps_nowhere(order):
 
 def test_a_cut_consumes_the_slices_of_its_placement_and_the_whole_gpu_all():
     for device in OF_GPU:
-        if device.cut is not None:
-            assert slices_of(device) == {f"memory-slice-{i}" for i in device.cut.slices}
+        if device.placement is not None:
+            assert slices_of(device) == {f"memory-slice-{i}" for i in device.placement.slices}
         else:
             assert slices_of(device) == {f"memory-slice-{i}" for i in range(8)}
 
@@ -157,10 +157,10 @@ def test_a_cut_consumes_the_slices_of_its_placement_and_the_whole_gpu_all():
 @given(st.sampled_from(["1g.10gb", "1g.20gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb"]), st.integers(1, 8))
 def test_a_geometry_never_overlaps(name, count):
     wanted = wanted_of(GPU, 0, f"{name}={count}", {})
-    cuts = wanted.cuts if isinstance(wanted, WantedGeometry) else None
+    placements = wanted.placements if isinstance(wanted, WantedGeometry) else None
     profile = next(p for p in GPU.mig_profiles if p.name == name)
-    assert (cuts is not None) == (count <= profile.max_instances)
-    every = [index for cut in cuts or () for index in cut.slices]
+    assert (placements is not None) == (count <= profile.max_instances)
+    every = [index for placement in placements or () for index in placement.slices]
     assert len(every) == len(set(every))
 
 
@@ -172,7 +172,7 @@ def test_what_nvidias_driver_leaves_out_is_offered_when_asked_for():
 
 
 def test_a_held_device_stays_published_when_its_gpu_is_no_longer_cut():
-    name = next(d.name for d in OF_GPU if d.cut is not None)
+    name = next(d.name for d in OF_GPU if d.placement is not None)
     static = build_inventory(FACTS, MigPolicy(ownership=Ownership(held=frozenset([name]))))
     assert name in static.by_name
     assert len(static.devices) == 8, "seven whole GPUs, and of the eighth what is held"
@@ -182,12 +182,14 @@ def test_a_held_device_of_a_profile_that_is_no_longer_offered_stays_published_an
     plain = next(profile for profile in GPU.mig_profiles if profile.name == "1g.10gb")
     gpu = replace(GPU, mig_profiles=(*GPU.mig_profiles, replace(plain, name="1g.10gb+gfx", gi_profile_id=47)))
     facts = replace(FACTS, gpus=(gpu, *FACTS.gpus[1:]))
-    cut = next(cut for cut in cuts_of(gpu, with_all=True) if cut.profile.gi_profile_id == 47)
-    name = cut_name(gpu, cut)
+    placement = next(
+        placement for placement in placements_of(gpu, with_all=True) if placement.profile.gi_profile_id == 47
+    )
+    name = placement_name(gpu, placement)
     held = build_inventory(facts, replace(DYNAMIC, ownership=Ownership(held=frozenset([name]))))
     assert held.by_name.keys() - build_inventory(facts, DYNAMIC).by_name.keys() == {name}
     device = next(d for d in held.devices if d.name == name)
-    assert device.counters == counters_of_cut(cut), "its part of the GPU is not given away again"
+    assert device.counters == counters_of_placement(placement), "its part of the GPU is not given away again"
     assert device.counter_set in held.offering.counter_sets
 
 
@@ -195,18 +197,18 @@ def test_a_held_device_of_a_profile_that_is_no_longer_offered_stays_published_an
 def test_a_gpu_whose_large_profiles_nobody_knows_is_offered_whole_with_its_own_memory_and_in_full_rows(model, tmp_path):
     gpu = model_of(model, tmp_path)
     inventory = build_inventory(replace(FACTS, gpus=(gpu,)), DYNAMIC)
-    (whole,) = (d for d in inventory.devices if d.cut is None)
+    (whole,) = (d for d in inventory.devices if d.placement is None)
     assert whole.capacity == {"memory": gpu.memory_bytes}
     (counters,) = inventory.offering.counter_sets.values()
-    cuts = [d for d in inventory.devices if d.cut is not None]
+    placements = [d for d in inventory.devices if d.placement is not None]
     for rows in (
         [("1g.23gb", start) for start in range(7)],
         [(next(p.name for p in gpu.mig_profiles if p.name.startswith("2g")), start) for start in (0, 2, 4)],
         [(next(p.name for p in gpu.mig_profiles if p.size == 2 and p.slices == 1), start) for start in (0, 2, 4, 6)],
     ):
-        together = [d for d in cuts if (d.attributes["profile"], d.cut.start) in rows]
+        together = [d for d in placements if (d.attributes["profile"], d.placement.start) in rows]
         assert len(together) == len(rows)
         for name, amount in counters.items():
             assert sum(d.counters.get(name, 0) for d in together) <= amount, name
-    media = next(d for d in cuts if d.attributes["profile"].endswith("+me"))
+    media = next(d for d in placements if d.attributes["profile"].endswith("+me"))
     assert counters["ofa-engines"] == media.counters["ofa-engines"], "one partition at a time has the media engines"

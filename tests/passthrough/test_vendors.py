@@ -186,7 +186,7 @@ def test_a_radeon_whose_group_serves_the_host_is_not_offered_and_the_function_is
 def test_a_gpu_that_had_vfio_since_the_boot_is_offered_by_its_numbers_and_again_after_each_machine(tmp_path, made):
     kernel = node_of(tmp_path, MI300X, AmdCard(OTHER, number=2, render_minor=150, unique_id=0xC3))
     kernel._unbind(INSTINCT, "amdgpu")
-    kernel._bound(INSTINCT, "vfio-pci")
+    kernel._link_driver(INSTINCT, "vfio-pci")
     rig = made("amd", kernel, rule(INSTINCT))
     for uid in ("u1", "u2"):
         assert rig.current.by_name[PASSED].attributes["productName"] == "AMD_Instinct_MI300X"
@@ -200,7 +200,7 @@ def test_a_gpu_that_had_vfio_since_the_boot_is_offered_by_its_numbers_and_again_
 def test_an_administrators_override_of_a_function_that_is_never_moved_stays(tmp_path, made):
     kernel = node_of(tmp_path, MI300X)
     kernel._unbind(INSTINCT, "amdgpu")
-    kernel._bound(INSTINCT, "vfio-pci")
+    kernel._link_driver(INSTINCT, "vfio-pci")
     override = tmp_path / "node/sys/bus/pci/devices" / INSTINCT / "driver_override"
     override.write_text("vfio-pci\n")
     rig = made("amd", kernel, rule(INSTINCT))
@@ -280,7 +280,7 @@ def test_amds_virtual_functions_are_offered_by_name_while_their_gpu_belongs_to_t
     kernel = node_of(tmp_path, MI300X)
     kernel._unbind(INSTINCT, "amdgpu")
     kernel.add_driver("gim")
-    kernel._bound(INSTINCT, "gim")  # AMD's driver for hosts with MxGPU
+    kernel._link_driver(INSTINCT, "gim")  # AMD's driver for hosts with MxGPU
     for number in (1, 2):
         kernel.add_virtual_function(f"0000:05:02.{number}", INSTINCT, "", 70 + number, pci_id=0x74B51002)
     rig = made("amd", kernel, rule("0000:05:02.1"), rule("all"))

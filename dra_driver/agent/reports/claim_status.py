@@ -161,7 +161,8 @@ class ClaimStatus:
             found = self._inventory.current.find(device.device, device.share_id)
             version = found.attributes.get("driverVersion") if found else None
             known = KnownDevice(
-                uuid=made.get(device.device) or (found.uuid if found and (found.partition or not found.cut) else ""),
+                uuid=made.get(device.device)
+                or (found.uuid if found and (found.partition or not found.placement) else ""),
                 driver_version=version[1] if isinstance(version, tuple) else "",
                 nodes=nodes.get(name, ()),
                 sharing=str(strategy_of(sharing[name].settings)) if name in sharing else "",

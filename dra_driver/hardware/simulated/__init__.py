@@ -1,8 +1,8 @@
 """Simulated hardware: a full vendor whose "hardware" is a YAML profile on disk.
 
-In: a profile (a shipped one, or a file of the user's own) and a node name. Out: `Facts` and edits through
-`hardware.port`, like any vendor's. An edit of the file is a change of the hardware: a GPU is lost or added, MIG is
-re-partitioned, the driver changes its version. The format is described in docs/profiles.md. This room, and yaml with
+In: a profile (a shipped one, or the user's own file) and a node name. Out: `Facts` and edits through `hardware.port`,
+like any vendor's. An edit of the file is a change of the hardware: a GPU is lost or added, a GPU is partitioned in
+another way, the driver changes its version. The format is described in docs/profiles.md. This room, and yaml with
 it, is imported only if simulated hardware was chosen.
 """
 

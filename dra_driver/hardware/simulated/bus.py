@@ -1,4 +1,4 @@
-"""The PCI bus of simulated hardware: made when it is first asked for, kept for as long as the boot lasts.
+"""The PCI bus of simulated hardware, created when it is first needed and kept until the next boot.
 
 In: the GPUs of a profile. Out: a bus on which each has a function and an IOMMU group of its own, and which of them a
 VFIO driver has now.
@@ -29,7 +29,7 @@ class SimulatedBus:
         self._kernel: SimulatedKernel | None = SimulatedKernel(self._home) if self._home.is_dir() else None
 
     def access(self, gpus: Iterable[GpuFacts]) -> BusAccess:
-        """Return the bus with these GPUs on it, which is made where it does not exist in this boot."""
+        """Return the bus with these GPUs on it. It is created if it does not exist yet in this boot."""
         if self._kernel is None:
             from shutil import rmtree  # noqa: PLC0415 - only where a GPU is passed through
 
@@ -51,7 +51,7 @@ class SimulatedBus:
         )
 
     def without_away(self, facts: Facts) -> Facts:
-        """Return the facts without the GPUs that another driver has, as a vendor's library reports them."""
+        """Return the facts without the GPUs that another driver has: a vendor's library does not report those."""
         away = self.away(gpu.pci_address for gpu in facts.gpus)
         if not away:
             return facts

@@ -1,6 +1,6 @@
-"""Edits of simulated devices: character devices 1:3, which are /dev/null, in the places of real ones.
+"""Edits of simulated devices: character devices 1:3 (/dev/null) under the names of the real device nodes.
 
-They are written with type and numbers, so that any container runtime can create them although the host has none.
+The edits state type and numbers, so that any container runtime can create the nodes although the host has none.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _null(path: str) -> DeviceNode:
     return DeviceNode(path=path, major=_NULL_MAJOR, minor=_NULL_MINOR, file_mode=0o666)
 
 
-# One value for all claims, because the writer of CDI files keeps what it rendered for the last one.
+# The same object for all claims, because the writer of CDI files keeps what it rendered for the last one.
 _COMMON = Edits(
     device_nodes=tuple(_null(f"/dev/{name}") for name in ("nvidiactl", "nvidia-uvm")),
     env=("NVIDIA_VISIBLE_DEVICES=void",),

@@ -1,4 +1,4 @@
-"""Foreign devices: what another driver of the same node would publish, for examples that align devices.
+"""Foreign devices: what another driver on the same node would publish, for examples that align devices.
 
 In: an entry of a profile's `foreign` list. Out: devices in wire form. This driver never prepares any of them.
 

@@ -1,8 +1,8 @@
 """The port, implemented by a profile on disk.
 
-In: a profile's file, read again whenever it changes, and what was done to its GPUs since. Out: facts and edits as a
-real vendor would return them, and partitions, created and destroyed. The same hardware is found after a restart, and a
-partition that is created again has the UUID it had before. Nothing on the machine is read.
+In: a profile's file, read again whenever it changes, and the changes made to its GPUs since. Out: facts and edits as a
+real vendor would return them, and partitions, created and destroyed. The hardware is the same after a restart, and a
+partition that is created again has the UUID that it had before. Nothing else on the machine is read.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from dra_driver.hardware.passthrough.writing import BusAccess
 from dra_driver.hardware.port import Fingerprint, Roots
 from dra_driver.hardware.simulated import edits
 from dra_driver.hardware.simulated.bus import SimulatedBus
-from dra_driver.hardware.simulated.cuts import Cuts
 from dra_driver.hardware.simulated.followed_profile import FollowedProfile
 from dra_driver.hardware.simulated.health import SimulatedHealthReporter
 from dra_driver.hardware.simulated.health_section import ComputeBehaviour
 from dra_driver.hardware.simulated.metering import SimulatedMeter
 from dra_driver.hardware.simulated.mig import Placement
 from dra_driver.hardware.simulated.modes import Modes
+from dra_driver.hardware.simulated.partition_changes import PartitionChanges
 from dra_driver.hardware.simulated.partitioning import Partitioning
 from dra_driver.hardware.simulated.profile_facts import partition_facts
 from dra_driver.hardware.simulated.resets import Resets
@@ -49,16 +49,16 @@ class SimulatedHardware:
         profile: name of a shipped profile, or a file.
         roots: only the boot id is read from there.
         node_name: the node whose hardware this is.
-        state_dir: the folder that keeps what changes at run time (partitions, modes); None keeps it in memory.
+        state_dir: the folder for what changes at run time (partitions, modes); with None it is kept in memory.
     """
 
     vendor = "simulated"
 
     def __init__(self, profile: str | Path, roots: Roots, *, node_name: str, state_dir: Path | None = None) -> None:
         self._node = node_name
-        self._cuts = Cuts(state_dir, _boot_id(roots))
-        self._profile = FollowedProfile(profile, node_name, self._cuts, self.vendor)
-        self._partitioning = Partitioning(self._cuts, self._profile.find)
+        self._changes = PartitionChanges(state_dir, _boot_id(roots))
+        self._profile = FollowedProfile(profile, node_name, self._changes, self.vendor)
+        self._partitioning = Partitioning(self._changes, self._profile.find)
         self._modes = Modes(state_dir, _boot_id(roots), self._profile.find)
         self._health_reporter = SimulatedHealthReporter()
         self._resets: Resets | None = None
@@ -74,7 +74,7 @@ class SimulatedHardware:
     def fingerprint(self) -> Fingerprint:
         """Return a value that changes with the profile's file, every partition, and GPUs handed to virtual machines."""
         away = tuple(sorted(self._bus.away(self._profile.gpus)))
-        return Fingerprint((self._profile.stamp(), away), tuple(sorted(self._cuts.read().items())))
+        return Fingerprint((self._profile.stamp(), away), tuple(sorted(self._changes.read().items())))
 
     def discover(self) -> Facts:
         """Return the facts of the profile as it is on disk now.
@@ -110,13 +110,13 @@ class SimulatedHardware:
 
         Raises: HardwareError("hardware.node-missing") for a partition that does not exist now.
         """
-        if partition is not None and self._standing(gpu, partition.uuid) is None:
+        if partition is not None and self._existing(gpu, partition.uuid) is None:
             path = f"/dev/nvidia{gpu.minor}, gi{partition.gi_id}"
             raise HardwareError("node-missing", f"no capability nodes: {path} does not exist", retry=Retry.LATER)
         return edits.device_edits(gpu, partition)
 
     def edit_problems(self) -> tuple[str, ...]:
-        """Return the remark that containers get device nodes without a device behind them."""
+        """Return one problem: containers get device nodes without a device behind them."""
         return ("simulated hardware: device nodes are character devices 1:3, and there are no driver libraries",)
 
     def processes(self, gpu: GpuFacts, partition: PartitionFacts | None) -> tuple[int, ...]:
@@ -127,7 +127,7 @@ class SimulatedHardware:
         return known.processes if known else ()
 
     def compute_program(self, gpu: GpuFacts, partition: PartitionFacts | None, *, is_thorough: bool) -> ComputeProgram:
-        """Return the program that plays what the profile says (`health.compute`)."""
+        """Return the program that ends as the profile's `health.compute` states."""
         del partition, is_thorough
         self.discover()
         known = self._profile.gpus.get(gpu.pci_address)
@@ -143,13 +143,13 @@ class SimulatedHardware:
 
     def place_now(self, gpu: GpuFacts, profile: MigProfile, start: int) -> PlaceFacts:
         """Return what is at one placement; see port.Partitionable."""
-        standing = self._partitioning.standing(gpu)
-        at = next((one for one in standing or () if (one.profile.name, one.start) == (profile.name, start)), None)
-        return PlaceFacts(standing is not None, self._facts_at(gpu, at) if at else None)
+        existing = self._partitioning.placements(gpu)
+        at = next((one for one in existing or () if (one.profile.name, one.start) == (profile.name, start)), None)
+        return PlaceFacts(existing is not None, self._facts_at(gpu, at) if at else None)
 
-    def _standing(self, gpu: GpuFacts, uuid: str) -> PartitionFacts | None:
+    def _existing(self, gpu: GpuFacts, uuid: str) -> PartitionFacts | None:
         """Return the partition with a UUID if it exists now."""
-        found = (self._facts_at(gpu, placement) for placement in self._partitioning.standing(gpu) or ())
+        found = (self._facts_at(gpu, placement) for placement in self._partitioning.placements(gpu) or ())
         return next((partition for partition in found if partition.uuid == uuid), None)
 
     def _facts_at(self, gpu: GpuFacts, placement: Placement) -> PartitionFacts:
@@ -166,7 +166,7 @@ class SimulatedHardware:
     ) -> bool:
         """Destroy a partition; see port.Partitionable. No partition is ever unfinished here."""
         del placement
-        partition = self._standing(gpu, uuid)
+        partition = self._existing(gpu, uuid)
         if partition is None and not switches_off:
             return False
         return self._partitioning.destroy(gpu, partition, deadline_s, switches_off=switches_off)
@@ -220,7 +220,7 @@ class SimulatedHardware:
         del notify, log_position
 
     def health(self, *, is_urgent: bool, patience_s: float) -> HealthReport:
-        """Return the health that the profile gives the GPUs; see port.HealthReporter."""
+        """Return the health that the profile defines for the GPUs; see port.HealthReporter."""
         del patience_s
         facts = self.discover()
         gpus = self._reset_state().after(self._profile.gpus)
@@ -254,7 +254,7 @@ class SimulatedHardware:
         return self.processes(gpu, None)
 
     def persistence(self, gpu: GpuFacts, deadline_s: float) -> None:
-        """Return nothing, because simulated GPUs have no persistence mode."""
+        """Return None, because simulated GPUs have no persistence mode."""
 
     def set_persistence(self, gpu: GpuFacts, enabled: bool, deadline_s: float) -> None:
         """Do nothing; see `persistence`."""
@@ -274,7 +274,7 @@ class SimulatedHardware:
         self._meter = SimulatedMeter(plan)
 
     def meter_report(self) -> MeterReport:
-        """Return the measurements that the profile gives the GPUs; see port.Metered."""
+        """Return the measurements that the profile defines for the GPUs; see port.Metered."""
         meter = self._meter
         return MeterReport() if meter is None else meter.report(self.discover(), self._profile.gpus)
 

@@ -1,8 +1,8 @@
 """The health of simulated GPUs, reported from the profile as a real vendor would report it.
 
-In: the profile's GPUs whenever a report is asked for. Out: reports. An Xid is reported once: those that were added to a
-GPU's list since the last look are new. At the first look all of them are, with the time at which the file was written,
-so that after a restart they are recognized as those that were reported before.
+In: the profile's GPUs, each time a report is requested. Out: reports. An Xid is reported once: those that were added to
+a GPU's list since the last report are new. In the first report all of them are new; they have the time at which the
+file was written, so that after a restart they are recognized as those that were reported before.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ POLL_SECONDS = 10.0
 
 
 class SimulatedHealthReporter:
-    """Remembers what was reported. For use by a single thread."""
+    """A reporter that remembers what it has reported. For use by a single thread."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._told: dict[str, int] = {}  # Xids of each GPU that were reported
+        self._reported: dict[str, int] = {}  # how many Xids of each GPU were reported
         self._stamp: Hashable = None
         self._polled_at = float("-inf")
         self._hanging_since: float | None = None
@@ -49,10 +49,10 @@ class SimulatedHealthReporter:
 
     def _xids(self, gpus: Mapping[str, SimulatedGpu], at: float) -> Iterator[XidReport]:
         for address, gpu in gpus.items():
-            for index in range(self._told.get(address, 0), len(gpu.health.xids)):
+            for index in range(self._reported.get(address, 0), len(gpu.health.xids)):
                 xid = gpu.health.xids[index]
                 yield XidReport(address, xid.code, at + index / 1e6, Source.EVENT, xid.gi_id)
-            self._told[address] = len(gpu.health.xids)
+            self._reported[address] = len(gpu.health.xids)
 
 
 def _vitals(gpu: SimulatedGpu, uuid: str, now: float) -> Vitals:

@@ -1,7 +1,7 @@
 """The `health` section of a GPU in a profile: what a simulated GPU reports about itself.
 
-In: the fields of a section. Out: `SimulatedHealth`. Every field is optional; what is left out is not reported, as by a
-GPU or a driver without it. The fields are described in docs/health.md.
+In: the fields of a section. Out: `SimulatedHealth`. Every field is optional; a field that is left out is not reported,
+as by a GPU or a driver that lacks it. The fields are described in docs/health.md.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class SimulatedXid:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedHealth:
-    """What one GPU reports; the units are those of `evidence.Vitals`. `hangs` lets no call about it return."""
+    """What one GPU reports; the units are those of `evidence.Vitals`. With `hangs` no call about the GPU returns."""
 
     recovery_action: int | None = None
     ecc_uncorrectable: int | None = None
@@ -69,7 +69,7 @@ WELL = SimulatedHealth()
 
 
 def decode_health(fields: Fields) -> SimulatedHealth:
-    """Return what a section says."""
+    """Return a section as a value; the faults are collected by `fields`."""
     bus = fields.optional_text("bus", pattern="|".join(BusState), what=f"one of {', '.join(BusState)}")
     names = tuple(ComputeBehaviour)
     compute = fields.optional_text("compute", pattern="|".join(names), what=f"one of {', '.join(names)}")

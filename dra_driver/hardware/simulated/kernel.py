@@ -1,8 +1,8 @@
 """A simulated kernel's side of the PCI bus: functions, drivers and IOMMU groups in a folder, and what a write does.
 
-In: functions to put on the bus, and writes to the files by which drivers are changed. Out: links that moved, as the
-kernel moves them before a write returns, or the error that it would report. Device nodes of VFIO are made and removed
-with the binding. Only this process writes there; a reboot makes a new folder.
+In: functions to put on the bus, and writes to the files by which a function's driver is changed. Out: moved links, as
+the kernel moves them before a write returns, or the error that it would report. Device nodes of VFIO are created and
+removed with the binding. Only this process writes to the folder; after a reboot there is a new one.
 Source: Linux, drivers/pci/pci-driver.c, drivers/base/bus.c (bind_store, unbind_store), drivers/vfio.
 """
 
@@ -23,7 +23,7 @@ _CONFIG_OF_VIRTUAL = bytes.fromhex("ffffffff00001000")
 
 
 class SimulatedKernel:
-    """The bus below a folder. It is the `KernelWriter` of that bus."""
+    """The bus below a folder, and the `KernelWriter` for it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -34,7 +34,7 @@ class SimulatedKernel:
         self._make_node("vfio/vfio")
 
     def roots(self, real: Roots) -> Roots:
-        """Return the roots of a node with this bus and otherwise those that are real."""
+        """Return the real roots, with sysfs and devices replaced by those of this bus."""
         return Roots(str(self._sys), real.proc, str(self._dev), real.driver, real.driver_mount)
 
     # -- what is on the bus
@@ -71,7 +71,7 @@ class SimulatedKernel:
         _link(members / address, home)
         if driver:
             self.add_driver(driver)
-            self._bound(address, driver)
+            self._link_driver(address, driver)
 
     def add_virtual_function(self, address: str, physical: str, driver: str, group: int, *, pci_id: int) -> None:
         """Put a virtual function on the bus. Its configuration space has neither vendor nor device."""
@@ -83,7 +83,7 @@ class SimulatedKernel:
         _link(of / f"virtfn{len([*of.glob('virtfn*')])}", home)
 
     def add_iommufd(self) -> None:
-        """Let the kernel have iommufd, so that functions bound from now on have a node of their own too."""
+        """Add iommufd to the kernel, so that functions that are bound from now on have a node of their own, too."""
         self._make_node("iommu")
 
     def driver_of(self, address: str) -> str:
@@ -110,8 +110,8 @@ class SimulatedKernel:
             raise OSError(errno.ENODEV if not self.driver_of(address) else errno.EBUSY, address)
         override = (self._device(address) / "driver_override").read_text().strip()
         if override not in {_NO_OVERRIDE, driver} or (is_vfio(driver) and override != driver):
-            raise OSError(errno.ENODEV, address)  # a VFIO driver takes no function that was not given to it
-        self._bound(address, driver)
+            raise OSError(errno.ENODEV, address)  # a VFIO driver takes only functions whose driver_override names it
+        self._link_driver(address, driver)
 
     def _unbind(self, address: str, driver: str) -> None:
         if self.driver_of(address) != driver:
@@ -127,7 +127,7 @@ class SimulatedKernel:
         if not any(is_vfio(self.driver_of(one.name)) for one in (home / "iommu_group/devices").iterdir()):
             (self._dev / "vfio" / group).unlink(missing_ok=True)
 
-    def _bound(self, address: str, driver: str) -> None:
+    def _link_driver(self, address: str, driver: str) -> None:
         home = self._device(address)
         folder = self._sys / "bus/pci/drivers" / driver
         _link(home / "driver", folder)

@@ -1,4 +1,4 @@
-"""The meter of simulated GPUs: reports of what their profile says, as a real vendor makes them."""
+"""The meter of simulated GPUs: reports of what their profile states, in the form of a real vendor's."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from dra_driver.hardware.metered import PROFILED, MeterPlan, MeterReport, Readin
 from dra_driver.hardware.simulated.metering_section import NOT_METERED, SimulatedMetering
 from dra_driver.hardware.simulated.profile import SimulatedGpu
 
-_EARLY_SECONDS = 0.05  # by which a thread that waits for a beat may wake before it
+_EARLY_SECONDS = 0.05  # a thread that waits for a beat may wake earlier by this much
 
 
 class SimulatedMeter:
-    """The meter of simulated GPUs: a round is due if a report is asked for one period after the last round."""
+    """The meter of simulated GPUs: a report that is requested one period after the last round begins a new round."""
 
     def __init__(self, plan: MeterPlan, clock: Callable[[], float] = time.time) -> None:
         self._plan, self._clock = plan, clock
@@ -23,7 +23,7 @@ class SimulatedMeter:
         self._read_at = float("-inf")
 
     def report(self, facts: Facts, gpus: Mapping[str, SimulatedGpu]) -> MeterReport:
-        """Return the newest readings; those of a profile in which a GPU hangs stay as they are."""
+        """Return the newest readings; while a GPU of the profile hangs, there are no new ones."""
         now = self._clock()
         if now - self._read_at < self._plan.beat_s - _EARLY_SECONDS or any(gpu.health.hangs for gpu in gpus.values()):
             return self._report
@@ -33,14 +33,14 @@ class SimulatedMeter:
         self._report = MeterReport(tuple(readings), xids, last)
         return self._report
 
-    def _readings(self, gpu: GpuFacts, says: SimulatedMetering, now: float) -> Iterator[Reading]:
-        if says is NOT_METERED:
+    def _readings(self, gpu: GpuFacts, section: SimulatedMetering, now: float) -> Iterator[Reading]:
+        if section is NOT_METERED:
             return
-        of_all = None if gpu.mig_enabled else tuple(one.use for one in says.processes)
-        yield Reading(gpu.pci_address, now, self._measured(says.values), processes=of_all)
+        of_all = None if gpu.mig_enabled else tuple(one.use for one in section.processes)
+        yield Reading(gpu.pci_address, now, self._measured(section.values), processes=of_all)
         for gi_id in dict.fromkeys(partition.gi_id for partition in gpu.partitions):
-            uses = tuple(one.use for one in says.processes if one.gi_id == gi_id)
-            yield Reading(gpu.pci_address, now, self._measured(says.of_instance(gi_id)), gi_id, uses)
+            uses = tuple(one.use for one in section.processes if one.gi_id == gi_id)
+            yield Reading(gpu.pci_address, now, self._measured(section.of_instance(gi_id)), gi_id, uses)
 
     def _measured(self, values: Values) -> Values:
         if self._plan.with_profiling:

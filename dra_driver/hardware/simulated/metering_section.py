@@ -1,8 +1,8 @@
 """The `metering` section of a GPU in a profile.
 
-In: the fields of a section. Out: `SimulatedMetering`. Every field is optional, and what is left out is not measured, as
-by a GPU or a driver without it. The names are those of `metered.Measure`; `instances` has the values of each of the
-GPU's partitions by its GPU instance id, and `instance` those of all others. The fields are described in
+In: the fields of a section. Out: `SimulatedMetering`. Every field is optional; a field that is left out is not
+measured, as by a GPU or a driver that lacks it. The names are those of `metered.Measure`; `instances` has the values of
+each of the GPU's partitions by its GPU instance id, and `instance` those of all others. The fields are described in
 docs/telemetry.md.
 """
 
@@ -46,7 +46,7 @@ NOT_METERED = SimulatedMetering()
 
 
 def decode_metering(fields: Fields) -> SimulatedMetering:
-    """Return what a section says."""
+    """Return a section as a value; the faults are collected by `fields`."""
     values = _values(fields)
     instance = fields.section("instance")
     by_id = fields.section("instances")
@@ -71,7 +71,7 @@ def _values(fields: Fields) -> Values:
 
 
 def _number(fields: Fields, key: str) -> float | None:
-    """Return a number that is not negative; decimals are read from their text. None if it is not given."""
+    """Return a number that is not negative, or None if it is missing; decimals are read from their text."""
     value = fields.any(key)
     if value is None:
         return None

@@ -1,9 +1,9 @@
-"""MIG tables: into which partitions a GPU model can be divided, and whether given placements are possible.
+"""MIG tables: the partitions into which a GPU model can be divided, and whether a list of placements is possible.
 
 In: the `mig` section of a model. Out: the table, and the faults of a list of placements. Pure.
 
 Placement units are the model's memory slices: eighths on GPUs with seven compute slices, quarters on an A30, twelfths
-on an RTX PRO 6000. A profile is chosen by its whole name (`1g.24gb` is not `1g.24gb-me`).
+on an RTX PRO 6000. A profile is looked up by its whole name (`1g.24gb` is not `1g.24gb-me`).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class MigTable:
     profiles: tuple[ModelMigProfile, ...]
 
     def profile(self, name: str) -> ModelMigProfile | None:
-        """Return the profile with that whole name, or None."""
+        """Return the profile with this whole name, or None."""
         return next((profile for profile in self.profiles if profile.name == name), None)
 
 

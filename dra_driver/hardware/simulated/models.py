@@ -1,7 +1,7 @@
 """Models: the properties of a kind of GPU, one file for each model.
 
 In: the name of a shipped model, or a `models` entry of a profile. Out: `Model`, frozen, or faults. The file names the
-sources of its figures; a figure that is missing is unknown, and no other value replaces it.
+sources of its figures; a missing figure is unknown and has no default.
 """
 
 from __future__ import annotations

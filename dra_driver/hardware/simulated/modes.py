@@ -1,7 +1,7 @@
 """Modes: compute mode and time slice of simulated devices.
 
-In: the desired setting. Out: the setting in force, kept in a file that a reboot empties, as a real driver forgets both.
-A lost GPU refuses every call.
+In: the desired setting. Out: the setting in force. Both are kept in a file that a reboot empties, just as a real driver
+forgets them. Every call about a lost GPU fails.
 """
 
 from __future__ import annotations

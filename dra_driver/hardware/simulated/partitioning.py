@@ -1,8 +1,8 @@
 """Partitioning: MIG mode and partitions of simulated GPUs, created and destroyed.
 
-In: the profile as it is now, and the cuts. Out: changed cuts, or the refusals of real hardware: no room, MIG mode off,
-processes on the GPU, a mode that only a reset can change, a lost GPU. Each call takes as long as the profile's
-`migDelayMs` demands; calls for one GPU wait for each other, those for different GPUs do not.
+In: the profile as it is now, and the changes since. Out: new changes, or the errors of real hardware: no room, MIG mode
+off, processes on the GPU, a mode that only a reset can change, a lost GPU. Each call takes as long as the profile's
+`migDelayMs` states; calls for one GPU wait for each other, those for different GPUs do not.
 """
 
 from __future__ import annotations
@@ -15,13 +15,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from dra_driver.hardware.facts import GpuFacts, PartitionFacts
-from dra_driver.hardware.simulated.cuts import Cuts, GpuChanges, placements_of, with_placement, without_placement
 from dra_driver.hardware.simulated.mig import Placement, placement_faults
+from dra_driver.hardware.simulated.partition_changes import (
+    GpuChanges,
+    PartitionChanges,
+    current_placements,
+    with_placement,
+    without_placement,
+)
 from dra_driver.hardware.simulated.profile import SimulatedGpu
 from dra_driver.model.errors import HardwareError, Retry
 
 _UNCHANGED = GpuChanges()
-_POLL_S = 0.02  # pause between two checks of whether processes still keep a GPU
+_POLL_S = 0.02  # pause between two checks whether processes still use a GPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +42,8 @@ class CreatedPlacement:
 class Partitioning:
     """MIG of one node. `find` returns the profile's GPU with a PCI address, or None where there is none."""
 
-    def __init__(self, cuts: Cuts, find: Callable[[str], SimulatedGpu | None]) -> None:
-        self._cuts = cuts
+    def __init__(self, changes: PartitionChanges, find: Callable[[str], SimulatedGpu | None]) -> None:
+        self._changes = changes
         self._find = find
         self._last: dict[str, tuple[SimulatedGpu, GpuChanges, tuple[Placement, ...] | None]] = {}
         self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
@@ -45,29 +51,30 @@ class Partitioning:
     def create(
         self, facts: GpuFacts, name: str, start: int, deadline_s: float, *, switches_on: bool
     ) -> CreatedPlacement:
-        """Create the partition `name` at `start`, unless it exists; with `switches_on` after MIG mode."""
+        """Create the partition `name` at `start` unless it exists; with `switches_on`, switch MIG mode on before."""
         with self._turn(facts, deadline_s) as gpu:
             placement = _placement(gpu, name, start)
-            standing = placements_of(gpu, self._cut(gpu))
-            has_switched = standing is None
-            if standing is None:
+            existing = current_placements(gpu, self._changes_of(gpu))
+            has_switched = existing is None
+            if existing is None:
                 if not switches_on:
                     raise _mig_off(gpu)
                 self._await_switch(gpu, deadline_s)
-            elif placement in standing:
+            elif placement in existing:
                 return CreatedPlacement(placement, is_new=False)
             self._work(gpu, deadline_s)
-            self._cuts.change(
-                gpu.pci_address, lambda cut: _with(gpu, _switched(gpu, cut, True) if has_switched else cut, placement)
+            self._changes.change(
+                gpu.pci_address,
+                lambda changes: _with(gpu, _switched(gpu, changes, True) if has_switched else changes, placement),
             )
             return CreatedPlacement(placement, is_new=True, has_switched=has_switched)
 
-    def standing(self, facts: GpuFacts) -> tuple[Placement, ...] | None:
-        """Return a GPU's partitions now, None while MIG mode is off. Raises: HardwareError("hardware.gpu-lost")."""
-        gpu = self._there(facts.pci_address)
-        cut, last = self._cut(gpu), self._last.get(gpu.pci_address)
-        if last is None or last[0] is not gpu or last[1] is not cut:
-            last = self._last[gpu.pci_address] = gpu, cut, placements_of(gpu, cut)
+    def placements(self, facts: GpuFacts) -> tuple[Placement, ...] | None:
+        """Return a GPU's current partitions, None while MIG mode is off. Raises: HardwareError("hardware.gpu-lost")."""
+        gpu = self._present(facts.pci_address)
+        changes, last = self._changes_of(gpu), self._last.get(gpu.pci_address)
+        if last is None or last[0] is not gpu or last[1] is not changes:
+            last = self._last[gpu.pci_address] = gpu, changes, current_placements(gpu, changes)
         return last[2]
 
     def destroy(
@@ -75,7 +82,7 @@ class Partitioning:
     ) -> bool:
         """Destroy a partition, if one is given, as soon as no process runs on its GPU.
 
-        With `switches_off`, switch MIG mode off after it where nothing prevents that; return whether it is off then.
+        With `switches_off`, switch MIG mode off afterwards unless something prevents that; return whether it is off.
         """
         with self._turn(facts, deadline_s) as gpu:
             if partition is not None:
@@ -84,15 +91,15 @@ class Partitioning:
             key = (partition.profile, partition.start) if partition else None
             may_switch = switches_off and self._can_switch(gpu, deadline_s)
 
-            def changed(cut: GpuChanges) -> GpuChanges:
-                cut = without_placement(gpu, cut, key) if key else cut
-                return cut if not may_switch or placements_of(gpu, cut) else _switched(gpu, cut, False)
+            def changed(changes: GpuChanges) -> GpuChanges:
+                changes = without_placement(gpu, changes, key) if key else changes
+                return changes if not may_switch or current_placements(gpu, changes) else _switched(gpu, changes, False)
 
-            self._cuts.change(gpu.pci_address, changed)
-            return switches_off and placements_of(gpu, self._cut(gpu)) is None
+            self._changes.change(gpu.pci_address, changed)
+            return switches_off and current_placements(gpu, self._changes_of(gpu)) is None
 
     def _can_switch(self, gpu: SimulatedGpu, deadline_s: float) -> bool:
-        """Return whether MIG mode can be switched now, after as long as that takes."""
+        """Return whether MIG mode can be switched now; if it can, wait for as long as the switch takes."""
         if gpu.model.mig is None or not gpu.model.mig.toggles_without_reset:
             return False
         now = self._find(gpu.pci_address)
@@ -104,33 +111,33 @@ class Partitioning:
     def set_mode(self, facts: GpuFacts, enabled: bool, deadline_s: float) -> None:
         """Switch MIG mode where that needs no reset."""
         with self._turn(facts, deadline_s) as gpu:
-            standing = placements_of(gpu, self._cut(gpu))
-            if (standing is not None) == enabled:
+            existing = current_placements(gpu, self._changes_of(gpu))
+            if (existing is not None) == enabled:
                 return
-            if standing:
+            if existing:
                 raise HardwareError(
                     "partition-in-use",
-                    f"GPU {gpu.pci_address} still has {len(standing)} MIG partitions",
+                    f"GPU {gpu.pci_address} still has {len(existing)} MIG partitions",
                     retry=Retry.LATER,
                 )
             self._await_switch(gpu, deadline_s)
-            self._cuts.change(gpu.pci_address, lambda cut: _switched(gpu, cut, enabled))
+            self._changes.change(gpu.pci_address, lambda changes: _switched(gpu, changes, enabled))
 
     def _await_switch(self, gpu: SimulatedGpu, deadline_s: float) -> None:
-        """Wait until MIG mode can be switched, and for as long as that takes."""
+        """Wait until MIG mode can be switched, and for as long as the switch takes."""
         if gpu.model.mig is None or not gpu.model.mig.toggles_without_reset:
             raise HardwareError("reset-needed", f"MIG mode of GPU {gpu.pci_address} can only be changed by a reset")
         self._await_idle(gpu, deadline_s, "gpu-in-use", f"GPU {gpu.pci_address}")
         self._work(gpu, deadline_s)
 
-    def _there(self, pci_address: str) -> SimulatedGpu:
+    def _present(self, pci_address: str) -> SimulatedGpu:
         gpu = self._find(pci_address)
         if gpu is None or gpu.is_lost:
             raise HardwareError("gpu-lost", f"GPU {pci_address} is lost", retry=Retry.LATER)
         return gpu
 
-    def _cut(self, gpu: SimulatedGpu) -> GpuChanges:
-        return self._cuts.read().get(gpu.pci_address, _UNCHANGED)
+    def _changes_of(self, gpu: SimulatedGpu) -> GpuChanges:
+        return self._changes.read().get(gpu.pci_address, _UNCHANGED)
 
     @contextmanager
     def _turn(self, facts: GpuFacts, deadline_s: float) -> Iterator[SimulatedGpu]:
@@ -142,12 +149,12 @@ class Partitioning:
         if not lock.acquire(timeout=max(0.0, deadline_s)):
             raise _late(facts.pci_address, deadline_s)
         try:
-            yield self._there(facts.pci_address)
+            yield self._present(facts.pci_address)
         finally:
             lock.release()
 
     def _work(self, gpu: SimulatedGpu, deadline_s: float) -> None:
-        """Wait for as long as this GPU takes. If the deadline comes first, nothing has been changed."""
+        """Wait for as long as this GPU takes for a change. If the deadline comes first, raise: nothing was changed."""
         delay = gpu.mig_delay_ms / 1000
         if delay:
             time.sleep(min(delay, deadline_s))
@@ -173,21 +180,21 @@ def _placement(gpu: SimulatedGpu, name: str, start: int) -> Placement:
     return Placement(profile, start)
 
 
-def _switched(gpu: SimulatedGpu, cut: GpuChanges, enabled: bool) -> GpuChanges:
-    return GpuChanges(cut.made, cut.destroyed, enabled, gpu.mig is not None)
+def _switched(gpu: SimulatedGpu, changes: GpuChanges, enabled: bool) -> GpuChanges:
+    return GpuChanges(changes.made, changes.destroyed, enabled, gpu.mig is not None)
 
 
-def _with(gpu: SimulatedGpu, cut: GpuChanges, placement: Placement) -> GpuChanges:
+def _with(gpu: SimulatedGpu, changes: GpuChanges, placement: Placement) -> GpuChanges:
     """Return the changes with one partition added. Raises: HardwareError if it has no room."""
-    standing = placements_of(gpu, cut)
-    if standing is None or gpu.model.mig is None:
+    existing = current_placements(gpu, changes)
+    if existing is None or gpu.model.mig is None:
         raise _mig_off(gpu)
-    if placement in standing:
-        return cut
-    faults = [fault for _, fault in placement_faults(gpu.model.mig, (*standing, placement))]
+    if placement in existing:
+        return changes
+    faults = [fault for _, fault in placement_faults(gpu.model.mig, (*existing, placement))]
     if faults:
         raise _no_room(gpu, placement, faults[0])
-    return with_placement(cut, (placement.profile.name, placement.start))
+    return with_placement(changes, (placement.profile.name, placement.start))
 
 
 def _mig_off(gpu: SimulatedGpu) -> HardwareError:

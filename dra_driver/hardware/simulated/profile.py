@@ -1,7 +1,7 @@
 """Profiles: one simulated node (or one node of a fleet), from a YAML file.
 
 In: the name of a shipped profile, or a path. Out: `Profile`, frozen, or one InputError with every fault and its path.
-Never guesses: what the file does not state is unknown. The format is described in docs/profiles.md.
+Nothing is guessed: what the file does not state is unknown. The format is described in docs/profiles.md.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def _decode_gpu(row: Fields, index: int, models: dict[str, Model]) -> SimulatedG
         serial=row.optional_text("serial"),
         vbios_version=row.optional_text("vbiosVersion"),
         ecc_enabled=row.optional_flag("eccEnabled"),
-        mig=_decode_cut(row, model) if row.has("mig") else None,
+        mig=_decode_partitions(row, model) if row.has("mig") else None,
         is_lost=bool(row.optional_flag("lost")),
         processes=row.integers("processes", 1 << 22),
         health=decode_health(row.section("health")) if row.has("health") else WELL,
@@ -207,8 +207,8 @@ def _model(row: Fields, models: dict[str, Model]) -> Model:
     return models.get(name) or Model(product_name="", memory_mib=None)
 
 
-def _decode_cut(row: Fields, model: Model) -> tuple[Placement, ...]:
-    """Read how a GPU is partitioned, and refuse what the model can't do."""
+def _decode_partitions(row: Fields, model: Model) -> tuple[Placement, ...]:
+    """Read how a GPU is partitioned; what the model can't do is a fault."""
     placements: list[Placement] = []
     if model.mig is None and model.product_name:
         row.fault("mig", f"{model.product_name} can't be partitioned")

@@ -1,7 +1,7 @@
 """Facts of a profile: what discovery would find on a node whose hardware a profile describes.
 
-Pure. In: a profile, the name of the node, and the partitions that there are now. Out: facts as a real vendor would
-return them. UUIDs and NVLink groups are derived from the name of the node and PCI addresses.
+Pure. In: a profile, the name of the node, and the partitions that exist now. Out: facts as a real vendor would return
+them. UUIDs and NVLink groups are derived from the name of the node and PCI addresses.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from functools import lru_cache
 from dra_driver.hardware.facts import Facts, GpuFacts, MigProfile, PartitionFacts, Problem
 from dra_driver.hardware.mixing import MIXED, mixing_problems
 from dra_driver.hardware.nvidia.facts import NvidiaGpu
-from dra_driver.hardware.simulated.cuts import GpuChanges, placements_of
 from dra_driver.hardware.simulated.mig import MigTable, Placement
+from dra_driver.hardware.simulated.partition_changes import GpuChanges, current_placements
 from dra_driver.hardware.simulated.profile import Profile, SimulatedGpu
 from dra_driver.model.errors import InputError
 
 _PCI_VENDOR = 0x10DE
 
-# used by this driver alone; changing it would rename all simulated hardware
+# Only this driver uses the name space; another one would change all UUIDs of simulated hardware.
 _SPACE = uuid.UUID("6d3b9ac6-35cb-5c5f-9f6a-6f1d3c1b9a11")
 
 
@@ -42,33 +42,33 @@ def facts_of(profile: Profile, node_name: str) -> Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class CutFacts:
+class ChangedFacts:
     """The facts of a profile with the changes that were made to its GPUs since the node started."""
 
-    uncut: Facts
+    initial: Facts
     facts: Facts
     changes: Mapping[str, GpuChanges] = field(default_factory=dict)
 
-    def after(self, changes: Mapping[str, GpuChanges], profile: Profile, node_name: str) -> CutFacts:
-        """Return the facts with the present changes. Only GPUs whose changes differ are partitioned again."""
+    def after(self, changes: Mapping[str, GpuChanges], profile: Profile, node_name: str) -> ChangedFacts:
+        """Return the facts with these changes. Only the facts of GPUs whose changes differ are computed again."""
         of_profile = {gpu.pci_address: gpu for gpu in profile.gpus}
         gpus = []
-        for uncut, last in zip(self.uncut.gpus, self.facts.gpus, strict=True):
-            pci = uncut.pci_address
+        for initial, last in zip(self.initial.gpus, self.facts.gpus, strict=True):
+            pci = initial.pci_address
             now = changes.get(pci)
             if now == self.changes.get(pci):
                 gpus.append(last)
             else:
-                gpus.append(_cut_again(uncut, of_profile[pci], now, node_name) if now else uncut)
+                gpus.append(_partitioned_again(initial, of_profile[pci], now, node_name) if now else initial)
         mixing = mixing_problems(gpus, profile.driver_version)
-        kept = (problem for problem in self.uncut.problems if problem.code != MIXED)
-        facts = replace(self.uncut, gpus=tuple(gpus), problems=(*kept, *mixing))
-        return CutFacts(self.uncut, facts, changes)
+        kept = (problem for problem in self.initial.problems if problem.code != MIXED)
+        facts = replace(self.initial, gpus=tuple(gpus), problems=(*kept, *mixing))
+        return ChangedFacts(self.initial, facts, changes)
 
 
-def _cut_again(uncut: GpuFacts, gpu: SimulatedGpu, changes: GpuChanges, node_name: str) -> GpuFacts:
-    now = placements_of(gpu, changes)
-    return replace(uncut, mig_enabled=now is not None, partitions=_partitions(now, uncut.pci_address, node_name))
+def _partitioned_again(initial: GpuFacts, gpu: SimulatedGpu, changes: GpuChanges, node_name: str) -> GpuFacts:
+    now = current_placements(gpu, changes)
+    return replace(initial, mig_enabled=now is not None, partitions=_partitions(now, initial.pci_address, node_name))
 
 
 def _gpu_facts(profile: Profile, gpu: SimulatedGpu, node_name: str) -> NvidiaGpu:
@@ -141,7 +141,7 @@ def _mig_profiles(table: MigTable) -> tuple[MigProfile, ...]:
     return tuple(sorted(made, key=lambda profile: profile.gi_profile_id))
 
 
-@lru_cache(maxsize=1024)  # each call for a partition wants them
+@lru_cache(maxsize=1024)  # every call about a partition needs them
 def partition_facts(placement: Placement, gpu: str) -> PartitionFacts:
     """Return the facts of a partition; the decoder has checked that all of them are known."""
     profile, engines = placement.profile, placement.profile.engines

@@ -1,8 +1,8 @@
 """Resets of simulated GPUs: what a reset cured stays cured until the profile is changed.
 
-In: a reset of a GPU. Out: its health as it is reported afterwards. It is kept with everything else that changes at run
-time, so that a restarted agent sees the same GPU; a reboot forgets it, because the profile then describes how the
-machine came up.
+In: a reset of a GPU. Out: the health that is reported afterwards. Resets are kept with everything else that changes at
+run time, so that a restarted agent sees the same GPU; a reboot forgets them, because the profile then describes the
+machine as it started.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dra_driver.hardware.simulated.profile import SimulatedGpu
 from dra_driver.hardware.simulated.state_file import State, StateFile
 from dra_driver.model.errors import HardwareError, Retry
 
-_CURED_ACTIONS = (1, 3, 4)  # NVML's recovery actions that are a reset, or end with one
+_CURED_ACTIONS = (1, 3, 4)  # the recovery actions of NVML that are a reset, or end with one
 
 
 class Resets:
@@ -33,7 +33,7 @@ class Resets:
 
     @property
     def has_program(self) -> bool:
-        """Return whether there is a driver root with a program that resets."""
+        """Return whether the driver root has the program that resets GPUs."""
         mount = self._roots.driver_mount
         return mount != "/" and Path(mount, "usr/bin/nvidia-smi").exists()
 
@@ -41,7 +41,7 @@ class Resets:
         """Reset GPUs. Raises: HardwareError("hardware.reset-failed")."""
         sections = {gpu.pci_address: known[gpu.pci_address].health for gpu in gpus if gpu.pci_address in known}
         if len(sections) < len(gpus) or any(one.reset is ResetOutcome.FAILS for one in sections.values()):
-            raise HardwareError("reset-failed", "the profile lets the reset fail", retry=Retry.LATER)
+            raise HardwareError("reset-failed", "the profile makes the reset fail", retry=Retry.LATER)
         if self.has_program:
             from dra_driver.hardware.nvidia.resetting import reset_gpus  # noqa: PLC0415 - only where there is one
 

@@ -1,9 +1,9 @@
 """StateFile: what happened to simulated devices since the node started, by device.
 
-In: changes of one device at a time. Out: each device's state now. It is kept in a file, so that it outlives the agent
-and two agents see the same hardware; another boot id empties it. The file is written in place under a lock that its
-readers share: a real GPU writes nothing to a disk, and to rename a new file over an old one takes ten times as long.
-Without a path nothing outlives the process.
+In: changes of one device at a time. Out: each device's current state. It is kept in a file, so that it outlives the
+agent and two agents see the same hardware; another boot id empties it. The file is written in place under a lock that
+its readers share, because renaming a new file over the old one takes ten times as long, and a real GPU writes nothing
+to disk at all. Without a path nothing outlives the process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class StateFile:
 
     def __init__(self, path: Path | None, boot_id: str) -> None:
         self._path = path
-        # As texts: pathlib is slower, and every change of a partition comes here.
+        # Texts rather than paths: pathlib is slower, and every change of a partition comes through here.
         self._file = os.fspath(path) if path else ""
         self._lock_file = os.fspath(path.with_suffix(".lock")) if path else ""
         self._boot_id = boot_id
@@ -69,7 +69,10 @@ class StateFile:
             self._write({name: state for name, state in states.items() if state})
 
     def _content(self) -> tuple[Stamp | None, Mapping[str, State]]:
-        """Return the file's stamp and content. What follows a whole document is left of a longer one. Locked."""
+        """Return the file's stamp and content. The caller has the lock.
+
+        Text after the first document is ignored: it is the rest of an earlier, longer one.
+        """
         try:
             with open(self._file, encoding="utf-8") as file:  # noqa: PTH123
                 stamp = stamp_of_status(os.fstat(file.fileno()))
@@ -111,7 +114,7 @@ class StateFile:
             self._known = None, {}
 
     def _overwritten(self, content: bytes) -> Stamp:
-        """Write the file and return its stamp, whose time is its own: the file system's clock is coarse."""
+        """Write the file and return its stamp. Its time is set here, because the file system's clock is coarse."""
         fd = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             if os.pwrite(fd, content, 0) < len(content):

@@ -15,10 +15,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dra_driver.hardware.facts import GpuFacts, MigProfile
-from dra_driver.inventory.device import Cut
-from dra_driver.inventory.mig.counters import counters_of_cut, counters_of_gpu
+from dra_driver.inventory.device import MigPlacement
+from dra_driver.inventory.mig.counters import counters_of_gpu, counters_of_placement
 from dra_driver.inventory.mig.geometry_file import PART_OF_INSTANCE, PROFILE, Configurations, GeometryEntry
-from dra_driver.inventory.mig.partitions import cuts_of
+from dra_driver.inventory.mig.partitions import placements_of
 
 DISABLED, ENABLED, BALANCED, ALL = "all-disabled", "all-enabled", "all-balanced", "all-"
 _ENTRY = re.compile(rf"(?P<profile>{PROFILE})=(?P<count>[0-9]{{1,2}})")
@@ -27,10 +27,10 @@ _BALANCED = {7: (3, 2, 1, 1), 4: (2, 1, 1)}  # compute slices of the GPU -> comp
 
 @dataclass(frozen=True, slots=True)
 class WantedGeometry:
-    """The desired state of one GPU: its MIG mode, and its partitions in order of start."""
+    """The desired state of one GPU: its MIG mode, and the placements of its partitions in order of start."""
 
     is_enabled: bool
-    cuts: tuple[Cut, ...] = ()
+    placements: tuple[MigPlacement, ...] = ()
 
 
 def is_geometry(name: str, configurations: Configurations) -> bool:
@@ -45,7 +45,7 @@ def wanted_of(gpu: GpuFacts, index: int, name: str, configurations: Configuratio
     GPU, it is None.
     """
     if name in configurations:
-        entries = [entry for entry in configurations[name] if entry.speaks_of(gpu, index)]
+        entries = [entry for entry in configurations[name] if entry.covers(gpu, index)]
         return _of_entry(gpu, entries[-1]) if entries else None
     if not is_geometry(name, configurations):
         return "the name is neither built in nor in the file"
@@ -78,41 +78,41 @@ def _of_entry(gpu: GpuFacts, entry: GeometryEntry) -> WantedGeometry | str:
 
 
 def _of_counted(gpu: GpuFacts, counted: Counter[str]) -> WantedGeometry | str:
-    cuts = _cuts_for(gpu, +counted)
-    return _no_fit(gpu) if cuts is None else WantedGeometry(is_enabled=True, cuts=cuts)
+    placements = _placements_for(gpu, +counted)
+    return _no_fit(gpu) if placements is None else WantedGeometry(is_enabled=True, placements=placements)
 
 
 def _no_fit(gpu: GpuFacts) -> str:
     return f"it does not fit {gpu.product_name or 'this GPU'}"
 
 
-def _cuts_for(gpu: GpuFacts, counted: Counter[str]) -> tuple[Cut, ...] | None:
+def _placements_for(gpu: GpuFacts, counted: Counter[str]) -> tuple[MigPlacement, ...] | None:
     """Place the largest partitions first, each as low as possible; return None if they do not fit."""
-    known = cuts_of(gpu, with_all=True)
-    by_profile = {name: [cut for cut in known if cut.profile.name == name] for name in counted}
+    known = placements_of(gpu, with_all=True)
+    by_profile = {name: [placement for placement in known if placement.profile.name == name] for name in counted}
     if not counted:
         return ()
     if not all(by_profile.values()):
         return None
     order = sorted(counted.elements(), key=lambda name: (-by_profile[name][0].profile.size, name))
     found = _place([by_profile[name] for name in order], Counter(counters_of_gpu(known)), _compute_slices(gpu))
-    return None if found is None else tuple(sorted(found, key=lambda cut: cut.start))
+    return None if found is None else tuple(sorted(found, key=lambda placement: placement.start))
 
 
 def _place(
-    choices: Sequence[Sequence[Cut]], left: Mapping[str, int], compute: int, after: Cut | None = None
-) -> list[Cut] | None:
-    """Pick one placement from each choice; those of one profile in order of start, so that no state is tried twice."""
+    choices: Sequence[Sequence[MigPlacement]], left: Mapping[str, int], compute: int, after: MigPlacement | None = None
+) -> list[MigPlacement] | None:
+    """Choose one placement from each choice, those of one profile in order of start: no combination is tried twice."""
     if not choices:
         return []
-    for cut in choices[0]:
-        if after is not None and cut.profile == after.profile and cut.start <= after.start:
+    for placement in choices[0]:
+        if after is not None and placement.profile == after.profile and placement.start <= after.start:
             continue
-        rest = {name: left[name] - counters_of_cut(cut).get(name, 0) for name in left}
-        if cut.profile.slices <= compute and min(rest.values()) >= 0:
-            others = _place(choices[1:], rest, compute - cut.profile.slices, cut)
+        rest = {name: left[name] - counters_of_placement(placement).get(name, 0) for name in left}
+        if placement.profile.slices <= compute and min(rest.values()) >= 0:
+            others = _place(choices[1:], rest, compute - placement.profile.slices, placement)
             if others is not None:
-                return [cut, *others]
+                return [placement, *others]
     return None
 
 

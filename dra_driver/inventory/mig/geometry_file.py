@@ -1,7 +1,7 @@
 """Geometry file: named configurations in the format of NVIDIA's MIG manager.
 
 In: the document as parsed from YAML. Out: the configurations, or every fault in it with its place. Pure. A field that
-the format does not know is a fault, because a misspelt word would otherwise leave GPUs as they are without notice.
+the format does not define is a fault, because a misspelt name would otherwise go unnoticed and leave GPUs unchanged.
 
     version: v1
     mig-configs:
@@ -41,7 +41,7 @@ class GeometryEntry:
     indices: frozenset[int] | None = None
     filters: frozenset[int] = frozenset()  # each is PCI device id << 16 | vendor id
 
-    def speaks_of(self, gpu: GpuFacts, index: int) -> bool:
+    def covers(self, gpu: GpuFacts, index: int) -> bool:
         """Return whether the entry covers this GPU, which has position `index` on its node."""
         is_chosen = self.indices is None or index in self.indices
         return is_chosen and (not self.filters or gpu.pci_id in self.filters)

@@ -51,8 +51,8 @@ def read_rules(text: str, *, has_file: bool) -> tuple[GeometryRule, ...]:
         rules.append(GeometryRule(selector, geometry))
         if colon and not (_PATTERN.fullmatch(selector) or _LABEL.fullmatch(selector)):
             faults.append(f"{selector!r} is neither a pattern of node names nor a label KEY=VALUE")
-        is_ours = geometry == FROM_LABEL or geometry.startswith(ALL) or listed(geometry) is not None
-        if not is_ours and not (has_file and _NAME.fullmatch(geometry)):
+        is_built_in = geometry == FROM_LABEL or geometry.startswith(ALL) or listed(geometry) is not None
+        if not is_built_in and not (has_file and _NAME.fullmatch(geometry)):
             faults.append(f"{geometry!r} is neither label, all-disabled, all-balanced, all-PROFILE nor a list")
     if faults:
         raise UsageError(

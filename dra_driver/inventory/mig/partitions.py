@@ -1,10 +1,9 @@
 """Partitions: which MIG devices a GPU has now and which Prepare may create on it.
 
-In: a GPU's facts, and what is known about who owns its partitions. Out: the existing and the possible partitions, by
-name. Pure.
+In: a GPU's facts, and whose its partitions are. Out: the existing and the possible partitions, by name. Pure.
 
 A partition is ours if it was created for a claim and the ledger records it in this boot; every other one belongs to an
-administrator. While a GPU has one of an administrator's partitions, it is offered as it is.
+administrator. While a GPU has a partition of an administrator, Prepare creates none on it.
 """
 
 from __future__ import annotations
@@ -14,25 +13,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dra_driver.hardware.facts import GpuFacts, MigProfile, PartitionFacts
-from dra_driver.inventory.device import Cut
+from dra_driver.inventory.device import MigPlacement
 from dra_driver.model.names import partition_name
 
 _EXTENSIONS = ("", "+me")  # what NVIDIA's driver publishes: the plain shapes, and those with media engines
-_SHARES_AN_INSTANCE = re.compile(r"[0-9]+c\.")  # "1c.3g.40gb" is one of several compute instances of a GPU instance
+_SHARES_AN_INSTANCE = re.compile(r"[0-9]+c\.")  # "1c.3g.40gb" is one of the compute instances of a GPU instance
 
 Place = tuple[str, int, int]  # PCI address, GPU-instance profile id, first memory slice
-NamedCut = tuple[str, Cut]  # a placement with the name of its device
+NamedPlacement = tuple[str, MigPlacement]  # a placement with the name of its device
 
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
     """What the ledger records about partitions.
 
-    `held` names the devices that claims hold: they stay published whatever happens. `forms` says of those that are
-    known for certain whether they are held in shares. `modes` are the GPUs, by PCI address, on which MIG mode was
-    switched on for partitions of ours. `recorded` are the places of our partitions, including those that are being made
-    or undone: an unusable instance in such a place is one of ours, half-made. `tenants` names, with each device that is
-    held in shares, the namespace of a holder ("" if it is not known).
+    `uuids` and `places` are those of our finished partitions. `held` are the names of the devices that claims hold:
+    these stay published whatever happens. `forms` has the names of those that are known for certain, each with whether
+    it is held in shares. `modes` are the GPUs, by PCI address, on which MIG mode was switched on for partitions of
+    ours. `recorded` are the places of all our partitions, including those that are being created or destroyed: an
+    unusable instance in such a place is an unfinished one of ours. `tenants` has the names of the devices that are held
+    in shares, each with the namespace of a holder ("" if it is not known).
     """
 
     uuids: frozenset[str] = frozenset()
@@ -53,7 +53,7 @@ class Ownership:
         return tuple(p for p in gpu.partitions if not self.owns(gpu, p))
 
     def foreign_places(self, gpu: GpuFacts) -> tuple[tuple[int, int], ...]:
-        """Return profile id and start of an administrator's instances on the GPU, usable ones first."""
+        """Return the profile id and start of each instance of an administrator on the GPU, usable ones first."""
         others = (place for place in gpu.unusable if (gpu.pci_address, *place) not in self.recorded)
         return (*((p.gi_profile_id, p.start) for p in self.foreign(gpu)), *others)
 
@@ -74,10 +74,10 @@ class MigPolicy:
 STATIC = MigPolicy()
 
 
-def cuts_of(gpu: GpuFacts, *, with_all: bool = False) -> tuple[Cut, ...]:
+def placements_of(gpu: GpuFacts, *, with_all: bool = False) -> tuple[MigPlacement, ...]:
     """Return every placement that may be requested, in order of profile and start."""
     return tuple(
-        Cut(profile, start)
+        MigPlacement(profile, start)
         for profile in gpu.mig_profiles
         if with_all or _is_usual(profile)
         for start in profile.starts
@@ -87,35 +87,37 @@ def cuts_of(gpu: GpuFacts, *, with_all: bool = False) -> tuple[Cut, ...]:
 def is_dynamic(gpu: GpuFacts, policy: MigPolicy) -> bool:
     """Return whether Prepare may partition this GPU.
 
-    It may not if the GPU has an administrator's partition. If only a reset can change the GPU's MIG mode, Prepare may
-    partition it while the mode is on.
+    It may not while the GPU has a partition of an administrator. A GPU whose MIG mode only a reset can change may be
+    partitioned while the mode is on.
     """
-    if not policy.is_dynamic or not cuts_of(gpu, with_all=policy.with_all):
+    if not policy.is_dynamic or not placements_of(gpu, with_all=policy.with_all):
         return False
     return (gpu.mig_toggles_without_reset or gpu.mig_enabled) and not policy.ownership.foreign_places(gpu)
 
 
-def held_cuts(gpu: GpuFacts, ownership: Ownership) -> dict[str, Cut]:
+def held_placements(gpu: GpuFacts, ownership: Ownership) -> dict[str, MigPlacement]:
     """Return, by name, the placements of a GPU that claims hold, including those that are not usually offered."""
     own = f"{gpu.whole_name}-"
     if not any(name.startswith(own) for name in ownership.held):
         return {}
-    return {name: cut for name, cut in _named_cuts(gpu, with_all=True) if name in ownership.held}
+    return {name: placement for name, placement in _named_placements(gpu, with_all=True) if name in ownership.held}
 
 
-def cuts_on_demand(gpu: GpuFacts, held: Mapping[str, Cut], policy: MigPolicy) -> tuple[NamedCut, ...]:
-    """Return the placements that Prepare may create and those that claims hold; none if it may not create any."""
+def placements_on_demand(
+    gpu: GpuFacts, held: Mapping[str, MigPlacement], policy: MigPolicy
+) -> tuple[NamedPlacement, ...]:
+    """Return the placements where Prepare may create a partition, and those that claims hold; none if it may not."""
     if not is_dynamic(gpu, policy):
         return ()
-    cuts = _named_cuts(gpu, with_all=policy.with_all)
-    usual = {name for name, _ in cuts}
-    return (*cuts, *((name, cut) for name, cut in held.items() if name not in usual))
+    placements = _named_placements(gpu, with_all=policy.with_all)
+    usual = {name for name, _ in placements}
+    return (*placements, *((name, placement) for name, placement in held.items() if name not in usual))
 
 
 def existing_partitions(gpu: GpuFacts, ownership: Ownership) -> list[tuple[str, PartitionFacts]]:
-    """Return the partitions of a GPU in MIG mode that this driver did not make, with their names.
+    """Return the partitions of a GPU in MIG mode that this driver did not create, with their names.
 
-    A partition that this driver made is either held by a claim or about to be destroyed.
+    A partition that this driver created is either held by a claim or about to be destroyed.
     """
     existing = []
     for partition in gpu.partitions if gpu.mig_enabled else ():
@@ -132,13 +134,13 @@ def whole_is_offered(gpu: GpuFacts) -> bool:
     return gpu.mig_toggles_without_reset or not gpu.mig_enabled
 
 
-def cut_name(gpu: GpuFacts, cut: Cut) -> str:
-    """Return the name of a placement's device, which is the same as that of a permanent partition in that place."""
-    return partition_name(gpu.pci_address, cut.profile.name, cut.profile.gi_profile_id, cut.start)
+def placement_name(gpu: GpuFacts, placement: MigPlacement) -> str:
+    """Return the name of a placement's device, which is also the name of a permanent partition at that placement."""
+    return partition_name(gpu.pci_address, placement.profile.name, placement.profile.gi_profile_id, placement.start)
 
 
-def _named_cuts(gpu: GpuFacts, *, with_all: bool) -> tuple[NamedCut, ...]:
-    return tuple((cut_name(gpu, cut), cut) for cut in cuts_of(gpu, with_all=with_all))
+def _named_placements(gpu: GpuFacts, *, with_all: bool) -> tuple[NamedPlacement, ...]:
+    return tuple((placement_name(gpu, placement), placement) for placement in placements_of(gpu, with_all=with_all))
 
 
 def _is_usual(profile: MigProfile) -> bool:

@@ -1,1 +1,1 @@
-"""GPUs that virtual machines may have: which ones an administrator named, and how they are offered."""
+"""GPUs for virtual machines: which ones an administrator named, and how they are offered."""

@@ -1,7 +1,7 @@
 """Passthrough rules: which GPUs of which nodes virtual machines may have.
 
-Pure values. A GPU is named by its PCI address or its UUID, virtual functions by their address; `all` means every GPU of
-the node, but no virtual function.
+Pure values. A rule names a GPU by its PCI address or its UUID, and a virtual function by its address; `all` means every
+GPU of the node, but no virtual function.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class PassthroughRules:
         )
 
     def rule_of(self, address: str, uuid: str = "", *, is_virtual: bool = False) -> PassthroughRule | None:
-        """Return the rule about a GPU, or None where virtual machines may not have it."""
+        """Return the rule about a GPU, or None if virtual machines may not have it."""
         return next((one for one in self.rules if one.names(address, uuid, is_virtual=is_virtual)), None)
 
     @property

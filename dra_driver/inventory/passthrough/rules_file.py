@@ -51,7 +51,7 @@ def _nodes(row: Fields) -> tuple[str, ...]:
     names = _few(row, "nodes") if row.has("nodes") else ("*",)
     for name in names:
         if not _NODE.fullmatch(name):
-            row.fault("nodes", f"{name!r:.80} is no name of a node, and no pattern of one with * and ?")
+            row.fault("nodes", f"{name!r:.80} is neither a node's name nor a pattern of names with * and ?")
     return names
 
 

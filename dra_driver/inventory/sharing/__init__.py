@@ -1,1 +1,1 @@
-"""How shared devices are offered: an administrator's rules come in, shares and replicas go out."""
+"""How shared devices are offered: an administrator's rules, and the shares and replicas that follow from them."""

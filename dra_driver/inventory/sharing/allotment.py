@@ -2,8 +2,8 @@
 
 In: the capacities of the whole device, and its rule. Out: capacities and request policies of the one device that may be
 allocated many times, or the memory of plain replicas. Pure. Every capacity gets a policy, because the scheduler gives
-the first share all of a capacity that has none. A share is what the scheduler rounds to with these policies; nothing is
-recomputed when a claim is prepared.
+the first share all of a capacity that has none. The size of a share is what the scheduler rounds a request to by these
+policies; it is not computed again when a claim is prepared.
 
 Source: Kubernetes API resource/v1 CapacityRequestPolicy; KEP-5075 (consumable capacity).
 """
@@ -42,9 +42,9 @@ def replica_memory(memory: int, replicas: int) -> int:
 
 
 def allot(capacity: Mapping[str, int], rule: SharingRule) -> Allotment | str:
-    """Return what a device shared by a rule has and how much one share takes, or a text on why that is impossible.
+    """Return what a device that a rule shares has, and how much one share takes; or why it can't be shared, as a text.
 
-    With n replicas exactly n shares fit; with a portion, shares fit as long as their amounts are left.
+    With n replicas exactly n shares fit; with a portion, shares fit as long as enough is left for them.
     """
     mode = ShareMode.REPLICAS if rule.portion is None else rule.mode
     whole = without_slices(capacity)
@@ -57,7 +57,7 @@ def allot(capacity: Mapping[str, int], rule: SharingRule) -> Allotment | str:
                 return f"its memory can't be divided into {count} replicas"
             policies[MEMORY] = RequestPolicy(one, values=(one,))
         return Allotment({**whole, SHARES: count}, {**policies, SHARES: RequestPolicy(1, values=(1,))}, one)
-    assert rule.portion is not None  # noqa: S101 - the other modes have one
+    assert rule.portion is not None  # noqa: S101 - every mode but replicas has one
     counted = MEMORY if mode is ShareMode.MEMORY else COMPUTE
     if mode is ShareMode.COMPUTE:
         whole[COMPUTE] = ALL_COMPUTE
@@ -100,7 +100,7 @@ def settings_of(
 
 
 def _range(portion: Portion, total: int) -> RequestPolicy | str:
-    """Return the policy that fits a portion into what a device has, or a text on why it does not fit.
+    """Return the policy for portions of what a device has (`total`), or a text on why they do not fit.
 
     The API requires that the maximum is a whole number of steps from the minimum, and that there is room for one step.
     """

@@ -1,7 +1,7 @@
 """The configuration file of NVIDIA's device plugin, read for its sharing settings.
 
 In: the fields of a file with `version: v1`. Out: rules. `sharing.timeSlicing.resources` and `sharing.mps.resources`
-have the same meaning here as there; a setting that a DRA driver has no use for is reported, not silently dropped. The
+have the same meaning as for the device plugin; a setting that has no effect in a DRA driver is reported. The
 rest of the file concerns the device plugin itself and is ignored, except for `flags.migStrategy`: with `single`, its
 GPUs are MIG devices.
 

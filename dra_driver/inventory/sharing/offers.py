@@ -1,8 +1,8 @@
 """Sharing offers: what each device of a node is offered as, according to the sharing rules and to what claims hold.
 
-In: the GPUs as they are now, the rules, and which names claims hold. Out: a `GpuOffer` for each GPU. Pure. A device
-never changes its form under a claim: one that is held whole stays whole, one whose replicas are held stays replicas,
-and one that is held in shares which are no longer configured is not offered until those shares are released.
+In: the GPUs as they are now, the rules, and the names that claims hold. Out: a `GpuOffer` for each GPU. Pure. A device
+never changes its form while a claim holds it: one that is held whole stays whole, one whose replicas are held stays
+replicas, and one that is held in shares which are no longer configured is not offered until those are released.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from dra_driver.hardware.vendors import load_vendor
 from dra_driver.inventory.describing import Describer
 from dra_driver.inventory.device import Device
 from dra_driver.inventory.gpu_offer import GpuOffer
-from dra_driver.inventory.mig.partitions import NamedCut, Ownership
-from dra_driver.inventory.mig.standing import StandingGpu
+from dra_driver.inventory.mig.current_gpus import CurrentGpu
+from dra_driver.inventory.mig.partitions import NamedPlacement, Ownership
 from dra_driver.inventory.sharing.allotment import Allotment, allot, replica_memory, settings_of, without_slices
 from dra_driver.inventory.sharing.rules import SharingRule, SharingRules
 from dra_driver.model.names import replica_name, replicated_name
@@ -27,9 +27,9 @@ from dra_driver.model.vendors import registered_or_default
 
 @dataclass(frozen=True, slots=True)
 class ShareOffer:
-    """What one device is offered as. `instead` replaces the one in `devices` where the API server drops shares.
+    """What one device is offered as. `instead` replaces the one in `devices` if the API server drops shares.
 
-    With `waits`, it will be offered in another form once claims end.
+    With `waits`, the device will be offered in another form once claims end.
     """
 
     devices: tuple[Device, ...] = ()
@@ -39,10 +39,10 @@ class ShareOffer:
 
 
 class SharingOffers:
-    """The decisions for the devices of one node; `describer` collects the problems."""
+    """What the devices of one node are offered as; `describer` collects the problems."""
 
     def __init__(
-        self, sharing: SharingRules, ownership: Ownership, describer: Describer, standing: Sequence[StandingGpu]
+        self, sharing: SharingRules, ownership: Ownership, describer: Describer, current: Sequence[CurrentGpu]
     ) -> None:
         self._sharing, self._forms, self._describer = sharing, ownership.forms, describer
         self._replicated = frozenset(filter(None, (replicated_name(name) for name, _ in ownership.forms)))
@@ -52,30 +52,32 @@ class SharingOffers:
         self._rules: dict[str, SharingRule] = {}
         self._indices: dict[str, str] = {}
         if sharing.rules:
-            self._choose(standing)
+            self._choose(current)
 
-    def _choose(self, standing: Sequence[StandingGpu]) -> None:
+    def _choose(self, current: Sequence[CurrentGpu]) -> None:
         """Find the rule of each existing device and of each whole GPU, partitioned or not."""
         candidates = []
-        self._note_divided(one.gpu for one in standing if one.gpu.part)
-        for number, one in enumerate(one for one in standing if not one.gpu.part):
+        self._report_divided(one.gpu for one in current if one.gpu.part)
+        for number, one in enumerate(one for one in current if not one.gpu.part):
             whole = Device(one.gpu.whole_name, DeviceType.GPU, {}, {}, one.gpu)
             parts = [device for device in one.devices if device.type is DeviceType.MIG]
             candidates += [(whole, str(number)), *((part, f"{number}:{at}") for at, part in enumerate(parts))]
         self._rules = self._sharing.choose(candidates)
-        self._note_left_out([rule for device, _ in candidates if (rule := self._rules.get(device.name))])
+        self._report_left_out([rule for device, _ in candidates if (rule := self._rules.get(device.name))])
         self._indices = {device.name: index for device, index in candidates}
 
-    def _note_divided(self, parts: Iterable[GpuFacts]) -> None:
-        """Report the rules that match a GPU that the hardware has divided: its parts are handed out whole."""
+    def _report_divided(self, parts: Iterable[GpuFacts]) -> None:
+        """Report the rules that match a GPU that the hardware has divided: its parts are allocated whole."""
         whole = {gpu.whole_name: gpu for gpu in parts}
         devices = [(Device(name, DeviceType.GPU, {}, {}, gpu), "") for name, gpu in whole.items()]
         for name, rule in self._sharing.choose(devices).items():
-            message = f"{rule.name} can't share it: the hardware has divided it, and each part goes whole to one claim"
+            message = (
+                f"{rule.name} can't share it: the hardware has divided it, and each part goes to one claim as a whole"
+            )
             self._describer.problems.append(Problem("inventory.share-unfit", name, message))
 
-    def _note_left_out(self, chosen: Iterable[SharingRule]) -> None:
-        """Report a problem for each rule with namespaces that no device of this node serves."""
+    def _report_left_out(self, chosen: Iterable[SharingRule]) -> None:
+        """Report each rule with the namespaces for which it has no device left on this node."""
         served: dict[tuple[str, tuple[str, ...]], set[str]] = {}
         for rule in chosen:
             served.setdefault((rule.name, rule.namespaces), set()).add(rule.tenant)
@@ -87,20 +89,25 @@ class SharingOffers:
     def _is_held_in_shares(self, name: str) -> bool:
         return name in self._replicated or (name, True) in self._forms
 
-    def _note_on_demand(self, gpu: GpuFacts, cuts: Iterable[NamedCut]) -> None:
-        """Report the rules that match partitions which Prepare would create: those are always handed out whole."""
-        parts = [(Device(name, DeviceType.MIG, {}, {}, gpu, cut.partition_to_be), "") for name, cut in cuts]
+    def _report_on_demand(self, gpu: GpuFacts, placements: Iterable[NamedPlacement]) -> None:
+        """Report the rules that match partitions which Prepare would create: those are always allocated whole."""
+        parts = [
+            (Device(name, DeviceType.MIG, {}, {}, gpu, placement.expected_partition), "")
+            for name, placement in placements
+        ]
         for name in dict.fromkeys(rule.name for rule in self._sharing.choose(parts).values()):
-            message = f"{name} matches partitions that are created on demand: each of those goes whole to one claim"
+            message = (
+                f"{name} matches partitions that are created on demand: each of those goes to one claim as a whole"
+            )
             self._describer.problems.append(Problem("inventory.share-on-demand", gpu.pci_address, message))
 
-    def offer(self, standing: StandingGpu) -> GpuOffer:
-        """Return what a GPU is offered as, as it is now; what a rule shares is offered as shares."""
-        whole = standing.gpu.whole_name
+    def offer(self, current: CurrentGpu) -> GpuOffer:
+        """Return what a GPU is offered as: its current devices; one that a rule shares is replaced by its shares."""
+        whole = current.gpu.whole_name
         is_shared = whole in self._rules or self._is_held_in_shares(whole)
         if self._sharing.rules and not is_shared:
-            self._note_on_demand(standing.gpu, standing.cuts)
-        offers = [(device.name, self._offer(device)) for device in standing.devices]
+            self._report_on_demand(current.gpu, current.placements)
+        offers = [(device.name, self._offer(device)) for device in current.devices]
         devices = tuple(device for _, offer in offers for device in offer.devices)
         return GpuOffer(
             devices=devices,
@@ -115,7 +122,7 @@ class SharingOffers:
         """Return what a device is offered as. A placement that Prepare creates is never shared."""
         rule = self._rules.get(device.name)
         is_held_in_shares = self._is_held_in_shares(device.name)
-        if device.cut is not None or (rule is None and not is_held_in_shares):
+        if device.placement is not None or (rule is None and not is_held_in_shares):
             return ShareOffer((device,))
         if rule is None:
             return self._hide(device)
@@ -124,7 +131,7 @@ class SharingOffers:
             self._problem(device, "share-unfit", f"{rule.name} can't share it, so it stays whole: {allotment}")
             return self._hide(device) if is_held_in_shares else ShareOffer((device,))
         if rule.is_hard and not _is_hard(device, rule):
-            self._problem(device, "share-not-hard", f"{rule.name} wants memory limits that {_why_not(device)}")
+            self._problem(device, "share-not-hard", f"{rule.name} requires memory limits: {_why_not(device)}")
         holders = self._tenants.get(device.name, set()) if rule.tenant else set()
         if not holders - {rule.tenant}:
             return self._offer_shares(device, rule, allotment)
@@ -134,7 +141,7 @@ class SharingOffers:
         return replace(self._offer_shares(device, replace(rule, tenant=holder), allotment), waits=True)
 
     def _offer_shares(self, device: Device, rule: SharingRule, allotment: Allotment) -> ShareOffer:
-        """Return the form of a shared device: the one that claims hold, else the one that its rule asks for."""
+        """Return the form in which a shared device is offered: the form that claims hold, else that of its rule."""
         shared, *replicas = self._shares(device, rule, allotment)
         if (device.name, True) in self._forms:
             return ShareOffer((shared,), (), (device, *replicas))
@@ -193,10 +200,10 @@ def _is_hard(device: Device, rule: SharingRule) -> bool:
 
 
 def _why_not(device: Device) -> str:
-    """Return why the driver can't limit how much of a device's memory its users get."""
+    """Return why the driver can't limit how much of a device's memory each user gets."""
     if device.type is DeviceType.MIG:
         return "the driver has none for partitions, which the hardware separates"
     if MEMORY not in device.capacity:
         return "the device reports no memory of its own"
     terms = load_vendor(registered_or_default(device.gpu.vendor).name).sharing
-    return f"can't be set here ({terms.limits_need if terms else 'nothing'} is needed)"
+    return f"they can't be set on this node ({terms.limits_need if terms else 'nothing'} is needed)"

@@ -1,8 +1,8 @@
 """Sharing rules: which devices are shared, and how, according to the agent's configuration.
 
-In: rules, in the order in which they were written, and the devices of a node. Out: the rule of each device, which is
-the first that matches. Pure. A device that no rule matches stays whole. `rules_file` reads how a rule is written, and
-`allotment` decides what becomes of the device.
+In: rules, in the order of their file, and the devices of a node. Out: the rule of each device, which is the first that
+matches. Pure. A device that no rule matches stays whole. `rules_file` reads rules, and `allotment` computes how a
+device is divided.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ REPLICAS_MOST = 128  # if one device's replicas filled more than one ResourceSli
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """What a device, and its node, must be like. A device matches if it meets every part that is given.
+    """The conditions of a rule on devices and their node. A device matches if it meets every condition that is set.
 
     Patterns are as in a shell. `ids` are UUIDs, or indices as nvidia-smi counts: "0" is a GPU, "0:1" a partition of it.
-    `first` limits the match to that many devices. A device of another vendor than the default one is meant only where
-    `vendors` names its vendor.
+    `first` limits the match to that many devices. `vendors` are the vendors whose devices can match.
     """
 
     nodes: tuple[str, ...] = ()
@@ -41,7 +40,7 @@ class Match:
     vendors: tuple[str, ...] = (DEFAULT_VENDOR.name,)
 
     def is_met_by(self, device: Device, index: str) -> bool:
-        """Return whether a device matches, on whatever node it is."""
+        """Return whether a device meets the conditions on devices; those on its node are not checked."""
         product = device.gpu.product_name or ""
         profile = device.partition.profile if device.partition else ""
         return (
@@ -54,7 +53,7 @@ class Match:
         )
 
     def is_met_on(self, node: str, labels: Mapping[str, str] | None) -> bool:
-        """Return whether a node matches, or may match while its labels are not known."""
+        """Return whether a node matches; while its labels are not known, whether it may match."""
         if self.nodes and not _is_one_of(node, self.nodes):
             return False
         return labels is None or all(key in labels and fnmatchcase(labels[key], value) for key, value in self.labels)
@@ -64,7 +63,7 @@ class Match:
 class Portion:
     """How much one share takes: bytes of memory, or percent of the multiprocessors.
 
-    A `maximum` of None means all that there is.
+    With a `maximum` of None, a share may take everything that the device has.
     """
 
     default: int
@@ -77,9 +76,9 @@ class Portion:
 class SharingRule:
     """How the devices that match are shared; with neither `replicas` nor a `portion` they stay whole.
 
-    `replicas` beside a portion is what takes its place where the API server does not keep what shares are counted in.
-    `is_hard` asks that the driver keep each pod to its memory. The devices of each node are dealt out to `namespaces`
-    in turn; `tenant` is the one that a device fell to, in the rule that `SharingRules.choose` returns for it.
+    `replicas` beside a portion applies where the API server drops the fields in which shares are counted. `is_hard`
+    requires that the driver keep each pod to its memory. The devices of each node are assigned to `namespaces` in turn;
+    in the rule that `SharingRules.choose` returns for a device, `tenant` is the namespace that it is assigned to.
     """
 
     name: str
@@ -109,14 +108,14 @@ class SharingRules:
         return any(rule.match.labels for rule in self.rules)
 
     def choose(self, devices: Iterable[tuple[Device, str]]) -> dict[str, SharingRule]:
-        """Return the rule of each shared device, by its name. `devices` come with their indices.
+        """Return the rule of each shared device, by the device's name. `devices` come with their indices.
 
         While the node's labels are not known, a device that a rule with labels may match is excluded from every later
         rule, so it stays whole.
         """
         here = [rule for rule in self.rules if rule.match.is_met_on(self.node, self.labels)]
         left = {id(rule): rule.match.first for rule in here}
-        dealt: Counter[tuple[int, DeviceType]] = Counter()
+        assigned: Counter[tuple[int, DeviceType]] = Counter()
         chosen: dict[str, SharingRule] = {}
         for device, index in devices:
             rule = self._rule_of(device, index, here, left)
@@ -125,8 +124,8 @@ class SharingRules:
             count = left[id(rule)]
             left[id(rule)] = None if count is None else count - 1
             if rule.mode is not None and not (self.labels is None and rule.match.labels):
-                chosen[device.name] = _deal(rule, dealt[id(rule), device.type])
-                dealt[id(rule), device.type] += 1
+                chosen[device.name] = _for_tenant(rule, assigned[id(rule), device.type])
+                assigned[id(rule), device.type] += 1
         return chosen
 
     def _rule_of(
@@ -138,7 +137,7 @@ class SharingRules:
 NOTHING_SHARED = SharingRules()
 
 
-def _deal(rule: SharingRule, turn: int) -> SharingRule:
+def _for_tenant(rule: SharingRule, turn: int) -> SharingRule:
     return replace(rule, tenant=rule.namespaces[turn % len(rule.namespaces)]) if rule.namespaces else rule
 
 

@@ -61,7 +61,7 @@ def read_rules(path: Path, read_settings: ReadSettings, tenants: Tenants = Tenan
 def _device_plugin_rules(root: Fields, tenants: Tenants) -> SharingRules:
     rules = decode_device_plugin(root)
     if tenants is Tenants.NAMESPACE and any(isinstance(rule.settings, MpsSettings) for rule in rules.rules):
-        message = f"mps can't name namespaces, as mps.tenants=namespace asks for: write a file of version {VERSION}"
+        message = f"mps can't name namespaces, which mps.tenants=namespace requires: write a file of version {VERSION}"
         root.fault("sharing", message)
     return rules
 
@@ -116,7 +116,7 @@ def _namespaces(row: Fields, settings: SharingSettings | None, tenants: Tenants)
 
 
 def _check_vendors(row: Fields, match: Match, settings: SharingSettings | None, *, has_compute: bool) -> None:
-    """Refuse what the devices of a vendor that the rule means can't do."""
+    """Report what the devices of a vendor that the rule applies to can't do."""
     for name in match.vendors:
         terms = load_vendor(name).sharing
         known = terms.strategies if terms else ()

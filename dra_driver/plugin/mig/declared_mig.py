@@ -109,12 +109,12 @@ class DeclaredMig:
         """Bring one GPU to its geometry. Return what is wrong ("" for nothing), and whether anything was changed."""
         if not isinstance(wanted, WantedGeometry):
             return wanted or "", False
-        cuts = wanted.cuts
+        placements = wanted.placements
         deadline = Deadline.after(GPU_SECONDS)
         with self._locks.hold([gpu_lock(gpu.pci_address)], deadline):
-            standing = port.partitions_now(gpu)
-            surplus = [p for p in standing if not any(cut.is_at(p) for cut in cuts)]
-            missing = [cut for cut in cuts if not any(cut.is_at(p) for p in standing)]
+            existing = port.partitions_now(gpu)
+            surplus = [p for p in existing if not any(placement.is_at(p) for placement in placements)]
+            missing = [placement for placement in placements if not any(placement.is_at(p) for p in existing)]
             if not surplus and not missing and gpu.mig_enabled == wanted.is_enabled:
                 return "", False
             if self._used is None:
@@ -123,15 +123,15 @@ class DeclaredMig:
                 return "waiting until no claim uses the GPU", False
             for partition in surplus:
                 port.destroy_partition(gpu, partition.uuid, deadline.remaining())
-            wanted_places = {(cut.profile.gi_profile_id, cut.start) for cut in cuts}
+            wanted_places = {(placement.profile.gi_profile_id, placement.start) for placement in placements}
             for place in (
                 set(port.unusable_now(gpu)) - wanted_places
             ):  # what was begun at a wanted place is completed below
                 port.destroy_partition(gpu, "", deadline.remaining(), placement=place)
             if gpu.mig_enabled != wanted.is_enabled:
                 port.set_mig_mode(gpu, wanted.is_enabled, deadline.remaining())
-            for cut in missing:
-                port.create_partition(gpu, cut.profile, cut.start, deadline.remaining())
+            for placement in missing:
+                port.create_partition(gpu, placement.profile, placement.start, deadline.remaining())
         return "", True
 
 

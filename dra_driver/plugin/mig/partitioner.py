@@ -46,7 +46,7 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
 
     def intent(self, step: MigPartitionStep) -> RecordedPartition:
         """Return the record of a partition at its place."""
-        return RecordedPartition(step.device, GpuReference.of(step.gpu), step.cut.profile, step.cut.start)
+        return RecordedPartition(step.device, GpuReference.of(step.gpu), step.placement.profile, step.placement.start)
 
     def look(self, step: MigPartitionStep, _deadline: Deadline) -> RecordedPartition:
         """Return the intent to record; the owner is this driver if no partition exists now. Raises: HardwareError."""
@@ -54,8 +54,8 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
         return RecordedPartition(
             step.device,
             GpuReference.of(step.gpu),
-            step.cut.profile,
-            step.cut.start,
+            step.placement.profile,
+            step.placement.start,
             boot_id=self._boot_id,
             owner=OTHER if now.partition else US,
             uuid="",
@@ -186,15 +186,15 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
 
         It was recorded with the intent if the mode was off then; somebody else may have switched the mode since.
         """
-        gpu, cut, port, deadline = step.gpu, step.cut, self._modes.port(step.gpu), run.deadline
+        gpu, placement, port, deadline = step.gpu, step.placement, self._modes.port(step.gpu), run.deadline
         if not intent.switches_mode:
             try:
-                return port.create_partition(gpu, cut.profile, cut.start, deadline.remaining())
+                return port.create_partition(gpu, placement.profile, placement.start, deadline.remaining())
             except HardwareError as error:
                 if error.code != "hardware.mig-off":
                     raise
             self._modes.own(gpu)
-        made = port.create_partition(gpu, cut.profile, cut.start, deadline.remaining(), switches_on=True)
+        made = port.create_partition(gpu, placement.profile, placement.start, deadline.remaining(), switches_on=True)
         if made.has_switched:
             self._modes.switched_on(gpu)
         else:
@@ -209,7 +209,7 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
 
     def _place(self, step: MigPartitionStep) -> PlaceFacts:
         """Return what is at the partition's place now. Raises: HardwareError."""
-        return self._modes.port(step.gpu).place_now(step.gpu, step.cut.profile, step.cut.start)
+        return self._modes.port(step.gpu).place_now(step.gpu, step.placement.profile, step.placement.start)
 
     def _uuid_at(self, gpu: GpuFacts, place: tuple[int, int]) -> str:
         """Return the UUID of the partition at a place, "" where there is none. Raises: HardwareError."""

@@ -67,9 +67,9 @@ class ClaimEdits:
         if device.type is DeviceType.IMEX_CHANNEL:
             return self._hardware.channel_edits() if isinstance(self._hardware, ChannelOffering) else Edits()
         partition = device.partition
-        if device.cut is not None and partition is None and isinstance(self._hardware, Partitionable):
-            partition = self._hardware.place_now(device.gpu, device.cut.profile, device.cut.start).partition
-        if device.cut is not None and partition is None:
+        if device.placement is not None and partition is None and isinstance(self._hardware, Partitionable):
+            partition = self._hardware.place_now(device.gpu, device.placement.profile, device.placement.start).partition
+        if device.placement is not None and partition is None:
             raise ClaimError(
                 "partition-missing",
                 f"claim {claim.namespace}/{claim.name} has admin access to {device.name}, which does not exist now",

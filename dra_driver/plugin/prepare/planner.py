@@ -91,7 +91,7 @@ class Planner:
 
     def _plan(self, claim: AllocatedClaim, devices: Mapping[str, Device]) -> PreparePlan:
         on_node = join_claim(claim, devices, self._names)
-        may_switch = any(device.counter_set and device.cut is None for device in devices.values())
+        may_switch = any(device.counter_set and device.placement is None for device in devices.values())
         mig_on = self._ledger.modes(self._node.boot_id) if may_switch else ()
         edits, common = self._edits.of_devices(on_node), self._edits.common(on_node)
         given = (devices, edits, common, mig_on)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from dra_driver.hardware.facts import Facts
 from dra_driver.inventory.build import build_inventory
 from dra_driver.inventory.device import Device
+from dra_driver.inventory.mig.offer_text import ON_DEMAND, offer_text
 from dra_driver.inventory.mig.partitions import MigPolicy, Ownership
-from dra_driver.inventory.mig.words import ON_DEMAND, how_offered
 from dra_driver.inventory.offering import Inventory
 from dra_driver.inventory.sharing.rules import SharingRules
 from dra_driver.model.errors import DriverError
@@ -58,7 +58,7 @@ def offer_of(selected: Chosen, facts: Facts, access: ClusterAccess, rules: Shari
     inventory = build_inventory(facts, policy, rules)
     shared = {device.gpu.pci_address for device in inventory.devices if device.type is DeviceType.GPU_SHARE}
     cuttable = [gpu for gpu in facts.gpus if gpu.mig_profiles or gpu.mig_enabled]
-    said = {gpu.pci_address: SHARED if gpu.pci_address in shared else how_offered(gpu, policy) for gpu in cuttable}
+    said = {gpu.pci_address: SHARED if gpu.pci_address in shared else offer_text(gpu, policy) for gpu in cuttable}
     exceptions = {address: how for address, how in said.items() if how != ON_DEMAND}
     is_counting, server = _ask(selected, inventory, access) if inventory.offering.counter_sets else (None, "")
     return OfferPreview(inventory, is_counting, server, exceptions)

@@ -104,7 +104,7 @@ def _cut(gpu: SimulatedGpu, facts: GpuFacts, number: int, change: str) -> Simula
         raise InputError("recut", f"{change} on {gpu.pci_address}, {gpu.model.product_name}: {wanted}")
     if not wanted.is_enabled or gpu.model.mig is None:
         return replace(gpu, mig=None)
-    found = [(gpu.model.mig.profile(cut.profile.name), cut.start) for cut in wanted.cuts]
+    found = [(gpu.model.mig.profile(placement.profile.name), placement.start) for placement in wanted.placements]
     return replace(gpu, mig=tuple(Placement(profile, start) for profile, start in found if profile is not None))
 
 

@@ -217,4 +217,4 @@ def test_a_gpu_that_resists_does_not_keep_the_other_from_being_cut(rig, monkeypa
 def test_media_extensions_are_named_both_ways(rig):
     for name in ("all-1g.10gb.me", "all-1g.10gb+me"):
         wanted = wanted_of(rig.gpu(), 0, name, {})
-        assert [c.profile.name for c in wanted.cuts] == ["1g.10gb+me"]
+        assert [c.profile.name for c in wanted.placements] == ["1g.10gb+me"]

@@ -65,7 +65,7 @@ def test_what_the_counters_let_through_is_made_as_published_and_undone_without_a
             covered = [index for start, size in slices for index in range(start, start + size)]
             assert len(covered) == len(set(covered)), "partitions overlap"
             for other in held.values():
-                cut = rig.inventory.by_name[other].cut
+                cut = rig.inventory.by_name[other].placement
                 wanted = {f"memory-slice-{i}" for i in cut.slices} if cut else None
                 mine = {n for n in rig.inventory.by_name[other].counters if n.startswith("memory-slice-")}
                 assert wanted in (None, mine)

@@ -20,8 +20,8 @@ class DrmKernel(SimulatedKernel):
         super()._unbind(address, driver)
         self._move(address, driver, is_leaving=True)
 
-    def _bound(self, address: str, driver: str) -> None:
-        super()._bound(address, driver)
+    def _link_driver(self, address: str, driver: str) -> None:
+        super()._link_driver(address, driver)
         self._move(address, driver, is_leaving=False)
 
     def _move(self, address: str, driver: str, *, is_leaving: bool) -> None:
