@@ -1,6 +1,6 @@
-"""Send one request to a supervisor and read its answer, over a connection used only for this.
+"""Send one request to a supervisor and read its answer, over a connection of its own.
 
-In: the socket's path, a command. Out: the result, or the fault that the supervisor reported.
+In: the socket's path, a command. Out: the result, or the error that the supervisor reported.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dra_driver.model.errors import Retry, SharingError
 from dra_driver.mps import wire
 
 _HINT = "start `dra-driver mps` on the node; in the chart it is a separate DaemonSet, enabled when MPS is configured"
-_SLACK_S = 1.0  # how much longer than its deadline the supervisor may take, to undo what it began
+_SLACK_S = 1.0  # how much longer than its deadline the supervisor may take, because it undoes what it began
 _LEAST_S = 0.05
 _RESTART_S = 5.0
 _POLL_S = 0.1
@@ -26,8 +26,8 @@ _POLL_S = 0.1
 def call(path: Path, command: str, asked: Mapping[str, Any], deadline_s: float) -> dict[str, Any]:
     """Send a command to the supervisor at `path` and return its result. `deadline_s` is in seconds.
 
-    Raises: SharingError: "sharing.mps-unavailable" (LATER) without a supervisor, "sharing.mps-not-ready" (LATER)
-    without an answer in time, or the fault that the supervisor reports.
+    Raises: SharingError: "sharing.mps-unavailable" (LATER) if no supervisor runs, "sharing.mps-not-ready" (LATER) if it
+    does not answer in time, or the error that the supervisor reports.
     """
     deadline_s = max(_LEAST_S, deadline_s)
     extra = {} if command == "list" else {"deadlineS": deadline_s}
@@ -47,7 +47,7 @@ def call(path: Path, command: str, asked: Mapping[str, Any], deadline_s: float) 
 
 
 def _exchange_patiently(path: Path, line: bytes, deadline: float) -> bytes:
-    """Exchange lines. If a supervisor's folder exists, wait a little for one to answer: it may be restarting.
+    """Send a line and return the answer. If the supervisor's folder exists, wait for a supervisor that is restarting.
 
     Every command may be repeated, so a command that was interrupted is sent again.
     """

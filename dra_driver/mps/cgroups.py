@@ -1,7 +1,8 @@
-"""A cgroup for each device's daemon, below the configured one; the process enters it before the program begins.
+"""A cgroup for each device's daemon, below the configured one; the process enters it before its program begins.
 
-In: the folder of all daemons' cgroups (v2), a device's key. Out: its cgroup, and the processes in it. Only root can put
-a process there, so membership proves that a daemon has started it. Never: moves a process that was found by searching.
+In: the folder of all daemons' cgroups (v2), a device's key. Out: the device's cgroup, and the processes in it. Only
+root can put a process there, so membership proves that a daemon has started it. Never: moves a process other than the
+calling one.
 Source: kernel, Documentation/admin-guide/cgroup-v2.rst.
 """
 
@@ -20,7 +21,7 @@ HINT = "mount the host's cgroup v2 tree writable into the supervisor, or leave -
 
 
 def has_version_2(path: Path, mounts: Path = Path("/proc/self/mounts")) -> bool:
-    """Return whether cgroups v2 are mounted here at all, or `path` lies in a cgroup; true where that can't be read."""
+    """Return whether cgroups v2 are mounted at all, or `path` lies in a cgroup; true if that can't be read."""
     nearest = next((folder for folder in (path, *path.parents) if os.path.isdir(folder)), "/")  # noqa: PTH112
     if Path(nearest, PROCESSES).exists():
         return True
@@ -59,7 +60,7 @@ def members(path: Path) -> list[ProcessIdentity]:
 
 
 def remove(path: Path) -> None:
-    """Remove a device's cgroup; leave it if it is busy or gone."""
+    """Remove a device's cgroup; do nothing if it is busy or gone."""
     with suppress(OSError):
         path.rmdir()
 

@@ -1,6 +1,6 @@
-"""The children of this process: which caller waits for which child, and children that end together with their parent.
+"""The children of this process: each is waited for by one caller, and some end together with their parent.
 
-In: how to start a child. Out: a child whose pid can't be reused, and whose exit status only its caller takes.
+In: how to start a child. Out: a child whose pid can't be reused, and whose exit status only its caller collects.
 Source: PR_SET_PDEATHSIG(2const).
 """
 
@@ -21,9 +21,10 @@ _waited_for: set[int] = set()
 
 
 def reap() -> None:
-    """Collect the exit statuses of daemons that became our children, as this may be a PID namespace's first process.
+    """Collect the exit statuses of children that no caller waits for.
 
-    A child that another caller waits for is left to that caller, and the children queued behind it to the next call.
+    Daemons become our children if this is the first process of its PID namespace. A child that a caller waits for is
+    left to that caller, and the children queued behind it to the next call.
     """
     with _waiting:
         try:
@@ -53,7 +54,7 @@ def child(start: Callable[[], subprocess.Popen[bytes]]) -> Iterator[subprocess.P
 
 @contextmanager
 def held(spawn: Callable[[], int]) -> Iterator[int]:
-    """Spawn a child whose pid can't be reused until this context ends; afterwards `reap` collects its status."""
+    """Spawn a child whose pid can't be reused until this context ends; after that, `reap` collects its exit status."""
     with _waiting:
         pid = spawn()
         _waited_for.add(pid)
@@ -65,15 +66,16 @@ def held(spawn: Callable[[], int]) -> Iterator[int]:
 
 
 def end_with_parent() -> Callable[[], None]:
-    """Return the function that a child calls before its program: the child is killed when its parent's thread ends.
+    """Return a function for a child to call before its program begins, so that it is killed when its parent ends.
 
-    A command that outlived its supervisor would reach the daemon at any later time, after the next one's commands.
+    A command that outlived its supervisor could reach the daemon at any later time, even after commands of the next
+    supervisor.
     """
     parent = os.getpid()
 
-    def arrange() -> None:  # between fork and exec of a process with threads: no imports, no locks
+    def arrange() -> None:  # runs between fork and exec in a process with threads: no imports, no locks
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # it ended before the call
+        if os.getppid() != parent:  # the parent ended before the call
             os._exit(1)
 
     return arrange

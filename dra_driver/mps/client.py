@@ -1,7 +1,7 @@
-"""The client of the MPS supervisor: its socket behind the `MpsSupervisor` protocol, one connection for each call.
+"""The client of the MPS supervisor: it implements the `MpsSupervisor` protocol with one connection for each call.
 
-In: devices and settings. Out: channels, and faults as the supervisor reported them. Never: starts a daemon itself;
-without a supervisor every call fails with an error that can be retried and that names the command to run.
+In: devices and settings. Out: channels, and errors as the supervisor reported them. Never: starts a daemon itself. If
+no supervisor runs, every call fails with an error that can be retried and that names the command to run.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class MpsClient:
         self._path = path
 
     def start(self, device: SharedDevice, settings: MpsSettings, *, deadline_s: float) -> MpsChannel:
-        """Return the channel of the device's daemon, ready on return; a running daemon gets the settings' limits.
+        """Start the device's daemon if it does not run, set its limits, and return its channel when it is ready.
 
-        May be repeated. Raises: SharingError, as documented at `MpsSupervisor`.
+        Idempotent. Raises: SharingError, as documented at `MpsSupervisor`.
         """
         asked = {"device": wire.device_wire(device), "settings": wire.settings_wire(settings)}
         result = call(self._path, "start", asked, deadline_s)
@@ -52,8 +52,8 @@ class MpsClient:
     def stop_unnamed(self, named: Callable[[], Collection[str]], *, deadline_s: float) -> tuple[str, ...]:
         """End the daemons of devices whose UUIDs `named` does not return; return the names of those devices.
 
-        `named` is called after the daemons are listed, so that a daemon whose effect was recorded meanwhile is spared.
-        Nothing happens if there is no supervisor. Raises: SharingError if a daemon does not end.
+        `named` is called after the daemons have been listed, so that a daemon whose effect is recorded in between is
+        not ended. Nothing happens if there is no supervisor. Raises: SharingError if a daemon does not end.
         """
         if not self._path.exists():
             return ()

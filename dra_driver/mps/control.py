@@ -1,8 +1,8 @@
 """Commands to one running control daemon, and the meaning of its answers.
 
 In: a device's folder and settings. Out: the daemon's answers. Every limit is read back. Before each command the kernel
-is asked which process listens on the socket. Never: a command with text from a claim; only numbers and the words listed
-here.
+is asked which process listens on the socket. Never: a command with text from a claim; commands consist of numbers and
+the words written here.
 Source: NVIDIA Multi-Process Service, nvidia-cuda-mps-control(1).
 """
 
@@ -18,9 +18,9 @@ from dra_driver.mps.folder import Folder
 from dra_driver.mps.launch import ControlProgram, ProgramExit
 from dra_driver.mps.processes import ProcessIdentity
 
-COMMAND_S = 5.0  # for one command; the real daemon answers in milliseconds
+COMMAND_S = 5.0  # how long one command may take; the real daemon answers in milliseconds
 _POLL_S = 0.02
-_LEAST_S = 0.05  # for one run of the program if the deadline has already passed
+_LEAST_S = 0.05  # how long one run of the program may take if the deadline has already passed
 _MIB, _GIB = 1 << 20, 1 << 30
 # The daemon has one device, with index 0. Limits by UUID are known to be ignored (NVIDIA/k8s-device-plugin#572).
 _DEVICE = 0
@@ -48,24 +48,25 @@ class Control:
     def ask(self, command: str) -> str:
         """Return the daemon's answer to one command.
 
-        Raises: SharingError("sharing.mps-not-ready", LATER) without an answer, ("sharing.mps-refused") for a refusal.
+        Raises: SharingError("sharing.mps-not-ready", LATER) if it does not answer, and "sharing.mps-refused" if it
+        refuses.
         """
         outcome = self._try(command)
         if outcome.status is None:
-            why = f": {outcome.words}" if outcome.words else " in time"
+            why = f": {outcome.output}" if outcome.output else " in time"
             raise SharingError(
                 "mps-not-ready",
                 f"the MPS control daemon does not answer {command!r}{why}",
                 hint=f"see {self._folder.log}/control.log on the node",
                 retry=Retry.LATER,
             )
-        if outcome.status != 0 or _COMPLAINT.search(outcome.words):
+        if outcome.status != 0 or _COMPLAINT.search(outcome.output):
             raise SharingError(
                 "mps-refused",
-                f"the MPS control daemon refuses {command!r}: {outcome.words[:300] or f'status {outcome.status}'}",
+                f"the MPS control daemon refuses {command!r}: {outcome.output[:300] or f'status {outcome.status}'}",
                 retry=Retry.LATER,
             )
-        return outcome.words
+        return outcome.output
 
     def wait_ready(self) -> None:
         """Wait until the daemon answers. Raises: SharingError("sharing.mps-not-ready", LATER)."""
@@ -74,10 +75,10 @@ class Control:
             if outcome.status == 0:
                 return
             if self.left() <= _POLL_S or not self._process.is_alive():
-                said = f" ({outcome.words[:200]})" if outcome.words else ""
+                answer = f" ({outcome.output[:200]})" if outcome.output else ""
                 raise SharingError(
                     "mps-not-ready",
-                    f"the MPS control daemon is not ready in time{said}",
+                    f"the MPS control daemon is not ready in time{answer}",
                     hint=f"see {self._folder.log}/control.log on the node",
                     retry=Retry.LATER,
                 )
@@ -96,10 +97,10 @@ class Control:
 
     def servers(self) -> list[int]:
         """Return the pids of the running servers, as the daemon lists them. Raises: SharingError."""
-        said = self.ask("get_server_list")
-        found = [int(word) for word in said.split() if _PID.fullmatch(word)]
-        if len(found) > _SERVERS_MAX or len(said) > _LIST_MAX:
-            text = f"the MPS control daemon answers get_server_list with {said[:80]!r}, which no daemon says"
+        answer = self.ask("get_server_list")
+        found = [int(word) for word in answer.split() if _PID.fullmatch(word)]
+        if len(found) > _SERVERS_MAX or len(answer) > _LIST_MAX:
+            text = f"the MPS control daemon answers get_server_list with {answer[:80]!r}, which is no list of servers"
             raise SharingError("mps-refused", text, retry=Retry.LATER)
         return found
 
@@ -108,7 +109,7 @@ class Control:
         return self.ask(f"get_server_status {pid}")
 
     def quit(self, seconds: int) -> bool:
-        """Ask the daemon to end, and its servers with it after so many seconds. Return whether it accepted."""
+        """Ask the daemon to end, and to end its servers after `seconds`. Return whether it accepted."""
         outcome = self._try(f"quit -t {seconds}")
         if outcome.status:
             outcome = self._try("quit")
@@ -116,23 +117,23 @@ class Control:
 
     def _set_percentage(self, percentage: int, servers: list[int]) -> None:
         self.ask(f"set_default_active_thread_percentage {percentage}")
-        said = self.ask("get_default_active_thread_percentage")
-        if (found := _NUMBER.search(said)) and float(found[0]) != percentage:
-            raise _ignored("a default active thread percentage", str(percentage), said)
+        answer = self.ask("get_default_active_thread_percentage")
+        if (found := _NUMBER.search(answer)) and float(found[0]) != percentage:
+            raise _ignored("a default active thread percentage", str(percentage), answer)
         for pid in servers:
             self.ask(f"set_active_thread_percentage {pid} {percentage}")
 
     def _set_memory(self, limit: int, servers: list[int]) -> None:
         text = f"{limit // _MIB}M"
         self.ask(f"set_default_device_pinned_mem_limit {_DEVICE} {text}")
-        said = self.ask(f"get_default_device_pinned_mem_limit {_DEVICE}")
-        if not may_be(limit, said):
-            raise _ignored("a default pinned memory limit", text, said)
+        answer = self.ask(f"get_default_device_pinned_mem_limit {_DEVICE}")
+        if not may_be(limit, answer):
+            raise _ignored("a default pinned memory limit", text, answer)
         for pid in servers:
             self.ask(f"set_device_pinned_mem_limit {pid} {_DEVICE} {text}")
 
     def _try(self, command: str) -> ProgramExit:
-        """Run a command, unless another process than our daemon listens; then the outcome names that process."""
+        """Run a command, unless a process other than our daemon listens; then the outcome names that process."""
         if fault := peer.fault(self._folder.control, self._process):
             return ProgramExit(None, fault)
         seconds = max(_LEAST_S, min(COMMAND_S, self.left()))
@@ -140,7 +141,7 @@ class Control:
 
 
 def memory_limit(device: SharedDevice, settings: MpsSettings) -> int | None:
-    """Return the limit in bytes for each client on a device: its own, else the general one; None for no limit."""
+    """Return the limit in bytes for each client on a device: the device's, else the general one; None for no limit."""
     limits = settings.per_device_limits
     for name in (device.uuid, device.gpu_uuid, str(_DEVICE)):
         if name in limits:
@@ -148,15 +149,15 @@ def memory_limit(device: SharedDevice, settings: MpsSettings) -> int | None:
     return settings.pinned_memory_limit
 
 
-def may_be(limit: int, words: str) -> bool:
-    """Return whether a size that was read back may stand for the limit in bytes.
+def may_be(limit: int, output: str) -> bool:
+    """Return whether a size that was read back can mean the limit in bytes.
 
-    Drivers format it in different ways, newer ones in whole GiB, rounded down; a text without a size proves nothing.
+    Drivers format it in different ways, newer ones in whole GiB, rounded down. True if `output` contains no size.
 
     >>> may_be(6 << 30, "6G"), may_be(4606 << 20, "4G"), may_be(512 << 20, "512M"), may_be(6 << 30, "0M")
     (True, True, True, False)
     """
-    found = _SIZE.search(words)
+    found = _SIZE.search(output)
     if not found:
         return True
     shown = float(found[1]) * (_GIB if found[2].upper() == "G" else _MIB)

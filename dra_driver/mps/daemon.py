@@ -1,10 +1,10 @@
 """The life of one device's control daemon, from its first file to its last.
 
 Every step can be repeated, and after a kill between any two steps the next start or stop repairs what is left: the
-record names the process before it becomes the daemon, and is removed after everything else is gone.
+process is recorded before it becomes the daemon, and the record is removed after everything else is gone.
 
-Never: a restart of a running daemon, because its clients would end with it. Never: a process that was found by its
-environment, its command line or a file that clients can write.
+Never: restarts a running daemon, because its clients would end with it. Never: looks for a process by its environment,
+its command line or a file that clients can write.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from dataclasses import replace
 
 from dra_driver.model.errors import DriverError, NodeError, Retry, SharingError
 from dra_driver.model.sharing import MpsSettings, SharedDevice
-from dra_driver.mps import cgroups, control, daemon_processes, mounts, processes, spawning
-from dra_driver.mps.control import Control
-from dra_driver.mps.daemon_processes import DaemonSurroundings
+from dra_driver.mps import cgroups, daemon_processes, mounts, processes, spawning
+from dra_driver.mps.control import Control, memory_limit
+from dra_driver.mps.daemon_processes import DaemonContext
 from dra_driver.mps.folder import DaemonRecord, Folder
 from dra_driver.mps.processes import Origin, ProcessIdentity
 from dra_driver.mps.spawning import SpawnedProcess
@@ -26,66 +26,68 @@ from dra_driver.mps.spawning import SpawnedProcess
 log = logging.getLogger(__name__)
 
 MULTI_USER = "-multiuser-server"
-QUIT_S = 1  # for servers to end after `quit`
-END_S = 1.0  # for a process to end after SIGTERM, and again after SIGKILL
+QUIT_S = 1  # how long servers have to end after `quit`
+END_S = 1.0  # how long a process has to end after SIGTERM, and again after SIGKILL
 _LEAST_S = 0.05
 
 
 def start(
-    at: Folder, device: SharedDevice, settings: MpsSettings, around: DaemonSurroundings, deadline: float
+    folder: Folder, device: SharedDevice, settings: MpsSettings, context: DaemonContext, deadline: float
 ) -> DaemonRecord:
-    """Return the record of a ready daemon, which was running or is started now. A failed first start is undone.
+    """Start a device's daemon unless it runs, set its limits, and return its record when it is ready.
 
-    Raises: SharingError("sharing.mps-other-settings") for a setting that a running daemon can't change, and for every
-    other fault ("mps-not-ready", "mps-refused", "mps-no-program", "mps-no-permission", "mps-path-too-long").
+    A first start that fails is undone. `deadline` is in monotonic seconds.
+    Raises: SharingError("sharing.mps-other-settings") for a setting that a running daemon can't change, and
+    "mps-not-ready", "mps-refused", "mps-no-program", "mps-no-permission" or "mps-path-too-long".
     """
-    program = around.program
+    program = context.program
     if program is None:
-        raise SharingError("mps-no-program", "the driver has no MPS control program", retry=Retry.LATER)
-    before = current(at, around)
+        raise SharingError("mps-no-program", "the GPU driver has no MPS control program", retry=Retry.LATER)
+    before = current(folder, context)
     if before is not None and before.device.uuid != device.uuid:
-        raise SharingError("mps-refused", f"{at.path} belongs to {before.device.uuid}, not {device.uuid}")
-    process = daemon_processes.running(at, before, around)
+        raise SharingError("mps-refused", f"{folder.path} belongs to {before.device.uuid}, not {device.uuid}")
+    process = daemon_processes.running(folder, before, context)
     if process is not None and before is not None:
         _check_change(before, device, settings)
-    state = _wanted(before, device, settings, around, process)
+    state = _initial_record(before, device, settings, context, process)
     try:
-        at.make(shm_mib=around.shm_mib if state.is_mounted else None)
+        folder.make(shm_mib=context.shm_mib if state.is_mounted else None)
         if state.was_ready:
-            at.sweep_shm()  # new clients must not find the files of earlier ones
+            folder.sweep_shm()  # new clients must not find the files of earlier ones
         try:
-            state = _make_ready(at, state, before, around, deadline)
+            state = _ensure_ready(folder, state, before, context, deadline)
         except SharingError:
             if process is None or process.is_alive():
                 raise
-            state = _make_ready(
-                at, _without(state), before, around, deadline
+            state = _ensure_ready(
+                folder, _after_end(state), before, context, deadline
             )  # the daemon ended while it was given commands
     except BaseException:
         if not state.was_ready:
-            _undo(at, around)
+            _undo(folder, context)
         raise
     state = replace(state, was_ready=True)
-    at.write(state)
+    folder.write(state)
     return state
 
 
-def stop(at: Folder, around: DaemonSurroundings, deadline: float, *, is_gentle: bool = True) -> None:
+def stop(folder: Folder, context: DaemonContext, deadline: float, *, is_gentle: bool = True) -> None:
     """End a device's daemon and its servers, and remove its folder; do nothing if they are already gone.
 
-    A daemon that was never handed out has no clients and is ended without a grace period. A full disk is no obstacle.
-
-    Raises: SharingError("sharing.mps-stuck", LATER) if a process does not end even by SIGKILL; NodeError.
+    With `is_gentle` false the daemon is not asked to end first, because it has no clients yet. A full disk does not
+    prevent this. Raises: SharingError("sharing.mps-stuck", LATER) if a process survives even SIGKILL; NodeError.
     """
-    has_record = at.read() is not None
-    state = current(at, around)
+    has_record = folder.read() is not None
+    state = current(folder, context)
     if state is not None and state.is_wanted:
-        with suppress(NodeError):  # the disk may be full; if this process is killed now, the agent asks again
-            at.write(replace(state, is_wanted=False))
-    process = daemon_processes.running(at, state, around) if has_record else daemon_processes.unrecorded(at, around)
-    if is_gentle and process is not None and around.program is not None:
-        _quit(Control(around.program, at, process, deadline), process)
-    left = processes.end_all(lambda: daemon_processes.all_of(at, state, process, around), END_S)
+        with suppress(NodeError):  # the disk may be full; if this process is killed now, the agent repeats its command
+            folder.write(replace(state, is_wanted=False))
+    process = (
+        daemon_processes.running(folder, state, context) if has_record else daemon_processes.unrecorded(folder, context)
+    )
+    if is_gentle and process is not None and context.program is not None:
+        _quit(Control(context.program, folder, process, deadline), process)
+    left = processes.end_all(lambda: daemon_processes.all_processes(folder, state, process, context), END_S)
     if left:
         raise SharingError(
             "mps-stuck",
@@ -93,101 +95,101 @@ def stop(at: Folder, around: DaemonSurroundings, deadline: float, *, is_gentle: 
             hint="they hang in the driver; a reset of the GPU or a reboot frees them",
             retry=Retry.LATER,
         )
-    if cgroup := around.cgroup_of(at):
+    if cgroup := context.cgroup_of(folder):
         cgroups.remove(cgroup)
-    at.remove()
+    folder.remove()
 
 
-def current(at: Folder, around: DaemonSurroundings) -> DaemonRecord | None:
+def current(folder: Folder, context: DaemonContext) -> DaemonRecord | None:
     """Return the record if it is from this boot, else None."""
-    state = at.read()
-    return state if state is not None and state.boot_id == around.boot_id else None
+    state = folder.read()
+    return state if state is not None and state.boot_id == context.boot_id else None
 
 
-def _quit(speaker: Control, process: ProcessIdentity) -> None:
-    with suppress(SharingError):  # the program is gone; signals end the daemon below
-        if speaker.quit(QUIT_S):
+def _quit(control: Control, process: ProcessIdentity) -> None:
+    with suppress(SharingError):  # the control program is gone; then signals end the daemon
+        if control.quit(QUIT_S):
             processes.wait_gone([process], QUIT_S + END_S)
 
 
-def _wanted(
+def _initial_record(
     before: DaemonRecord | None,
     device: SharedDevice,
     settings: MpsSettings,
-    around: DaemonSurroundings,
+    context: DaemonContext,
     process: ProcessIdentity | None,
 ) -> DaemonRecord:
-    """Return the record to start from: that of the running daemon, or a new one without a process."""
+    """Return the record with which a start begins: that of the running daemon, or a new one without a process."""
     if before is None or not before.was_ready:
-        state = DaemonRecord(device, settings, around.boot_id, is_mounted=mounts.are_permitted())
-    else:  # a folder handed out without file systems (by 0.1.0) has clients that would lose sight of it
-        state = DaemonRecord(device, settings, around.boot_id, was_ready=True, is_mounted=before.is_mounted)
+        state = DaemonRecord(device, settings, context.boot_id, is_mounted=mounts.are_permitted())
+    else:  # clients of a folder without mounts (made by 0.1.0) would no longer see it below a new mount
+        state = DaemonRecord(device, settings, context.boot_id, was_ready=True, is_mounted=before.is_mounted)
     if before is None:
         return state
     state = replace(state, former=before.former)
     if process is not None:
-        return replace(state, process=process, origin=before.origin or daemon_processes.origin_of(around.program))
-    return replace(state, former=tuple(one for one in before.daemons() if processes.kin([one])))
+        return replace(state, process=process, origin=before.origin or daemon_processes.origin_of(context.program))
+    return replace(state, former=tuple(one for one in before.daemons() if processes.started_by([one])))
 
 
-def _without(state: DaemonRecord) -> DaemonRecord:
-    """Return the record after its daemon has ended."""
+def _after_end(state: DaemonRecord) -> DaemonRecord:
+    """Return the record for a daemon that has ended."""
     return replace(state, process=None, origin=None, former=state.daemons())
 
 
-def _make_ready(
-    at: Folder, state: DaemonRecord, before: DaemonRecord | None, around: DaemonSurroundings, deadline: float
+def _ensure_ready(
+    folder: Folder, state: DaemonRecord, before: DaemonRecord | None, context: DaemonContext, deadline: float
 ) -> DaemonRecord:
-    """Make a daemon run with the wanted limits; a running one that refuses them keeps its old limits."""
+    """Bring a daemon to run with the wanted limits; one that was running and refuses them keeps its old limits."""
     if state.process is None:
-        return _make_new(at, state, around, deadline)
-    assert around.program is not None  # noqa: S101 - `start` has checked it
-    speaker = Control(around.program, at, state.process, deadline)
-    speaker.wait_ready()
+        return _start_new(folder, state, context, deadline)
+    assert context.program is not None  # noqa: S101 - `start` has checked it
+    control = Control(context.program, folder, state.process, deadline)
+    control.wait_ready()
     try:
-        speaker.set_limits(state.device, state.settings)
+        control.set_limits(state.device, state.settings)
     except DriverError:
         if before is not None and before.was_ready:
             with suppress(DriverError):
-                speaker.set_limits(before.device, before.settings)
+                control.set_limits(before.device, before.settings)
         raise
     return state
 
 
-def _make_new(at: Folder, state: DaemonRecord, around: DaemonSurroundings, deadline: float) -> DaemonRecord:
-    """Start a daemon; end it if it does not accept its limits, since without them clients could use everything."""
-    program, cgroup = around.program, around.cgroup_of(at)
+def _start_new(folder: Folder, state: DaemonRecord, context: DaemonContext, deadline: float) -> DaemonRecord:
+    """Start a daemon; end it if it refuses its limits, since without them its clients could use the whole GPU."""
+    program, cgroup = context.program, context.cgroup_of(folder)
     assert program is not None  # noqa: S101 - `start` has checked it
-    at.clear_pipe()
+    folder.clear_pipe()
     if cgroup:
         cgroups.make(cgroup)
     words = ["-f", *([MULTI_USER] if state.settings.multi_user else [])]
-    with spawning.spawned(program, at, words, uuid=state.device.uuid, cgroup=cgroup) as new:
+    with spawning.spawned(program, folder, words, uuid=state.device.uuid, cgroup=cgroup) as new:
         state = replace(state, process=new.identity, origin=daemon_processes.origin_of(program))
         try:
-            at.write(state)
+            folder.write(state)
             new.release(max(_LEAST_S, deadline - time.monotonic()))
-            speaker = Control(program, at, new.identity, deadline)
-            _await(speaker, new, at, state.device)
+            control = Control(program, folder, new.identity, deadline)
+            _wait_until_ready(control, new, folder, state.device)
             runs = processes.executable_of(new.identity.pid)
             state = replace(state, origin=Origin(processes.namespace_of(), runs) if runs else state.origin)
-            speaker.set_limits(state.device, state.settings)
+            control.set_limits(state.device, state.settings)
         except BaseException:
             processes.end([new.identity], END_S)
             raise
     return state
 
 
-def _await(speaker: Control, new: SpawnedProcess, at: Folder, device: SharedDevice) -> None:
-    """Wait until a new daemon answers. Raises: SharingError with its output if it ended instead."""
+def _wait_until_ready(control: Control, new: SpawnedProcess, folder: Folder, device: SharedDevice) -> None:
+    """Wait until a new daemon answers. Raises: SharingError, with the daemon's output if it ended instead."""
     try:
-        speaker.wait_ready()
+        control.wait_ready()
     except SharingError as error:
         if new.identity.is_alive():
             raise
-        said, status = spawning.words_of(at), new.status()
-        text = f"the MPS control daemon for {device.name} ended at once: {said or f'status {status}'}"
-        code = "mps-refused" if status and said else "mps-not-ready"
+        answer, status = spawning.last_output(folder), new.status()
+        text = f"the MPS control daemon for {device.name} ended at once: {answer or f'status {status}'}"
+        code = "mps-refused" if status and answer else "mps-not-ready"
         raise SharingError(code, text, retry=Retry.LATER) from error
 
 
@@ -201,7 +203,7 @@ def _check_change(before: DaemonRecord, device: SharedDevice, settings: MpsSetti
             hint="give all claims on the device the same multiUser",
             retry=Retry.LATER,
         )
-    if control.memory_limit(device, was) is not None and control.memory_limit(device, settings) is None:
+    if memory_limit(device, was) is not None and memory_limit(device, settings) is None:
         raise SharingError(
             "mps-other-settings",
             f"the MPS daemon of {device.name} runs with a memory limit, which can be changed but not removed",
@@ -210,6 +212,6 @@ def _check_change(before: DaemonRecord, device: SharedDevice, settings: MpsSetti
         )
 
 
-def _undo(at: Folder, around: DaemonSurroundings) -> None:
-    with suppress(DriverError):  # the next start, stop or recovery undoes what could not be undone now
-        stop(at, around, time.monotonic(), is_gentle=False)
+def _undo(folder: Folder, context: DaemonContext) -> None:
+    with suppress(DriverError):  # what can't be undone now is undone by the next start, stop or recovery
+        stop(folder, context, time.monotonic(), is_gentle=False)

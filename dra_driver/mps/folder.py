@@ -1,11 +1,11 @@
 """The files of one device's daemon, and the record by which a restarted supervisor finds the daemon again.
 
-    <root>/<key>/state.json     the wanted settings and the process's identity; readable for our user alone
+    <root>/<key>/state.json     the wanted settings and the process's identity; only our user can read it
                  pipe/  shm/    mounted into clients: the control channel and their /dev/shm
-                 log/           the daemon's logs; clients never see them, but text from clients is in them
+                 log/           the daemon's logs; clients never see them, but they contain text from clients
 
-Each of the three is a small tmpfs if mounting is permitted, so that clients fill only it, never the node's disk. The
-key is short, because the control socket's path has to fit into a socket address, and constant for a device.
+Each of the three folders is a small tmpfs if mounting is permitted, so that clients can't fill the node's disk. The key
+is short, because the control socket's path has to fit into a socket address, and is always the same for a device.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ _STATE_VERSION = 1
 _LONGEST = "pipe/control_privileged"  # the longest socket path that the daemon makes
 _MIB = 1 << 20
 PIPE_SIZE = Size(_MIB, 256, 0o755)  # for sockets and a pid file; only root can create more files
-LOG_SIZE = Size(32 * _MIB, 64, 0o755)  # for two logs of 4 MiB, which are truncated once a minute
+LOG_SIZE = Size(32 * _MIB, 64, 0o755)  # for two logs of 4 MiB, which are shortened once a minute
 SHM_MIB = 1024
 _SHM_INODES = 16384
-_FORMER = 16  # the most earlier daemons to remember, whose servers may still have clients
+_FORMER = 16  # how many earlier daemons are remembered, whose servers may still have clients
 _FNV_OFFSET, _FNV_PRIME = 0xCBF29CE484222325, 0x100000001B3
 
 
 @dataclass(frozen=True, slots=True)
 class DaemonRecord:
-    """The record of one daemon. `process` is None until it was forked; `was_ready` is set once it has been handed out.
+    """The record of one daemon. `process` is None until it was forked; `was_ready` is set when clients may use it.
 
-    `is_mounted` is set if its folders have file systems of their own. `origin` holds further facts about the process; a
-    record of 0.1.0 has none. `former` are earlier daemons of the device that ended before their servers.
+    `is_mounted` is whether its folders have file systems of their own. `origin` has further facts about the process; a
+    record of version 0.1.0 has none. `former` are earlier daemons of the device that ended before their servers.
     """
 
     device: SharedDevice
@@ -58,12 +58,12 @@ class DaemonRecord:
     former: tuple[ProcessIdentity, ...] = ()
 
     def daemons(self) -> tuple[ProcessIdentity, ...]:
-        """Return the control daemon's process and those of the daemons before it."""
+        """Return the processes of the control daemon and of the daemons before it."""
         return (*self.former, *([self.process] if self.process else []))[-_FORMER:]
 
 
 def key_of(uuid: str) -> str:
-    """Return the name of a device's folder: FNV-1a of its UUID, because hashlib costs four MiB.
+    """Return the name of a device's folder: the FNV-1a hash of its UUID, because hashlib takes four MiB of memory.
 
     >>> key_of("GPU-00000000-0000-0000-0000-000000000000")
     'd52e6ea59e48'
@@ -139,7 +139,7 @@ class Folder:
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             with os.fdopen(fd, "wb") as file:
                 file.write(json.dumps(_state_wire(state)).encode())
-            # without fsync: a kill leaves the old record or the new one, and a power failure ends the daemon too
+            # No fsync: a kill leaves either the old record or the new one, and a power failure ends the daemon too.
             temporary.replace(target)
         except OSError as exc:
             raise NodeError("folder", f"{target} can't be written: {exc.strerror}", retry=Retry.LATER) from exc
@@ -147,7 +147,7 @@ class Folder:
     def clear_pipe(self) -> None:
         """Remove what an earlier daemon and its clients left in the pipe folder. Raises: NodeError("node.folder").
 
-        Clients that go on writing there keep the folder from being empty; the daemon may begin all the same.
+        If clients go on writing there, the folder does not become empty, but a daemon can start there all the same.
         """
         try:
             client_files.empty(self.pipe)
@@ -156,14 +156,14 @@ class Folder:
             raise NodeError("folder", text, retry=Retry.LATER) from exc
 
     def sweep_shm(self) -> int:
-        """Remove files in /dev/shm that ended clients left and no process uses. Return how many."""
+        """Remove the files in /dev/shm that no process uses any more. Return how many."""
         try:
             return client_files.sweep(self.shm)
         except OSError:
             return 0
 
 
-def found(root: Path) -> list[Folder]:
+def folders_below(root: Path) -> list[Folder]:
     """Return the folders below `root`, in order of key."""
     names = sorted(path.name for path in root.iterdir() if path.is_dir() and not path.is_symlink())
     return [Folder(root, name) for name in names]
@@ -207,7 +207,7 @@ _PROCESS = RecordForm(ProcessIdentity, pid=Key("pid", read=int), start_ticks=Key
 _ORIGIN = RecordForm(Origin, namespace=Key("pidNamespace", read=int), executable=Key("executable", list, _inode))
 _RECORD = RecordForm(
     DaemonRecord,
-    without=("process", "origin"),  # which are beside the rest, as their fields
+    without=("process", "origin"),  # whose fields are written beside those of the record
     device=Key("device", wire.device_wire, wire.device_of),
     settings=Key("settings", wire.settings_wire, wire.settings_of),
     boot_id=Key("bootID", read=str),

@@ -1,7 +1,7 @@
-"""NVIDIA's control program, found in the driver root and run with a fixed argument list and environment.
+"""Launch: finds NVIDIA's control program in the driver root and runs it with a fixed argument list and environment.
 
-In: a driver root (or the simulated daemon), a device's folder. Out: exit status and output of the program when it sends
-a command. Never: a shell, this process's own environment, a name from a claim in an argument.
+In: a driver root (or the simulated program), a device's folder. Out: the exit status and the output of the program that
+sent a command. Never: a shell, this process's own environment, a name from a claim in an argument.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _LIBRARY_FOLDERS = ("usr/lib64", "usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-li
 _LOADERS = ("lib64/ld-linux-x86-64.so.2", "lib/ld-linux-aarch64.so.1", "usr/lib64/ld-linux-x86-64.so.2")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _LINKS_MAX = 40
-_WORDS_BYTES = 16 * 1024
+_OUTPUT_BYTES = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class ControlProgram:
-    """The control program. `argv` begins its command line, as seen below `root` (/ if no other root is entered).
+    """The control program. `argv` begins its command line, with paths below `root` (/ if no other root is entered).
 
-    `is_private` gives it a mount namespace with the device's own /dev/shm. `library_path` and `path` are put before its
-    default search paths.
+    With `is_private` it runs in a mount namespace with the device's own /dev/shm. `path` is its PATH, and
+    `library_path` its LD_LIBRARY_PATH ("" for none).
     """
 
     argv: tuple[str, ...]
@@ -46,22 +46,22 @@ class ControlProgram:
 
 @dataclass(frozen=True, slots=True)
 class ProgramExit:
-    """How the program ended: its exit status (None if it did not end in time) and its output."""
+    """How a run of the program ended: its exit status (None if it did not end in time) and its output."""
 
     status: int | None
-    words: str
+    output: str
 
 
 def find_program(root: Path, *, is_private: bool) -> ControlProgram:
     """Return the control program of a driver root.
 
-    A root that is a complete system (the host's /, a driver container's) is entered with chroot. One that has only the
-    driver's files is not: they are found through search paths.
+    A root that is a complete system (the host's /, or a driver container's) is entered with chroot. A root that has
+    only the driver's files is not entered: search paths lead to them.
 
-    Raises: SharingError("sharing.mps-no-program", LATER), because the driver may be installed later.
+    Raises: SharingError("sharing.mps-no-program", LATER): the driver may be installed later.
     """
     for folder in _PROGRAM_FOLDERS:
-        path = inside(root, root / folder / PROGRAM)
+        path = resolve_in_root(root, root / folder / PROGRAM)
         if not (path.is_file() and os.access(path, os.X_OK)):
             continue
         if root == _HERE:
@@ -74,14 +74,14 @@ def find_program(root: Path, *, is_private: bool) -> ControlProgram:
         )
     raise SharingError(
         "mps-no-program",
-        f"{PROGRAM} is not in the driver root {root}",
+        f"the driver root {root} has no {PROGRAM}",
         hint="install the driver's compute utilities on the node, or correct --nvidia-driver-root-mount",
         retry=Retry.LATER,
     )
 
 
 def daemon_environment(program: ControlProgram, folder: Folder, uuid: str) -> dict[str, str]:
-    """Return the whole environment of a device's daemon."""
+    """Return the complete environment for a device's daemon."""
     log = {"CUDA_MPS_LOG_DIRECTORY": str(folder.log), "CUDA_VISIBLE_DEVICES": uuid}
     return {**_environment(program, folder), **log}
 
@@ -103,9 +103,9 @@ class _Call:
     seconds: float
 
     def run(self) -> ProgramExit:
-        """Run the program in the calling thread's view of the file system.
+        """Run the program in the mount namespace of the calling thread.
 
-        Its output is read within bounds, because other processes may influence it.
+        Its output is limited in time and size, because other processes may influence it.
         """
         ends = time.monotonic() + self.seconds
         try:
@@ -115,13 +115,13 @@ class _Call:
                 with suppress(BrokenPipeError):
                     process.stdin.write(self.text.encode())
                     process.stdin.close()
-                words = _words(process.stdout.fileno(), ends)
+                output = _read_output(process.stdout.fileno(), ends)
                 process.stdout.close()
                 try:
-                    status = None if words is None else process.wait(max(0.0, ends - time.monotonic()))
+                    status = None if output is None else process.wait(max(0.0, ends - time.monotonic()))
                 except subprocess.TimeoutExpired:
                     status = None
-                return ProgramExit(status, (words or b"").decode(errors="replace").strip())
+                return ProgramExit(status, (output or b"").decode(errors="replace").strip())
         except OSError as exc:
             text = f"{self.argv[0]} can't be started: {exc.strerror}"
             raise SharingError("mps-no-program", text, retry=Retry.LATER) from exc
@@ -135,21 +135,21 @@ class _Call:
             env=self.environment,
             cwd="/",
             bufsize=0,
-            preexec_fn=children.end_with_parent(),  # noqa: PLW1509 - it takes no lock and imports nothing
+            preexec_fn=children.end_with_parent(),  # noqa: PLW1509 - that takes no lock and imports nothing
             start_new_session=True,  # signals to this process's group (Ctrl-C) must not reach the daemon
         )
 
 
-def _words(fd: int, ends: float) -> bytes | None:
-    """Read the output to its end; return None if it does not end in time, or within the bound."""
+def _read_output(fd: int, ends: float) -> bytes | None:
+    """Read the output to its end; return None if it does not end in time, or is too long."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
-    words = b""
-    while len(words) <= _WORDS_BYTES and poll.poll(max(0.0, ends - time.monotonic()) * 1000):
+    output = b""
+    while len(output) <= _OUTPUT_BYTES and poll.poll(max(0.0, ends - time.monotonic()) * 1000):
         part = os.read(fd, 4096)
         if not part:
-            return words
-        words += part
+            return output
+        output += part
     return None
 
 
@@ -158,15 +158,15 @@ def _run(call: _Call) -> ProgramExit:
         return call.run()
     results: list[ProgramExit | BaseException] = []
 
-    def apart() -> None:
+    def run_in_private_view() -> None:
         try:
             mounts.enter_private(call.program.root, call.folder.path, call.folder.shm)
             results.append(call.run())
-        except BaseException as error:  # noqa: BLE001 - handed to the thread that waits
+        except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
             results.append(error)
 
-    # In a separate thread, because the changed view of the file system ends with the thread.
-    thread = threading.Thread(target=apart, name=f"launch-{call.folder.key}", daemon=True)
+    # In a separate thread, because its mount namespace ends with it.
+    thread = threading.Thread(target=run_in_private_view, name=f"launch-{call.folder.key}", daemon=True)
     thread.start()
     thread.join()
     result = results[0]
@@ -180,8 +180,8 @@ def _environment(program: ControlProgram, folder: Folder) -> dict[str, str]:
     return {"PATH": program.path, "LC_ALL": "C", "CUDA_MPS_PIPE_DIRECTORY": str(folder.pipe), **libraries}
 
 
-def inside(root: Path, path: Path) -> Path:
-    """Return a file in a driver root after following its links as if `root` were /."""
+def resolve_in_root(root: Path, path: Path) -> Path:
+    """Return the file to which `path` leads, following symbolic links as if `root` were /."""
     for _ in range(_LINKS_MAX):
         if not path.is_symlink():
             break

@@ -1,6 +1,6 @@
-"""`dra-driver mps`: flags, signals, and the lock that makes it the only supervisor of this node.
+"""`dra-driver mps`: flags, signals, and the lock that makes this process the only supervisor of its driver on the node.
 
-SIGTERM ends the supervisor but not its daemons and their clients; the next supervisor finds them.
+SIGTERM ends the supervisor, but not its daemons and their clients; the next supervisor finds them.
 """
 
 from __future__ import annotations
@@ -54,19 +54,19 @@ _FLAGS = (
         "cgroup (v2) for the daemons, so that they outlive this process's container; empty: this process's own",
         "DIR",
     ),
-    Flag("--mps-shared-memory-mib", str(SHM_MIB), "the most that clients of one device may have in /dev/shm", "MIB"),
+    Flag("--mps-shared-memory-mib", str(SHM_MIB), "the most that clients of one device may store in /dev/shm", "MIB"),
 )
 _EPILOG = """Each flag has an environment variable (upper case, underscores: DRIVER_NAME); the flag wins. SIGTERM ends
-the supervisor and leaves the MPS daemons running; the next supervisor takes them over. Exit status: 0 ended, 2 usage,
-5 environment, 70 bug."""
+the supervisor and leaves the MPS daemons running; the next supervisor takes them over. Exit status: 0 ended by a
+signal, 2 wrong usage, 5 a fault of the environment, 70 a bug."""
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the supervisor until SIGTERM; return the exit status."""
     try:
-        values, is_question = _parse(argv)
+        values, shows_daemons = _parse(argv)
         root = _root(values)
-        if is_question:
+        if shows_daemons:
             return _show(root / wire.SOCKET_NAME)
         logs.set_up(values["log_format"])
         return _run(values, root)
@@ -87,7 +87,7 @@ def _parse(argv: Sequence[str]) -> tuple[dict[str, str], bool]:
     parser.add_argument("--version", action="version", version=f"dra-driver {__version__}")
     add_to(parser, _FLAGS)
     parser.add_argument(
-        "--show", action="store_true", help="print what the running supervisor keeps, as JSON, and exit"
+        "--show", action="store_true", help="print the daemons that the running supervisor keeps, as JSON, and exit"
     )
     given = vars(parser.parse_args(argv))
     return resolve(given, os.environ, _FLAGS), bool(given["show"])
@@ -99,19 +99,19 @@ def _root(values: dict[str, str]) -> Path:
 
 
 def _show(path: Path) -> int:
-    """Print what a supervisor keeps: each daemon, with its servers as the daemon lists them. Raises: SharingError."""
-    told = call(path, "list", {}, _SHOW_S)
-    for daemon in told.get("daemons", ()):
+    """Print the daemons that a supervisor keeps, with the servers that each of them lists. Raises: SharingError."""
+    listing = call(path, "list", {}, _SHOW_S)
+    for daemon in listing.get("daemons", ()):
         try:
             daemon.update(call(path, "status", {"device": daemon["device"]}, _SHOW_S))
         except SharingError as error:
             daemon["error"] = daemon["error"] or str(error)
-    print(json.dumps(told, indent=2))  # noqa: T201 - the requested output
+    print(json.dumps(listing, indent=2))  # noqa: T201 - the requested output
     return ExitCode.OK
 
 
 def _cgroup(folder: str) -> Path | None:
-    """Return the folder for the daemons' cgroups; None where it is not wanted, or the node has cgroups v1 alone."""
+    """Return the folder for the daemons' cgroups; None if none is configured or the node has only cgroups v1."""
     if folder and not cgroups.has_version_2(Path(folder)):
         log.warning("no cgroup v2 on this node: MPS daemons end with this container", extra=fields(file=folder))
         return None
@@ -142,13 +142,16 @@ def _run(values: dict[str, str], root: Path) -> int:
     log.info("MPS supervisor ready", extra=fields(socket=str(root / wire.SOCKET_NAME)))
     server.run()
     supervisor.close()
-    _leave(root)
+    _remove_empty_folders(root)
     os.close(lock)
     return ExitCode.OK
 
 
 def _lock(root: Path) -> int:
-    """Lock this folder as its only supervisor. Raises: NodeError("node.folder"), ("node.mps-running")."""
+    """Take the lock that only one supervisor can hold in this folder, and return its descriptor.
+
+    Raises: NodeError("node.folder"), ("node.mps-running").
+    """
     try:
         root.mkdir(mode=0o755, parents=True, exist_ok=True)
         fd = os.open(root / "supervisor.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -161,7 +164,7 @@ def _lock(root: Path) -> int:
         raise NodeError(
             "mps-running",
             f"another MPS supervisor runs in {root}",
-            hint="there can be only one for each node and driver name; end the other one first",
+            hint="only one can run for each driver name on a node; end the other one first",
         ) from exc
     return fd
 
@@ -176,9 +179,9 @@ def _daemons(root: Path) -> Path:
     return folder
 
 
-def _leave(root: Path) -> None:
+def _remove_empty_folders(root: Path) -> None:
     """Remove the folder if no daemon is kept, and the driver's own folder if nothing else is in it."""
-    with suppress(OSError):  # not empty: it holds a daemon's folder, or the agent's files
+    with suppress(OSError):  # a folder is not empty: it has a daemon's folder, or the agent's files, in it
         (root / "d").rmdir()
         (root / "supervisor.lock").unlink()
         root.rmdir()
@@ -193,7 +196,7 @@ def _finder(values: dict[str, str]) -> Callable[[], ControlProgram]:
 
 
 def _shm_mib(text: str) -> int:
-    """Return a checked size in MiB. Raises: UsageError("usage.flags")."""
+    """Return the flag's value as a number of MiB. Raises: UsageError("usage.flags")."""
     if not (text.isdecimal() and text.isascii() and 0 < int(text[:9]) <= _SHM_MIB_MAX):
         raise UsageError(
             "flags", f"--mps-shared-memory-mib={text[:20]!r} is not a whole number of MiB up to {_SHM_MIB_MAX}"

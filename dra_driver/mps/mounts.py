@@ -1,8 +1,8 @@
-"""A small tmpfs for what clients of a device can write, and a mount namespace with the daemon's own /dev/shm.
+"""Mounts: a small tmpfs for what clients of a device can write, and a mount namespace with the daemon's own /dev/shm.
 
-An MPS server and its clients talk through files in /dev/shm, so both must see the same folder there, and clients of
-another device must not. What clients write is bounded, and is never on the node's disk. If the supervisor lacks the
-permission, nothing is mounted.
+An MPS server and its clients communicate through files in /dev/shm, so they must see the same folder there, and clients
+of another device must not see it. What clients write is limited in size, and is never on the node's disk. If the
+supervisor may not mount, nothing is mounted.
 Source: mount(2), unshare(2), mount_namespaces(7), tmpfs(5).
 """
 
@@ -26,7 +26,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Size(NamedTuple):
-    """The most that a tmpfs may hold."""
+    """The most that a tmpfs may hold, and the mode of its root folder."""
 
     bytes: int
     inodes: int
@@ -43,10 +43,10 @@ def are_permitted() -> bool:
 
 
 def ensure_tmpfs(folder: Path, size: Size) -> None:
-    """Mount a tmpfs on a folder unless one is mounted. Raises: SharingError("sharing.mps-no-permission").
+    """Mount a tmpfs on a folder unless one is mounted already. Raises: SharingError("sharing.mps-no-permission").
 
-    Clients write there and this process is root, so the mount forbids following symbolic links (Linux 5.10); inside
-    containers they work as usual.
+    Clients write there and this process is root, so symbolic links are not followed through this mount (Linux 5.10);
+    inside containers they work as usual.
     """
     if not folder.is_mount():
         options = f"mode={size.mode:o},size={size.bytes},nr_inodes={size.inodes}"
@@ -54,22 +54,22 @@ def ensure_tmpfs(folder: Path, size: Size) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Unmount everything that is mounted on a folder, even several layers. Raises: SharingError."""
+    """Unmount everything that is mounted on a folder, including mounts on top of each other. Raises: SharingError."""
     while folder.is_mount():
         if _libc.umount2(os.fsencode(folder), _MNT_DETACH) != 0:
-            raise _refused(f"unmount {folder}")
+            raise _refused(f"can't unmount {folder}")
 
 
 def enter_private(root: Path, folder: Path, shm: Path) -> None:
-    """Enter a separate view in the calling thread and its children: `shm` at /dev/shm, `root` as /.
+    """Move the calling thread into a new mount namespace, with `shm` at /dev/shm and `root` as /.
 
-    `folder` appears under its own path below `root` too. Later mounts and unmounts of the host still take effect, so
-    that no pod's volume is kept busy. Use this only in a thread that ends afterwards.
+    `folder` appears at its own path below `root` too. Later mounts and unmounts of the host still take effect, so that
+    no pod's volume is kept busy. Call this only in a thread that ends afterwards.
 
     Raises: SharingError("sharing.mps-no-permission").
     """
     if _libc.unshare(_CLONE_NEWNS) != 0:
-        raise _refused("a mount namespace for the MPS daemon")
+        raise _refused("can't make a mount namespace for the MPS daemon")
     _mount("none", Path("/"), None, _MS_REC | _MS_SLAVE, None)
     if root != Path("/"):
         _mount(str(folder), _made(root / folder.relative_to("/")), None, _MS_BIND | _MS_REC, None)
@@ -94,12 +94,10 @@ def _made(folder: Path) -> Path:
 def _mount(source: str, target: Path, kind: str | None, flags: int, options: str | None) -> None:
     words = [os.fsencode(source), os.fsencode(target), kind and kind.encode(), flags, options and options.encode()]
     if _libc.mount(words[0], words[1], words[2], ctypes.c_ulong(flags), words[4]) != 0:
-        raise _refused(f"mount {target}")
+        raise _refused(f"can't mount {target}")
 
 
-def _refused(what: str) -> SharingError:
+def _refused(text: str) -> SharingError:
     number = ctypes.get_errno()
     hint = "run the MPS supervisor privileged, with hostPID" if number in {errno.EPERM, errno.EACCES} else ""
-    return SharingError(
-        "mps-no-permission", f"can't {what}: {os.strerror(number)}".replace("can't a ", "no "), hint=hint
-    )
+    return SharingError("mps-no-permission", f"{text}: {os.strerror(number)}", hint=hint)

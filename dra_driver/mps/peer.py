@@ -1,7 +1,7 @@
 """Ask the kernel which process listens on a daemon's control socket.
 
-In: the socket's path, the process that ought to listen. Out: nothing, or why it is not that process. A client that is
-root in its container can put another socket, a link or a FIFO there: none of them is followed, waited for, or trusted.
+In: the socket's path, the process that should listen. Out: why it is not that process, or "". A client that is root in
+its container can put another socket, a link or a FIFO there: none of them is followed, waited for, or trusted.
 Source: unix(7), SO_PEERCRED; socket(7), SO_PEERPIDFD (Linux 6.5).
 """
 
@@ -23,7 +23,7 @@ _PATH = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def fault(path: Path, process: ProcessIdentity) -> str:
-    """Return why the listener at `path` must not be sent anything; "" if it is `process`."""
+    """Return "" if `process` listens at `path`, else the reason why nothing must be sent there."""
     try:
         pid, uid = _listener(path)
     except OSError as exc:
@@ -57,7 +57,10 @@ def _listener(path: Path) -> tuple[int, int]:
 
 
 def _lives(asking: socket.socket) -> bool:
-    """Return whether the listener still runs, so that its pid is not reused; before Linux 6.5 this is a guess."""
+    """Return whether the listener still runs, so that its pid can't belong to another process by now.
+
+    Before Linux 6.5 this can't be determined, and true is returned.
+    """
     try:
         (fd,) = struct.unpack("i", asking.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD, 4))
     except OSError as exc:

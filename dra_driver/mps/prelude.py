@@ -1,8 +1,8 @@
-"""The step between fork and the control program, as a small separate program.
+"""Prelude: the small program that runs in a new process before it becomes NVIDIA's control program.
 
-It waits until its parent has recorded its identity, enters the device's cgroup and the daemon's view of the file
-system, and becomes the program. If the parent dies first, it ends, so no daemon ever runs without a record. One line of
-JSON comes in on descriptor 0; a fault goes out on descriptor 3, which is closed when the program begins.
+It waits until its parent has recorded its identity, enters the device's cgroup and the daemon's file system, and then
+executes the control program. If the parent dies first, it ends, so no daemon ever runs without a record. One line of
+JSON comes in on descriptor 0; an error goes out on descriptor 3, which is closed when the control program begins.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _STATUS = 126
 
 
 def main() -> None:
-    """Wait, prepare, and become the program."""
+    """Wait for the parent's line, do what it asks, and execute the control program."""
     os.set_inheritable(_REPORT, False)
     line = sys.stdin.buffer.readline()
     if not line.endswith(b"\n"):
-        os._exit(_STATUS)  # the parent is gone and may not have recorded this process
+        os._exit(_STATUS)  # the parent is gone, and may not have recorded this process
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     from dra_driver.model.errors import DriverError  # noqa: PLC0415 - the package's path is set only above
 
@@ -40,7 +40,7 @@ def _become(spec: dict[str, Any]) -> None:
     if spec["cgroup"]:
         _enter_cgroup(Path(spec["cgroup"]))
     if spec["view"]:
-        from dra_driver.mps import mounts  # noqa: PLC0415 - each process pays only for what it enters
+        from dra_driver.mps import mounts  # noqa: PLC0415 - not loaded where nothing is mounted
 
         mounts.enter_private(*map(Path, spec["view"]))
     os.chdir("/")

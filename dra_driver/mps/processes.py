@@ -1,8 +1,8 @@
-"""Identify our own processes by what the kernel reports, never by what a process carries or writes.
+"""Identify our own processes by what the kernel reports, never by what a process has in its memory or writes.
 
-In: identities recorded at birth (pid and start time, with executable and PID namespace). Out: which of them still run,
-which processes they have started, and their end. No file is read that waits for another process's memory (environ,
-cmdline, maps), because a hostile process could make such a read hang. Needs Linux 5.3.
+In: identities recorded when the processes began (pid and start time, executable and PID namespace). Out: which of them
+still run, which processes they have started, and their end. No file is read that waits for another process's memory
+(environ, cmdline, maps), because a hostile process could make such a read hang. Needs Linux 5.3.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from dra_driver.mps import children
 
 _PROC = "/proc"
 _ENDED = (b"Z", b"X")
-_ROUNDS = 5  # of searching for processes that were started while the others were ended
+_ROUNDS = 5  # how often processes are searched that were started while others were ended
 
 Inode = tuple[int, int]
-"""A file: its device and its number there."""
+"""A file, identified by its file system's device number and its inode number."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """One process. `start_ticks` is its start, in clock ticks since boot: pids are reused, pairs of both are not."""
+    """One process. `start_ticks` is its start in clock ticks since boot: a reused pid has another start."""
 
     pid: int
     start_ticks: int
@@ -40,7 +40,7 @@ class ProcessIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Further facts about a daemon at its birth: its PID namespace and the program that it runs."""
+    """Further facts about a daemon, recorded at its start: its PID namespace and the program that it runs."""
 
     namespace: int
     executable: Inode
@@ -63,7 +63,7 @@ def identify(pid: int) -> ProcessIdentity | None:
 
 
 def is_genuine(identity: ProcessIdentity, origin: Origin) -> bool:
-    """Return whether a recorded process still runs, with our user and PID namespace and the recorded program."""
+    """Return whether a recorded process still runs its recorded program, as our user and in our PID namespace."""
     return (
         identity.is_alive()
         and origin.namespace == namespace_of()
@@ -77,7 +77,7 @@ def is_genuine(identity: ProcessIdentity, origin: Origin) -> bool:
 def namespace_of(pid: int | str = "self") -> int:
     """Return the inode of a process's PID namespace; 0 if it can't be read."""
     try:
-        return os.stat(f"{_PROC}/{pid}/ns/pid").st_ino  # noqa: PTH116 - a hot path of the kill tests
+        return os.stat(f"{_PROC}/{pid}/ns/pid").st_ino  # noqa: PTH116 - called very often in the kill tests
     except OSError:
         return 0
 
@@ -91,12 +91,12 @@ def executable_of(pid: int | str) -> Inode | None:
     return found.st_dev, found.st_ino
 
 
-def kin(daemons: Iterable[ProcessIdentity]) -> list[ProcessIdentity]:
+def started_by(daemons: Iterable[ProcessIdentity]) -> list[ProcessIdentity]:
     """Return the running processes that these daemons have started, even if the daemon has ended.
 
-    They are in the session that the daemon began, or are descendants of its children. No process can enter another's
-    session, and a session's number is not reused while it has members. If the number was reused, the first process of
-    the session is another one, or all of its members are in a PID namespace other than ours.
+    They are in the session that the daemon began, or are descendants of its children. No process can enter the session
+    of another, and a session's number is not reused while the session has members. If it was reused later, the first
+    process of the session is a different one, or all members are in a PID namespace other than ours.
     """
     known = {daemon.pid: daemon for daemon in daemons}
     if not known:
@@ -163,7 +163,7 @@ def send(identity: ProcessIdentity, number: signal.Signals) -> None:
 
 
 def end(identities: Iterable[ProcessIdentity], grace_s: float) -> list[ProcessIdentity]:
-    """End processes by SIGTERM, after the grace period by SIGKILL. Return those that are stuck in the kernel."""
+    """End processes with SIGTERM and, after `grace_s` seconds, with SIGKILL. Return those stuck in the kernel."""
     alive = [identity for identity in identities if identity.is_alive()]
     for number in (signal.SIGTERM, signal.SIGKILL):
         for identity in alive:
@@ -173,7 +173,7 @@ def end(identities: Iterable[ProcessIdentity], grace_s: float) -> list[ProcessId
 
 
 def end_all(look: Callable[[], list[ProcessIdentity]], grace_s: float) -> list[ProcessIdentity]:
-    """End all processes that `look` finds, and those started meanwhile. Return those that do not end."""
+    """End all processes that `look` returns, and those that are started meanwhile. Return those that do not end."""
     left: list[ProcessIdentity] = []
     for _ in range(_ROUNDS):
         found = look()
@@ -193,7 +193,7 @@ def _stat(pid: int) -> _Stat | None:
     Source: proc_pid_stat(5): after the name in parentheses come state, ppid, pgrp, session; starttime is the twentieth.
     """
     try:
-        with open(f"{_PROC}/{pid}/stat", "rb") as file:  # noqa: PTH123 - a hot path of the kill tests
+        with open(f"{_PROC}/{pid}/stat", "rb") as file:  # noqa: PTH123 - called very often in the kill tests
             words = file.read().rpartition(b")")[2].split()
     except OSError:
         return None

@@ -1,4 +1,4 @@
-"""The supervisor's unix socket, open to this user alone, with one request and one answer per connection.
+"""The supervisor's unix socket, which only this user can open, with one request and one answer per connection.
 
 In: lines (`wire`). Out: the results of the supervisor. An invalid message gets an error and has no other effect; a
 client that sends nothing is disconnected after a few seconds.
@@ -26,8 +26,8 @@ from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
-REQUEST_S = 5.0  # for a complete request to arrive
-CONNECTIONS = 32  # at a time; further clients get an error and may try again
+REQUEST_S = 5.0  # within which a complete request must arrive
+CONNECTIONS = 32  # at the same time; further clients get an error and may try again
 _BACKLOG = 64
 
 
@@ -92,23 +92,23 @@ class SupervisorServer:
             daemons = [_report_wire(report) for report in supervisor.reports()]
             return _done({"release": __version__, "pid": os.getpid(), "daemons": daemons})
         if request.command == "start" and request.settings is not None:
-            at = supervisor.start(request.device, request.settings, deadline)
-            return _done({"pipeDir": str(at.pipe), "shmDir": str(at.shm)})
+            folder = supervisor.start(request.device, request.settings, deadline)
+            return _done({"pipeDir": str(folder.pipe), "shmDir": str(folder.shm)})
         if request.command == "stop":
             supervisor.stop(request.device, deadline)
             return _done({})
         if request.command == "tidy":
             return _done({"removed": supervisor.tidy(request.device, deadline)})
-        report, servers = supervisor.ask(request.device, deadline)
-        told = [{"pid": pid, "status": status} for pid, status in servers.items()]
-        return _done({**_report_wire(report), "servers": told})
+        report, servers = supervisor.status(request.device, deadline)
+        listed = [{"pid": pid, "status": status} for pid, status in servers.items()]
+        return _done({**_report_wire(report), "servers": listed})
 
 
 def _listen(path: Path) -> socket.socket:
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         if path.is_socket():
-            path.unlink()  # left by a dead supervisor, since this process holds the supervisors' lock
+            path.unlink()  # a dead supervisor left it, since this process holds the supervisors' lock
         before = os.umask(0o177)
         try:
             listening.bind(os.fspath(path))
@@ -122,7 +122,7 @@ def _listen(path: Path) -> socket.socket:
 
 
 def _check_peer(connection: socket.socket) -> None:
-    """Refuse another user, in case the socket's mode is ever loosened."""
+    """Refuse other users, in case the mode of the socket should ever let them connect."""
     _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     if uid not in {0, os.geteuid()}:
         raise SharingError("mps-bad-request", f"user {uid} may not command the MPS supervisor")
@@ -166,8 +166,8 @@ def _report_wire(report: DaemonReport) -> dict[str, Any]:
         "settings": wire.settings_wire(state.settings),
         "isReady": report.is_ready,
         "pid": state.process.pid if state.process else None,
-        "pipeDir": str(report.at.pipe),
-        "shmDir": str(report.at.shm),
+        "pipeDir": str(report.folder.pipe),
+        "shmDir": str(report.folder.shm),
         "restarts": report.restarts,
         "error": report.error,
     }

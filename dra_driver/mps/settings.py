@@ -1,6 +1,6 @@
-"""The protocol of the MPS supervisor as the plugin uses it: a device and settings in, a channel for its clients out.
+"""The MPS supervisor as the plugin uses it: a device and settings come in, a channel for its clients goes out.
 
-`mps` implements this protocol over the supervisor's socket. The settings themselves are in `model/sharing`.
+`mps.client` implements this protocol over the supervisor's socket. The settings themselves are in `model.sharing`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class MpsChannel:
-    """The folders of one daemon, as the container runtime sees them on the host; both are bind-mounted into clients."""
+    """The folders of one daemon, with their paths on the host; both are bind-mounted into clients' containers."""
 
     pipe_dir: str
     shm_dir: str
@@ -32,7 +32,7 @@ class MpsChannel:
 
 @dataclass(frozen=True, slots=True)
 class RunningDaemon:
-    """One daemon that the supervisor keeps, with the device's name and UUID and the settings it was started with."""
+    """A daemon that the supervisor keeps: its device's name and UUID, and the settings with which it was started."""
 
     device: str
     uuid: str
@@ -41,19 +41,19 @@ class RunningDaemon:
 
 
 class MpsSupervisor(Protocol):
-    """The supervisor process, as seen by the agent. Calls may come from any thread.
+    """The supervisor process, as the agent sees it. Calls may come from any thread. `deadline_s` is in seconds.
 
-    Faults are SharingErrors: "sharing.mps-unavailable" (no supervisor: retry LATER; the hint names the command to run),
-    "sharing.mps-not-ready" (the daemon was not ready in time: retry LATER), "sharing.mps-refused" (the daemon or the
-    driver refused, with its own words).
+    Every error is a SharingError: "sharing.mps-unavailable" (there is no supervisor: retry LATER; the hint names the
+    command to run), "sharing.mps-not-ready" (the daemon was not ready in time: retry LATER), "sharing.mps-refused" (the
+    daemon or the driver refused; its own message is quoted).
     """
 
     def start(self, device: SharedDevice, settings: MpsSettings, *, deadline_s: float) -> MpsChannel:
-        """Return the channel of the device's daemon, which is ready on return; start the daemon unless it runs.
+        """Start the device's daemon if it does not run, set its limits, and return its channel when it is ready.
 
-        A running daemon is never restarted, as its clients would end: new limits hold for future clients, and
-        settings that can't be changed that way ("sharing.mps-other-settings": multi-user mode, removing a memory
-        limit) are refused. May be repeated. `deadline_s` is in seconds. Raises: SharingError.
+        A running daemon is never restarted, because its clients would end: new limits apply to future clients, and a
+        change that needs a restart (of multi-user mode, or the removal of a memory limit) is refused with
+        "sharing.mps-other-settings". Idempotent. Raises: SharingError.
         """
 
     def stop(self, device: SharedDevice, *, deadline_s: float) -> None:
@@ -63,10 +63,11 @@ class MpsSupervisor(Protocol):
         """Remove what ended clients of the device left in their /dev/shm. Raises: SharingError."""
 
     def running(self, *, deadline_s: float) -> Sequence[RunningDaemon]:
-        """Return all daemons. Raises: SharingError."""
+        """Return all daemons that the supervisor keeps. Raises: SharingError."""
 
     def stop_unnamed(self, named: Callable[[], Collection[str]], *, deadline_s: float) -> tuple[str, ...]:
         """End the daemons of devices whose UUIDs `named` does not return; return the names of those devices.
 
-        `named` is called after the daemons are listed. Nothing happens if there is no supervisor. Raises: SharingError.
+        `named` is called after the daemons have been listed. Nothing happens if there is no supervisor.
+        Raises: SharingError.
         """

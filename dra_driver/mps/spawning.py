@@ -1,8 +1,8 @@
-"""Start a control daemon, from the fork until its program runs, so that its identity is known from the first moment.
+"""Start a control daemon so that its identity is known and recorded before its program runs.
 
-In: the program, a device's folder and cgroup. Out: a child that waits until its identity is on disk, then becomes the
-program in the foreground (`-f`): the daemon is the very process that was forked here, and its pid can't be reused while
-we hold it. Never: a process that was found by searching.
+In: the program, a device's folder and cgroup. Out: a child that waits until its identity is on disk and then executes
+the program in the foreground (`-f`): the daemon is the very process that was forked here, and its pid can't be reused
+while we hold it. Never: a process that was found by searching.
 Source: NVIDIA Multi-Process Service, nvidia-cuda-mps-control -f and its environment variables.
 """
 
@@ -24,37 +24,37 @@ from dra_driver.mps.folder import Folder
 from dra_driver.mps.launch import ControlProgram
 from dra_driver.mps.processes import Inode, ProcessIdentity
 
-OUTPUT = "output.log"  # the program's output in the foreground; it also writes its own logs
+OUTPUT = "output.log"  # what the program prints; it also writes logs of its own
 _PRELUDE = Path(__file__).with_name("prelude.py")
-_WORDS_BYTES = 2048
+_OUTPUT_BYTES = 2048
 _REPORT_BYTES = 4096
 
 
 class SpawnedProcess:
-    """A child that is not the program yet. Its `identity` must be recorded before `release`."""
+    """A child that has not executed the program yet. Its `identity` must be recorded before `release`."""
 
-    def __init__(self, identity: ProcessIdentity, gate: int, report: int, spec: dict[str, object]) -> None:
-        self.identity, self._gate, self._report, self._spec = identity, gate, report, spec
+    def __init__(self, identity: ProcessIdentity, gate_write: int, report: int, spec: dict[str, object]) -> None:
+        self.identity, self._gate, self._report, self._spec = identity, gate_write, report, spec
 
     def release(self, seconds: float) -> None:
-        """Let the child become the program. Raises: SharingError with the reason why it can't."""
+        """Let the child execute the program. Raises: SharingError, with the reason why it can't."""
         try:
             os.write(self._gate, json.dumps(self._spec).encode() + b"\n")
         except BrokenPipeError:
-            raise SharingError("mps-not-ready", "the MPS daemon ended before it began", retry=Retry.LATER) from None
+            raise SharingError("mps-not-ready", "the MPS daemon's process ended at once", retry=Retry.LATER) from None
         poll = select.poll()
         poll.register(self._report, select.POLLIN)
         ends = time.monotonic() + seconds
-        told = b""
+        report = b""
         while poll.poll(max(0.0, ends - time.monotonic()) * 1000):
             part = os.read(self._report, _REPORT_BYTES)
             if not part:
                 break
-            told += part
+            report += part
         else:
             raise SharingError("mps-not-ready", "the MPS daemon did not start in time", retry=Retry.LATER)
-        if told:
-            fault = json.loads(told)
+        if report:
+            fault = json.loads(report)
             raise SharingError(fault["code"], fault["message"], hint=fault["hint"], retry=Retry.LATER)
 
     def status(self) -> int | None:
@@ -68,29 +68,29 @@ class SpawnedProcess:
 
 @contextmanager
 def spawned(
-    program: ControlProgram, at: Folder, words: Sequence[str], *, uuid: str, cgroup: Path | None
+    program: ControlProgram, folder: Folder, words: Sequence[str], *, uuid: str, cgroup: Path | None
 ) -> Iterator[SpawnedProcess]:
-    """Fork a daemon's process for a device; it ends with this context unless it was released. Raises: SharingError."""
+    """Fork the process of a device's daemon; unless released, it ends with this context. Raises: SharingError."""
     spec: dict[str, object] = {
         "argv": [*program.argv, *words],
-        "environment": launch.daemon_environment(program, at, uuid),
+        "environment": launch.daemon_environment(program, folder, uuid),
         "cgroup": str(cgroup) if cgroup else "",
-        "view": [str(program.root), str(at.path), str(at.shm)] if program.is_private else [],
+        "view": [str(program.root), str(folder.path), str(folder.shm)] if program.is_private else [],
     }
-    inside, gate = os.pipe()
-    report, outside = os.pipe()
-    ours, theirs = [gate, report], [inside, outside]
+    gate_read, gate_write = os.pipe()
+    report, report_write = os.pipe()
+    ours, theirs = [gate_write, report], [gate_read, report_write]
     try:
-        output = _output(at)
+        output = _output(folder)
         theirs.append(output)
-        with children.held(lambda: _spawn(inside, output, outside)) as pid:
+        with children.held(lambda: _spawn(gate_read, output, report_write)) as pid:
             for fd in theirs:
                 os.close(fd)
             theirs.clear()
             identity = processes.identify(pid)
             if identity is None:
-                raise SharingError("mps-not-ready", "the MPS daemon ended before it began", retry=Retry.LATER)
-            yield SpawnedProcess(identity, gate, report, spec)
+                raise SharingError("mps-not-ready", "the MPS daemon's process ended at once", retry=Retry.LATER)
+            yield SpawnedProcess(identity, gate_write, report, spec)
     except OSError as exc:
         text = f"the MPS daemon's process can't be made: {exc.strerror}"
         raise SharingError("mps-not-ready", text, retry=Retry.LATER) from exc
@@ -99,10 +99,10 @@ def spawned(
             os.close(fd)
 
 
-def words_of(at: Folder) -> str:
+def last_output(folder: Folder) -> str:
     """Return the last line that the program printed or wrote into its log."""
     for name in (OUTPUT, "control.log"):
-        lines = client_files.tail(at.log / name, _WORDS_BYTES).decode(errors="replace").splitlines()
+        lines = client_files.tail(folder.log / name, _OUTPUT_BYTES).decode(errors="replace").splitlines()
         if lines:
             return lines[-1][:300]
     return ""
@@ -117,19 +117,21 @@ def executable(program: ControlProgram) -> Inode | None:
         if head.startswith(b"#!"):
             interpreter = os.fsdecode(head[2:].split(b"\n")[0].split()[0])
             path = program.root / interpreter.lstrip("/")
-        found = launch.inside(program.root, path).stat()
+        found = launch.resolve_in_root(program.root, path).stat()
     except (OSError, IndexError):
         return None
     return found.st_dev, found.st_ino
 
 
-def _output(at: Folder) -> int:
+def _output(folder: Folder) -> int:
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-    return os.open(at.log / OUTPUT, flags, 0o600)
+    return os.open(folder.log / OUTPUT, flags, 0o600)
 
 
-def _spawn(inside: int, output: int, outside: int) -> int:
-    duplicates = [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate((inside, output, output, outside))]
+def _spawn(gate_read: int, output: int, report_write: int) -> int:
+    duplicates = [
+        (os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate((gate_read, output, output, report_write))
+    ]
     argv = [sys.executable, "-I", "-S", str(_PRELUDE)]
     return os.posix_spawn(
         argv[0],

@@ -1,8 +1,8 @@
 """The messages between the agent (`mps.client`) and the supervisor: one JSON object on one line each way.
 
 A request is {"version", "command", …}, an answer {"version", "result"} or {"version", "error"}. A field or version that
-this build does not know is refused, because a setting that can't be honoured must not be ignored silently (the
-supervisor may be older than the agent, since it is upgraded by hand).
+this build does not know is refused, because a setting must not be silently ignored. The supervisor is upgraded by hand,
+so it may be older than the agent.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def object_of(line: bytes) -> dict[str, Any]:
         raise SharingError(
             "mps-bad-request",
             f"MPS messages of version {message.get('version')!r} are not supported, only {VERSION}",
-            hint="agent and MPS supervisor are of different releases: upgrade the older one",
+            hint="the agent and the MPS supervisor are of different releases: upgrade the older one",
         )
     return message
 
@@ -70,7 +70,7 @@ class MpsCommand:
 
 
 def request_of(line: bytes) -> MpsCommand:
-    """Check a request. Raises: SharingError("sharing.mps-bad-request") naming what is wrong."""
+    """Read and check a request. Raises: SharingError("sharing.mps-bad-request"), which names what is wrong."""
     message = object_of(line)
     command = message.pop("command", None)
     message.pop("version")
@@ -107,7 +107,7 @@ def settings_of(value: Any) -> MpsSettings:
 
 
 def error_wire(error: DriverError) -> dict[str, Any]:
-    """Return the wire form of a fault."""
+    """Return the wire form of an error."""
     return {
         "code": error.code.partition(".")[2],
         "message": error.message,
@@ -117,7 +117,7 @@ def error_wire(error: DriverError) -> dict[str, Any]:
 
 
 def error_of(value: Any) -> SharingError:
-    """Read a fault; missing parts are replaced by general words."""
+    """Read an error; missing fields get general values."""
     fields = value if isinstance(value, dict) else {}
     retry = fields.get("retry")
     return SharingError(
@@ -177,7 +177,7 @@ def _flag(name: str) -> Callable[[Any], bool]:
     return read
 
 
-def _maybe(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda value: None if value is None else read(value)
 
 
@@ -200,12 +200,12 @@ _DEVICE = RecordForm(
     gpu_uuid=Key("gpuUUID", read=_text("gpuUUID", _UUID)),
     minor=Key("minor", read=_whole("minor", 1 << 20)),
     pci_address=Key("pciAddress", read=_text("pciAddress", _PCI)),
-    mig_uuid=Key("migUUID", read=_maybe(_text("migUUID", _UUID))),
+    mig_uuid=Key("migUUID", read=_optional(_text("migUUID", _UUID))),
 )
 _SETTINGS = RecordForm(
     MpsSettings,
-    active_thread_percentage=Key("activeThreadPercentage", read=_maybe(_whole("activeThreadPercentage", 100))),
-    pinned_memory_limit=Key("pinnedMemoryLimit", read=_maybe(_whole("pinnedMemoryLimit", _MEMORY_MAX))),
+    active_thread_percentage=Key("activeThreadPercentage", read=_optional(_whole("activeThreadPercentage", 100))),
+    pinned_memory_limit=Key("pinnedMemoryLimit", read=_optional(_whole("pinnedMemoryLimit", _MEMORY_MAX))),
     per_device_limits=Key("perDeviceLimits", dict, _limits),
     multi_user=Key("multiUser", read=_flag("multiUser")),
     across_namespaces=Key("acrossNamespaces", read=_flag("acrossNamespaces")),

@@ -53,7 +53,7 @@ def test_a_process_of_another_pid_namespace_is_none_of_ours():
         assert not processes.is_genuine(found, Origin(processes.namespace_of(), runs))
         outer = processes.identify(process.pid)
         assert outer
-        assert found not in processes.kin([outer])
+        assert found not in processes.started_by([outer])
         process.kill()
 
 
@@ -62,12 +62,14 @@ def test_only_what_a_daemon_began_is_its_kin():
     with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as daemon, stranger() as other:
         known = processes.identify(daemon.pid)
         assert known
-        until(lambda: len(processes.kin([known])) == 1)
-        (child,) = processes.kin([known])
-        assert processes.kin([replace(known, start_ticks=known.start_ticks - 1)]) == []  # its number is another's now
+        until(lambda: len(processes.started_by([known])) == 1)
+        (child,) = processes.started_by([known])
+        assert (
+            processes.started_by([replace(known, start_ticks=known.start_ticks - 1)]) == []
+        )  # another process has its pid
         daemon.kill()
         daemon.wait()
-        assert processes.kin([known]) == [child]
+        assert processes.started_by([known]) == [child]
         assert other.pid not in {child.pid, known.pid}
         assert processes.end([child], 1.0) == []
 

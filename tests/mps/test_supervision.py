@@ -206,11 +206,11 @@ def test_many_commands_at_once_make_one_daemon(rig: Rig):
 
 def test_status_tells_servers_as_the_daemon_does(rig: Rig):
     client = FakeClient(rig.start().pipe)
-    report, servers = rig.supervisor.ask(device(), time.monotonic() + 5)
+    report, servers = rig.supervisor.status(device(), time.monotonic() + 5)
     assert report.is_ready
     assert servers == {client.server_pid: "ACTIVE"}
     with pytest.raises(DriverError) as unknown:
-        rig.supervisor.ask(device(9), time.monotonic() + 5)
+        rig.supervisor.status(device(9), time.monotonic() + 5)
     assert unknown.value.code == "sharing.mps-not-running"
 
 

@@ -1,1 +1,1 @@
-"""A substitute for NVIDIA's MPS control program. It is started as a file and never imported."""
+"""A simulation of NVIDIA's MPS control program, which is started as a file and never imported."""

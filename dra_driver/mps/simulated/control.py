@@ -1,10 +1,11 @@
 """A simulated nvidia-cuda-mps-control that understands the real program's commands but shares no GPU.
 
-It runs as a separate program with only the standard library: `-f` serves in the foreground and `-d` in the background,
-else it reads one command per line from standard input. Its clients are simulated too (they send "CLIENT" to the control
-socket): a CUDA program gets no answer from it.
+It runs as a separate program with only the standard library. With `-f` it serves in the foreground and with `-d` in the
+background; otherwise it reads one command per line from standard input. Its clients are simulated too (they send
+"CLIENT" to the control socket): a CUDA program gets no answer from it.
 
-The program is started for each command, so that role imports next to nothing: `socket` costs more than all else.
+The program is started once for each command, so sending one imports next to nothing: the module `socket` alone would
+take longer than all the rest.
 
 Source: NVIDIA Multi-Process Service, architecture and nvidia-cuda-mps-control(1).
 """
@@ -28,10 +29,10 @@ if TYPE_CHECKING:
 
 
 def main(load_daemon: Callable[[], type[Daemon]]) -> int:
-    """Run the program; return its exit status. The daemon's class is loaded only by a process that becomes one."""
+    """Run the program; return its exit status. Only a process that becomes a daemon loads the daemon's class."""
     words, folders = sys.argv[1:], Folders()
     if not {"-d", "-f"} & set(words):
-        return _say(folders)
+        return _send_commands(folders)
     return load_daemon().run(folders, words)
 
 
@@ -41,8 +42,8 @@ def _simulated() -> type[Daemon]:
     return Daemon
 
 
-def _say(folders: Folders) -> int:
-    """Pass standard input on to the daemon, line by line, and print its answers."""
+def _send_commands(folders: Folders) -> int:
+    """Send standard input to the daemon, line by line, and print its answers."""
     status = 0
     for line in sys.stdin:
         if not line.strip():

@@ -1,4 +1,4 @@
-"""A simulated MPS control daemon: the real program's commands, the servers that it starts, and where it sends clients.
+"""A simulated MPS control daemon: it understands the real program's commands, starts servers and sends clients to them.
 
 It makes the same files as the real daemon in its folders, starts a server process when the first client comes, and
 keeps track of limits and clients. Only the standard library is imported.
@@ -55,32 +55,34 @@ class Daemon:
         return 0
 
     def before_start(self) -> None:
-        """Run before the daemon begins, still in the program's first process."""
+        """Do nothing; a subclass may act here before the daemon begins, in the program's first process."""
 
     def before(self, command: str) -> None:
-        """Run before a command is executed. Raises: Refused."""
+        """Do nothing; a subclass may act here before a command is executed. Raises: Refused."""
 
     def serve(self) -> None:
-        """Make the files and serve until a `quit` command."""
+        """Make the files, and serve until the `quit` command."""
         sockets = [self._listen("control", 0o666), self._listen("control_privileged", 0o755)]
         self._make_files()
-        self.folders.note("control", "Control", f"Starting control daemon using socket {self.folders.path('control')}")
+        self.folders.append_log(
+            "control", "Control", f"Starting control daemon using socket {self.folders.path('control')}"
+        )
         pipe = self.folders.pipe
-        self.folders.note(
+        self.folders.append_log(
             "control", "Control", f"To connect CUDA applications to this daemon, set env CUDA_MPS_PIPE_DIRECTORY={pipe}"
         )
         while not self._is_over():
             waits = 0.02 if self.pending or self.quits_at is not None else 0.5 if self.servers else None
             for ready in select.select(sockets, [], [], waits)[0]:
                 connection, _ = ready.accept()
-                self._hear(connection)
-            self._look_at_servers()
+                self._handle(connection)
+            self._check_servers()
         with suppress(OSError):
             os.unlink(self.folders.path(PID_FILE))  # noqa: PTH108 - like the real program, whose sockets stay
 
     def do(self, line: str) -> str:
         """Execute a command and return its output. Raises: Refused."""
-        self.folders.note("control", "Control", f"Cmd:{line}")
+        self.folders.append_log("control", "Control", f"Cmd:{line}")
         name, *words = line.split() or [""]
         act = getattr(self, f"_do_{name}", None)
         if act is None:
@@ -142,14 +144,14 @@ class Daemon:
         return f"{server.percentage:.1f}"
 
     def _do_get_default_device_pinned_mem_limit(self, device: str) -> str:
-        return _shown(self.memory.get(device, 0))
+        return _formatted(self.memory.get(device, 0))
 
     def _do_set_default_device_pinned_mem_limit(self, device: str, value: str) -> str:
         self.memory[str(int(device))] = _mib(value)
         return ""
 
     def _do_get_device_pinned_mem_limit(self, pid: str, device: str) -> str:
-        return _shown(self._server(pid).memory if device == "0" else 0)
+        return _formatted(self._server(pid).memory if device == "0" else 0)
 
     def _do_set_device_pinned_mem_limit(self, pid: str, device: str, value: str) -> str:
         server = self._server(pid)
@@ -166,13 +168,13 @@ class Daemon:
 
     # Clients and servers
 
-    def _hear(self, connection: socket.socket) -> None:
+    def _handle(self, connection: socket.socket) -> None:
         connection.settimeout(_ANSWER_S)
         try:
             line = read_line(connection)
             if line.startswith("CLIENT"):
                 _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-                self._welcome(connection, 0 if self.is_multi_user else uid)
+                self._route_client(connection, 0 if self.is_multi_user else uid)
                 return
             try:
                 answer = f"0 {self.do(line)}"
@@ -183,8 +185,8 @@ class Daemon:
             pass
         connection.close()
 
-    def _welcome(self, connection: socket.socket, uid: int) -> None:
-        """Send a client to the server of its user; it waits while clients of another user are running."""
+    def _route_client(self, connection: socket.socket, uid: int) -> None:
+        """Send a client to the server of its user; a client waits while clients of another user are running."""
         if self.quits_at is not None:
             connection.close()
             return
@@ -201,38 +203,38 @@ class Daemon:
 
     def _start_server(self, uid: int) -> ServerProcess:
         ours, theirs = socket.socketpair()
-        ready, told = os.pipe()
+        ready_read, ready_write = os.pipe()
         pid = os.fork()
         if pid == 0:
             os.dup2(theirs.fileno(), 3)
-            os.dup2(told, 4)
+            os.dup2(ready_write, 4)
             os.closerange(5, 1024)
             for fd in (3, 4):
                 os.set_inheritable(fd, True)
             os.execv(sys.executable, [sys.executable, "-I", "-S", SERVER, str(uid)])
         theirs.close()
-        os.close(told)
-        os.read(ready, 1)
-        os.close(ready)
+        os.close(ready_write)
+        os.read(ready_read, 1)
+        os.close(ready_read)
         ours.settimeout(_ANSWER_S)
         server = ServerProcess(pid, uid, ours)
         server.percentage, server.memory = self.percentage, self.memory.get("0", 0)
         self._pass_limits(server)
         self.servers.append(server)
-        self.folders.note("control", "Control", f"Starting new server {pid} for user {uid}")
+        self.folders.append_log("control", "Control", f"Starting new server {pid} for user {uid}")
         return server
 
     def _pass_limits(self, server: ServerProcess) -> None:
         server.ask(f"LIMIT {server.percentage} {server.memory}")
 
-    def _look_at_servers(self) -> None:
+    def _check_servers(self) -> None:
         for server in list(self.servers):
             if server.has_ended():
                 self.servers.remove(server)
-                self.folders.note("control", "Control", f"Server {server.pid} exited with status 0")
+                self.folders.append_log("control", "Control", f"Server {server.pid} exited with status 0")
         waiting, self.pending = self.pending, []
         for connection, uid in waiting:
-            self._welcome(connection, uid)
+            self._route_client(connection, uid)
 
     def _is_over(self) -> bool:
         if self.quits_at is None:
@@ -279,13 +281,13 @@ def _mib(text: str) -> int:
     return int(text[:-1]) * _MIB_OF[text[-1].upper()]
 
 
-def _shown(mib: int) -> str:
+def _formatted(mib: int) -> str:
     """Format a limit as drivers of 2025 do: in whole GiB, rounded down."""
     return f"{mib // 1024}G" if mib >= 1024 else f"{mib}M"
 
 
 def _detach() -> None:
-    """Become a daemon: a new session, no terminal, no inherited pipes."""
+    """Become a daemon, with a new session and neither a terminal nor inherited pipes."""
     if os.fork():
         os._exit(0)
     os.setsid()

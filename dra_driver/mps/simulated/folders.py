@@ -35,7 +35,7 @@ class Folders:
             return 0
         return pid
 
-    def note(self, name: str, who: str, text: str) -> None:
+    def append_log(self, name: str, who: str, text: str) -> None:
         """Append a line to a log, in the real program's format."""
         now = time.time()
         stamp = f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(now))}.{int(now % 1 * 1000):03d}"

@@ -1,4 +1,4 @@
-"""The location of the substitute for NVIDIA's control program, which is started as a file and never imported."""
+"""The command line that starts the simulated control program; its file is never imported."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A simulated nvidia-cuda-mps-server: it serves clients of a simulated control daemon, and shares no GPU.
 
 The daemon runs it as a separate program with only the standard library. Commands come in on descriptor 3; on descriptor
-4 the server reports that it listens. If its control daemon ends, it keeps serving the clients it has.
+4 the server reports that it listens. If its control daemon ends, it keeps serving the clients that it has.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ class Server:
         self._listening.bind(self._path)
         os.chmod(self._path, 0o666)  # noqa: PTH101, S103 - clients of any user
         self._listening.listen(64)
-        self._clients: dict[socket.socket, int] = {}  # to their pids
+        self._clients: dict[socket.socket, int] = {}  # the pid of each client, by its connection
         self._limits = "100.0 0"
         self._is_draining = False
 
     def serve(self) -> None:
-        """Serve until ordered to end and no client is left, or until both the daemon and all clients are gone."""
+        """Serve until the daemon orders the end, or is gone, and no client is left."""
         os.write(4, b"!")
         os.close(4)
         while self._clients or (self._control and not self._is_draining):
             sources = [self._listening, *self._clients, *([self._control] if self._control else [])]
             for ready in select.select(sources, [], [])[0]:
                 if ready is self._listening:
-                    self._welcome()
+                    self._accept_client()
                 elif ready is self._control:
-                    self._obey(ready)
+                    self._execute(ready)
                 else:
-                    self._hear(ready)
+                    self._handle(ready)
         with suppress(OSError):  # a new control daemon may have cleared the folder
             os.unlink(self._path)  # noqa: PTH108
 
-    def _welcome(self) -> None:
+    def _accept_client(self) -> None:
         client, _ = self._listening.accept()
         pid, _, _ = struct.unpack("3i", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         self._clients[client] = pid
         client.sendall(f"LIMITS {self._limits}\n".encode())
 
-    def _obey(self, control: socket.socket) -> None:
-        """Execute a command of the control daemon; an empty one means that the daemon has ended."""
+    def _execute(self, control: socket.socket) -> None:
+        """Execute a command of the control daemon; an empty line means that the daemon has ended."""
         word, _, rest = _line(control).partition(" ")
         if not word:
             self._control = None
@@ -65,13 +65,13 @@ class Server:
         pids = " ".join(map(str, self._clients.values()))
         control.sendall(f"{pids if word == 'LIST' else 'OK'}\n".encode())
 
-    def _hear(self, client: socket.socket) -> None:
+    def _handle(self, client: socket.socket) -> None:
         if client not in self._clients:
-            return  # dropped a moment ago
+            return  # it was dropped while another connection was handled
         try:
-            heard = client.recv(256)
-            if heard:
-                client.sendall(b"PONG " + heard)
+            message = client.recv(256)
+            if message:
+                client.sendall(b"PONG " + message)
                 return
         except OSError:
             pass

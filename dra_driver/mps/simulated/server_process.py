@@ -1,4 +1,4 @@
-"""A simulated MPS server as its control daemon sees it: a process, and a socket on which it obeys line by line."""
+"""A simulated MPS server as its control daemon sees it: a process, and a socket on which it takes commands."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ServerProcess:
 
 
 def read_line(connection: socket.socket) -> str:
-    """Read one line, or whatever came before the other side ended."""
+    """Read one line, or whatever came before the other side closed the connection."""
     data = b""
     while not data.endswith(b"\n") and (part := connection.recv(1)):
         data += part

@@ -1,1 +1,1 @@
-"""The supervisor of MPS daemons: what is known of each, when one ends, and what is done then."""
+"""The supervisor of MPS daemons: what it knows of each daemon, how it notices that one ended, and what it does then."""

@@ -1,4 +1,4 @@
-"""What the supervisor knows of each daemon, and who may change it: one command at a time for each device.
+"""Daemon entries: what the supervisor knows of each daemon. Only one command at a time may change a device's entry.
 
 In: the keys of daemons' folders. Out: entries, held exclusively.
 """
@@ -19,9 +19,9 @@ from dra_driver.mps.processes import ProcessIdentity
 
 @dataclass(slots=True)
 class DaemonEntry:
-    """One device's daemon in memory. `due` is when to try again (monotonic seconds); None if there is nothing to do."""
+    """One device's daemon in memory. `due` is when to repair it (monotonic seconds); None if that is not needed."""
 
-    at: Folder
+    folder: Folder
     lock: threading.Lock = field(default_factory=threading.Lock)
     state: DaemonRecord | None = None
     error: str = ""
@@ -44,21 +44,22 @@ class DaemonEntries:
     def __len__(self) -> int:
         return len(self._by_key)
 
-    def add(self, at: Folder) -> DaemonEntry:
+    def add(self, folder: Folder) -> DaemonEntry:
         """Add the daemon of a folder that an earlier supervisor left."""
-        entry = self._by_key[at.key] = DaemonEntry(at)
+        entry = self._by_key[folder.key] = DaemonEntry(folder)
         return entry
 
-    def kept(self) -> list[DaemonEntry]:
+    def all(self) -> list[DaemonEntry]:
         """Return the entries of all daemons, in the order of their folders' keys."""
         with self._lock:
             return [self._by_key[key] for key in sorted(self._by_key)]
 
     @contextmanager
     def held(self, key: str, deadline: float) -> Iterator[DaemonEntry]:
-        """Hold one device's entry exclusively; drop it afterwards if nothing is kept and no command waits for it.
+        """Hold one device's entry exclusively; afterwards, drop it if there is no daemon and no command waits for it.
 
-        Raises: SharingError("sharing.mps-busy") if the entry is not free before `deadline` (monotonic seconds).
+        Raises: SharingError("sharing.mps-busy") if the entry does not become free before `deadline` (monotonic
+        seconds).
         """
         with self._lock:
             entry = self._by_key.setdefault(key, DaemonEntry(Folder(self._root, key)))

@@ -9,13 +9,13 @@ from contextlib import suppress
 from dra_driver.mps import client_files
 from dra_driver.mps.folder import Folder
 
-LOG_BYTES = 4 << 20  # of one log file; a longer one is cut to its second half
+LOG_BYTES = 4 << 20  # the longest that a log file may be
 
 
 def bound_logs(folders: Iterable[Folder], *, most_bytes: int = LOG_BYTES) -> None:
-    """Cut log files that have grown too long to their second half, in place, because daemons keep them open."""
-    for at in folders:
-        for path in at.log.glob("*.log") if at.log.is_dir() else ():
+    """Shorten log files longer than `most_bytes` to their newest part, in place, because daemons keep them open."""
+    for folder in folders:
+        for path in folder.log.glob("*.log") if folder.log.is_dir() else ():
             with suppress(OSError):
                 fd = client_files.open_regular(path, os.O_RDWR)
                 try:

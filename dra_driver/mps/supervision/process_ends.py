@@ -1,6 +1,6 @@
-"""The ends of processes, as the kernel reports them through pidfds: no polling.
+"""Process ends: the kernel reports through pidfds, without polling, that processes have ended.
 
-In: processes to watch. Out: which of them have ended, to the one thread that waits.
+In: processes to watch. Out: which of them have ended, for the one thread that waits.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ProcessEnds:
         return True
 
     def drop(self, entry: DaemonEntry) -> None:
-        """Watch nothing for an entry any more."""
+        """Stop watching the process of an entry."""
         if entry.watched is not None:
             _, fd = entry.watched
             entry.watched = None
@@ -48,7 +48,7 @@ class ProcessEnds:
             os.close(fd)
 
     def wake(self) -> None:
-        """End the wait of the waiting thread, now or as soon as it begins."""
+        """Wake the thread in `wait`; if no thread waits, the next call of `wait` returns at once."""
         os.eventfd_write(self._wake, 1)
 
     def wait(self, until: float) -> set[int]:

@@ -1,7 +1,7 @@
-"""The watch over daemons: it notices when one ends, and has it repaired when the next attempt is due.
+"""The watch over daemons: it notices when a daemon ends, and has it repaired when the next attempt is due.
 
 In: the kernel's notice that a process has ended (pidfd, no polling), and attempts that failed. Out: repairs, each in a
-thread of its own; log files kept bounded.
+thread of its own, and log files that don't grow without limit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
-DELAYS_S = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)  # before the next attempt
+DELAYS_S = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)  # before the first, second, … attempt to repair a daemon
 STEADY_S = 60.0  # after a daemon has run for this long, the delays start over
 _LOGS_S = 60.0
 _AGAIN_S = 0.2
@@ -30,9 +30,9 @@ class DaemonWatch:
     """The thread that watches over the daemons of `entries`.
 
     Args:
-        entries: of all daemons. The caller of a method that takes an entry holds its lock.
-        repair: called with the key of a daemon that is to be started again, or ended; it logs its own faults.
-        delays_s: before each attempt to repair a daemon; the last one for all further attempts.
+        entries: the entries of all daemons. The caller of a method that takes an entry holds the entry's lock.
+        repair: called with the key of a daemon that is to be started again, or ended; it logs its own errors.
+        delays_s: seconds before each attempt to repair a daemon; the last one applies to all further attempts.
     """
 
     def __init__(self, entries: DaemonEntries, repair: Callable[[str], None], *, delays_s: tuple[float, ...]) -> None:
@@ -46,14 +46,14 @@ class DaemonWatch:
         self._thread.start()
 
     def close(self, seconds: float) -> None:
-        """End the thread, waiting for it for at most that many seconds."""
+        """End the thread, and wait for its end for at most `seconds`."""
         self._is_closed = True
         self._ends.wake()
         if self._thread.is_alive():
             self._thread.join(seconds)
 
-    def look_after(self, entry: DaemonEntry, process: ProcessIdentity) -> None:
-        """Watch for the end of a process; one that has ended already is looked at in the watching thread."""
+    def watch_process(self, entry: DaemonEntry, process: ProcessIdentity) -> None:
+        """Watch for the end of a process; if it has ended already, let the watching thread repair it at once."""
         if not self._ends.watch(entry, process):
             entry.due = time.monotonic()
             self._ends.wake()
@@ -66,40 +66,40 @@ class DaemonWatch:
         self._ends.wake()
 
     def drop(self, entry: DaemonEntry) -> None:
-        """Watch nothing for an entry any more."""
+        """Stop watching the process of an entry."""
         self._ends.drop(entry)
 
     def _run(self) -> None:
         logs_due = time.monotonic() + _LOGS_S
         while not self._is_closed:
             try:
-                self._begin_repairs()
-                self._await_ends(logs_due)
+                self._start_repairs()
+                self._wait_for_ends(logs_due)
                 children.reap()
                 if time.monotonic() >= logs_due:
                     logs_due = time.monotonic() + _LOGS_S
-                    bound_logs(entry.at for entry in self._entries.kept())
+                    bound_logs(entry.folder for entry in self._entries.all())
             except Exception:
                 log.exception("MPS daemons not watched")
                 time.sleep(_AGAIN_S)
 
-    def _begin_repairs(self) -> None:
+    def _start_repairs(self) -> None:
         now = time.monotonic()
-        for entry in self._entries.kept():
+        for entry in self._entries.all():
             if entry.due is not None and entry.due <= now:
                 entry.due = None
-                threading.Thread(target=self._repair, args=(entry.at.key,), name="repair", daemon=True).start()
+                threading.Thread(target=self._repair, args=(entry.folder.key,), name="repair", daemon=True).start()
 
-    def _await_ends(self, until: float) -> None:
-        """Sleep until a daemon ends, an attempt is due, or another thread wakes this one."""
-        due = min((entry.due for entry in self._entries.kept() if entry.due is not None), default=until)
+    def _wait_for_ends(self, until: float) -> None:
+        """Sleep until a daemon ends, an attempt to repair is due, or another thread wakes this one."""
+        due = min((entry.due for entry in self._entries.all() if entry.due is not None), default=until)
         ended = self._ends.wait(min(due, until))
-        for entry in self._entries.kept():
+        for entry in self._entries.all():
             if entry.watched and entry.watched[1] in ended:
-                self._ended(entry)
+                self._handle_end(entry)
 
-    def _ended(self, entry: DaemonEntry) -> None:
-        """Record that a daemon ended; if a command is working on it, it is checked afterwards."""
+    def _handle_end(self, entry: DaemonEntry) -> None:
+        """Record that a daemon ended; if a command holds its entry, check again a little later."""
         if not entry.lock.acquire(blocking=False):
             entry.due = time.monotonic() + _AGAIN_S
             return
@@ -107,7 +107,7 @@ class DaemonWatch:
             if entry.watched is None or entry.watched[0].is_alive():
                 return
             self.drop(entry)
-            name = entry.state.device.name if entry.state else entry.at.key
+            name = entry.state.device.name if entry.state else entry.folder.key
             entry.error = "the MPS control daemon ended by itself"
             log.error("MPS daemon ended by itself", extra=fields(device=name))
             if time.monotonic() - entry.began > STEADY_S:

@@ -66,7 +66,7 @@ def is_busy(exc: BaseException) -> bool:
 def locked(path: Path, started: float) -> LedgerError:
     """Return the error for a file that was locked since `started`, in seconds of monotonic time."""
     waited = time.monotonic() - started
-    text = f"ledger {path} was locked by another process, or held up by a slow disk, for the {waited:.1f} s of the call"
+    text = f"ledger {path} was locked by another process, or held up by a slow disk, for {waited:.1f} s"
     return LedgerError("busy", text, hint=_BUSY_HINT, retry=Retry.LATER)
 
 
