@@ -1,9 +1,9 @@
-"""Records: what a claim's CDI document holds for this driver alone, kept beside it so that no container gets it.
+"""Records: the part of a claim's CDI document that only this driver reads, kept beside it so that no container sees it.
 
-Pure. A claim's steps are recorded as environment entries with a prefix of this driver's, because they have to be found
-again with the document if the ledger is lost. In: a document's bytes. Out: those that the container runtime reads, and
-those of the records; and both joined again. CDI's annotations would do too, but need version 0.6.0 of it,
-which containerd 1.7 refuses.
+In: a document's bytes. Out: the bytes that the container runtime reads, and those of the records; and both joined
+again. Pure. A claim's steps are recorded as environment entries with a prefix of this driver's, because they have to be
+found with the document if the ledger is lost. CDI's annotations would serve as well, but they need CDI 0.6.0, which
+containerd 1.7 refuses.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ENCODER, _DECODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
 def split(content: bytes) -> tuple[bytes, bytes]:
     """Return the bytes of a document without records, and those of its devices' records, empty if it has none.
 
-    Only the devices of the document (from `cdi.spec.render`) are read: what all containers share may be 60 KiB.
+    Only the devices of the document (from `cdi.spec.render`) are decoded: the edits common to all may be 60 KiB.
     """
     if PREFIX.encode() not in content:
         return content, b""
@@ -50,7 +50,7 @@ def split(content: bytes) -> tuple[bytes, bytes]:
 
 
 def join(document: CdiWire, records: object) -> CdiWire:
-    """Return a document with its devices' records; what is no record is left out."""
+    """Return a document with its devices' records; entries that are not records are left out."""
     known: Mapping[Any, Any] = records if isinstance(records, Mapping) else {}
     devices = []
     for device in document.get("devices") or ():

@@ -1,4 +1,4 @@
-"""Edits to a CDI document: pure, deterministic to the byte, at the lowest version that has the fields used.
+"""The rendering of edits as a CDI document: pure, deterministic to the byte, at the lowest version that suffices.
 
 What every device of the file needs is written once, in the document's own containerEdits; the rest is written under
 each device. Annotations (0.6.0), uid and mount types are never written. Older runtimes refuse a document whose version
@@ -97,7 +97,7 @@ def _written(edits: Edits) -> tuple[str, str]:
     return text, "0.5.0" if any(node.host_path for node in edits.device_nodes) else "0.3.0"
 
 
-# The same devices come again with other claims. An Edits value is quick to compare without its mounts.
+# Cached because later claims get the same devices. Edits without mounts are quick to compare.
 _of_device = functools.lru_cache(maxsize=64)(_written)
 
 

@@ -147,7 +147,7 @@ class CdiStore:
         return f"{self._root}/.{file_name}{ending}"
 
     def _replace(self, path: str, unfinished: str, content: bytes, mode: int) -> None:
-        """Replace a file by a new one, whose name is durable once the folder was synced."""
+        """Replace a file by a new one, whose name is durable once the folder has been synced."""
         fd = self._open_unfinished(unfinished)
         try:
             try:
@@ -195,7 +195,7 @@ class CdiStore:
 
 
 def _content(path: str) -> bytes:
-    """Return a file's content; nothing where it is missing or can't be read, so that it is written."""
+    """Return a file's content, or b"" if it is missing or can't be read, so that it is written again."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

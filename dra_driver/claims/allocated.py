@@ -26,7 +26,7 @@ _PRECEDENCE = {_FROM_CLASS: 0, "FromClaim": 1}
 
 @dataclass(frozen=True, slots=True)
 class AllocatedDevice:
-    """One result: a device for a request. `request` may be `name/subrequest`; the kubelet is told `base_request`.
+    """One result: a device for a request. `request` may be `name/subrequest`; the kubelet gets `base_request`.
 
     `consumed` is how much this result takes of the capacities of a device with a `share_id`, as quantities by name.
     `device_class` is the class of the request ("" where it is not known).
@@ -143,7 +143,7 @@ def owned_of_record(record: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
 
 def names_of_record(record: Mapping[str, Any]) -> frozenset[str]:
-    """Return the names of the devices of a recorded claim, including those that it has for administration."""
+    """Return the names of the devices of a recorded claim, including those to which it has admin access."""
     return frozenset(part["device"] for part in record.get(_DEVICES) or ())
 
 
@@ -180,7 +180,7 @@ def _pod_names(claim_wire: ClaimWire) -> tuple[tuple[str, str], ...]:
 
 
 def _pod_claim_name(metadata: Wire) -> str:
-    """Return what the annotation says if it is a name that a pod can have; anybody may annotate a claim."""
+    """Return the name in the annotation, or "" if it is not a valid one: any user may annotate a claim."""
     annotations = metadata.get("annotations")
     name = annotations.get(POD_CLAIM_NAME) if isinstance(annotations, dict) else None
     return name if isinstance(name, str) and is_dns_label(name) else ""
@@ -195,9 +195,9 @@ def _classes(claim_wire: ClaimWire) -> dict[str, str]:
     devices = spec.get("devices") if isinstance(spec, dict) else None
     found: dict[str, str] = {}
     for request in _mappings(devices, "requests"):
-        _note_class(found, str(request.get("name")), request.get("exactly"))
+        _record_class(found, str(request.get("name")), request.get("exactly"))
         for choice in _mappings(request, "firstAvailable"):
-            _note_class(found, f"{request.get('name')}/{choice.get('name')}", choice)
+            _record_class(found, f"{request.get('name')}/{choice.get('name')}", choice)
     return found
 
 
@@ -206,7 +206,7 @@ def _mappings(value: Any, key: str) -> list[Wire]:
     return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
 
 
-def _note_class(found: dict[str, str], request: str, value: Any) -> None:
+def _record_class(found: dict[str, str], request: str, value: Any) -> None:
     name = value.get("deviceClassName") if isinstance(value, dict) else None
     if isinstance(name, str) and is_dns_subdomain(name):
         found[request] = name

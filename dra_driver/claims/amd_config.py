@@ -1,6 +1,7 @@
 """Opaque configs of AMD's API group: parameters come in, a `DeviceConfig` goes out, or every fault with its path.
 
-`GpuConfig` has one field here that AMD's driver does not have, `computeUnits`; `VfioDeviceConfig` is as NVIDIA's.
+`GpuConfig` has one field here that AMD's driver does not have, `computeUnits`; `VfioDeviceConfig` has the same fields
+as NVIDIA's.
 Source: ROCm/k8s-gpu-dra-driver, API group gpu.resource.amd.com/v1alpha1.
 """
 
@@ -16,15 +17,15 @@ from dra_driver.model.vendors import VENDORS
 COUNT_MOST = 4096  # the most compute units that a config may ask for; no GPU has so many
 _GPU, _VFIO = "GpuConfig", "VfioDeviceConfig"
 _FIELDS = ("apiVersion", "kind", "computeUnits")
-_DRIVERS_OF_OTHERS = frozenset(vendor.driver for vendor in VENDORS if vendor.name != "amd")
+_OTHER_VENDORS_DRIVERS = frozenset(vendor.driver for vendor in VENDORS if vendor.name != "amd")
 
 
 def may_configure(driver: str) -> bool:
-    """Return whether configs of this group may be for a driver: not if it has the name of another vendor's.
+    """Return whether configs of AMD's group can be meant for the driver of this name.
 
-    A driver under a name that an administrator chose may be AMD's.
+    They can't if it is the name of another vendor's driver. A name that an administrator chose may be that of AMD's.
     """
-    return driver not in _DRIVERS_OF_OTHERS
+    return driver not in _OTHER_VENDORS_DRIVERS
 
 
 def read_amd_config(parameters: Mapping[str, Any], path: str, faults: list[ConfigFault]) -> DeviceConfig | None:
@@ -45,7 +46,7 @@ def read_amd_config(parameters: Mapping[str, Any], path: str, faults: list[Confi
 
 
 def _read_vfio(parameters: Mapping[str, Any], path: str, faults: list[ConfigFault]) -> DeviceConfig | None:
-    from dra_driver.claims import schema  # noqa: PLC0415 - pydantic, which an agent without configs must not pay for
+    from dra_driver.claims import schema  # noqa: PLC0415 - pydantic takes memory, and few agents read configs
 
     found = schema.read(_VFIO, {**parameters, "apiVersion": API_VERSION}, path)
     if isinstance(found, DeviceConfig):

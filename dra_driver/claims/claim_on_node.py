@@ -1,4 +1,4 @@
-"""ClaimOnNode: an allocated claim joined with the devices of this node, once, for all that plans from it.
+"""ClaimOnNode: an allocated claim, joined once with the devices of this node for all planning functions.
 
 In: the claim, the inventory, and how CDI devices are named. Out: each result with the device behind it and the configs
 that apply to it: claim beats class, later beats earlier. Pure.
@@ -57,7 +57,7 @@ class ClaimedDevice:
 
     @property
     def iommu(self) -> IommuSettings:
-        """How a virtual machine gets the device; without a config, as its vendor's own driver would give it.
+        """How a virtual machine gets the device; without a config, as the vendor's own driver would pass it.
 
         Source: NVIDIA's DRA driver, VfioDeviceConfig: the legacy backend, without the API device; AMD's and Intel's
         drivers always give that.
@@ -89,7 +89,7 @@ class ClaimOnNode:
 
     @property
     def own(self) -> tuple[Device, ...]:
-        """The devices that the claim owns, each once; none that it has for administration."""
+        """The devices that the claim owns, each once, without those to which it has admin access."""
         return tuple({one.device.name: one.device for one in self.results if not one.result.is_admin}.values())
 
     @property
@@ -178,7 +178,7 @@ def refuse_lost(claim: AllocatedClaim, names: Collection[str]) -> None:
 
 
 def _on_lost_gpus(inventory: Inventory, names: Collection[str]) -> list[str]:
-    """Return the devices among these whose GPU was there before and no longer answers."""
+    """Return those of the devices whose GPU was there before and no longer answers."""
     gpus = tuple(gpu_name(problem.subject) for problem in inventory.problems if problem.code == GPU_LOST)
     return [name for name in names if any(name == gpu or name.startswith(f"{gpu}-") for gpu in gpus)]
 

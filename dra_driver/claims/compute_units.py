@@ -1,7 +1,7 @@
-"""Compute units: to how many units of a GPU a claim restricts its programs. Config and devices in, a step out.
+"""Compute units: how many of a GPU's units the programs of a claim may use. Config and devices in, a step out.
 
-The choice is cooperative: the runtime in the container reads it from a variable, which programs may change. Which units
-a claim gets is found out when the step is carried out, because other claims of the same GPU have theirs. Pure.
+The limit is cooperative: the runtime in the container reads it from a variable, which programs may change. Which units
+a claim gets is decided when the step is carried out, because other claims of the same GPU have units too. Pure.
 Source: Linux amdkfd (GPUs with workgroup processors, gfx10 and newer, take compute units in pairs).
 """
 
@@ -21,7 +21,7 @@ _FIRST_WITH_PAIRS = len("gfx1010")  # architectures of gfx9 and older have short
 
 @dataclass(frozen=True, slots=True)
 class ComputeUnitsStep:
-    """Keep the programs of a claim to `count` of the `total` compute units of a GPU, which no other claim keeps to.
+    """Restrict the programs of a claim to `count` of a GPU's `total` compute units, which no other claim gets.
 
     With `in_pairs` only whole pairs can be chosen. `in_file` are the names of the claim's devices in its CDI file.
     """

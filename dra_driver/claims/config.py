@@ -2,8 +2,8 @@
 
 Decoding is strict: an unknown field, a wrong type or a value out of range is a fault with the field's path, and all
 faults are reported together. A config that is well-formed but not implemented is refused as "not supported": a
-setting is never silently ignored. Node and admission share one judgement, `validate`. The fields are defined in
-`schema`, which is imported only when there is a config to read.
+setting is never silently ignored. The node and the admission webhook use the same check, `validate`. The fields are
+defined in `schema`, which is imported only when there is a config to read.
 Source: NVIDIA's DRA driver, API group resource.nvidia.com/v1beta1.
 """
 
@@ -24,7 +24,7 @@ from dra_driver.claims.device_config import (
 )
 from dra_driver.model.errors import ClaimError
 
-FAULTS_TOLD, FAULT_CHARS = 20, 300
+FAULTS_SHOWN, FAULT_CHARS = 20, 300
 
 
 def validate(parameters: Any, path: str = "parameters", driver: str = "") -> list[ConfigFault]:
@@ -46,30 +46,30 @@ def decode_config(parameters: Any, path: str = "parameters") -> DeviceConfig:
     faults: list[ConfigFault] = []
     config = read_config(parameters, path, faults)
     refuse(faults)
-    assert config is not None  # noqa: S101 - no config without a fault
+    assert config is not None  # noqa: S101 - only faults leave it out
     return config
 
 
 def refuse(faults: Iterable[ConfigFault], subject: str = "opaque config") -> None:
     """Raise all faults as one ClaimError; return if there is none.
 
-    The author of a config determines how long its faults are, and the text goes into an event, so it is cut.
+    The author of a config determines how long its faults are, and the text goes into an event, so it is truncated.
     """
     faults = tuple(faults)
     if not faults:
         return
     code = "config-not-supported" if all(f.is_unsupported for f in faults) else "bad-config"
-    told = [text if len(text) <= FAULT_CHARS else f"{text[:FAULT_CHARS]}…" for text in map(str, faults[:FAULTS_TOLD])]
-    if len(faults) > FAULTS_TOLD:
-        told.append(f"and {len(faults) - FAULTS_TOLD} more")
+    shown = [text if len(text) <= FAULT_CHARS else f"{text[:FAULT_CHARS]}…" for text in map(str, faults[:FAULTS_SHOWN])]
+    if len(faults) > FAULTS_SHOWN:
+        shown.append(f"and {len(faults) - FAULTS_SHOWN} more")
     raise ClaimError(
-        code, f"{subject}: " + "; ".join(told), hint="change the config in the claim or in its device class"
+        code, f"{subject}: " + "; ".join(shown), hint="change the config in the claim or in its device class"
     )
 
 
 def read_config(parameters: Any, path: str, faults: list[ConfigFault], driver: str = "") -> DeviceConfig | None:
     """Decode one config for a driver. Add its faults to `faults`, and return None if there are any."""
-    from dra_driver.claims import config_faults, schema  # noqa: PLC0415 - pydantic: only with a config is it paid for
+    from dra_driver.claims import config_faults, schema  # noqa: PLC0415 - they import pydantic
 
     if not isinstance(parameters, dict):
         faults.append(ConfigFault(path, f"must be an object, is {type_name(parameters)}"))

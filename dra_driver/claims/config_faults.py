@@ -1,6 +1,7 @@
 """What is wrong with an opaque config, in words that a person can act on.
 
-In: an error of pydantic's, the model that it is about. Out: the fault, with the path of its field as users write it.
+In: one of pydantic's errors, and the model that was validated. Out: the fault, with the path of its field as users
+write it.
 Importing this module costs megabytes of memory, as `schema` does.
 """
 

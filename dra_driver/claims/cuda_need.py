@@ -1,7 +1,7 @@
 """The CUDA version that a pod's images need, as far as the pod states it.
 
-In: a pod, or a claim with an annotation. Out: a `CudaNeed`, whether a driver serves it, and the selector that asks for
-drivers that do. The variable NVIDIA_REQUIRE_CUDA, of the image or of the pod, states an image's need; only the pod's
+In: a pod, or a claim with an annotation. Out: a `CudaNeed`, whether a driver meets it, and the selector for devices
+whose driver does. The variable NVIDIA_REQUIRE_CUDA, of the image or of the pod, states an image's need; only the pod's
 own is seen here. The annotation gpu.nvidia.com/cuda-required states it for images without the variable.
 
 Source: NVIDIA Container Toolkit: constraints between commas must all hold, those between blanks are alternatives.
@@ -26,20 +26,20 @@ _MOST_CHARACTERS = 4096
 
 @dataclass(frozen=True, slots=True)
 class CudaNeed:
-    """A need: the least CUDA version, what states it, and the alternatives, each a list of constraints."""
+    """A need: the lowest CUDA version, what states it, and the alternatives, each a list of constraints."""
 
     version: str
-    said_by: str
+    stated_by: str
     alternatives: tuple[tuple[str, ...], ...]
 
     @property
     def selector(self) -> str:
-        """The expression that only devices with such a driver match."""
+        """The CEL expression that matches only devices whose driver is new enough."""
         version = normalize(self.version)
         return f'device.attributes["{NVIDIA_DRIVER}"].cudaDriverVersion.compareTo(semver("{version}")) >= 0'
 
     def is_met_by(self, cuda: Semver, driver: Semver | None) -> bool:
-        """Return whether a driver serves the need. What can't be judged here, such as brands, counts as met."""
+        """Return whether a driver meets the need. What can't be judged here, such as a brand, counts as met."""
         known = {"cuda": cuda, "driver": driver}
         return any(all(_holds(one, known) for one in alternative) for alternative in self.alternatives)
 
@@ -47,9 +47,9 @@ class CudaNeed:
 def cuda_needs(wire: Wire) -> Iterator[CudaNeed]:
     """Yield the needs that a pod, or the metadata of another object, states."""
     annotations = (wire.get("metadata") or {}).get("annotations") or {}
-    said = annotations.get(ANNOTATION) if isinstance(annotations, Mapping) else None
-    if isinstance(said, str) and _ORDINARY.fullmatch(said):
-        yield CudaNeed(said, f"annotation {ANNOTATION}", ((f"cuda>={said}",),))
+    stated = annotations.get(ANNOTATION) if isinstance(annotations, Mapping) else None
+    if isinstance(stated, str) and _ORDINARY.fullmatch(stated):
+        yield CudaNeed(stated, f"annotation {ANNOTATION}", ((f"cuda>={stated}",),))
     spec = wire.get("spec") or {}
     for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
         for entry in container.get("env") or ():
@@ -57,7 +57,7 @@ def cuda_needs(wire: Wire) -> Iterator[CudaNeed]:
                 yield from _of_variable(entry["value"], f"container {container.get('name')}: {VARIABLE}")
 
 
-def _of_variable(text: str, said_by: str) -> Iterator[CudaNeed]:
+def _of_variable(text: str, stated_by: str) -> Iterator[CudaNeed]:
     alternatives = tuple(tuple(part.split(",")) for part in text[:_MOST_CHARACTERS].split())
     least = [
         found["version"]
@@ -66,7 +66,7 @@ def _of_variable(text: str, said_by: str) -> Iterator[CudaNeed]:
         if (found := _CONSTRAINT.fullmatch(one)) and found["name"] == "cuda" and found["relation"] in {">=", ">", "="}
     ]
     if least:
-        yield CudaNeed(min(least, key=_version), said_by, alternatives)
+        yield CudaNeed(min(least, key=_version), stated_by, alternatives)
 
 
 def _version(text: str) -> Semver:

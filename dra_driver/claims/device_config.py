@@ -1,4 +1,4 @@
-"""DeviceConfig: one opaque config as read, and a fault in one as reported. Values; `config` and `schema` make them.
+"""DeviceConfig, one decoded opaque config, and ConfigFault, one reported fault: values made by `config` and `schema`.
 
 Source: NVIDIA's DRA driver, API group resource.nvidia.com/v1beta1.
 """
@@ -21,14 +21,14 @@ DEVICE_TYPES = {
 }
 # Kinds that NVIDIA's driver supports and this one does not.
 UNSUPPORTED_KINDS = ("ComputeDomainChannelConfig", "ComputeDomainDaemonConfig")
-LEGACY_ONLY, PREFER_IOMMUFD = "LegacyOnly", "PreferIommuFD"  # policies of the IOMMU's backend
+LEGACY_ONLY, PREFER_IOMMUFD = "LegacyOnly", "PreferIommuFD"  # values of backendPolicy
 
 
 @dataclass(frozen=True, slots=True)
 class IommuSettings:
-    """The nodes by which a virtual machine gets a GPU: that of its IOMMU group, or one below iommufd if there is one.
+    """The device nodes by which a virtual machine gets a GPU: the IOMMU group's, or one below iommufd if there is one.
 
-    With `has_api_device` the container also gets the node by which it maps memory (KubeVirt needs it).
+    With `has_api_device` the container also gets the node with which memory is mapped (KubeVirt needs it).
     """
 
     prefers_iommufd: bool = False
@@ -39,7 +39,7 @@ class IommuSettings:
 class DeviceConfig:
     """One decoded config. `kind` decides to which type of device it applies; without settings it configures nothing.
 
-    `group` is its API group and version. `compute_units` is how many of a GPU's the programs of the claim keep to.
+    `group` is its API group and version. `compute_units` is how many of a GPU's units the claim's programs may use.
     """
 
     kind: str

@@ -37,7 +37,7 @@ class KnownDevice:
 
 @dataclass(frozen=True, slots=True)
 class DeviceStatus:
-    """One entry. `conditions` are type, whether it holds, reason and message."""
+    """One entry. Each of `conditions` is a type, whether it holds, a reason and a message."""
 
     driver: str
     device: AllocatedDevice
@@ -52,7 +52,7 @@ class DeviceStatus:
         object.__setattr__(self, "conditions", tuple(found))
 
     def wire(self, now: str, before: Wire) -> Wire:
-        """Return the entry; conditions that hold as `before` keep the time of their last change, others have `now`."""
+        """Return the entry. A condition whose status is as in `before` keeps its transition time; others get `now`."""
         entry: Wire = {"driver": self.driver, "pool": self.device.pool, "device": self.device.device}
         if self.device.share_id:
             entry["shareID"] = self.device.share_id
@@ -84,7 +84,7 @@ class DeviceStatus:
 
 
 def applied_statuses(statuses: Sequence[DeviceStatus], before: object, now: str) -> list[Wire]:
-    """Return the entries to apply. `before` is `status.devices` as it is, `now` a time as the API writes it."""
+    """Return the entries to apply. `before` is the current `status.devices`, `now` a time as the API writes it."""
     there = {_key(entry): entry for entry in (before if isinstance(before, list) else ()) if isinstance(entry, dict)}
     return [status.wire(now, there.get(_key(status.wire(now, {})), {})) for status in statuses]
 

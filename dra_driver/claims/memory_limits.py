@@ -1,7 +1,7 @@
 """How much of a GPU's memory a claim's pods may use where the driver enforces it: shares in, steps out. Pure.
 
 A step concerns one GPU: the claim's shares of that GPU are added up. Never: where a pod's cgroup is, and what other
-claims of the same pod add (both are found out when the step is carried out).
+claims of the same pod add (both are determined when the step is carried out).
 Source: KEP-5075 (consumed capacity); NVIDIA, "MPS v3 Memory Partitioning".
 """
 
@@ -38,7 +38,7 @@ class MemoryLimitStep:
 def plan_limits(on_node: ClaimOnNode) -> tuple[MemoryLimitStep, ...]:
     """Return a step for each GPU of which the claim has shares whose limits the driver must enforce."""
     limits: dict[str, int] = {}
-    meant: dict[str, SharedDevice] = {}
+    shared_devices: dict[str, SharedDevice] = {}
     for one in on_node.results:
         result, device = one.result, one.device
         if result.is_admin or device.share is None or not device.share.is_hard:
@@ -46,6 +46,6 @@ def plan_limits(on_node: ClaimOnNode) -> tuple[MemoryLimitStep, ...]:
         consumed = dict(result.consumed).get(MEMORY)
         amount = int(Quantity.parse(consumed).value) if consumed else device.capacity[MEMORY]
         gpu = device.gpu
-        meant[device.shared_name] = SharedDevice(device.shared_name, gpu.uuid, gpu.minor, gpu.pci_address)
+        shared_devices[device.shared_name] = SharedDevice(device.shared_name, gpu.uuid, gpu.minor, gpu.pci_address)
         limits[device.shared_name] = limits.get(device.shared_name, 0) + amount
-    return tuple(MemoryLimitStep(meant[name], limit, on_node.claim.pods) for name, limit in limits.items())
+    return tuple(MemoryLimitStep(shared_devices[name], limit, on_node.claim.pods) for name, limit in limits.items())

@@ -29,7 +29,7 @@ _HEAD = '{"kind":"DeviceMetadata","apiVersion":"'
 _GENERATION = re.compile(
     rb'\{"kind":"DeviceMetadata","apiVersion":"[^"]*","metadata":\{"uid":"[^"]*","generation":(\d{1,18}),'
 )
-_DEVICES = 128  # whose attributes are kept as text
+_DEVICES = 128  # devices whose rendered attributes are cached
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class DeviceEntry:
 
 @dataclass(frozen=True, slots=True)
 class RequestMetadata:
-    """The devices of one request of a claim. `carrier` names the device of the CDI file that gets the mount.
+    """The devices of one request of a claim. `carrier` names the device in the CDI file that gets the mount.
 
     `request` is `name/subrequest` where an alternative was chosen; paths have the name alone (`base_request`).
     `pod_claim_name` is the entry of the pod's `resourceClaims` for which the claim was made from a template.
@@ -86,13 +86,13 @@ class RequestMetadata:
 
 
 def container_path(driver: str, claim: str, pod_claim_name: str, base_request: str) -> str:
-    """Return the path at which containers find the file of a request; a template's claim is found by the pod's name."""
+    """Return the path of a request's file in containers; it names a template's claim as the pod does."""
     kind, name = ("resourceclaimtemplates", pod_claim_name) if pod_claim_name else ("resourceclaims", claim)
     return f"{CONTAINER_FOLDER}/{kind}/{name}/{base_request}/{driver}-metadata.json"
 
 
 def plan_metadata(on_node: ClaimOnNode, driver: str) -> tuple[RequestMetadata, ...]:
-    """Return the metadata of each request of a claim, for the containers of the driver of this name."""
+    """Return the metadata of each request of a claim; `driver` is the name of this driver."""
     claim, made = on_node.claim, on_node.made
     by_request: dict[str, list[ClaimedDevice]] = {}
     for one in on_node.results:

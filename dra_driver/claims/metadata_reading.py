@@ -1,4 +1,4 @@
-"""Metadata reading: reads a file about devices the way a program in the container that knows the API would.
+"""Metadata reading: reads a file about devices as a program in the container would that knows the API.
 
 In: the content of a file, untrusted until checked. Out: its claim, and the attributes of each device. A file is a
 stream of objects, one for each version of the API, with the same content; the first of a known version is used.
@@ -34,7 +34,7 @@ class DescribedDevice:
 
 @dataclass(frozen=True, slots=True)
 class DescribedClaim:
-    """What one file says of one claim."""
+    """One claim as one file describes it."""
 
     uid: str
     name: str
@@ -48,7 +48,7 @@ class DescribedClaim:
 
 
 def read_metadata(content: bytes) -> DescribedClaim:
-    """Return what a file says. Raises: InputError("input.metadata") with what is wrong."""
+    """Return the claim that a file describes. Raises: InputError("input.metadata") that says what is wrong."""
     if len(content) > MOST_BYTES:
         raise _fault(f"it is larger than {MOST_BYTES} bytes")
     try:

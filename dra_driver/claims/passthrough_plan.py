@@ -34,7 +34,7 @@ class PassthroughStep:
 def plan_passthrough(on_node: ClaimOnNode) -> tuple[PassthroughStep, ...]:
     """Return a step for each GPU that the claim gives to a virtual machine.
 
-    Raises: ClaimError("claim.device-in-use") if containers would have one of these GPUs by the same claim.
+    Raises: ClaimError("claim.device-in-use") if the same claim also has one of these GPUs for containers.
     """
     owned = {one.device.name: one for one in on_node.results if one.is_made and one.device.type is DeviceType.VFIO}
     _refuse_both_sides(on_node, {one.device.gpu.pci_address: name for name, one in owned.items()})
@@ -42,9 +42,10 @@ def plan_passthrough(on_node: ClaimOnNode) -> tuple[PassthroughStep, ...]:
 
 
 def _refuse_both_sides(on_node: ClaimOnNode, passed: Mapping[str, str]) -> None:
-    """Refuse a claim to which a scheduler that can't count gave a GPU for a machine and for containers at once.
+    """Refuse a claim that has the same GPU both for a virtual machine and for containers.
 
-    `passed` are the devices for machines, by PCI address.
+    A scheduler that does not count counters can allocate that. `passed` holds the names of the devices for virtual
+    machines, by PCI address.
     """
     for device in on_node.own:
         other = passed.get(device.gpu.pci_address) if device.type is not DeviceType.IMEX_CHANNEL else None

@@ -1,6 +1,6 @@
 """What can be wrong with how a claim requests its devices to be shared: one function for each rule yields its faults.
 
-Source: KEP-5075 (consumed capacity); NVIDIA, "Multi-Process Service" (compute capabilities, one daemon a container).
+Source: KEP-5075 (consumed capacity); NVIDIA, "Multi-Process Service" (compute capabilities, one daemon per container).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def faults_of(requested: RequestedSharing) -> Iterator[ConfigFault]:
 
 
 def faults_together(by_device: Mapping[str, Sequence[RequestedSharing]]) -> Iterator[ConfigFault]:
-    """Yield everything that is wrong with several requests of a claim together; they come by device."""
+    """Yield everything that is wrong with the combination of a claim's requests, which are grouped by device."""
     for group in by_device.values():
         yield from _disagreements(group)
     yield from _several_mps_devices(by_device)

@@ -23,7 +23,7 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class SharingStep:
-    """Share one physical device according to its settings; undone when the last claim that holds it goes.
+    """Share one physical device according to its settings; undone when the last claim that holds it is unprepared.
 
     `in_file` are the names in the CDI file of the claim's shares of the device, `clients` the limits of those that are
     MPS clients. `made` names the device whose partition an earlier step creates: its UUID is not known before that.

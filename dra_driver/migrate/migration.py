@@ -210,7 +210,7 @@ def _report_rewritten(found: Rewriting, document: _Document, report: FileReport)
     """Report the parts that could not be changed line by line, and the comments that this costs."""
     title = document.objects[0].title if document.objects else "the document"
     subject = ReportSubject(title, report)
-    for path in found.anew:
+    for path in found.rewritten:
         why = "its lines can't be changed one by one; comments in it stand above it now"
         subject.changed("anew", f"{shown_path(path) or 'the whole document'} was rewritten", why, *path)
     for note in found.lost:

@@ -49,7 +49,7 @@ def _warnings_about(need: CudaNeed, served: list[_DriverDevices]) -> Iterator[st
     if old:
         short, every = sum(count for _, count in old), sum(count for _, _, count in served)
         yield (
-            f"{need.said_by} needs CUDA {need.version}, but {short} of the cluster's {every} devices have a driver "
+            f"{need.stated_by} needs CUDA {need.version}, but {short} of the cluster's {every} devices have a driver "
             f"that supports less (the oldest CUDA {min(cuda for cuda, _ in old)})"
         )
         yield f"unless its claims already ask for such a driver, add to their selectors: {need.selector}"

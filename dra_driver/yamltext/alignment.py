@@ -1,4 +1,4 @@
-"""What of a written list or mapping stays when its value changes, and what each anchor will refer to.
+"""The alignment of a document's nodes with its changed value: which parts stay, and what each anchor will hold.
 
 In: nodes, the changed value, and the origin of each part of it. Out: pairs of old nodes and new values.
 """
@@ -12,15 +12,16 @@ from typing import Any
 from dra_driver.yamltext.values import Origins, is_same, value_of
 from dra_driver.yamltext.written import Alias, Mapping, Scalar, Sequence, YamlNode, is_merge, key_of, merge_sources
 
-GONE = object()  # stands for the value of what is removed
+REMOVED = object()  # the value of a part that is removed
 
 
 @dataclass(frozen=True, slots=True)
 class PairChanges:
     """How the pairs of a mapping change.
 
-    `kept` are the pairs that stay, `inherited` what the merge key contributes, `added` which pairs come after each old
-    one (-1: before the first), `renamed` which removed pair gets another key and scalar.
+    `kept` says for each pair whether it stays, and `inherited` is what the merge key contributes. `added` holds new
+    pairs by the index of the old pair that they follow (-1: before the first). `renamed` holds the new key and scalar
+    of each removed pair that is overwritten in place.
     """
 
     kept: list[bool]
@@ -30,33 +31,33 @@ class PairChanges:
 
 
 class Alignment:
-    """A document's nodes beside the parts of its changed value.
+    """The nodes of a document, matched with the parts of its changed value.
 
-    Nodes in `whole` (by identity), and nodes that can't be changed part by part, are rewritten as a whole.
+    Nodes whose ids are in `whole`, and nodes that can't be changed part by part, are rewritten as a whole.
     """
 
     def __init__(self, origins: Origins, root: YamlNode, new: Any, whole: frozenset[int]) -> None:
         self._origins = origins
         self._whole = whole
         self._anchored: dict[int, Any] = {}
-        self._note(root, new)
+        self._record(root, new)
 
-    def _note(self, node: YamlNode, new: Any) -> None:
+    def _record(self, node: YamlNode, new: Any) -> None:
         """Record what each anchored node that stays will hold."""
         if node.anchor:
             self._anchored[id(node)] = new
         if isinstance(node, Mapping) and self.changes_pairs(node, new):
             for key, (_, value) in node.own().items():
                 if key in new:
-                    self._note(value, new[key])
+                    self._record(value, new[key])
         elif isinstance(node, Sequence) and self.changes_items(node, new):
             for item, value in self.rows(node, new):
-                if item is not None and value is not GONE:
-                    self._note(item, value)
+                if item is not None and value is not REMOVED:
+                    self._record(item, value)
 
     def held(self, alias: Alias) -> Any:
-        """Return what the anchor of an alias will hold; GONE if it does not stay."""
-        return self._anchored.get(id(alias.target), GONE)
+        """Return what the anchor of an alias will hold; REMOVED if it does not stay."""
+        return self._anchored.get(id(alias.target), REMOVED)
 
     def changes_pairs(self, node: Mapping, new: Any) -> bool:
         """Return whether a mapping can be changed pair by pair."""
@@ -80,20 +81,20 @@ class Alignment:
         return bool(sources or node.is_flow) and _in_order(sources, node.items)
 
     def rows(self, node: Sequence, new: list[Any]) -> Iterator[tuple[YamlNode | None, Any]]:
-        """Pair old items with new values, in the new order: a removed item with GONE, None with a new value."""
+        """Pair old items with new values, in the new order: a removed item with REMOVED, None with a new value."""
         sources = self._sources(node, new)
         kept = {id(source) for source in sources if source is not None}
         waiting = list(node.items)
         for value, source in zip(new, sources, strict=True):
             while source is not None and waiting[0] is not source:
-                yield waiting.pop(0), GONE
+                yield waiting.pop(0), REMOVED
             if source is not None:
                 waiting.pop(0)
             yield source, value
-        yield from ((item, GONE) for item in waiting if id(item) not in kept)
+        yield from ((item, REMOVED) for item in waiting if id(item) not in kept)
 
     def _sources(self, node: Sequence, new: list[Any]) -> list[YamlNode | None]:
-        """Return the old item of each new value; scalars have one where the list keeps its length."""
+        """Return the old item of each new value, or None; scalars have one only if the list keeps its length."""
         items = {id(item): item for item in node.items}
         made: list[YamlNode | None] = []
         for position, value in enumerate(new):
@@ -105,12 +106,12 @@ class Alignment:
         return made
 
     def merged(self, node: Mapping) -> dict[str, Any]:
-        """Return what the merge key of a mapping will contribute; GONE for a value that may not stay."""
+        """Return what the merge key of a mapping will contribute; REMOVED for a value that may not stay."""
         made: dict[str, Any] = {}
         for source in reversed(merge_sources(node)):
             held = self.held(source) if isinstance(source, Alias) else value_of(source)
-            if held is GONE:
-                held = dict.fromkeys(value_of(source), GONE)
+            if held is REMOVED:
+                held = dict.fromkeys(value_of(source), REMOVED)
             made.update(held if isinstance(held, dict) else {})
         return made
 
@@ -157,6 +158,6 @@ def _is_inline(node: YamlNode) -> bool:
 
 
 def _in_order(some: list[YamlNode], items: list[YamlNode]) -> bool:
-    """Return whether nodes stand in the order of the items, each once."""
+    """Return whether the nodes occur in the order of the items, each once."""
     ids = {id(one) for one in some}
     return [id(one) for one in some] == [id(item) for item in items if id(item) in ids]

@@ -1,4 +1,4 @@
-"""Entries of block mappings and block lists removed and added: each is on lines of its own.
+"""Removal and addition of entries in block mappings and block lists, where each entry is on lines of its own.
 
 In: the spans of the entries, which of them stay, and new entries as text. Out: edits. Comments on removed entries stay,
 on lines of their own.
@@ -26,9 +26,10 @@ class BlockEntries:
         return " " * column(self.text, self.spans[0][0])
 
     def change(self, edits: EditList, kept: list[bool], added: dict[int, list[str]], *, above: bool) -> None:
-        """Remove entries that do not stay, one at least does, and add rows after others (-1: before the first).
+        """Remove the entries that are not `kept` (at least one must be), and insert the rows of `added`.
 
-        Rows are indented but for their first line. With `above`, rows before the first entry precede its comments.
+        `added` holds rows by the index of the entry that they follow (-1: before the first); all lines of a row but the
+        first are indented already. With `above`, rows before the first entry also precede its comments.
         """
         first = kept.index(True)
         lifted = 0
@@ -68,5 +69,5 @@ class BlockEntries:
     def _take_lines(self, edits: EditList, start: int, end: int) -> None:
         """Remove whole lines, but keep their comments."""
         first, last = start - column(self.text, start), line_end(self.text, end)
-        notes = self.comments.within(start, last)
-        edits.add(first, last, "".join(f"{self._pad}{note}{self.newline}" for note in notes))
+        comments = self.comments.within(start, last)
+        edits.add(first, last, "".join(f"{self._pad}{comment}{self.newline}" for comment in comments))

@@ -1,4 +1,4 @@
-"""A document's text changed part by part until it holds another value.
+"""The edits that change a document part by part until it holds another value.
 
 In: a document as written, and its changed value, which must derive from `value_of` so that the origin of each part is
 known. Out: edits. The content of an alias or a merge key is written out only if it must differ from what the alias or
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dra_driver.yamltext.alignment import GONE, Alignment
+from dra_driver.yamltext.alignment import REMOVED, Alignment
 from dra_driver.yamltext.block_entries import BlockEntries
 from dra_driver.yamltext.comments import Comments
 from dra_driver.yamltext.edits import EditList, column
@@ -85,7 +85,7 @@ class ChangeWriter:
                 added.setdefault(last, []).append(value)
                 continue
             last = positions[id(item)]
-            if value is not GONE:
+            if value is not REMOVED:
                 kept[last] = True
                 place = NodePlace(is_flow=True) if node.is_flow else NodePlace(column(self._text, dashes[last]), True)
                 self._visit(item, value, place)

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from dra_driver.yamltext.edits import line_end
 from dra_driver.yamltext.written import Alias, Mapping, Scalar, Sequence, YamlNode
 
-_NOTE = re.compile(r"(?:(?<=\s)|^)#[^\n]*", re.MULTILINE)
-_NOTE_LINE = re.compile(r"( *)#[^\n]*(\n|\Z)")
+_COMMENT = re.compile(r"(?:(?<=\s)|^)#[^\n]*", re.MULTILINE)
+_COMMENT_LINE = re.compile(r"( *)#[^\n]*(\n|\Z)")
 
 
 class Comments:
@@ -26,8 +26,8 @@ class Comments:
 
     def within(self, start: int, end: int) -> list[str]:
         """Return the comments that begin in `text[start:end]`, in order."""
-        found = _NOTE.finditer(self._text, start, end)
-        return [note[0].rstrip() for note in found if not self._is_hidden(note.start())]
+        found = _COMMENT.finditer(self._text, start, end)
+        return [comment[0].rstrip() for comment in found if not self._is_hidden(comment.start())]
 
     def _is_hidden(self, at: int) -> bool:
         """Return whether an offset lies in a scalar."""
@@ -53,7 +53,7 @@ def _scalar_spans(root: YamlNode, text: str) -> Iterator[tuple[int, int]]:
 def after_comments(text: str, end: int, indent: int) -> int:
     """Return the start of the line after a value and the comments that belong to it."""
     at = line_end(text, end)
-    while (found := _NOTE_LINE.match(text, at)) and len(found[1]) > indent:
+    while (found := _COMMENT_LINE.match(text, at)) and len(found[1]) > indent:
         at = found.end()
     return at
 

@@ -1,4 +1,4 @@
-"""Edits of a text, applied together, and the facts about lines that they need.
+"""Edits of a text, which are applied together, and functions that locate lines and columns.
 
 In: a text and `Edit`s. Out: the new text. Never: edits that overlap, because one of them would be lost.
 """
@@ -20,7 +20,7 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class EditList:
-    """Edits in the making; later ones at the same place apply after earlier ones."""
+    """A list of edits under construction; edits at the same place apply in the order in which they were added."""
 
     edits: list[Edit] = field(default_factory=list)
 

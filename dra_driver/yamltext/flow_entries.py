@@ -1,4 +1,4 @@
-"""Entries of braces and brackets removed and added, together with their commas.
+"""Removal and addition of entries within braces and brackets, together with their commas.
 
 In: the spans of the entries, which of them stay, and new entries as text. Out: edits. Comments between removed entries
 stay.
@@ -25,16 +25,16 @@ class FlowEntries:
 
     @property
     def is_wide(self) -> bool:
-        """Return whether the first entry begins on a line of its own."""
+        """Whether the first entry begins on a line of its own."""
         return bool(self.spans) and "\n" in self.text[self.inner : self.spans[0][0]]
 
     @property
     def indent(self) -> int:
-        """Return the column of entries on lines of their own, otherwise 0."""
+        """The column of the entries if they are on lines of their own, otherwise 0."""
         return column(self.text, self.spans[0][0]) if self.is_wide else 0
 
     def change(self, edits: EditList, kept: list[bool], added: dict[int, list[str]]) -> None:
-        """Remove entries that do not stay, and add rows after others (-1: before the first)."""
+        """Remove the entries that are not `kept`; add rows by the index of the entry before them (-1: at the front)."""
         comma = f",{self.newline}{' ' * self.indent}" if self.is_wide else ", "
         if not any(kept):
             content = comma.join(row for position in sorted(added) for row in added[position])
@@ -53,12 +53,12 @@ class FlowEntries:
     def _refill(self, edits: EditList, content: str) -> None:
         """Replace everything between the braces."""
         pad = f"{self.newline}{' ' * (self.indent or column(self.text, self.inner))}"
-        notes = "".join(f" {note}{pad}" for note in self.comments.within(self.inner, self.close))
+        comments = "".join(f" {comment}{pad}" for comment in self.comments.within(self.inner, self.close))
         lead, tail = "", ""
-        if content and self.is_wide and not notes:
+        if content and self.is_wide and not comments:
             inside = self.text[self.inner : self.close]
             lead, tail = self.text[self.inner : self.spans[0][0]], inside[len(inside.rstrip()) :]
-        edits.add(self.inner, self.close, f"{lead}{notes}{content}{tail}")
+        edits.add(self.inner, self.close, f"{lead}{comments}{content}{tail}")
 
     def _take(self, edits: EditList, kept: list[bool]) -> None:
         """Remove entries, each run of them together with one comma."""
@@ -73,9 +73,9 @@ class FlowEntries:
             if index < len(self.spans):
                 start, end = self.spans[first][0], self.spans[index][0]
                 pad = " " * column(self.text, start)
-                notes = "".join(f" {one}{self.newline}{pad}" for one in self.comments.within(start, end))
+                comments = "".join(f" {one}{self.newline}{pad}" for one in self.comments.within(start, end))
             else:
                 start, end = self.spans[first - 1][1], self.spans[-1][1]
                 pad = " " * column(self.text, self.inner)
-                notes = "".join(f" {one}{self.newline}{pad}" for one in self.comments.within(start, end))
-            edits.add(start, end, notes)
+                comments = "".join(f" {one}{self.newline}{pad}" for one in self.comments.within(start, end))
+            edits.add(start, end, comments)

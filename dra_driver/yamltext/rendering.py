@@ -21,7 +21,7 @@ WIDTH = 4096  # never fold lines: it is hard to search for a folded selector
 
 @dataclass(frozen=True, slots=True)
 class TextStyle:
-    """The formatting of a file: by how many columns a mapping is indented, and a list's dash below its key."""
+    """The formatting of a file: by how many columns a nested mapping (`step`) and the dash of a list are indented."""
 
     step: int = 2
     dash: int = 0
@@ -56,14 +56,16 @@ def _measure(root: YamlNode, text: str, steps: list[int], dashes: list[int]) -> 
             for key, value in node.pairs:
                 stack.append(value)
                 if isinstance(value, Mapping) and not value.is_flow and value.pairs:
-                    _note(steps, column(text, value.pairs[0][0].start) - column(text, key.start), 1)
+                    _add_distance(steps, column(text, value.pairs[0][0].start) - column(text, key.start), 1)
                 if isinstance(value, Sequence) and not value.is_flow and value.items:
-                    _note(dashes, column(text, dash_before(text, value.items[0].start)) - column(text, key.start), 0)
+                    _add_distance(
+                        dashes, column(text, dash_before(text, value.items[0].start)) - column(text, key.start), 0
+                    )
         elif isinstance(node, Sequence):
             stack.extend(node.items)
 
 
-def _note(found: list[int], distance: int, least: int) -> None:
+def _add_distance(found: list[int], distance: int, least: int) -> None:
     if distance >= least:
         found.append(distance)
 
@@ -161,7 +163,7 @@ def _plain(value: Any) -> str:
     return _quoted(value)
 
 
-# What YAML forbids in a text or reads as a line break, and halves of surrogate pairs. JSON escapes the rest of it.
+# Characters that YAML forbids or reads as line breaks, and halves of surrogate pairs. JSON escapes all others itself.
 _UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 
 

@@ -1,6 +1,6 @@
-"""A written value replaced as a whole by another.
+"""The replacement of a written value as a whole.
 
-In: a node, the place that it has, and the new value. Out: an edit. The node's anchor and its comments stay.
+In: a node, its place, and the new value. Out: an edit. The node's anchor and its comments stay.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from dra_driver.yamltext.edits import EditList, column, line_end, shares_line
 from dra_driver.yamltext.rendering import TextStyle, block, flow, scalar
 from dra_driver.yamltext.written import Mapping, Scalar, Sequence, YamlNode
 
-_LITERAL = re.compile(r"[|>][-+0-9]*$", re.MULTILINE)  # the first line of a text on lines of its own
+_LITERAL = re.compile(r"[|>][-+0-9]*$", re.MULTILINE)  # the indicator before the lines of a block scalar
 
 
 @dataclass(frozen=True, slots=True)
 class NodePlace:
-    """The surroundings of a value: the column of its key or dash (-1: the document), and whether it is in braces."""
+    """Where a value is: the column of its key or dash (-1: the whole document), and whether it is in braces."""
 
     indent: int = -1
     is_item: bool = False
@@ -53,33 +53,33 @@ class Replacement:
         return self._anchor(node) + scalar(new, self.text_style, node.style if isinstance(node, Scalar) else None)
 
     def _by_inline(self, edits: EditList, node: YamlNode, new: Any, *, is_flow: bool) -> None:
-        """Replace a scalar, an alias, or braces by what fits on one line, then its comments; in braces they precede."""
+        """Replace a scalar, an alias or braces by one line; its comments follow or, within braces, precede it."""
         start, end = node.start, node.end
         blank = " " if start == end and start > 0 and self.text[start - 1] not in " \n" else ""
         pad = f"{self.text_style.newline}{' ' * column(self.text, start)}"
         comments = self.comments.within(start, end)
         if is_flow:
-            notes = "".join(f" {note}{pad}" for note in comments)
-            edits.add(start, end, f"{blank}{notes}{self._inline(node, new)}")
+            leading = "".join(f" {comment}{pad}" for comment in comments)
+            edits.add(start, end, f"{blank}{leading}{self._inline(node, new)}")
             return
-        notes = "".join(f"  {note}{pad}" for note in comments)
+        trailing = "".join(f"  {comment}{pad}" for comment in comments)
         if self.text[start:end].endswith("\n"):
-            notes = notes.rstrip(" ") if notes else self.text_style.newline
-        elif notes and not self.text[end : line_end(self.text, end)].strip():
-            notes = notes.removesuffix(pad)
-        edits.add(start, end, f"{blank}{self._inline(node, new)}{notes}")
+            trailing = trailing.rstrip(" ") if trailing else self.text_style.newline
+        elif trailing and not self.text[end : line_end(self.text, end)].strip():
+            trailing = trailing.removesuffix(pad)
+        edits.add(start, end, f"{blank}{self._inline(node, new)}{trailing}")
 
     def _block_by_inline(self, edits: EditList, node: YamlNode, new: Any) -> None:
-        """Replace a block by what fits on one line; the comments of the block stay above it."""
+        """Replace a block by one line; the comments of the block stay above it."""
         start, end = node.start, node.end
-        notes = self.comments.within(start, end)
+        comments = self.comments.within(start, end)
         tail = self.text_style.newline if self.text[start:end].endswith("\n") else ""
         opening = self.text[:start].rstrip()
-        if not notes and opening and "#" not in opening[opening.rfind("\n") + 1 :]:
+        if not comments and opening and "#" not in opening[opening.rfind("\n") + 1 :]:
             edits.add(len(opening), end, f" {self._inline(node, new)}{tail}")
             return
         pad = self.text_style.newline + " " * column(self.text, start)
-        edits.add(start, end, f"{''.join(f'{note}{pad}' for note in notes)}  {self._inline(node, new)}{tail}")
+        edits.add(start, end, f"{''.join(f'{comment}{pad}' for comment in comments)}  {self._inline(node, new)}{tail}")
 
     def _by_block(self, edits: EditList, node: YamlNode, new: Any, place: NodePlace) -> None:
         """Replace a value by a block; the comments in it are put above the block."""
@@ -88,7 +88,7 @@ class Replacement:
         start, end, tail = node.start, node.end, ""
         if self.text[start:end].endswith("\n"):
             tail = self.text_style.newline
-        elif end == len(self.text) or _LITERAL.search(written):  # what follows on the line would belong to the text
+        elif end == len(self.text) or _LITERAL.search(written):  # the rest of the line would become text
             end, tail = line_end(self.text, end), self.text_style.newline
         pad = self.text_style.newline + " " * indent
         lead = f" {self._anchor(node).rstrip()}" if node.anchor else ""
@@ -100,8 +100,8 @@ class Replacement:
             lead = " " * max(indent - column(self.text, start), 1)
         else:
             lead = " " * (indent - column(self.text, start))
-        notes = "".join(f"{note}{pad}" for note in self.comments.within(node.start, end))
-        edits.add(start, end, f"{lead}{notes}{written}{tail}")
+        comments = "".join(f"{comment}{pad}" for comment in self.comments.within(node.start, end))
+        edits.add(start, end, f"{lead}{comments}{written}{tail}")
 
     def _indent(self, node: YamlNode, new: Any, place: NodePlace) -> tuple[int, bool]:
         """Return the column of a new block, and whether it begins on a line below its key, dash or anchor."""

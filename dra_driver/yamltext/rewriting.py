@@ -1,8 +1,8 @@
-"""A document changed to hold another value while the rest of its text stays: comments, quotes, order, blank lines.
+"""The change of a document's value while the rest of its text stays: comments, quotes, order, blank lines.
 
 In: a document as written, and its changed value. Out: edits, each a piece of the text and its replacement, and what
-could not stay. Never: edits whose result does not read back as the intended value. If changing a part does not lead
-there, the smallest part around it that does is rewritten as a whole.
+could not stay. Never: edits whose result does not read back as the intended value. If a part can't be changed in place,
+the smallest part around it for which rewriting gives that value is rewritten as a whole.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dra_driver.model.errors import InputError
-from dra_driver.yamltext.alignment import GONE, Alignment
+from dra_driver.yamltext.alignment import REMOVED, Alignment
 from dra_driver.yamltext.change_writer import ChangeWriter
 from dra_driver.yamltext.comments import Comments
 from dra_driver.yamltext.edits import Edit, OverlapError, applied
@@ -28,13 +28,14 @@ class Rewriting:
     """The edits of one document; the paths of the parts that are rewritten as a whole; the comments that are lost."""
 
     edits: list[Edit]
-    anew: tuple[NodePath, ...] = ()
+    rewritten: tuple[NodePath, ...] = ()
     lost: tuple[str, ...] = ()
 
 
 def rewriting(text: str, document: DocumentText, origins: Origins, text_style: TextStyle, new: Any) -> Rewriting:
-    """Return edits that make one document of a text hold `new`, which derives from `value_of(document.root, origins)`.
+    """Return edits that make one document of a text hold `new`.
 
+    `new` must be made from `value_of(document.root, origins)`, so that the origin of each part is known.
     Raises: AssertionError if not even the whole rewritten document reads back as `new`.
     """
     return Rewriter(text, document, origins, text_style).rewriting(new)
@@ -54,7 +55,7 @@ class Rewriter:
         """Return edits that are known to make the document hold `new`."""
         found = self._tried(new, {})
         if found is None:
-            found = self._anew(new)
+            found = self._with_rewritten_parts(new)
         return found
 
     def edits(self, new: Any, whole: dict[int, NodePath]) -> list[Edit]:
@@ -80,7 +81,7 @@ class Rewriter:
         after = Counter(Comments(made, [documents[0].root]).within(0, len(made)))
         return Rewriting(edits, tuple(whole.values()), tuple((before - after).elements()))
 
-    def _anew(self, new: Any) -> Rewriting:
+    def _with_rewritten_parts(self, new: Any) -> Rewriting:
         """Return the rewriting that rewrites as little as possible, looking from the innermost parts outwards."""
         levels = self._changed(new)
         for nodes in reversed(levels):
@@ -90,7 +91,7 @@ class Rewriter:
         raise AssertionError("a document that was rewritten as a whole does not read back as its value")
 
     def _needed(self, new: Any, nodes: dict[int, NodePath], others: dict[int, NodePath]) -> dict[int, NodePath]:
-        """Return those of the nodes that must be rewritten besides the others; halves are left out together."""
+        """Return those of `nodes` that must be rewritten in addition to `others`, found by halving."""
         if self._tried(new, others) is not None:
             return {}
         if len(nodes) == 1:
@@ -117,6 +118,6 @@ class Rewriter:
                 own = [(key_of(key), inner) for key, inner in node.pairs if key_of(key) in value]
                 stack += [(inner, value[key], (*path, key)) for key, inner in own]
             elif isinstance(node, Sequence) and alignment.changes_items(node, value):
-                rows = [row for row in alignment.rows(node, value) if row[1] is not GONE]
+                rows = [row for row in alignment.rows(node, value) if row[1] is not REMOVED]
                 stack += [(item, one, (*path, at)) for at, (item, one) in enumerate(rows) if item is not None]
         return levels

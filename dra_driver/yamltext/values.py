@@ -21,14 +21,14 @@ _WORDS = {"": None, "~": None, "null": None, "true": True, "false": False}
 
 
 class Verbatim(str):
-    """A plain scalar that some reader would not take for a text; it is written again exactly as it was."""
+    """A plain scalar on whose type readers of YAML disagree; it is written back exactly as it was."""
 
     __slots__ = ()
 
 
 _TYPES = "tag:yaml.org,2002:"
 _TEXT_TAGS = {"!", f"{_TYPES}str"}
-_TAGS = {f"{_TYPES}{name}" for name in ("int", "float", "bool", "null")}  # the others leave a quoted scalar a text
+_TAGS = {f"{_TYPES}{name}" for name in ("int", "float", "bool", "null")}  # a quoted scalar with any other tag is a text
 _INT_CHARS = 19  # of an int64, the most that an API object can hold; longer numbers stay text
 
 
@@ -112,7 +112,7 @@ def _merged(node: Mapping, origins: Origins, within: tuple[int, ...]) -> dict[st
 
 
 def is_same(old: Any, new: Any) -> bool:
-    """Return whether two values are equal as JSON is: types and the order of keys count."""
+    """Return whether two values are equal, including the types of scalars and the order of keys."""
     if isinstance(old, dict) and isinstance(new, dict):
         return list(old) == list(new) and all(is_same(one, new[key]) for key, one in old.items())
     if isinstance(old, list) and isinstance(new, list):

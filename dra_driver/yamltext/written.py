@@ -83,7 +83,7 @@ def documents_of(text: str, origin: str) -> list[DocumentText]:
 
     Raises: InputError("input.not-yaml"), also for text nested too deeply and for a key that occurs twice in a mapping.
     """
-    from ruamel.yaml import YAML  # noqa: PLC0415  (only who migrates pays for it)
+    from ruamel.yaml import YAML  # noqa: PLC0415  (a slow import, rarely needed)
     from ruamel.yaml.error import YAMLError  # noqa: PLC0415
 
     try:
@@ -166,14 +166,14 @@ class _NodeBuilder:
         return made
 
     def _put(self, node: YamlNode, before: int, sign: str) -> YamlNode:
-        """Move an empty value, for which parsers give various places, to right behind its dash or colon."""
+        """Move an empty value, whose place depends on the parser, to directly after its dash or colon."""
         if node.start == node.end:
-            between = _NOTE.sub(lambda note: " " * len(note[0]), self._text[before : node.start])
+            between = _COMMENT.sub(lambda comment: " " * len(comment[0]), self._text[before : node.start])
             node.start = node.end = before + between.rfind(sign) + 1
         return node
 
 
-_NOTE = re.compile(r"(?<=\s)#[^\n]*")
+_COMMENT = re.compile(r"(?<=\s)#[^\n]*")
 
 
 def is_merge(key: YamlNode) -> bool:

@@ -40,7 +40,7 @@ def test_the_selector_to_paste_compiles_and_asks_for_that_version():
 
 def test_an_annotation_says_it_for_images_that_do_not():
     [need] = cuda_needs({"metadata": {"annotations": {ANNOTATION: "13.1"}}})
-    assert need.said_by == f"annotation {ANNOTATION}"
+    assert need.stated_by == f"annotation {ANNOTATION}"
     assert not need.is_met_by(Semver.parse("13.0.0"), None)
 
 

@@ -142,7 +142,7 @@ def test_what_part_by_part_leads_astray_is_written_anew_no_further_than_it_must(
 
     made, value, found = rewritten_surely(text, change)
     assert is_same(read(made), value)
-    assert found.anew == (("a", "c"),)
+    assert found.rewritten == (("a", "c"),)
     assert found.lost == ()
     assert made.startswith("# head\na:\n  b: 1  # one\n")
 

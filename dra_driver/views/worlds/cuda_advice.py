@@ -41,7 +41,7 @@ def _short(need: CudaNeed, request: str, reached: list[DeviceView]) -> Iterator[
     old = [cuda for cuda, driver in known if not need.is_met_by(cuda, driver)]
     if old:
         yield (
-            f"{need.said_by} needs CUDA {need.version}: {len(old)} of {len(reached)} devices that request {request} "
+            f"{need.stated_by} needs CUDA {need.version}: {len(old)} of {len(reached)} devices that request {request} "
             f"may get have a driver for less (CUDA {min(old)})"
         )
         yield f"add to its selectors: {need.selector}"
