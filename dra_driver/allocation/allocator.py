@@ -23,7 +23,7 @@ from dra_driver.allocation.requests import ClaimReader, Plan
 from dra_driver.allocation.result import allocation_result
 from dra_driver.allocation.rules import Features, choose_rules
 from dra_driver.allocation.search.attempt import Attempt
-from dra_driver.allocation.search.candidates import Prepared
+from dra_driver.allocation.search.candidates import PreparedNode
 from dra_driver.allocation.search.context import Context
 from dra_driver.allocation.search.search import Search
 from dra_driver.model.wire import ClaimWire, ClassWire, SliceWire, Wire
@@ -65,7 +65,7 @@ class Allocator:
         self._accounts = Accounts(self.rules, self.held)
 
     def for_claims(self, claims: Sequence[ClaimWire]) -> PodAllocator:
-        """Read the claims of one pod, which are allocated together. A fault in a claim shows only in `allocate`."""
+        """Read the claims of one pod, which are allocated together. Faults in claims are reported by `allocate`."""
         return PodAllocator(self, claims)
 
     def hold(self, claim: ClaimWire) -> set[PoolId]:
@@ -74,7 +74,7 @@ class Allocator:
         return self.held.add(claim, shares=self.features.consumable_capacity)
 
     def context(self, plan: Plan) -> Context:
-        """Return what the attempts for one pod share."""
+        """Return the state that all attempts for one pod share."""
         return Context(plan, self.rules, self.features, self.held, self._accounts)
 
     def plan(self, claims: Sequence[ClaimWire]) -> Plan:
@@ -109,7 +109,7 @@ class PodAllocator:
         try:
             self._refuse_unjudged()
             pools = self.pools(node)
-            prepared = Prepared(self.context, pools, node)
+            prepared = PreparedNode(self.context, pools, node)
             attempt = Attempt(self.plan, [], self.context, pools)
             attempt.constraints = prepared.check(attempt, self.plan.claims)
             search = Search(self.plan, prepared, attempt)
@@ -132,7 +132,7 @@ class PodAllocator:
         """Raise where the scheduler's behaviour is not known.
 
         Raises:
-            AllocatorError: The version and the features are such a case.
+            AllocatorError: It is not known for this version with these features.
         """
         rules, features = self.context.rules, self.context.features
         reason = ""
@@ -166,5 +166,5 @@ class PodAllocator:
             others_possible=self.allocator.rules.orders_vary and len(pools) > 1,
             steps=steps,
             seconds=steps * devices * VISIT_SECONDS,
-            is_least=search is not None and search.is_cut,
+            is_lower_bound=search is not None and search.is_pruned,
         )

@@ -3,7 +3,7 @@
 In: devices. Out: yes, no, or the error that ends the pod's scheduling. Each group of equal devices is judged once, for
 all nodes and all requests with the same selectors.
 
-The rule: Kubernetes structured allocator, selectorsMatch: selectors in order, the first that is not true decides.
+Source: Kubernetes structured allocator, selectorsMatch: selectors in order, the first that is not true decides.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Verdict = bool | AllocatorError
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class OwnedSelector:
     """One selector of a chain: its owner ("class x" or "claim y"), and its program or the reason why there is none."""
 
     owner: str
@@ -41,11 +41,11 @@ class Step:
 class Matcher:
     """A chain of selectors with all its verdicts so far."""
 
-    __slots__ = ("_by_device", "_by_key", "_keys", "reads", "steps")
+    __slots__ = ("_by_device", "_by_key", "_keys", "chain", "reads")
 
-    def __init__(self, steps: Sequence[Step]) -> None:
-        self.steps = steps
-        read_sets = [step.selector.read_set for step in steps if isinstance(step.selector, KubernetesSelector)]
+    def __init__(self, chain: Sequence[OwnedSelector]) -> None:
+        self.chain = chain
+        read_sets = [one.selector.read_set for one in chain if isinstance(one.selector, KubernetesSelector)]
         self.reads = ReadSet(
             frozenset(read for one in read_sets for read in one.reads),
             frozenset(read for one in read_sets for read in one.guarded),
@@ -72,20 +72,20 @@ class Matcher:
         refused = self.first_refusal(device)
         return True if refused is None else refused[1]
 
-    def first_refusal(self, device: DeviceRecord) -> tuple[Step, Verdict] | None:
+    def first_refusal(self, device: DeviceRecord) -> tuple[OwnedSelector, Verdict] | None:
         """Return the selector that refuses a device, with False or its error, or None if all accept it."""
         view: DeviceView | None = None
-        for step in self.steps:
-            if isinstance(step.selector, SelectorCompileError):
-                text = f"{step.owner}: selector #{step.number}: CEL compile error: {step.selector.text}"
-                return step, AllocatorError(Category.CEL_COMPILE_ERROR, text)
+        for one in self.chain:
+            if isinstance(one.selector, SelectorCompileError):
+                text = f"{one.owner}: selector #{one.number}: CEL compile error: {one.selector.text}"
+                return one, AllocatorError(Category.CEL_COMPILE_ERROR, text)
             view = view or prepare_device(device.wire, device.driver)
             try:
-                if not step.selector.matches_view(view):
-                    return step, False
+                if not one.selector.matches_view(view):
+                    return one, False
             except SelectorRuntimeError as error:
-                text = f"{step.owner}: selector #{step.number}: CEL runtime error: {error.text}"
-                return step, AllocatorError(Category.CEL_RUNTIME_ERROR, text)
+                text = f"{one.owner}: selector #{one.number}: CEL runtime error: {error.text}"
+                return one, AllocatorError(Category.CEL_RUNTIME_ERROR, text)
         return None
 
 
@@ -106,7 +106,7 @@ class Matchers:
         )
         found = self._chains.get(chain)
         if found is None:
-            found = self._chains[chain] = Matcher([Step(*one, self._compile(one[2])) for one in chain])
+            found = self._chains[chain] = Matcher([OwnedSelector(*one, self._compile(one[2])) for one in chain])
         return found
 
     def _compile(self, expression: str) -> KubernetesSelector | SelectorCompileError:

@@ -1,8 +1,8 @@
 """Outcomes: the allocator's answer for a pod's claims on one node.
 
-In: nothing. Out: the closed list of categories, the error that ends an attempt, and the `NodeOutcome` of a node.
+Out: the closed list of categories, the error that ends an attempt, and the `NodeOutcome` of a node.
 
-The rule: Kubernetes' structured allocator returns results, nothing, or an error; all errors but one end the pod's
+Source: Kubernetes' structured allocator returns results, nothing, or an error; all errors but one end the pod's
 scheduling on every node.
 """
 
@@ -62,7 +62,7 @@ class NodeOutcome:
     others_possible: bool = False  # the order of Go maps decides, and this is only one possible outcome
     steps: int = 0
     seconds: float = 0.0
-    is_least: bool = False  # it was clear early that nothing fits; the scheduler would try more than `steps`
+    is_lower_bound: bool = False  # the search was cut short because nothing can fit; the scheduler tries more steps
 
     @property
     def ok(self) -> bool:

@@ -3,7 +3,7 @@
 In: claims and classes as wire dicts. Out: a `Plan` of `ClaimPlan`s with `Alternative`s, and the checks that Kubernetes
 makes before it searches, in its order (what an earlier `All` request finds comes before an error of a later claim).
 
-The rule: Kubernetes structured allocator, the first half of Allocate and validateDeviceRequest.
+Source: Kubernetes structured allocator, the first half of Allocate and validateDeviceRequest.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 In: placed devices. Out: one AllocationResult per claim, as a wire dict. Share IDs are derived from the claim's UID and
 the position of the device in it, so equal inputs give equal results.
 
-The rule: Kubernetes structured allocator, the second half of Allocate: results in search order, class configs before
+Source: Kubernetes structured allocator, the second half of Allocate: results in search order, class configs before
 claim configs, and the node selector of all used devices.
 """
 

@@ -4,7 +4,7 @@ In: a version and the feature gates. Out: `Features` (what is switched on) and `
 allocator, in the variant that these features choose, behaves). This module holds no behaviour: the other modules of the
 room read the flags.
 
-The rule: Kubernetes, package dynamic-resource-allocation/structured, variants stable, incubating and experimental.
+Source: Kubernetes, package dynamic-resource-allocation/structured, variants stable, incubating and experimental.
 """
 
 from __future__ import annotations

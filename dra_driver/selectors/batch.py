@@ -3,7 +3,7 @@
 In: a line of `dra-driver cel batch` as a dict, and the defaults from a first line that has no `expression`.
 Out: the verdict as a dict. The command itself reads and writes the lines.
 
-The rule: the fields of the batch format (`docs/selectors.md`).
+Source: the fields of the batch format (`docs/selectors.md`).
 """
 
 from __future__ import annotations

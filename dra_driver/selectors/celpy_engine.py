@@ -6,7 +6,7 @@ reading of the language core, with the Kubernetes functions taken from our own l
 
 This module alone imports celpy, and only on first use (the import takes 0.2 s).
 
-The rule: docs/decisions/0005.
+Source: docs/decisions/0005.
 """
 
 # ruff: noqa: SIM905  (names read better as words than as a column of quotes)

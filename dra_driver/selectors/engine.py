@@ -3,7 +3,7 @@
 In: a CEL expression. Out: a compiled `Selector`, or one of two errors. `KubernetesEngine` decides; `CelPythonEngine`
 is the portable second opinion. Code outside this room should need no more than these names.
 
-The rule: Kubernetes, package dynamic-resource-allocation/cel (compile, evaluate, the texts of their errors).
+Source: Kubernetes, package dynamic-resource-allocation/cel (compile, evaluate, the texts of their errors).
 """
 
 from __future__ import annotations

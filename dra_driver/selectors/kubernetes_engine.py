@@ -3,7 +3,7 @@
 In: expressions; devices as wire dicts or prepared views. Out: `KubernetesSelector`s with type, cost and admission
 verdict; matches; compile and run-time errors with the server's texts. It reads no files but its own tables.
 
-The rule: Kubernetes, package dynamic-resource-allocation/cel; API validation of selectors (length, cost).
+Source: Kubernetes, package dynamic-resource-allocation/cel; API validation of selectors (length, cost).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 In: a value. Out: whether the device matches, or an error with the server's text for a value that is not a bool.
 
-The rule: Kubernetes' DeviceMatches, which converts the CEL result to a Go bool.
+Source: Kubernetes' DeviceMatches, which converts the CEL result to a Go bool.
 """
 
 from __future__ import annotations

@@ -25,10 +25,10 @@ def cluster(*nodes: str, gpus: int = 2, parts: int = 2) -> Timeline:
 def play(here: Timeline, *arrivals: Job, leave: tuple[str, ...] = ()) -> dict[str, Rearrangement | None]:
     """Let jobs arrive, some of them leave, then the last one arrive; return what is proposed."""
     for one in arrivals[:-1]:
-        here.happen(TimelineEvent("arrive", one.name, jobs=(one,)))
+        here.apply(TimelineEvent("arrive", one.name, jobs=(one,)))
     for name in leave:
-        here.happen(TimelineEvent("leave", name))
-    here.happen(TimelineEvent("arrive", arrivals[-1].name, jobs=(arrivals[-1],)))
+        here.apply(TimelineEvent("leave", name))
+    here.apply(TimelineEvent("arrive", arrivals[-1].name, jobs=(arrivals[-1],)))
     return dict(moves_for_waiting(here))
 
 
@@ -56,10 +56,10 @@ def test_what_waits_fits_once_the_proposed_jobs_are_where_they_are_proposed_to_b
     assert moved <= here.running.keys()
     # The moved jobs leave, what waited arrives, and the moved ones come back: everything has a place.
     for name in moved:
-        here.happen(TimelineEvent("leave", name))
+        here.apply(TimelineEvent("leave", name))
     assert "big" in here.running
     back = [one for one in jobs if one.name in moved]
-    assert not here.happen(TimelineEvent("arrive", "back", jobs=tuple(back))).waiting
+    assert not here.apply(TimelineEvent("arrive", "back", jobs=tuple(back))).waiting
 
 
 def test_fewer_moves_go_before_more_whatever_node_comes_first() -> None:

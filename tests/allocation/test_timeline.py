@@ -29,41 +29,41 @@ def places(timeline: Timeline) -> dict[str, str]:
 def test_who_does_not_fit_waits_until_somebody_leaves() -> None:
     here = two_nodes()
     for name in ("one", "two"):
-        here.happen(arrive(name, 2))
-    moment = here.happen(arrive("three", 2))
+        here.apply(arrive(name, 2))
+    moment = here.apply(arrive("three", 2))
     assert [waiting.job for waiting in moment.waiting] == ["three"]
     assert "held by default/one" in moment.waiting[0].reason or "held by default/two" in moment.waiting[0].reason
-    moment = here.happen(TimelineEvent("leave", "two"))
+    moment = here.apply(TimelineEvent("leave", "two"))
     assert [(one.job, one.node) for one in moment.placed] == [("three", "b")]
     assert not moment.waiting
 
 
 def test_a_drained_node_sends_its_jobs_elsewhere() -> None:
     here = two_nodes()
-    here.happen(arrive("one"))
-    moment = here.happen(TimelineEvent("drain", "a"))
+    here.apply(arrive("one"))
+    moment = here.apply(TimelineEvent("drain", "a"))
     assert moment.evicted == ("one",)
     assert places(here) == {"one": "b"}
-    here.happen(TimelineEvent("undrain", "a"))
-    here.happen(arrive("two"))
+    here.apply(TimelineEvent("undrain", "a"))
+    here.apply(arrive("two"))
     assert places(here)["two"] == "a"
 
 
 def test_a_lost_device_evicts_its_holder_and_comes_back() -> None:
     here = two_nodes()
-    here.happen(arrive("one"))
-    moment = here.happen(TimelineEvent("lose", "a/gpu-0"))
+    here.apply(arrive("one"))
+    moment = here.apply(TimelineEvent("lose", "a/gpu-0"))
     assert moment.evicted == ("one",)
     assert moment.usage.devices == 3
-    assert here.happen(TimelineEvent("restore", "a/gpu-0")).usage.devices == 4
+    assert here.apply(TimelineEvent("restore", "a/gpu-0")).usage.devices == 4
 
 
 def test_another_geometry_evicts_who_held_what_is_gone() -> None:
     here = two_nodes()
-    here.happen(arrive("one"))
-    moment = here.happen(TimelineEvent("replace", "a", slices=tuple(wire.partitioned("a", 1, 2))))
+    here.apply(arrive("one"))
+    moment = here.apply(TimelineEvent("replace", "a", slices=tuple(wire.partitioned("a", 1, 2))))
     assert moment.evicted == ()  # gpu-0 is still there
-    moment = here.happen(TimelineEvent("replace", "a", slices=(wire.pool("a", [wire.gpu("other")]),)))
+    moment = here.apply(TimelineEvent("replace", "a", slices=(wire.pool("a", [wire.gpu("other")]),)))
     assert moment.evicted == ("one",)
 
 
@@ -78,7 +78,7 @@ def test_another_geometry_evicts_who_held_what_is_gone() -> None:
 )
 def test_an_event_about_nothing_is_refused(event: TimelineEvent) -> None:
     with pytest.raises(InputError):
-        two_nodes().happen(event)
+        two_nodes().apply(event)
 
 
 def test_part_of_a_partitioned_gpu_is_part_of_a_unit() -> None:
@@ -96,7 +96,7 @@ def test_what_is_free_on_many_nodes_is_scattered() -> None:
 def test_an_impossible_wish_says_so() -> None:
     here = two_nodes()
     wish = wire.claim(wire.request(selectors=[f"{wire.attribute('index')} == 7"]), name="odd")
-    moment = here.happen(TimelineEvent("arrive", "odd", jobs=(Job("odd", (wish,)),)))
+    moment = here.apply(TimelineEvent("arrive", "odd", jobs=(Job("odd", (wish,)),)))
     assert moment.waiting[0].reason.startswith("scheduling is blocked")
 
 
@@ -104,19 +104,19 @@ def test_jobs_that_share_a_claim_get_its_device_together() -> None:
     here = two_nodes()
     shared = wire.claim(wire.request(), name="shared")
     jobs = tuple(Job(name, (shared,), {"metadata": {"name": name}}) for name in ("one", "two", "three"))
-    moment = here.happen(TimelineEvent("arrive", "all", jobs=jobs))
+    moment = here.apply(TimelineEvent("arrive", "all", jobs=jobs))
     assert {(one.node, one.devices) for one in moment.placed} == {("a", ("gpu-0",))}
     assert moment.usage.held == 1
-    here.happen(TimelineEvent("leave", "one"))
-    assert here.happen(TimelineEvent("leave", "two")).usage.held == 1  # somebody still has it
-    assert here.happen(TimelineEvent("leave", "three")).usage.held == 0
+    here.apply(TimelineEvent("leave", "one"))
+    assert here.apply(TimelineEvent("leave", "two")).usage.held == 1  # somebody still has it
+    assert here.apply(TimelineEvent("leave", "three")).usage.held == 0
 
 
 def test_a_drain_moves_all_who_share_a_claim_to_one_other_device() -> None:
     here = two_nodes()
     shared = wire.claim(wire.request(), name="shared")
-    here.happen(TimelineEvent("arrive", "all", jobs=(Job("one", (shared,)), Job("two", (shared,)))))
-    moment = here.happen(TimelineEvent("drain", "a"))
+    here.apply(TimelineEvent("arrive", "all", jobs=(Job("one", (shared,)), Job("two", (shared,)))))
+    moment = here.apply(TimelineEvent("drain", "a"))
     assert moment.evicted == ("one", "two")
     assert places(here) == {"one": "b", "two": "b"}
     assert moment.usage.held == 1
@@ -126,8 +126,8 @@ def test_a_drain_leaves_the_pods_of_a_daemonset() -> None:
     here = two_nodes()
     owners = [{"kind": "DaemonSet", "name": "monitor", "controller": True}]
     pod = {"metadata": {"name": "monitor-1", "ownerReferences": owners}}
-    here.happen(TimelineEvent("arrive", "it", jobs=(Job("monitor-1", (wire.claim(wire.request(), name="m"),), pod),)))
-    assert here.happen(TimelineEvent("drain", "a")).evicted == ()
+    here.apply(TimelineEvent("arrive", "it", jobs=(Job("monitor-1", (wire.claim(wire.request(), name="m"),), pod),)))
+    assert here.apply(TimelineEvent("drain", "a")).evicted == ()
 
 
 def test_a_pod_goes_where_its_allocated_claim_is() -> None:
@@ -135,5 +135,5 @@ def test_a_pod_goes_where_its_allocated_claim_is() -> None:
     holding = wire.allocated(("b", "gpu-1"), name="shared")
     holding["status"]["allocation"]["nodeSelector"] = only_node("b")
     here.held = [holding]
-    here.happen(TimelineEvent("arrive", "one", jobs=(Job("one", (wire.claim(wire.request(), name="shared"),), {}),)))
+    here.apply(TimelineEvent("arrive", "one", jobs=(Job("one", (wire.claim(wire.request(), name="shared"),), {}),)))
     assert places(here) == {"one": "b"}

@@ -3,7 +3,7 @@
 In: devices that are added one at a time and removed in reverse order. Out: whether a device may join. A constraint
 remembers exactly what Kubernetes' constraint remembers, quirks included.
 
-The rule: Kubernetes structured allocator, matchAttribute and distinctAttribute.
+Source: Kubernetes structured allocator, matchAttribute and distinctAttribute.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 
 from dra_driver.model.wire import Wire
 
-AttributeValue = tuple[str, Any]  # kind, value
+ComparedValue = tuple[str, Any]  # kind, value
 _KINDS = ("string", "int", "bool", "version")
 _SET_KINDS = ("int", "bool", "string", "version")
 
 
-def look_up(device: Wire, driver: str, name: str, *, lists: bool = False) -> AttributeValue | None:
+def look_up(device: Wire, driver: str, name: str, *, lists: bool = False) -> ComparedValue | None:
     """Return the kind and value of the attribute with a fully qualified name, or ("?", None) if it can't be compared.
 
     With `lists` the value is the set of the attribute's values, whether it holds one value or many.
@@ -43,7 +43,7 @@ def look_up(device: Wire, driver: str, name: str, *, lists: bool = False) -> Att
     return "?", None
 
 
-def _as_set(held: Wire) -> AttributeValue:
+def _as_set(held: Wire) -> ComparedValue:
     for kind in _SET_KINDS:
         if held.get(f"{kind}s"):
             return kind, frozenset(held[f"{kind}s"])
@@ -66,7 +66,7 @@ class Constraint:
         """Return whether the constraint applies to devices of a request, or of one of its alternatives."""
         return not self.requests or request in self.requests or full_name in self.requests
 
-    def add(self, request: str, value: AttributeValue | None) -> bool:
+    def add(self, request: str, value: ComparedValue | None) -> bool:
         """Let a device join if its value is acceptable; return whether it did."""
         raise NotImplementedError
 

@@ -2,14 +2,14 @@
 
 In: devices with their sets of values. Out: whether a device may join.
 
-The rule: Kubernetes structured allocator, matchAttribute and distinctAttribute.
+Source: Kubernetes structured allocator, matchAttribute and distinctAttribute.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 
-from dra_driver.allocation.constraints.constraint import AttributeValue, Constraint
+from dra_driver.allocation.constraints.constraint import ComparedValue, Constraint
 
 
 class MatchLists(Constraint):
@@ -22,11 +22,11 @@ class MatchLists(Constraint):
 
     def __init__(self, attribute: str, requests: frozenset[str], *, keeps: bool) -> None:
         super().__init__(attribute, requests)
-        self.common: list[AttributeValue] = []
+        self.common: list[ComparedValue] = []
         self.count = 0
         self.keeps = keeps
 
-    def add(self, request: str, value: AttributeValue | None) -> bool:  # noqa: ARG002
+    def add(self, request: str, value: ComparedValue | None) -> bool:  # noqa: ARG002
         """Accept a device that shares a value with all devices before it."""
         if value is None or value[0] == "?":
             return False
@@ -61,11 +61,11 @@ class DistinctLists(Constraint):
 
     def __init__(self, attribute: str, requests: frozenset[str], *, forgets: bool) -> None:
         super().__init__(attribute, requests)
-        self.values: list[tuple[str, AttributeValue]] = []
+        self.values: list[tuple[str, ComparedValue]] = []
         self.count = 0
         self.forgets = forgets
 
-    def add(self, request: str, value: AttributeValue | None) -> bool:
+    def add(self, request: str, value: ComparedValue | None) -> bool:
         """Accept a device that shares no value with any device before it."""
         if value is None or (value[0] == "?" and (self.count or not self.forgets)):
             return False

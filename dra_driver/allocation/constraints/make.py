@@ -1,4 +1,4 @@
-"""The constraints of a claim, made from what it says.
+"""The construction of a claim's constraints.
 
 In: one entry of a claim's `constraints`. Out: a `Constraint`, or nothing for a kind that a version does not know.
 """

@@ -4,14 +4,14 @@ In: devices with their values. Out: whether a device may join. As in Kubernetes,
 known, and until 1.36 `distinctAttribute` remembers one value per request name, so only the last device of a request
 counts.
 
-The rule: Kubernetes structured allocator, matchAttribute and distinctAttribute.
+Source: Kubernetes structured allocator, matchAttribute and distinctAttribute.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 
-from dra_driver.allocation.constraints.constraint import AttributeValue, Constraint
+from dra_driver.allocation.constraints.constraint import ComparedValue, Constraint
 
 
 class MatchAttribute(Constraint):
@@ -22,9 +22,9 @@ class MatchAttribute(Constraint):
     def __init__(self, attribute: str, requests: frozenset[str]) -> None:
         super().__init__(attribute, requests)
         self.count = 0
-        self.value: AttributeValue | None = None
+        self.value: ComparedValue | None = None
 
-    def add(self, request: str, value: AttributeValue | None) -> bool:  # noqa: ARG002
+    def add(self, request: str, value: ComparedValue | None) -> bool:  # noqa: ARG002
         """Accept the first device that has the attribute, then devices with the same value."""
         if value is None:
             return False
@@ -54,9 +54,9 @@ class DistinctAttribute(Constraint):
     def __init__(self, attribute: str, requests: frozenset[str]) -> None:
         super().__init__(attribute, requests)
         self.count = 0
-        self.values: dict[str, AttributeValue] = {}
+        self.values: dict[str, ComparedValue] = {}
 
-    def add(self, request: str, value: AttributeValue | None) -> bool:
+    def add(self, request: str, value: ComparedValue | None) -> bool:
         """Accept a device whose value differs from all remembered values."""
         if value is None:
             return False
@@ -83,9 +83,9 @@ class PairwiseDistinctAttribute(Constraint):
 
     def __init__(self, attribute: str, requests: frozenset[str]) -> None:
         super().__init__(attribute, requests)
-        self.values: list[AttributeValue] = []
+        self.values: list[ComparedValue] = []
 
-    def add(self, request: str, value: AttributeValue | None) -> bool:  # noqa: ARG002
+    def add(self, request: str, value: ComparedValue | None) -> bool:  # noqa: ARG002
         """Accept a device whose value no other device has."""
         if value is None or value in self.values or (value[0] == "?" and self.values):
             return False

@@ -1,8 +1,8 @@
 """Explanations: why a pod's claims fit on a node or do not, with the sentence that matters most first.
 
 In: an allocator's view of a cluster, a pod's claims, nodes. Out: a `NodeExplanation` per node and an
-`AllocationExplanation` of the whole: verdict, sentence, funnels, and what would help. The allocator's verdict is
-reported as it is.
+`AllocationExplanation` of the whole: verdict, sentence, funnels, and what would help. The verdict is always the
+allocator's own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from dra_driver.allocation.allocator import Allocator, PodAllocator
 from dra_driver.allocation.explaining.funnel import Funnel, funnels_on
 from dra_driver.allocation.explaining.node_kinds import NodeKinds, owners_of
-from dra_driver.allocation.explaining.sentences import choice_text, group_notes, held_by, pool_notes, why
+from dra_driver.allocation.explaining.sentences import choice_text, group_notes, held_text, pool_notes, why
 from dra_driver.allocation.outcome import FILTER_TIMEOUT_SECONDS, AllocatorError, NodeOutcome
 from dra_driver.allocation.pools.pod_nodes import why_not_on
 from dra_driver.allocation.pools.pools import Pool
@@ -82,17 +82,17 @@ def explain(
         allocator: the state of the cluster.
         claims: the claims of the pod.
         nodes: the nodes, in their order.
-        pod: the pod, if there is one: its own rules may keep it from nodes.
+        pod: the pod, if there is one: its selectors, affinity and tolerations may keep it from nodes.
         allocated: claims of the pod that hold devices already, which bind it to the nodes that reach them.
         newer: a later Kubernetes version, to report where it decides otherwise.
-        folds: whether equal nodes are judged once; their names are then in `like` of the first of them.
+        folds: whether only the first of equal nodes is judged; the names of the others are then in its `like`.
         names_holders: whether nodes count as different if other claims hold their devices; if not, the explanation of
             the first node may name other holders than those of nodes like it.
     """
     asked = allocator.for_claims(claims)
     other = newer.for_claims(claims) if newer is not None else None
     owners = owners_of(allocator.index)
-    shared = held_by(allocated)
+    shared = held_text(allocated)
     kinds = [NodeKinds(asked, owners, names_holders=names_holders)]
     if other is not None:
         kinds.append(NodeKinds(other, owners, names_holders=names_holders, like=kinds[0]))
@@ -164,7 +164,7 @@ def _notes(asked: PodAllocator, newer: PodAllocator | None, node: Wire, outcome:
             notes.append(f"Kubernetes {version} chooses differently: {choice_text(later)}")
     if outcome.others_possible:
         notes.append("the order of pools is not fixed in this version: other outcomes are possible")
-    if outcome.times_out or outcome.is_least:
+    if outcome.times_out or outcome.is_lower_bound:
         would, about = ("would", "about") if outcome.times_out else ("may", "more than")
         limit = f"{FILTER_TIMEOUT_SECONDS:g} s"
         notes.append(f"the scheduler {would} give up after {limit}: it tries {about} {outcome.steps} placements")

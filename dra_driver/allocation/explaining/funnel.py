@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from dra_driver.allocation.matching import Step
+from dra_driver.allocation.matching import OwnedSelector
 from dra_driver.allocation.outcome import AllocatorError
 from dra_driver.allocation.pools.capacity import Amount
 from dra_driver.allocation.pools.devices import DeviceRecord
@@ -19,7 +19,7 @@ from dra_driver.allocation.pools.reach import reaches_device
 from dra_driver.allocation.pools.taints import blocking_taint, taint_text
 from dra_driver.allocation.requests import Alternative
 from dra_driver.allocation.search.attempt import Attempt
-from dra_driver.allocation.search.candidates import Prepared
+from dra_driver.allocation.search.candidates import PreparedNode
 from dra_driver.allocation.search.context import Context
 from dra_driver.model.quantity import Quantity
 from dra_driver.model.wire import Wire
@@ -91,29 +91,29 @@ class Funnel:
 
 def funnels_on(context: Context, pools: Sequence[Pool], node: Wire) -> tuple[Funnel, ...]:
     """Follow a node's devices for every valid request and alternative of a pod."""
-    prepared = Prepared(context, pools, node)
+    prepared = PreparedNode(context, pools, node)
     attempt = Attempt(context.plan, [], context, pools)
     return tuple(funnel(context, prepared, attempt, one) for one in context.plan.alternatives)
 
 
-def funnel(context: Context, prepared: Prepared, attempt: Attempt, alternative: Alternative) -> Funnel:
+def funnel(context: Context, prepared: PreparedNode, attempt: Attempt, alternative: Alternative) -> Funnel:
     """Follow a node's devices through all stages. `attempt` must be empty: no device of this pod is placed."""
     lost: dict[str, list[RefusedDevice]] = {name: [] for name in STAGES}
     errors: list[RefusedDevice] = []
-    refused_by: dict[Step, list[DeviceRecord]] = {}
+    refused_by: dict[OwnedSelector, list[DeviceRecord]] = {}
     left: list[DeviceRecord] = []
     for device in prepared.devices:
-        fate = _fate(context, prepared, attempt, alternative, device)
-        if fate is None:
+        refusal = _refusal(context, prepared, attempt, alternative, device)
+        if refusal is None:
             left.append(device)
-        elif isinstance(fate, Step):
-            refused_by.setdefault(fate, []).append(device)
-        elif fate[0] == "error":
-            errors.append(RefusedDevice(_name(device), fate[1]))
+        elif isinstance(refusal, OwnedSelector):
+            refused_by.setdefault(refusal, []).append(device)
+        elif refusal[0] == "error":
+            errors.append(RefusedDevice(_name(device), refusal[1]))
         else:
-            lost[fate[0]].append(RefusedDevice(_name(device), fate[1]))
-    for step, devices in refused_by.items():
-        lost["class selector" if step.is_of_class else "request selectors"] += _selector_losses(step, devices)
+            lost[refusal[0]].append(RefusedDevice(_name(device), refusal[1]))
+    for selector, devices in refused_by.items():
+        lost["class selector" if selector.is_of_class else "request selectors"] += _selector_losses(selector, devices)
     wants = None if alternative.is_all else alternative.count
     for name, reason in _constraint_losses(context, attempt, alternative, left, wants):
         lost["constraints"].append(RefusedDevice(name, reason))
@@ -126,10 +126,10 @@ def funnel(context: Context, prepared: Prepared, attempt: Attempt, alternative: 
     return Funnel(claim, alternative.full_name, wants, len(prepared.devices), tuple(stages), remaining, tuple(errors))
 
 
-def _fate(
-    context: Context, prepared: Prepared, attempt: Attempt, alternative: Alternative, device: DeviceRecord
-) -> tuple[str, str] | Step | None:
-    """Return the stage that refuses a device, with a reason, or None if all stages accept it."""
+def _refusal(
+    context: Context, prepared: PreparedNode, attempt: Attempt, alternative: Alternative, device: DeviceRecord
+) -> tuple[str, str] | OwnedSelector | None:
+    """Return the selector that refuses a device, or another stage with its reason; None if all stages accept it."""
     features = context.features
     verdict = alternative.matcher.verdict(device)
     if verdict is not True:
@@ -171,7 +171,7 @@ def _counter_reason(attempt: Attempt, device: DeviceRecord) -> str:
     for (name, counter), amount in takes:
         available = account.available.get((name, counter))
         if available is not None and amount > available:
-            needed, left = _spoken(counter, amount), _spoken(counter, max(available, 0))
+            needed, left = _amount_text(counter, amount), _amount_text(counter, max(available, 0))
             return f"{counter} of {name}: needs {needed}, {left} left"
     return "allocated devices already overdraw a counter of this pool" if account.is_overdrawn else ""
 
@@ -190,13 +190,13 @@ def _capacity_reason(context: Context, attempt: Attempt, alternative: Alternativ
         if needs[capacity.name].amount > free:
             holders = ", ".join(dict.fromkeys(context.held.shares.get(device.id, ())))
             by = f" (held by {holders})" if holders else ""
-            amounts = [_spoken(capacity.name, one) for one in (needs[capacity.name].amount, free, capacity.total)]
+            amounts = [_amount_text(capacity.name, one) for one in (needs[capacity.name].amount, free, capacity.total)]
             return f"{capacity.name}: takes {amounts[0]}, {amounts[1]} of {amounts[2]} left{by}"
     return "its capacity is taken"
 
 
-def _spoken(name: str, amount: Amount) -> str:
-    """Return an amount of a counter or capacity for people; memory in the unit that it has everywhere."""
+def _amount_text(name: str, amount: Amount) -> str:
+    """Return an amount of a counter or capacity as text; memory is written as in all other output."""
     is_memory = name.rpartition("/")[2].startswith("memory") and amount == int(amount)
     return Quantity.of(int(amount), binary=True).spoken if is_memory else str(amount)
 
@@ -204,7 +204,7 @@ def _spoken(name: str, amount: Amount) -> str:
 def _constraint_losses(
     context: Context, attempt: Attempt, alternative: Alternative, left: Sequence[DeviceRecord], wants: int | None
 ) -> Iterator[tuple[str, str]]:
-    """Find devices that can't meet a constraint: they lack the attribute, or too few others agree with them."""
+    """Find devices that can't meet a constraint: they lack the attribute, or too few devices have the same value."""
     gone: set[DeviceRecord] = set()
     for wire in context.plan.claims[alternative.claim].constraint_wires:
         names = frozenset(wire.get("requests") or ())
@@ -223,15 +223,15 @@ def _constraint_losses(
                     yield _name(device), f"{agreeing} devices have its {attribute}, but {wants} are needed"
 
 
-def _selector_losses(step: Step, devices: Sequence[DeviceRecord]) -> list[RefusedDevice]:
+def _selector_losses(refusing: OwnedSelector, devices: Sequence[DeviceRecord]) -> list[RefusedDevice]:
     """Return why a selector refuses devices; if a single clause fails, the reason names it."""
     reasons = {}
-    if isinstance(step.selector, KubernetesSelector):
+    if isinstance(refusing.selector, KubernetesSelector):
         views = [prepare_device(device.wire, device.driver) for device in devices]
-        for miss in nearest_misses(step.selector, views):
+        for miss in nearest_misses(refusing.selector, views):
             for position in miss.devices:
                 reasons[position] = miss.reason
-    plain = f"does not match {step.expression}"
+    plain = f"does not match {refusing.expression}"
     return [RefusedDevice(_name(device), reasons.get(position, plain)) for position, device in enumerate(devices)]
 
 

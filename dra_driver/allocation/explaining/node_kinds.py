@@ -1,12 +1,12 @@
-"""Kinds of nodes: which nodes a pod's claims can't tell apart.
+"""Kinds of nodes: groups of nodes that make no difference to a pod's claims.
 
 In: a pod's claims, and one node at a time. Out: a key per node. Nodes with equal keys get equal outcomes, except for
 the names of the nodes and of their own pools, so only one of them is judged.
 
 A pool is a node's own if nothing else in the cluster has its name. Its part of the key holds everything that the
 allocator may look at, and who holds its devices: the whole devices but for their attributes, and of the attributes
-those that selectors read and constraints compare. Any other pool (several nodes reach it) counts as itself. Values
-that constraints compare may differ from node to node, as long as they equal each other in the same places.
+those that selectors read and constraints compare. Any other pool, which several nodes may reach, is equal only to
+itself. Values that constraints compare may differ from node to node, if the same devices have equal values.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 
 from dra_driver.allocation.allocator import PodAllocator
-from dra_driver.allocation.constraints.constraint import AttributeValue, look_up
+from dra_driver.allocation.constraints.constraint import ComparedValue, look_up
 from dra_driver.allocation.outcome import AllocatorError
 from dra_driver.allocation.pools.devices import PoolId, SliceRecord
 from dra_driver.allocation.pools.held import Held
@@ -38,7 +38,7 @@ class NodeKinds:
         owners: the owner of each pool (`owners_of`).
         names_holders: whether nodes differ if different claims hold their devices; if not, only which devices are held
             counts.
-        like: another instance for the same slices; what it learnt about devices is reused if it reads the same.
+        like: another instance for the same slices; its results about devices are reused if it reads the same of them.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class NodeKinds:
         """Return which devices have equal values in the attributes that constraints compare."""
         pattern: list[Hashable] = []
         for attribute in self._compared:
-            numbers: dict[AttributeValue, int] = {}
+            numbers: dict[ComparedValue, int] = {}
             for record in (record for pool in pools for record in pool.slices):
                 for wire in self._comparable(record, attribute):
                     value = look_up(wire, record.driver, attribute)

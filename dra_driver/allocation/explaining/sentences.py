@@ -79,7 +79,7 @@ def _loss(stage: FunnelStage) -> str:
     return f"{stage.name}: {first.device}: {first.reason} (and {len(stage.lost) - 1} more)"
 
 
-def held_by(allocated: Sequence[ClaimWire]) -> str:
+def held_text(allocated: Sequence[ClaimWire]) -> str:
     """Return the devices that a pod's claims hold already."""
     held = [
         f"{one['device']}, which claim {claim_name(claim)} holds already"

@@ -1,1 +1,1 @@
-"""What a node offers and what is held of it: devices in pools, their capacity and counters, nodes that they fit."""
+"""The devices that a node can reach, and what is held of them: pools, capacity, counters, taints, node selectors."""

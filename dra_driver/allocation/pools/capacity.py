@@ -2,7 +2,7 @@
 
 In: a device's capacities with their request policies, a request's amounts. Out: amounts. All numbers are exact.
 
-The rule: Kubernetes consumable capacity (DRAConsumableCapacity): every capacity of a device is consumed, whether or not
+Source: Kubernetes consumable capacity (DRAConsumableCapacity): every capacity of a device is consumed, whether or not
 the request names it; min, step and valid values round up (`ranges.py`).
 """
 

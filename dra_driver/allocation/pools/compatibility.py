@@ -3,7 +3,7 @@
 In: the groups that devices name where they draw from a counter set. Out: a `GroupUse` for each set: which groups its
 devices have in common, and whether one more may join them.
 
-The rule: Kubernetes structured allocator, compatibilityGroupIntersection (1.37, gate DRADeviceCompatibilityGroups).
+Source: Kubernetes structured allocator, compatibilityGroupIntersection (1.37, gate DRADeviceCompatibilityGroups).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Groups = frozenset[str]
 
 @dataclass(frozen=True, slots=True)
 class GroupUse:
-    """The use of one counter set: the groups that all devices which draw from it name; None if none names any."""
+    """The use of one counter set: `common` are the groups that all its devices name, or None if none names any."""
 
     common: Groups | None
 

@@ -3,7 +3,7 @@
 In: pools and what is allocated. Out: for each counter, what is available (computed once) and what each attempt
 consumes.
 
-The rule: Kubernetes structured allocator, checkAvailableCounters. Before 1.36.4 counters are remembered by pool *name*
+Source: Kubernetes structured allocator, checkAvailableCounters. Before 1.36.4 counters are remembered by pool *name*
 only, so two drivers that use the same pool name share one account, and the pool that is asked first fills it.
 """
 
@@ -18,7 +18,7 @@ from dra_driver.allocation.pools.held import Held
 from dra_driver.allocation.pools.pools import Pool
 from dra_driver.allocation.rules import AllocatorRules
 
-Counter = tuple[str, str]  # counter set, counter
+CounterName = tuple[str, str]  # counter set, counter
 
 
 class Account:
@@ -26,7 +26,7 @@ class Account:
 
     __slots__ = ("available", "is_overdrawn")
 
-    def __init__(self, available: dict[Counter, Amount]) -> None:
+    def __init__(self, available: dict[CounterName, Amount]) -> None:
         self.available = available
         # Every check looks at all counters of the pool: one counter below zero refuses every device that uses counters.
         self.is_overdrawn = any(amount < 0 for amount in available.values())
@@ -39,13 +39,12 @@ class Accounts:
         self._rules = rules
         self._held = held
         self._open: dict[Hashable, Account] = {}
-        self._companies: dict[PoolId, dict[str, GroupUse]] = {}
-        self._takes: dict[DeviceId, tuple[DeviceRecord, tuple[tuple[Counter, Amount], ...]]] = {}
+        self._group_uses: dict[PoolId, dict[str, GroupUse]] = {}
 
     def forget(self) -> None:
-        """Close all accounts, because the devices that are held have changed."""
+        """Discard all accounts, because the devices that are held have changed."""
         self._open.clear()
-        self._companies.clear()
+        self._group_uses.clear()
 
     def key(self, pool: Pool, device: DeviceRecord) -> Hashable:
         """Return the key of the account from which a device takes."""
@@ -71,13 +70,13 @@ class Accounts:
 
     def group_uses(self, pool: Pool) -> dict[str, GroupUse]:
         """Return, for each counter set of a pool, what the devices that are held have in common."""
-        found = self._companies.get(pool.id)
+        found = self._group_uses.get(pool.id)
         if found is None:
             devices = [one for record in (*pool.slices, *pool.others) for one in record.devices]
-            found = self._companies[pool.id] = group_uses_of(one for one in devices if self._is_held(one.id))
+            found = self._group_uses[pool.id] = group_uses_of(one for one in devices if self._is_held(one.id))
         return found
 
-    def _available(self, sets: dict[str, dict[str, object]], slices: list[SliceRecord]) -> dict[Counter, Amount]:
+    def _available(self, sets: dict[str, dict[str, object]], slices: list[SliceRecord]) -> dict[CounterName, Amount]:
         available = {
             (name, counter): counter_value(value)
             for name, one in sets.items()
@@ -98,9 +97,9 @@ class Accounts:
         return self._rules.shares_hold_counters and (device in held.shares or device in held.capacity)
 
 
-def flat_takes(device: DeviceRecord) -> list[tuple[Counter, Amount]]:
+def flat_takes(device: DeviceRecord) -> list[tuple[CounterName, Amount]]:
     """List what a device takes from each counter; amounts of a set that is named twice are added up."""
-    taken: dict[Counter, Amount] = {}
+    taken: dict[CounterName, Amount] = {}
     for name, counters in device.takes:
         for counter, amount in counters:
             taken[name, counter] = taken.get((name, counter), 0) + amount

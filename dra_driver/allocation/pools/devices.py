@@ -2,7 +2,7 @@
 
 In: ResourceSlices as wire dicts. Out: `SliceRecord`s, which make each `DeviceRecord` when it is first needed.
 
-The rule: Kubernetes API resource/v1 ResourceSlice.
+Source: Kubernetes API resource/v1 ResourceSlice.
 """
 
 from __future__ import annotations

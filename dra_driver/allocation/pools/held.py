@@ -2,7 +2,7 @@
 
 In: claims as wire dicts. Out: who holds each device, and how much of shared devices is taken.
 
-The rule: Kubernetes scheduler plugin dynamicresources: admin access holds nothing; a result with a share ID holds only
+Source: Kubernetes scheduler plugin dynamicresources: admin access holds nothing; a result with a share ID holds only
 its consumed capacity.
 """
 

@@ -2,7 +2,7 @@
 
 In: node selectors and nodes as wire dicts. Out: a verdict, or a merged selector. Pure.
 
-The rule: Kubernetes component-helpers nodeaffinity (terms are ORed, an empty term matches nothing); the allocator's own
+Source: Kubernetes component-helpers nodeaffinity (terms are ORed, an empty term matches nothing); the allocator's own
 merge of the selectors of all used slices.
 """
 

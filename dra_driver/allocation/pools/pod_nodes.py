@@ -3,7 +3,7 @@
 In: a pod and a node as wire dicts. Out: the reason against it in one clause, or "". A selector that fails on a device
 blocks the pod only if a node with that device reaches the device check, so this check comes first.
 
-The rule: Kubernetes scheduler plugins NodeUnschedulable, NodeName, TaintToleration, NodeAffinity, DynamicResources (its
+Source: Kubernetes scheduler plugins NodeUnschedulable, NodeName, TaintToleration, NodeAffinity, DynamicResources (its
 check of claims that are allocated already), in that order.
 """
 

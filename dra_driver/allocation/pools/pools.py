@@ -3,7 +3,7 @@
 In: all slices of the cluster, indexed once; then one node at a time. Out: that node's pools. Most nodes publish a pool
 of their own, which is found by the node's name; nothing is decoded per node.
 
-The rule: Kubernetes structured allocator, GatherPools. The newest generation that the node sees wins; a pool is
+Source: Kubernetes structured allocator, GatherPools. The newest generation that the node sees wins; a pool is
 complete if as many slices exist, anywhere, as its slices say.
 """
 
@@ -56,7 +56,7 @@ class PoolIndex:
         self._by_node: dict[str, list[SliceRecord]] = {}
         self._anywhere: list[SliceRecord] = []
         self._by_label: dict[str, dict[str, list[SliceRecord]]] = {}
-        self._counting: dict[PoolId, list[SliceRecord]] = {}
+        self._counter_slices: dict[PoolId, list[SliceRecord]] = {}
         self._views: dict[tuple[int, ...], Pool | None] = {}
         self.skips_nodes = any(record.spec.get("skipNodeOperations") for record in self.records)
         self.has_groups = rules.kubernetes == "1.37" and any(record.has_groups for record in self.records)
@@ -66,10 +66,12 @@ class PoolIndex:
                 self.hidden.add(record.pool_id)  # the slice is treated as absent, so that its pool is incomplete
                 continue
             self.by_pool.setdefault(record.pool_id, []).append(record)
-            self._file(record)
-        self._foreign = [view for s in self._counting.values() if (view := self._view(s)) and not _is_sound(view)]
+            self._add(record)
+        self._counter_pools = [
+            view for s in self._counter_slices.values() if (view := self._view(s)) and not _is_sound(view)
+        ]
 
-    def _file(self, record: SliceRecord) -> None:
+    def _add(self, record: SliceRecord) -> None:
         spec, rules = record.spec, self._rules
         if not self._features.partitionable and (
             spec.get("perDeviceNodeSelection") is not None or (rules.hides_counter_slices and record.sets)
@@ -77,7 +79,7 @@ class PoolIndex:
             return
         node = spec.get("nodeName")
         if record.sets and rules.joins_counter_slices and not rules.counter_slices_stay:
-            self._counting.setdefault(record.pool_id, []).append(record)
+            self._counter_slices.setdefault(record.pool_id, []).append(record)
         elif node:
             self._by_node.setdefault(node, []).append(record)
         elif key := label_key(spec):
@@ -95,7 +97,7 @@ class PoolIndex:
         metadata = node.get("metadata") or {}
         name = metadata.get("name") or ""
         near = self._by_node.get(name, [])
-        if not (self._anywhere or self._by_label or self._counting):
+        if not (self._anywhere or self._by_label or self._counter_slices):
             if len(near) == 1:
                 view = self._view(near)
                 return [] if view is None else [view]
@@ -117,11 +119,11 @@ class PoolIndex:
             groups.setdefault(record.pool_id, []).append(record)
         pools = []
         for pool_id, members in groups.items():
-            whole = [*members, *self._counting[pool_id]] if pool_id in self._counting else members
+            whole = [*members, *self._counter_slices[pool_id]] if pool_id in self._counter_slices else members
             view = self._view(whole)
             if view is not None:
                 pools.append(view)
-        pools += [view for view in self._foreign if view.id not in groups]
+        pools += [view for view in self._counter_pools if view.id not in groups]
         if len(pools) > 1:
             last = self._rules.sorted_pools or self._rules.binding_slices_last
             pools.sort(key=lambda p: (last and p.has_binding, p.id))
@@ -129,13 +131,13 @@ class PoolIndex:
 
     def _view(self, slices: list[SliceRecord]) -> Pool | None:
         if len(slices) == 1 and (only := slices[0]).count == 1 and not only.sets:
-            return self._whole_in_one(only)
+            return self._single_slice_pool(only)
         key = tuple(sorted([s.order for s in slices]))
         if key not in self._views:
             self._views[key] = self._build([self.records[order] for order in key])
         return self._views[key]
 
-    def _whole_in_one(self, only: SliceRecord) -> Pool:
+    def _single_slice_pool(self, only: SliceRecord) -> Pool:
         """Return the pool of a node that publishes a single slice, as most nodes do."""
         pool = Pool(only.pool_id)
         pool.slices = (only,)
@@ -150,7 +152,7 @@ class PoolIndex:
         return pool
 
     def _build(self, slices: list[SliceRecord]) -> Pool | None:
-        """Judge one pool by the slices of it that a node sees; return None if newer slices exist elsewhere."""
+        """Build one pool from those of its slices that a node sees; return None if newer slices exist elsewhere."""
         rules = self._rules
         if rules.binding_slices_last:
             slices.sort(key=lambda s: s.has_binding and not (s.sets and rules.joins_counter_slices))

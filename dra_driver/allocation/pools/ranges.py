@@ -4,7 +4,7 @@ In: an amount, and the limits of a range. Out: the amount that is taken, and whe
 everything is counted in whole units of int64, which wrap. Since 1.37 an amount that does not fit is an error, and with
 DRAFractionalCapacityRange amounts are counted in thousandths where all limits allow it.
 
-The rule: Kubernetes structured allocator, roundUpRange and violateValidRange.
+Source: Kubernetes structured allocator, roundUpRange and violateValidRange.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reach: which nodes a slice or a device is for."""
+"""Reach: which nodes can use the devices of a slice, or one device."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from typing import Any, overload
 from dra_driver.model.wire import DeviceWire
 from dra_driver.selectors.readset import Read
 
-_JUDGED_APART = frozenset({"name", "attributes"})
+_COMPARED_SEPARATELY = frozenset({"name", "attributes"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ def names_of(wires: Sequence[DeviceWire]) -> list[str]:
 
 def but_for_attributes(wire: DeviceWire) -> str:
     """Return a text of everything in a device but its name and attributes, for comparison with other devices."""
-    return repr([(key, value) for key, value in wire.items() if key not in _JUDGED_APART])
+    return repr([(key, value) for key, value in wire.items() if key not in _COMPARED_SEPARATELY])
 
 
 def _touches(read: Read, name: str) -> bool:

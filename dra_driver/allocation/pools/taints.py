@@ -1,8 +1,8 @@
-"""Taints: whether a device's taint keeps a request away.
+"""Taints: whether a device's taints prevent its allocation to a request.
 
 In: a device's taints and a request's tolerations, as wire dicts. Out: the first taint that is not tolerated.
 
-The rule: Kubernetes DeviceTaint and DeviceToleration, package dynamic-resource-allocation/resourceclaim.
+Source: Kubernetes DeviceTaint and DeviceToleration, package dynamic-resource-allocation/resourceclaim.
 """
 
 from __future__ import annotations

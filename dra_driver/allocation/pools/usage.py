@@ -17,9 +17,9 @@ from dra_driver.model.wire import ClaimWire, SliceWire, Wire
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """`held` of all `devices` are held; `free_elsewhere` is the part of the free ones outside the freest node.
+    """How many of all `devices` are `held`, and which part of the free ones is not on the node with the most free ones.
 
-    A GPU that is cut or shared counts as one device, of which a part may be held.
+    A GPU that is partitioned or shared counts as one device, of which a part may be held.
     """
 
     devices: int

@@ -3,7 +3,7 @@
 In: candidates, one at a time. Out: whether a candidate could be placed. Every placement can be undone, in reverse
 order. Where a version forgets to give something back (a "leak"), this module forgets it too and counts it in `leaks`.
 
-The rule: Kubernetes structured allocator, allocateDevice and its roll-back.
+Source: Kubernetes structured allocator, allocateDevice and its roll-back.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dra_driver.allocation.constraints.constraint import Constraint
 from dra_driver.allocation.outcome import AllocatorError, Category
 from dra_driver.allocation.pools.capacity import Amount
 from dra_driver.allocation.pools.compatibility import GroupUse, group_use_of
-from dra_driver.allocation.pools.counters import Counter
+from dra_driver.allocation.pools.counters import CounterName
 from dra_driver.allocation.pools.devices import DeviceId, DeviceRecord, PoolId
 from dra_driver.allocation.pools.pools import Pool
 from dra_driver.allocation.requests import Alternative, Plan
@@ -47,7 +47,7 @@ class Attempt:
         self.results: list[list[PlacedDevice]] = [[] for _ in plan.claims]
         self.marks: dict[DeviceId, set[int]] = {}
         self.shared: dict[DeviceId, dict[str, Amount]] = {}
-        self.consumed: dict[Hashable, dict[Counter, Amount]] = {}
+        self.consumed: dict[Hashable, dict[CounterName, Amount]] = {}
         self.group_uses: dict[tuple[PoolId, str], GroupUse | None] = {}
         self._before: dict[DeviceRecord, list[GroupUse | None]] = {}
         self.leaks = 0
@@ -91,7 +91,7 @@ class Attempt:
             return None
         took = False
         if counts and not (share and self._is_shared_already(device)):
-            if not self._take(device):
+            if not self._consume_counters(device):
                 return None
             took = True
         if features.taints and device.wire.get("taints") and self.known.is_tainted(alternative, device):
@@ -154,7 +154,7 @@ class Attempt:
             if self.context.rules.leaks:
                 self._leak(device)
             else:
-                self._untake(device)
+                self._release_counters(device)
 
     def _leak(self, device: DeviceRecord) -> None:
         self.leaks += 1
@@ -170,7 +170,7 @@ class Attempt:
             if placed.is_share and self.context.rules.leaks:
                 self._leak(device)
             else:
-                self._untake(device)
+                self._release_counters(device)
 
     def _is_shared_already(self, device: DeviceRecord) -> bool:
         held = self.context.held
@@ -209,14 +209,14 @@ class Attempt:
         """Return the use of a counter set by devices that are placed or held; None if no device draws from it."""
         return self.group_uses.get(place) or self.known.facts(device).group_uses.get(place[1])
 
-    def _is_welcome(self, device: DeviceRecord) -> bool:
+    def _fits_groups(self, device: DeviceRecord) -> bool:
         group_uses = ((self.group_use(device, place), groups) for place, groups in self.known.facts(device).groups)
         return all(group_use is None or group_use.admits(groups) for group_use, groups in group_uses)
 
-    def _take(self, device: DeviceRecord) -> bool:
-        """Take the counters of a device if enough is left of all of them, and it may join those who draw from them."""
+    def _consume_counters(self, device: DeviceRecord) -> bool:
+        """Consume the counters of a device, unless too little is left or its compatibility groups forbid it."""
         facts = self.known.facts(device)
-        if facts.groups and not self._is_welcome(device):
+        if facts.groups and not self._fits_groups(device):
             return False
         account = facts.account or self.known.account(device)
         if account.is_overdrawn:
@@ -236,7 +236,7 @@ class Attempt:
                 self.group_uses[place] = group_use_of(groups) if group_use is None else group_use.with_device(groups)
         return True
 
-    def _untake(self, device: DeviceRecord) -> None:
+    def _release_counters(self, device: DeviceRecord) -> None:
         facts = self.known.facts(device)
         consumed = self.consumed[facts.key]
         for counter, amount in facts.takes:

@@ -1,9 +1,9 @@
-"""Bounds: whether the requests of a search could still get all their devices, judged for each of them by itself.
+"""Bounds: whether each request of a search, taken alone, could still get all its devices.
 
 In: a state of a very long search. Out: whether the current request, and each one after it, could still be filled from
 the devices that are free, the counters that are left, and the value on which a constraint has settled. A state that
-this rules out has no solution, so it is not searched. Nothing that the search would leave behind is lost, because
-requests whose candidates could leave a trace, or end the search with an error, are not judged, nor is any after them.
+this rules out has no solution, so it is not searched. Skipping it loses no side effect of the search: requests whose
+candidates could leave a trace or end the search with an error are not judged, and neither are the requests after them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from dra_driver.allocation.constraints.single_values import MatchAttribute
 from dra_driver.allocation.pools.capacity import Amount
 from dra_driver.allocation.requests import Alternative, RequestPlan
-from dra_driver.allocation.search.candidates import Prepared
+from dra_driver.allocation.search.candidates import PreparedNode
 from dra_driver.allocation.search.symmetry import Component, Symmetry
 from dra_driver.model import limits
 
@@ -30,7 +30,7 @@ class ComponentPart:
 class SearchBounds:
     """Limits for one search."""
 
-    def __init__(self, symmetry: Symmetry, prepared: Prepared) -> None:
+    def __init__(self, symmetry: Symmetry, prepared: PreparedNode) -> None:
         self._symmetry = symmetry
         self._prepared = prepared
         self._parts: dict[Alternative, list[ComponentPart] | None] = {}

@@ -1,9 +1,9 @@
-"""Preparation: what each request may take on one node, before the search.
+"""Candidates: the devices that each request may get on one node, determined before the search.
 
-In: a plan and one node's pools. Out: `Prepared`: the devices of the node in order, how many of them each request wants,
-and which devices "all" means. Errors are raised in Kubernetes' order.
+In: a plan and one node's pools. Out: a `PreparedNode`: its devices in order, how many of them each request wants, and
+which devices "all" means. Errors are raised in Kubernetes' order.
 
-The rule: Kubernetes structured allocator, the first half of Allocate, validateDeviceRequest and isSelectable.
+Source: Kubernetes structured allocator, the first half of Allocate, validateDeviceRequest and isSelectable.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from dra_driver.model import limits
 from dra_driver.model.wire import Wire
 
 
-class Prepared:
-    """What a plan means on one node."""
+class PreparedNode:
+    """The devices of one node, prepared for a plan."""
 
     __slots__ = ("_all", "_context", "_devices", "_only", "node", "pools", "size")
 
@@ -64,15 +64,15 @@ class Prepared:
         """Return how many devices an alternative wants on this node."""
         return len(self._all[alternative]) if alternative.is_all else alternative.count
 
-    def everything(self, alternative: Alternative) -> list[DeviceRecord]:
+    def all_devices(self, alternative: Alternative) -> list[DeviceRecord]:
         """Return the devices that "all" means on this node."""
         return self._all[alternative]
 
-    def pass_invalid_pools(self) -> None:
-        """Pass over the pools that can't be used; they come last.
+    def check_invalid_pools(self) -> None:
+        """Check the invalid pools, which the scheduler reaches after all others.
 
         Raises:
-            AllocatorError: In this version an invalid pool ends the pod's scheduling.
+            AllocatorError: There is one, and in this version it ends the pod's scheduling.
         """
         if self._context.rules.invalid_pool_is_fatal:
             for pool in self.pools:

@@ -1,4 +1,4 @@
-"""The context of a search: what all attempts for one pod share, whichever node they are on."""
+"""The context of a search: the state that all attempts for one pod share, on whichever node."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dra_driver.allocation.rules import AllocatorRules, Features
 
 @dataclass(slots=True)
 class Context:
-    """What all attempts for one pod share."""
+    """The state that all attempts for one pod share."""
 
     plan: Plan
     rules: AllocatorRules

@@ -1,4 +1,4 @@
-"""What a search knows about the devices of a node, whatever is placed; each fact is worked out once.
+"""What a search knows about the devices of a node, whatever is placed; each fact is computed once.
 
 In: devices and requests. Out: the account that a device takes counters from, its attribute values, what a request would
 consume of it, and whether a taint keeps a request away. Nothing in here changes when a device is placed.
@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from dra_driver.allocation.constraints.constraint import AttributeValue, look_up
+from dra_driver.allocation.constraints.constraint import ComparedValue, look_up
 from dra_driver.allocation.outcome import AllocatorError, Category
 from dra_driver.allocation.pools.capacity import Amount, Consumption, consume
 from dra_driver.allocation.pools.compatibility import Groups, GroupUse, groups_of
-from dra_driver.allocation.pools.counters import Account, Counter, flat_takes
+from dra_driver.allocation.pools.counters import Account, CounterName, flat_takes
 from dra_driver.allocation.pools.devices import DeviceRecord, PoolId
 from dra_driver.allocation.pools.pools import Pool
 from dra_driver.allocation.pools.ranges import CapacityError
@@ -25,18 +25,18 @@ _UNKNOWN = object()
 
 
 class DeviceFacts:
-    """What an attempt knows about a device, whatever is placed: its account, takes, attribute values and needs."""
+    """What an attempt knows about a device, whatever is placed; each field is filled when it is first needed."""
 
     __slots__ = ("account", "attributes", "group_uses", "groups", "key", "needs", "taints", "takes")
 
     def __init__(self) -> None:
         self.key: Hashable = None
         self.account: Account | None = None
-        self.takes: Sequence[tuple[Counter, Amount]] = ()
+        self.takes: Sequence[tuple[CounterName, Amount]] = ()
         # By counter set: the groups that this device names there, and those that the devices in use have in common.
         self.groups: Sequence[tuple[tuple[PoolId, str], Groups]] = ()
         self.group_uses: dict[str, GroupUse] = {}
-        self.attributes: dict[str, AttributeValue | None] = {}
+        self.attributes: dict[str, ComparedValue | None] = {}
         self.needs: dict[int, Needs | None] = {}
         self.taints: dict[int, bool] = {}
 
@@ -50,7 +50,7 @@ class KnownDevices:
         self._facts: dict[DeviceRecord, DeviceFacts] = {}
 
     def facts(self, device: DeviceRecord) -> DeviceFacts:
-        """Return the facts about a device, which are collected only once."""
+        """Return the facts about a device; they are collected only once."""
         facts = self._facts.get(device)
         if facts is None:
             facts = self._facts[device] = DeviceFacts()
@@ -92,7 +92,7 @@ class KnownDevices:
             tainted = known[id(alternative)] = taint is not None
         return tainted
 
-    def attribute(self, device: DeviceRecord, name: str) -> AttributeValue | None:
+    def attribute(self, device: DeviceRecord, name: str) -> ComparedValue | None:
         """Return the value that constraints on an attribute see."""
         known = self.facts(device).attributes
         value = known.get(name, _UNKNOWN)

@@ -3,7 +3,7 @@
 In: a plan and one node's pools. Out: the placed devices, or the reason why there are none. The search goes depth first
 with an explicit stack, one frame per device.
 
-The rule: Kubernetes structured allocator, allocateOne. 1.36 tries the devices of one request in rising order only.
+Source: Kubernetes structured allocator, allocateOne. 1.36 tries the devices of one request in rising order only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dra_driver.allocation.outcome import AllocatorError, Category
 from dra_driver.allocation.requests import Alternative, Plan
 from dra_driver.allocation.search.attempt import Attempt, PlacedDevice
 from dra_driver.allocation.search.bounds import SearchBounds
-from dra_driver.allocation.search.candidates import Prepared
+from dra_driver.allocation.search.candidates import PreparedNode
 from dra_driver.allocation.search.symmetry import Symmetry
 from dra_driver.model import limits
 
@@ -56,10 +56,10 @@ class Frame:
 class Search:
     """One search on one node.
 
-    `steps` counts the placements that the scheduler itself would try; if `is_cut`, it would try more than that.
+    `steps` counts the placements that the scheduler itself would try; if `is_pruned`, it would try more than that.
     """
 
-    def __init__(self, plan: Plan, prepared: Prepared, attempt: Attempt) -> None:
+    def __init__(self, plan: Plan, prepared: PreparedNode, attempt: Attempt) -> None:
         self.plan = plan
         self.prepared = prepared
         self.attempt = attempt
@@ -67,7 +67,7 @@ class Search:
         self.steps = 0
         self._own_steps = 0
         self._limits_met = 0
-        self.is_cut = False
+        self.is_pruned = False
         self._symmetry: Symmetry | None = None
         self._bounds: SearchBounds | None = None
         self._combinations = attempt.context.rules.combinations
@@ -125,7 +125,7 @@ class Search:
         """Continue with one device of a request."""
         self.steps += 1
         wanted = self.prepared.count(alternative)
-        if alternative.is_all and not self.prepared.everything(alternative):
+        if alternative.is_all and not self.prepared.all_devices(alternative):
             return Signal.FAILED
         if number >= wanted:
             return self._enter_request(alternative.claim, alternative.request + 1)
@@ -181,7 +181,7 @@ class Search:
             if frame.cursor:
                 return Signal.FAILED
             frame.cursor = 1
-            device = self.prepared.everything(alternative)[frame.number]
+            device = self.prepared.all_devices(alternative)[frame.number]
             frame.placed = self.attempt.place(alternative, device, must=True)
             if frame.placed is None:
                 return Signal.FAILED
@@ -216,7 +216,7 @@ class Search:
                 frame.cursor = cursor
                 return True
         frame.cursor = cursor
-        self.prepared.pass_invalid_pools()
+        self.prepared.check_invalid_pools()
         return False
 
     def _place_candidate(self, frame: Frame, alternative: Alternative, candidates: Sequence[int]) -> bool:
@@ -231,7 +231,7 @@ class Search:
                 frame.cursor = candidates[place] + 1
                 return True
         frame.cursor = len(devices)
-        self.prepared.pass_invalid_pools()
+        self.prepared.check_invalid_pools()
         return False
 
     def _has_failed_before(self, frame: Frame) -> bool:
@@ -243,7 +243,7 @@ class Search:
         alternative = frame.alternative
         assert alternative is not None  # noqa: S101
         if self._own_steps > BOUND_AFTER and not self._bound(alternative, frame.number):
-            self.is_cut = True
+            self.is_pruned = True
             return True
         key = self._symmetry.key(alternative, frame.number, frame.cursor)
         again = self._symmetry.failed.get(key)

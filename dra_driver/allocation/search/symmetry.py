@@ -22,17 +22,17 @@ from dra_driver.allocation.pools.capacity import Amount
 from dra_driver.allocation.pools.devices import DeviceRecord, PoolId
 from dra_driver.allocation.requests import Alternative, Plan
 from dra_driver.allocation.search.attempt import Attempt
-from dra_driver.allocation.search.candidates import Prepared
+from dra_driver.allocation.search.candidates import PreparedNode
 
 
 class Component:
-    """Devices that share counter sets, or one device without counters. `signs` distinguishes its devices."""
+    """Devices that share counter sets, or one device without counters. `signatures` distinguishes its devices."""
 
-    __slots__ = ("account", "counters", "members", "sets", "signs", "takes", "template")
+    __slots__ = ("account", "counters", "members", "sets", "signatures", "takes", "template")
 
     def __init__(self, members: list[int]) -> None:
         self.members = members
-        self.signs: dict[int, Hashable] = {}
+        self.signatures: dict[int, Hashable] = {}
         self.takes: dict[int, tuple[tuple[int, Amount], ...]] = {}  # by counter, as numbered in `counters`
         self.account: Hashable = None
         self.counters: list[tuple[str, str]] = []
@@ -43,7 +43,7 @@ class Component:
 class Symmetry:
     """What is known about a search before any state is examined; `is_usable` says whether states have keys."""
 
-    def __init__(self, plan: Plan, prepared: Prepared, attempt: Attempt) -> None:
+    def __init__(self, plan: Plan, prepared: PreparedNode, attempt: Attempt) -> None:
         self.plan = plan
         self.attempt = attempt
         self.devices = prepared.devices
@@ -54,8 +54,8 @@ class Symmetry:
         self.failed: dict[Hashable, int] = {}
         self.is_usable = self._has_separate_accounts() and self._find_candidates()
         if self.is_usable:
-            self._is_exact = self._does_order_count()
-            self._later = self._see_later()
+            self._is_exact = self._order_matters()
+            self._later = self._find_later()
             self._component_of = self._find_components()
 
     def _has_separate_accounts(self) -> bool:
@@ -65,7 +65,7 @@ class Symmetry:
         counting = [pool.id[1] for pool in self._prepared.pools if any(one.consumes for one in pool.slices)]
         return len(set(counting)) == len(counting)
 
-    def _does_order_count(self) -> bool:
+    def _order_matters(self) -> bool:
         """Return whether the order of equal devices can change how a state ends.
 
         `distinctAttribute` remembers only the latest device; `All` fails quietly or with an error, depending on which
@@ -106,7 +106,7 @@ class Symmetry:
             return counts and attempt.context.rules.leaks
         return True
 
-    def _see_later(self) -> dict[tuple[int, int], frozenset[int]]:
+    def _find_later(self) -> dict[tuple[int, int], frozenset[int]]:
         """Return, for each request, the devices that later requests could take."""
         later: dict[tuple[int, int], frozenset[int]] = {}
         seen: frozenset[int] = frozenset()
@@ -155,7 +155,7 @@ class Symmetry:
             component.account = facts.key
             component.takes[number] = takes
             groups = tuple((sets.setdefault(place, len(sets)), one) for place, one in facts.groups)
-            component.signs[number] = (self._class(number, device), takes, groups)
+            component.signatures[number] = (self._class(number, device), takes, groups)
         component.counters, component.sets = list(local), list(sets)
         limits: Hashable = ()
         if local or sets:
@@ -164,7 +164,7 @@ class Symmetry:
             left = tuple(account.available.get(counter) for counter in local)
             held = self.attempt.known.facts(device).group_uses
             limits = (account.is_overdrawn, left, tuple(held.get(name) for _, name in sets))
-        component.template = (tuple(component.signs.values()), limits)
+        component.template = (tuple(component.signatures.values()), limits)
         return component
 
     def _class(self, number: int, device: DeviceRecord) -> Hashable:
@@ -222,7 +222,7 @@ class Symmetry:
             if index in relevant:
                 shared = attempt.shared.get(device.id)
                 amounts = None if shared is None else tuple(sorted(shared.items()))
-                who = index if self._is_exact else component.signs[index]
+                who = index if self._is_exact else component.signatures[index]
                 entries.append((who, index < start, tuple(sorted(attempt.marks.get(device.id, ()))), amounts))
         states: list[Hashable] = []
         for place, component in components.items():
@@ -252,7 +252,7 @@ class Symmetry:
         later = self._later[alternative.claim, alternative.request]
         now: Sequence[int] = self.candidates[alternative]
         if alternative.is_all:
-            now = [self._index[device] for device in self._prepared.everything(alternative)[number:]]
+            now = [self._index[device] for device in self._prepared.all_devices(alternative)[number:]]
             first = self.plan.claims[alternative.claim].requests[alternative.request].alternatives[0]
             now = [*now, *self.candidates[first]]
         elif start:

@@ -1,1 +1,1 @@
-"""What happens over time: events in; placements, and the jobs that wait, out."""
+"""The simulation of a cluster over time: events come in; placements and waiting jobs go out."""

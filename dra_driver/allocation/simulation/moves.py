@@ -1,13 +1,14 @@
 """Moves: the fewest running jobs that would have to go elsewhere so that a waiting job fits.
 
 In: a cluster in which a job fits nowhere, and the jobs that run. Out: a `Rearrangement`: the node on which the job
-would then fit, and where each moved job would go; None if none was found. The allocator judges every step: that the
-job fits without the moved ones, and that each of them finds another place with the job there. Fewer moves go before
-more; among equally many, nodes and jobs are tried in their order. What is tried is what can make room: all jobs of
-some GPUs, or some jobs of one GPU (jobs that share counters, or a device). Bounded by `MOST_MOVES` and `MOST_TRIES`.
+would then fit, and where each moved job would go; None if none was found. The allocator judges every step: whether the
+job fits without the moved jobs, and whether each of these fits elsewhere once the job is there. Few moves are tried
+before many, and among equally many the nodes and jobs in their order. Only choices that can make room are tried: all
+jobs of some GPUs, or some jobs of one GPU (jobs that share counters, or a device). `MOST_MOVES` and `MOST_TRIES` bound
+the work.
 
-Nothing is carried out: who does that deletes the pods, and their controllers make them again. Jobs of DaemonSets, jobs
-that share a claim with another, and claims that none of these jobs holds stay where they are.
+Nothing is moved here: whoever wants the moves deletes the pods, and their controllers create them again. Jobs of
+DaemonSets, jobs that share a claim with another job, and claims that none of these jobs holds stay where they are.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Rearrangement:
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """What the allocator decides on. `held` are the claims of all jobs, and claims that belong to no job."""
+    """The cluster for which the allocator decides. `held` are the claims of all jobs, and those of no job."""
 
     nodes: Sequence[Wire]
     slices: Sequence[SliceWire]
@@ -74,7 +75,7 @@ class ClusterState:
         }
 
     def placer(self, nodes: Sequence[Wire], without: frozenset[str]) -> Placer:
-        """Return what places jobs on some of the nodes, as if the claims of these names held nothing."""
+        """Return a placer for some of the nodes, as if the claims named in `without` held nothing."""
         names = {node["metadata"]["name"] for node in nodes}
         allocator = Allocator(
             slices=[one for one in self.slices if one["spec"].get("nodeName") in {None, "", *names}],
@@ -147,7 +148,7 @@ def _movable(running: Running) -> list[_Placed]:
 
 
 def _groups(state: ClusterState, jobs: Sequence[_Placed]) -> list[_Group]:
-    """Return the jobs of a node by what they take from, which is mostly a GPU."""
+    """Group the jobs of a node by the counter sets or devices that they share, usually those of one GPU."""
     sets = state.counter_sets()
     groups: list[tuple[set[Hashable], _Group]] = []
     for one in jobs:
@@ -178,10 +179,10 @@ def _fits_without(
 ) -> tuple[str, list[Wire]] | None:
     """Return the node and the results that a job would get if the chosen jobs were not there."""
     moved = frozenset(claim_name(claim) for _, _, claims in chosen for claim in claims)
-    return state.placer([node], moved).place(_asked(job, allocated), job.pod or {}, allocated)
+    return state.placer([node], moved).place(_unallocated(job, allocated), job.pod or {}, allocated)
 
 
-def _asked(job: Job, allocated: Sequence[ClaimWire]) -> list[ClaimWire]:
+def _unallocated(job: Job, allocated: Sequence[ClaimWire]) -> list[ClaimWire]:
     known = {claim_name(claim) for claim in allocated}
     return [claim for claim in job.claims if claim_name(claim) not in known]
 
@@ -193,7 +194,7 @@ def _try(
     found = _fits_without(state, node, chosen, job, allocated)
     if found is None:
         return None
-    made = _allocated(_asked(job, allocated), found[1])
+    made = _allocated(_unallocated(job, allocated), found[1])
     moved = frozenset(claim_name(claim) for _, _, claims in chosen for claim in claims)
     placer = state.placer(state.nodes, moved)
     placer.hold(made)
@@ -204,7 +205,7 @@ def _try(
 
 
 def _moves(placer: Placer, chosen: Sequence[_Placed]) -> Iterator[JobMove]:
-    """Place the moved jobs one after the other; yield no more once one fits nowhere."""
+    """Place the moved jobs one after the other; stop at the first one that fits nowhere."""
     for job, source, claims in chosen:
         found = placer.place(job.claims, job.pod or {})
         if found is None:

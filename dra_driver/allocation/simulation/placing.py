@@ -30,7 +30,7 @@ class Placer:
         for place, node in enumerate(nodes):
             self._places.setdefault(node["metadata"]["name"], []).append(place)
         self._orders: dict[Hashable, _NodeOrder] = {}
-        self._whys: dict[Hashable, str] = {}
+        self._reasons: dict[Hashable, str] = {}
 
     def place(
         self, claims: Sequence[ClaimWire], pod: Wire, allocated: Sequence[ClaimWire] = ()
@@ -52,14 +52,14 @@ class Placer:
         touched = {place for pool in pools for place in self._places.get(self._owners.get(pool[1], ""), ())}
         for order in self._orders.values():
             for place in touched:
-                order.look_again(place)
-        self._whys.clear()
+                order.refresh(place)
+        self._reasons.clear()
 
     def why_not(self, claims: Sequence[ClaimWire], pod: Wire, allocated: Sequence[ClaimWire] = ()) -> str:
         """Return why claims fit nowhere now. The answer for one job holds for all jobs that request the same."""
         key = repr(([claim.get("spec") for claim in claims], _placement(pod, allocated)))
-        said = self._whys.get(key)
-        if said is None:
+        reason = self._reasons.get(key)
+        if reason is None:
             explanation = explain(
                 self._allocator,
                 claims,
@@ -69,10 +69,10 @@ class Placer:
                 folds=True,
                 names_holders=False,
             )
-            said = explanation.sentence
+            reason = explanation.sentence
             if not explanation.aborts:  # the text of an error names its claim, so it can't be reused
-                self._whys[key] = said
-        return said
+                self._reasons[key] = reason
+        return reason
 
     def _order(self, asked: PodAllocator, pod: Wire, allocated: Sequence[ClaimWire]) -> _NodeOrder:
         reads, compared = read_by(asked)
@@ -111,8 +111,8 @@ class _NodeOrder:
                 del self._members[key]
         return sorted(found)
 
-    def look_again(self, place: int) -> None:
-        """Determine the kind of a node again."""
+    def refresh(self, place: int) -> None:
+        """Determine the kind of a node again, because its devices may be held now."""
         if place in self._key_of:
             key = self._kinds.key(self._nodes[place])
             if key != self._key_of[place]:
@@ -121,7 +121,7 @@ class _NodeOrder:
 
 
 def _placement(pod: Wire, allocated: Sequence[ClaimWire]) -> str:
-    """Write down what decides to which nodes a pod may go."""
+    """Return a text of everything that decides to which nodes a pod may go, for comparison."""
     spec = pod.get("spec") or {}
     bound = [claim["status"]["allocation"].get("nodeSelector") for claim in allocated]
     return repr([*(spec.get(name) for name in ("nodeName", "tolerations", "nodeSelector", "affinity")), bound])

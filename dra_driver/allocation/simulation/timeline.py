@@ -1,8 +1,8 @@
 """A timeline: pods come and go, nodes are drained, devices are lost, and the allocator decides after each event.
 
-In: the objects of a cluster and a list of events. Out: a `Moment` per event: who got what, who waits and why, and how
-full the cluster is. Waiting pods are tried in their order of arrival, on nodes in their order, and the first node that
-fits is taken (the real scheduler scores nodes, which this model leaves out). Pure.
+In: the objects of a cluster and a list of events. Out: an `EventOutcome` per event: which jobs were placed, which wait
+and why, and how full the cluster is. Waiting pods are tried in their order of arrival, on nodes in their order, and the
+first node that fits is taken (the real scheduler scores nodes, which this model leaves out). Pure.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dra_driver.model.wire import ClaimWire, ClassWire, SliceWire, Wire
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Something that asks for devices: a pod (or nothing but claims), with its claims.
+    """Something that requests devices: a pod with its claims, or claims alone.
 
     Several jobs may have the same claim (by namespace and name): it is allocated once, for all of them.
     """
@@ -48,7 +48,7 @@ class TimelineEvent:
         return self.label or f"{self.kind} {self.target}"
 
 
-_MIRROR = "kubernetes.io/config.mirror"  # the annotation of a static pod's picture in the API server
+_MIRROR = "kubernetes.io/config.mirror"  # the annotation of a static pod's mirror pod in the API server
 KINDS = ("arrive", "leave", "drain", "undrain", "lose", "restore", "replace")
 
 
@@ -70,7 +70,7 @@ class WaitingJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class EventOutcome:
     """The effect of one event. `evicted` are the jobs that lost their node or a device."""
 
     event: TimelineEvent
@@ -82,7 +82,7 @@ class Moment:
 
 @dataclass(slots=True)
 class Timeline:
-    """The cluster as it is now. `held` are claims of other workloads, which never leave."""
+    """The present state of the cluster. `held` are claims of other workloads, which never leave."""
 
     nodes: list[Wire]
     slices: list[SliceWire]
@@ -96,13 +96,13 @@ class Timeline:
     _known: Placer | None = None  # of the present state
     _known_claims: dict[str, ClaimWire] = field(default_factory=dict)  # those that hold devices, by name
 
-    def happen(self, event: TimelineEvent) -> Moment:
+    def apply(self, event: TimelineEvent) -> EventOutcome:
         """Apply one event, then try to place every waiting job.
 
         Raises:
             InputError: The event names something that does not exist.
         """
-        evicted = self._apply(event)
+        evicted = self._change(event)
         self._known = None
         self._known_claims = {claim_name(claim): claim for claim in self.allocated()}
         placed, queue = [], []
@@ -115,9 +115,10 @@ class Timeline:
         self.queue = queue
         waiting = tuple(WaitingJob(job.name, self._why(job)) for job in self.queue)
         usage = usage_of(self.slices, self.allocated())
-        return Moment(event, tuple(placed), waiting, tuple(evicted), usage)
+        return EventOutcome(event, tuple(placed), waiting, tuple(evicted), usage)
 
-    def _apply(self, event: TimelineEvent) -> list[str]:
+    def _change(self, event: TimelineEvent) -> list[str]:
+        """Change the cluster as the event says; return the names of the evicted jobs."""
         match event.kind:
             case "arrive":
                 self.queue += event.jobs

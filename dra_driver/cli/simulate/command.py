@@ -24,7 +24,7 @@ from dra_driver.views.wording import folded_words, plural
 
 if TYPE_CHECKING:
     from dra_driver.allocation.simulation.moves import Rearrangement
-    from dra_driver.allocation.simulation.timeline import Moment
+    from dra_driver.allocation.simulation.timeline import EventOutcome
     from dra_driver.views.worlds.play import Play
     from dra_driver.views.worlds.world import World
 
@@ -153,13 +153,13 @@ def _play(path: str | None, given: dict[str, Any]) -> Play:
     return Play(Scenario(world, (arrivals(world),), tuple(more)), rules)
 
 
-def _exit_code(world: World, moments: Sequence[Moment]) -> int:
+def _exit_code(world: World, moments: Sequence[EventOutcome]) -> int:
     if world.unseen:
         return ExitCode.ENVIRONMENT
     return ExitCode.NO_MATCH if moments and moments[-1].waiting else ExitCode.OK
 
 
-def _show_all(moments: Sequence[Moment], proposed: Mapping[str, Rearrangement | None], world: World) -> None:
+def _show_all(moments: Sequence[EventOutcome], proposed: Mapping[str, Rearrangement | None], world: World) -> None:
     for moment in moments:
         _show(moment)
     for job, found in proposed.items():
@@ -171,7 +171,7 @@ def _show_all(moments: Sequence[Moment], proposed: Mapping[str, Rearrangement | 
         say(console(), f"ask for no device: {', '.join(names[:8])}{more}", style="dim")
 
 
-def _show(moment: Moment) -> None:
+def _show(moment: EventOutcome) -> None:
     out = console()
     usage = moment.usage
     used = (

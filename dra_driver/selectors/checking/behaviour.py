@@ -3,7 +3,7 @@
 In: a version. Out: a `Behaviour`. What a version declares (functions, types) is data in `tables/`; this module says how
 the same functions behave. Each flag names what the version does.
 
-The rule: Kubernetes 1.34 to 1.36 are built with cel-go 0.26, 1.37 with 0.29.
+Source: Kubernetes 1.34 to 1.36 are built with cel-go 0.26, 1.37 with 0.29.
 """
 
 from __future__ import annotations

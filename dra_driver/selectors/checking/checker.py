@@ -3,7 +3,7 @@
 In: a parsed tree and the declarations. Out: types and candidate overloads written into the nodes, or faults. It
 evaluates nothing and does not judge literals (`validators.py` does).
 
-The rule: cel-go's checker. Messages, their positions and their order are Kubernetes' own.
+Source: cel-go's checker. Messages, their positions and their order are Kubernetes' own.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ An entry of a table may end in `@1.34` (the version that introduced it) and `?Ga
 in the table. New expressions see what the previous minor version had, and gated entries exactly as the gate is set. An
 overload that is declared twice is resolved in the place of its last declaration.
 
-The rule: Kubernetes' CEL environment sets (compatibility version N-1 for new expressions).
+Source: Kubernetes' CEL environment sets (compatibility version N-1 for new expressions).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 In: a checked tree. Out: one number, the most that an evaluation may cost. The API server refuses a new selector whose
 estimate exceeds 1,000,000. Nothing is evaluated.
 
-The rule: cel-go's checker.Cost, including its order of visits (sizes are read when a node is visited, and visits have
+Source: cel-go's checker.Cost, including its order of visits (sizes are read when a node is visited, and visits have
 side effects on paths; see `sizes.py`). `estimate_rules.py` leads to the cost of each function.
 """
 

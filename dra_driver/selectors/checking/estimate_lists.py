@@ -1,6 +1,6 @@
 """What functions of lists and sets cost, and how large their results may be.
 
-The rule: cel-go's list and set extensions; Kubernetes' CEL library cost estimator.
+Source: cel-go's list and set extensions; Kubernetes' CEL library cost estimator.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ In: a call and what is known about its operands. Out: an `Estimate`. A function 
 size of its result is unknown. Rules are looked up by overload ids of the list and set extensions first, then by
 function names (Kubernetes' own rules, whatever the overload), then by overload ids of the standard library.
 
-The rule: Kubernetes' CEL library cost estimator; cel-go's list and set extensions; cel-go's standard costs.
+Source: Kubernetes' CEL library cost estimator; cel-go's list and set extensions; cel-go's standard costs.
 """
 
 # ruff: noqa: SIM905  (names read better as words than as a column of quotes)

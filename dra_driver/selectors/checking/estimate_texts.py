@@ -1,6 +1,6 @@
 """What functions of texts and patterns cost, and how large their results may be.
 
-The rule: Kubernetes' CEL library cost estimator; cel-go's standard costs.
+Source: Kubernetes' CEL library cost estimator; cel-go's standard costs.
 """
 
 from __future__ import annotations

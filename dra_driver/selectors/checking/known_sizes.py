@@ -2,7 +2,7 @@
 
 Out: of a node its path from the device, its size, and the sizes of its entries if it is a container.
 
-The rule: cel-go's checker.Cost (see `estimate.py`).
+Source: cel-go's checker.Cost (see `estimate.py`).
 """
 
 from __future__ import annotations

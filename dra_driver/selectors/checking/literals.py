@@ -2,7 +2,7 @@
 
 In: the nodes, whose parts the checker checks first. Out: types, or faults.
 
-The rule: cel-go's checker. Messages, their positions and their order are Kubernetes' own.
+Source: cel-go's checker. Messages, their positions and their order are Kubernetes' own.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 In: the declarations, and the local variables of the comprehensions around an expression. Out: types, or faults.
 
-The rule: cel-go's checker, in which a local variable hides what is declared under its name.
+Source: cel-go's checker, in which a local variable hides what is declared under its name.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 In: a name, the types of operands, and what is known of type parameters. Out: the ids of the candidates with the type of
 the result. A resolution in which no type is open is the same for every expression, and is remembered.
 
-The rule: cel-go's checker.
+Source: cel-go's checker.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A size is a pair (least, most) of unsigned 64-bit numbers that saturate. A path 
 from. It behaves like a Go slice because the server's estimate depends on that: appending to a path whose backing array
 has room overwrites what another path sees in the same array.
 
-The rule: cel-go's checker.SizeEstimate; Kubernetes' size estimator for device selectors.
+Source: cel-go's checker.SizeEstimate; Kubernetes' size estimator for device selectors.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 In: a checked tree. Out: faults: mixed lists and maps, bad durations and timestamps, bad patterns, and format strings
 that do not fit their arguments.
 
-The rule: cel-go's AST validators as Kubernetes configures them. (`matches` is judged by its first *argument*, which in
+Source: cel-go's AST validators as Kubernetes configures them. (`matches` is judged by its first *argument*, which in
 the global form is the text and not the pattern.)
 """
 

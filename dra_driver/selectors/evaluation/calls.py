@@ -4,7 +4,7 @@ In: closures of the operands, and which of them are constants. Out: one closure.
 only once: the type of a constant picks the implementation, a pure constructor of constants is evaluated, and a pattern
 is bound.
 
-The rule: the semantics are those of `equality.py`, `arithmetic.py` and `functions.py`; this module only saves look-ups.
+Source: the semantics are those of `equality.py`, `arithmetic.py` and `functions.py`; this module only saves look-ups.
 """
 
 from __future__ import annotations

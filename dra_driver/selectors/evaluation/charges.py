@@ -3,7 +3,7 @@
 In: the name, overload, operands and result of a call. Out: its cost. The evaluator stops when the sum exceeds the
 budget.
 
-The rule: cel-go's run-time cost tracker; Kubernetes' actual-cost rules; the trackers of the list and set extensions.
+Source: cel-go's run-time cost tracker; Kubernetes' actual-cost rules; the trackers of the list and set extensions.
 """
 
 # ruff: noqa: SIM905  (names read better as words than as a column of quotes)

@@ -4,7 +4,7 @@ In: a resource.k8s.io/v1 Device as a plain dict, and the name of its driver. Out
 shared by any number of selectors. Quantities and versions are interned by text. Gates are not decided here: a view
 keeps everything in which versions differ, and the selector looks at what it needs.
 
-The rule: Kubernetes' conversion of devices for CEL: the domain defaults to the driver, and one bad attribute spoils the
+Source: Kubernetes' conversion of devices for CEL: the domain defaults to the driver, and one bad attribute spoils the
 device.
 """
 

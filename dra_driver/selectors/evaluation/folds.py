@@ -4,7 +4,7 @@ In: comprehension nodes. Out: closures that run Python loops over the frame. The
 the server's accumulator: quantifiers keep the first error and absorb it if an element decides; collecting loops keep
 the first error of an element, and an error of a condition replaces it.
 
-The rule: cel-go's fold with its lazy accumulator.
+Source: cel-go's fold with its lazy accumulator.
 """
 
 from __future__ import annotations

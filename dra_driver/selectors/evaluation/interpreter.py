@@ -4,7 +4,7 @@ In: a program and the root values. Out: a value, a `CelError`, or a `CelAbort` w
 tree node by node in exactly the server's order; `compiler.py` is the quick way to the same verdict where the cost need
 not be counted.
 
-The rule: cel-go's interpreter and its cost observer.
+Source: cel-go's interpreter and its cost observer.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 In: closures of the operands. Out: the closure of `&&`, `||`, `!`, or the ternary. An operand's error is absorbed where
 another operand decides.
 
-The rule: cel-go's logical operators.
+Source: cel-go's logical operators.
 """
 
 from __future__ import annotations

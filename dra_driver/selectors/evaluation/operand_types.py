@@ -4,7 +4,7 @@ In: the parameters of an overload, and values. Out: whether the overload takes t
 open, as that of `dyn(["a"]).distinct()[0]`: the checker binds it to the first overload that fits, and the value may
 have another type.
 
-The rule: cel-go, Type.IsAssignableRuntimeType, which looks at the first element of a list and the first entry of a map.
+Source: cel-go, Type.IsAssignableRuntimeType, which looks at the first element of a list and the first entry of a map.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 In: a checked tree. Out: a `Program` that the evaluators read, or a `BadProgram` where construction fails on the server
 too (a constant that can't be converted, a pattern that is not RE2), even in branches that would never run.
 
-The rule: cel-go's planner with its optimizing decorators; Kubernetes' regex optimizations.
+Source: cel-go's planner with its optimizing decorators; Kubernetes' regex optimizations.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 In: a comprehension. Out: its value. A binding is evaluated on first use, and an accumulator may hold the error with
 which its step ended.
 
-The rule: cel-go's interpreter, with its lazy accumulator.
+Source: cel-go's interpreter, with its lazy accumulator.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 In: a value and a field name or key. Out: the value found there, or a `CelError`. The domains of a device return an
 empty map for an unknown name; optionals pass the access on to their content.
 
-The rule: cel-go's attribute resolution, and the default map of Kubernetes' device environment.
+Source: cel-go's attribute resolution, and the default map of Kubernetes' device environment.
 """
 
 from __future__ import annotations

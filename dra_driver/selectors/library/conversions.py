@@ -2,7 +2,7 @@
 
 In: a value. Out: the value in another type, or a `CelError`.
 
-The rule: cel-go's ConvertToType of each type, which follows Go's strconv.
+Source: cel-go's ConvertToType of each type, which follows Go's strconv.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 In: a format string and arguments. Out: the text, or a `BadClause`. The compile-time check uses the same parser of
 clauses, so both stages find the same faults.
 
-The rule: cel-go's strings extension version 2 (locale en-US for %f and %e).
+Source: cel-go's strings extension version 2 (locale en-US for %f and %e).
 """
 
 from __future__ import annotations

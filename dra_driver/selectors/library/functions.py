@@ -4,7 +4,7 @@ In: a function name. Out: a `Function` that picks the implementation by the type
 with the server's text. Operators, lazily evaluated functions and field access are elsewhere (`compiler.py`,
 `interpreter.py`).
 
-The rule: cel-go's dispatcher. A function whose operands fit no overload fails with "no such overload"; the text is
+Source: cel-go's dispatcher. A function whose operands fit no overload fails with "no such overload"; the text is
 longer where the declaration guards its operands.
 """
 

@@ -3,7 +3,7 @@
 In: lists. Out: lists, single elements, bools, ints, or a `CelError`. Results never grow beyond what the budget could
 pay for.
 
-The rule: cel-go's lists (version 3) and sets extensions; Kubernetes' list library; `includes` of the DRA environment.
+Source: cel-go's lists (version 3) and sets extensions; Kubernetes' list library; `includes` of the DRA environment.
 """
 
 from __future__ import annotations

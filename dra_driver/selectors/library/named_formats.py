@@ -2,7 +2,7 @@
 
 In: format names and texts. Out: None, or a list of messages.
 
-The rule: Kubernetes' CEL format library over apimachinery's validation and the OpenAPI string formats.
+Source: Kubernetes' CEL format library over apimachinery's validation and the OpenAPI string formats.
 """
 
 from __future__ import annotations

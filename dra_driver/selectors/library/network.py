@@ -2,7 +2,7 @@
 
 In: texts, addresses, blocks. Out: addresses, blocks, bools, ints, or a `CelError`. Nothing is looked up.
 
-The rule: Kubernetes' CEL ip and cidr libraries over Go's netip (no zones, no leading zeros, no IPv4-mapped
+Source: Kubernetes' CEL ip and cidr libraries over Go's netip (no zones, no leading zeros, no IPv4-mapped
 addresses).
 """
 

@@ -3,7 +3,7 @@
 In: values. Out: optionals and their contents, or a `CelError`. The evaluators themselves handle the lazy `or` and
 `orValue`.
 
-The rule: cel-go's optional types.
+Source: cel-go's optional types.
 """
 
 from __future__ import annotations

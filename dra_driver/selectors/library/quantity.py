@@ -3,7 +3,7 @@
 In: texts, quantities, versions. Out: quantities, versions, numbers, or a `CelError` with Kubernetes' text. The
 arithmetic itself is in `model/`.
 
-The rule: Kubernetes' CEL quantity and semver libraries.
+Source: Kubernetes' CEL quantity and semver libraries.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 In: texts and patterns. Out: bools, strings, lists, or a `CelError`. Patterns are RE2, so matching takes time linear in
 the text. Python's own `re` is never used here: it accepts look-arounds, which the server refuses.
 
-The rule: Go's regexp package, whose error texts are rebuilt from those of the C++ library.
+Source: Go's regexp package, whose error texts are rebuilt from those of the C++ library.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 In: strings and ints. Out: strings, ints, lists, or a `CelError`. All indices count code points.
 
-The rule: cel-go's strings extension (version 2) and its standard string functions.
+Source: cel-go's strings extension (version 2) and its standard string functions.
 """
 
 from __future__ import annotations

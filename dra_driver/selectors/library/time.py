@@ -2,7 +2,7 @@
 
 In: Go duration texts, RFC 3339 texts, zone names. Out: `Duration`, `Timestamp`, ints. No clock is read.
 
-The rule: Go's time.ParseDuration and RFC 3339 layout; cel-go's accessors.
+Source: Go's time.ParseDuration and RFC 3339 layout; cel-go's accessors.
 """
 
 from __future__ import annotations

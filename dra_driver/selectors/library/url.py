@@ -2,7 +2,7 @@
 
 In: texts and URLs. Out: URLs, their parts, or a `CelError`. Nothing is fetched.
 
-The rule: Kubernetes' CEL URL library over Go's net/url (an absolute URI or an absolute path; Go's escaping rules).
+Source: Kubernetes' CEL URL library over Go's net/url (an absolute URI or an absolute path; Go's escaping rules).
 """
 
 from __future__ import annotations

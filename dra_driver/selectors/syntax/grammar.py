@@ -1,6 +1,6 @@
 """The words of the grammar: operators and their function names, reserved words, and what may begin an operand.
 
-The rule: the CEL grammar as cel-go has it.
+Source: the CEL grammar as cel-go has it.
 """
 
 from __future__ import annotations

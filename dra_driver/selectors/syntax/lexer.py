@@ -3,7 +3,7 @@
 In: the text. Out: tokens as tuples (kind, text, offset), the last of kind EOF, and the faults: stretches that are not
 tokens. The kind of a keyword or punctuation mark is the mark itself. Nothing is unescaped here.
 
-The rule: the token rules of the CEL grammar as cel-go has them (longest match; an unrecognisable run is dropped).
+Source: the token rules of the CEL grammar as cel-go has them (longest match; an unrecognisable run is dropped).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 In: the text of one token. Out: a run-time value. It does not find tokens.
 
-The rule: the CEL language definition (escapes, number ranges) as cel-go's parser applies it.
+Source: the CEL language definition (escapes, number ranges) as cel-go's parser applies it.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 In: target and arguments of a call, as nodes. Out: the node that replaces it, or a `BadMacro`. Nothing is evaluated, and
 the cost estimate depends on exactly these shapes.
 
-The rule: cel-go's standard macros, its bindings, optional, lists and two-variable comprehension extensions.
+Source: cel-go's standard macros, its bindings, optional, lists and two-variable comprehension extensions.
 """
 
 from __future__ import annotations

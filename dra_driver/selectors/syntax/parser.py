@@ -3,7 +3,7 @@
 In: the text and the macros of the environment. Out: the root node, or the faults of this stage. It is a recursive
 descent whose depth the grammar's own limits bound, so no text can exhaust the stack (`depth.py` makes the room).
 
-The rule: the CEL grammar and the limits of cel-go's parser (code points, nesting of rules, open visits). Only the
+Source: the CEL grammar and the limits of cel-go's parser (code points, nesting of rules, open visits). Only the
 position of the first syntax error is reproduced faithfully; follow-up errors of the generated parser are not imitated.
 """
 

@@ -3,7 +3,7 @@
 In: the tokens of an argument that a syntax error cut short. Out: the offset of its outermost node, where the server
 reports that it is not a field selection; None if it may have been one. Only the position matters, so no tree is built.
 
-The rule: the operator precedence of the CEL grammar.
+Source: the operator precedence of the CEL grammar.
 """
 
 from __future__ import annotations

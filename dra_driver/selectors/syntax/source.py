@@ -3,7 +3,7 @@
 In: offsets (code points from the start of the text). Out: Kubernetes' error blocks, sorted and counted. It knows
 lines and columns, but no grammar.
 
-The rule: cel-go's common.Errors (line and column, the dotted marker line, at most 100 errors).
+Source: cel-go's common.Errors (line and column, the dotted marker line, at most 100 errors).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 In: a cursor at the first token of one. Out: its node, or a recorded fault.
 
-The rule: the CEL grammar, and the faults of cel-go's parser.
+Source: the CEL grammar, and the faults of cel-go's parser.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 In: two values. Out: their sum, difference and so on, or a `CelError`. Integers have 64 bits and are checked for
 overflow, doubles follow IEEE 754, and times stay within the years 1 to 9999.
 
-The rule: cel-go's common/types (overflow checks, which types can be added to which).
+Source: cel-go's common/types (overflow checks, which types can be added to which).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Bindings: what type parameters stand for, and which type is assignable to which.
 
 In: types found by the checker. Out: whether one may stand for another, and what its parameters are bound to then.
-The rule: cel-go's checker (assignability, substitution, occurs check).
+Source: cel-go's checker (assignability, substitution, occurs check).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 In: evaluated parts. Out: a list, a map, a message, or a `CelError`.
 
-The rule: cel-go's literal evaluation (optional entries without a value are dropped) and its two-variable extension.
+Source: cel-go's literal evaluation (optional entries without a value are dropped) and its two-variable extension.
 """
 
 from __future__ import annotations

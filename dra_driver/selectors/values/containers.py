@@ -4,7 +4,7 @@ In: containers and keys. Out: their elements. Python's own list and dict are con
 of lists and a map with keys of several types have a class each. Numbers find each other across types where no
 precision is lost.
 
-The rule: cel-go's list and map types.
+Source: cel-go's list and map types.
 """
 
 from __future__ import annotations

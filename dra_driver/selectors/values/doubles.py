@@ -2,7 +2,7 @@
 
 In: a double. Out: the text that the server prints.
 
-The rule: Go's strconv.FormatFloat with the verb g and the shortest precision.
+Source: Go's strconv.FormatFloat with the verb g and the shortest precision.
 """
 
 from __future__ import annotations

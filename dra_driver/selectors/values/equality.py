@@ -3,7 +3,7 @@
 In: two values. Out: a bool, or a `CelError` where the server's comparison is an error. Compared elements are counted,
 so that nested shared lists can't make one comparison run without end.
 
-The rule: cel-go's Equal and Compare; Kubernetes' own types refuse other types on their right.
+Source: cel-go's Equal and Compare; Kubernetes' own types refuse other types on their right.
 """
 
 from __future__ import annotations

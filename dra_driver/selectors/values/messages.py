@@ -3,7 +3,7 @@
 In: the name of a message. Out: its type and its fields. Selectors have no use for messages, but the compiler knows
 them, so that `google.protobuf.Int64Value{value: 1}` must get the same verdict here.
 
-The rule: the well-known types that cel-go registers.
+Source: the well-known types that cel-go registers.
 """
 
 from __future__ import annotations

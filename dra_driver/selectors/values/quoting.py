@@ -2,7 +2,7 @@
 
 In: any text. Out: the text in double quotes, escaped.
 
-The rule: Go's strconv.Quote.
+Source: Go's strconv.Quote.
 """
 
 from __future__ import annotations

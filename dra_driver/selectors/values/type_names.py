@@ -2,7 +2,7 @@
 
 In: a value or a type. Out: its name in CEL, or in Go, the server's own language.
 
-The rule: cel-go's common/types and Kubernetes' CEL libraries.
+Source: cel-go's common/types and Kubernetes' CEL libraries.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 In: type expressions of the overload table. Out: `Type` values. Nothing here knows about expressions or values.
 
-The rule: cel-go's types with Kubernetes' type names.
+Source: cel-go's types with Kubernetes' type names.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ CEL's bool, int, double, string, bytes, null and list are Python's bool, int, fl
 that have only string keys may be plain dicts. All other values are defined here, but for lists and maps of our own
 (`containers.py`). `type(value)` determines the CEL type, so no class may subclass one of these by accident.
 
-The rule: cel-go's common/types and Kubernetes' CEL libraries.
+Source: cel-go's common/types and Kubernetes' CEL libraries.
 """
 
 from __future__ import annotations

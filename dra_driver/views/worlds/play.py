@@ -1,6 +1,6 @@
 """A play: a scenario, the state in which it begins, and what happens in it.
 
-In: a scenario and the rules that apply. Out: a `Moment` for each event, and the document.
+In: a scenario and the rules that apply. Out: a `EventOutcome` for each event, and the document.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from dra_driver.allocation.simulation.moves import Rearrangement
-from dra_driver.allocation.simulation.timeline import Moment, Timeline, TimelineEvent
+from dra_driver.allocation.simulation.timeline import EventOutcome, Timeline, TimelineEvent
 from dra_driver.model.wire import Wire
 from dra_driver.views.envelope import DocumentKind, OutputDocument, plain
 from dra_driver.views.progress import NoProgress, ProgressLines, counted
@@ -44,11 +44,11 @@ class Play:
 
     def moments(
         self, timeline: Timeline, drained: Sequence[str] = (), lines: ProgressLines = NoProgress
-    ) -> Iterator[Moment]:
+    ) -> Iterator[EventOutcome]:
         """Play the events from a beginning, and yield the moment after each; `drained` nodes are drained first."""
         events = [TimelineEvent("drain", node) for node in drained] + list(self.scenario.events)
         for event in counted(events, "events", lines):
-            yield timeline.happen(event)
+            yield timeline.apply(event)
 
     def beginning(self) -> Timeline:
         """Return the state of the world before the first event."""
@@ -65,13 +65,13 @@ class Play:
         )
 
 
-def moments_document(moments: Sequence[Moment], rearrangements: Sequence[Rearrangement]) -> OutputDocument:
+def moments_document(moments: Sequence[EventOutcome], rearrangements: Sequence[Rearrangement]) -> OutputDocument:
     """Return the document of all moments, and of the moves that would make room in the end."""
     content = {"moments": [moment_document(moment) for moment in moments], "rearrangements": plain(rearrangements)}
     return OutputDocument(DocumentKind.SIMULATION, content)
 
 
-def moment_document(moment: Moment) -> Wire:
+def moment_document(moment: EventOutcome) -> Wire:
     """Return the document of a moment. Shares are rounded, because they are results of divisions."""
     event, usage = moment.event, moment.usage
     jobs = [job.name for job in event.jobs]
