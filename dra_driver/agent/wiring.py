@@ -43,7 +43,7 @@ from dra_driver.controller.publisher import Publisher
 from dra_driver.hardware.own_change import OwnChanges
 from dra_driver.kube.ports import ClaimApi
 from dra_driver.mps.client import MpsClient, socket_path
-from dra_driver.plugin.composition import ClaimSurroundings, ClaimWork, NodeFolders, compose
+from dra_driver.plugin.composition import ClaimContext, ClaimWork, NodeFolders, compose
 from dra_driver.plugin.effects.device_metadata import DeviceMetadata
 from dra_driver.plugin.effects.passthrough.services import PassthroughServices
 from dra_driver.plugin.instances.folder_use import folder_id
@@ -183,7 +183,7 @@ def _claim_work(
 ) -> ClaimWork:
     options = node.options
     return compose(
-        ClaimSurroundings(
+        ClaimContext(
             node=node.identity,
             api=api,
             ledger=node.ledger,

@@ -1,6 +1,6 @@
-"""The kubelet's calls come in; prepared devices go out.
+"""The kubelet plugin: the kubelet's calls come in, and prepared devices go out.
 
-`kubelet` owns the sockets, `prepare` the two calls, `ledger` the record of what this node has promised, `effects` the
-changes on the node, and `repair` the removal of what no claim owns any more. Importing this package costs nothing:
-an idle node can read the ledger without loading gRPC.
+`kubelet` has the sockets, `prepare` the two calls, `ledger` the record of which claim holds which device, `effects` the
+changes on the node, and `repair` removes what no claim owns any more. Importing this package imports none of them, so
+the ledger can be read without loading gRPC.
 """

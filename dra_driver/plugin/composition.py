@@ -1,4 +1,4 @@
-"""Composition: the collaborators of Prepare, Unprepare and repair, made and given to each other in one place.
+"""Composition: makes the objects behind Prepare, Unprepare and repair, and connects them with each other.
 
 planner ──► Preparer ──► effects ──► performers: MIG modes, partitions, GPUs for VMs, sharing, memory limits, CDI files
 │  └────► late pods
@@ -50,7 +50,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True, slots=True)
 class NodeFolders:
-    """Where the kubelet's pods, the kernel's processes and the cgroups of a node are seen."""
+    """The folders in which the kubelet's pods, the kernel's processes and the cgroups of a node are seen."""
 
     pods: Path = PODS_DIR
     proc: Path = PROC
@@ -59,7 +59,7 @@ class NodeFolders:
 
 @dataclass(frozen=True, slots=True)
 class ClaimWork:
-    """The objects that work on the claims of a node: for the kubelet's two calls, the repair, and memory limits."""
+    """The objects that work on the claims of a node: for the kubelet's two calls, for repair, and for memory limits."""
 
     preparer: Preparer
     repair: Repair
@@ -67,25 +67,25 @@ class ClaimWork:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimSurroundings:
-    """What the work on claims needs from one node.
+class ClaimContext:
+    """Everything on one node that the work on claims needs.
 
     Attributes:
         node: the driver, the pool and the boot.
         api: reads claims from the Kubernetes API.
-        ledger: this node's records, which two agents may share.
+        ledger: this node's records, which all its agents share.
         store: the folder of CDI files.
-        locks: the locks of claims, devices and GPUs, which two agents share.
+        locks: the locks of claims, devices and GPUs, which all its agents share.
         hardware: the vendor's port. Its optional parts decide which steps can be carried out.
         inventory: holds the devices that are known now.
-        gone: judges whether a claim that holds devices was deleted for good.
+        gone: determines whether a claim that holds devices was deleted for good.
         folders: where pods, processes and cgroups are seen.
-        own_changes: a GPU is added to it before and after each change of its MIG mode or partitions.
-        metadata: the folder of the files that tell containers about their devices.
-        validation: the turn of tests of devices, which a claim ends.
-        has_metadata: whether such files are written; what was written before is removed in any case.
-        passthrough: what giving GPUs to virtual machines needs.
+        metadata: the folder of the files in which containers find facts about their devices.
+        validation: decides which device may be tested now; a claim for the device ends the test.
+        has_metadata: whether such files are written; those that were written before are removed in any case.
+        own_changes: the GPUs whose MIG mode or partitions this driver changes itself; each change is announced to it.
         supervisor: keeps the MPS daemons; if it is None, claims that ask for MPS are refused.
+        passthrough: the services that handing GPUs to virtual machines needs.
     """
 
     node: NodeIdentity
@@ -107,7 +107,7 @@ class ClaimSurroundings:
 
 @dataclass(frozen=True, slots=True)
 class _Performers:
-    """The performers of single steps, and the effects that run them all."""
+    """The performers of the single kinds of steps, and the effects that run them all."""
 
     modes: MigModes
     sharing: SharingHolders
@@ -118,107 +118,107 @@ class _Performers:
 
 @dataclass(frozen=True, slots=True)
 class _Undoing:
-    """The parts that end the work on a claim: they undo it, and decide who may have its devices next."""
+    """The objects that undo a claim and decide when another claim may have its devices."""
 
     pause: InterruptiblePause
     release_watch: ReleaseWatch
     undo: ClaimUndo
 
 
-def compose(here: ClaimSurroundings) -> ClaimWork:
+def compose(context: ClaimContext) -> ClaimWork:
     """Return the objects that prepare, unprepare and repair the claims of one node.
 
-    They start threads only when needed.
+    They start threads only when these are needed.
     """
-    performers = _performers(here)
-    undoing = _undoing(here, performers)
-    planner = _planner(here, undoing.pause)
-    late_pods = LatePods(here.ledger, here.api, performers.pods, here.locks, performers.limiter)
-    preparer = _preparer(here, performers, undoing, planner, late_pods)
-    return ClaimWork(preparer, _repair(here, performers, undoing, planner, late_pods), performers.limiter)
+    performers = _performers(context)
+    undoing = _undoing(context, performers)
+    planner = _planner(context, undoing.pause)
+    late_pods = LatePods(context.ledger, context.api, performers.pods, context.locks, performers.limiter)
+    preparer = _preparer(context, performers, undoing, planner, late_pods)
+    return ClaimWork(preparer, _repair(context, performers, undoing, planner, late_pods), performers.limiter)
 
 
-def _performers(here: ClaimSurroundings) -> _Performers:
-    hardware, ledger, locks, boot_id = here.hardware, here.ledger, here.locks, here.node.boot_id
-    pods = PodCgroups(here.folders.cgroups)
-    modes = MigModes(hardware, locks, ledger, boot_id, own_changes=here.own_changes)
-    sharing = SharingHolders(SharingEffects(hardware, here.supervisor), ledger, locks, boot_id)
+def _performers(context: ClaimContext) -> _Performers:
+    hardware, ledger, locks, boot_id = context.hardware, context.ledger, context.locks, context.node.boot_id
+    pods = PodCgroups(context.folders.cgroups)
+    modes = MigModes(hardware, locks, ledger, boot_id, own_changes=context.own_changes)
+    sharing = SharingHolders(SharingEffects(hardware, context.supervisor), ledger, locks, boot_id)
     limiter = MemoryLimiter(hardware, ledger, locks, pods, boot_id=boot_id)
     partitioner = Partitioner(hardware, modes, boot_id)
-    passed = GpuPassthrough(hardware, here.passthrough, locks, boot_id)
+    passed = GpuPassthrough(hardware, context.passthrough, locks, boot_id)
     units = ComputeUnits(hardware, ledger, locks)
-    files = CdiFiles(here.store, hardware, here.metadata)
+    files = CdiFiles(context.store, hardware, context.metadata)
     effects = Effects((modes, partitioner, passed, sharing, limiter, units, files))
     return _Performers(modes, sharing, limiter, effects, pods)
 
 
-def _undoing(here: ClaimSurroundings, performers: _Performers) -> _Undoing:
-    ledger, folders = here.ledger, here.folders
+def _undoing(context: ClaimContext, performers: _Performers) -> _Undoing:
+    ledger, folders = context.ledger, context.folders
     pause = InterruptiblePause(ledger)
-    release_watch = ReleaseWatch(ledger, here.node.boot_id, folders.pods, waiting=pause, proc=folders.proc)
-    names = DriverCdiNames(here.node.driver)
+    release_watch = ReleaseWatch(ledger, context.node.boot_id, folders.pods, waiting=pause, proc=folders.proc)
+    names = DriverCdiNames(context.node.driver)
     undo = ClaimUndo(
         ledger,
-        here.locks,
+        context.locks,
         performers.effects,
-        here.store,
+        context.store,
         names,
-        metadata=here.metadata,
+        metadata=context.metadata,
         release_watch=release_watch,
-        gone=here.gone,
+        gone=context.gone,
         waiting=pause,
     )
     return _Undoing(pause, release_watch, undo)
 
 
-def _planner(here: ClaimSurroundings, pause: InterruptiblePause) -> Planner:
+def _planner(context: ClaimContext, pause: InterruptiblePause) -> Planner:
     return Planner(
-        here.node,
-        DriverCdiNames(here.node.driver),
-        api=here.api,
-        hardware=here.hardware,
-        inventory=here.inventory,
+        context.node,
+        DriverCdiNames(context.node.driver),
+        api=context.api,
+        hardware=context.hardware,
+        inventory=context.inventory,
         waiting=pause,
-        ledger=here.ledger,
-        roots=here.passthrough.access.roots,
-        has_metadata=here.has_metadata,
+        ledger=context.ledger,
+        roots=context.passthrough.access.roots,
+        has_metadata=context.has_metadata,
     )
 
 
 def _preparer(
-    here: ClaimSurroundings, performers: _Performers, undoing: _Undoing, planner: Planner, late_pods: LatePods
+    context: ClaimContext, performers: _Performers, undoing: _Undoing, planner: Planner, late_pods: LatePods
 ) -> Preparer:
-    ledger, boot_id, undo = here.ledger, here.node.boot_id, undoing.undo
+    ledger, boot_id, undo = context.ledger, context.node.boot_id, undoing.undo
     return Preparer(
         boot_id,
         ledger=ledger,
-        locks=here.locks,
+        locks=context.locks,
         planner=planner,
         effects=performers.effects,
         undo=undo,
         wait=DeviceWait(ledger, boot_id, undoing.pause, undo=undo, release_watch=undoing.release_watch),
         late_pods=late_pods,
-        validation=here.validation,
+        validation=context.validation,
     )
 
 
 def _repair(
-    here: ClaimSurroundings, performers: _Performers, undoing: _Undoing, planner: Planner, late_pods: LatePods
+    context: ClaimContext, performers: _Performers, undoing: _Undoing, planner: Planner, late_pods: LatePods
 ) -> Repair:
     return Repair(
-        here.node.boot_id,
-        DriverCdiNames(here.node.driver),
-        ledger=here.ledger,
-        store=here.store,
-        locks=here.locks,
+        context.node.boot_id,
+        DriverCdiNames(context.node.driver),
+        ledger=context.ledger,
+        store=context.store,
+        locks=context.locks,
         effects=performers.effects,
         undo=undoing.undo,
-        gone=here.gone,
+        gone=context.gone,
         planner=planner,
         modes=performers.modes,
         sharing=performers.sharing,
         release_watch=undoing.release_watch,
         late_pods=late_pods,
-        inventory=here.inventory,
-        metadata=here.metadata,
+        inventory=context.inventory,
+        metadata=context.metadata,
     )

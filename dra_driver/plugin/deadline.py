@@ -1,7 +1,7 @@
 """Deadline: a point in monotonic time by which a call has to be answered.
 
-The kubelet allows 45 s for each call. A failed Prepare costs the pod 60 to 90 s, so transient trouble is waited out
-inside the call, but the answer must still reach the kubelet in time.
+The kubelet allows 45 s for each call. A failed Prepare delays the pod by 60 to 90 s, so a call waits until a transient
+fault is over, but its answer must still reach the kubelet in time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ HOLDER_SECONDS = 35.0  # how long a Prepare waits for a device that another clai
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """A point in monotonic time, in seconds. A call that `goes_first` frees what other calls wait for."""
+    """A point in monotonic time, in seconds. A call that `goes_first` is served before others, which wait for it."""
 
     at: float
     goes_first: bool = False
@@ -35,7 +35,7 @@ class Deadline:
         return cls(time.monotonic() + min(BUDGET_SECONDS, time_remaining_s - margin), goes_first)
 
     def remaining(self) -> float:
-        """Return the seconds that are left, 0 once the deadline has passed."""
+        """Return the seconds that are left; 0 once the deadline has passed."""
         return max(0.0, self.at - time.monotonic())
 
     def has_passed(self) -> bool:

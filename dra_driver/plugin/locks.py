@@ -1,10 +1,9 @@
-"""NodeLocks: locks by name, for claims and for devices, that hold between threads and between two agents on a node.
+"""Node locks: locks by name, for claims and devices, that hold between threads and between the agents of a node.
 
-There is never one lock for the whole node: calls that share no name run at the same time. The kernel releases a dead
-process's locks. An Unprepare goes before all Prepares that wait for the same lock in this process, because it frees
-what they are waiting for. Each name is one byte of one file, locked for the open file description (F_OFD_SETLK):
-nothing is written, and no file per claim is left behind. Two names that map to the same byte merely wait for each
-other.
+There is never one lock for the whole node: calls that share no name run at the same time. The kernel releases the locks
+of a dead process. An Unprepare gets a lock before all Prepares that wait for it in this process, because it frees what
+they are waiting for. Each name is one byte of one file, locked for the open file description (F_OFD_SETLK): nothing is
+written, and no file per claim is left behind. Calls for two names that map to the same byte merely wait for each other.
 """
 
 from __future__ import annotations
@@ -28,14 +27,17 @@ _POLL_SECONDS = 0.005  # polled, because the kernel can't wake us at a deadline
 
 
 class _LocalLock:
-    """This process's half of a lock; discarded when no call uses the name. `first` are waiting calls that go first."""
+    """This process's part of a lock; it is discarded when no call uses the name.
 
-    __slots__ = ("first", "leaving", "lock", "taking", "users")
+    `users` is the number of calls that have the lock or wait for it, and `first` how many of those wait and go first.
+    """
+
+    __slots__ = ("first", "lock", "lock_request", "unlock_request", "users")
 
     def __init__(self, name: str) -> None:
         self.lock = threading.Lock()
         self.users = self.first = 0
-        self.taking, self.leaving = _kernel_requests(name)
+        self.lock_request, self.unlock_request = _kernel_requests(name)
 
 
 class NodeLocks:
@@ -51,11 +53,12 @@ class NodeLocks:
         self._mutex = threading.Lock()
 
     def hold(self, names: Iterable[str], deadline: Deadline) -> AbstractContextManager[None]:
-        """Hold the locks of all names. They are taken in sorted order, so that two callers can't block each other.
+        """Return a context that holds the locks of all names.
 
-        Entering raises: PrepareError("prepare.locked", LATER) naming the lock that was not free by the deadline.
+        They are taken in sorted order, so that two callers can't block each other forever. Entering the context raises
+        PrepareError("prepare.locked", LATER), which names the lock that did not become free before the deadline.
         """
-        return _Held(self, sorted(set(names)), deadline)
+        return _HeldLocks(self, sorted(set(names)), deadline)
 
     def close(self) -> None:
         """Close the file, which releases every lock."""
@@ -68,19 +71,19 @@ class NodeLocks:
             if local is None:
                 local = self._locals[name] = _LocalLock(name)
             local.users += 1
-        if not (self._is_free(local, deadline) or self._is_taken(local, deadline)):
+        if not (self._try_take(local, deadline) or self._wait_take(local, deadline)):
             self._leave(name, local)
             raise _locked(name)
         try:
-            if not self._is_set(local.taking):
-                self._await_kernel(name, local.taking, deadline)
+            if not self._request(local.lock_request):
+                self._wait_for_kernel(name, local.lock_request, deadline)
         except BaseException:
             local.lock.release()
             self._leave(name, local)
             raise
 
-    def _is_free(self, local: _LocalLock, deadline: Deadline) -> bool:
-        """Take this process's half of a lock if no thread has it, and none waits that goes first."""
+    def _try_take(self, local: _LocalLock, deadline: Deadline) -> bool:
+        """Take this process's part of a lock if it is free and no call that goes first waits for it."""
         if not local.lock.acquire(blocking=False):
             return False
         if deadline.goes_first or not local.first:
@@ -88,8 +91,8 @@ class NodeLocks:
         local.lock.release()
         return False
 
-    def _is_taken(self, local: _LocalLock, deadline: Deadline) -> bool:
-        """Wait for this process's half of a lock. A thread that gets it yields to waiting calls that go first."""
+    def _wait_take(self, local: _LocalLock, deadline: Deadline) -> bool:
+        """Wait for this process's part of a lock. A thread that gets it lets waiting calls that go first have it."""
         if deadline.goes_first:
             with self._mutex:
                 local.first += 1
@@ -105,17 +108,17 @@ class NodeLocks:
             time.sleep(_POLL_SECONDS)
         return False
 
-    def _await_kernel(self, name: str, taking: bytes, deadline: Deadline) -> None:
+    def _wait_for_kernel(self, name: str, lock_request: bytes, deadline: Deadline) -> None:
         while not deadline.has_passed():
             time.sleep(_POLL_SECONDS)
-            if self._is_set(taking):
+            if self._request(lock_request):
                 return
         raise _locked(name)
 
     def release(self, name: str) -> None:
         """Release the lock of one name, which this thread has."""
         local = self._locals[name]
-        self._is_set(local.leaving)
+        self._request(local.unlock_request)
         local.lock.release()
         self._leave(name, local)
 
@@ -125,8 +128,8 @@ class NodeLocks:
             if not local.users:
                 del self._locals[name]
 
-    def _is_set(self, request: bytes) -> bool:
-        """Lock or unlock a byte; return False when another process has it locked."""
+    def _request(self, request: bytes) -> bool:
+        """Send the kernel a request to lock or unlock a byte. Return False if another process has it locked."""
         try:
             fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, request)
         except OSError as exc:
@@ -136,8 +139,8 @@ class NodeLocks:
         return True
 
 
-class _Held:
-    """The locks of some names, held from its beginning to its end; a generator's frames would cost more than that."""
+class _HeldLocks:
+    """Holds the locks of some names for the length of a `with` block. A generator would cost more time."""
 
     __slots__ = ("_deadline", "_locks", "_names", "_taken")
 
@@ -179,7 +182,7 @@ def gpu_lock(pci_address: str) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def _kernel_requests(name: str) -> tuple[bytes, bytes]:
-    """Return what makes the kernel lock the byte of a name, and what makes it unlock it."""
+    """Return the requests with which the kernel locks and unlocks the byte of a name."""
     offset = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) >> 2
     # struct flock: l_type, l_whence, l_start, l_len, l_pid (0 for locks of the open file description)
     lock, unlock = (struct.pack("hhqqi", kind, os.SEEK_SET, offset, 1, 0) for kind in (fcntl.F_WRLCK, fcntl.F_UNLCK))
@@ -187,4 +190,4 @@ def _kernel_requests(name: str) -> tuple[bytes, bytes]:
 
 
 def _locked(name: str) -> PrepareError:
-    return PrepareError("locked", f"another call is still at work on {name}", retry=Retry.LATER)
+    return PrepareError("locked", f"another call is still working on {name}", retry=Retry.LATER)

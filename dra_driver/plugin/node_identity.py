@@ -23,7 +23,10 @@ class NodeIdentity:
 
 
 def this_node(node: str, driver: str, proc_root: str | Path) -> NodeIdentity:
-    """Describe this node; the boot id says whether effects of prepared claims can still be there."""
+    """Return the identity of this node; without a readable boot id, log that and leave it empty.
+
+    The boot id shows whether the effects of prepared claims can still be there.
+    """
     try:
         boot_id = read_boot_id(proc_root)
     except OSError as exc:

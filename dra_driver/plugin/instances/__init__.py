@@ -1,1 +1,1 @@
-"""Several agents on one node, as during an upgrade: which of them holds the role, and which one leaves last."""
+"""Several agents on one node, as during an upgrade: one of them holds the role, and the last one removes the folder."""

@@ -1,8 +1,8 @@
-"""Folder use: which agents use the plugin's folder. The last one to leave removes it unless a claim still needs it.
+"""Folder use: the agents that use the plugin's folder. The last one removes it unless a claim still needs it.
 
-So an uninstalled driver leaves nothing on a node. Each agent holds a shared lock on one file for as long as it lives;
-an agent that gets the exclusive lock is the last one. A file that is not the plugin's own is never removed. Nor is a
-file that is needed by a claim, by a MIG mode that this driver switched on, or as the report of a damaged ledger.
+So a driver that is uninstalled leaves nothing on a node. Each agent holds a shared lock on one file as long as it runs;
+an agent that gets the exclusive lock is the last one. A file that is not the plugin's own is never removed. Nor is the
+folder while a claim or a MIG mode that this driver switched on needs it; a damaged ledger that was moved aside stays.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 LOCK = "tenants"
 FOLDER_ID = "folder-id"
-# These files are made again when an agent starts.
+# The files that an agent makes again when it starts.
 _OWN = (
     *(f"ledger.db{ending}" for ending in ("", "-wal", "-shm", ".open", ".unprepared")),
     *("health.db", "health.db-journal", "health.db.damaged", "health-forget", "cordons.lock"),
@@ -62,7 +62,7 @@ class FolderUse:
                 fd = os.open(self._folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             except FileNotFoundError:  # the last agent has just removed the folder
                 continue
-            except NodeError as error:  # or the last agent has removed the folder between the check and the use
+            except NodeError as error:  # the last agent may have removed the folder while it was being made
                 if isinstance(error.__cause__, FileExistsError) and not self._folder.is_file():
                     continue
                 raise
@@ -83,7 +83,7 @@ class FolderUse:
             if not is_needed and self._is_last(fd):
                 for name in (*_OWN, LOCK):
                     (self._folder / name).unlink(missing_ok=True)
-                with suppress(OSError):  # the folder has other files in it
+                with suppress(OSError):  # there are other files in the folder
                     self._folder.rmdir()
         except OSError as exc:
             log.warning("folder not removed", extra=fields(err=str(exc)))
@@ -95,7 +95,7 @@ class FolderUse:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        # An agent from before this lock file existed holds no lock, but its socket answers.
+        # An agent of a version without this lock file holds no lock, but its socket answers.
         return self._is_current(fd) and all(is_refused(path) for path in self._folder.glob("*.sock"))
 
     def _is_current(self, fd: int) -> bool:

@@ -1,6 +1,6 @@
-"""NodeRole: of two live instances on a node, exactly one has the role: it publishes, and it reaps.
+"""Node role: of several instances on a node, exactly one has the role; it publishes slices and removes leftovers.
 
-The instance that holds the lock file has the role; the other takes it over when that one releases the lock or dies.
+The instance that has locked a file has the role; another one takes it over when the lock is released or its owner dies.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
-POLL_SECONDS = 0.2  # how often to try while the other instance has the role
+POLL_SECONDS = 0.2  # between two attempts to get the role while another instance has it
 
 
 class RoleListener(Protocol):
@@ -28,11 +28,11 @@ class RoleListener(Protocol):
         """Begin what only the instance with the role does. Raises: DriverError."""
 
     def role_lost(self) -> None:
-        """End it; the other instance takes over once this returns. Raises: DriverError."""
+        """End what only the instance with the role does; another one takes over after that. Raises: DriverError."""
 
 
 class NodeRole:
-    """The role that belongs to whoever holds the lock file `path`."""
+    """The role, which belongs to the instance that has locked the file `path`."""
 
     def __init__(self, path: str | os.PathLike[str], listener: RoleListener) -> None:
         self._path, self._listener = Path(path), listener
@@ -46,7 +46,7 @@ class NodeRole:
         self._thread.start()
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """Release the role. The listener is called first; only then can the other instance take the role."""
+        """Release the role. The listener is called first; only then can another instance take the role."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(timeout_s)

@@ -1,4 +1,4 @@
-"""ClaimCall: a method of the DRA service. Every fault becomes the error of its claim; no fault fails a whole call.
+"""Claim calls: the two methods of the DRA service. An error is reported for its claim, and never fails a whole call.
 
 Both versions of the service share one implementation; v1beta1 has no share ids. The claims of one call are worked on at
 the same time.
@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 from dra_driver.claims.plan import PreparedDevice
 from dra_driver.model.errors import DriverError
 from dra_driver.plugin.deadline import Deadline
-from dra_driver.plugin.kubelet.call_notes import CallNote, CallNotes
+from dra_driver.plugin.kubelet.call_log import CallLog, CallOutcome
 from dra_driver.plugin.kubelet.methods import MESSAGES
 from dra_driver.plugin.prepare.preparer import Preparer
 from dra_driver.plugin.rpc.call import RpcCall
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class ClaimAnswer(NamedTuple):
-    """What became of one claim: its devices, or an error as its code and as the text of the kubelet's event."""
+    """The answer for one claim: its devices, or the code of an error and the text for the kubelet's Event."""
 
     devices: tuple[PreparedDevice, ...] = ()
     code: str = "ok"
@@ -34,12 +34,15 @@ class ClaimAnswer(NamedTuple):
 
 
 class ClaimCall:
-    """Answers the calls of one method in one version; it never raises. `pool` has the threads for further claims."""
+    """Answers the calls of one method in one version, and never raises.
+
+    `pool` has the threads for calls with several claims.
+    """
 
     rpc: ClassVar[str]
 
-    def __init__(self, version: str, preparer: Preparer, pool: ThreadPoolExecutor, notes: CallNotes) -> None:
-        self._messages, self._version, self._preparer, self._notes = MESSAGES[version], version, preparer, notes
+    def __init__(self, version: str, preparer: Preparer, pool: ThreadPoolExecutor, call_log: CallLog) -> None:
+        self._messages, self._version, self._preparer, self._log = MESSAGES[version], version, preparer, call_log
         self._pool = pool
 
     def __call__(self, request: Any, call: RpcCall) -> Any:
@@ -55,10 +58,10 @@ class ClaimCall:
         raise NotImplementedError
 
     def _answers(self, claims: Any, deadline: Deadline) -> dict[str, Any]:
-        """Answer every claim of a call, keyed by UID, in parallel as far as the pool has free threads.
+        """Return the answers for all claims of a call by UID, working in parallel as far as the pool has free threads.
 
-        Any number of claims may wait for devices, and the other claims should not wait for them. Where no other thread
-        is free this thread does the work itself, so that a pool full of such calls never waits for itself.
+        Some claims may have to wait for devices, and the other claims should not wait for those. This thread works on
+        claims too, so that a pool full of such calls never waits for itself.
         """
         todo = deque({claim.uid: claim for claim in claims}.values())
         answers: dict[str, Any] = {}
@@ -70,7 +73,7 @@ class ClaimCall:
         return answers
 
     def _answer_all(self, todo: deque[Any], answers: dict[str, Any], deadline: Deadline) -> None:
-        """Answer claims until none is left to do."""
+        """Answer claims until none is left."""
         while True:
             try:
                 claim = todo.popleft()
@@ -79,7 +82,7 @@ class ClaimCall:
             answers[claim.uid] = self._message(self._answer(claim, deadline))
 
     def _answer(self, claim: Any, deadline: Deadline) -> ClaimAnswer:
-        """Work on one claim."""
+        """Work on one claim, and return the answer for it."""
         started = time.monotonic()
         try:
             answer = ClaimAnswer(self._work(claim, deadline))
@@ -89,7 +92,7 @@ class ClaimCall:
             log.exception("bug: unexpected error", extra=fields(rpc=self.rpc, claim_uid=claim.uid))
             answer = ClaimAnswer((), "driver.bug", f"{type(error).__name__}: {error} [driver.bug]")
         took_s, name = time.monotonic() - started, f"{claim.namespace}/{claim.name}"
-        self._notes.add(CallNote(self.rpc, name, claim.uid, took_s, len(answer.devices), answer.code, answer.text))
+        self._log.add(CallOutcome(self.rpc, name, claim.uid, took_s, len(answer.devices), answer.code, answer.text))
         return answer
 
 
@@ -99,7 +102,7 @@ class PrepareCall(ClaimCall):
     rpc = "prepare"
 
     def __call__(self, request: Any, call: RpcCall) -> Any:
-        """Prepare the claims of a call, unless the kubelet gave up while it was queued; the kubelet then asks again."""
+        """Prepare the claims of a call, unless the kubelet has cancelled it while it was queued and will ask again."""
         if not call.is_active():
             return self._messages.NodePrepareResourcesResponse()
         deadline = Deadline.of_call(call.time_remaining())

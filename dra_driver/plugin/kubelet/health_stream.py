@@ -1,8 +1,8 @@
-"""Health stream: what the kubelet is told about the devices' health, for the status of pods.
+"""Health stream: reports the devices' health to the kubelet, which shows it in the status of pods.
 
-In: the health of every device, asked when it is needed. Out: the full list at once, again whenever it changed, and at
-least every ten seconds, because a kubelet considers a device unknown after thirty seconds without a report. Messages
-stay the same while a fault lasts: each change of a message makes the kubelet write the status of a pod.
+In: the health of every device, read when it is needed. Out: the full list at once, again whenever it has changed, and
+at least every ten seconds, because a kubelet considers a device's health unknown after thirty seconds without a report.
+Messages stay the same while a fault lasts, because each change makes the kubelet write the status of a pod.
 
 Source: kubelet's dra-health API, v1alpha1 (Kubernetes 1.34 to 1.39) and v1 (1.37 and newer), whose messages are equal.
 """
@@ -24,7 +24,7 @@ from dra_driver.plugin.rpc.call import RpcCall, RpcMethod, StatusCode
 HEALTH_VERSIONS = ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth")  # also the names of the gRPC services
 RESEND_SECONDS = 10.0
 TIMEOUT_SECONDS = 30  # seconds after which the kubelet should consider a device unknown
-STREAMS = 4  # a kubelet opens one; another one may end late when it restarts
+STREAMS = 4  # at the same time: a kubelet opens one, but those of its predecessors may end late
 MESSAGE_CHARACTERS = 1024
 
 
@@ -50,7 +50,7 @@ class ReportedHealth(Protocol):
     """The health of this node's devices."""
 
     def reports(self) -> tuple[DeviceReport, ...]:
-        """Return the health of each device. Several threads may ask."""
+        """Return the health of each device. Any number of threads may call this."""
 
 
 class HealthStream:
@@ -63,7 +63,7 @@ class HealthStream:
         self._is_over = False
 
     def changed(self) -> None:
-        """Send the list again now: something in it may have changed."""
+        """Send the list again now, because something in it may have changed."""
         with self._changed:
             self._revision += 1
             self._changed.notify_all()
@@ -90,8 +90,8 @@ class HealthStream:
         yield from self._lists(call)
 
     def _ended(self) -> None:
-        # Run by the thread that reads the client's frames: a stream that is opened after this one was cancelled finds
-        # its place free, however late the cancelled one's own thread wakes up.
+        # The thread that reads the client's frames runs this. So a stream that is opened after this one was cancelled
+        # finds a free place, however late the thread of the cancelled stream wakes up.
         with self._changed:
             self._open -= 1
             self._changed.notify_all()

@@ -15,15 +15,15 @@ from dra_driver.plugin.rpc.call import RpcCall, RpcMethod
 
 REGISTRATION_SERVICE = "pluginregistration.Registration"
 PLUGIN_TYPE = "DRAPlugin"
-# The versions that the registration lists, in the order in which the kubelet chooses, each with its gRPC service.
+# The versions that the registration lists, in the kubelet's order of preference, each with its gRPC service.
 VERSIONS = {
     "v1.DRAPlugin": "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin",
     "v1beta1.DRAPlugin": "k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin",
 }
 MESSAGES: Mapping[str, Any] = {"v1.DRAPlugin": v1, "v1beta1.DRAPlugin": v1beta1}
 
-# Calls of each kind at once; further calls wait for their turn. A Prepare may wait 35 s for a device, and must not hold
-# up the Unprepare that frees it.
+# How many calls of each kind are answered at the same time; further calls wait for their turn. A Prepare may wait 35 s
+# for a device, and must not hold up the Unprepare that frees the device.
 PREPARES, UNPREPARES, REGISTRATIONS = 128, 32, 2
 
 RpcMethods = Mapping[str, RpcMethod]
@@ -31,7 +31,7 @@ RpcMethods = Mapping[str, RpcMethod]
 
 
 class RegistrationService(Protocol):
-    """What the kubelet calls on the registration socket."""
+    """The service that the kubelet calls on the registration socket."""
 
     def get_info(self, request: registration.InfoRequest, call: RpcCall) -> registration.PluginInfo:
         """Return the driver's name, the path of its DRA socket, and the versions that it serves."""
@@ -43,7 +43,7 @@ class RegistrationService(Protocol):
 
 
 class ClaimMethod(Protocol):
-    """What answers a method of the DRA service."""
+    """The function that answers a method of the DRA service."""
 
     def __call__(self, request: Any, call: RpcCall) -> Any:
         """Return the answer."""

@@ -1,8 +1,8 @@
-"""Registration: a second socket of the plugin's server, where the kubelet looks for plugins.
+"""Registration: a second socket of the plugin's server, in the folder where the kubelet looks for plugins.
 
-This socket is the last to appear and the first to be removed. One server serves both sockets: a client that is answered
-here finds the service up. A kubelet up to 1.35 does not retry a failed registration until the socket appears again, so
-after a refusal the socket is removed and shown again.
+This socket is the last to appear and the first to be removed. One server serves both sockets, so a client that gets an
+answer here finds the service running. A kubelet up to 1.35 does not retry a failed registration until the socket
+appears again, so after a refusal the socket is removed and made again.
 Source: Kubernetes kubelet plugin registration API v1; kubelet pluginwatcher (names that begin with a dot are ignored).
 """
 
@@ -32,7 +32,7 @@ RETRY_FIRST_SECONDS, RETRY_LAST_SECONDS = 5.0, 120.0
 class Registration:
     """Answers the kubelet at `path` with the driver's name and the `endpoint` of its DRA service.
 
-    `also` are versions of other services that the endpoint has.
+    `also` lists the versions of other services at the endpoint.
     """
 
     def __init__(self, driver: str, path: Path, endpoint: Path, *, also: Sequence[str] = ()) -> None:
@@ -76,14 +76,14 @@ class Registration:
     # What the kubelet calls
 
     def get_info(self, _request: messages.InfoRequest, call: RpcCall) -> messages.PluginInfo:
-        """Return who this plugin is and where it serves, with a mark by which another instance recognizes it."""
+        """Return the plugin's name and endpoint, with a mark by which other instances of this driver recognize it."""
         call.set_trailing_metadata((MARK, (STARTED, started())))
         return messages.PluginInfo(
             type=PLUGIN_TYPE, name=self._driver, endpoint=str(self._endpoint), supported_versions=self._versions
         )
 
     def notify(self, request: messages.RegistrationStatus, _call: RpcCall) -> messages.RegistrationStatusResponse:
-        """Record whether the kubelet accepted the registration; after a refusal the socket is shown again later."""
+        """Record whether the kubelet accepted the registration; after a refusal, make the socket again later."""
         self.is_registered, self.last_error = request.plugin_registered, request.error
         if request.plugin_registered:
             log.info("registered with the kubelet", extra=fields(driver=self._driver))

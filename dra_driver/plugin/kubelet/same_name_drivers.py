@@ -1,11 +1,11 @@
-"""Same-name drivers: whether another driver that hands out the same GPUs is registered with the kubelet under our name.
+"""Same-name drivers: notices another driver that hands out the same GPUs and is registered under our name.
 
-In: the kubelet's folder of registration sockets. Out: a reason, empty while there is none, and a callback when it
-changes. Each socket is asked once for its driver (GetInfo, as the kubelet does); after that only whether something
-still listens there is checked. Another instance of this driver is recognized by the mark in its answer and by the data
-folder that it shares with us. The check runs at the start, when the folder changed, and once a minute. The other
-driver's DRA service is never called.
-Source: Kubernetes kubelet plugin registration API v1; the kubelet walks the folder, but for hidden files.
+In: the kubelet's folder of registration sockets. Out: the reason to publish nothing, empty if there is no such driver,
+and a callback when it changes. Each socket is asked once for its driver (GetInfo, as the kubelet does); after that,
+this only checks that something still listens there. Another instance of this driver is recognized by the mark in its
+answer and by the data folder that it shares with us. The check runs at the start, when the folder has changed, and once
+a minute. The other driver's DRA service is never called.
+Source: Kubernetes kubelet plugin registration API v1; the kubelet searches the folder, except for hidden files.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from dra_driver.telemetry.loop import Loop
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 60.0
-FOLDER_SECONDS = 2.0  # between checks whether the folder changed
+FOLDER_SECONDS = 2.0  # between two checks whether the folder has changed
 ASK_SECONDS = 1.0
 CODE = "node.namesake"
-# What instances of this driver add to GetInfo's answer: their version, and when they started (`started`).
+# Instances of this driver add to the answer of GetInfo their version, and when they started (`started`).
 MARK = ("dra-driver-version", __version__)
 STARTED = "dra-driver-started"
 _ANSWER_BYTES = 1 << 20
@@ -44,19 +44,22 @@ _ANSWER_BYTES = 1 << 20
 
 @cache
 def started() -> str:
-    """Return when this process began to serve drivers: the time of the first call, in UTC, in a form that sorts."""
+    """Return when this function was first called in this process, in UTC and in a form that sorts by time."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 @dataclass(frozen=True, slots=True)
 class RegisteredPlugin:
-    """The plugin that answers at a registration socket."""
+    """The plugin that answers at a registration socket.
+
+    `is_marked` is whether it is an instance of this driver. `started` is when its process started, in UTC and in a form
+    that sorts by time; "" if it does not report that.
+    """
 
     kind: str
     name: str
     endpoint: str
-    is_marked: bool  # whether it is an instance of this driver
-    # When its process started, in UTC and in a form that sorts by time; "" if it does not report that.
+    is_marked: bool
     started: str = ""
 
 
@@ -86,11 +89,11 @@ class SameNameDrivers:
 
     @property
     def contender(self) -> str:
-        """Return the reason if it is an agent of this driver with a folder of its own; else an empty text."""
+        """Return the reason if the other driver is an agent of this driver with a data folder of its own, else ""."""
         return self.reason if self._has_contender else ""
 
     def start(self) -> None:
-        """Check once, so that `reason` is known now, and go on in a thread, which calls `changed`."""
+        """Check once, so that `reason` is known on return, and go on checking in a thread, which calls `changed`."""
         self._look()
         self._loop.start()
 
@@ -103,18 +106,18 @@ class SameNameDrivers:
         return (Problem(CODE, "node", self.reason),) if self.reason else ()
 
     def find(self) -> str:
-        """Return which other driver is registered under our name now, empty when there is none."""
+        """Return a sentence about the other driver that is registered under our name now, "" if there is none."""
         known, self._known, self._has_contender = self._known, {}, False
         for path, made in _sockets(self._folder):
             plugin = known.get((path, made)) or ask(path)
-            if plugin is None:  # not a plugin that the kubelet could have registered
+            if plugin is None:  # the kubelet can't have registered it either
                 continue
             self._known[path, made] = plugin
             if plugin.kind != PLUGIN_TYPE or plugin.name != self._driver or self._is_ours(plugin):
                 continue
             if not plugin.is_marked:
                 return f"another driver is registered as {self._driver} (socket {path})"
-            if plugin.started <= started():  # of two agents of this driver the one that started later stands back
+            if plugin.started <= started():  # of two agents of this driver, the one that started later gives way
                 self._has_contender = True
                 return f"another agent of this driver is registered (socket {path}, folder {_folder_of(plugin)})"
         return ""
@@ -156,10 +159,10 @@ def _folder_of(plugin: RegisteredPlugin) -> Path:
 
 
 def ask(path: Path) -> RegisteredPlugin | None:
-    """Return the plugin that answers at a registration socket, None when there is no answer."""
-    asked = messages.InfoRequest().SerializeToString()
+    """Return the plugin that answers at a registration socket, or None if there is no answer."""
+    request = messages.InfoRequest().SerializeToString()
     try:
-        answer = call(path, f"/{REGISTRATION_SERVICE}/GetInfo", asked, seconds=ASK_SECONDS, most_bytes=_ANSWER_BYTES)
+        answer = call(path, f"/{REGISTRATION_SERVICE}/GetInfo", request, seconds=ASK_SECONDS, most_bytes=_ANSWER_BYTES)
         info = messages.PluginInfo.FromString(answer.message)
     except (RpcFault, DecodeError):
         return None
@@ -168,7 +171,7 @@ def ask(path: Path) -> RegisteredPlugin | None:
 
 
 def _sockets(folder: Path) -> Iterator[tuple[Path, Stamp]]:
-    """Yield the sockets on which a process listens, with a value that differs if a socket is made again."""
+    """Yield the sockets on which a process listens, each with a value that changes if the socket is made again."""
     try:
         found = sorted(folder.rglob("*"))
     except OSError:

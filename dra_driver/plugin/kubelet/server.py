@@ -1,7 +1,6 @@
-"""PluginServer: the plugin's two sockets, from the registration to the drain.
+"""Plugin server: the plugin's two sockets, from the registration until the last call has been answered.
 
-The service is up before the kubelet can learn of it, and outlives the registration. What happens within a call is in
-`claim_calls`.
+The service is up before the kubelet can learn of it, and ends after the registration. `claim_calls` answers the calls.
 Source: Kubernetes DRA plugin API v1 and v1beta1.
 """
 
@@ -12,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from dra_driver.model.stamp import Stamp
-from dra_driver.plugin.kubelet.call_notes import AnswerListener, CallNotes
+from dra_driver.plugin.kubelet.call_log import AnswerListener, CallLog
 from dra_driver.plugin.kubelet.claim_calls import PrepareCall, UnprepareCall
 from dra_driver.plugin.kubelet.health_stream import HEALTH_VERSIONS, HealthStream
 from dra_driver.plugin.kubelet.methods import PREPARES, UNPREPARES, VERSIONS, RpcMethods, dra_methods
@@ -46,17 +45,17 @@ class PluginServer:
         listener: AnswerListener | None = None,
         health: HealthStream | None = None,
     ) -> None:
-        self._driver, self._preparer, self._notes = driver, preparer, CallNotes(listener)
+        self._driver, self._preparer, self._call_log = driver, preparer, CallLog(listener)
         self._health = health
         self.paths = choose_paths(driver, registrar_dir, plugins_dir / driver, pod_uid)
         self._registration = Registration(
             driver, self.paths.registration, self.paths.service, also=HEALTH_VERSIONS if health else ()
         )
-        # For calls with several claims; the threads are started when they are needed.
+        # The pools serve calls with several claims; their threads are started when they are needed.
         self._prepares = ThreadPoolExecutor(PREPARES, thread_name_prefix="prepare")
         self._unprepares = ThreadPoolExecutor(UNPREPARES, thread_name_prefix="unprepare")
         self._server: RpcServer | None = None
-        self._made: Stamp | None = None  # identifies the service's socket that is ours
+        self._made: Stamp | None = None  # identifies the service's socket as the one that we made
 
     @property
     def registered(self) -> bool:
@@ -82,7 +81,7 @@ class PluginServer:
         server = RpcServer(self._methods())
         bind_privately(self.paths.service, lambda: add_port(server, self.paths.service))
         self._registration.bind(server)
-        self._notes.start()
+        self._call_log.start()
         server.start()
         self._server, self._made = server, identity(self.paths.service)
         log.info("plugin serving", extra=fields(driver=self._driver, socket=str(self.paths.service)))
@@ -102,12 +101,12 @@ class PluginServer:
         done.wait(2.0)
         for pool in (self._prepares, self._unprepares):
             pool.shutdown(wait=False, cancel_futures=True)
-        self._notes.stop()
+        self._call_log.stop()
         self._server = None
         sweep(self._driver, self.paths)
 
     def tidy(self) -> int:
-        """Remove the sockets of instances that were killed since the start, and return their number."""
+        """Remove the sockets of instances that have been killed since the start, and return how many there were."""
         return sweep(self._driver, self.paths) if self._server is not None else 0
 
     def _is_ours(self) -> bool:
@@ -116,8 +115,8 @@ class PluginServer:
     def _methods(self) -> RpcMethods:
         methods = dict(self._registration.methods())
         for version in VERSIONS:
-            prepare = PrepareCall(version, self._preparer, self._prepares, self._notes)
-            unprepare = UnprepareCall(version, self._preparer, self._unprepares, self._notes)
+            prepare = PrepareCall(version, self._preparer, self._prepares, self._call_log)
+            unprepare = UnprepareCall(version, self._preparer, self._unprepares, self._call_log)
             methods |= dra_methods(version, prepare, unprepare)
         if self._health is not None:
             for service in HEALTH_VERSIONS:

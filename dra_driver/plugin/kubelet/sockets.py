@@ -1,7 +1,8 @@
-"""Sockets: which paths the plugin listens on, and how a path is freed without stealing it from a live process.
+"""Sockets: chooses the paths on which the plugin listens, and frees them without taking one from a live process.
 
-Plain names are used for one instance, names with the pod's UID for seamless upgrades, and derived short names where a
-path would be longer than AF_UNIX allows. Any name works, because the kubelet goes by what a socket answers.
+A single instance has plain names. Two instances during an upgrade have names with their pods' UIDs, or derived short
+names if a path would be longer than AF_UNIX allows. Any name works, because the kubelet asks each socket which plugin
+it belongs to.
 Source: unix(7), sun_path; file names as the Kubernetes kubelet plugin helper derives them.
 """
 
@@ -41,7 +42,7 @@ class SocketPaths:
 
 
 def choose_paths(driver: str, registrar_dir: Path, data_dir: Path, pod_uid: str) -> SocketPaths:
-    """Return both paths, with the plainest names that fit.
+    """Return both paths, with the most readable names that are short enough.
 
     Raises: NodeError("node.socket-path-too-long").
     """
@@ -59,12 +60,12 @@ def choose_paths(driver: str, registrar_dir: Path, data_dir: Path, pod_uid: str)
 
 
 def set_aside(path: Path) -> Path:
-    """Return the path beside a registration socket under which the kubelet ignores it."""
+    """Return a path beside a registration socket at which the kubelet ignores the socket."""
     return path.with_name(f".{path.name}.aside")
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder for sockets that is closed to other users; an existing one keeps its mode.
+    """Make a folder for sockets that other users can't enter; an existing folder keeps its mode.
 
     Raises: NodeError("node.folder").
     """
@@ -75,9 +76,9 @@ def make_folder(path: Path) -> None:
 
 
 def free_path(path: Path) -> None:
-    """Make sure that there is no file at `path`; a dead process's socket is removed.
+    """Make sure that there is no file at `path`; the socket of a dead process is removed.
 
-    Raises: NodeError("node.socket-in-use") when a process answers there, ("node.not-a-socket") for any other file.
+    Raises: NodeError("node.socket-in-use") if a process answers there, and "node.not-a-socket" for any other file.
     """
     try:
         if not stat.S_ISSOCK(path.lstat().st_mode):
@@ -94,7 +95,10 @@ def free_path(path: Path) -> None:
 
 
 def sweep(driver: str, paths: SocketPaths) -> int:
-    """Remove the sockets that dead instances of this driver left; each delays the next registration by seconds."""
+    """Remove the sockets that dead instances of this driver left, and return how many.
+
+    Each such socket would delay the next registration by seconds.
+    """
     uid = r"[0-9A-Za-z_-]{11,36}"
     count = 0
     for folder, pattern in (
@@ -114,9 +118,9 @@ def identity(path: Path) -> Stamp | None:
 
 
 def is_refused(path: Path) -> bool:
-    """Return whether nothing listens, that is, connecting is refused.
+    """Return whether nothing listens at a path, so that a connection to it is refused.
 
-    A full queue or a missing permission means a listener.
+    A full queue or a missing permission means that something listens.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
         try:
@@ -126,9 +130,10 @@ def is_refused(path: Path) -> bool:
 
 
 def bind_privately(path: Path, bind: Callable[[], T]) -> T:
-    """Make the socket at `path` by calling `bind`, accessible to this user alone from its first moment on.
+    """Make the socket at `path` by calling `bind`, so that no other user can ever open it.
 
-    The umask belongs to the process: files that other threads make meanwhile are closed to others too, never more open.
+    This sets the umask of the whole process for a moment: files that other threads make meanwhile are closed to other
+    users too.
     """
     with _private_umask():
         result = bind()

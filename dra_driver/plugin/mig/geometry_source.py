@@ -17,7 +17,7 @@ from dra_driver.inventory.mig.geometry_rules import FROM_LABEL, GeometryRule, ge
 from dra_driver.kube.ports import NodeApi
 from dra_driver.model.errors import InputError, NodeError
 from dra_driver.model.stamp import Stamp, stamp_of
-from dra_driver.plugin.node_claims.pod_resources import PodsHere
+from dra_driver.plugin.node_claims.pod_resources import NodePods
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ MANAGER_POD = "nvidia-mig-manager-"  # the prefix of the pods of its DaemonSet
 class PodsOfNode(Protocol):
     """The question that is put to the kubelet."""
 
-    def here(self) -> PodsHere:
+    def pods(self) -> NodePods:
         """Return this node's pods. Raises: NodeError."""
 
 
@@ -87,7 +87,7 @@ class GeometrySource:
         Without an answer of the kubelet, go by the label that deploys one.
         """
         try:
-            pods = self._kubelet.here().pods
+            pods = self._kubelet.pods().pods
         except NodeError:
             return labels.get(MANAGER_LABEL) == "true"
         return any(name.startswith(MANAGER_POD) for _, name in pods)

@@ -1,1 +1,1 @@
-"""Other software that hands out GPUs of this node: device plugins and other versions of this driver."""
+"""Other software that hands out GPUs of this node: device plugins, NVIDIA's driver, other versions of this driver."""

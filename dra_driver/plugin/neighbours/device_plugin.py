@@ -1,9 +1,10 @@
-"""Device plugin: whether one serves the GPUs of this node, because then this driver must not hand them out as well.
+"""Device plugin: notices whether one serves the GPUs of this node, which this driver must then not hand out as well.
 
-In: what the kubelet reports that its device plugins can hand out, and its folder of device plugins. Out: a reason,
-empty while there is none, and a callback when it changes. The check runs once a minute. Where the kubelet does not
-answer, the node object is read instead; while neither can be read, the check is repeated sooner. Nothing may be
-published before the first answer. The plugin itself is never called; its socket is only connected to and closed again.
+In: the devices that, as the kubelet reports, its device plugins can hand out, and its folder of device plugins. Out:
+the reason to publish nothing, empty if there is no such plugin, and a callback when it changes. The check runs once a
+minute. If the kubelet does not answer, the node object is read instead; if neither can be read, the check is repeated
+sooner. Nothing may be published before the first answer. The plugin itself is never called: its socket is only
+connected to and closed again.
 Source: Kubernetes device plugins (PodResources GetAllocatableResources, extended resources in node.status.allocatable,
 sockets in the kubelet's folder).
 """
@@ -30,13 +31,13 @@ from dra_driver.telemetry.loop import Loop
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 60.0
-FIRST_SECONDS = (1.0, 30.0)  # the first and the longest pause until there is an answer
+FIRST_SECONDS = (1.0, 30.0)  # the first and the longest pause before there is an answer
 CONNECT_SECONDS = 1.0
 CODE = "node.device-plugin"
 
 
 class KubeletDevices(Protocol):
-    """The question that is put to the kubelet."""
+    """The question that this module asks the kubelet."""
 
     def allocatable(self) -> Mapping[str, int]:
         """Return the number of devices that device plugins offer, by resource name. Raises: NodeError."""
@@ -69,12 +70,12 @@ class DevicePluginWatch:
 
     @property
     def is_known(self) -> bool:
-        """Return whether there has been an answer; before it, nothing may be published."""
+        """Return whether there has been an answer; nothing may be published before that."""
         return self._reason is not None
 
     @property
     def reason(self) -> str:
-        """Return which device plugin serves the GPUs; empty when none does."""
+        """Return a sentence about the device plugin that serves the GPUs; "" if there is none."""
         return self._reason or ""
 
     def problems(self) -> tuple[Problem, ...]:
@@ -86,7 +87,7 @@ class DevicePluginWatch:
         self._loop.start()
 
     def stop(self, timeout_s: float = 1.0) -> None:
-        """End the thread. It is a daemon: if it waits for the API server, it is left behind."""
+        """End the thread, waiting up to `timeout_s`; a thread that waits for the API server then ends on its own."""
         self._loop.stop(timeout_s)
 
     def _turn(self) -> float:
@@ -115,7 +116,7 @@ class DevicePluginWatch:
     def _offered(self) -> Mapping[str, str]:
         """Return the GPU resources that device plugins offer.
 
-        Raises: ApiError when neither kubelet nor API server answers.
+        Raises: ApiError if neither the kubelet nor the API server answers.
         """
         try:
             counts = self._kubelet.allocatable()
@@ -126,7 +127,10 @@ class DevicePluginWatch:
 
 
 def serving(offered: Mapping[str, str], folder: Path, vendor: str = DEFAULT_VENDOR.name) -> str:
-    """Return which device plugin serves this node's GPUs, given what is `offered`; empty when none does."""
+    """Return a sentence about the device plugin that serves this node's GPUs; "" if there is none.
+
+    `offered` has the GPU resources that device plugins offer, with their counts.
+    """
     if offered:
         listed = ", ".join(f"{name}: {count}" for name, count in sorted(offered.items()))
         return f"a device plugin serves these GPUs (node allocatable {listed})"
@@ -143,7 +147,7 @@ def allocatable_gpus(node: Wire, vendor: str = DEFAULT_VENDOR.name) -> dict[str,
 
 
 def live_sockets(folder: Path, vendor: str = DEFAULT_VENDOR.name) -> list[Path]:
-    """Return the sockets of a vendor's device plugins that have a listener; one that died leaves its file behind."""
+    """Return the sockets of a vendor's device plugins on which a process listens; dead plugins leave theirs behind."""
     try:
         found = sorted(folder.glob(load_vendor(vendor).device_plugin.sockets))
     except OSError:
@@ -159,6 +163,6 @@ def _is_served(path: Path) -> bool:
         except (ConnectionError, FileNotFoundError):
             return False
         except OSError:
-            # It exists and can't be asked: it is better to offer no device than to offer one twice.
+            # The socket exists and can't be tested: it is better to offer no device than to offer one twice.
             return path.is_socket()
         return True

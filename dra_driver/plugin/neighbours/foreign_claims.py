@@ -1,11 +1,11 @@
 """Foreign claims: devices that are still held under names which another driver of our name published on this node.
 
 In: the claims of this node that the ledger does not know, the CDI files that the other driver left, our devices. Out:
-which of our devices those names stand for, and so must not be offered yet. The check runs before the first slice, once
-more a minute later, after a claim was unprepared, and every minute while any device is held; none of these checks asks
-the API server about a claim twice. Claims that were given a device and never prepared do not count: Prepare refuses
-them, because they are of another pool. A name that can't be resolved withholds every device: it is better to offer none
-than one twice. A partition's name that does not contain its place stands for its whole GPU. Claims are never changed.
+the devices to which those names refer, and which therefore must not be offered yet. The check runs before the first
+slice, once more a minute later, after a claim was unprepared, and every minute while any device is held. No claim is
+read twice from the API server. A claim that was given a device and never prepared does not count: Prepare refuses it,
+because it is of another pool. If a name can't be resolved, every device is withheld: it is better to offer none than
+one twice. A partition's name that does not contain its placement refers to its whole GPU. Claims are never changed.
 Source: NVIDIA's DRA driver (`gpu-<minor>`, `gpu-<minor>-mig-<profile>-<profile id>-<start>`, in older releases
 `gpu-<minor>-mig-<profile id>-<start>-<size>`; pool = node name).
 """
@@ -34,13 +34,13 @@ from dra_driver.telemetry.loop import Loop
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 60.0
-FIRST_SECONDS = 1.0  # while the kubelet has not answered yet
-ENDED_SECONDS = (3.0, 6.0, 12.0, 24.0)  # after an Unprepare, as the kubelet lists the pod for a while
+FIRST_SECONDS = 1.0  # between checks before the kubelet's first answer
+ENDED_SECONDS = (3.0, 6.0, 12.0, 24.0)  # between checks after an Unprepare: the kubelet lists the pod a while longer
 CODE = "node.foreign-claim"
 _NAME = re.compile(r"gpu-(?P<minor>\d+)(?:-mig-(?P<place>.*))?")
-# A profile that is given as text contains a letter.
+# In the first form the profile is text, which contains a letter; in the second form it is a number.
 _PLACES = (re.compile(r"\d+[a-z][a-z0-9-]*-(\d+)-(\d+)"), re.compile(r"(\d+)-(\d+)-\d+"))
-_PASSTHROUGH = "gpu-vfio-"  # this GPU is bound to VFIO, so it is not one of our devices
+_PASSTHROUGH = "gpu-vfio-"  # such a GPU is bound to VFIO, so it is none of our devices
 
 
 class ReportedClaims(UnknownClaims, Protocol):
@@ -52,7 +52,7 @@ class ReportedClaims(UnknownClaims, Protocol):
 
 
 class ForeignClaims:
-    """Keeps what is held under foreign names; `changed` is called after the first answer and whenever that changes."""
+    """Knows what is held under foreign names; calls `changed` after the first answer and whenever that changes."""
 
     def __init__(
         self,
@@ -68,32 +68,33 @@ class ForeignClaims:
         self._claims, self._cdi_root, self._node, self._driver = claims, cdi_root, node, driver
         self._ledger, self._changed, self._look_s = ledger, changed, look_s
         self._loop = Loop("foreign-claims", self._turn, failure="check for foreign claims failed", fault_s=look_s)
-        self._looks, self._reasons = 0, 0  # answers since the last reason to look; number of reasons
+        # How many answers there were since the last reason to check, and how many reasons there were.
+        self._looks, self._reasons = 0, 0
         self._soon: list[float] = []  # pauses before the next checks
         self._held: Mapping[str, str] | None = None  # foreign name → claim; None until there is an answer
-        # UIDs of the claims that hold these; "" for a claim that could not be read.
+        # The UIDs of the claims that hold these names; "" for a claim that could not be read.
         self._uids: frozenset[str] = frozenset()
 
     @property
     def is_known(self) -> bool:
-        """Return whether there has been an answer; before it, nothing may be published."""
+        """Return whether there has been an answer; nothing may be published before that."""
         return self._held is not None and self._looks > 0
 
     def look_again(self) -> None:
-        """Discard the last answer: another driver of our name came or went, and may have left claims."""
+        """Discard the last answer, because another driver of our name came or went, and may have left claims."""
         self._reasons += 1
         self._looks = 0
         self._loop.wake()
 
     def claim_ended(self) -> None:
-        """Check soon, and a few times more, whether the claim that ended was one that held a device."""
+        """Check several times soon whether the claim that was unprepared was one that held a device."""
         if self._held:
             self._soon = list(ENDED_SECONDS)
             self._loop.wake()
 
     def offer(self, devices: Sequence[Device]) -> tuple[Device, ...]:
         """Return the devices that no foreign claim holds."""
-        taken = behind(self._held or {}, devices)
+        taken = resolve_names(self._held or {}, devices)
         return tuple(device for device in devices if device.name not in taken)
 
     def problems(self) -> tuple[Problem, ...]:
@@ -101,7 +102,7 @@ class ForeignClaims:
         return tuple(Problem(CODE, name, f"held by claim {claim}") for name, claim in (self._held or {}).items())
 
     def may_hold(self, uid: str) -> bool:
-        """Return whether the claim with a UID may hold a device of this node, by the last answer."""
+        """Return whether the claim with a UID may hold a device of this node, according to the last answer."""
         return not self.is_known or uid in self._uids or "" in self._uids or self._is_ours(uid)
 
     def start(self) -> None:
@@ -109,7 +110,7 @@ class ForeignClaims:
         self._loop.start()
 
     def stop(self, timeout_s: float = 1.0) -> None:
-        """End the thread. It is a daemon: if it waits for an answer, it is left behind."""
+        """End the thread, waiting up to `timeout_s`; a thread that waits for an answer then ends on its own."""
         self._loop.stop(timeout_s)
 
     def _turn(self) -> float:
@@ -128,9 +129,9 @@ class ForeignClaims:
         unknown = self._claims.unknown(is_fresh=not self._looks)
         left = self._leftovers()
         found = _foreign(unknown, left, node=self._node, driver=self._driver)
-        if reasons == self._reasons:  # otherwise the answer is older than the latest reason
+        if reasons == self._reasons:  # otherwise the answer is older than the latest reason to check
             self._uids = frozenset(left).union(uid_of(claim) for claim in unknown if any(results(claim)))
-            self._take(found)
+            self._accept(found)
 
     def _leftovers(self) -> Mapping[str, tuple[str, ...]]:
         left = read_leftovers(self._cdi_root, self._driver)
@@ -141,9 +142,9 @@ class ForeignClaims:
         try:
             return self._ledger.get(uid) is not None
         except DriverError:
-            return False  # then the devices in its file are withheld
+            return False  # which withholds the devices in the claim's file
 
-    def _take(self, found: Mapping[str, str]) -> None:
+    def _accept(self, found: Mapping[str, str]) -> None:
         is_first, self._looks = not self._looks, self._looks + 1
         before, self._held = self._held, found
         for name in found.keys() - (before or {}).keys():
@@ -157,24 +158,26 @@ class ForeignClaims:
 def _foreign(
     claims: Iterable[ClaimWire], leftovers: Mapping[str, tuple[str, ...]], *, node: str, driver: str
 ) -> dict[str, str]:
-    """Return each foreign device name with all claims that hold it."""
+    """Return each foreign device name with a text that names all claims that hold it."""
     found: dict[str, dict[str, None]] = {}
-    told: set[tuple[str, str]] = set()  # (claim UID, device): held, or with admin access only
+    reported: set[tuple[str, str]] = (
+        set()
+    )  # (claim UID, device), also for devices with admin access, which are not held
     for claim in claims:
         for result in results(claim):
             if (result["driver"], result["pool"]) == (driver, node):
-                told.add((uid_of(claim), result["device"]))
+                reported.add((uid_of(claim), result["device"]))
                 if not result.get("adminAccess"):
                     found.setdefault(result["device"], {})["/".join(name_of(claim))] = None
     for uid, devices in leftovers.items():
         for device in devices:
-            if (uid, device) not in told:
+            if (uid, device) not in reported:
                 found.setdefault(device, {})[f"(name unknown, UID {uid})"] = None
     return {name: ", ".join(by) for name, by in found.items() if not name.startswith(_PASSTHROUGH)}
 
 
-def behind(names: Iterable[str], devices: Sequence[Device]) -> frozenset[str]:
-    """Return the names of those of our devices for which the foreign names stand."""
+def resolve_names(names: Iterable[str], devices: Sequence[Device]) -> frozenset[str]:
+    """Return the names of our devices to which foreign names refer; a name that can't be resolved refers to all."""
     taken: set[str] = set()
     for name in names:
         match = _NAME.fullmatch(name)
@@ -184,7 +187,7 @@ def behind(names: Iterable[str], devices: Sequence[Device]) -> frozenset[str]:
 
 
 def _same_gpu(match: re.Match[str], devices: Sequence[Device]) -> list[Device]:
-    """Return the devices of the GPU; for a MIG partition only that one and those that could overlap it."""
+    """Return the devices of the GPU in a foreign name; for a partition, only that one and those that overlap it."""
     of_gpu = [device for device in devices if device.gpu.minor == int(match["minor"])]
     place = next(filter(None, (known.fullmatch(match["place"] or "") for known in _PLACES)), None)
     if place is None:

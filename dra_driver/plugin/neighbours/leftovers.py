@@ -1,10 +1,10 @@
-"""Leftovers: the CDI files that another driver of our name wrote for claims, and which devices they hold.
+"""Leftovers: the CDI files that another driver of our name wrote for claims, and the devices that they hold.
 
 In: the folder of CDI files. Out: the names of each claim's devices, by claim UID. NVIDIA's driver writes one file for
 each claim that it prepares, with our file name but another ending, and removes it when the claim is unprepared: while
-the file exists, containers may hold the devices, whatever the kubelet reports. The files are read with bounds and
-without a YAML parser; a file that names no device stands for a device that can't be identified. Our own files and
-another driver's own folder are never touched.
+the file exists, containers may hold the devices, whatever the kubelet reports. The files are read within limits and
+without a YAML parser; a file that names no device counts as a device that can't be identified. Our own files and the
+other driver's own folder are never touched.
 Source: NVIDIA's DRA driver (`k8s.<driver>-claim_<uid>.yaml`, devices `<uid>-<device>`).
 """
 
@@ -23,7 +23,7 @@ from dra_driver.telemetry.logs import fields
 log = logging.getLogger(__name__)
 
 SUFFIX = ".yaml"
-UNNAMED = "unknown"  # a device that the file does not name; neither we nor NVIDIA's driver use this name
+UNNAMED = "unknown"  # for a device that the file does not name; neither we nor NVIDIA's driver use this name
 FILE_BYTES = 1 << 20
 MOST_FILES = 1_000
 _UID = re.compile(r"[0-9A-Za-z-]{1,64}")
@@ -70,7 +70,7 @@ def _devices(path: Path, uid: str) -> tuple[str, ...]:
 
 
 def _text(path: Path) -> str:
-    """Return a file's content; empty where it is not a regular file or can't be read."""
+    """Return the content of a file; "" if it is not a regular file or can't be read."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

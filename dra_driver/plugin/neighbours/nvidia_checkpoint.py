@@ -1,9 +1,9 @@
-"""NVIDIA checkpoint: which MIG partitions NVIDIA's DRA driver made for which claims, as it recorded them.
+"""NVIDIA checkpoint: the MIG partitions that NVIDIA's DRA driver made for claims, as it recorded them.
 
 In: the file `checkpoint.json` in the plugin's folder, which that driver leaves behind when it is removed. Out: its
-claims with their partitions. The file is read with bounds and field by field, since its schema differs between
-releases. Its checksum is not checked: it covers Go structures of one release. A record of an earlier boot is void,
-because a reboot removes every partition.
+claims with their partitions. The file is read within limits and field by field, since its schema differs between
+releases. Its checksum is not checked, because it covers the Go structures of one release. A record of an earlier boot
+is ignored, because a reboot removes every partition.
 Source: NVIDIA's DRA driver (`v2.preparedClaims`, `nodeBootID`; a claim's `preparedDevices[].devices[].mig.concrete`).
 """
 
@@ -29,9 +29,10 @@ _NAME = re.compile(r"gpu-(\d{1,4})-mig-.+-(\d{1,4})-(\d{1,3})")
 
 @dataclass(frozen=True, slots=True)
 class CheckpointedPartition:
-    """One partition of a claim, with its parent's minor, its GPU instance profile's id and its first memory slice.
+    """One partition of a claim: the minor of its GPU, the id of its GPU instance profile, and its first memory slice.
 
-    `uuid` and `parent_uuid` are empty if the claim's preparation did not end: then the partition was not recorded.
+    `uuid` and `parent_uuid` are empty if the claim's preparation was not completed, because the partition was then not
+    recorded.
     """
 
     minor: int
@@ -48,7 +49,7 @@ class CheckpointedPartition:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointedClaim:
-    """One claim of the other driver; `name` is "namespace/name", or its UID where it has none."""
+    """One claim of the other driver; `name` is "namespace/name", or the UID if the name was not recorded."""
 
     uid: str
     name: str
@@ -56,7 +57,7 @@ class CheckpointedClaim:
 
 
 def read_checkpoint(path: Path, *, driver: str, boot_id: str) -> tuple[CheckpointedClaim, ...]:
-    """Return the claims in a checkpoint of this boot; none where there is no such file or it can't be understood."""
+    """Return the claims in a checkpoint of this boot; none if there is no such file or it can't be understood."""
     document, changed_at = _read(path)
     newest = _mapping(document.get("v2")) or _mapping(document.get("v1"))
     recorded = newest.get("nodeBootID")
@@ -98,7 +99,7 @@ def _named(device: str) -> CheckpointedPartition | None:
 
 
 def _read(path: Path) -> tuple[Mapping[str, Any], float]:
-    """Return a file's JSON object and when the file was changed; an empty one where it can't be read."""
+    """Return a file's JSON object and the time when the file was changed; an empty object if it can't be read."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

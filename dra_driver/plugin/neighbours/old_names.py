@@ -1,10 +1,9 @@
 """Old names: devices that prepared claims hold under names which this version does not publish.
 
 Another version of this driver may have named devices differently. In: the ledger's claims, their CDI files, our
-devices. Out: which of our devices those names stand for, and so must not be offered before their claims are gone. They
-are found through what the container was given: its device nodes have the GPU's minor. Where that is not known, every
-device is withheld. Claims of another boot don't count, as their containers are gone, nor do devices of a GPU that is
-gone.
+devices. Out: the devices to which those names refer, and which must not be offered until their claims are gone. The
+device nodes that the claim's containers got show the GPU's minor. If that is not known, every device is withheld.
+Claims of another boot don't count, because their containers are gone, nor do devices of a GPU that is gone.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _NODE = re.compile(r"nvidia(\d+)")
 def held_under_other_names(
     records: Iterable[ClaimRecord], devices: Sequence[Device], store: CdiStore, *, driver: str, boot_id: str
 ) -> Mapping[str, frozenset[str]]:
-    """Return, by "name (claim)", which of our devices each name that we don't publish stands for."""
+    """Return the names of our devices to which each name that we don't publish refers, by "name (claim)"."""
     known = {device.name for device in devices}
     found = {}
     for record in records:
@@ -46,7 +45,7 @@ def problems(held: Mapping[str, frozenset[str]]) -> tuple[Problem, ...]:
 
 
 def _minors(store: CdiStore, file: str) -> frozenset[int]:
-    """Return the minors of the GPUs whose device nodes a claim's CDI file hands out."""
+    """Return the minors of the GPUs whose device nodes are in a claim's CDI file."""
     document: Mapping[str, Any] = store.read(file) or {}
     return frozenset(
         int(match[1])

@@ -1,1 +1,1 @@
-"""Which claims this node has beyond its ledger: found through the kubelet's report, and one GET for each claim."""
+"""The claims of this node that its ledger does not know: the kubelet reports them, and one GET reads each of them."""

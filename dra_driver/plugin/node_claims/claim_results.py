@@ -1,4 +1,4 @@
-"""Claim results: a claim's identity and its allocated devices, read from an answer that may be malformed."""
+"""Claim results: a claim's identity and its allocated devices, read from an object that may be malformed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ClaimName = tuple[str, str]
 
 
 def results(claim: ClaimWire) -> Iterator[Mapping[str, Any]]:
-    """Return an iterator over the devices that a claim was given; entries that don't name a device are left out."""
+    """Yield the entries of a claim's allocation; those that don't name a device are left out."""
     found: Any = claim
     for key in ("status", "allocation", "devices", "results"):
         found = found.get(key) if isinstance(found, dict) else None
@@ -28,7 +28,7 @@ def name_of(claim: ClaimWire) -> ClaimName:
 
 
 def uid_of(claim: ClaimWire) -> str:
-    """Return a claim's UID, empty where it is not known."""
+    """Return a claim's UID, "" if it is not known."""
     return str(_metadata(claim).get("uid", ""))
 
 

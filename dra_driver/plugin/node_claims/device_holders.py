@@ -1,6 +1,6 @@
-"""Device holders: which claims and processes have a device now, according to the ledger and the vendor's library.
+"""Device holders: the claims and processes that have a device now, according to the ledger and the vendor's library.
 
-In: a ledger, the hardware, a device. Out: part of a sentence for people, empty if the device is free.
+In: a ledger, the hardware, a device. Out: part of a sentence for a message, empty if the device is free.
 """
 
 from __future__ import annotations
@@ -15,25 +15,28 @@ from dra_driver.validation.turn import overlap
 
 
 def holding_claims(ledger: Ledger, device: str) -> str:
-    """Return which claims hold a device or a part of it; a ledger that can't be read counts as a claim."""
+    """Return a text that a claim holds a device or a part of it, "" if none does.
+
+    A ledger that can't be read counts as a claim.
+    """
     try:
         return held_among(ledger.held(), device)
     except DriverError as error:
-        return f"it can't be read which claims hold devices: {error}"
+        return f"which claims hold devices can't be read: {error}"
 
 
 def held_among(held: Collection[str], device: str) -> str:
-    """Return a text that a device is held, if it or a part of it is among these."""
+    """Return a text that a claim holds a device, if the device or a part of it is among the names `held`, else ""."""
     found = sorted(name for name in held if overlap(name, device))
     return f"a claim has {found[0]}" if found else ""
 
 
 def processes_on(hardware: Hardware, gpu: GpuFacts, partition: PartitionFacts | None) -> str:
-    """Return which processes are on a device; processes that can't be listed count as one."""
+    """Return a text that processes use a device, "" if none does. Processes that can't be listed count as one."""
     if not isinstance(hardware, ProcessLister):
         return ""
     try:
         found = hardware.processes(gpu, partition)
     except DriverError as error:
-        return f"it can't be read which processes use it: {error}"
+        return f"which processes use it can't be read: {error}"
     return f"process {', '.join(map(str, found[:5]))} uses it" if found else ""

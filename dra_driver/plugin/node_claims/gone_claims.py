@@ -1,8 +1,8 @@
-"""Gone claims: whether a claim that holds a device has been deleted for good.
+"""Gone claims: determines whether a claim that holds a device has been deleted for good.
 
-A device changes hands only through Unprepare, or when its claim has been missing in the API for five minutes and no
-process is on any device that the claim owns. Where the hardware can't list processes, the device is never taken away.
-The five minutes are boot time, kept in the ledger, so they survive a restart of the agent but not of the node.
+A device is taken from a claim only by Unprepare, or if the claim has been missing from the API for five minutes and no
+process uses any device that it owns. If the hardware can't list processes, the device is never taken away. The five
+minutes are boot time, recorded in the ledger, so they survive a restart of the agent but not of the node.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from dra_driver.telemetry.logs import fields
 log = logging.getLogger(__name__)
 
 GONE_SECONDS = 300.0
-API_SECONDS = 2.0  # for one request, because a kubelet's call may be waiting for the answer
+API_SECONDS = 2.0  # how long one request may take, because a call of the kubelet may be waiting for the answer
 
 
 class ClaimsOfPods(Protocol):
     """The claims that this node's pods have."""
 
     def find(self, uid: str) -> ClaimWire | None:
-        """Return the claim with a UID; None when no pod has it. Raises: DriverError when that is unknown."""
+        """Return the claim with a UID; None if no pod has it. Raises: DriverError if that can't be determined."""
 
 
 class GoneClaims:
-    """Judges whether claims are abandoned, and keeps in the ledger since when they have been gone."""
+    """Determines whether claims are abandoned, and records in the ledger since when they have been gone."""
 
     def __init__(
         self,
@@ -53,13 +53,14 @@ class GoneClaims:
         now: Callable[[], float] = boot_seconds,
     ) -> None:
         self._node, self._api, self._ledger, self._claims = node, api, ledger, claims
-        self._missing: dict[str, float] = {}  # claims that the ledger does not know: since when no pod has them
+        self._missing: dict[str, float] = {}  # since when no pod has had a claim that the ledger does not know, by UID
         self._hardware, self._inventory, self._now = hardware, inventory, now
 
     def is_abandoned(self, record: ClaimRecord) -> bool:
-        """Return whether a claim is abandoned, after asking for it and recording in the ledger whether it was found.
+        """Look for a claim, record in the ledger whether it exists, and return whether it is abandoned.
 
-        When the API server or the kubelet does not answer, everything is left as it was. Raises: LedgerError.
+        If the API server or the kubelet does not answer, nothing is recorded and the claim is not abandoned.
+        Raises: LedgerError.
         """
         try:
             is_gone = self._is_gone(record)
@@ -80,9 +81,10 @@ class GoneClaims:
         return self._now() - since >= GONE_SECONDS and self._is_idle(record)
 
     def exists(self, uid: str) -> bool:
-        """Return whether a claim known only by its UID may be in use: until no pod has had it for five minutes.
+        """Return whether a claim of which only the UID is known may be in use.
 
-        A kubelet that has just started does not know its pods yet. Raises: DriverError when it can't be determined.
+        It may until no pod has had it for five minutes, because a kubelet that has just started does not know its pods
+        yet. Raises: DriverError if that can't be determined.
         """
         if self._claims.find(uid) is not None:
             self._missing.pop(uid, None)
@@ -104,16 +106,16 @@ class GoneClaims:
         return _uid(wire) not in {record.uid, ""}
 
     def _complete(self, record: ClaimRecord) -> bool:
-        """Look for a recovered claim, whose name was lost, among those of this node's pods.
+        """Look for a recovered claim, whose name was lost, among those of this node's pods, and complete its record.
 
-        Return False when no pod has it.
+        Return False if no pod has it.
         """
         found = self._claims.find(record.uid)
         if found is None:
             return False
         try:
             claim = decode_claim(found, driver=self._node.driver, uid=record.uid)
-        except ClaimError as error:  # deallocated, but it holds its devices until it is unprepared
+        except ClaimError as error:  # it was deallocated, but it holds its devices until it is unprepared
             log.info("recovered claim is no longer allocated", extra=fields(claim_uid=record.uid, err=str(error)))
             return True
         if record.owned_names() and not record.claim().is_of_same_devices(claim):
@@ -130,7 +132,7 @@ class GoneClaims:
         return True
 
     def _is_idle(self, record: ClaimRecord) -> bool:
-        """Return whether certainly no process is on any device that the claim owns."""
+        """Return whether it is certain that no process uses any device that the claim owns."""
         if not isinstance(self._hardware, ProcessLister):
             return False
         by_name = self._inventory.current.by_name

@@ -1,7 +1,6 @@
-"""Texts that describe host processes: number, program and pod.
+"""Host processes: short descriptions of processes by pid, program and pod.
 
-In: process ids and /proc of the host. Out: text. No text of a tenant is shown unchecked, because a process may give
-itself any name.
+In: process ids and /proc of the host. Out: text. Names are cleaned first, because a process may give itself any name.
 Source: cgroups(7), proc(5); Kubernetes names a pod's cgroup by its UID, and its folder of logs NAMESPACE_NAME_UID.
 """
 
@@ -17,7 +16,7 @@ POD_LOGS = "1/root/var/log/pods"  # below /proc: the host's folder, seen through
 
 
 def described(pids: Iterable[int], proc: Path) -> tuple[str, ...]:
-    """Return a text that describes processes: number, program and pod."""
+    """Return a description of each process: its pid, program and pod."""
     return tuple(_described(pid, proc) for pid in pids)
 
 
@@ -29,7 +28,7 @@ def _described(pid: int, proc: Path) -> str:
 
 
 def _pod_name(uid: str, proc: Path) -> str:
-    """Return a pod as NAMESPACE/NAME, or its UID where the host's logs can't be seen."""
+    """Return a pod as NAMESPACE/NAME, or its UID if the host's folder of logs can't be read."""
     try:
         for folder in (proc / POD_LOGS).iterdir():
             if folder.name.endswith(f"_{uid}"):

@@ -1,9 +1,8 @@
-"""ListedClaims: this node's claims, picked from a list of the cluster's, for kubelets that don't report claims.
+"""Listed claims: this node's claims, taken from a list of all claims of the cluster, for kubelets that report none.
 
 In: a function that lists the claims of the cluster one after the other. Out: those with devices of this driver's pools
-on this node. The list is read when there is a reason to, never on a timer; between lists, single claims are asked
-about, a few at a time. This is used only with --takeover-list-claims; without it the agent's role does not permit the
-list.
+on this node. The list is read when it is needed, never on a timer; between lists, the claims are read one by one, a few
+at a time. This is used only with --takeover-list-claims; without that flag, the agent has no permission to list claims.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from dra_driver.model.errors import ApiError
 from dra_driver.model.wire import ClaimWire
 from dra_driver.plugin.node_claims.claim_results import ClaimName, name_of, results, uid_of
 
-LIST_SECONDS = 300.0  # how long a list is good enough to decide whether a claim is gone
-AT_ONCE = 5  # claims asked about per call of `refreshed`
+LIST_SECONDS = 300.0  # how old a list may be that decides whether a claim is gone
+AT_ONCE = 5  # how many claims a call of `refreshed` reads
 GET_SECONDS = 2.0
 
 
 class ListedClaims:
-    """The claims of one node. Not thread-safe: its owner locks."""
+    """The claims of one node. It is not thread-safe: its owner holds a lock during each call."""
 
     def __init__(
         self,
@@ -41,7 +40,7 @@ class ListedClaims:
         self._backoff = Backoff(base_s=1.0, most_s=60.0)
         self._again_at, self._fault = float("-inf"), ApiError("not-listed", "claims were not listed yet")
 
-    def at(self, age_s: float) -> Mapping[ClaimName, ClaimWire]:
+    def no_older_than(self, age_s: float) -> Mapping[ClaimName, ClaimWire]:
         """Return the claims from a list that is at most `age_s` seconds old. Raises: ApiError."""
         if self._clock() - self._listed_at > age_s:
             self._refuse_early()
@@ -56,7 +55,7 @@ class ListedClaims:
         return self._found
 
     def refreshed(self) -> Mapping[ClaimName, ClaimWire]:
-        """Return the claims of the last list that are not known to be gone, after asking about the next few."""
+        """Read a few of the listed claims again, and return those that are not known to be gone."""
         for name in list(self._found)[:AT_ONCE]:
             wire = self._found.pop(name)
             try:
@@ -71,7 +70,7 @@ class ListedClaims:
         return self._found
 
     def _refuse_early(self) -> None:
-        """Raise the last error again during the pause that the API server is to be given."""
+        """Raise the last error again until the pause after it is over."""
         if self._clock() < self._again_at:
             raise self._fault
 

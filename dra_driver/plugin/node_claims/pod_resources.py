@@ -1,14 +1,13 @@
-"""PodResources: what the kubelet reports about the pods on this node, asked on its own socket.
+"""PodResources: the kubelet's report about the pods on this node, read from its PodResources socket.
 
 In: the socket's path, a driver's name. Out: the pods and claims of this node, and what its device plugins can hand out.
-An answer is bounded in size and time. Names of claims and of the driver's devices are checked, because they become
-parts of paths: a name that Kubernetes would not allow makes the whole answer an error, because leaving it out could
-hide a claim. What another driver reported to the kubelet about its devices is ignored. Neither the API server nor any
-file of the kubelet is read.
+An answer is limited in size and time. The names of claims and of the driver's devices are checked, because they become
+parts of paths; a name that Kubernetes would not allow makes the whole answer an error, because leaving it out could
+hide a claim. The devices of other drivers are ignored. Neither the API server nor any file of the kubelet is read.
 
 The kubelet leaves out pods that have ended, pods that were deleted by force, ordinary init containers, and claims that
-no container names. A claim that is being prepared comes without devices. Whether access is for administration only is
-not reported. Source: kubelet podresources/v1 (server_v1.go, dra/manager.go), Kubernetes 1.34 to 1.36.
+no container names. A claim that is being prepared comes without devices. Whether a claim has admin access is not
+reported. Source: kubelet podresources/v1 (server_v1.go, dra/manager.go), Kubernetes 1.34 to 1.36.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ _NAME_CHARACTERS = 253
 
 @dataclass(frozen=True, slots=True)
 class HeldDevice:
-    """A device that was prepared for a claim. A kubelet of 1.34 does not report the share."""
+    """A device that was prepared for a claim. A kubelet of 1.34 does not report the share id."""
 
     pool: str
     device: str
@@ -53,8 +52,8 @@ class HeldDevice:
 
 
 @dataclass(slots=True)
-class ClaimHere:
-    """A claim of a pod on this node: the driver's devices, and whether any driver has prepared it."""
+class PodClaim:
+    """A claim of a pod on this node: its devices of this driver, and whether any driver has prepared it."""
 
     devices: tuple[HeldDevice, ...] = ()
     is_prepared: bool = False
@@ -69,30 +68,30 @@ class ClaimUser:
 
 
 @dataclass(frozen=True, slots=True)
-class PodsHere:
-    """The pods of this node by namespace and name, their claims, and which containers have those."""
+class NodePods:
+    """The pods of this node by namespace and name, their claims, and the containers that use each claim."""
 
     pods: frozenset[tuple[str, str]]
-    claims: Mapping[ClaimName, ClaimHere]
+    claims: Mapping[ClaimName, PodClaim]
     users: Mapping[ClaimName, tuple[ClaimUser, ...]] = field(default_factory=dict)
 
 
 class PodResources:
-    """The kubelet's socket. All methods may be called from any thread."""
+    """A client of the kubelet's socket. All methods may be called from any thread."""
 
     def __init__(self, path: Path, driver: str) -> None:
         self._path, self._driver = path, driver
 
-    def pods(self) -> PodsHere:
+    def pods(self) -> NodePods:
         """Return this node's pods and their claims. Raises: NodeError("node.pod-resources")."""
         answer = self._ask("List", messages.ListPodResourcesRequest(), messages.ListPodResourcesResponse)
         if len(answer.pod_resources) > MOST_PODS:
             raise self._fault(f"it reports {len(answer.pod_resources)} pods, more than {MOST_PODS}")
-        claims: dict[ClaimName, ClaimHere] = {}
+        claims: dict[ClaimName, PodClaim] = {}
         users: dict[ClaimName, dict[ClaimUser, None]] = {}
         for user, used in _used(answer):
             name = (self._checked(used.claim_namespace, is_dns_label), self._checked(used.claim_name, _is_subdomain))
-            claim = claims.setdefault(name, ClaimHere())
+            claim = claims.setdefault(name, PodClaim())
             ours = (self._device(found) for found in used.claim_resources if found.driver_name == self._driver)
             claim.devices = tuple(dict.fromkeys([*claim.devices, *ours]))
             claim.is_prepared |= bool(used.claim_resources)
@@ -100,7 +99,7 @@ class PodResources:
             if len(claims) > MOST_CLAIMS:
                 raise self._fault(f"it reports more than {MOST_CLAIMS} claims")
         pods = frozenset((pod.namespace, pod.name) for pod in answer.pod_resources)
-        return PodsHere(pods, claims, {name: tuple(found) for name, found in users.items()})
+        return NodePods(pods, claims, {name: tuple(found) for name, found in users.items()})
 
     def allocatable(self) -> Mapping[str, int]:
         """Return the number of devices that device plugins offer, by resource name.
@@ -114,9 +113,9 @@ class PodResources:
         return counts
 
     def _ask(self, method: str, request: Any, answer: Any) -> Any:
-        asked = request.SerializeToString()
+        text = request.SerializeToString()
         try:
-            found = call(self._path, f"/{SERVICE}/{method}", asked, seconds=ASK_SECONDS, most_bytes=ANSWER_BYTES)
+            found = call(self._path, f"/{SERVICE}/{method}", text, seconds=ASK_SECONDS, most_bytes=ANSWER_BYTES)
             return answer.FromString(found.message)
         except (RpcFault, DecodeError) as error:
             raise self._fault(" ".join(str(error)[:300].split())) from error
@@ -162,13 +161,13 @@ def _is_share(text: str) -> bool:
 
 
 def with_devices(wire: ClaimWire, name: ClaimName, devices: tuple[HeldDevice, ...], driver: str) -> ClaimWire:
-    """Return the parts of a claim that matter: its identity and its devices, of which the kubelet may know more."""
+    """Return a claim's identity and devices: those in the claim, and those that only the kubelet reports."""
     stored = [result for result in results(wire) if result["driver"] == driver]
     known = {(result["pool"], result["device"]) for result in stored}
-    told = (
+    reported = (
         {"driver": driver, "pool": d.pool, "device": d.device, **({"shareID": d.share_id} if d.share_id else {})}
         for d in devices
         if (d.pool, d.device) not in known
     )
     metadata = {"namespace": name[0], "name": name[1], "uid": uid_of(wire)}
-    return {"metadata": metadata, "status": {"allocation": {"devices": {"results": [*stored, *told]}}}}
+    return {"metadata": metadata, "status": {"allocation": {"devices": {"results": [*stored, *reported]}}}}

@@ -1,1 +1,1 @@
-"""What happens besides the kubelet's calls: crashes are repaired, leftovers reaped, and a lost ledger is read back."""
+"""Work beside the kubelet's calls: repairs after crashes, the removal of leftovers, the recovery of a lost ledger."""

@@ -1,12 +1,12 @@
-"""Reaper: removes what no claim owns. It runs in the one instance that holds the node's role.
+"""Reaper: removes what no claim owns any more. It runs in the one instance that has the node's role.
 
-It removes orphaned CDI files of this driver, half-done claims of an agent that died, claims that were deleted for good
-(`gone_claims` has the rule), MIG mode that was switched on for partitions that no longer exist, and sharing that no
-claim holds. It never removes what someone else made. `chores` are the other regular duties of the instance with the
-role.
+It removes CDI files of this driver without a claim, half-done claims of an agent that died, claims that were deleted
+for good (`gone_claims` has the rule), MIG mode that was switched on for partitions that no longer exist, and sharing
+that no claim holds. It never removes what this driver did not make. `chores` are the other regular duties of the
+instance with the role.
 
-The API server is asked about a few claims at a time. It is not asked while the kubelet reports that a pod has the
-claim; it is asked soon after the kubelet no longer does, and otherwise every quarter of an hour.
+The API server is asked for a few claims at a time, and never for a claim of which the kubelet reports that a pod has
+it. It is asked soon after the kubelet no longer reports that, and otherwise every quarter of an hour.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from dra_driver.telemetry.loop import Loop
 log = logging.getLogger(__name__)
 
 INTERVAL_SECONDS = 60.0
-ASKED_AT_ONCE = 3  # how many claims are asked about in one run
-EXISTS_SECONDS = 900.0  # pause before asking again about a claim that existed
+ASKED_AT_ONCE = 3  # how many claims one run asks the API server for
+EXISTS_SECONDS = 900.0  # the pause before asking again for a claim that existed
 
 
 class Chore(Protocol):
     """A further duty of the instance with the role, once a minute."""
 
     def tidy(self) -> int:
-        """Do the duty, and return the number of things changed. Raises: DriverError."""
+        """Do the duty, and return how many things were changed. Raises: DriverError."""
 
 
-class ClaimsHere(Protocol):
+class KubeletClaims(Protocol):
     """The claims of this node's pods, as the kubelet reports them."""
 
-    def is_here(self, record: ClaimRecord) -> bool:
-        """Return whether the kubelet reports that a pod has the claim; False where it does not answer."""
+    def has_pod(self, record: ClaimRecord) -> bool:
+        """Return whether the kubelet reports that a pod has the claim; False if it does not answer."""
 
 
 class Reaper:
@@ -57,12 +57,12 @@ class Reaper:
         driver: str,
         interval_s: float = INTERVAL_SECONDS,
         chores: Iterable[Chore] = (),
-        claims: ClaimsHere | None = None,
+        claims: KubeletClaims | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._repair, self._store, self._driver, self._interval_s = repair, store, driver, interval_s
         self._chores, self._claims, self._clock = tuple(chores), claims, clock
-        self._due: dict[str, float] = {}  # when to ask about each claim again, by UID
+        self._due: dict[str, float] = {}  # when to ask for each claim again, by UID
         self._loop = Loop("reaper", self._turn, failure="reaper failed", fault_s=interval_s)
 
     def start(self) -> None:
@@ -74,7 +74,7 @@ class Reaper:
         self._loop.stop(timeout_s)
 
     def reap(self) -> int:
-        """Run once, and return the number of leftovers removed."""
+        """Run once, and return how many leftovers were removed. Raises: DriverError."""
         if self._repair.ledger.is_read_only:
             return 0
         count = self._repair.run() + self._reap_files() + self._reap_claims()
@@ -119,8 +119,8 @@ class Reaper:
         return count
 
     def _to_ask(self, records: Iterable[ClaimRecord]) -> Iterator[ClaimRecord]:
-        """Return an iterator over the claims to ask about now: those already missing, then the longest overdue."""
-        absent = [record for record in records if self._claims is None or not self._claims.is_here(record)]
+        """Yield the claims to ask for now: those that were missing before, then those whose turn is longest overdue."""
+        absent = [record for record in records if self._claims is None or not self._claims.has_pod(record)]
         self._due = {r.uid: self._due.get(r.uid, float("-inf")) for r in absent}
         now = self._clock()
         # A claim without a name is looked up through this node's kubelet, which costs the API server nothing.

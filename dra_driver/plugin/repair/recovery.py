@@ -2,10 +2,9 @@
 
 A file's name contains the claim's UID, and its device names contain the devices (and share ids). The claim's own name,
 its requests, and whether it had admin access are not in the file. Such a record therefore holds every device of its
-file until the API provides the rest (`gone_claims`), the claim is prepared again, or it is unprepared. A partition that
-was made for the claim is recorded in a variable with its UUID and the boot; its placement is known only to the
-hardware, which is asked when the partition is undone. How the claim's devices are shared is recorded in another
-variable.
+file until the API provides the rest (`gone_claims`), or the claim is prepared again or unprepared. If a partition was
+made for the claim, an environment variable in the file has its UUID and the boot; only the hardware knows its
+placement, and is asked when the partition is undone. Another variable records how the claim's devices are shared.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class CdiClaimFiles:
 
 
 def made_partitions(store: CdiStore, file: str, uid: str) -> Iterator[RecordedPartition]:
-    """Yield the partitions that were made, as recorded in a claim's CDI file: UUID and boot, but not the GPU."""
+    """Yield the partitions that were made for a claim, as its CDI file records them: UUID and boot, but no GPU."""
     for entry in _entries(store, file):
         device = str(entry.get("name", "")).removeprefix(f"{uid}-")
         yield from partitions_of_env(device, _env(entry))
@@ -74,7 +73,7 @@ def _records(store: CdiStore, driver: str) -> Iterator[ClaimRecord]:
 
 
 def _shared(store: CdiStore, file: str) -> Iterator[RecordedSharing]:
-    """Yield the steps that shared devices: one for each device, however many shares of it the claim has."""
+    """Yield the steps that shared devices: one for each device, even if the claim has several shares of it."""
     steps: dict[str, RecordedSharing] = {}
     for entry in _entries(store, file):
         for variable in (text for text in _env(entry) if text.startswith(f"{EFFECT_ENV}=")):

@@ -1,7 +1,7 @@
-"""Repair: corrects, beside the kubelet's calls, what crashes, reloaded drivers and other programs have left behind.
+"""Repair: corrects what crashes, reloaded GPU drivers and other programs have left behind, beside the kubelet's calls.
 
-It never gets in the way of a call: it waits only briefly, or not at all, for locks that a call holds. What could not be
-corrected is logged and tried again in the next run.
+It never blocks a call: it waits only briefly, or not at all, for locks that a call holds. What could not be corrected
+is logged and tried again in the next run.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class Repair:
-    """The upkeep of one node's claims. Any thread may call any method, and repeat the call at any time."""
+    """Repairs the claims of one node. Any thread may call any method at any time, and repeat the call."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Repair:
     def run(self) -> int:
         """Undo what a crash left half-done, and remove its temporary CDI files.
 
-        Return the number of claims repaired.
+        Return how many claims were repaired. Raises: LedgerError.
         """
         repaired = self.ledger.settle()
         with suppress(PrepareError):  # the calls that need the folder will report that it is read-only
@@ -80,9 +80,9 @@ class Repair:
         return repaired
 
     def refresh_cdi(self) -> int:
-        """Rewrite the CDI files of this boot's prepared claims where nodes or files changed.
+        """Rewrite the CDI files of this boot's prepared claims if the device nodes or files in them have changed.
 
-        Return how many changed.
+        Return how many files were rewritten. Raises: LedgerError.
         """
         if self.ledger.is_read_only:
             return 0
@@ -107,7 +107,7 @@ class Repair:
     def remove_orphan(self, uid: str) -> bool:
         """Remove the CDI file of a claim that the ledger does not know, and the partitions that the file lists.
 
-        Return whether a file was removed. Raises: DriverError; the file then stays, because only it records the
+        Return whether a file was removed. Raises: DriverError; the file then stays, because nothing else records the
         partitions.
         """
         with self._locks.hold([claim_lock(uid)], Deadline.after(0)):
@@ -122,7 +122,7 @@ class Repair:
             return self._store.remove(file)
 
     def settle_modes(self) -> None:
-        """Switch MIG mode off where it is on only because of partitions of this driver that are all gone."""
+        """Switch off the MIG modes that this driver switched on for partitions which are all gone by now."""
         ours: Collection[str] = self.ledger.modes(self._boot_id)
         for gpu in {
             d.gpu.pci_address: d.gpu for d in self._inventory.current.devices if d.gpu.pci_address in ours
@@ -135,16 +135,17 @@ class Repair:
     def settle_sharing(self) -> int:
         """Undo sharing that no claim holds any more, and end MPS daemons that belong to no effect.
 
-        Return their number.
+        Return how many effects were undone and daemons ended.
         """
         return self._sharing.tidy()
 
     def _sweep_metadata(self) -> None:
-        """Remove the files about devices of claims that the ledger does not know."""
+        """Remove the metadata files of claims that the ledger does not know."""
         for uid in self._metadata.owners():
             if self.ledger.get(uid) is not None:
                 continue
-            with suppress(DriverError), self._locks.hold([claim_lock(uid)], Deadline.after(0)):  # a call holds it
+            # An error means that a call holds the claim's lock.
+            with suppress(DriverError), self._locks.hold([claim_lock(uid)], Deadline.after(0)):
                 if self.ledger.get(uid) is None:
                     self._metadata.remove(uid)
 

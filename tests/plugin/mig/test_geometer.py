@@ -9,21 +9,21 @@ from dra_driver.inventory.mig.geometry_rules import read_rules
 from dra_driver.model.errors import HardwareError, NodeError
 from dra_driver.plugin.mig.declared_mig import DeclaredMig
 from dra_driver.plugin.mig.geometry_source import LABEL, MANAGER_LABEL, GeometrySource
-from dra_driver.plugin.node_claims.pod_resources import PodsHere
+from dra_driver.plugin.node_claims.pod_resources import NodePods
 from tests.support.plugin.mig_parts import MigRig, small
 
 
 class Labels:
     def __init__(self) -> None:
-        self.labels, self.pods, self.is_telling = {}, [], True
+        self.labels, self.running, self.is_telling = {}, [], True
 
     def get_node(self, name):
         return {"metadata": {"labels": self.labels}}
 
-    def here(self):
+    def pods(self):
         if not self.is_telling:
             raise NodeError("pod-resources", "no answer")
-        return PodsHere(frozenset(self.pods), {})
+        return NodePods(frozenset(self.running), {})
 
 
 @pytest.fixture
@@ -106,9 +106,9 @@ def test_the_label_counts_unless_a_mig_manager_runs_on_the_node(rig):
     it = geometer(rig, "label")
     assert it.apply() == 0
     rig.labels.labels = {LABEL: "all-1g.10gb", MANAGER_LABEL: "true"}
-    rig.labels.pods = [("gpu-operator", "nvidia-mig-manager-x7k2p")]
+    rig.labels.running = [("gpu-operator", "nvidia-mig-manager-x7k2p")]
     assert it.apply() == 0
-    rig.labels.pods = [("gpu-operator", "nvidia-dcgm-x7k2p")]
+    rig.labels.running = [("gpu-operator", "nvidia-dcgm-x7k2p")]
     assert it.apply() == 2
 
 

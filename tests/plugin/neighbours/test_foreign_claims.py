@@ -9,7 +9,7 @@ from dra_driver.hardware.port import Roots
 from dra_driver.hardware.simulated import SimulatedHardware
 from dra_driver.inventory.build import build_inventory
 from dra_driver.model.errors import NodeError
-from dra_driver.plugin.neighbours.foreign_claims import ForeignClaims, behind
+from dra_driver.plugin.neighbours.foreign_claims import ForeignClaims, resolve_names
 from dra_driver.plugin.neighbours.leftovers import UNNAMED, read_leftovers, remove_leftover
 from tests.support.waiting import until
 
@@ -181,7 +181,7 @@ def test_it_goes_on_to_look_until_the_kubelet_has_answered(world):
 
 def test_a_whole_gpu_stands_for_everything_of_it(devices):
     for minor in {device.gpu.minor for device in devices}:
-        assert behind([f"gpu-{minor}"], devices) == {d.name for d in devices if d.gpu.minor == minor}
+        assert resolve_names([f"gpu-{minor}"], devices) == {d.name for d in devices if d.gpu.minor == minor}
 
 
 def test_a_partition_stands_for_itself_alone(devices):
@@ -191,12 +191,14 @@ def test_a_partition_stands_for_itself_alone(devices):
         profile = part.partition.profile.replace(".", "").replace("+", "-")
         name = f"gpu-{part.gpu.minor}-mig-{profile}-{part.partition.gi_profile_id}-{part.partition.start}"
         whole = {d.name for d in devices if d.gpu.minor == part.gpu.minor and d.partition is None}
-        assert behind([name], devices) == {part.name} | whole
+        assert resolve_names([name], devices) == {part.name} | whole
 
 
 def test_a_partition_that_is_not_there_stands_for_its_whole_gpu(devices):
     minor = devices[0].gpu.minor
-    assert behind([f"gpu-{minor}-mig-1g10gb-19-99"], devices) == {d.name for d in devices if d.gpu.minor == minor}
+    assert resolve_names([f"gpu-{minor}-mig-1g10gb-19-99"], devices) == {
+        d.name for d in devices if d.gpu.minor == minor
+    }
 
 
 def test_a_partition_in_the_names_of_older_releases_stands_for_itself_alone(devices):
@@ -204,21 +206,21 @@ def test_a_partition_in_the_names_of_older_releases_stands_for_itself_alone(devi
         place = part.partition
         name = f"gpu-{part.gpu.minor}-mig-{place.gi_profile_id}-{place.start}-{place.size}"
         whole = {d.name for d in devices if d.gpu.minor == part.gpu.minor and d.partition is None}
-        assert behind([name], devices) == {part.name} | whole
+        assert resolve_names([name], devices) == {part.name} | whole
 
 
 @pytest.mark.parametrize("rest", ["1g10gb", "1g10gb-2", "1g.10gb-0", "x", "9-4", "19-0-1-7", "", "1G10GB-19-2"])
 def test_a_partition_in_a_format_that_nobody_knows_stands_for_its_whole_gpu_alone(devices, rest):
     minor = devices[0].gpu.minor
-    assert behind([f"gpu-{minor}-mig-{rest}"], devices) == {d.name for d in devices if d.gpu.minor == minor}
+    assert resolve_names([f"gpu-{minor}-mig-{rest}"], devices) == {d.name for d in devices if d.gpu.minor == minor}
 
 
 def test_a_name_that_nobody_understands_stands_for_every_device(devices):
-    assert behind(["what-is-this"], devices) == {device.name for device in devices}
+    assert resolve_names(["what-is-this"], devices) == {device.name for device in devices}
 
 
 def test_a_gpu_that_is_gone_stands_for_nothing(devices):
-    assert behind(["gpu-77"], devices) == frozenset()
+    assert resolve_names(["gpu-77"], devices) == frozenset()
 
 
 def test_the_other_drivers_cdi_file_is_removed_once(tmp_path: Path):

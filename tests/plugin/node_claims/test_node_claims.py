@@ -14,7 +14,7 @@ from dra_driver.plugin.node_claims.node_claims import (
     VERSION_SECONDS,
     NodeClaims,
 )
-from dra_driver.plugin.node_claims.pod_resources import ClaimHere, HeldDevice, PodsHere
+from dra_driver.plugin.node_claims.pod_resources import HeldDevice, NodePods, PodClaim
 from dra_driver.plugin.node_identity import NodeIdentity
 
 DRIVER, NODE = "gpu.nvidia.com", "node-1"
@@ -29,7 +29,7 @@ def wire(name, *devices, pool=NODE, uid="", **more):
 
 
 def held(*devices, pool=NODE):
-    return ClaimHere(tuple(HeldDevice(pool, d) for d in devices), is_prepared=bool(devices))
+    return PodClaim(tuple(HeldDevice(pool, d) for d in devices), is_prepared=bool(devices))
 
 
 class World:
@@ -44,7 +44,7 @@ class World:
         self.kubelet_asked += 1
         if isinstance(self.here, Exception):
             raise self.here
-        return PodsHere(frozenset(), dict(self.here))
+        return NodePods(frozenset(), dict(self.here))
 
     def get_claim(self, namespace, name, *, timeout_s):
         self.asked.append(name)
@@ -103,7 +103,7 @@ def test_each_claim_that_the_ledger_does_not_know_is_read_once(world):
 
 
 def test_claims_of_other_drivers_are_not_asked_about_and_one_that_is_being_prepared_is(world):
-    world.here = {("ns", "nic"): ClaimHere((), is_prepared=True), ("ns", "early"): held()}
+    world.here = {("ns", "nic"): PodClaim((), is_prepared=True), ("ns", "early"): held()}
     world.stored = {"early": wire("early", "gpu-3", pool=POOL)}
     assert devices(world.claims().unknown()) == {"gpu-3"}
     assert world.asked == ["early"]
@@ -193,7 +193,7 @@ def test_a_ledger_that_cannot_be_read_knows_no_claim(world, monkeypatch):
 def test_one_answer_of_the_kubelet_serves_all_who_ask_together(world):
     claims = world.claims()
     record = ClaimRecord("u", "ns", "a", ClaimState.PREPARED, "boot", {}, ())
-    assert not any(claims.is_here(record) for _ in range(100))
+    assert not any(claims.has_pod(record) for _ in range(100))
     assert world.kubelet_asked == 1
 
 

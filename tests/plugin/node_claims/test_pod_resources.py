@@ -10,7 +10,7 @@ import pytest
 from dra_driver.model.errors import NodeError
 from dra_driver.plugin._proto.k8s.podresources.v1 import api_pb2 as messages
 from dra_driver.plugin.node_claims import pod_resources
-from dra_driver.plugin.node_claims.pod_resources import SERVICE, ClaimHere, HeldDevice, PodResources
+from dra_driver.plugin.node_claims.pod_resources import SERVICE, HeldDevice, PodClaim, PodResources
 
 DRIVER = "gpu.nvidia.com"
 
@@ -60,9 +60,9 @@ def test_claims_come_with_the_devices_of_this_driver_alone(kubelet):
     ).pods()
     assert told.pods == {("ns", "pod")}
     assert told.claims == {
-        ("ns", "ours"): ClaimHere(tuple(HeldDevice("node-1", f"gpu-{i}") for i in range(3)), is_prepared=True),
-        ("ns", "nic"): ClaimHere((), is_prepared=True),
-        ("other", "early"): ClaimHere((), is_prepared=False),
+        ("ns", "ours"): PodClaim(tuple(HeldDevice("node-1", f"gpu-{i}") for i in range(3)), is_prepared=True),
+        ("ns", "nic"): PodClaim((), is_prepared=True),
+        ("other", "early"): PodClaim((), is_prepared=False),
     }
 
 

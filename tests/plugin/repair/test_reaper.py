@@ -29,7 +29,7 @@ class Node:
             clock=rig.clock,
         )
 
-    def is_here(self, record) -> bool:
+    def has_pod(self, record) -> bool:
         """Answer as the kubelet would of the claims in `here`."""
         return record.uid in self.here
 

@@ -20,7 +20,7 @@ from dra_driver.inventory.offering import Inventory, Offering
 from dra_driver.model.edits import DeviceNode, Edits
 from dra_driver.model.errors import ApiError, HardwareError, Retry
 from dra_driver.model.shares import DeviceType
-from dra_driver.plugin.composition import ClaimSurroundings, NodeFolders, compose
+from dra_driver.plugin.composition import ClaimContext, NodeFolders, compose
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.effects.device_metadata import DeviceMetadata
 from dra_driver.plugin.effects.passthrough.services import PassthroughServices
@@ -171,7 +171,7 @@ class Rig:
         self.locks = NodeLocks(self.data / "locks")
         node = NodeIdentity(self.driver, f"n1/{self.driver}", self.boot_id)
         work = compose(
-            ClaimSurroundings(
+            ClaimContext(
                 node=node,
                 api=self.api,
                 ledger=self.ledger,

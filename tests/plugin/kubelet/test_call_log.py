@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from dra_driver.plugin.kubelet.call_notes import CallNote, CallNotes
+from dra_driver.plugin.kubelet.call_log import CallLog, CallOutcome
 from tests.support.waiting import until
 
 
@@ -16,14 +16,14 @@ class Counted(list[tuple[str, float, str]]):
         self.append((rpc, seconds, code))
 
 
-def note(number: int, *, code: str = "ok", err: str = "") -> CallNote:
-    return CallNote("prepare", f"ns/claim-{number}", f"u{number}", 0.0123, 1, code, err)
+def note(number: int, *, code: str = "ok", err: str = "") -> CallOutcome:
+    return CallOutcome("prepare", f"ns/claim-{number}", f"u{number}", 0.0123, 1, code, err)
 
 
 def test_notes_of_many_threads_are_all_counted_and_logged_in_order(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "dra_driver")
     counted = Counted()
-    notes = CallNotes(counted)
+    notes = CallLog(counted)
     notes.start()
     for burst in (range(40), range(40, 80)):  # the second one comes after the thread has fallen asleep again
         callers = [threading.Thread(target=notes.add, args=(note(number),)) for number in burst]
@@ -37,7 +37,7 @@ def test_notes_of_many_threads_are_all_counted_and_logged_in_order(caplog: pytes
 
 def test_what_is_left_is_written_at_the_end_and_a_refusal_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     counted = Counted()
-    notes = CallNotes(counted)
+    notes = CallLog(counted)
     notes.add(note(1, code="claim.not-found", err="claim ns/claim-1 does not exist"))
     notes.stop()
     assert counted == [("prepare", 0.0123, "claim.not-found")]
