@@ -20,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from dra_driver.plugin.rpc import shared_core
 from dra_driver.plugin.rpc.answering import MethodCalls, carry_out
 from dra_driver.plugin.rpc.call import RpcMethod, StatusCode
 from dra_driver.plugin.rpc.connection import RpcConnection
@@ -227,13 +228,20 @@ class RpcServer:
         return _Ready(calls, connection, stream)
 
     def _answer(self, ready: _Ready) -> None:
-        """Work on a request, and on those of its method that have waited for their turn meanwhile."""
+        """Work on a request in this thread; make sure before that others wait."""
         with self._mutex:
             self._idle -= 1
             is_short = self._idle < _LEAST_IDLE
         if is_short:
             self._begin_thread()
-        calls, connection, stream = ready
+        if ready.calls.method.is_stream:  # it waits, most of the time
+            self._answer_all(*ready)
+        else:
+            with shared_core.CALLS:
+                self._answer_all(*ready)
+
+    def _answer_all(self, calls: MethodCalls, connection: RpcConnection, stream: RpcStream) -> None:
+        """Work on a request, and then on those of its method that have waited for their turn meanwhile."""
         while True:
             carry_out(calls.method, connection, stream)
             with self._mutex:
