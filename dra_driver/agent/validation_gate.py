@@ -26,7 +26,7 @@ from dra_driver.model.errors import DriverError
 from dra_driver.plugin.node_claims.device_holders import held_among
 from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.loop import Loop
-from dra_driver.validation.by_hand import ResultsFile
+from dra_driver.validation.manual_results import ResultsFile
 from dra_driver.validation.records import ValidationRecords
 from dra_driver.validation.result import HELD, INTERRUPTED, ValidationLevel, ValidationResult
 from dra_driver.validation.tested_devices import TestedDevice, devices_to_test

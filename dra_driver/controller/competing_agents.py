@@ -67,15 +67,15 @@ def mark_of(wire: SliceWire, key: str) -> AgentMark | None:
 
 
 class CompetingAgents:
-    """The other agents that publish the pool of `me`. For use by the writing thread."""
+    """The other agents that publish the pool of `me`. Only the thread that writes slices may use it."""
 
     def __init__(self, me: AgentMark, *, driver: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._me, self._key, self._clock = me, f"{driver}/agent", clock
         self._text = json.dumps(asdict(me), separators=(",", ":"))
         self._has_written = False
         self._yields_to = ""  # the folder id of the agent that publishes instead of this one
-        # Changes of another agent that were counted, as name and version of the slice.
-        self._answered: set[tuple[str, str]] = set()
+        # The changes by other agents that were counted already, as name and version of the slice.
+        self._counted: set[tuple[str, str]] = set()
         self._changed_at: dict[str, list[float]] = {}  # by the other's folder id
 
     def is_by_other_agent(self, wire: SliceWire) -> bool:
@@ -93,9 +93,9 @@ class CompetingAgents:
     def admit(self, plan: WritePlan) -> None:
         """Return if the writes may be made.
 
-        Raises: ApiError("api.another-agent") where an agent that started earlier keeps changing the same slices.
+        Raises: ApiError("api.another-agent") if an agent that started earlier keeps changing the same slices.
         """
-        others = [mark for wire in (*plan.updates, *plan.deletes) if (mark := self._others(wire))]
+        others = [mark for wire in (*plan.updates, *plan.deletes) if (mark := self._other_agent(wire))]
         publishing = next((mark for mark in others if mark.folder_id == self._yields_to), None)
         if publishing is not None:
             raise self._refusal(publishing)
@@ -107,20 +107,20 @@ class CompetingAgents:
                 raise self._refusal(other)
             log.warning("another agent publishes this pool, and should stop", extra=log_fields(reason=str(other)))
 
-    def _others(self, wire: SliceWire) -> AgentMark | None:
+    def _other_agent(self, wire: SliceWire) -> AgentMark | None:
         return mark_of(wire, self._key) if self.is_by_other_agent(wire) else None
 
     def _count(self, wires: Iterable[SliceWire]) -> list[AgentMark]:
         """Count the changes that others made after our writes, and return those who made too many."""
         now, changed, seen = self._clock(), {}, set()
         for wire in wires if self._has_written else ():
-            mark, metadata = self._others(wire), wire["metadata"]
+            mark, metadata = self._other_agent(wire), wire["metadata"]
             change = str(metadata.get("name")), str(metadata.get("resourceVersion"))
             if mark:
                 seen.add(change)
-                if change not in self._answered:
+                if change not in self._counted:
                     changed[mark.folder_id] = mark
-        self._answered = seen
+        self._counted = seen
         found = []
         for folder_id, mark in changed.items():
             recent = [at for at in self._changed_at.get(folder_id, ()) if now - at <= WITHIN_SECONDS]

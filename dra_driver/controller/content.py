@@ -30,7 +30,7 @@ class PoolContent:
 
 
 def content_of(offering: Offering, *, server_minor: int) -> PoolContent:
-    """Return an offering in the form of the API. `server_minor` 0 means that the version is unknown: the newest."""
+    """Return an offering in the form of the API. `server_minor` 0, an unknown version, is taken for the newest."""
     devices = []
     for device in offering.devices:
         wire = device_wire(device)

@@ -1,4 +1,4 @@
-"""Diff: which writes bring the stored slices to the wanted ones.
+"""Diff: the writes that turn the stored slices into the wanted ones.
 
 In: the wanted slices of one pool, and every stored slice. Out: a `WritePlan`, to be executed in its order: delete,
 update, create. Pure. Names of objects have no meaning: a stored slice is recognised by its content, so a restarted
@@ -57,7 +57,7 @@ def plan_writes(
     pool = sorted((s for s in ours if pool_of(s) == first.pool), key=lambda s: (-generation_of(s), _name(s)))
     current = generation_of(pool[0]) if pool else 0
     pairs, new, surplus = _match(desired, pool)
-    changed = [(spec, s) for spec, s in pairs if not _is_right(spec, s, current, count, owner)]
+    changed = [(spec, s) for spec, s in pairs if not _is_current(spec, s, current, count, owner)]
     is_raised = bool(new) or _is_large_change(pairs, changed, surplus, current)
     generation = max(current + 1, least_generation) if is_raised else current
     wires = _Wires(generation, count, owner, _times_added(pool))
@@ -146,7 +146,7 @@ def _match(
     return pairs, [spec for i, spec in enumerate(desired) if i not in found], [pool[i] for i in free]
 
 
-def _is_right(spec: SliceSpec, stored: SliceWire, generation: int, count: int, owner: Wire | None) -> bool:
+def _is_current(spec: SliceSpec, stored: SliceWire, generation: int, count: int, owner: Wire | None) -> bool:
     if owner is not None and not _has_owner(stored, owner):
         return False
     return not differing_fields(spec.wire(generation, count), stored.get("spec") or {})
@@ -190,7 +190,7 @@ def _times_added(pool: Iterable[SliceWire]) -> dict[tuple[str, Any], str]:
     """Return when each taint of each stored device was added; evictions count from that time."""
     return {
         (device.get("name", ""), taint_key(taint)): taint["timeAdded"]
-        for stored in reversed(list(pool))  # the pool has its newest generation first, and that one is to win
+        for stored in reversed(list(pool))  # the newest generation comes first in the pool; read last, its times win
         for device in (stored.get("spec") or {}).get("devices") or []
         for taint in device.get("taints") or []
         if taint.get("timeAdded")
@@ -198,7 +198,7 @@ def _times_added(pool: Iterable[SliceWire]) -> dict[tuple[str, Any], str]:
 
 
 def _with_times(spec: Wire, added: Mapping[Any, str]) -> Wire:
-    """Carry `timeAdded` over, since the server sets it to the current time wherever it is left open."""
+    """Carry `timeAdded` over, since the server would set it to the current time if it were left out."""
     if not added or "devices" not in spec:
         return spec
     return {**spec, "devices": [_timed(device, added) for device in spec["devices"]]}

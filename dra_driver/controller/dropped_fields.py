@@ -3,8 +3,8 @@
 In: what was sent and what came back. Out: what to remember as stored, which drops are unsafe, one log line, one
 problem. A harmless loss is remembered as if the field had been kept, so the field is sent again only with the next
 write that is needed anyway. After an unsafe loss (shared counters, blocking taints, devices that may be allocated many
-times) the pool offers something else until the server has another version. From time to time the server is also asked
-again whether it keeps taints, so that a device that is withheld because it does not is withheld no longer than needed.
+times) the pool offers a substitute until the server has another version. From time to time the server is also asked
+again whether it keeps taints, so that devices withheld for want of taints are soon offered again.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class DroppedFields:
         """Return whether the server is to be asked about taints again now."""
         return self.taints_due_s == 0.0
 
-    def note(self, sent: SliceWire, answer: SliceWire, *, version: str) -> tuple[Wire | None, frozenset[str]]:
+    def record(self, sent: SliceWire, answer: SliceWire, *, version: str) -> tuple[Wire | None, frozenset[str]]:
         """Compare an answer with what was sent, and record the fields that were dropped.
 
         Returns the spec to remember in place of the stored one (None to remember the stored one), and the unsafe fields
@@ -69,11 +69,11 @@ class DroppedFields:
         unsafe = set(lost.intersection((*COUNTER_FIELDS, SHARE_FIELD)))
         if TAINT_FIELD in lost and any(has_blocking_taint(d) for d in sent["spec"].get("devices", ())):
             unsafe.add(TAINT_FIELD)
-        news = lost - self.fields
+        new = lost - self.fields
         self.fields |= lost
         self._add_unsafe(frozenset(unsafe))
-        if news:
-            self._report(news, version)
+        if new:
+            self._report(new, version)
         return (sent["spec"] if lost and not unsafe else None), frozenset(unsafe)
 
     def add(self, other: DroppedFields) -> None:
@@ -93,7 +93,7 @@ class DroppedFields:
         self.unsafe -= {TAINT_FIELD}
 
     def forget_harmless(self) -> None:
-        """Forget the harmless drops: those fields will be sent again with new content."""
+        """Forget the fields whose loss is harmless, because they will be sent again with new content."""
         self.fields = self.unsafe
 
     def forget(self) -> None:
@@ -101,7 +101,7 @@ class DroppedFields:
         self.fields = self.unsafe = frozenset()
 
     def problems(self) -> tuple[Problem, ...]:
-        """Return the dropped fields as a problem like those of the inventory; nothing if there are none."""
+        """Return a problem that lists the dropped fields; none if no field was dropped."""
         if not self.fields:
             return ()
         message = f"the API server dropped {_listed(self.fields)}; {_hint(self.fields)}"
@@ -112,8 +112,8 @@ class DroppedFields:
             self._taints_asked_at = self._clock()
         self.unsafe |= lost
 
-    def _report(self, news: frozenset[str], version: str) -> None:
-        keys = fields(pool=self._pool, reason=_listed(news), version=version, hint=_hint(news))
+    def _report(self, lost: frozenset[str], version: str) -> None:
+        keys = fields(pool=self._pool, reason=_listed(lost), version=version, hint=_hint(lost))
         log.warning("api server dropped fields of our slices", extra=keys)
 
 
@@ -125,7 +125,7 @@ def _hint(lost: frozenset[str]) -> str:
     gates = ", ".join(gates_behind(lost)) or "unknown"
     instead = "whole GPUs and existing partitions are offered; " if lost.intersection(COUNTER_FIELDS) else ""
     if SHARE_FIELD in lost:
-        instead += "shared devices are offered as their replicas, or whole where none are configured; "
+        instead += "shared devices are offered as their replicas, or whole if none are configured; "
     if TAINT_FIELD in lost:
         instead += "tainted devices that no claim has are withheld; "
     only_taints = lost == {TAINT_FIELD}

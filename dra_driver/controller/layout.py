@@ -81,7 +81,8 @@ def lay_out(
     units = _units_apart(devices, counter_sets) if apart else _units_together(devices, counter_sets)
     kept = _pack(units, placement)
     fresh = _pack(units, ()) if placement else kept
-    chosen = fresh if len(kept) > 2 * len(fresh) else kept  # after many departures the slices are thin: merge them
+    # After many removals each slice holds only a few devices, and is then merged with others.
+    chosen = fresh if len(kept) > 2 * len(fresh) else kept
     specs = [
         SliceSpec(driver, node, pool, tuple(_by_name(slot.devices)), tuple(_by_name(slot.counter_sets)))
         for slot in sorted(chosen, key=lambda slot: (not slot.counters_alone, slot.is_full))
@@ -112,8 +113,8 @@ class _OpenSlice:
     counters_alone: bool = False
     is_full: bool = False
 
-    def takes(self, unit: _Unit) -> bool:
-        """Return whether the unit fits into the slice with what it contains already."""
+    def fits(self, unit: _Unit) -> bool:
+        """Return whether the unit fits into the slice beside what it contains already."""
         is_empty = not self.devices and not self.counter_sets
         if not is_empty and (self.counters_alone != unit.counters_alone or self.is_full or unit.slice_alone):
             return False
@@ -127,7 +128,7 @@ class _OpenSlice:
             and sum(_consumed(d) for d in devices) <= _CONSUMED_PER_SLICE_1_34
         )
 
-    def take(self, unit: _Unit) -> None:
+    def add(self, unit: _Unit) -> None:
         """Add the unit."""
         self.counters_alone, self.is_full = unit.counters_alone, unit.slice_alone
         self.devices += unit.devices
@@ -136,26 +137,26 @@ class _OpenSlice:
 
 def _pack(units: Sequence[_Unit], placement: Sequence[Iterable[str]]) -> list[_OpenSlice]:
     """Put each unit into its present slice if it fits, otherwise into the first one with room or into a new one."""
-    home = {key: index for index, keys in enumerate(placement) for key in keys}
+    present = {key: index for index, keys in enumerate(placement) for key in keys}
     slots = [_OpenSlice() for _ in placement]
-    homeless: list[_Unit] = []
+    unplaced: list[_Unit] = []
     for unit in units:
-        index = home.get(unit.key)
-        if index is not None and slots[index].takes(unit):
-            slots[index].take(unit)
+        index = present.get(unit.key)
+        if index is not None and slots[index].fits(unit):
+            slots[index].add(unit)
         else:
-            homeless.append(unit)
-    for unit in homeless:
-        slot = next((s for s in slots if s.takes(unit)), None)
+            unplaced.append(unit)
+    for unit in unplaced:
+        slot = next((s for s in slots if s.fits(unit)), None)
         if slot is None:
             slot = _OpenSlice()
             slots.append(slot)
-            if not slot.takes(unit):
+            if not slot.fits(unit):
                 raise ApiError(
                     "pool-too-wide",
                     f"{len(unit.devices)} devices beside {unit.key} share counters and do not fit one ResourceSlice",
                 )
-        slot.take(unit)
+        slot.add(unit)
     return [slot for slot in slots if slot.devices or slot.counter_sets]
 
 

@@ -1,7 +1,7 @@
-"""Pool plan: from what is offered now to the writes that bring the API server there.
+"""Pool plan: the writes that make the slices on the API server equal to what is offered now.
 
-In: the offers, what the server is and keeps, the stored slices. Out: a `WritePlan`. The offers are asked right before
-the writes, because what a scheduler has just allocated must stay. For use by the writing thread only.
+In: the offers, facts about the server, the stored slices. Out: a `WritePlan`. The offers are asked for right before the
+writes, because what a scheduler has just allocated must stay. Only the thread that writes slices uses this module.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class PoolPlanner:
         self._highest_generation = 0
 
     def content(self) -> PoolContent | None:
-        """Return the wanted content of the pool on the server as it is now; None: no slices at all. Raises: ApiError.
+        """Return the content that the pool is to have on this server; None if it is to have no slices.
 
-        The server is first asked which fields of that content it keeps.
+        The server is first asked which fields of that content it keeps. Raises: ApiError.
         """
         minor = self._server.minor()
         with self._changed:

@@ -1,7 +1,7 @@
 """Pool sync: makes the slices on the server equal to what is offered, and makes fields that the server drops harmless.
 
-In: a planner, the slices as followed. Out: writes in their order, with their answers recorded. `run` belongs to the
-writing thread; the other methods may be called by any thread that holds the lock.
+In: a planner, the slices that the watch reports. Out: writes in their order, with their answers recorded. `run` belongs
+to the writing thread; the other methods may be called by any thread that holds the lock.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class StoppedError(Exception):
     """The publisher is stopping and must not write any more."""
 
 
-class _LookAgainError(Exception):
+class _PlanAgainError(Exception):
     """The server can't store what was wanted, so a smaller content has to be planned at once."""
 
 
@@ -48,15 +48,15 @@ class PoolSync:
         self._dropped_fields, self._server, self._changed, self._is_stopping = dropped, server, changed, is_stopping
         self._content: PoolContent | None = None  # the content of the last plan
         self._must_compare = True  # whether what is stored may differ from it
-        self._is_doubtful = False  # whether our record of what is stored may be wrong
+        self._must_read = False  # whether our record of what is stored may be wrong
 
     def compare_again(self) -> None:
         """Compare what is stored with what is offered the next time, even if the offers stay the same."""
         self._must_compare = True
 
-    def doubt(self) -> None:
+    def read_again(self) -> None:
         """Read the stored slices again before the next comparison, because a write failed."""
-        self._must_compare = self._is_doubtful = True
+        self._must_compare = self._must_read = True
 
     def settled(self) -> None:
         """Record that nothing happened since the last run that would need another comparison."""
@@ -68,15 +68,15 @@ class PoolSync:
         Raises: ApiError, StoppedError.
         """
         while True:
-            if self._is_doubtful:
+            if self._must_read:
                 objects, version = self._writer.read_all(selector)
                 with self._changed:
                     self._watched.read_again(objects, version)
-                    self._is_doubtful = False
+                    self._must_read = False
             plan = self._plan()
             try:
                 self._carry_out(plan)
-            except _LookAgainError:
+            except _PlanAgainError:
                 continue
             return plan
 
@@ -96,7 +96,7 @@ class PoolSync:
     def _carry_out(self, plan: WritePlan) -> None:
         """Make the writes of a plan, deletions first.
 
-        Raises: ApiError, StoppedError; _LookAgainError if counters, shares or blocking taints were dropped.
+        Raises: ApiError, StoppedError; _PlanAgainError if counters, shares or blocking taints were dropped.
         """
         self._writer.admit(plan)
         with self._changed:
@@ -107,7 +107,7 @@ class PoolSync:
             writes += [(wire, self._writer.create) for wire in plan.creates]
             for wire, write in sorted(writes, key=lambda one: not _has_counters_alone(one[0])):
                 self._check_running()
-                self._note_answer(wire, write(wire))
+                self._record_answer(wire, write(wire))
         finally:
             with self._changed:
                 self._watched.end_writing()
@@ -125,19 +125,19 @@ class PoolSync:
         if self._is_stopping():
             raise StoppedError
 
-    def _note_answer(self, sent: SliceWire, answer: SliceWire) -> None:
+    def _record_answer(self, sent: SliceWire, answer: SliceWire) -> None:
         """Record what the server stored; if it dropped fields, make sure that no published devices overlap."""
         with self._changed:
-            instead, unsafe = self._dropped_fields.note(sent, answer, version=self._server.git_version)
+            instead, unsafe = self._dropped_fields.record(sent, answer, version=self._server.git_version)
             self._watched.wrote(answer, instead=instead)
             every = sorted(self._watched.all(), key=lambda s: s["metadata"]["uid"] != answer["metadata"]["uid"])
         if unsafe.intersection(COUNTER_FIELDS):
-            # Plan again at once, and this slice first: without counters the scheduler allocates overlapping devices.
+            # Delete all slices, this one first: without counters the scheduler would allocate overlapping devices.
             self._delete(every)
         if unsafe:
-            raise _LookAgainError
+            raise _PlanAgainError
 
 
 def _has_counters_alone(wire: SliceWire) -> bool:
-    """Return whether a slice holds only counters; these are written first, so that their loss shows before all else."""
+    """Return whether a slice holds only counters. Such slices are written first, so that a loss of counters shows."""
     return bool(wire["spec"].get("sharedCounters")) and not wire["spec"].get("devices")

@@ -30,9 +30,8 @@ log = logging.getLogger(__name__)
 
 COUNTERS, SHARES, TAINTS = "counters", "shares", "taints"
 _UNSURE = (0, 408, 409, 429)  # statuses without an answer, or with one that does not concern our object
-_TAINT = DeviceTaint(
-    "dra-driver/probe", "", TaintEffect.NO_SCHEDULE
-).wire()  # only ever in a request that stores nothing
+# This taint is only sent in requests that store nothing.
+_TAINT = DeviceTaint("dra-driver/probe", "", TaintEffect.NO_SCHEDULE).wire()
 
 
 class Probe:
@@ -51,25 +50,27 @@ class Probe:
         self._known.discard(TAINTS)
 
     def ask(self, content: PoolContent, empty: SliceSpec, *, minor: int, known: frozenset[str]) -> DroppedFields:
-        """Return which fields of this content the server would drop; none that it was asked about before.
+        """Return which fields of this content the server would drop, without those that it was asked about before.
 
-        `known` are dropped fields that were reported before. A server that refuses a question is assumed to drop what
-        it was asked about. The exception is a server from 1.35 on that is asked about counters: the first write, which
-        holds counters and nothing else, will show it. Raises: ApiError if the server gives no answer.
+        `known` are dropped fields that were reported before. A server that refuses the dry run is assumed to drop what
+        it was asked about. The exception is counters on a server from 1.35 on: the first write, which holds counters
+        and nothing else, will show whether it keeps them. Raises: ApiError if the server gives no answer.
         """
         found = DroppedFields(empty.pool, known)
         is_old = 0 < minor < COUNTERS_APART_MINOR
         if content.counter_sets and COUNTERS not in self._known:
-            sent = _question(content, empty, is_old=is_old)
+            sent = _slice_with_counters(content, empty, is_old=is_old)
             self._try(COUNTERS, COUNTER_FIELDS if is_old else (), sent, found, minor)
         if SHARES not in self._known and (shared := _first(content, "allowMultipleAllocations")):
-            self._try(SHARES, (SHARE_FIELD,), _alone(shared, empty), found, minor)
+            self._try(SHARES, (SHARE_FIELD,), _slice_with_device(shared, empty), found, minor)
         if TAINTS not in self._known and (tainted := _first(content, "taints")):
             bare = {key: value for key, value in tainted.items() if key != "consumesCounters"}
-            self._try(TAINTS, (TAINT_FIELD,), _alone({**bare, "taints": [_TAINT]}, empty), found, minor)
+            tainted_slice = _slice_with_device({**bare, "taints": [_TAINT]}, empty)
+            self._try(TAINTS, (TAINT_FIELD,), tainted_slice, found, minor)
         return found
 
-    def _try(self, what: str, doubted: Collection[str], sent: SliceWire, found: DroppedFields, minor: int) -> None:
+    def _try(self, what: str, assumed: Collection[str], sent: SliceWire, found: DroppedFields, minor: int) -> None:
+        """Make one dry run; if the server refuses it, the fields `assumed` count as dropped."""
         version = f"1.{minor}" if minor else "unknown"
         try:
             answer = self._writer.try_create(sent)
@@ -78,23 +79,23 @@ class Probe:
                 raise
             keys = fields(pool=sent["spec"]["pool"]["name"], err=str(error))
             log.warning("api server refuses the dry run about %s", what, extra=keys)
-            if doubted:
-                found.assume(frozenset(doubted), version=version)
+            if assumed:
+                found.assume(frozenset(assumed), version=version)
         else:
-            found.note(sent, answer, version=version)
+            found.record(sent, answer, version=version)
         self._known.add(what)
 
 
 def keeps_counters(writer: SliceWriter, content: PoolContent, empty: SliceSpec, *, minor: int) -> bool:
     """Return whether the server keeps shared counters, without recording it.
 
-    Raises: ApiError, also if the server refuses the question.
+    Raises: ApiError, also if the server refuses the dry run.
     """
-    sent = _question(content, empty, is_old=0 < minor < COUNTERS_APART_MINOR)
+    sent = _slice_with_counters(content, empty, is_old=0 < minor < COUNTERS_APART_MINOR)
     return not differing_fields(sent["spec"], writer.try_create(sent)["spec"]).intersection(COUNTER_FIELDS)
 
 
-def _question(content: PoolContent, empty: SliceSpec, *, is_old: bool) -> SliceWire:
+def _slice_with_counters(content: PoolContent, empty: SliceSpec, *, is_old: bool) -> SliceWire:
     sets = content.counter_sets[: 1 if is_old else limits.COUNTER_SETS_PER_SLICE]
     name = sets[0]["name"]
     consumers = [d for d in content.devices if any(c.get("counterSet") == name for c in d.get("consumesCounters", ()))]
@@ -103,7 +104,7 @@ def _question(content: PoolContent, empty: SliceSpec, *, is_old: bool) -> SliceW
     return created(0, spec, spec.wire(1, 1), None)
 
 
-def _alone(device: DeviceWire, empty: SliceSpec) -> SliceWire:
+def _slice_with_device(device: DeviceWire, empty: SliceSpec) -> SliceWire:
     spec = SliceSpec(empty.driver, empty.node, empty.pool, (device,))
     return created(0, spec, spec.wire(1, 1), None)
 

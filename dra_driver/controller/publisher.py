@@ -93,9 +93,9 @@ class Publisher:
     # -- called by others ----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to follow the API server; nothing is written before the first `look`.
+        """Start to follow the API server; nothing is written before the first `look`.
 
-        Does nothing if it is running.
+        Do nothing if the publisher is running already.
         """
         with self._changed:
             if self._threads:
@@ -117,7 +117,7 @@ class Publisher:
                 thread.start()
 
     def look(self) -> None:
-        """Publish what is offered now, and return before that is written.
+        """Look at the offers and publish what has changed; return before that is written.
 
         If the offers are the same as before, nothing is written. A pool without devices is one empty slice. `status`
         reports what went wrong.
@@ -176,21 +176,21 @@ class Publisher:
             connections += isinstance(event, Connected)
             with self._changed:
                 try:
-                    self._take(event, is_reconnect=connections > 1)
+                    self._record(event, is_reconnect=connections > 1)
                 except Exception:
                     log.exception("watch event not understood", extra=fields(pool=self._pool))
                 self._changed.notify_all()
 
-    def _take(self, event: Event, *, is_reconnect: bool) -> None:
+    def _record(self, event: Event, *, is_reconnect: bool) -> None:
         """Record one event, and schedule what follows from it."""
         if isinstance(event, Connected):
-            # It may be another server, or a newer version.
+            # This may be another server, or a newer version of it.
             if is_reconnect and not (event.is_renewal and self._server.is_fresh):
                 self._server.ask_again()
                 self._sync.compare_again()
                 self._schedule.at_once()
         else:
-            self._watched.take(event)
+            self._watched.record(event)
 
     def _disturbed(self, may_be_gone: bool) -> None:
         if may_be_gone:  # a node that was recreated under its old name has another UID
@@ -224,7 +224,7 @@ class Publisher:
             while not self._is_stopping:
                 delay = self._due_s() if self._wanted and self._watched.is_complete else None
                 if delay == 0.0:
-                    self._schedule.take()
+                    self._schedule.begin()
                     return True
                 self._changed.wait(delay)
             return False
@@ -236,7 +236,7 @@ class Publisher:
     def _failed(self, err: ApiError) -> None:
         with self._changed:
             self._fault, self._is_published = err, False
-            self._sync.doubt()
+            self._sync.read_again()
             self._schedule.failed(least_s=err.retry_after_s, is_final=err.retry is Retry.NEVER)
             attempt = self._schedule.attempts
             self._changed.notify_all()

@@ -1,8 +1,8 @@
 """Schedule: when the slices have to be examined next.
 
-In: that something is wanted, that an attempt failed, that another client changed slices. Out: a moment. Not
-thread-safe: the owner holds a lock. Changes by others are answered after a short quiet time (the kubelet removes slices
-one by one, and one answer is enough), and more and more slowly if they continue.
+In: reports that something is wanted, that an attempt failed, that another client changed slices. Out: the seconds until
+the next examination. Not thread-safe: the owner holds a lock. Changes by other clients are answered after a short quiet
+time (the kubelet removes slices one by one, and one answer is enough), and more and more slowly if they continue.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SETTLE_SECONDS = 0.25  # quiet time after another client's change before we answ
 _SETTLE_MOST = 2.0  # the longest wait after the first of many changes
 _RETRY_MOST = 10.0
 _PATIENCE_MOST = 15.0  # the longest time that a node lacks its devices while the kubelet keeps restarting
-_PEACE_SECONDS = 120.0  # after this time without changes by others the next one is answered quickly again
+_QUIET_SECONDS = 120.0  # after this time without changes by other clients the next one is answered quickly again
 
 
 class Schedule:
@@ -32,7 +32,7 @@ class Schedule:
     ) -> None:
         self._clock, self._settle_s = clock, settle_s
         self._retries = Backoff(base_s=0.1, most_s=_RETRY_MOST, uniform=uniform)
-        # Never at once: each answer shall wait longer than the one before.
+        # Its delays are never close to 0, so that each answer waits longer than the one before.
         self._patience = Backoff(
             base_s=2 * settle_s, most_s=_PATIENCE_MOST, uniform=lambda _, step: uniform(step / 2, step)
         )
@@ -55,7 +55,7 @@ class Schedule:
     def disturbed(self) -> None:
         """Schedule an examination after a quiet time, because another client changed something."""
         now = self._clock()
-        if now - self._disturbed_at > _PEACE_SECONDS:
+        if now - self._disturbed_at > _QUIET_SECONDS:
             self._patience.reset()
             self._answer_after_s = self._settle_s
         self._disturbed_at = now
@@ -72,7 +72,7 @@ class Schedule:
         return delay
 
     def succeeded(self, *, writes: int) -> None:
-        """Record that the slices are as they should be, after this number of writes."""
+        """Record that the slices are correct now, after this number of writes."""
         self._retries.reset()
         if self._is_answer and writes:
             self._answer_after_s = self._patience.next_s()
@@ -82,7 +82,7 @@ class Schedule:
         due = [at for at in (self._work_at, self._answer_at) if at is not None]
         return max(0.0, min(due) - self._clock()) if due else None
 
-    def take(self) -> None:
-        """Record that the examination that is due happens now."""
+    def begin(self) -> None:
+        """Record that the examination that is due begins now."""
         self._is_answer = self._answer_at is not None
         self._work_at = self._answer_at = None

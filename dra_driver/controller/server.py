@@ -1,4 +1,4 @@
-"""Server: what the publisher must know of the API server and of its node, asked once and again when there is a reason.
+"""Server: facts about the API server and this node, asked for once, and again when they may have changed.
 
 In: `KubeApi`. Out: the server's minor version (it decides where counters belong) and the ownerReference of our slices.
 """
@@ -43,7 +43,10 @@ class ServerFacts:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether the version was asked for recently; ten thousand agents together renew 26 watches a second."""
+        """Whether the version was asked for recently.
+
+        Ten thousand agents together renew 26 watches a second, and should not ask for it each time.
+        """
         return self._clock() - self._asked_at < FRESH_SECONDS
 
     def ask_early(self) -> None:

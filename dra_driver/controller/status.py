@@ -13,9 +13,9 @@ from dra_driver.inventory.offering import ALL_KEPT, KeptFields
 class PublisherStatus:
     """The state of publishing. `slices`, `devices` and `generation` are what the API server holds of our pool.
 
-    `is_published` is whether that is what was offered last. `keeps` says which fields the server has not been seen to
-    drop; without them, something else is offered. `dropped` lists the fields that it did not keep. `writes` counts
-    accepted writes by verb since the process started.
+    `is_published`: whether this is what was offered last. `keeps`: which fields the server has not been seen to drop;
+    if it drops one, a substitute is offered. `dropped`: the fields that it did not keep. `writes`: how many writes it
+    has accepted since the process started, by verb.
     """
 
     pool: str

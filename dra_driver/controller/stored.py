@@ -1,4 +1,4 @@
-"""Stored: what the API server holds of our slices, as far as is known here.
+"""Stored: our slices on the API server, as far as they are known here.
 
 In: lists, watch events and answers to our own writes, in any interleaving. Out: the newest state of each slice, and
 whether another client changed something. Not thread-safe: the owner holds a lock.
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dra_driver.controller.diff import is_ours
 from dra_driver.model.wire import SliceWire, Wire
 
-_BURIED = 1_000  # how many deleted slices are remembered, so that late events about them are ignored
+_DELETED_UIDS = 1_000  # how many deleted slices are remembered, so that late events about them are ignored
 
 
 class StoredSlices:
@@ -21,7 +21,7 @@ class StoredSlices:
     def __init__(self, *, driver: str, node: str) -> None:
         self._driver, self._node = driver, node
         self._slices: dict[str, SliceWire] = {}
-        self._buried: deque[str] = deque(maxlen=_BURIED)
+        self._deleted_uids: deque[str] = deque(maxlen=_DELETED_UIDS)
         self._listed_at = ""
         self.is_complete = False
 
@@ -32,9 +32,9 @@ class StoredSlices:
     def replace(self, objects: Iterable[SliceWire], resource_version: str, *, is_latest: bool = False) -> bool:
         """Take over a list, and return whether it contains changes.
 
-        What this agent wrote after the list was made stays, unless `is_latest`: then no write was under way when it was
-        made. A list that is older than the last one also counts as the latest: the server's store was restored to an
-        earlier state.
+        Slices that this agent wrote after the list was made are kept, unless `is_latest`, which means that no write was
+        under way when it was made. A list that is older than the last one also counts as the latest: the server's store
+        was restored to an earlier state.
         """
         is_latest = is_latest or _is_newer(self._listed_at, resource_version)
         self._listed_at = resource_version
@@ -42,7 +42,7 @@ class StoredSlices:
         listed = {_name(o): o for o in objects if is_ours(o, driver=self._driver, node=self._node)}
         kept = {n: s for n, s in known.items() if n not in listed and _is_newer(_version(s), resource_version)}
         for name in known.keys() - listed.keys() - (set() if is_latest else kept.keys()):
-            self._bury(known[name])
+            self._deleted_uids.append(_uid(known[name]))
         self._slices = {} if is_latest else {**kept, **{n: s for n, s in known.items() if n in listed}}
         for name, wire in listed.items():
             if name in known and _version(known[name]) == _version(wire):
@@ -52,18 +52,18 @@ class StoredSlices:
         return before != {n: _version(s) for n, s in self._slices.items()}
 
     def changed(self, wire: SliceWire) -> bool:
-        """Take over an object that was read, and return whether that is a change."""
-        if not is_ours(wire, driver=self._driver, node=self._node) or _uid(wire) in self._buried:
+        """Take over an object that was read, and return whether it differs from the known one."""
+        if not is_ours(wire, driver=self._driver, node=self._node) or _uid(wire) in self._deleted_uids:
             return False
         known = self._slices.get(_name(wire))
         if known is not None and _uid(known) == _uid(wire) and not _is_newer(_version(wire), _version(known)):
             return False
-        self._slices[_name(wire)] = _lean(wire)
+        self._slices[_name(wire)] = _without_managed_fields(wire)
         return True
 
     def deleted(self, wire: SliceWire) -> bool:
-        """Record that an object is gone, and return whether that is a change."""
-        self._bury(wire)
+        """Record that an object is gone, and return whether it was known."""
+        self._deleted_uids.append(_uid(wire))
         known = self._slices.get(_name(wire))
         if known is None or _uid(known) != _uid(wire):
             return False
@@ -73,21 +73,19 @@ class StoredSlices:
     def wrote(self, answer: SliceWire, *, instead: Wire | None = None) -> None:
         """Take over the answer to our own write; `instead` is a spec to remember in place of the stored one.
 
-        An event about a change after our write may have arrived before the answer, and then wins.
+        An event about a change after our write may have arrived before the answer; the event then wins.
         """
         known = self._slices.get(_name(answer))
-        if _uid(answer) in self._buried:
+        if _uid(answer) in self._deleted_uids:
             return
         if known is not None and _uid(known) == _uid(answer) and _is_newer(_version(known), _version(answer)):
             return
-        self._slices[_name(answer)] = _lean(answer if instead is None else {**answer, "spec": instead})
-
-    def _bury(self, wire: SliceWire) -> None:
-        self._buried.append(_uid(wire))
+        wire = answer if instead is None else {**answer, "spec": instead}
+        self._slices[_name(answer)] = _without_managed_fields(wire)
 
 
-def _lean(wire: SliceWire) -> SliceWire:
-    """Remove managedFields: they are large, and the server keeps its own if an update comes without them."""
+def _without_managed_fields(wire: SliceWire) -> SliceWire:
+    """Return a slice without managedFields, which are large. An update without them does not remove the server's."""
     metadata = {key: value for key, value in wire["metadata"].items() if key != "managedFields"}
     return {**wire, "metadata": metadata}
 
@@ -95,7 +93,7 @@ def _lean(wire: SliceWire) -> SliceWire:
 def _is_newer(version: str, than: str) -> bool:
     """Return whether a resourceVersion is newer than another.
 
-    Versions that can't be compared count as newer, which at worst costs an unneeded examination.
+    Versions that can't be compared count as newer, which at worst costs an unnecessary examination.
     """
     if version.isdigit() and than.isdigit():
         return int(version) > int(than)

@@ -1,6 +1,6 @@
 """Validity: what the API server or the scheduler would reject in a pool.
 
-In: the content of a pool. Out: texts that describe the faults. Pure.
+In: the content of a pool. Out: descriptions of the faults. Pure.
 
 Source: Kubernetes API resource/v1 validation; from 1.35 on only the scheduler checks references between slices, and
 it skips the whole pool if one is wrong.
@@ -20,7 +20,7 @@ _BLOCKING_EFFECTS = ("NoSchedule", "NoExecute")
 
 
 def find_faults(content: PoolContent, *, server_minor: int) -> tuple[str, ...]:
-    """Return every reason for which this pool would be refused or skipped; nothing if it is valid."""
+    """Return every reason for which this pool would be refused or skipped; an empty tuple if it is valid."""
     is_old = 0 < server_minor < COUNTERS_APART_MINOR
     counters = {c.get("name", ""): frozenset(c.get("counters") or ()) for c in content.counter_sets}
     return (
@@ -36,7 +36,7 @@ def has_blocking_taint(device: DeviceWire) -> bool:
     return any(t.get("effect") in _BLOCKING_EFFECTS for t in device.get("taints") or ())
 
 
-def _is_many(device: DeviceWire) -> bool:
+def _is_shared(device: DeviceWire) -> bool:
     return device.get("allowMultipleAllocations") is True
 
 
@@ -61,7 +61,7 @@ def _device_faults(device: DeviceWire, counters: dict[str, frozenset[str]], *, i
     if count > limits.DEVICE_ATTRIBUTES_AND_CAPACITIES:
         most = limits.DEVICE_ATTRIBUTES_AND_CAPACITIES
         yield f"device {name!r} has {count} attributes and capacities, at most {most} are allowed"
-    for capacity, wire in (device.get("capacity") or {}).items() if _is_many(device) else ():
+    for capacity, wire in (device.get("capacity") or {}).items() if _is_shared(device) else ():
         if "default" not in (wire.get("requestPolicy") or {}):
             yield f"device {name!r} may be allocated many times, but the first claim would take all its {capacity}"
     most_taints = limits.TAINTS_PER_DEVICE_1_34 if is_old else limits.TAINTS_PER_DEVICE

@@ -1,6 +1,6 @@
-"""Watched slices: the slices of this node as the watch reports them, and which reports are echoes of our own writes.
+"""Watched slices: the slices of this node as the watch reports them, with the echoes of our own writes told apart.
 
-In: events of the watch, and what we are writing. Out: the stored slices, and whether another client changed something.
+In: events of the watch, and our own writes. Out: the stored slices, and whether another client changed something.
 Not thread-safe: the owner holds a lock.
 """
 
@@ -25,16 +25,17 @@ class WatchedSlices:
         self.forget()
 
     def forget(self) -> None:
-        """Forget everything, because the watch begins again."""
+        """Forget everything, because the watch starts over."""
         self._stored = StoredSlices(driver=self._driver, node=self._node)
         self._is_writing = False
-        self._echoes: dict[str, str] = {}  # slices that changed while we write: perhaps by us; name -> resourceVersion
+        # Slices that changed while we were writing, perhaps by our own write: name -> resourceVersion.
+        self._echoes: dict[str, str] = {}
         self._deleted: set[str] = set()  # UIDs of slices that we delete ourselves
-        self._listed: list[SliceWire] = []  # pages of a list that is not whole yet
+        self._listed: list[SliceWire] = []  # the pages so far of a list that is not complete yet
 
     @property
     def is_complete(self) -> bool:
-        """Return whether a whole list has been seen; before that, nothing may be written."""
+        """Whether a complete list has been read; before that, nothing may be written."""
         return self._stored.is_complete
 
     def all(self) -> tuple[SliceWire, ...]:
@@ -45,7 +46,7 @@ class WatchedSlices:
         """Return the slices of our pool, in the order of names."""
         return tuple(one for one in self._stored.all() if pool_of(one) == self._pool)
 
-    def take(self, event: Listed | Changed | Deleted) -> None:
+    def record(self, event: Listed | Changed | Deleted) -> None:
         """Record one event."""
         was_complete = self._stored.is_complete
         if isinstance(event, Listed):
@@ -53,24 +54,24 @@ class WatchedSlices:
             if not event.is_last:
                 return
             objects, self._listed = self._listed, []
-            is_news = self._stored.replace(objects, event.resource_version)
+            is_change = self._stored.replace(objects, event.resource_version)
         elif isinstance(event, Changed):
-            is_news = self._stored.changed(event.wire)
+            is_change = self._stored.changed(event.wire)
         else:
-            is_news = self._stored.deleted(event.wire)
-        if is_news and self._is_writing and isinstance(event, Changed):
+            is_change = self._stored.deleted(event.wire)
+        if is_change and self._is_writing and isinstance(event, Changed):
             self._echoes[event.wire["metadata"]["name"]] = event.wire["metadata"]["resourceVersion"]
         elif isinstance(event, Deleted) and event.wire["metadata"].get("uid") in self._deleted:
             self._deleted.discard(event.wire["metadata"]["uid"])
-        elif was_complete and is_news:
+        elif was_complete and is_change:
             self._disturbed(isinstance(event, Deleted | Listed))
 
     def begin_writing(self) -> None:
-        """Take reports of changes for possible echoes from now on."""
+        """Treat reported changes as possible echoes of our own writes from now on."""
         self._is_writing = True
 
     def end_writing(self) -> None:
-        """Stop that. A change in the meantime that none of our own writes explains was made by another client."""
+        """Stop treating changes as echoes; those that none of our writes explains were made by another client."""
         self._is_writing = False
         if self._echoes:
             self._echoes.clear()

@@ -1,6 +1,6 @@
 """Writer: single writes of ResourceSlices, counted.
 
-In: objects of a `WritePlan`. Out: the server's answers. Never: a decision what to write.
+In: objects of a `WritePlan`. Out: the server's answers. Which slices to write is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ class SliceWriter:
         return answer
 
     def try_create(self, wire: SliceWire) -> SliceWire:
-        """Have the server say what it would store, and store nothing. Raises: ApiError."""
+        """Return what the server would store if this slice were created, without storing it. Raises: ApiError."""
         answer = self._api.request("POST", SLICES, body=wire, query={"dryRun": "All"})
         check_slice(answer, is_stored=False)
         return answer
 
     def update(self, wire: SliceWire) -> SliceWire:
-        """Replace one slice, if it is still as it was read. Raises: ApiError("api.conflict") if it is not."""
+        """Replace one slice. Raises: ApiError("api.conflict") if it has changed since it was read."""
         answer = self._checked("PUT", slice_path(wire["metadata"]["name"]), wire)
         self.counts["update"] += 1
         return answer

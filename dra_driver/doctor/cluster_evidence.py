@@ -1,7 +1,7 @@
 """What the API server shows: the objects that matter to this driver, and the fields behind feature gates that it keeps.
 
 In: an API client. Out: `ClusterEvidence`; what the client may not read is listed as `Unseen`, and nothing is guessed.
-Never: a stored change; the questions about gates are creates as dry runs.
+Nothing is changed: the questions about gates are dry runs.
 Source: Kubernetes API concepts, dry-run; fields behind disabled gates are dropped silently at create.
 """
 
@@ -34,7 +34,7 @@ KINDS: dict[str, str] = {
     "bindings": paths.POLICY_BINDINGS,
     "daemonsets": paths.DAEMON_SETS,
 }
-_OF_PEOPLE = frozenset({"claims", "pods", "events", "templates"})  # kinds of objects that users create in a namespace
+_USERS_KINDS = frozenset({"claims", "pods", "events", "templates"})  # kinds of objects that users have in namespaces
 _SELECTED = {"events": "reason=FailedPrepareDynamicResources"}
 # What an agent's ServiceAccount must be allowed to do: (group, resource, verb). Source: deploy/manifests/rbac.yaml.
 RIGHTS = (
@@ -50,7 +50,7 @@ _LIST_CLAIMS = ("resource.k8s.io", "resourceclaims", "list")  # needed only if t
 class ClusterEvidence:
     """What was read from the API server.
 
-    A kind that could not be read is missing from `objects`, and a gate whose question was not answered from `kept`.
+    A kind that could not be read is missing from `objects`, and a gate that could not be asked about from `kept`.
     `rights` lists for each ServiceAccount of an agent which of `RIGHTS` it lacks.
     """
 
@@ -71,16 +71,16 @@ class ClusterEvidence:
 
 
 def read_cluster(api: KubeApi, driver: str, namespace: str = "", *, home: str = "") -> ClusterEvidence:
-    """Read the cluster; if a namespace is given, only its claims and pods.
+    """Read the cluster; if a namespace is given, only the claims and pods of this namespace.
 
-    If those of all namespaces may not be read, those of `home` are. Raises: ApiError if the server can't be reached or
-    does not accept the credentials (401).
+    If the client may not read those of all namespaces, those of the namespace `home` are read. Raises: ApiError if the
+    server can't be reached or does not accept the credentials (401).
     """
     version = api.server_version()
     objects: dict[str, list[Wire]] = {}
     unseen: list[Unseen] = []
     for kind, path in KINDS.items():
-        places = [namespace or "", *([home] if home and not namespace else [])] if kind in _OF_PEOPLE else [""]
+        places = [namespace or "", *([home] if home and not namespace else [])] if kind in _USERS_KINDS else [""]
         for place in places:
             try:
                 where = paths.within(path, place) if place else path
@@ -91,13 +91,13 @@ def read_cluster(api: KubeApi, driver: str, namespace: str = "", *, home: str = 
                     raise
                 what = f"{kind} of namespace {place}" if place else f"{kind} of all namespaces" * (len(places) > 1)
                 unseen.append(Unseen(what or kind, _why(error)))
-    _look_again(api, objects)
+    _reread_claims(api, objects)
     kept, unasked = _ask_gates(api, driver, version.minor, objects.get("nodes", []))
     rights, unchecked = _ask_rights(api, objects.get("daemonsets", []))
     return ClusterEvidence(version, driver, objects, kept, rights, (*unseen, *unasked, *unchecked))
 
 
-def _look_again(api: KubeApi, objects: dict[str, list[Wire]]) -> None:
+def _reread_claims(api: KubeApi, objects: dict[str, list[Wire]]) -> None:
     """Read those claims again whose reserving pod is missing: the pod may have ended between the two lists."""
     pods = {one["metadata"].get("uid") for one in objects.get("pods", ())}
     for number, claim in enumerate(objects.get("claims", ()) if "pods" in objects else ()):

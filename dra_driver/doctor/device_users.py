@@ -1,7 +1,7 @@
 """Device users: the processes that have device files of the GPUs open, so that the driver can't be unloaded.
 
-In: the roots of procfs and /dev. Out: `DeviceUser`s. Only root sees the files that other users' processes have open.
-Never: a signal.
+In: the roots of procfs and /dev. Out: `DeviceUser`s. Only root sees the files that other users' processes have open. No
+process is sent a signal.
 Source: proc(5), /proc/PID/fd.
 """
 
@@ -23,14 +23,14 @@ class DeviceUser:
     pid: int
 
     def __str__(self) -> str:
-        """Return the process as a sentence refers to it."""
+        """Return the process as messages name it."""
         return f"{self.command} (PID {self.pid})"
 
 
 def read_device_users(proc: Path, dev: Path) -> tuple[DeviceUser, ...]:
     """Return the processes that have NVIDIA's device files open, in order of name.
 
-    Raises: PermissionError if this user may not look at the processes of others.
+    Raises: PermissionError if this user is not root, and so may not look at the processes of other users.
     """
     if os.geteuid():
         raise PermissionError(f"the open files in {proc}")

@@ -49,11 +49,11 @@ def examine(
 ) -> DoctorReport:
     """Run the checks and return their report. `unseen` lists what could not be examined at all.
 
-    With `back_to` the report also has what that release could not undo, would not keep, or does not serve.
+    With `back_to`, the report also contains what that release could not undo, would not keep, or does not serve.
     """
     findings: list[Finding] = [] if back_to is None else list(_before_downgrade(back_to, cluster, node))
     if cluster is not None:
-        findings += _without_echoes(list(_of_cluster(cluster, now)))
+        findings += _without_explained(list(_of_cluster(cluster, now)))
     if node is not None:
         findings += _of_node(node, cluster)
     if cluster is not None and node is not None:
@@ -77,14 +77,14 @@ def _before_downgrade(
         yield from downgrade_checks.check_recorded(release, node)
 
 
-def _without_echoes(findings: list[Finding]) -> list[Finding]:
-    """Leave out findings about waiting pods if another finding explains why they wait in vain."""
+def _without_explained(findings: list[Finding]) -> list[Finding]:
+    """Leave out each finding that a pod waits if another finding explains why it can't be scheduled."""
     explained = {one.subject for one in findings if one.id == "pod-reference-missing"}
     return [one for one in findings if one.id != "claim-waits" or one.subject not in explained]
 
 
 def _areas_of_cluster(cluster: ClusterEvidence) -> Iterator[str]:
-    """Yield the areas that were examined, but none whose objects could not be read."""
+    """Yield the areas that were examined: those whose objects could be read."""
     yield "Kubernetes"
     if cluster.kept:
         yield "gates"

@@ -1,7 +1,7 @@
 """Finding: one thing that is wrong, with its evidence and remedy; and what could not be examined.
 
-Pure. Ids are stable and are listed in `CATALOGUE`, against which docs/doctor.md is checked. Each has a page with more
-about it.
+Pure. Ids are stable and are listed in `CATALOGUE`, against which docs/doctor.md is checked. For each id there is a page
+that explains more.
 """
 
 from __future__ import annotations
@@ -87,11 +87,11 @@ CATALOGUE: dict[str, FindingKind] = {
     "fabric-two-channels": FindingKind(_W, "two drivers hand out a node's IMEX channel", "multi-node-nvlink.md"),
     "fabric-not-ready": FindingKind(_W, "the daemon of a node's IMEX channel is not ready", "multi-node-nvlink.md"),
     "slices-second-driver": FindingKind(_E, "another driver publishes the same GPUs", "from-nvidias-driver.md"),
-    "slices-differ": FindingKind(_E, "slices do not say what the hardware is", "troubleshooting.md"),
+    "slices-differ": FindingKind(_E, "slices do not match the hardware", "troubleshooting.md"),
     "health-tainted": FindingKind(_W, "devices are tainted because of a fault", "health.md"),
     "health-fault": FindingKind(_W, "the agent has found a fault of a GPU", "health.md"),
     "health-cordoned": FindingKind(_N, "an administrator took a device out of use", "health.md"),
-    "remediation-escalated": FindingKind(_E, "a GPU could not be mended: a person has to look", "health.md"),
+    "remediation-escalated": FindingKind(_E, "a GPU could not be repaired: a person has to look at it", "health.md"),
     "remediation-under-way": FindingKind(_W, "a GPU is drained, reset or waits for a reboot", "health.md"),
     "validation-could-not-run": FindingKind(_W, "the test of a device could not run", "health.md"),
     "health-stale": FindingKind(_W, "health is not watched any more", "health.md"),
@@ -100,7 +100,7 @@ CATALOGUE: dict[str, FindingKind] = {
     "class-wanted-no-match": FindingKind(_E, "a class that claims refer to matches no device", "selectors.md"),
     "class-foreign": FindingKind(_W, "a class matches devices of other drivers as well", "selectors.md"),
     "class-broken": FindingKind(_E, "a selector of a class fails", "selectors.md"),
-    "tenants-class": FindingKind(_W, "a class leads others to shares of one namespace", "security.md"),
+    "tenants-class": FindingKind(_W, "a class gives others access to shares of one namespace", "security.md"),
     "tenants-no-policy": FindingKind(_E, "no policy keeps namespaces from each other's shares", "security.md"),
     "claim-not-prepared": FindingKind(_E, "allocated, but not prepared", "troubleshooting.md"),
     "claim-gone": FindingKind(_W, "prepared, but the claim is gone", "troubleshooting.md"),
@@ -113,7 +113,7 @@ CATALOGUE: dict[str, FindingKind] = {
     "pod-resource-unserved": FindingKind(_E, "a pod waits for nvidia.com/*, which nothing serves", "allocation.md"),
     "access-old-label": FindingKind(_W, "a namespace has the old label for admin access", "operations.md"),
     "access-admin-refused": FindingKind(_W, "admin access is asked for where it is not allowed", "operations.md"),
-    "access-no-policy": FindingKind(_W, "no admission policy keeps agents to their own node", "security.md"),
+    "access-no-policy": FindingKind(_W, "no admission policy restricts agents to their own node", "security.md"),
     "access-policy-off": FindingKind(_W, "the admission policy does not deny", "security.md"),
     "access-missing-right": FindingKind(_E, "the agent lacks a right", "security.md"),
 }
@@ -177,7 +177,7 @@ class DoctorReport:
 
 
 def together(reports: Sequence[DoctorReport]) -> DoctorReport:
-    """Return one report for the reports of several drivers: what all of them report is reported once."""
+    """Return one report for those of several drivers; what several of them contain appears once."""
     return DoctorReport(
         in_order(finding for report in reports for finding in report.findings),
         tuple(dict.fromkeys(one for report in reports for one in report.unseen)),

@@ -1,6 +1,6 @@
 """Feature gates, recognised by the fields that the API server keeps of an object that is never stored.
 
-Pure. Each question is a create as a dry run whose object carries one field behind a feature gate; the answer either has
+Pure. Each question is the dry run of a create whose object has one field behind a feature gate; the answer either has
 the field or lacks it. A server that does not know a field drops it as well.
 Source: Kubernetes API resource/v1, fields and their feature gates.
 """
@@ -89,7 +89,7 @@ QUESTIONS: dict[str, Question] = {
         _counters, ("spec", "sharedCounters"), "MIG partitions on demand: GPUs are offered as they are partitioned"
     ),
     CONSUMABLE_CAPACITY: Question(
-        _shared, ("spec", "devices", 0, "allowMultipleAllocations"), "shares by size; replicas work all the same"
+        _shared, ("spec", "devices", 0, "allowMultipleAllocations"), "shares by size; replicas still work"
     ),
     DEVICE_TAINTS: Question(_taints, ("spec", "devices", 0, "taints"), "taints on unhealthy devices"),
     EXTENDED_RESOURCE: Question(

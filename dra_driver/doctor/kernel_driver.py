@@ -1,6 +1,7 @@
 """Kernel driver: which module drives the GPUs of this node, in which version, and whether it could be built.
 
-In: roots. Out: `KernelDriver`. It reads sysfs, procfs and file names. Never: a module loaded, a device opened.
+In: roots. Out: `KernelDriver`. Only sysfs, procfs and the names of files are read; no module is loaded, and no device
+is opened.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class KernelDriver:
     """The kernel driver and the library of the GPUs. A version is None if there is no such module or library.
 
     `bound` maps the PCI address of each GPU to its kernel driver, or to None if it has none. `sources` are driver
-    sources that are ready to be built (DKMS); `has_headers` is whether the running kernel's build folder exists.
+    sources that are ready to be built (DKMS); `has_headers`: whether the running kernel's build folder exists.
     """
 
     bound: dict[str, str | None]
@@ -37,7 +38,7 @@ class KernelDriver:
 
 
 def read_kernel_driver(roots: Roots, host: Path, vendor: str = DEFAULT_VENDOR.name) -> KernelDriver:
-    """Read the state of this node. `host` is the root of the host's file system, `vendor` that of the GPUs."""
+    """Read the state of this node. `host` is the root of the host's file system, `vendor` the vendor of the GPUs."""
     file = next(iter([*library.below_mount(roots), *library.in_library_path()]), None)
     release = pci.read_text(Path(roots.proc, "sys/kernel/osrelease")) or os.uname().release
     return KernelDriver(
@@ -52,7 +53,7 @@ def read_kernel_driver(roots: Roots, host: Path, vendor: str = DEFAULT_VENDOR.na
 
 
 def _bound(roots: Roots, vendor: RegisteredVendor) -> dict[str, str | None]:
-    """Return the driver of each GPU; a virtual function without one is as its administrator left it."""
+    """Return the driver of each GPU, without virtual functions that have none: their administrator left them so."""
     found = on_bus(roots, vendor)
     return {
         address: driver

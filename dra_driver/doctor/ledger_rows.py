@@ -1,6 +1,6 @@
 """Ledger rows: the content of the agent's ledger, read without changing it.
 
-In: the ledger's path. Out: rows. The file is opened read-only. Never: a repair, which is the agent's task.
+In: the ledger's path. Out: rows. The file is opened read-only; repairing it is the agent's task.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dra_driver.plugin.ledger.recorded_steps import RecordedFile, UnknownStep
 
 @dataclass(frozen=True, slots=True)
 class LedgerRow:
-    """One claim as the agent has recorded it: `kinds` of steps, and whether they include a CDI file."""
+    """One claim as the agent has recorded it. `kinds` are those of its steps; `has_file`: one of them is a CDI file."""
 
     uid: str
     name: str
@@ -39,7 +39,7 @@ def read_ledger(path: Path) -> tuple[LedgerRow, ...]:
         return ()
     if not os.access(path, os.R_OK):
         raise PermissionError(path)
-    # Without a write-ahead log no process has the ledger open, and SQLite must not create one just to read it.
+    # Without a write-ahead log no process has the ledger open, and SQLite must not create one only to read the ledger.
     mode = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "immutable=1"
     try:
         with closing(sqlite3.connect(f"file:{quote(str(path))}?{mode}", uri=True)) as connection:

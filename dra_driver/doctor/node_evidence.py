@@ -1,7 +1,7 @@
 """What this node shows: kernel driver, hardware, container runtime, sockets, ledger, CDI folder.
 
-In: the flags that all commands about this node's hardware share, and folders. Out: `NodeEvidence`; what this user may
-not read is listed as `Unseen`. It writes nothing, and asks plugins for nothing but their identity.
+In: the hardware, roots and folders. Out: `NodeEvidence`; what this user may not read is listed as `Unseen`. Nothing is
+written, and plugins are asked for nothing but their identity.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class EvidenceFolders:
 
     @property
     def is_kubelet_here(self) -> bool:
-        """Whether a kubelet has made its folders; a folder that this user may not enter counts as a kubelet's."""
+        """Whether a kubelet has created its folders; one that this user may not enter counts as created."""
         return any(_is_folder(one) or _is_closed(one.parent) for one in (self.registrar, self.plugins))
 
 
 def _is_folder(path: Path) -> bool:
-    return os.path.isdir(path)  # noqa: PTH112 - Path.is_dir raises where this user may not look
+    return os.path.isdir(path)  # noqa: PTH112 - Path.is_dir raises an error if this user may not look
 
 
 def _is_closed(path: Path) -> bool:
@@ -125,7 +125,7 @@ def _look_at_health(folder: Path, unseen: list[Unseen]) -> NodeFaults | None:
 
 
 def _channel_state(hardware: Hardware, facts: Facts | None) -> str | None:
-    """Return what the daemon reports on a node that could have a channel."""
+    """Return what the daemon of IMEX channels reports; None on a node that can't have a channel."""
     if facts is None or not isinstance(hardware, ChannelOffering):
         return None
     return hardware.channel_state() if isinstance(hardware.channel(facts), ChannelFacts) else None
@@ -163,15 +163,15 @@ _Prepared = tuple[tuple[LedgerRow, ...] | None, str, frozenset[str] | None]
 
 
 def _look_at_prepared(folders: EvidenceFolders, driver: str, unseen: list[Unseen]) -> _Prepared:
-    """Read ledger and CDI folder, and again while they differ: a working agent changes one after the other."""
+    """Read the ledger and the CDI folder, and read them again if they differ: the agent may be changing them now."""
     for _ in range(_LOOKS):
-        said: list[Unseen] = []
-        rows, fault = _look_at_ledger(folders.plugins / driver / "ledger.db", said)
-        uids = _look_at_cdi(folders.cdi, driver, said)
+        missed: list[Unseen] = []
+        rows, fault = _look_at_ledger(folders.plugins / driver / "ledger.db", missed)
+        uids = _look_at_cdi(folders.cdi, driver, missed)
         if rows is None or uids is None or _agree(rows, uids):
             break
         time.sleep(_BETWEEN_LOOKS_SECONDS)
-    unseen += said
+    unseen += missed
     return rows, fault, uids
 
 

@@ -1,6 +1,6 @@
 """What the agent of this node has recorded about health: faults, cordons, and when it last wrote.
 
-In: the agent's data folder. Out: `NodeFaults`, or None if nothing was recorded. It only reads.
+In: the agent's data folder. Out: `NodeFaults`, or None if nothing was recorded. Nothing is written.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dra_driver.validation.records import UntestedDevice, untested_among
 
 @dataclass(frozen=True, slots=True)
 class NodeFaults:
-    """Faults and cordons in force. `silent_s` is for how many seconds the agent wrote nothing.
+    """Faults and cordons in force. `silent_s` is how many seconds ago the agent last wrote.
 
     `remediations` are the GPUs that are in treatment or wait for a person, and `untested` the devices whose tests could
     not run.

@@ -1,8 +1,8 @@
 """Redaction: the parts of an object that may leave the cluster in a support bundle.
 
-Pure. In: objects as the API server sends them. Out: copies with only the fields listed here. Removed are environment
-variables, arguments of workloads, addresses, annotations, managed fields, serial numbers and the parameters of other
-drivers.
+Pure. In: objects as the API server sends them. Out: copies with only the fields listed here, which leaves out
+environment variables, arguments of workloads, addresses, annotations and managed fields. Serial numbers and the
+parameters of other drivers are replaced.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from dra_driver.plugin.kubelet.sockets import is_refused
 
 @dataclass(frozen=True, slots=True)
 class PluginSocket:
-    """One registration socket. `plugin` is None if none answered; `is_dead` means that no process listens on it."""
+    """One registration socket. `plugin` is None if no plugin answered; `is_dead` means that no process listens."""
 
     path: str
     plugin: RegisteredPlugin | None = None
@@ -31,7 +31,7 @@ class PluginSocket:
 def read_registrations(folder: Path) -> tuple[PluginSocket, ...]:
     """Ask the plugin on every socket for its identity.
 
-    Raises: FileNotFoundError if there is no such folder, PermissionError if it or a socket may not be used.
+    Raises: FileNotFoundError if there is no such folder, PermissionError if this user may not use it or a socket in it.
     """
     return tuple(_ask(path) for path in sorted(folder.iterdir()) if path.is_socket())
 

@@ -1,4 +1,4 @@
-"""Older releases: what each can read, keep and undo of what this one makes. Values.
+"""Older releases: what each of them can read, keep and undo of what this release records. Values.
 
 Source: the code of those releases; lane/scenarios/install/test_versions.py runs them.
 """
@@ -21,8 +21,8 @@ from dra_driver.plugin.ledger.recorded_steps import (
 class OlderRelease:
     """What an older release can read and undo.
 
-    `drivers` are the DRA drivers that it serves, `step_kinds` the recorded steps that it undoes; with `keeps_health` it
-    keeps faulty and cordoned devices from being handed out.
+    `drivers` are the DRA drivers that it serves, `step_kinds` the kinds of recorded steps that it can undo.
+    `keeps_health`: whether it avoids handing out faulty and cordoned devices.
     """
 
     name: str
@@ -47,7 +47,5 @@ def older_release(name: str) -> OlderRelease:
     found = RELEASES.get(name.removeprefix("v"))
     if found is None:
         known = ", ".join(RELEASES)
-        raise UsageError(
-            "release", f"no way back to {name} is known", hint=f"releases that can be gone back to: {known}"
-        )
+        raise UsageError("release", f"a downgrade to {name} can't be checked", hint=f"releases that are known: {known}")
     return found

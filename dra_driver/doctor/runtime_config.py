@@ -1,7 +1,7 @@
 """Container runtime: whether it uses CDI files, and from which folders, according to its configuration files.
 
 In: the root of the host's file system. Out: one `RuntimeConfig` for each runtime that is configured there. A default
-that depends on the runtime's version is reported as unknown. Never: a command is run.
+that depends on the runtime's version is reported as unknown. No command is run.
 Source: containerd, CDI support (enable_cdi: off by default in 1.7, on since 2.0); CRI-O, crio.conf(5).
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 DEFAULT_FOLDERS = ("/etc/cdi", "/var/run/cdi")
-# Kubernetes distributions that ship their own containerd keep its configuration in a place of their own.
+# Kubernetes distributions that ship their own containerd have its configuration in other places.
 _CONTAINERD = (
     "etc/containerd/config.toml",
     "var/lib/rancher/k3s/agent/etc/containerd/config.toml",

@@ -1,5 +1,5 @@
-"""Read files that people write strictly, and report all faults at once, each with its path and line.
+"""Read files strictly that people have written, and report all faults at once, each with its path and line.
 
-In: a YAML file. Out: plain values, and what is wrong with them. Never: knowledge of what the files are about. On the
-agent's side this is the only room that imports yaml, and only when such a file was named.
+In: a YAML file. Out: plain values, and what is wrong with them. This room does not know what the files are about. In
+the agent no other room imports yaml, and this one does so only when such a file is configured.
 """

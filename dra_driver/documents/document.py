@@ -2,7 +2,7 @@
 
 In: a path. Out: dicts, lists, str, int, bool, None, and the line of each value. Other types that YAML 1.1 gives to
 unquoted text (dates, floats, base-60 numbers such as PCI addresses, yes/no) stay text. A field that is given twice is
-refused. Never: a tag executed.
+refused. No YAML tag is ever executed.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ STANDARD_INPUT = Path("/dev/stdin")
 class _Loader(_SafeLoader):
     """A YAML loader with the few scalar types that such files need.
 
-    It recurses, and in C deep nesting crashes the process, so `_check_depth` must have seen the text.
+    It recurses, and its C version crashes the process if the nesting is too deep, so `_check_depth` is called first.
     """
 
     yaml_implicit_resolvers: dict[str, list[Any]] = {}  # noqa: RUF012 - the name and type are PyYAML's
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Construct a mapping, but refuse a field given twice, for which YAML would silently take the last value."""
+        """Construct a mapping, but refuse a field that is given twice, of which YAML would silently use the last."""
         seen: set[str] = set()
         for key, _ in node.value:
             name = getattr(key, "value", None)
             if not isinstance(name, str):
-                raise yaml.constructor.ConstructorError(None, None, "a field name must be a text", key.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, "a field name must be a string", key.start_mark)
             if name in seen:
                 raise yaml.constructor.ConstructorError(None, None, f"field {name!r} is given twice", key.start_mark)
             seen.add(name)
@@ -74,7 +74,7 @@ def read_document(path: Path, lines: dict[str, int] | None = None) -> object:
     try:
         _check_depth(text)
         if lines is not None and (node := yaml.compose(text, Loader=_Loader)) is not None:
-            _note_lines(node, "", lines, set())
+            _record_lines(node, "", lines, set())
         return yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader with fewer types
     except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
@@ -85,12 +85,12 @@ def read_document(path: Path, lines: dict[str, int] | None = None) -> object:
 
 @lru_cache(maxsize=1)
 def _read_once(stream: TextIO) -> bytes:
-    """Return the content of a stream that can't be read twice, kept for the next reader."""
+    """Return the content of a stream that can't be read twice; it is kept for the next reader."""
     return stream.buffer.read(SIZE_MAX + 1)
 
 
 def _check_depth(text: bytes) -> None:
-    """Refuse deep nesting by the parser's events, which need no recursion, before the loader sees it."""
+    """Refuse deep nesting before the loader sees it; the parser's events show the depth without recursion."""
     depth = 0
     for event in yaml.parse(text, Loader=_SafeLoader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -99,9 +99,9 @@ def _check_depth(text: bytes) -> None:
 
 
 def with_line(fault: str, lines: Mapping[str, int]) -> str:
-    """Return a fault with its line prepended.
+    """Return the text of a fault with its line in front.
 
-    The fault begins with a path; the line is that of the path itself or of the nearest field around it.
+    The text begins with a path; the line is that of the path itself, or of the nearest field around it.
     """
     path = fault.partition(": ")[0]
     while path not in lines and path:
@@ -109,7 +109,7 @@ def with_line(fault: str, lines: Mapping[str, int]) -> str:
     return f"line {lines[path]}: {fault}" if path in lines else fault
 
 
-def _note_lines(node: yaml.Node, path: str, lines: dict[str, int], seen: set[int]) -> None:
+def _record_lines(node: yaml.Node, path: str, lines: dict[str, int], seen: set[int]) -> None:
     """Record the lines of a node and of everything in it; a node with aliases keeps its first line."""
     lines.setdefault(path, node.start_mark.line + 1)
     if id(node) in seen:
@@ -119,7 +119,7 @@ def _note_lines(node: yaml.Node, path: str, lines: dict[str, int], seen: set[int
         for key, value in node.value:
             at = f"{path}.{key.value}" if path else str(key.value)
             lines[at] = key.start_mark.line + 1
-            _note_lines(value, at, lines, seen)
+            _record_lines(value, at, lines, seen)
     elif isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
-            _note_lines(item, f"{path}[{index}]", lines, seen)
+            _record_lines(item, f"{path}[{index}]", lines, seen)

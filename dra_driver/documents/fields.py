@@ -1,7 +1,7 @@
 """Fields: strict decoding of documents, with all faults at once and the path of each.
 
-In: nested dicts and lists of str, int, bool and None. Out: typed values, and a list of faults. After a fault reading
-goes on with a harmless stand-in, so that one run shows every fault; a caller must not use the values while there are
+In: nested dicts and lists of str, int, bool and None. Out: typed values, and a list of faults. After a fault, reading
+continues with a harmless substitute, so that one run shows every fault; the caller must not use the values if there are
 faults. A field that no caller reads is a fault.
 """
 
@@ -48,15 +48,15 @@ class Fields:
         self._fault(self._at(key), message)
 
     def any(self, key: str) -> object:
-        """Return a field as it is, for a caller that checks it; None if it is not given."""
+        """Return a field's value unchecked, for a caller that checks it; None if the field is not given."""
         return self._get(key)
 
-    def text(self, key: str, *, pattern: str = "", what: str = "a text") -> str:
-        """Return a text that must be given."""
+    def text(self, key: str, *, pattern: str = "", what: str = "a string") -> str:
+        """Return a string that must be given. `what` describes it in the message of a fault."""
         return self.optional_text(key, pattern=pattern, what=what) or self._required(key, what, "")
 
-    def optional_text(self, key: str, *, pattern: str = "", what: str = "a text") -> str | None:
-        """Return a text; None if it is not given."""
+    def optional_text(self, key: str, *, pattern: str = "", what: str = "a string") -> str | None:
+        """Return a string; None if it is not given."""
         value = self._get(key)
         if value is None:
             return None
@@ -106,11 +106,11 @@ class Fields:
         return tuple(value for value in values if isinstance(value, int))
 
     def texts(self, key: str) -> tuple[str, ...]:
-        """Return a list of texts; empty if it is not given."""
+        """Return a list of strings; empty if it is not given."""
         values = self._list(key)
         for index, value in enumerate(values):
             if not isinstance(value, str) or not value:
-                self._fault(f"{self._at(key)}[{index}]", f"expected a text, got {_described(value)}")
+                self._fault(f"{self._at(key)}[{index}]", f"expected a string, got {_described(value)}")
         return tuple(value for value in values if isinstance(value, str))
 
     def section(self, key: str) -> Fields:
@@ -129,7 +129,7 @@ class Fields:
         )
 
     def entries(self) -> Iterator[tuple[str, object]]:
-        """Yield all fields as they are, for mappings whose keys the author chooses."""
+        """Yield all fields unchecked, for mappings whose keys the author of the file chooses."""
         self._asked.update(self._value)
         yield from self._value.items()
 
@@ -144,10 +144,10 @@ class Fields:
         self._wrong(key, "a list", value)
         return []
 
-    def _required(self, key: str, what: str, stand_in: _T) -> _T:
+    def _required(self, key: str, what: str, substitute: _T) -> _T:
         if self._value.get(key) is None:
             self._fault(self._at(key), f"missing, expected {what}")
-        return stand_in
+        return substitute
 
     def _wrong(self, key: str, what: str, value: object) -> None:
         self._fault(self._at(key), f"expected {what}, got {_described(value)}")

@@ -1,9 +1,9 @@
-"""Patterns of text: the text of one object, in which the texts at some places may differ.
+"""JSON patterns: the text of one object in which the strings at some places are left open.
 
-In: the text of an object that was parsed, and which places may be open. Out: whether another text is the same except at
-the open places, and its texts there. Such a text needs no parsing: its value is that of the first one with these texts
-in their places. This is exact, because only plain texts (without escapes) at places of values are ever open. This
-module is for JSON; for YAML see `yaml_text`.
+In: the text of an object that was parsed, and the places that may be open. Out: whether another text is the same except
+at the open places, and the strings that it has there. Such a text needs no parsing: its value is that of the first one
+with these strings at the open places. This is exact, because only strings without escapes are ever open, and of these
+only values, not names. This module is for JSON; for YAML see `yaml_text`.
 
 Source: RFC 8259, section 7 (what a string without escapes may hold).
 """
@@ -17,9 +17,9 @@ from typing import Any
 Step = str | int
 Path = tuple[Step, ...]
 Place = tuple[Path, int, int, re.Pattern[str]]
-"""A place of a text: where it leads, where the text there begins and ends, and what may stand there instead."""
+"""A string in a text: the path to it, where it begins and ends, and the pattern of strings that may replace it."""
 Opener = Callable[[str, Callable[[Path], bool]], "OpenText | None"]
-"""What takes the text of an object apart: `open_json`, or the same for another format."""
+"""A function that takes the text of an object apart: `open_json`, or the same for another format."""
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+')
 _PLAIN = re.compile(r'[^"\\\x00-\x1f]*')
@@ -28,8 +28,8 @@ _PLAIN = re.compile(r'[^"\\\x00-\x1f]*')
 class OpenText:
     """The text of an object, taken apart at the places that may be open.
 
-    `paths` are these places, `values` the texts there, `plain` the texts that are allowed there instead, and `pieces`
-    the text around them, quotes included: one more than there are places.
+    `paths` lead to these places, `values` are the strings there, `plain` the patterns of strings that may replace them,
+    and `pieces` the text around them, quotes included: one more than there are places.
     """
 
     __slots__ = ("paths", "pieces", "plain", "values")
@@ -48,16 +48,16 @@ class OpenText:
         self.pieces = (*pieces, text[begin:])
 
     def is_true_to(self, value: Any) -> bool:
-        """Return whether each path leads to the text at its place, which is false if an object has a name twice."""
+        """Return whether each path leads to the string at its place; it does not if an object has a name twice."""
         return len(set(self.paths)) == len(self.paths) and all(
             at(value, path) == held for path, held in zip(self.paths, self.values, strict=True)
         )
 
 
 def open_json(text: str, may_be_open: Callable[[Path], bool]) -> OpenText | None:
-    """Return the text of a JSON object with its open places; None if a null in it may mean that a field is not set.
+    """Return the text of a JSON object, taken apart; None if it has a null, which may mean that a field is not set.
 
-    `may_be_open` is asked about the place of each text.
+    `may_be_open` returns whether the string at a path may be open.
     """
     if "null" in text:
         return None
@@ -65,7 +65,7 @@ def open_json(text: str, may_be_open: Callable[[Path], bool]) -> OpenText | None
 
 
 class TextPattern:
-    """The text of an object that is open at some of its places (`holes`, numbers of places)."""
+    """The text of an object that is open at some of its places; `holes` are the numbers of these places."""
 
     __slots__ = ("_pieces", "_plain", "paths")
 
@@ -81,7 +81,7 @@ class TextPattern:
         self._pieces = tuple(pieces)
 
     def match(self, text: str, place: int) -> tuple[list[str], int] | None:
-        """Return the texts at the open places, and where the object ends; None if another object begins at a place."""
+        """Return the strings at the open places, and where the object ends; None if the text at `place` differs."""
         values: list[str] = []
         first, *rest = self._pieces
         if not text.startswith(first, place):
@@ -97,7 +97,7 @@ class TextPattern:
 
 
 def at(value: Any, path: Path) -> Any:
-    """Return the part at a place of a value; None if the value has no such place."""
+    """Return the part of a value that a path leads to; None if there is no such part."""
     for step in path:
         try:
             value = value[step]
@@ -107,7 +107,10 @@ def at(value: Any, path: Path) -> Any:
 
 
 def put_in(value: Any, changes: Sequence[tuple[Path, str]], done: int = 0) -> Any:
-    """Return a value with other texts at some places, copied where it differs; paths are read from step `done` on."""
+    """Return a value with other strings at some paths; only the parts that differ are copied.
+
+    The first `done` steps of each path already lead to `value`.
+    """
     if len(changes) == 1 and len(changes[0][0]) == done:
         return changes[0][1]
     made = value.copy()
@@ -120,7 +123,7 @@ def put_in(value: Any, changes: Sequence[tuple[Path, str]], done: int = 0) -> An
 
 
 def _texts(text: str) -> Iterator[tuple[Path, int, int]]:
-    """Yield the place of each value that is a text without escapes, and where it begins and ends between its quotes."""
+    """Yield the path to each value that is a string without escapes, and where it begins and ends inside its quotes."""
     steps: list[Step] = []
     is_key = False
     for token in _TOKEN.finditer(text):

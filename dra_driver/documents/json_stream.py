@@ -18,20 +18,20 @@ _DECODER = json.JSONDecoder()
 
 
 class Entries(Protocol):
-    """What becomes of the entries of `items`."""
+    """Decides what is kept of the entries of `items`."""
 
     def take(self, text: str, place: int) -> tuple[Any, int] | None:
-        """Return the entry that begins at a place of a text, and its end, if it need not be parsed; otherwise None.
+        """Return the entry that begins at a place in a text, and its end, if it need not be parsed; otherwise None.
 
         The text may end before the entry does.
         """
 
     def parsed(self, text: str, value: Any, opened: Opener) -> Any:
-        """Return what to keep of an entry that was parsed from a text; `opened` takes such a text apart."""
+        """Return what to keep of an entry that was parsed from a text; `opened` takes the text apart."""
 
 
 class _JsonText:
-    """The part of the text that is in memory, and the place in it."""
+    """The part of the text that is in memory, and the current position in it."""
 
     def __init__(self, file: BinaryIO, decoder: json.JSONDecoder) -> None:
         self._file = file
@@ -43,7 +43,7 @@ class _JsonText:
         self._longest = 0
 
     def _more(self) -> None:
-        """Read on: as much again as there is, at least a chunk, so that a long value is not tried too often."""
+        """Read more: as much again as is left, at least a chunk, so that a long value is not parsed too often."""
         if self._is_whole:
             raise ValueError("the text ends too early")
         size = max(_CHUNK, len(self._text) - self._place)
@@ -53,7 +53,7 @@ class _JsonText:
         self._place = 0
 
     def peek(self) -> str:
-        """Return the next character that is no space; "" at the end."""
+        """Return the next character that is not white space; "" at the end."""
         while True:
             while self._place < len(self._text) and self._text[self._place] in _SPACE:
                 self._place += 1
@@ -64,7 +64,7 @@ class _JsonText:
             self._more()
 
     def take(self, wanted: str) -> str:
-        """Go past one of some characters. Raises: ValueError."""
+        """Skip the next character, which must be one of `wanted`, and return it. Raises: ValueError."""
         found = self.peek()
         if not found or found not in wanted:
             raise ValueError(f"expected one of {wanted!r}")
@@ -75,7 +75,7 @@ class _JsonText:
         """Read an entry. Raises: ValueError, RecursionError."""
         self.peek()
         if len(self._text) - self._place < self._longest and not self._is_whole:
-            self._more()  # what is only half here can't be recognised
+            self._more()  # an entry that is only half in memory can't be recognised
         found = entries.take(self._text, self._place)
         if found is not None:
             value, self._place = found
@@ -90,7 +90,7 @@ class _JsonText:
         return self._parse()[0]
 
     def _parse(self) -> tuple[Any, str]:
-        """Return the value at the place, and its text."""
+        """Return the value at the current position, and its text."""
         while True:
             try:
                 value, end = self._raw_decode(self._text, self._place)
@@ -103,7 +103,7 @@ class _JsonText:
                 text = self._text[self._place : end]
                 self._place = end
                 return value, text
-            self._more()  # a number may go on
+            self._more()  # a number may continue in what was not read yet
 
 
 def load_json(file: BinaryIO, entries: Entries, decoder: json.JSONDecoder = _DECODER) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def load_json(file: BinaryIO, entries: Entries, decoder: json.JSONDecoder = _DEC
         sign = ","
         while sign == ",":
             if text.peek() != '"':
-                raise ValueError("a name is not a text")
+                raise ValueError("a name is not a string")
             key = text.value()
             text.take(":")
             found[key] = _items(text, entries) if key == "items" and text.peek() == "[" else text.value()

@@ -1,7 +1,7 @@
 """A stream that can be read only once, such as standard input, kept so that it can be read again.
 
-In: the stream. Out: an open file with the same bytes: in memory while they are few, otherwise a temporary file without
-a name, which is gone when it is closed.
+In: the stream. Out: an open file with the same bytes: in memory if they are few, otherwise a temporary file without a
+name, which disappears when it is closed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def kept_stream(stream: BinaryIO, most: int) -> BinaryIO:
     while chunk := stream.read(min(MEMORY_MAX, most - size)):
         if not size and len(chunk) == MEMORY_MAX:
             with suppress(OSError):
-                kept = tempfile.TemporaryFile()  # noqa: SIM115 - whoever asked for it closes it
+                kept = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
         kept.write(chunk)
         size += len(chunk)
     kept.seek(0)

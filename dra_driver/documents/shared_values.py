@@ -1,7 +1,7 @@
 """Shared values: what the devices of many ResourceSlices have in common, kept once.
 
 In: slices as wire dicts. Out: the same slices, in which equal names, attribute values, capacities and counters are the
-same objects. So a wire is a value: who wants another one makes another one.
+same objects. So no part of such a wire may be changed in place: code that needs a different one makes a copy.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Strict files: YAML that people write for an agent, read field by field, with every mistake named at once.
+"""Strict files: YAML that people write for an agent, read field by field, with all mistakes reported at once.
 
 In: a path, and code that reads fields. Out: nothing, or one error that lists each mistake with its line.
 """
@@ -19,7 +19,7 @@ T = TypeVar("T")
 def read_strictly(path: Path, decode: Callable[[Fields], T], code: str, what: str) -> T:
     """Return what `decode` makes of a file's fields; a field that it does not read is a mistake too.
 
-    `code` is that of the error without "input.", and `what` is what the file is called in its text.
+    `code` is the error's code without "input.", and `what` is what the error's message calls the file.
 
     Raises: InputError(`code`) with every mistake; "input.unreadable", "input.too-large", "input.not-yaml".
     """
@@ -36,7 +36,7 @@ def read_strictly(path: Path, decode: Callable[[Fields], T], code: str, what: st
 
 
 def check_version(root: Fields, version: str, known: str = "") -> None:
-    """Record a mistake unless the file is of a version; `known` is what else would have been one."""
+    """Record a mistake unless the file has the expected version; `known` is added to the message of the mistake."""
     found = root.optional_text("version")
     if found != version:
         expected = f"expected {version!r}{known}"

@@ -1,10 +1,10 @@
-"""A big List or a row of documents in YAML, as kubectl writes them, without its text in memory.
+"""A big List, or many documents, in YAML as kubectl writes them, read without holding the text in memory.
 
 In: an open file. Out: its documents, exactly as `load_yaml` reads them. The text is divided at the entries of a List,
-or at the lines `---`. An entry that is like an earlier one is recognised by its text; any other is parsed by itself.
-That gives the same result as parsing the whole: an entry that is complete by itself leaves nothing open for the next
-one, an entry that refers to another one fails by itself, and the text around the entries is parsed with one entry in
-their place. A text that can't be divided in this way is refused, and `load_yaml` reads it.
+or at the lines `---`. An entry that is like an earlier one is recognised by its text; any other is parsed separately.
+The result is the same as that of parsing the whole text: a complete entry leaves nothing open for the next one, an
+entry that refers to another one can't be parsed separately, and the text around the entries is parsed with a
+placeholder instead of them. A text that can't be divided in this way is refused, and is left to `load_yaml`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _HEAD_MAX = 4096  # characters before the first entry
 _TAIL_MAX = 65_536  # characters after the last one
 _HEAD = re.compile(r"(?:[^\n]*\n){0,50}?items:[ ]*\n(?P<indent> *)- ")
 _MARK = "---\n"
-_STAND_IN = 0
+_PLACEHOLDER = 0
 
 
 class _YamlText:
-    """The part of the text that is in memory, and the place in it."""
+    """The part of the text that is in memory, and the current position in it (`place`)."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -35,22 +35,22 @@ class _YamlText:
         self._longest = 0
 
     def more(self) -> None:
-        """Read on: as much again as there is, at least a chunk."""
+        """Read more: as much again as is left, at least a chunk."""
         raw = self._file.read(max(_CHUNK, len(self.text) - self.place))
         self.is_whole = not raw
         self.text = self.text[self.place :] + self._decode.decode(raw, final=self.is_whole)
         self.place = 0
 
     def begins(self, mark: str, ahead: int = 0) -> bool:
-        """Return whether a mark stands at the place, or so many characters ahead of it."""
+        """Return whether a mark begins at the current position, or `ahead` characters after it."""
         while len(self.text) - self.place < ahead + len(mark) and not self.is_whole:
             self.more()
         return self.text.startswith(mark, self.place + ahead)
 
     def known(self, entries: Entries, mark: str) -> Any:
-        """Return the entry at the place and go past it, if it is recognised and the next mark follows; else None."""
+        """Return and skip the entry at the current position if it is recognised and a mark follows; otherwise None."""
         if len(self.text) - self.place < self._longest and not self.is_whole:
-            self.more()  # what is only half here can't be recognised
+            self.more()  # an entry that is only half in memory can't be recognised
         found = entries.take(self.text, self.place)
         if found is None:
             return None
@@ -61,7 +61,7 @@ class _YamlText:
         return found[0]
 
     def until(self, end: re.Pattern[str]) -> str:
-        """Return the text up to the next end, and go past it; all of it if there is none."""
+        """Return and skip the text up to the next match of `end`; all of it if there is none."""
         ahead = 1
         while not (found := end.search(self.text, self.place + ahead)) and not self.is_whole:
             ahead = max(1, len(self.text) - self.place - _HEAD_MAX)
@@ -81,10 +81,10 @@ class _YamlText:
 
 
 def load_yaml_stream(file: BinaryIO, entries: Entries) -> list[Any]:
-    """Read the documents of a file; `entries` reads those of a List, or the documents themselves.
+    """Read the documents of a file; `entries` decides what is kept of the entries of a List, or of the documents.
 
-    Raises: ValueError for a file that can't be read piece by piece, yaml.YAMLError, TooDeepError. None of them means
-    that the file is wrong.
+    Raises: ValueError for a file that can't be read piece by piece, yaml.YAMLError, TooDeepError. `load_yaml` may still
+    be able to read such a file.
     """
     text = _YamlText(file)
     text.more()
@@ -103,8 +103,8 @@ def _list(text: _YamlText, head: re.Match[str], entries: Entries) -> Any:
         if (found := text.known(entries, mark)) is None:
             found = _entry(text.until(end), entries)
         items.append(found)
-    around = list(load_yaml(f"{before}{mark}{_STAND_IN}\n{text.rest()}"))
-    if len(around) != 1 or not isinstance(around[0], dict) or around[0].get("items") != [_STAND_IN]:
+    around = list(load_yaml(f"{before}{mark}{_PLACEHOLDER}\n{text.rest()}"))
+    if len(around) != 1 or not isinstance(around[0], dict) or around[0].get("items") != [_PLACEHOLDER]:
         raise ValueError("not a List")
     return {**around[0], "items": items}
 
@@ -117,7 +117,7 @@ def _entry(text: str, entries: Entries) -> Any:
 
 
 def _documents(text: _YamlText, entries: Entries) -> list[Any]:
-    """Read documents that begin with a line `---`; the first may begin without."""
+    """Read documents that begin with a line `---`; the first may begin without one."""
     end = re.compile(r"\n(?=---\n)")
     found: list[Any] = []
     if not text.begins(_MARK):

@@ -1,8 +1,8 @@
-"""The text of one object in YAML, taken apart at the texts that may differ in another object of the same kind.
+"""The text of one object in YAML, taken apart at the strings that may differ in another object of the same kind.
 
-In: a text that holds one document, or one entry of a list. Out: its open places, found by the parser itself. Only what
-can be read in one way stays open: texts in quotes without escapes, and plain words that no resolver of YAML 1.1 takes
-for a number, a date, a truth value or nothing.
+In: a text that holds one document, or one entry of a list. Out: its open places, found by the parser itself. Only
+strings that can be read in one way are left open: those in quotes without escapes, and plain words that no resolver of
+YAML 1.1 takes for a number, a date, a truth value or null.
 
 Source: YAML 1.1, "Tag Repository for YAML"; the events' marks are PyYAML's.
 """
@@ -27,18 +27,18 @@ _NULL = re.compile(r"~|null|Null|NULL|")
 _PARSER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-class _SharedError(Exception):
-    """A text has anchors, aliases or tags, or something in it that is not set."""
+class _NotComparableError(Exception):
+    """The text has anchors, aliases, tags or nulls, so it can't be compared with the texts of other objects."""
 
 
 def open_yaml(text: str, may_be_open: Callable[[Path], bool]) -> OpenText | None:
-    """Return the text of an object, or of a list's only entry, with its open places; None if it can't be compared.
+    """Return the text of an object, or of a list's only entry, taken apart; None if it can't be compared with others.
 
-    `may_be_open` is asked about the place of each text, in the object. Raises: yaml.YAMLError.
+    `may_be_open` returns whether the string at a path in the object may be open. Raises: yaml.YAMLError.
     """
     try:
         return OpenText(text, [place for place in _places(text) if may_be_open(place[0])])
-    except _SharedError:
+    except _NotComparableError:
         return None
 
 
@@ -47,7 +47,7 @@ def _places(text: str) -> Iterator[Place]:
     skipped = 0
     for event in yaml.parse(text, Loader=_PARSER):
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) or getattr(event, "tag", None):
-            raise _SharedError
+            raise _NotComparableError
         if isinstance(event, yaml.MappingStartEvent):
             steps.append(None)
         elif isinstance(event, yaml.SequenceStartEvent):
@@ -55,27 +55,27 @@ def _places(text: str) -> Iterator[Place]:
             steps.append(0)
         elif isinstance(event, yaml.MappingEndEvent | yaml.SequenceEndEvent):
             steps.pop()
-            _go_on(steps)
+            _pass_value(steps)
         elif isinstance(event, yaml.ScalarEvent):
             if steps and steps[-1] is None:
                 steps[-1] = event.value
                 continue
             if place := _place(text, event, (*steps[skipped:],)):
                 yield place
-            _go_on(steps)
+            _pass_value(steps)
 
 
-def _go_on(steps: list[Any]) -> None:
-    """Go past a value."""
+def _pass_value(steps: list[Any]) -> None:
+    """Move to the step after a value."""
     if steps:
         steps[-1] = steps[-1] + 1 if isinstance(steps[-1], int) else None
 
 
 def _place(text: str, event: Any, path: Path) -> Place | None:
-    """Return the place of a scalar if it is a text that can be replaced; None if not."""
+    """Return the place of a scalar if it is a string that can be replaced; otherwise None."""
     start, end = event.start_mark.index, event.end_mark.index
     if event.implicit[0] and _NULL.fullmatch(event.value):
-        raise _SharedError
+        raise _NotComparableError
     if not event.implicit[0]:
         plain = _QUOTED.get(text[start : start + 1])
         start, end = start + 1, end - 1

@@ -1,8 +1,8 @@
 """YAML of any size as plain values, for files of Kubernetes objects.
 
-In: a text. Out: its documents as dicts, lists and scalars, as YAML 1.1's safe loaders make them, but for dates, which
-stay text. It is built from the parser's events: nothing recurses, there is no tree of nodes beside the values, and
-texts that come again are kept once. What aliases and merges would make of a small text is bounded.
+In: a text. Out: its documents as dicts, lists and scalars, as YAML 1.1's safe loaders make them, except that dates stay
+text. The values are built from the parser's events: nothing recurses, there is no tree of nodes beside the values, and
+equal scalars are kept once. There is a limit to the values that aliases and merges can make of a small text.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class _ValueBuilder:
     def _alias(self, event: Any) -> None:
         found = self._anchors.get(event.anchor)
         if found is None:
-            raise _fault(f"the alias {event.anchor!r} is undefined, or stands in what it refers to", event)
+            raise _fault(f"the alias {event.anchor!r} is undefined, or is part of what it refers to", event)
         self._add(found[1], event)
         self._put(found[0], event)
 
@@ -121,13 +121,13 @@ class _ValueBuilder:
                 raise _fault("found unhashable key", event)
             top.key = value
         elif top.key is _MERGE:
-            self._note_merge(top, value, event)
+            self._add_merge(top, value, event)
             top.key = _NO_KEY
         else:
             top.value[top.key] = "<<" if value is _MERGE else value
             top.key = _NO_KEY
 
-    def _note_merge(self, top: _Open, value: Any, event: Any) -> None:
+    def _add_merge(self, top: _Open, value: Any, event: Any) -> None:
         rows = list(reversed(value)) if type(value) is list else [value]
         if not all(type(row) is dict for row in rows):
             raise _fault("expected a mapping or list of mappings for merging", event)
@@ -166,11 +166,11 @@ class _ValueBuilder:
         try:
             return self._loader.yaml_constructors[tag](self._loader, yaml.ScalarNode(tag, text))
         except (ValueError, KeyError, OverflowError, IndexError) as fault:
-            raise _fault(f"{text[:40]!r} is no {tag.removeprefix(_TAG)}", event) from fault
+            raise _fault(f"{text[:40]!r} is not a valid {tag.removeprefix(_TAG)}", event) from fault
 
 
 def load_yaml(text: str, each: Each | None = None) -> Iterator[Any]:
-    """Read the documents of a text; `each` is called with every mapping two levels down (a List's entries).
+    """Read the documents of a text. `each` is called with every value two levels down, such as a List's entries.
 
     Raises: yaml.YAMLError, TooDeepError.
     """

@@ -24,7 +24,7 @@ _LOG_LINES = 15
 class AgentProcess:
     """`dra-driver agent` with the given flags.
 
-    The environment variables that stand for flags are removed, so that the caller's do not reach the process.
+    Environment variables that set flags are removed from its environment, so that the caller's do not reach it.
     """
 
     def __init__(self, flags: Mapping[str, str], log: Path, *, command: Sequence[str] = ()) -> None:

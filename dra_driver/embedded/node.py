@@ -31,14 +31,14 @@ from dra_driver.mps.client import MpsClient, socket_path
 
 READY_SECONDS = 40.0  # an idle machine needs one second, a busy one more
 _DAEMON_SECONDS = 5.0
-_SOCKET_ROOM = 40  # the longest path of a temporary folder, in characters, with room for our sockets below it
+_SOCKET_ROOM = 40  # the longest path of a temporary folder, in characters, below which our sockets' paths still fit
 
 
 class EmbeddedNode:
-    """One node. `classes` are the DeviceClasses to create, and `mig` is the agent's flag.
+    """One node. `classes` are the DeviceClasses to create, and `mig` is the value of the agent's flag --mig.
 
-    With `sharing`, a sharing configuration, the agent is started with it and an MPS supervisor runs beside the agent.
-    `flags` are others of the agent's. `command` replaces the agent's command line in tests.
+    `sharing` is a sharing configuration: the agent is started with it, and an MPS supervisor runs beside the agent.
+    `flags` are further flags of the agent, by name. In tests, `command` replaces the agent's command line.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class EmbeddedNode:
         """Stop everything and remove the folder; return the agent's exit status, or the supervisor's if that is 0."""
         status = self.agent.stop()
         if self._mps:
-            with suppress(DriverError):  # stops daemons of interrupted examples, which outlive their supervisor
+            with suppress(DriverError):  # the daemons of an interrupted example would outlive their supervisor
                 MpsClient(socket_path(self.ledger.parent)).stop_unnamed(tuple, deadline_s=_DAEMON_SECONDS)
             status = status or self._mps.stop()
         for plugin in self._foreign:

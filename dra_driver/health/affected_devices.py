@@ -1,4 +1,4 @@
-"""Spreading: which published devices a fault affects, and the taints that they get.
+"""Affected devices: the published devices that a fault affects, and the taints that they get.
 
 Pure. A fault of a GPU affects everything that is partitioned or shared from that GPU. A fault of a partition affects
 only that placement and its shares. No fault affects another GPU.
@@ -42,7 +42,7 @@ def is_touched(place: DevicePlace, fault: Fault) -> bool:
 
 
 def is_within(place: DevicePlace, subject: Subject) -> bool:
-    """Return whether a device is cut or shared from a subject, or is the subject itself."""
+    """Return whether a device is the subject, or a partition or share of it."""
     return place.gpu == subject.gpu and subject.partition in {None, place.partition}
 
 
@@ -57,15 +57,15 @@ def verdicts_of(
 ) -> Mapping[str, tuple[Verdict, ...]]:
     """Return, by device name, the policy's verdicts on the faults that affect the device, the most important first.
 
-    Of two faults with the same key, the one with the worse effect counts, and the earlier start. `limited` returns the
-    verdicts with NO_EXECUTE only where the cluster's budget allows it.
+    Of two faults with the same key, the one with the worse effect counts, with the earlier start of both. `limited`
+    returns the verdicts with NO_EXECUTE only if the cluster's budget allows it.
     """
     places, cordons = tuple(places), tuple(cordons)
-    judged = tuple(limited(policy.judge(faults, len({place.gpu for place in places}), now)))
+    verdicts = tuple(limited(policy.verdicts(faults, len({place.gpu for place in places}), now)))
     found: dict[str, tuple[Verdict, ...]] = {}
     for place in places:
         worst: dict[FaultKey, Verdict] = {}
-        for verdict in judged:
+        for verdict in verdicts:
             if is_touched(place, verdict.fault):
                 key = verdict.fault.key
                 worst[key] = _worse(worst[key], verdict) if key in worst else verdict
@@ -78,7 +78,7 @@ def verdicts_of(
 
 
 def taints_of(verdicts: Mapping[str, tuple[Verdict, ...]], domain: str) -> DeviceTaints:
-    """Return the taints of each device that has any. `domain` is the driver's name, with which the keys begin."""
+    """Return the taints of each device that has verdicts. Their keys begin with `domain`, the driver's name."""
     return {name: tuple(_taint(verdict, domain) for verdict in found) for name, found in verdicts.items()}
 
 

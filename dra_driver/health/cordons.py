@@ -1,7 +1,7 @@
 """Cordons: devices that an administrator took out of use, in a file on the node.
 
-In: `dra-driver cordon` and `uncordon`. Out: the cordons that hold now. The file survives restarts of the agent and
-reboots. An agent without a readable file keeps the cordons that it read last.
+In: `dra-driver cordon` and `uncordon`. Out: the cordons that are in force. The file survives restarts of the agent and
+reboots. While the file can't be read, the agent keeps the cordons that it read last.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ REASON_MOST, CORDONS_MOST, BYTES_MOST = 256, 4096, 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Cordon:
-    """One cordon, of a device by its published name or by that of its GPU.
+    """One cordon. `device` is the published name of the device, or the name of its GPU.
 
-    Times are seconds since 1970. A cordon without `until` holds until it is removed.
+    Times are seconds since 1970. A cordon without `until` is in force until it is removed.
     """
 
     device: str
@@ -35,7 +35,7 @@ class Cordon:
     until: float | None = None
 
     def is_in_force(self, now: float) -> bool:
-        """Return whether the cordon holds at a time."""
+        """Return whether the cordon is in force at a time."""
         return self.until is None or now < self.until
 
 
@@ -46,7 +46,7 @@ class CordonFile:
         self._path = folder / FILE_NAME
 
     def fingerprint(self) -> Hashable:
-        """Return a value that differs whenever the file has changed."""
+        """Return a value that differs after every change of the file."""
         return stamp_of(self._path)
 
     def read(self) -> tuple[Cordon, ...]:

@@ -1,8 +1,8 @@
 """Eviction budget: which faults may delete pods now, in a cluster where only a few may do so at a time.
 
 In: verdicts. Out: the same, with NoExecute turned into NoSchedule if this GPU or partition has no slot of the
-cluster's budget. Slots are asked for by a thread of their own, which exists only while some are needed. A slot that was
-granted lasts as long as its fault, and is on disk before the taint is published, so a restart needs no second one.
+cluster's budget. A separate thread asks for slots; it exists only while some are needed. A slot that was granted lasts
+as long as its fault, and is on disk before the taint is published, so a restart needs no second one.
 """
 
 from __future__ import annotations
@@ -34,18 +34,21 @@ class Slots(Protocol):
     """The cluster's slots."""
 
     def take(self, holder: str) -> float:
-        """Return 0 if the holder has a slot now, or else the seconds until one may be free. Raises: ApiError."""
+        """Take a slot. Return 0 if the holder has one now, otherwise the seconds until one may be free.
+
+        Raises: ApiError.
+        """
 
 
 class EvictionBudget:
     """The grants of one node. Any thread may call any method; `limited` never waits for the API server.
 
     Args:
-        slots: the cluster's.
-        node: this node's name, with which holders begin.
-        store: where grants are kept.
-        changed: called when something was granted.
-        alert: called with a sentence when something was not granted.
+        slots: the slots of the cluster.
+        node: this node's name, with which the names of holders begin.
+        store: the store in which grants are kept.
+        changed: called when a slot was granted.
+        alert: called with a sentence when a slot was not granted.
     """
 
     def __init__(
@@ -64,11 +67,11 @@ class EvictionBudget:
         self._wanted: frozenset[Subject] = frozenset()
         self._granted: frozenset[Subject] = frozenset()
         self._is_loaded = False
-        self._ask_at = float("-inf")  # not before then
+        self._ask_at = float("-inf")  # the earliest time of the next request
         self._loop = Loop("evictions", self._turn, failure="the budget of evictions can't be asked")
 
     def limited(self, verdicts: Iterable[Verdict]) -> tuple[Verdict, ...]:
-        """Return the verdicts with NoExecute only where it was granted, and ask for the slots that are missing."""
+        """Return the verdicts with NoExecute only if it was granted, and ask for the slots that are missing."""
         verdicts = tuple(verdicts)
         wanted = frozenset(one.fault.subject for one in verdicts if one.effect is TaintEffect.NO_EXECUTE)
         with self._mutex:
@@ -88,7 +91,7 @@ class EvictionBudget:
         )
 
     def _turn(self) -> float | None:
-        """Ask for one slot; return when to ask again, None if none is needed."""
+        """Ask for one slot; return the seconds until the next request, None if no slot is needed."""
         with self._mutex:
             missing = sorted(self._wanted - self._granted, key=_name)
             pause = self._ask_at - self._clock()
@@ -104,7 +107,7 @@ class EvictionBudget:
         return min(wait, AGAIN_MOST)
 
     def _ask(self, subject: Subject) -> float:
-        """Return 0 for a slot, or else when to ask again."""
+        """Return 0 if a slot was granted, otherwise the seconds until the next request."""
         try:
             wait = self._slots.take(f"{self._node}/{_name(subject)}")
         except ApiError as error:
@@ -112,7 +115,7 @@ class EvictionBudget:
             return FAULT_SECONDS
         if wait > 0:
             minutes = math.ceil(wait / 60)
-            self._alert(f"{_name(subject)} keeps its pods: the budget of evictions is spent for {minutes} min")
+            self._alert(f"{_name(subject)} keeps its pods: the budget of evictions is used up for {minutes} min")
         return wait
 
     def _grant(self, subject: Subject) -> None:
@@ -127,7 +130,7 @@ class EvictionBudget:
         self._changed()
 
     def _load(self) -> None:
-        """Read once what was granted before a restart. What can't be read is asked for again, under the same name."""
+        """Read once what was granted before a restart. Grants that can't be read are requested again by name."""
         if self._is_loaded:
             return
         self._is_loaded = True
@@ -143,7 +146,7 @@ class EvictionBudget:
     def _save(self, granted: frozenset[Subject]) -> None:
         try:
             self._store.write({GRANTS: [[one.gpu, one.partition] for one in sorted(granted, key=_name)]})
-        except DriverError as error:  # the Lease still has this node's name: after a restart it counts as ours
+        except DriverError as error:  # after a restart the Lease still has this node's name, and is taken for ours
             log.warning("grants are not saved", extra=fields(code=error.code, err=str(error)))
 
 

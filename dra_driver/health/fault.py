@@ -48,7 +48,7 @@ SENTENCES = {
     FaultKey.NEEDS_RESET: "the driver asks for a reset of the GPU once no pod uses it",
     FaultKey.NEEDS_ATTENTION: "the driver reports an error that a person has to look at",
     FaultKey.CORDONED: "an administrator took the device out of use",
-    FaultKey.REMEDIATION: "the GPU is being mended, or waits for a person; no new claim gets it",
+    FaultKey.REMEDIATION: "the GPU is being repaired, or waits for a person; no new claim gets it",
     FaultKey.NOT_ANSWERING: "a call of the driver's library about this GPU does not return",
     FaultKey.XID: "the driver reported an Xid error that a new process does not cure",
     FaultKey.ECC_UNCORRECTABLE: "the GPU's memory had uncorrectable errors",
@@ -67,14 +67,14 @@ SENTENCES = {
 
 DRIVER_RESET, RESET_FAILED = "driver-reset", "reset-failed"
 _SENTENCES_OF_VALUES = {
-    DRIVER_RESET: "the kernel driver reset the GPU: what programs had on it is lost, and they have to start again",
+    DRIVER_RESET: "the kernel driver reset the GPU: programs have lost their data on it, and have to start again",
     RESET_FAILED: "the kernel driver could not reset the GPU: reboot the machine",
 }
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Subject:
-    """What a fault is about: a GPU by PCI address, or one of its partitions by profile and first memory slice."""
+    """The subject of a fault: a GPU by PCI address, or one of its partitions by profile and first memory slice."""
 
     gpu: str
     partition: tuple[int, int] | None = None
@@ -84,7 +84,7 @@ class Subject:
 class Fault:
     """One fault. Times are seconds since 1970; `boot` is the id of the boot in which it was last seen.
 
-    `since` never changes while the fault lasts. `is_mild` is true if the driver says that no action is needed.
+    `since` never changes while the fault lasts. `is_mild` is true if the driver reports that no action is needed.
     """
 
     key: FaultKey
@@ -99,7 +99,7 @@ class Fault:
 
     @property
     def sentence(self) -> str:
-        """Return a sentence that says what is wrong. It stays the same for as long as the fault lasts."""
+        """A sentence about what is wrong, which stays the same for as long as the fault lasts."""
         value = f" ({self.value})" if self.value else ""
         sentence = _SENTENCES_OF_VALUES.get(self.value) or SENTENCES[self.key]
         flapping = "; it comes and goes" if self.is_flapping else ""

@@ -1,8 +1,8 @@
 """Fault track: one dimension of one subject over time, with hysteresis in both directions.
 
-Pure. In: indications with their times. Out: whether the fault holds. A fault is raised by `raise_after` bad indications
-in a row and ends after `clear_after` good ones; a fault that was raised `FLAPS` times within an hour ends only after
-ten good minutes. `since` is the time of the first bad indication of the fault that holds.
+Pure. In: indications with their times. Out: whether the fault is raised. It is raised by `RAISE_AFTER` bad indications
+in a row and ends after `CLEAR_AFTER` good ones; a fault that was raised `FLAPS` times within an hour ends only after
+ten good minutes. `since` is the time of the first bad indication of the current fault.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FLAPS, FLAP_SECONDS, CALM_SECONDS = 3, 3600.0, 600.0
 
 @dataclass(frozen=True, slots=True)
 class FaultTrack:
-    """One dimension of one subject. `raised` has the times at which it was raised recently, the newest last."""
+    """One dimension of one subject. `raised` are the recent times at which it was raised, the newest last."""
 
     key: FaultKey
     value: str = ""

@@ -23,7 +23,7 @@ class ForgetFile:
         self._path = folder / FILE_NAME
 
     def ask(self, gpu: str) -> None:
-        """Ask to forget a GPU, by PCI address. Raises: InputError("input.forget")."""
+        """Ask the agent to forget a GPU, by PCI address. Raises: InputError("input.forget")."""
         try:
             with self._path.open("a", encoding="ascii") as file:
                 file.write(f"{gpu}\n")
@@ -32,14 +32,14 @@ class ForgetFile:
             raise InputError("forget", f"{self._path} can't be written: {error.strerror}", hint=hint) from error
 
     def take(self) -> frozenset[str]:
-        """Remove the requests, and return the GPUs to be forgotten, each once.
+        """Remove the requests, and return the GPUs to be forgotten.
 
-        Lines that are no PCI address are left out.
+        Lines that are not PCI addresses are ignored.
         """
         taken = self._path.with_name(f"{FILE_NAME}.taken")
         found = set()
         try:
-            os.replace(self._path, taken)  # noqa: PTH105 - once a second, and the file is hardly ever there
+            os.replace(self._path, taken)  # noqa: PTH105 - faster, as this is called every second
             with taken.open("rb") as file:
                 lines = file.read(BYTES_MOST).decode("ascii", "replace").split()
             taken.unlink()

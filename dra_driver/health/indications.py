@@ -1,6 +1,6 @@
-"""Indications: what one reading of a GPU says about each dimension of its health.
+"""Indications: what one reading of a GPU shows about each dimension of its health.
 
-Pure. In: a reading and what was known before. Out: an indication for each dimension that the reading covers.
+Pure. In: a reading, and what earlier readings showed. Out: an indication for each dimension that the reading covers.
 Thresholds and their sources: NVIDIA's memory error management guide (recovery action, row remapping, SRAM threshold),
 nvml.h (clock event reasons, fabric summary, T.limit), DCGM's health watches (PCIe replays per lane and minute).
 """
@@ -22,7 +22,7 @@ ACTIONS = {
     6: (FaultKey.NEEDS_RESET, "bus-reset"),
     7: (FaultKey.NEEDS_REBOOT, "system-reboot"),
 }
-"""NVML's recovery actions (nvml.h, NVML_GPU_RECOVERY_ACTION_*); one that is not here is for a person."""
+"""NVML's recovery actions (nvml.h, NVML_GPU_RECOVERY_ACTION_*); an action that is not listed is left to a person."""
 HW_THERMAL, HW_POWER_BRAKE = 0x40, 0x80
 FABRIC_UNHEALTHY = 2
 THERMAL_BACK = 3  # degrees above the threshold at which a hot GPU counts as cool again
@@ -44,14 +44,14 @@ class Indication:
 
 
 @dataclass(frozen=True, slots=True)
-class Before:
+class EarlierReadings:
     """What earlier readings of the same GPU showed: the links that were ever up, and the last count of PCIe replays."""
 
     links: tuple[bool, ...] = ()
     replays: tuple[float, int] | None = None  # time of the reading, and the count
 
 
-def indications_of(reading: Vitals, before: Before) -> Iterator[Indication]:
+def indications_of(reading: Vitals, before: EarlierReadings) -> Iterator[Indication]:
     """Yield an indication for each dimension that the reading covers. For a lost GPU, the only one is its loss."""
     yield Indication(FaultKey.GPU_LOST, reading.is_lost)
     if reading.is_lost:
@@ -118,5 +118,5 @@ def _pcie_indications(reading: Vitals, before: tuple[float, int] | None) -> Iter
     new = max(0, reading.pcie_replays - before[1])
     fastest = max(REPLAYS_PER_LANE_MINUTE)
     usual = REPLAYS_PER_LANE_MINUTE[min(max(reading.pcie_generation or fastest, 1), fastest)]
-    # A single packet is repeated now and then; a rate over a short time means something only if there are several.
+    # Single packets are repeated now and then, so a rate over a short time means something only for several of them.
     yield Indication(FaultKey.PCIE, new > 2 + usual * (reading.pcie_lanes or 16) * minutes)

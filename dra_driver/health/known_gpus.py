@@ -21,46 +21,46 @@ NOT_ANSWERING = "hardware.gpu-not-answering"
 
 
 class KnownGpus:
-    """The GPUs of one boot, by PCI address. `bus` returns what the PCI bus shows of some of them now."""
+    """The GPUs of one boot, by PCI address. `bus` returns the present state of some of them on the PCI bus."""
 
     def __init__(self, bus: BusStates) -> None:
         self._bus = bus
-        self._gpus: dict[str, tuple[GpuFacts, ...]] = {}  # several where the hardware itself divides a GPU
+        self._gpus: dict[str, tuple[GpuFacts, ...]] = {}  # several facts if the hardware itself divides a GPU
         self._missing: Mapping[str, bool] = {}
-        # Increases whenever what is known changes, except for partitions: claims change them all the time, and a GPU
-        # that is lost has none.
+        # Increases with every change of the facts, except of partitions: claims change these all the time, and a lost
+        # GPU has none.
         self.revision = 0
 
     @property
     def by_address(self) -> Mapping[str, GpuFacts]:
-        """Return the newest facts of each GPU; of one that is divided, those of the whole."""
+        """The newest facts of each GPU; for a divided GPU, those of the whole."""
         return {address: max(parts, key=lambda gpu: gpu.parts) for address, parts in self._gpus.items()}
 
     @property
     def missing(self) -> Mapping[str, bool]:
-        """Return the missing GPUs, each with whether the reason is a call to the library that does not return."""
+        """The missing GPUs, each with whether the reason is a call of the library that does not return."""
         return self._missing
 
-    def learn(self, gpus: Iterable[GpuFacts]) -> None:
-        """Add GPUs that were seen before a restart. For a GPU that was seen since, the newer facts are kept."""
+    def restore(self, gpus: Iterable[GpuFacts]) -> None:
+        """Add GPUs that were known before a restart. The facts of GPUs that were found since then are kept."""
         self._gpus = {**_by_address(gpus), **self._gpus}
 
     def completed(self, facts: Facts) -> Facts:
         """Return the facts with the missing GPUs added as they were last seen, and marked as lost."""
         if facts.waiting_for:
             return facts
-        here = _by_address(gpu for gpu in facts.gpus if not gpu.is_lost)  # the facts may have been completed before
-        for address, parts in here.items():
+        found = _by_address(gpu for gpu in facts.gpus if not gpu.is_lost)  # the facts may have been completed before
+        for address, parts in found.items():
             before, self._gpus[address] = self._gpus.get(address, ()), parts
-            self.revision += before != parts and _uncut(before) != _uncut(parts)
-        absent = tuple(sorted(set(self._gpus) - set(here)))
+            self.revision += before != parts and _without_partitions(before) != _without_partitions(parts)
+        absent = tuple(sorted(set(self._gpus) - set(found)))
         states = self._bus(absent) if absent else {}
         self.forget(gpu for gpu in absent if states.get(gpu) is BusState.ELSEWHERE)
         hanging = {problem.subject for problem in facts.problems if problem.code == NOT_ANSWERING}
         self._missing = {gpu: gpu in hanging for gpu in absent if gpu in self._gpus}
         lost = (replace(part, is_lost=True) for gpu in self._missing for part in self._gpus[gpu])
-        found = (part for parts in here.values() for part in parts)
-        return replace(facts, gpus=tuple(sorted((*found, *lost), key=lambda gpu: (gpu.pci_address, gpu.part))))
+        present = (part for parts in found.values() for part in parts)
+        return replace(facts, gpus=tuple(sorted((*present, *lost), key=lambda gpu: (gpu.pci_address, gpu.part))))
 
     def forget(self, gpus: Iterable[str]) -> None:
         """Forget GPUs that are gone for good."""
@@ -70,11 +70,11 @@ class KnownGpus:
         self._missing = {gpu: is_hanging for gpu, is_hanging in self._missing.items() if gpu in self._gpus}
 
     def to_wire(self) -> list[dict[str, Any]]:
-        """Return what is known as JSON values."""
+        """Return the known GPUs as JSON values."""
         return [{"vendor": gpu.vendor, **asdict(gpu)} for parts in self._gpus.values() for gpu in parts]
 
 
-def _uncut(parts: Iterable[GpuFacts]) -> list[GpuFacts]:
+def _without_partitions(parts: Iterable[GpuFacts]) -> list[GpuFacts]:
     return [replace(gpu, mig_enabled=False, partitions=(), unusable=(), limits_memory=False) for gpu in parts]
 
 

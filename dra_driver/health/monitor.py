@@ -1,8 +1,8 @@
-"""Monitor: the thread that turns what is observed into faults, and keeps them.
+"""Monitor: the thread that turns observations into faults, and stores them.
 
-In: a vendor's reports, the facts of every look at the hardware, cordons. Out: the faults that hold now, as a value that
-any thread may read, and a call whenever they change. A change is written to disk before it is reported, so that after a
-restart each fault that was seen has the same start.
+In: a vendor's reports, the facts of every scan of the hardware, cordons. Out: the current faults, as a value that any
+thread may read, and a call whenever they change. A change is written to disk before it is reported, so that each fault
+still has the same start after a restart.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 TURN_SECONDS = 1.0  # how often files are checked; the vendor's events wake the monitor at once
 BUS_SECONDS = 10.0
-TREATED_SECONDS = 60.0  # seconds for which a GPU that was treated is read as often as after a first bad reading
+TREATED_SECONDS = 60.0  # for so long a GPU that was treated is read as often as after a first bad reading
 RECHECK_SECONDS = 2.0  # pause after a first bad reading, so that a second one confirms it soon
 PATIENCE_SECONDS = 1.5  # how long to wait for readings that are newer than an Xid
 SAVE_SECONDS = 60.0  # pause between saves while no fault changes
@@ -56,15 +56,15 @@ class HealthMonitor:
 
     Args:
         reporter: the vendor.
-        store: where the record is kept.
-        cordons: what an administrator took out of use.
-        forget: which GPUs an administrator declared gone.
-        policy: what each fault means.
+        store: the store in which the record is kept.
+        cordons: the devices that an administrator took out of use.
+        forget: the GPUs that an administrator declared gone.
+        policy: what each fault means for the scheduler.
         boot_id: this boot's id.
         changed: called by the monitor's thread when faults or cordons have changed.
         application_error: called by that thread with an Xid that an application caused, once in each turn.
-        failed_tests: called in each turn with the faults; returns which devices failed a test, with the reason, or None
-            while that is not known.
+        failed_tests: called in each turn with the faults; returns the devices that failed a test, with the reasons, or
+            None while that is not known.
     """
 
     def __init__(
@@ -102,10 +102,10 @@ class HealthMonitor:
         self._meaning: Hashable = None
         self.turned_at = 0.0  # when the last turn was completed, in seconds since 1970; 0 before the first
         self.now = HealthNow()
-        self._load()  # so that a GPU that was lost before a restart is missed from the first look on
+        self._load()  # so that a GPU that was lost before a restart is missed from the first scan on
 
     def start(self) -> None:
-        """Load what is on disk now, report it, and begin to watch."""
+        """Load the record from disk, report its faults, and start to watch."""
         self._load()
         self._read_cordons()
         self._conclude(self._clock())
@@ -114,7 +114,7 @@ class HealthMonitor:
 
     @property
     def is_needed(self) -> bool:
-        """Return whether memory or disk holds something that a newly started agent would not find out again."""
+        """Whether memory or disk holds something that a newly started agent would not find out again."""
         try:
             stored = record_among(self._store.read()) or HealthRecord(self._boot_id)
             is_stored = stored.in_boot(self._boot_id).has_memory
@@ -123,18 +123,18 @@ class HealthMonitor:
         return is_stored or bool(self.now.faults)
 
     def stop(self) -> None:
-        """Stop watching, and save what is known."""
+        """Stop watching."""
         self._loop.stop(PATIENCE_SECONDS + 1)
         self._reporter.end_health()
 
     def forget_errors(self, gpu: str) -> None:
-        """Forget the Xids that were reported of a GPU before it was reset; what lasts is read again, and soon."""
+        """Forget the Xids that were reported for a GPU before it was reset, and read its health again soon."""
         with self._mutex:
             self._treated.add(gpu)
         self._loop.wake()
 
     def read_at(self, gpu: str) -> float:
-        """Return when a GPU's health was read last, in seconds since 1970; 0 if that was not possible."""
+        """Return when a GPU's health was read last, in seconds since 1970; 0 if it could not be read."""
         state = self._record.gpus.get(gpu)
         return max(state.action_at, 0.0) if state is not None else 0.0
 
@@ -144,8 +144,8 @@ class HealthMonitor:
             before = self._known.missing
             is_first = not self._known.by_address
             whole = self._known.completed(facts)
-            is_news = is_first or self._known.missing != before
-        if is_news:
+            is_changed = is_first or self._known.missing != before
+        if is_changed:
             self._loop.wake()
         return whole
 
@@ -156,7 +156,7 @@ class HealthMonitor:
         report = self._report(now)
         with self._mutex:
             known, missing = self._known.by_address, self._known.missing
-        self._record.absorb(report, known, now)
+        self._record.add_report(report, known, now)
         record_missing(self._record, missing, now)
         record_silence(self._record, report, known, now)
         if (failed := self._failed_tests(self.now.faults)) is not None:
@@ -164,13 +164,13 @@ class HealthMonitor:
         self._xid_counts.count(xid for xid in report.xids if xid.gpu in known)
         self._report_applications(report, known)
         self._read_cordons()
-        self._note_problems(report)
+        self._update_problems(report)
         self._conclude(now)
         self.turned_at = now
         return RECHECK_SECONDS if self._is_hurried(now) else TURN_SECONDS
 
     def _report_applications(self, report: HealthReport, known: Mapping[str, GpuFacts]) -> None:
-        """Report the errors of applications since the start; the instance before has reported the older ones."""
+        """Report the errors of applications since the start; the previous instance has reported the older ones."""
         new = {}
         for xid in report.xids:
             is_new = xid.gpu in known and xid.at >= self._started_at
@@ -180,9 +180,9 @@ class HealthMonitor:
             self._application_error(subject, xid)
 
     def _report(self, now: float) -> HealthReport:
-        """Return what the vendor observed; now and then the bus is checked too.
+        """Return what the vendor observed; every `BUS_SECONDS` the bus is checked too.
 
-        Before the first look at the hardware nothing is asked for: what was reported then would belong to no GPU.
+        Before the first scan of the hardware the vendor is not asked, because a report could not be matched to GPUs.
         """
         with self._mutex:
             if not self._known.by_address:
@@ -206,10 +206,10 @@ class HealthMonitor:
             self._cordons, self._cordon_problem = self._cordon_file.read(), ""
         except InputError as error:
             self._cordon_problem = str(error)
-            log.warning("cordons can't be read, the last known ones stay", extra=fields(err=str(error)))
+            log.warning("cordons can't be read, the last known ones stay in force", extra=fields(err=str(error)))
 
-    def _note_problems(self, report: HealthReport) -> None:
-        """Keep what could not be read, and log a source that can't be read any more."""
+    def _update_problems(self, report: HealthReport) -> None:
+        """Record the sources that can't be read, and log those that could be read before."""
         found = (("health.source", report.problem), ("health.cordons", self._cordon_problem))
         problems = tuple(Problem(code, "node", text) for code, text in found if text)
         if report.problem and report.problem not in {one.message for one in self._problems}:
@@ -217,18 +217,18 @@ class HealthMonitor:
         self._problems = problems
 
     def _conclude(self, now: float) -> None:
-        """Save what changed, then report it. A save that fails is tried again and delays nothing."""
+        """Save the faults if they changed, and then report them. A save that fails is tried again later."""
         faults = self._record.faults(now, self._policy.ignored_xids)
         cordons = tuple(one for one in self._cordons if one.is_in_force(now))
-        judged = self._policy.judge(faults, len(self._known.by_address), now)
+        verdicts = self._policy.verdicts(faults, len(self._known.by_address), now)
         before = self.now
-        meaning = (tuple(map(_meaning, faults)), cordons, tuple((one.fault.key, one.effect) for one in judged))
-        is_news = meaning != self._meaning
-        if is_news or self._is_save_due(now):
+        meaning = (tuple(map(_meaning, faults)), cordons, tuple((one.fault.key, one.effect) for one in verdicts))
+        is_changed = meaning != self._meaning
+        if is_changed or self._is_save_due(now):
             self._save(now)
         self._meaning = meaning
         self.now = HealthNow(faults, cordons, self._problems, self._xid_counts.counts)
-        if is_news:
+        if is_changed:
             self._log(before.faults, faults)
             self._changed()
 
@@ -251,13 +251,13 @@ class HealthMonitor:
             documents = self._store.read()
             self._record = record_among(documents) or self._record
         except (DriverError, ValueError) as error:
-            log.error("health store can't be read and begins again", extra=fields(err=str(error)))  # noqa: TRY400
+            log.error("health store can't be read, starting over", extra=fields(err=str(error)))  # noqa: TRY400
             self._store.set_aside()
         is_same_boot = self._record.boot == self._boot_id
         self._record = self._record.in_boot(self._boot_id)
         with self._mutex:
             if is_same_boot:
-                self._known.learn(read_gpus(documents.get(GPUS)))
+                self._known.restore(read_gpus(documents.get(GPUS)))
 
     def _drop_forgotten(self) -> None:
         """Forget the GPUs that an administrator declared gone."""
@@ -280,12 +280,12 @@ class HealthMonitor:
 
     def _log(self, before: tuple[Fault, ...], now: tuple[Fault, ...]) -> None:
         known = {(one.subject, one.key) for one in before}
-        stands = {(one.subject, one.key) for one in now}
+        current = {(one.subject, one.key) for one in now}
         for fault in now:
             if (fault.subject, fault.key) not in known:
                 log.warning("fault", extra=fields(device=fault.subject.gpu, problem=fault.sentence))
         for fault in before:
-            if (fault.subject, fault.key) not in stands:
+            if (fault.subject, fault.key) not in current:
                 log.info("fault over", extra=fields(device=fault.subject.gpu, problem=fault.sentence))
 
 

@@ -1,6 +1,6 @@
-"""Own indications: what this driver itself finds out about GPUs: one is missing, a test failed, the library is silent.
+"""Own indications: what this driver itself notices: a missing GPU, a failed test, a library that does not answer.
 
-In: a record, and what was found. Out: the record with the resulting indications. A fault that is already recorded gets
+In: a record, and the observation. Out: the record with the resulting indications. A fault that is already recorded gets
 no further indication, so that its count does not grow with every check.
 """
 
@@ -17,9 +17,9 @@ SILENT_SECONDS = 30.0  # a GPU counts as unmonitored after this time without an 
 
 
 def record_missing(record: HealthRecord, missing: Mapping[str, bool], now: float) -> None:
-    """Record which GPUs the last look at the hardware did not find. Such a look happens at least once a minute.
+    """Record which GPUs the last scan of the hardware did not find. A scan happens at least once a minute.
 
-    `missing` says for each GPU whether the reason is a call of the library that does not return.
+    `missing` maps each missing GPU to whether the reason is a call of the library that does not return.
     """
     for (subject, key), track in list(record.tracks.items()):
         if key is FaultKey.NOT_ANSWERING and track.is_raised and not missing.get(subject.gpu):
@@ -32,7 +32,7 @@ def record_missing(record: HealthRecord, missing: Mapping[str, bool], now: float
 
 
 def record_test_results(record: HealthRecord, failed: Mapping[Subject, str], now: float) -> None:
-    """Record which devices failed a test, with the reason."""
+    """Record the devices that failed a test, with the reasons."""
     known = {subject: one for (subject, key), one in record.tracks.items() if key is FaultKey.UNVALIDATED}
     for subject, track in known.items():
         if track.is_raised and subject not in failed:
@@ -44,7 +44,7 @@ def record_test_results(record: HealthRecord, failed: Mapping[Subject, str], now
 
 
 def record_silence(record: HealthRecord, report: HealthReport, known: Iterable[str], now: float) -> None:
-    """Record which GPUs are not watched because the library is silent, and which of them were read again."""
+    """Record the GPUs that are not monitored because the library is silent, and those that were read again."""
     is_silent = report.silent_s >= SILENT_SECONDS
     answered = {reading.gpu for reading in report.readings}
     for gpu in known:

@@ -1,6 +1,6 @@
 """Health policy: what each fault means for the scheduler.
 
-Pure. In: faults. Out: a verdict for each fault that counts. If the driver says that a fault needs no action, the
+Pure. In: faults. Out: a verdict for each fault that counts. If the driver reports that a fault needs no action, the
 verdict only informs. If more than half of a node's GPUs, and at least two, would lose their pods at the same time, none
 does: a mistake of the driver or of a library must not end every job on a node. The limit on evictions in a cluster is
 in `eviction_budget`.
@@ -45,7 +45,7 @@ class HeldBack(enum.StrEnum):
     """Why NO_EXECUTE became NO_SCHEDULE."""
 
     NODE = "node"  # too many GPUs of the node would lose their pods
-    BUDGET = "budget"  # too many of the cluster have lately
+    BUDGET = "budget"  # too many GPUs of the cluster have lost their pods lately
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class EvictionLimit:
-    """How many GPUs or partitions of the cluster may get NO_EXECUTE within so many seconds."""
+    """The limit on GPUs and partitions of the cluster that may get NO_EXECUTE within `period_s` seconds."""
 
     devices: int = 5
     period_s: int = 600
@@ -77,15 +77,15 @@ class HealthPolicy:
     ignored_xids: frozenset[int] = frozenset()
     evictions: EvictionLimit = EvictionLimit()
 
-    def judge(self, faults: Iterable[Fault], gpus: int, now: float) -> tuple[Verdict, ...]:
+    def verdicts(self, faults: Iterable[Fault], gpus: int, now: float) -> tuple[Verdict, ...]:
         """Return a verdict for each fault that counts, on a node that has this number of GPUs."""
-        judged = tuple(verdict for fault in faults if (verdict := self._judge(fault, now)) is not None)
-        evicted = {verdict.fault.subject.gpu for verdict in judged if verdict.effect is NO_EXECUTE}
+        verdicts = tuple(verdict for fault in faults if (verdict := self._verdict(fault, now)) is not None)
+        evicted = {verdict.fault.subject.gpu for verdict in verdicts if verdict.effect is NO_EXECUTE}
         if len(evicted) < EVICTED_LEAST or 2 * len(evicted) <= gpus:
-            return judged
+            return verdicts
         return tuple(
             replace(one, effect=NO_SCHEDULE, held_back=HeldBack.NODE) if one.effect is NO_EXECUTE else one
-            for one in judged
+            for one in verdicts
         )
 
     @property
@@ -93,7 +93,7 @@ class HealthPolicy:
         """Return whether any fault may delete pods."""
         return any(rule.effect is NO_EXECUTE and not rule.is_ignored for rule in self.rules.values())
 
-    def _judge(self, fault: Fault, now: float) -> Verdict | None:
+    def _verdict(self, fault: Fault, now: float) -> Verdict | None:
         rule = self.rules[fault.key]
         if rule.is_ignored or (rule.time_to_live is not None and now - fault.last_seen > rule.time_to_live):
             return None

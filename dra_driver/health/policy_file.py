@@ -28,7 +28,7 @@ XID_MOST = 9999
 DEVICES_MOST, PERIOD_MOST = 100, 86400
 _NEVER_EVICTS = {
     FaultKey.CORDONED: "a cordon never deletes pods",
-    FaultKey.UNMONITORED: "that the library is silent says nothing about the GPUs",
+    FaultKey.UNMONITORED: "a silent library means nothing for the GPUs",
 }
 
 
@@ -70,7 +70,7 @@ def _rule(row: Fields, key: FaultKey, default: HealthRule) -> HealthRule:
         row.fault("effect", f"NoExecute deletes pods, and {_NEVER_EVICTS[key]}")
     is_ignored = row.optional_flag("ignore") is True
     if key is FaultKey.REMEDIATION and (is_ignored or effect == TaintEffect.NONE):
-        row.fault("effect", "a GPU that is being mended must get no new claim")
+        row.fault("effect", "a GPU that is being repaired must get no new claim")
     rule = HealthRule(
         TaintEffect(effect) if effect else default.effect,
         None if effect else default.escalates_after,

@@ -1,7 +1,7 @@
 """Record: what has been observed on this node's GPUs, and the faults that follow from it.
 
-Pure apart from its own state. In: evidence; that of different sources may arrive in any order. Out: faults. An Xid that
-two sources report is counted once, because only the source with the larger count is used. What the driver itself
+Pure apart from its own state. In: evidence, which may arrive from different sources in any order. Out: faults. An Xid
+that two sources report is counted once, because only the source with the larger count is used. What the driver itself
 reports about recovery decides; the table of Xids is used only while the driver has reported nothing since the Xid.
 """
 
@@ -14,7 +14,7 @@ from dra_driver.hardware.evidence import BusState, HealthReport, Source, Vitals,
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.health.fault import STICKY, Fault, FaultKey, Subject
 from dra_driver.health.fault_track import FaultTrack
-from dra_driver.health.indications import Before, Indication, indications_of
+from dra_driver.health.indications import EarlierReadings, Indication, indications_of
 from dra_driver.health.xid_table import FALLEN_OFF_BUS, XidClass, row_of
 
 _KEYS_OF_CLASS = {
@@ -36,7 +36,7 @@ class Sighting:
 
     @property
     def count(self) -> int:
-        """Return how often it happened, whichever sources reported it."""
+        """How often the Xid occurred, whichever sources reported it."""
         return max((count for _, count, _ in self.counts), default=0)
 
     def with_report(self, report: XidReport) -> Sighting:
@@ -62,7 +62,7 @@ class GpuState:
 
 @dataclass(slots=True)
 class HealthRecord:
-    """Everything that is remembered in one boot. For use by a single thread."""
+    """Everything that is remembered in one boot. Not thread-safe."""
 
     boot: str = ""
     sightings: dict[tuple[Subject, int], Sighting] = field(default_factory=dict)
@@ -70,16 +70,16 @@ class HealthRecord:
     gpus: dict[str, GpuState] = field(default_factory=dict)
     log_position: int = -1
 
-    def absorb(self, report: HealthReport, known: Mapping[str, GpuFacts], now: float) -> None:
-        """Add what a vendor observed. `known` has the facts of the node's GPUs by PCI address."""
+    def add_report(self, report: HealthReport, known: Mapping[str, GpuFacts], now: float) -> None:
+        """Add a vendor's report. `known` has the facts of the node's GPUs by PCI address."""
         if report.is_driver_new:
             self._forget_before_driver()
         for xid in sorted(report.xids, key=lambda one: (one.at, one.gpu, one.code, one.source)):
             if xid.gpu in known:
-                self._take_xid(xid, known[xid.gpu])
+                self._add_xid(xid, known[xid.gpu])
         for reading in report.readings:
             if reading.gpu in known and reading.uuid in {"", known[reading.gpu].uuid}:
-                self._take_reading(reading)
+                self._add_reading(reading)
         for gpu, state in report.bus:
             if gpu in known and state in {BusState.GONE, BusState.DEAD}:
                 self.observe(Subject(gpu), Indication(FaultKey.GPU_LOST, is_bad=True), now)
@@ -107,7 +107,7 @@ class HealthRecord:
         self.sightings = {key: one for key, one in self.sightings.items() if key[0].gpu not in cured}
 
     def in_boot(self, boot: str) -> HealthRecord:
-        """Return the record for a boot: this one, or after a reboot a new one with what a reboot does not cure."""
+        """Return the record for a boot: this one, or after a reboot a new one with the faults that a reboot leaves."""
         if boot == self.boot:
             return self
         sticky = {key: track for key, track in self.tracks.items() if key[1] in STICKY}
@@ -115,19 +115,19 @@ class HealthRecord:
 
     @property
     def has_suspicion(self) -> bool:
-        """Return whether another reading soon could raise a fault."""
+        """Whether one more bad reading would raise a fault, so that another reading should follow soon."""
         return any(track.is_suspect for track in self.tracks.values())
 
     @property
     def has_memory(self) -> bool:
-        """Return whether the record has facts that later readings can't show, such as starts and counts.
+        """Whether the record has facts that later readings can't show, such as starts and counts.
 
         Harmless Xids are not considered.
         """
         return bool(self.tracks) or any(not row_of(code).kind.is_harmless for _, code in self.sightings)
 
     def faults(self, now: float, ignored_xids: frozenset[int] = frozenset()) -> tuple[Fault, ...]:
-        """Return the faults that hold now, in order, at most one for each key and subject."""
+        """Return the current faults, sorted by subject and key, at most one for each subject and key."""
         found: dict[tuple[Subject, FaultKey], Fault] = {}
         for fault in (*self._of_tracks(now), *self._of_xids(ignored_xids)):
             slot = (fault.subject, fault.key)
@@ -136,7 +136,7 @@ class HealthRecord:
             found[slot] for slot in sorted(found, key=lambda one: (one[0].gpu, one[0].partition or (), one[1]))
         )
 
-    def _take_xid(self, xid: XidReport, gpu: GpuFacts) -> None:
+    def _add_xid(self, xid: XidReport, gpu: GpuFacts) -> None:
         slot = (subject_of(xid, gpu), xid.code)
         if slot not in self.sightings and len(self.sightings) >= SIGHTINGS_MOST:
             return
@@ -145,9 +145,9 @@ class HealthRecord:
         if xid.code == FALLEN_OFF_BUS and self.sightings[slot] is not known:
             self.observe(Subject(xid.gpu), Indication(FaultKey.GPU_LOST, is_bad=True), xid.at)
 
-    def _take_reading(self, reading: Vitals) -> None:
+    def _add_reading(self, reading: Vitals) -> None:
         state = self.gpus.setdefault(reading.gpu, GpuState())
-        for indication in indications_of(reading, Before(state.links, state.replays)):
+        for indication in indications_of(reading, EarlierReadings(state.links, state.replays)):
             self.observe(Subject(reading.gpu), indication, reading.at)
         if reading.is_lost:
             state.action = None
@@ -160,7 +160,7 @@ class HealthRecord:
         self._drop_settled(reading.gpu)
 
     def _drop_settled(self, gpu: str) -> None:
-        """Forget the Xids after which the driver has said that no action is needed."""
+        """Forget the Xids after which the driver has reported that no action is needed."""
         state = self.gpus[gpu]
         if state.action == 0:
             self.sightings = {
@@ -185,23 +185,18 @@ class HealthRecord:
         for (subject, code), seen in self.sightings.items():
             kind = row_of(code).kind
             state = self.gpus.get(subject.gpu, GpuState())
-            is_said = state.action is not None and state.action_at >= seen.last
-            if kind.is_harmless or code in ignored or (is_said and state.action == 0):
+            has_report = state.action is not None and state.action_at >= seen.last
+            if kind.is_harmless or code in ignored or (has_report and state.action == 0):
                 continue
             yield Fault(FaultKey.XID, subject, str(code), seen.first, seen.last, seen.count, self.boot)
-            if not is_said:
+            if not has_report:
                 yield Fault(_KEYS_OF_CLASS[kind], subject, f"xid-{code}", seen.first, seen.last, seen.count, self.boot)
 
 
 def subject_of(xid: XidReport, gpu: GpuFacts) -> Subject:
-    """Return what an Xid is about: the partition, if the driver names one that exists, or else the GPU."""
-    here = next((p for p in gpu.partitions if p.gi_id == xid.gi_id), None) if xid.gi_id is not None else None
-    return Subject(xid.gpu, (here.gi_profile_id, here.start) if here else None)
-
-
-def _order(slot: tuple[Subject, FaultKey]) -> tuple[str, tuple[int, ...], int]:
-    subject, key = slot
-    return subject.gpu, subject.partition or (), key.rank
+    """Return the subject of an Xid: the partition, if the driver names one that exists, otherwise the GPU."""
+    named = next((p for p in gpu.partitions if p.gi_id == xid.gi_id), None) if xid.gi_id is not None else None
+    return Subject(xid.gpu, (named.gi_profile_id, named.start) if named else None)
 
 
 def _merged(one: Fault, other: Fault) -> Fault:
@@ -218,7 +213,7 @@ def _merged(one: Fault, other: Fault) -> Fault:
 
 
 def _badness(fault: Fault) -> tuple[int, int, str]:
-    """Return the sort key of a value: the worst comes first, and the driver's own words before those of an Xid."""
+    """Return the sort key of a value: the worst comes first, and a value of the driver's own before one of an Xid."""
     code = fault.value.removeprefix("xid-")
     if not code.isdigit():
         return (0, 0, fault.value)

@@ -1,7 +1,7 @@
 """Health store: `health.db` beside the ledger, so that after a restart each fault is still known with its start.
 
 In: named JSON documents. Out: the same documents after a restart. Only the instance that holds the node's role writes;
-any tool may read. A damaged file is set aside and a new one is begun, because it is better to lose what is known about
+any tool may read. A damaged file is set aside and replaced by a new one, because it is better to lose the record of
 health than to lose the agent.
 """
 

@@ -1,4 +1,4 @@
-"""Tally: how often each Xid was reported since the agent started, for the metrics.
+"""Xid counts: how often each Xid was reported since the agent started, for the metrics.
 
 If two sources report the same Xid, it is counted once: only the source with the larger count is used.
 """
@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 
 from dra_driver.hardware.evidence import XidReport
 
-CODES_MOST = 256  # limit on different codes; the driver has 176
+CODES_MOST = 256  # limit on different codes; NVIDIA's driver has 176
 
 
 class XidCounts:
-    """Counts by code. For use by a single thread."""
+    """Counts by code. Not thread-safe."""
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[int, str]] = Counter()
@@ -28,7 +28,7 @@ class XidCounts:
 
     @property
     def counts(self) -> Mapping[int, int]:
-        """Return how often each code was reported."""
+        """How often each code was reported."""
         found: dict[int, int] = {}
         for (code, _), count in self._counts.items():
             found[code] = max(found.get(code, 0), count)

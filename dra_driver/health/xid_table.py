@@ -1,4 +1,4 @@
-"""The Xid table: what each of the driver's error codes means, used where the driver does not report it itself.
+"""The Xid table: what each of the driver's error codes means, for GPUs on which the driver itself does not report it.
 
 In: a code. Out: its row, with the action that NVIDIA's catalogue gives, the class that this driver derives from it, and
 the source. A code that is not in the table gets the row of an unknown code, which a person has to look at.
@@ -16,10 +16,10 @@ from functools import lru_cache
 
 LAST_CODE = 176
 FALLEN_OFF_BUS = 79
-STOPPED_PROCESSING = (
-    43  # the driver ended a process that made an error: no action is needed, but its user wants to know
-)
-CATALOGUE, JUDGED, MODULES = "catalogue", "catalogue without an action; judged", "kernel modules 595; judged"
+# The driver ended a process that made an error: no action is needed, but the user of the process wants to know.
+STOPPED_PROCESSING = 43
+CATALOGUE = "catalogue"
+OWN_JUDGEMENT, MODULES = "own judgement: catalogue without an action", "own judgement: kernel modules 595"
 
 
 class XidClass(enum.StrEnum):
@@ -27,7 +27,7 @@ class XidClass(enum.StrEnum):
 
     INFORMATION = "information"  # no action
     APPLICATION = "application"  # the process made the error, or has ended; the GPU can serve the next one
-    FOLLOW = "follow"  # accompanies another Xid or the recovery action, which say what to do
+    FOLLOW = "follow"  # accompanies another Xid or the recovery action, which decide what to do
     LINK = "link"  # an NVLink is faulty
     RESET = "reset"  # the GPU needs a reset
     REBOOT = "reboot"  # the machine needs a reboot
@@ -35,18 +35,18 @@ class XidClass(enum.StrEnum):
 
     @property
     def is_harmless(self) -> bool:
-        """Return whether the GPU may serve the next claim at once."""
+        """Whether the GPU may serve the next claim at once."""
         return self in {XidClass.INFORMATION, XidClass.APPLICATION, XidClass.FOLLOW}
 
     @property
     def rank(self) -> int:
-        """Return how bad the class is, for choosing the worst of several."""
+        """How bad the class is, for choosing the worst of several."""
         return list(XidClass).index(self)
 
 
 @dataclass(frozen=True, slots=True)
 class XidRow:
-    """One row. `action` is the catalogue's word, or "" if the catalogue has none."""
+    """One row. `action` is the catalogue's word for the action, "" if it has none."""
 
     code: int
     kind: XidClass
@@ -99,9 +99,9 @@ _SECTIONS = (
         "122-125, 138, 142",
         CATALOGUE,
     ),
-    (XidClass.INFORMATION, "", "162, 163, 171, 172", JUDGED),
-    (XidClass.SUPPORT, "", "164-166, 168, 170", JUDGED),
-    (XidClass.RESET, "", "167, 169", JUDGED),
+    (XidClass.INFORMATION, "", "162, 163, 171, 172", OWN_JUDGEMENT),
+    (XidClass.SUPPORT, "", "164-166, 168, 170", OWN_JUDGEMENT),
+    (XidClass.RESET, "", "167, 169", OWN_JUDGEMENT),
     (XidClass.RESET, "", "173", MODULES),
     (XidClass.SUPPORT, "", "174, 175", MODULES),
     (XidClass.INFORMATION, "", "176", MODULES),
@@ -109,7 +109,7 @@ _SECTIONS = (
 
 
 def is_application_error(code: int) -> bool:
-    """Return whether an Xid is about an error of a process, which is reported to the pods that use the GPU."""
+    """Return whether an Xid reports an error of a process, of which the pods that use the GPU are informed."""
     return code == STOPPED_PROCESSING or row_of(code).kind is XidClass.APPLICATION
 
 

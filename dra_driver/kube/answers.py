@@ -30,8 +30,8 @@ _CODES: dict[int, tuple[str, Retry, str]] = {
     422: ("invalid", Retry.NEVER, ""),
     429: ("too-many-requests", Retry.NOW, ""),
 }
-# A 404 without a Status object proves nothing about the object: a server that lacks the API group sends one, or a
-# proxy.
+# A 404 without a Status object proves nothing about the object: a proxy may have sent it, or a server that lacks the
+# API group.
 _NOT_SERVED = ("not-served", Retry.NOW, "check the server's address; resource.k8s.io/v1 is served from 1.34 on")
 NOT_FOUND = "api.not-found"  # the server has no such object
 CONFLICT = "api.conflict"  # another client wrote the object meanwhile, or it exists already
@@ -43,7 +43,7 @@ Parse = Callable[[bytes], Any]
 
 
 def refuse_constant(name: str) -> Any:
-    """Refuse what Python's reader takes for a number and JSON does not have. Raises: ValueError."""
+    """Refuse a constant that Python's reader accepts as a number but JSON does not have. Raises: ValueError."""
     raise ValueError(f"{name} is not a JSON number")
 
 
@@ -67,7 +67,7 @@ def parse(body: bytes) -> Any:
 def decode(status: int, body: bytes, retry_after: str, *, method: str, path: str, parse: Parse = parse) -> Wire:
     """Return the object of an answer.
 
-    Raises: ApiError for any status but success, or for a body that is not a JSON object.
+    Raises: ApiError if the status is not a success, or if the body is not a JSON object.
     """
     try:
         answer = parse(body)
@@ -83,7 +83,7 @@ def decode(status: int, body: bytes, retry_after: str, *, method: str, path: str
 
 
 def bad_answer(message: str, status: int = 0) -> ApiError:
-    """Return the error for an answer that breaks the API's promises."""
+    """Return the error for an answer that no API server should send."""
     return ApiError("bad-answer", message[:_MESSAGE_CHARS], status=status, retry=Retry.NOW)
 
 
@@ -119,7 +119,7 @@ def _continue_token(body: Wire) -> str:
 
 
 def _seconds(retry_after: str, body: Wire) -> float:
-    """Return how many seconds the server asks us to wait: the header, else the Status object's details."""
+    """Return how many seconds the server asks us to wait, from the header or else from the Status object's details."""
     details = body.get("details")
     inside = details.get("retryAfterSeconds") if isinstance(details, dict) else None
     if retry_after.isascii() and retry_after.isdigit():

@@ -56,7 +56,7 @@ class _Answer(NamedTuple):
 class KubeApi:
     """A client of one API server. All methods may be called from any thread.
 
-    At most `connections` requests are under way at once; further calls wait for a connection, within their own time.
+    At most `connections` requests are under way at once; further calls wait for a connection, within their own timeout.
     `clock` returns seconds and decides how long idle connections are kept. Every answer is bounded in size and time.
     """
 
@@ -89,12 +89,12 @@ class KubeApi:
             body: the object to send, as JSON.
             query: the parameters of the query; they are encoded here.
             timeout_s: the limit for the whole answer, in seconds, all tries together.
-            content_type: that of the body, for the several kinds of PATCH.
-            parse: what reads the object from the answer's bytes.
+            content_type: the media type of the body, by which the server tells the kinds of PATCH apart.
+            parse: the function that reads the object from the answer's bytes.
 
         Raises: ApiError; its `status` is 0 if no whole answer came ("api.unreachable", "api.timeout", "api.tls",
-        "api.answer-too-large"), else that of the server's refusal, with its reason and message. `retry` says whether
-        the same request can succeed later, and `retry_after_s` when the server wants it.
+        "api.answer-too-large"), otherwise the HTTP status with which the server refused. `retry` says whether the same
+        request can succeed later, and `retry_after_s` how many seconds the server asks to wait (0 if it asks nothing).
 
         Source: Kubernetes API concepts; API conventions, "Response Status Kind".
         """
@@ -114,8 +114,8 @@ class KubeApi:
     def stream(self, path: str, *, query: Mapping[str, str], most_s: float) -> LineStream:
         """Return a GET whose answer comes line by line, on its own connection; `LineStream.open` sends it.
 
-        Nothing is sent here, so that the caller holds something to close before anything can hang. After `most_s`
-        seconds the stream ends, whatever has come by then.
+        Nothing is sent here, so that the caller has something to close before anything can hang. After `most_s`
+        seconds the stream ends, whatever has arrived by then.
         """
         target = self._target(path, query)
 
@@ -185,8 +185,8 @@ class KubeApi:
         """Return the error for a request that got no answer."""
         path = target.partition("?")[0]
         if isinstance(err, TooLargeError):
-            most = f"more than {MOST_BYTES >> 20} MiB, or compressed"
-            return ApiError("answer-too-large", f"{method} {path}: {self._server} sent {most}", retry=Retry.LATER)
+            what = f"{self._server} sent an answer that is compressed or larger than {MOST_BYTES >> 20} MiB"
+            return ApiError("answer-too-large", f"{method} {path}: {what}", retry=Retry.LATER)
         if isinstance(err, (CertificateError, SSLError)):
             return ApiError(
                 "tls",
@@ -200,7 +200,7 @@ class KubeApi:
 
 
 def _left(until: float) -> float:
-    """Return the seconds left, more than 0."""
+    """Return the seconds that are left, at least a millisecond."""
     return max(0.001, until - time.monotonic())
 
 

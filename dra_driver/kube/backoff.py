@@ -1,8 +1,8 @@
 """How long to wait before trying again: a sequence of delays with full jitter.
 
 Full jitter (any moment up to the step) keeps the agents of ten thousand nodes from all calling a restarted API server
-at the same moment. The time that the server asked for (`Retry-After`) is waited in full, and the jitter is added to it:
-otherwise all callers that were refused in the same second would come back in the same second.
+at the same moment. A caller waits the whole time that the server asked for (`Retry-After`), and the jitter on top of
+it: otherwise all callers that were refused in the same second would come back in the same second.
 """
 
 from __future__ import annotations

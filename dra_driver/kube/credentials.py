@@ -58,34 +58,34 @@ def _in_cluster(token_file: str, ca_file: str) -> Credentials:
 
 
 def _server_of_pod(*files: str) -> str:
-    """Return the address of the API server of the pod's cluster, once the files that it needs were looked at."""
+    """Return the address of the API server of the pod's cluster, after checking the ServiceAccount's files."""
     host, port = (os.environ.get(f"KUBERNETES_SERVICE_{part}", "") for part in ("HOST", "PORT"))
     if not host or not port:
-        raise _none("KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set")
+        raise _no_credentials("KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set")
     if not (port.isascii() and port.isdecimal() and 0 < int(port[:6]) < 1 << 16):
-        raise _none(f"KUBERNETES_SERVICE_PORT={port[:20]!r} is no port")
+        raise _no_credentials(f"KUBERNETES_SERVICE_PORT={port[:20]!r} is not a port")
     for path in files:
         _check_file(path)
     return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
 
 
 def _check_file(path: str) -> None:
-    """Raise NodeError unless a file of the ServiceAccount is there, may be read and holds something."""
+    """Raise NodeError unless a file of the ServiceAccount exists, can be read and is not empty."""
     try:
         with Path(path).open("rb") as file:
             content = file.read(_FILE_MAX)
     except OSError as err:
-        raise _none(f"{path} can't be read: {err.strerror}") from err
+        raise _no_credentials(f"{path} can't be read: {err.strerror}") from err
     if not content.strip():
-        raise _none(f"{path} is empty")
+        raise _no_credentials(f"{path} is empty")
 
 
-def _none(why: str) -> NodeError:
+def _no_credentials(why: str) -> NodeError:
     hint = "outside a pod set --kubeconfig (or KUBECONFIG)"
     return NodeError("no-credentials", f"no ServiceAccount of a pod: {why}", hint=hint)
 
 
 def _official(kubeconfig: str, context: str) -> Credentials:
-    from dra_driver.kube.official import load_official  # noqa: PLC0415 - for exec and auth-provider users alone
+    from dra_driver.kube.official import load_official  # noqa: PLC0415 - only for exec and auth-provider users
 
     return load_official(kubeconfig, context)

@@ -1,9 +1,9 @@
 """Events about this node, and about pods that use its devices, as `kubectl describe` shows them.
 
-In: an object, a reason and a message. Out: one Event. One about a node is in the namespace `default`, where the
-kubelet's own events about nodes are; one about a pod is in the pod's namespace. At most one is sent for each reason and
-object in ten minutes, and at most `MOST` in all. Events are never read, counted or changed: the agent may only create
-them. A failure never reaches the caller: an event that was not sent is logged.
+In: an object, a reason and a message. Out: one Event. An Event about a node is in the namespace `default`, where the
+kubelet's own events about nodes are; an Event about a pod is in the pod's namespace. In ten minutes at most one is sent
+for each reason and object, and at most `MOST` in all. Events are never read, counted or changed: the agent may only
+create them. A failure never reaches the caller: an event that was not sent is logged.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ NAMESPACE = "default"
 QUIET_SECONDS = 600.0
 MOST = 50
 MESSAGE_MOST = 1024  # characters; longer ones are refused by the API server
-Fault = tuple[str, ...]
+EventKey = tuple[str, ...]  # the reason and the object
 PATH = within(EVENTS, NAMESPACE)
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class PodId:
-    """One pod: another one of the same name has another UID."""
+    """One pod. A later pod of the same name has another UID."""
 
     namespace: str
     name: str
@@ -58,9 +58,9 @@ def pod_event(pod: PodId, node: str, driver: str, reason: str, message: str) -> 
 def send_event(api: KubeApi, event: Wire) -> bool:
     """Send an event, unless the same one was sent recently; log an event that was not sent or not accepted.
 
-    Return whether the API server was asked.
+    Return whether it was sent to the API server.
     """
-    if not _throttle_of(api).is_due(_fault_of(event)):
+    if not _throttle_of(api).is_due(_key_of(event)):
         log.info("event not repeated", extra=fields(reason=event["reason"], err=event["message"]))
         return False
     try:
@@ -88,21 +88,21 @@ def _event(involved: Wire, namespace: str, *, node: str, driver: str, kind: str,
 
 
 class EventThrottle:
-    """The faults that were reported in the last ten minutes, at most `MOST`. Any thread may ask."""
+    """The events that were sent in the last ten minutes, at most `MOST`. Every method may be called by any thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._at: dict[Fault, float] = {}
+        self._at: dict[EventKey, float] = {}
 
-    def is_due(self, fault: Fault) -> bool:
-        """Return whether the fault may be reported now; if so, it counts as reported."""
+    def is_due(self, key: EventKey) -> bool:
+        """Return whether the event may be sent now; if so, it counts as sent."""
         with self._lock:
             now = self._clock()
             self._at = {one: at for one, at in self._at.items() if now - at < QUIET_SECONDS}
-            if fault in self._at or len(self._at) >= MOST:
+            if key in self._at or len(self._at) >= MOST:
                 return False
-            self._at[fault] = now
+            self._at[key] = now
             return True
 
 
@@ -126,6 +126,6 @@ def _throttle_of(api: KubeApi) -> EventThrottle:
         return _throttles.setdefault(api, EventThrottle())
 
 
-def _fault_of(event: Wire) -> Fault:
+def _key_of(event: Wire) -> EventKey:
     involved = event["involvedObject"]
     return (event["reason"], involved["kind"], involved.get("namespace", ""), involved["name"], involved["uid"])

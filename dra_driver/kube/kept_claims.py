@@ -28,7 +28,7 @@ class ClaimReading:
     is_known: bool = False
 
     def parse(self, body: bytes) -> Any:
-        """Return what is in a body. Raises: ValueError."""
+        """Return the decoded body, or the claim of the last answer if the body is the same. Raises: ValueError."""
         self.is_known = self.claim is not None and body == self.body
         if self.is_known:
             return self.claim
@@ -43,12 +43,12 @@ class KeptClaims:
         self._kept: FifoCache[tuple[str, str], tuple[bytes, ClaimWire]] = FifoCache(MOST_CLAIMS)
 
     def reading(self, namespace: str, name: str) -> ClaimReading:
-        """Return what parses the answer for a claim."""
+        """Return the reading that parses the next answer about a claim."""
         kept = self._kept.get((namespace, name))
         return ClaimReading(*kept) if kept else ClaimReading()
 
     def checked(self, reading: ClaimReading, claim: ClaimWire, namespace: str, name: str) -> ClaimWire:
-        """Return the claim that was read, checked now or before. Raises: ApiError("api.bad-answer")."""
+        """Return the claim that was read, after checking it if it is new. Raises: ApiError("api.bad-answer")."""
         if reading.is_known:
             return claim
         check_claim(claim, namespace, name)

@@ -1,9 +1,9 @@
 """Read the static entries of a kubeconfig file, without the official loader.
 
-In: the file's text (JSON or YAML), or those of several files as KUBECONFIG lists them. Out: `Credentials` for its
-current context, or None if only a program or an identity provider can supply the token (`exec`, `auth-provider`), which
-is left to the official loader. YAML is imported only if the file is not JSON. Nothing is ignored: a setting that is not
-supported is an error that names it.
+In: the path of a file (JSON or YAML), or of several files as KUBECONFIG lists them. Out: `Credentials` for its current
+context, or None if only a program or an identity provider can supply the token (`exec`, `auth-provider`), which is left
+to the official loader. YAML is imported only if the file is not JSON. No setting is ignored: one that is not supported
+is an error that names it.
 
 Source: kubernetes.io, reference of kubeconfig v1 (Config, Cluster, AuthInfo).
 """
@@ -31,7 +31,7 @@ _FILES = ("certificate-authority", "client-certificate", "client-key", "tokenFil
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """The server to reach, and the user to be. `server` has no trailing slash; `tls` is None for plain http."""
+    """The server to reach, and how to authenticate. `server` has no trailing slash; `tls` is None for plain http."""
 
     server: str
     tokens: TokenSource
@@ -72,7 +72,7 @@ def _parsed(path: str) -> tuple[_KubeconfigReader, dict[str, Any]]:
 
 
 def _merged(configs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Join files into one; `parse` has already made their relative paths start at their own folders."""
+    """Join files into one. `parse` has already resolved relative paths against the folder of each file."""
     contexts = (config.get("current-context") for config in configs)
     return {
         "current-context": next((name for name in contexts if name), ""),
@@ -103,7 +103,7 @@ class _KubeconfigReader:
         return self._text(context, "namespace", f"contexts[{name}].context.") or "default"
 
     def _context(self, config: dict[str, Any], chosen: str) -> tuple[str, dict[str, Any]]:
-        """Return the chosen context, or else the current one, with its name."""
+        """Return the name and the content of the chosen context, or of the current one if none is chosen."""
         name = chosen or self._text(config, "current-context", "")
         if not name:
             raise self._error("current-context", "is empty")
@@ -123,10 +123,10 @@ class _KubeconfigReader:
 
     def _tls(self, cluster: dict[str, Any], at: str, user: dict[str, Any], user_at: str) -> TlsMaterial:
         return TlsMaterial(
-            ca_file=self._file(cluster, "certificate-authority", at),
+            ca_file=self._text(cluster, "certificate-authority", at),
             ca_pem=self._inline(cluster, "certificate-authority-data", at).decode(),
-            cert_file=self._file(user, "client-certificate", user_at),
-            key_file=self._file(user, "client-key", user_at),
+            cert_file=self._text(user, "client-certificate", user_at),
+            key_file=self._text(user, "client-key", user_at),
             cert_pem=self._inline(user, "client-certificate-data", user_at),
             key_pem=self._inline(user, "client-key-data", user_at),
             server_name=self._text(cluster, "tls-server-name", at),
@@ -134,7 +134,7 @@ class _KubeconfigReader:
         )
 
     def _tokens(self, user: dict[str, Any], at: str) -> TokenSource:
-        token, file = self._text(user, "token", at), self._file(user, "tokenFile", at)
+        token, file = self._text(user, "token", at), self._text(user, "tokenFile", at)
         return TokenFile(file, fallback=token) if file else StaticToken(token)
 
     def parse(self) -> dict[str, Any]:
@@ -174,7 +174,7 @@ class _KubeconfigReader:
         return config
 
     def _parse_yaml(self, text: str) -> object:
-        # imported here because it takes 1 MB of memory that a JSON kubeconfig or a pod never needs
+        # Imported here because it takes 1 MB of memory, which is not needed for a JSON kubeconfig or in a pod.
         import yaml  # noqa: PLC0415
 
         from dra_driver.documents.yaml_values import TooDeepError, load_yaml  # noqa: PLC0415
@@ -204,9 +204,6 @@ class _KubeconfigReader:
         if not isinstance(value, str):
             raise self._error(at + key, "is not a string")
         return value
-
-    def _file(self, mapping: dict[str, Any], key: str, at: str) -> str:
-        return self._text(mapping, key, at)
 
     def _inline(self, mapping: dict[str, Any], key: str, at: str) -> bytes:
         try:

@@ -22,12 +22,12 @@ from dra_driver.model.errors import ApiError, Retry
 from dra_driver.model.wire import Wire
 
 REQUEST_SECONDS = 5.0
-RACE_SECONDS = 1.0  # until the next try where others took every free slot at this moment
+RACE_SECONDS = 1.0  # until the next try, if other agents have just taken every free slot
 
 
 @dataclass(frozen=True, slots=True)
 class _LeaseSlot:
-    """One Lease: who holds it, and until when, in seconds since 1970. `wire` is None where it does not exist."""
+    """One Lease: who holds it, and until when, in seconds since 1970. `wire` is None if it does not exist yet."""
 
     name: str
     holder: str
@@ -41,7 +41,7 @@ class LeaseSlots:
     Args:
         api: the API server.
         namespace: where the Leases are.
-        names: of the Leases; as many as there are slots.
+        names: the names of the Leases, one for each slot.
         period_s: how long a slot stays taken.
     """
 
@@ -58,9 +58,9 @@ class LeaseSlots:
         self._path = within(LEASES, namespace)
 
     def take(self, holder: str) -> float:
-        """Return 0 if the holder has a slot now, else for how many seconds none will be free.
+        """Take a slot. Return 0 if the holder has one now, otherwise for how many seconds none will be free.
 
-        Raises: ApiError where not even one slot can be read or written.
+        Raises: ApiError if not even one slot can be read or written.
         """
         slots, fault = self._read()
         now = self._clock()
@@ -88,7 +88,7 @@ class LeaseSlots:
         return slot is not None
 
     def give_back(self, holder: str) -> None:
-        """End the holder's slot before its period is over; it is no error if it has none. Raises: ApiError."""
+        """Free the holder's slot before its period is over; do nothing if it has none. Raises: ApiError."""
         slot = self._of(holder)
         if slot is not None:
             self._put(slot, {})
@@ -149,7 +149,7 @@ class LeaseSlots:
 
 
 def _seconds(text: Any, now: float) -> float:
-    """Return a time of the API in seconds since 1970; what is no time counts as now."""
+    """Return a time of the API in seconds since 1970; anything that is not a time counts as now."""
     try:
         return datetime.fromisoformat(str(text)).timestamp()
     except (ValueError, OverflowError):

@@ -1,7 +1,7 @@
-"""Credentials from the official client, for kubeconfig users whose token a program or an identity provider gives.
+"""Credentials from the official client, for kubeconfig users whose token a program or an identity provider supplies.
 
-In: a kubeconfig's path. Out: `Credentials`. The only importer of `kubernetes`, and imported for such users alone: the
-package takes some 20 MiB of memory.
+In: a kubeconfig's path. Out: `Credentials`. No other module imports `kubernetes`, and this one is imported only for
+such users, because the package takes some 20 MiB of memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 def load_official(path: str, context: str = "") -> Credentials:
-    """Load a context of a kubeconfig by the official loader. Raises: InputError("input.kubeconfig")."""
+    """Load a context of a kubeconfig with the official loader. Raises: InputError("input.kubeconfig")."""
     log.info("kubeconfig needs the official loader", extra=fields(file=path, reason="exec or auth-provider"))
 
     def configure() -> Any:
@@ -35,12 +35,12 @@ def load_official(path: str, context: str = "") -> Credentials:
 
     try:
         return _credentials(configure)
-    except Exception as err:  # foreign code, a foreign program: any fault means no credentials
-        raise InputError("kubeconfig", f"kubeconfig {path} gives no credentials: {err}") from err
+    except Exception as err:  # the loader runs other people's programs and may raise anything
+        raise InputError("kubeconfig", f"kubeconfig {path} provides no credentials: {err}") from err
 
 
 class OfficialToken:
-    """A token kept by a Configuration of the official client, whose hook renews it when it is old."""
+    """A token that a Configuration of the official client holds, and that its hook renews when it is old."""
 
     def __init__(self, configure: Callable[[], Any], configuration: Any) -> None:
         self._configure = configure
@@ -54,15 +54,15 @@ class OfficialToken:
             return self._current()
 
     def reread(self) -> bool:
-        """Load everything again. Return whether that gave another token than the one that was refused."""
+        """Load everything again. Return whether the token now differs from the one that was refused."""
         with self._lock:
             refused = self._header
-            with _logged():
+            with _errors_logged():
                 self._configuration = self._configure()
             return self._current() != refused
 
     def _current(self) -> str:
-        with _logged():
+        with _errors_logged():
             value = self._configuration.auth_settings().get("BearerToken", {}).get("value") or ""
             kind, _, token = value.partition(" ")
             self._header = bearer(token) if kind.lower() == "bearer" else value
@@ -70,11 +70,11 @@ class OfficialToken:
 
 
 @contextlib.contextmanager
-def _logged() -> Iterator[None]:
-    """Keep the last token while a new one can't be had: the server decides whether it is still good."""
+def _errors_logged() -> Iterator[None]:
+    """Log an error instead of raising it: the last token is kept, and the server decides whether it is still valid."""
     try:
         yield
-    except Exception as err:  # noqa: BLE001  foreign code, a foreign program
+    except Exception as err:  # noqa: BLE001  the loader runs other people's programs and may raise anything
         log.warning("token can't be renewed", extra=fields(err=str(err)))
 
 

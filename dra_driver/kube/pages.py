@@ -76,7 +76,7 @@ class Listing:
         """Read the next page. Raises: ApiError."""
         while True:
             try:
-                return self._taken(self._ask())
+                return self._page(self._request())
             except ApiError as err:
                 if err.code == _TOO_LARGE and self._limit > 1:
                     self._limit = max(1, self._limit // 2)
@@ -85,7 +85,7 @@ class Listing:
                 else:
                     raise
 
-    def _ask(self) -> Wire:
+    def _request(self) -> Wire:
         query = {**self._selector, "limit": str(self._limit)}
         if self._token:
             query["continue"] = self._token
@@ -101,14 +101,14 @@ class Listing:
         if not self._token:
             self._version, self._pages, self._objects = "", 0, 0
 
-    def _taken(self, answer: Wire) -> Page:
+    def _page(self, answer: Wire) -> Page:
         metadata, objects = answer.get("metadata"), answer.get("items")
         objects = [] if objects is None else objects
         if not isinstance(metadata, dict) or not isinstance(objects, list):
             raise self._fault("the answer is not a list of objects")
         version, token = metadata.get("resourceVersion") or "", metadata.get("continue") or ""
         if not (isinstance(version, str) and version and isinstance(token, str)):
-            raise self._fault("the list has no resourceVersion, or a continue token that is not a text")
+            raise self._fault("the list has no resourceVersion, or a continue token that is not a string")
         if not all(isinstance(one, dict) and isinstance(one.get("metadata"), dict) for one in objects):
             raise self._fault("an item of the list is not an object with metadata")
         self._pages, self._objects, self._expiries = self._pages + 1, self._objects + len(objects), 0
@@ -132,7 +132,10 @@ def pages(
     wait: Callable[[float], object] = time.sleep,
     parse: Parse = answers.parse,
 ) -> Iterator[Page]:
-    """Yield page by page, waiting while the server is busy. Raises: ApiError once `patience_s` seconds are over."""
+    """Yield the pages of a list, waiting while the server is busy.
+
+    Raises: ApiError once the waiting would exceed `patience_s` seconds, or at once if waiting would not help.
+    """
     listing = Listing(api, path, field_selector=field_selector, label_selector=label_selector, limit=limit, parse=parse)
     backoff, left = Backoff(base_s=0.2, most_s=10.0), patience_s
     while not listing.is_done:
@@ -141,7 +144,7 @@ def pages(
         except ApiError as err:
             delay = backoff.next_s(least_s=err.retry_after_s)
             left -= delay
-            # A server that can't be reached at all is not waited for; one that is busy, or failed half-way, is.
+            # Waiting is worthwhile if the server is busy or failed half-way, but not if it can't be reached at all.
             is_busy = err.status == _BUSY or err.retry_after_s > 0 or listing.has_begun
             if err.retry is not Retry.NOW or not is_busy or left <= 0:
                 raise
@@ -162,9 +165,9 @@ def objects(
     patience_s: float = PATIENCE_SECONDS,
     wait: Callable[[float], object] = time.sleep,
 ) -> Iterator[Wire]:
-    """Return an iterator over all objects, holding one page at a time.
+    """Return an iterator over all objects, which holds one page at a time.
 
-    Raises: ApiError; also for a list that had to start over, since objects would come twice.
+    Raises: ApiError; also for a list that had to start over, since objects would be yielded twice.
     """
     began = False
     read = pages(

@@ -1,4 +1,4 @@
-"""Paths of the kinds that this driver touches in the Kubernetes API; no other module spells one."""
+"""Paths of the kinds that this driver uses in the Kubernetes API. No other module writes out such a path."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from dra_driver.kube.answers import bad_answer
 from dra_driver.model.errors import ApiError
 from dra_driver.model.wire import ClaimWire, SliceWire, Wire
 
-_NOUNS = {str: "a text", int: "a whole number", bool: "true or false"}
+_NOUNS = {str: "a string", int: "a whole number", bool: "true or false"}
 
 
 class _Shape:
@@ -24,13 +24,13 @@ class _Shape:
         self._of, self._matches = of, _matching(of)
 
     def check(self, value: Any, where: str) -> None:
-        """Raise ApiError("api.bad-answer") for a value of another shape; where it differs is worked out only then."""
+        """Raise ApiError("api.bad-answer") for a value of another shape. Only then is the differing part looked for."""
         if not self._matches(value):
             _refuse(value, self._of, where)
 
 
 def _matching(shape: Any) -> Callable[[Any], bool]:
-    """Return a function that returns whether a value is of a shape."""
+    """Return a predicate: whether a value has a shape."""
     if isinstance(shape, dict):
         return _matching_object(shape)
     if isinstance(shape, list):
@@ -49,7 +49,7 @@ def _matching_object(shape: dict[Any, Any]) -> Callable[[Any], bool]:
     def matches(value: Any) -> bool:
         if not isinstance(value, dict) or not required <= value.keys():
             return False
-        for name, found in value.items():  # an object has a few of the fields that its kind may have
+        for name, found in value.items():  # which are far fewer than the fields that the kind may have
             kind, of_field = named.get(name, (None, of_any))
             if type(found) is kind or of_field is None or (found is None and name in named and name not in required):
                 continue
@@ -61,7 +61,7 @@ def _matching_object(shape: dict[Any, Any]) -> Callable[[Any], bool]:
 
 
 def _refuse(value: Any, shape: Any, where: str) -> None:
-    """Raise ApiError for the first part of a value that is not of its shape."""
+    """Raise ApiError for the first part of a value that does not have its shape."""
     if isinstance(shape, dict):
         if not isinstance(value, dict):
             raise _fault(where, "an object", value)
@@ -88,7 +88,8 @@ def _fault(where: str, expected: str, found: Any) -> ApiError:
     return bad_answer(f"{where} should be {expected}, the server sent {noun}")
 
 
-# A dict: an object with these fields, `...` for all others. A list: a list of such. "!": the field is required.
+# A dict stands for an object with these fields (`...` for all other fields), a list for a list of such values; "!"
+# marks a required field.
 _METADATA = {"name!": str, "uid!": str, "resourceVersion": str, "labels": {...: str}, "annotations": {...: str}}
 _DEVICE = {
     "name!": str,

@@ -1,7 +1,7 @@
 """The tokens for the Authorization header, read again when they may have been renewed.
 
-The kubelet replaces a ServiceAccount token on disk well before it expires. A copy older than a minute is read again,
-and once immediately if the server answers 401. A token never appears in a log, a message or a repr.
+The kubelet replaces a ServiceAccount token on disk well before it expires. The file is read again when our copy is
+older than a minute, and at once when the server answers 401. A token never appears in a log, a message or a repr.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class TokenSource(Protocol):
         """Return the value of the header; "" for none."""
 
     def reread(self) -> bool:
-        """Get a new token at once; return whether asking the server again can help."""
+        """Get a new token at once; return whether it can help to send the request again."""
 
 
 class StaticToken:
@@ -75,13 +75,13 @@ class TokenFile:
         self._read_at = self._clock()
         try:
             self._header = bearer(_text_of(self._path)) or self._header
-        except (OSError, ValueError) as err:  # the last token may still be valid, and the server decides that
+        except (OSError, ValueError) as err:  # keep the last token: it may still be valid, which the server decides
             why = err.strerror if isinstance(err, OSError) else str(err)
             log.warning("token file unreadable", extra=fields(file=str(self._path), err=why))
 
 
 def _text_of(path: Path) -> str:
-    """Return the token in a file, without waiting for a FIFO. Raises: OSError, ValueError for what is no token."""
+    """Return the token in a file, without waiting for a FIFO. Raises: OSError, ValueError if it holds no token."""
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123 - a descriptor
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise ValueError("not a regular file")

@@ -35,8 +35,8 @@ SILENCE_SECONDS = 30.0  # how long a stream may stay silent after the time at wh
 RETRY_MOST_SECONDS = 10.0  # the longest delay between two tries, however long the server has been away
 _BUSY = 429
 _CHANGES = ("ADDED", "MODIFIED", "DELETED")
-_HOPELESS = (400, 410)  # how the server answers a continue token that it does not accept any more
-_EARLY_SECONDS = 5.0  # a stream that ends this long before its time was ended by something else
+_TOKEN_REFUSED = (400, 410)  # how the server answers a continue token that it does not accept any more
+_EARLY_SECONDS = 5.0  # a stream that ends this long before its lifetime is over was not ended by the server's timeout
 _SETTLED_SECONDS = 5.0  # a stream that lasted this long was not a failure
 
 
@@ -145,7 +145,7 @@ class Watch:
                 self._stream.close()
 
     def _pause(self, fault: ApiError | None, opened_at: float | None) -> None:
-        """Wait before the next try: only briefly after a stream that had lasted, else longer each time."""
+        """Wait before the next try: only briefly after a stream that lasted, otherwise longer each time."""
         if opened_at is not None and self._clock() - opened_at >= _SETTLED_SECONDS:
             self._backoff.reset()
         delay = self._backoff.next_s(least_s=fault.retry_after_s if fault else 0.0)
@@ -184,7 +184,7 @@ class Watch:
             for wire in page.objects:
                 self._check(wire)
         except ApiError as err:
-            if is_read or err.status in _HOPELESS or err.retry is not Retry.NOW:
+            if is_read or err.status in _TOKEN_REFUSED or err.retry is not Retry.NOW:
                 self._listing = None
             raise
         return page

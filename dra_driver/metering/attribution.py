@@ -1,8 +1,8 @@
 """Attribution: how much of a shared device each of its claims uses, by the processes of their pods.
 
 In: the processes on a device, holders, /proc. Out: the memory and the multiprocessors' time that each holder uses. A
-process belongs to the pod in whose cgroup it is; a pod with several shares of one device has all of it counted on the
-first. In MIG mode the driver measures no time of processes, so only memory can be attributed there.
+process belongs to the pod in whose cgroup it runs; if a pod has several shares of one device, all of its use counts for
+the first. In MIG mode the driver does not measure the time of processes, so only memory can be attributed.
 Source: cgroups(7), /proc/pid/cgroup; Kubernetes names a pod's cgroup by its UID, with either cgroup driver.
 """
 
@@ -22,7 +22,7 @@ _BYTES = 16384
 
 @dataclass(frozen=True, slots=True)
 class HolderUse:
-    """The use by the processes of one holder; None for what the driver does not report."""
+    """What the processes of one holder use; None for a value that the driver does not report."""
 
     memory_bytes: float | None
     sm_percent: float | None
@@ -39,7 +39,7 @@ class HolderUse:
 
 
 def pod_of_process(pid: int, proc: Path) -> str:
-    """Return the UID of the pod that a process belongs to; "" for one of no pod, or one that has ended."""
+    """Return the UID of the pod that a process belongs to; "" if it belongs to no pod or has ended."""
     try:
         with (proc / str(pid) / "cgroup").open("rb") as file:
             found = _POD.search(file.read(_BYTES).decode(errors="replace"))
@@ -49,7 +49,7 @@ def pod_of_process(pid: int, proc: Path) -> str:
 
 
 def uses_of(holders: tuple[Holder, ...], processes: Iterable[ProcessUse], proc: Path) -> dict[Holder, HolderUse]:
-    """Return the use of each holder. For a holder without a process, every use that the driver reports at all is 0."""
+    """Return the use of each holder. A holder without a process uses 0 of what the driver reports for processes."""
     rows = tuple(processes)
     by_pod: dict[str, list[ProcessUse]] = {}
     for one in rows:

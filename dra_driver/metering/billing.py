@@ -1,12 +1,12 @@
-"""Billing: device-hours that were allocated, busy and unclaimed, which never disappear and survive restarts.
+"""Billing: the device-hours that were allocated, busy and unclaimed, as totals that never fall and survive restarts.
 
-In: the ledger's spans, what was measured, the inventory. Out: totals by namespace, class, model and profile, and for
-each model the time of GPUs that no claim had. Allocated time is the exact length of the spans: claims shorter than a
-round count in full. Time in which no agent ran counts as allocated if a claim lasted through it, and otherwise not at
-all.
+In: the ledger's spans, measurements, the inventory. Out: totals by namespace, class, model and profile, and for each
+model the time of GPUs that no claim had. Allocated time is the exact length of the spans, so even claims that are
+shorter than the time between two turns count in full. Time in which no agent ran counts as allocated if a claim lasted
+through it, and otherwise not at all.
 
-What is shown is already on disk: if a counter fell because an agent was killed, Prometheus would take it for a counter
-that was reset, and add its whole value once more.
+Only totals that are already on disk are shown: if a counter fell because an agent was killed, Prometheus would take it
+for a counter that was reset, and add its whole value once more.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NONE = UsageTotal()
 
 
 class Billing:
-    """The totals of one node. For one thread."""
+    """The totals of one node. Not thread-safe."""
 
     def __init__(self, spans: ClaimSpans, driver: str, pool: str) -> None:
         self._spans, self._driver, self._pool = spans, driver, pool
@@ -52,7 +52,7 @@ class Billing:
         self._saved_at = self._caught_up_at = float("-inf")
 
     def begin(self, now: float) -> None:
-        """Load the totals that were saved, and claims that were prepared while no agent ran. Raises: LedgerError."""
+        """Load the saved totals, and the claims that were prepared while nothing was metered. Raises: LedgerError."""
         self._spans.catch_up(now)
         self._saved, self._pending, self._turned_at = self._spans.totals(), {}, None
         self._caught_up_at, self._saved_at = now, float("-inf")
@@ -81,11 +81,11 @@ class Billing:
         return spans
 
     def save(self, now: float) -> None:
-        """Save what is pending. Raises: LedgerError."""
+        """Save the totals that are not saved yet. Raises: LedgerError."""
         self._settle((), now, is_forced=True)
 
     def lines(self) -> Iterator[str]:
-        """Yield the totals."""
+        """Yield the totals as lines of the text format."""
         of_claims = {UsageKey(*key[1:]): total for key, total in sorted(self._shown.items()) if key[0] == _OF_CLAIMS}
         measured = {key: total for key, total in of_claims.items() if total.measured}
         of_driver = ("dra_driver_name", self._driver)
@@ -113,7 +113,7 @@ class Billing:
             yield sample_line(UNCLAIMED.name, labels, round(seconds, 3))
 
     def allocated_of(self, span: Span, now: float) -> dict[UsageKey, float]:
-        """Return the device-seconds of a claim so far, by what its devices are."""
+        """Return the device-seconds of a claim so far, by kind of device."""
         found: dict[UsageKey, float] = {}
         for key, seconds in self._allocated(span, now):
             usage = UsageKey(*key[1:])
@@ -163,9 +163,9 @@ class Billing:
             self._saved[key] = self._saved.get(key, NONE).plus(total)
         self._pending, self._saved_at = {}, now
 
-    def _show(self, lasting: Iterable[Span], now: float) -> None:
+    def _show(self, current: Iterable[Span], now: float) -> None:
         shown = dict(self._saved)
-        for span in lasting:
+        for span in current:
             for key, seconds in self._allocated(span, now):
                 shown[key] = shown.get(key, NONE).plus(UsageTotal(allocated=seconds))
         self._shown = {key: _never_less(total, self._shown.get(key, NONE)) for key, total in shown.items()}
@@ -184,7 +184,7 @@ def _is_of(charge: Charge, reading: HolderReading) -> bool:
 
 
 def _never_less(total: UsageTotal, before: UsageTotal) -> UsageTotal:
-    """Return a total whose parts never fall below those shown, even if a clock was set back or a share resized."""
+    """Return a total with no part below the one shown before, even if a clock was set back or a share resized."""
     return UsageTotal(
         max(total.allocated, before.allocated), max(total.busy, before.busy), max(total.measured, before.measured)
     )

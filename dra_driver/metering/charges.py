@@ -1,8 +1,8 @@
-"""Charges: what each device of a claim counts for, in hours of devices and of GPUs.
+"""Charges: how much each device of a claim counts, in hours of devices and of GPUs.
 
 In: an allocation as the ledger records it, the inventory. Out: for each device its key, its weight (1 for a device that
-a claim has to itself, its part of the device for a share) and its part of a GPU. The weights of all shares of a device
-add up to at most 1, so hours of shares add up to the hours of their device. Pure.
+a claim has alone, for a share its part of the device) and its part of a GPU. The weights of all shares of a device add
+up to at most 1, so hours of shares add up to the hours of their device. Pure.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class UsageKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """What one device of a claim counts for. A device that is not here now is unknown, and counts as a whole one."""
+    """How much one device of a claim counts. A device that the inventory lacks is unknown, and counts as a whole."""
 
     key: UsageKey
     device: str
@@ -68,7 +68,7 @@ def _profile(device: Device) -> str:
 
 
 def _weight(device: Device, consumed: Mapping[str, Any], inventory: Inventory) -> float:
-    """Return the fraction of its device that a share takes, by the capacity of which it takes the largest fraction."""
+    """Return the part of its device that a share takes: the largest of its parts of the device's capacities."""
     if device.share is None:
         return 1.0
     if device.share.index is not None:

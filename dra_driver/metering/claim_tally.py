@@ -1,7 +1,7 @@
 """Claim tallies: what each claim used, kept for a few minutes after its end so that a scrape finds it.
 
-In: spans, what was measured. Out: lines, by claim. Allocated time is that of the ledger; the other values count since
-the agent started. Claims that have ended are kept for five minutes, up to a limited number.
+In: spans, measurements. Out: lines, by claim. The allocated time comes from the ledger; the other values count from the
+agent's start. Claims that have ended are kept for five minutes, up to a limited number.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ ACTIVITY = FamilyHead(
 
 
 class UsageOfSpans(Protocol):
-    """Knows how the devices of a claim are counted."""
+    """Knows how much the devices of a claim count."""
 
     def allocated_of(self, span: Span, now: float) -> Mapping[UsageKey, float]:
-        """Return the device-seconds of a claim so far, by what its devices are."""
+        """Return the device-seconds of a claim so far, by kind of device."""
 
     def charge_of(self, span: Span, reading: HolderReading) -> Charge | None:
         """Return the charge of the device of a reading; None if the claim does not have the device."""
@@ -61,7 +61,7 @@ class ClaimTally:
     ended: float | None = None
 
     def add(self, one: HolderReading, charge: Charge | None) -> None:
-        """Add the measurements of a device with the charge `charge`."""
+        """Add the measurements of one device; `charge` is that device's charge."""
         if one.busy_ratio is not None and charge is not None:
             key, busy = charge.key, min(charge.weight, one.busy_ratio)
             self.busy[key] = self.busy.get(key, 0.0) + busy * one.seconds
@@ -77,14 +77,14 @@ class ClaimTally:
 
 
 class ClaimTallies:
-    """The tallies of one node. For one thread."""
+    """The tallies of one node. Not thread-safe."""
 
     def __init__(self, pool: str) -> None:
         self._pool = pool
         self._tallies: dict[int, ClaimTally] = {}
 
     def turn(self, spans: Iterable[Span], readings: Iterable[HolderReading], now: float, usage: UsageOfSpans) -> None:
-        """Add what is new, and drop the claims that ended long ago."""
+        """Add new measurements, and drop the claims that ended long ago."""
         by_uid = {}
         for span in spans:
             tally = self._tallies.setdefault(span.number, ClaimTally(_labels(span)))
@@ -95,12 +95,11 @@ class ClaimTallies:
                 tally, span = by_uid[one.holder.uid]
                 tally.add(one, usage.charge_of(span, one))
         ended = sorted((tally.ended, number) for number, tally in self._tallies.items() if tally.ended is not None)
-        for at, number in ended[: max(0, len(ended) - MOST_ENDED)] + [e for e in ended if now - e[0] > KEPT_SECONDS]:
-            del at
+        for _, number in ended[: max(0, len(ended) - MOST_ENDED)] + [e for e in ended if now - e[0] > KEPT_SECONDS]:
             self._tallies.pop(number, None)
 
     def lines(self) -> Iterator[str]:
-        """Yield the tallies."""
+        """Yield the tallies as lines of the text format."""
         tallies = tuple(self._tallies.values())
         yield from _family(ALLOCATED, self._hours((one.labels, one.allocated) for one in tallies))
         yield from _family(BUSY, self._hours((one.labels, one.busy) for one in tallies))
@@ -117,7 +116,7 @@ class ClaimTallies:
             yield sample_line(f"{ACTIVITY.name}_count", one.labels, float(one.activity_count))
 
     def _hours(self, rows: Iterable[tuple[str, Mapping[UsageKey, float]]]) -> Iterator[tuple[str, float]]:
-        """Yield a row for each kind of device that a claim has; nearly all claims have one."""
+        """Yield a row for each kind of device that a claim has; nearly all claims have one kind."""
         for labels, hours in rows:
             for key, seconds in hours.items():
                 pairs = zip(UsageKey._fields[1:], key[1:], strict=True)

@@ -1,7 +1,7 @@
 """Holders: which claim has which device, and which pods have the claim.
 
-In: the ledger's records, the inventory, what the kubelet reports. Out: the holders of each subject: a GPU as a whole,
-or one of its GPU instances. A claim with access for administration holds nothing. Pure.
+In: the ledger's records, the inventory, the kubelet's report. Out: the holders of each subject: a GPU as a whole, or
+one of its GPU instances. Devices with admin access are not held. Pure.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Subject = tuple[str, int | None]
 class Holder:
     """One device of one claim. `users` are the pods and containers that the kubelet reports for the claim.
 
-    `pod_uids` are those for which the claim was reserved when it was prepared, and `pod_names` their names.
+    `pod_uids` are the pods for which the claim was reserved when it was prepared, and `pod_names` their names.
     """
 
     uid: str
@@ -41,7 +41,7 @@ class Holder:
 
     @property
     def pod(self) -> tuple[str, str, str]:
-        """Return the name, the UID and the container of the only pod that has the claim; "" for what is not unique."""
+        """The name, the UID and the container of the only pod that has the claim; "" for each that is not unique."""
         names = {user.pod for user in self.users} or {name for _, name in self.pod_names}
         containers = {user.container for user in self.users}
         name = next(iter(names)) if len(names) == 1 else ""
@@ -68,7 +68,7 @@ def holders_of(
 
 
 def subject_of(device: Device | None) -> Subject | None:
-    """Return the subject that a device is or is a share of; None for a partition that does not exist now."""
+    """Return the subject for a device or the device that it is a share of; None if the partition does not exist."""
     if device is None:
         return None
     if device.partition is None and device.placement is None:
@@ -76,13 +76,13 @@ def subject_of(device: Device | None) -> Subject | None:
     if device.partition is not None:
         return device.gpu.pci_address, device.partition.gi_id
     placement = device.placement
-    here = (one.gi_id for one in device.gpu.partitions if placement is not None and placement.is_at(one))
-    gi_id = next(here, None)
+    existing = (one.gi_id for one in device.gpu.partitions if placement is not None and placement.is_at(one))
+    gi_id = next(existing, None)
     return None if gi_id is None else (device.gpu.pci_address, gi_id)
 
 
 def subject_of_gpu(gpu: GpuFacts) -> Subject:
-    """Return the subject that a GPU is, or a part of one that the hardware itself divides."""
+    """Return the subject for a GPU, or for one part of a GPU that the hardware itself divides."""
     return gpu.pci_address, gpu.part_number
 
 

@@ -30,7 +30,7 @@ class HolderReading:
 
 
 class Intervals:
-    """The readings before the newest ones. For one thread."""
+    """The time between the last two readings of each subject. Not thread-safe."""
 
     def __init__(self, beat_s: float, proc: Path) -> None:
         self._longest_s, self._proc = 3 * beat_s, proc
@@ -39,7 +39,7 @@ class Intervals:
     def of(
         self, readings: tuple[Reading, ...], holders: Mapping[Subject, tuple[Holder, ...]]
     ) -> Iterator[HolderReading]:
-        """Yield what is new since the last call; nothing over a gap in which no readings came."""
+        """Yield what was measured since the last call; nothing for a subject whose last reading is too long ago."""
         before, self._last = self._last, {(one.gpu, one.gi_id): one for one in readings}
         for subject, reading in self._last.items():
             last = before.get(subject)

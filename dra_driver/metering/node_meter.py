@@ -2,7 +2,7 @@
 
 In: the hardware's readings, the ledger, the inventory, the kubelet's pods. Out: text for /metrics, made at every beat
 and soon after a claim was prepared or unprepared. A scrape gets the text that is in memory: it asks neither a device
-nor the ledger. While the hardware does not answer, the readings stay as they are, and their published age grows.
+nor the ledger. While the hardware does not answer, the last readings are published, and their published age grows.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from dra_driver.telemetry.loop import Loop
 
 log = logging.getLogger(__name__)
 
-# Pause after a claim came or went, so that a burst of calls is slowed by few renderings.
+# The pause after a claim was prepared or unprepared, so that a burst of calls is slowed by few renderings only.
 SETTLE_SECONDS = 0.5
 
 
@@ -87,7 +87,7 @@ class NodeMeter:
         self._page: tuple[bytes, Ages | None] = (b"", None)
 
     def start(self) -> None:
-        """Begin: this instance got the node's role."""
+        """Start metering, because this instance has got the node's role."""
         selected = frozenset(name.quantity for name in self._settings.selection.names)
         if RECENT_CLOCK_EVENTS in selected:
             selected |= {Measure.CLOCK_REASONS}
@@ -99,7 +99,7 @@ class NodeMeter:
         self._loop.start()
 
     def stop(self) -> None:
-        """Stop, and publish nothing from now on."""
+        """Stop metering; nothing is published from now on."""
         self._loop.stop(1.0)
         self._hardware.end_metering()
         self._page = (b"", None)
@@ -112,7 +112,7 @@ class NodeMeter:
     def claims_changed(self) -> None:
         """React to a claim that was prepared or unprepared."""
         with self._mutex:
-            if self._changed_at is not None:  # the loop knows already, and waits for the burst of calls to end
+            if self._changed_at is not None:  # the loop is waiting already for the burst of calls to end
                 return
             self._changed_at = time.monotonic()
         self._loop.wake()
@@ -156,7 +156,7 @@ class NodeMeter:
         return _joined([*lines, *claim_lines(scene), *xid_lines(scene), *self._billing.lines(), *self._tallies.lines()])
 
     def _bill(self, inventory: Inventory, report: MeterReport, holders: Mapping[Subject, tuple[Holder, ...]]) -> None:
-        """Add up the hours; while the ledger can't be used they stay as they are, and are added up later."""
+        """Add up the hours. While the ledger can't be used, they do not change, and are added up later."""
         if inventory.waiting_for:
             return
         now = self._clock()
@@ -191,5 +191,5 @@ class NodeMeter:
 
 
 def _joined(lines: Iterable[str]) -> bytes:
-    # A name may contain half of a surrogate pair.
+    # A name may contain half of a surrogate pair, which UTF-8 can't encode.
     return "".join(f"{line}\n" for line in lines).encode(errors="replace")

@@ -1,4 +1,4 @@
-"""Plausible values: a value of a reading that can't be true is left out, so that it spoils no total.
+"""Plausible values: values of a reading that can't be true are left out, so that they spoil no total.
 
 In: a reading, of any vendor. Out: the same without values that are not numbers, are negative where that is impossible,
 or are beyond what any device has: libraries return the largest number for an unknown value, and counters of use may
@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from dra_driver.hardware.metered import MeterReport, Reading
 
-_ROUNDING = 1.05  # how far a share of a whole may exceed it by rounding
+_ROUNDING = 1.05  # how far a part may exceed its whole by rounding
 _WHOLES = {"Percent": 100.0, "Ratio": 1.0}
 _MOST = {"MHz": 1e5, "W": 1e5, "C": 300.0, "Bytes": float(1 << 60)}
 _LEAST = {"C": -100.0}
@@ -37,7 +37,7 @@ def _plausible(reading: Reading) -> Reading:
 def _kept(quantity: str, value: float) -> float | None:
     whole = _of_unit(quantity, _WHOLES.items())
     if whole is not None:
-        # A value that is not a number is not between two others.
+        # This comparison is false for NaN, too.
         return min(value, whole) if 0 <= value <= whole * _ROUNDING else None
     least = _of_unit(quantity, _LEAST.items()) or 0.0
     most = _of_unit(quantity, _MOST.items()) or _MOST_OF_ALL

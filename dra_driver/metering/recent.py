@@ -1,7 +1,7 @@
 """Recent events: what happened to each GPU in the last five minutes, for names that count in a window.
 
-In: reports, the time. Out: for each subject how often each Xid came, and in how many readings the clocks were held down
-for each reason. Source: dcgm-exporter, whose windows are five minutes unless told otherwise; nvml.h, the bits of
+In: reports, the time. Out: for each subject how often each Xid occurred, and in how many readings the clocks were
+reduced for each reason. Source: dcgm-exporter, whose windows are five minutes by default; nvml.h, the bits of
 nvmlClocksEventReasons.
 """
 
@@ -23,14 +23,14 @@ Xids = Mapping[Subject, Mapping[int, int]]
 
 
 class RecentEvents:
-    """The last minutes of one node. For one thread."""
+    """The last minutes of one node. Not thread-safe."""
 
     def __init__(self) -> None:
         self._xids: deque[tuple[float, Xids]] = deque()  # the counts at past times; the first is the base
         self._reasons: dict[Subject, deque[tuple[float, int]]] = {}
 
     def turn(self, report: MeterReport, now: float) -> None:
-        """Add what is new, and forget what is older than the window. Times may go back."""
+        """Add new events, and forget those that are older than the window. The clock may be set back."""
         if not self._xids:
             self._xids.append((now, {}))
         if self._xids[-1][1] != report.xids:

@@ -30,14 +30,14 @@ class Selection:
 
 
 def usual_selection(known: MetricNames) -> Selection:
-    """Return what is published of a vendor's names if nothing is selected."""
+    """Return the names and labels of a vendor that are published if no counters file is given."""
     return Selection(tuple(name for name in known.names if name.is_default), known.default_fields)
 
 
 def read_selection(path: Path, known: MetricNames) -> Selection:
     """Return what a counters file selects of a vendor's names.
 
-    Raises: InputError("input.counters") for a file that can't be read, or a line that is not one of such a file.
+    Raises: InputError("input.counters") for a file that can't be read, or a line that is not valid.
     """
     try:
         with path.open("rb") as file:

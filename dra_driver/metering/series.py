@@ -1,12 +1,13 @@
 """Series: readings and holders as samples, so that no sum over a name counts anything twice.
 
-In: readings, who holds what, labels. Out: lines of text. The rules:
+In: readings, holders, labels. Out: lines of text. The rules:
 
 - A device that one claim holds has one series per name, with the claim's labels.
 - A device that several claims hold has one series per name without them. For quantities that are known by process
-  (memory, and the time of the multiprocessors without MIG) it also has one for each claim; the first is then the rest.
+  (memory, and the time of the multiprocessors without MIG) it also has one for each claim, and the first series is what
+  is left.
 - A quantity that the GPU instances of a GPU report is not repeated for the GPU as a whole. One that only the GPU as a
-  whole reports is not repeated for its instances, unless that is asked for; then it is shown only on the instances.
+  whole reports is not repeated for its instances, unless `repeats_gpu` is set; then it is shown on the instances only.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from dra_driver.telemetry.exposition import labels_text, sample_line
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Everything that one rendering is made from. `proc` is where processes are looked up."""
+    """Everything that one text is rendered from. `proc` is where processes are looked up."""
 
     gpus: tuple[GpuFacts, ...]
     driver_version: str
@@ -92,7 +93,7 @@ def _subjects(scene: Scene) -> Iterator[SubjectSeries]:
 
 
 def _shared_out(readings: Mapping[Subject, Reading], *, repeats_gpu: bool) -> dict[Subject, dict[str, float]]:
-    """Return the values of each subject of one GPU, without those that another one repeats."""
+    """Return the values of each subject of one GPU, without those that another subject reports as well."""
     values = {subject: dict(reading.values) for subject, reading in readings.items()}
     whole = next((subject for subject in values if subject[1] is None), None)
     instances = [subject for subject in values if subject[1] is not None]

@@ -1,4 +1,4 @@
-"""Subjects: the labels that identify the GPU or GPU instance of a series, and who has it.
+"""Subjects: the labels that identify the GPU or GPU instance of a series, and its holder.
 
 In: facts of GPUs, holders. Out: label texts. The names of a GPU's labels and their order are those of its vendor's
 exporter; those that begin with `dra_` identify the claim.
@@ -30,7 +30,7 @@ class LabelStyle:
 def gpus_of(inventory: Inventory) -> tuple[GpuFacts, ...]:
     """Return this node's GPUs in the order of their PCI addresses, which is that of the library's indices.
 
-    A GPU that the hardware itself divides comes as all of its parts together, followed by each of them.
+    A GPU that the hardware itself divides is listed as a whole, followed by each of its parts.
     """
     devices = (*inventory.offering.every(), *inventory.hidden)
     found = {subject_of_gpu(device.gpu): device.gpu for device in devices}
@@ -45,12 +45,12 @@ def labels_of_subjects(gpus: Iterable[GpuFacts], style: LabelStyle, driver_versi
         head = style.names.gpu_labels(index, gpu)
         tail = ((style.hostname_label, style.node), *_fields(gpu, style, driver_version))
         found[subject_of_gpu(gpu)] = (*head, *tail)
-        if gpu.part_number is not None:  # the GPU is measured even if its parts together are not a device
+        if gpu.part_number is not None:  # the GPU as a whole is measured even if it is not a device
             found.setdefault((gpu.pci_address, None), (*style.names.gpu_labels(index, replace(gpu, part="")), *tail))
         for partition in gpu.partitions:
             instance = style.names.instance_labels(partition)
             found.setdefault((gpu.pci_address, partition.gi_id), (*head, *instance, *tail))
-        index += not gpu.parts  # a GPU that is shown as all its parts together has the index of the first part
+        index += not gpu.parts  # a divided GPU as a whole has the index of its first part
     return found
 
 

@@ -1,4 +1,4 @@
-"""DeviceKind: what an extended resource of a device plugin stands for, in the words of classes and selectors."""
+"""DeviceKind: what an extended resource of a device plugin stands for, in terms of classes and selectors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dra_driver.model.vendors import DEFAULT_VENDOR, registered_as
 
-# What `profile` is compared with, by vendor; source: docs/attributes*.md.
+# The attribute that `profile` is compared with, by vendor. Source: docs/attributes*.md.
 _PROFILE_ATTRIBUTES = {"nvidia": "profile", "amd": "partitionProfile", "intel": "driver"}
 
 
@@ -15,8 +15,8 @@ _PROFILE_ATTRIBUTES = {"nvidia": "profile", "amd": "partitionProfile", "intel": 
 class DeviceKind:
     """A kind of device: a whole GPU, a partition, a share of either, or monitoring access to all devices of a node.
 
-    `profile` narrows the kind, where the resource's name does: a MIG profile (1g.10gb), AMD's compute and memory mode
-    (cpx_nps4), Intel's kernel driver (xe). `is_monitor` asks for access to devices that others hold.
+    `profile` narrows the kind if the resource's name does: a MIG profile (1g.10gb), AMD's compute and memory mode
+    (cpx_nps4), Intel's kernel driver (xe). `is_monitor` asks for access to devices that other claims hold.
     """
 
     is_partition: bool = False
@@ -27,7 +27,7 @@ class DeviceKind:
 
     @property
     def is_default_vendors(self) -> bool:
-        """Whether labels, sharing and partitions of this driver's first vendor are meant."""
+        """Whether the kind belongs to this driver's first vendor, NVIDIA, whose labels and sharing are migrated too."""
         return self.vendor == DEFAULT_VENDOR.name
 
     @property
@@ -40,7 +40,7 @@ class DeviceKind:
 
     @property
     def selectors(self) -> tuple[str, ...]:
-        """The expressions that narrow the class to this kind; each asks for an attribute before it reads it."""
+        """The expressions that narrow the class to this kind; each also works on a device without the attribute."""
         if not self.profile:
             return ()
         domain = f'device.attributes["{registered_as(self.vendor).driver}"]'

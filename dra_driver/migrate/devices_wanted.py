@@ -1,9 +1,9 @@
 """The devices that the containers of a pod request, as requests of claims.
 
-In: how many devices of which kind each container wants. Out: `Block`s, each of which becomes one request: a number of
-devices and the containers that use them. A container that had devices of its own gets requests of its own. Init
-containers run before the other containers and used the same devices, so they share the requests of the others: a
-request is split where an init container wanted fewer devices, and one is added only where the others have too few.
+In: how many devices of which kind each container wants. Out: `DeviceRequest`s: a number of devices, and the containers
+that use them. A container that had devices of its own gets requests of its own. Init containers run before the other
+containers and used the same devices, so they share the requests of the others: a request is split if an init container
+wanted fewer devices, and one is added only if the others have too few.
 
 Source: Kubernetes: kubelet's device manager (app containers reuse the devices of init containers);
 resource/v1: at most 32 requests in a claim, and 32 devices in its allocation.
@@ -20,8 +20,8 @@ MOST = 32  # the most requests in a claim, and the most devices in its allocatio
 
 
 @dataclass(frozen=True, slots=True)
-class Want:
-    """What one container requests of one resource."""
+class WantedDevices:
+    """How many devices one container wants of one resource."""
 
     container: Container
     resource: str
@@ -30,8 +30,8 @@ class Want:
 
 
 @dataclass(slots=True)
-class Block:
-    """Some devices of one kind and the containers that use them: one request. `claim` numbers the claims from 0."""
+class DeviceRequest:
+    """One request: devices of one kind, and the containers that use them. `claim` numbers the claims from 0."""
 
     kind: DeviceKind
     count: int
@@ -41,64 +41,66 @@ class Block:
     claim: int = 0
 
 
-def blocks_of(wants: list[Want]) -> list[Block]:
+def requests_of(wants: list[WantedDevices]) -> list[DeviceRequest]:
     """Return the requests of a pod, named and spread over claims."""
-    blocks: list[Block] = []
+    requests: list[DeviceRequest] = []
     for want in wants:
         if not want.container.is_init:
             is_free = "initContainers" not in want.container.path
-            blocks += _pieces(want, is_free=is_free)
+            requests += _pieces(want, is_free=is_free)
     for want in wants:
         if want.container.is_init:
-            _share(want, blocks)
-    _name(blocks)
-    _spread(blocks)
-    return blocks
+            _share(want, requests)
+    _name(requests)
+    _spread(requests)
+    return requests
 
 
-def _pieces(want: Want, *, is_free: bool) -> list[Block]:
+def _pieces(want: WantedDevices, *, is_free: bool) -> list[DeviceRequest]:
     """Split a count into pieces that each fit into one claim."""
     counts = [MOST] * (want.count // MOST) + ([want.count % MOST] if want.count % MOST else [])
-    return [Block(want.kind, count, [want.container], is_free) for count in counts]
+    return [DeviceRequest(want.kind, count, [want.container], is_free) for count in counts]
 
 
-def _share(want: Want, blocks: list[Block]) -> None:
+def _share(want: WantedDevices, requests: list[DeviceRequest]) -> None:
     """Assign to an init container devices that others use after it, and add a request for what is missing."""
     missing = want.count
-    free = [block for block in blocks if block.kind == want.kind and block.is_free]
-    for block in sorted(free, key=lambda block: block.count != missing):
+    free = [request for request in requests if request.kind == want.kind and request.is_free]
+    for request in sorted(free, key=lambda request: request.count != missing):
         if not missing:
             return
-        if block.count > missing:
-            blocks.insert(blocks.index(block) + 1, Block(block.kind, block.count - missing, list(block.users)))
-            block.count = missing
-        block.users.append(want.container)
-        missing -= block.count
+        if request.count > missing:
+            requests.insert(
+                requests.index(request) + 1, DeviceRequest(request.kind, request.count - missing, list(request.users))
+            )
+            request.count = missing
+        request.users.append(want.container)
+        missing -= request.count
     if missing:
-        blocks += _pieces(Want(want.container, want.resource, want.kind, missing), is_free=True)
+        requests += _pieces(WantedDevices(want.container, want.resource, want.kind, missing), is_free=True)
 
 
-def _name(blocks: list[Block]) -> None:
+def _name(requests: list[DeviceRequest]) -> None:
     """Assign names to the requests: those of the containers if there are several, otherwise that of the device."""
     taken: set[str] = set()
-    containers = {block.users[0].name for block in blocks}
-    for block in blocks:
-        device = label(block.kind.stem)
-        own = [other for other in blocks if other.users[0].name == block.users[0].name]
-        stem = device if len(containers) == 1 else label(block.users[0].name)
+    containers = {request.users[0].name for request in requests}
+    for request in requests:
+        device = label(request.kind.stem)
+        own = [other for other in requests if other.users[0].name == request.users[0].name]
+        stem = device if len(containers) == 1 else label(request.users[0].name)
         if len(containers) > 1 and len({other.kind for other in own}) > 1:
             stem = label(f"{stem}-{device}")
-        block.name = free(stem, taken)
-        taken.add(block.name)
+        request.name = free_name(stem, taken)
+        taken.add(request.name)
 
 
-def _spread(blocks: list[Block]) -> None:
-    claim = requests = devices = 0
-    for block in blocks:
-        if requests + 1 > MOST or devices + block.count > MOST:
-            claim, requests, devices = claim + 1, 0, 0
-        block.claim = claim
-        requests, devices = requests + 1, devices + block.count
+def _spread(requests: list[DeviceRequest]) -> None:
+    claim = count = devices = 0
+    for request in requests:
+        if count + 1 > MOST or devices + request.count > MOST:
+            claim, count, devices = claim + 1, 0, 0
+        request.claim = claim
+        count, devices = count + 1, devices + request.count
 
 
 def label(text: str) -> str:
@@ -117,10 +119,10 @@ def label(text: str) -> str:
     return f"{made[: NAME_MAX - 9].rstrip('-')}-{sign}"
 
 
-NAME_MAX = 57  # the 63 characters of a DNS label, less what `free` and the names of templates may append
+NAME_MAX = 57  # the 63 characters of a DNS label, less what `free_name` and the names of templates may append
 
 
-def free(stem: str, taken: set[str]) -> str:
+def free_name(stem: str, taken: set[str]) -> str:
     """Return a name that is not taken: `stem` itself, or `stem` with a number appended."""
     name, number = stem, 2
     while name in taken:

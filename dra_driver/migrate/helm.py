@@ -1,4 +1,4 @@
-"""Helm templates recognised and refused: text that has yet to be rendered can't be migrated.
+"""Recognise Helm templates and refuse them: text that has to be rendered first can't be migrated.
 
 In: a text. Raises: InputError for a Helm template. Braces inside values that serve another tool (parameters of Argo,
 labels of alerts) do not make a text a template.

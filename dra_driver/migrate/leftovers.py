@@ -1,6 +1,6 @@
-"""Mentions of the device plugin that remain anywhere in an object after its migration, and are reported.
+"""Leftovers: the names of a device plugin's resources and labels that remain in an object after its migration.
 
-In: an object after its pods were migrated. Out: losses. It changes nothing.
+In: an object after its pods were migrated. Out: losses in the report. The object is not changed.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ _RESOURCE = r"(?:gpu|mig-[0-9]+g\.[0-9]+gb)(?:\.shared)?"
 _KEY = rf"(?:nvidia\.com/{_RESOURCE}|{INSIDE_TEXT.format(slash='/')})(?=[\"']?[ \t]*:)"
 _POINTER = rf"(?:nvidia\.com~1{_RESOURCE}|{INSIDE_TEXT.format(slash='~1')})(?![\w.-])"
 _INSIDE = re.compile(f"{_KEY}|{_POINTER}")
-_WORDS = {"command", "args", "env"}  # texts for the program in the container, which are not manifests
+_PROGRAM_FIELDS = {"command", "args", "env"}  # their strings are for the program in the container, and no manifests
 _NODE_RULES = {"nodeSelector", "nodeAffinity", "topologyKey"}
 
 
-def say_leftovers(wire: dict[str, Any], names: Known, subject: ReportSubject) -> None:
-    """Report every remaining resource or label of the device plugin that no earlier loss of the object has named."""
+def report_leftovers(wire: dict[str, Any], names: Known, subject: ReportSubject) -> None:
+    """Report every remaining resource or label of a device plugin that no earlier loss of the object names."""
     known = [row.what for row in subject.report.losses if row.subject == subject.name]
     for key, value in wire.items():
         if key in _SKIPPED:
             continue
         for path, text, is_inside in _mentions(value, (key,), names):
             if not any(text in one for one in known):
-                _say(text, path, subject, is_inside=is_inside)
+                _report(text, path, subject, is_inside=is_inside)
 
 
 def _mentions(value: Any, path: tuple[Step, ...], names: Known) -> Iterator[tuple[tuple[Step, ...], str, bool]]:
@@ -49,7 +49,7 @@ def _mentions(value: Any, path: tuple[Step, ...], names: Known) -> Iterator[tupl
             yield from _mentions(inner, (*path, number), names)
     elif isinstance(value, str) and _is_ours(value, path, names):
         yield path, value, False
-    elif isinstance(value, str) and _WORDS.isdisjoint(path) and (found := _INSIDE.search(value)) is not None:
+    elif isinstance(value, str) and _PROGRAM_FIELDS.isdisjoint(path) and (found := _INSIDE.search(value)) is not None:
         yield path, found[0].replace("~1", "/"), True
 
 
@@ -69,7 +69,7 @@ def _is_unknown(text: str, path: tuple[Step, ...]) -> bool:
     return _is_named_by_plugins(text) and path[-2:-1] == ("resources",) and path[-1] in {"limits", "requests"}
 
 
-def _say(text: str, path: tuple[Step, ...], subject: ReportSubject, *, is_inside: bool) -> None:
+def _report(text: str, path: tuple[Step, ...], subject: ReportSubject, *, is_inside: bool) -> None:
     if subject.name.startswith("LimitRange "):
         code = "limit-range"
         what, remedy = (
@@ -91,7 +91,7 @@ def _say(text: str, path: tuple[Step, ...], subject: ReportSubject, *, is_inside
 
 
 def _mention(text: str, path: tuple[Step, ...], *, is_inside: bool) -> tuple[str, str]:
-    """Return the report about a name that is left in its place, and what can be done about it."""
+    """Return the message about a name that is left where it is, and what can be done about it."""
     if any(step in _NODE_RULES for step in path):
         labeller = labeller_of(text) or "GPU feature discovery"
         return (
@@ -100,8 +100,8 @@ def _mention(text: str, path: tuple[Step, ...], *, is_inside: bool) -> tuple[str
         )
     if is_inside:
         return (
-            f"{text} is named inside a text, which is not migrated",
-            "migrate the contents of the text separately, then put them back",
+            f"{text} is named inside a string, which is not migrated",
+            "migrate the content of the string separately, then put it back",
         )
     return (
         f"{text} is named here, in a place that the migration does not know",

@@ -1,10 +1,10 @@
 """The migration of files: texts in, texts with claims out, and a report on each.
 
-In: texts and their origins. Out: for each the new text, the changes with reasons, and what is lost. A text that
-needs no change comes back unchanged, so a second run changes nothing. Never: a file written, a cluster asked.
+In: texts and their origins. Out: for each the new text, the changes with reasons, and what is lost. A text that needs
+no change is returned unchanged, so a second run changes nothing. No file is written, and no cluster is asked.
 
-Raises InputError for text that is not YAML, for Helm templates, and for counts that can't be right; then it returns
-no file at all.
+Raises InputError for text that is not YAML, for Helm templates, and for impossible counts; then no file is returned at
+all.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dra_driver.migrate.helm import check_no_template
-from dra_driver.migrate.leftovers import say_leftovers
+from dra_driver.migrate.leftovers import report_leftovers
 from dra_driver.migrate.naming import ObjectTemplates, TemplateNames
 from dra_driver.migrate.objects import TEMPLATE, KubeObject, claim_template, objects_of
 from dra_driver.migrate.placing import InsertedObjects, placed
@@ -57,7 +57,7 @@ class Migrated:
 
 @dataclass(slots=True)
 class _Document:
-    """A document under migration: as written, as a value, the origins of its parts, and objects to put before it."""
+    """A document being migrated: its text, its value, the origins of its parts, and objects to put before it."""
 
     written: DocumentText
     value: Any
@@ -72,9 +72,9 @@ def migrate(
 ) -> list[Migrated]:
     """Migrate texts; return one result for each, in the same order.
 
-    Every file's ConfigMaps and templates are read first, so a name that one file defines holds in all of them.
-    `known` maps the names of resources that stand for something other than they suggest; `templates` holds those that
-    exist elsewhere (in a cluster) and gains the new ones. Migrating the results again changes nothing.
+    Every file's ConfigMaps and templates are read first, so that a name which one file defines is known in all of them.
+    `known` maps resource names that stand for something other than they suggest to their kinds; `templates` holds the
+    templates that exist elsewhere (in a cluster) and gains the new ones. Migrating the results again changes nothing.
     Raises: InputError if any text can't be migrated; then none is returned.
     """
     names = templates or TemplateNames()
@@ -82,7 +82,7 @@ def migrate(
     _refuse_other_input(sources, files)
     for documents in files:
         for document in documents:
-            names.learn(document.objects)
+            names.record(document.objects)
             for one in document.objects:
                 known = {**known, **(names_in(plugin_files(one.wire)) if one.kind == _CONFIG else {})}
     return [_migrate_file(source, documents, known, names) for source, documents in zip(sources, files, strict=True)]
@@ -121,9 +121,9 @@ def _migrate_file(source: SourceText, documents: list[_Document], known: Known, 
                 message = f"{source.origin}: {fault.message}"
                 raise InputError(fault.code.partition(".")[2], message, hint=fault.hint) from fault
             made += [wire["metadata"]["name"] for wire in written if wire["kind"] == TEMPLATE]
-            _put(document, one, written)
+            _insert(document, one, written)
     new = _rewritten(source, documents, report)
-    _say_list(new, documents, report)
+    _report_list(new, documents, report)
     return Migrated(source.origin, source.text, new, tuple(report.changes), tuple(report.losses), tuple(made))
 
 
@@ -133,7 +133,7 @@ def _migrate_object(
     """Change an object in place, and return the new objects that it needs."""
     wire = one.wire
     if one.kind == _CONFIG:
-        return _beside_config(one, names, subject)
+        return _sharing_rules(one, names, subject)
     if one.kind == _QUOTA:
         migrate_quota(wire, known, subject)
         return []
@@ -146,18 +146,18 @@ def _migrate_object(
     templates = ObjectTemplates(one, names, has_roles=wanting > 1 and _differ(wire, known))
     for shape in shapes:
         PodMigration(known).apply(shape, subject, templates.name)
-    say_leftovers(wire, known, subject)
+    report_leftovers(wire, known, subject)
     for name, _ in templates.made:
         why = "the scheduler allocates devices to claims; each pod gets one of its own from it"
         subject.changed("template", f"ResourceClaimTemplate {name} was added", why)
     return [claim_template(name, one.namespace, spec) for name, spec in templates.made]
 
 
-def _beside_config(one: KubeObject, names: TemplateNames, subject: ReportSubject) -> list[dict[str, Any]]:
-    """Return the ConfigMap with this driver's sharing rules, or nothing if it exists already."""
+def _sharing_rules(one: KubeObject, names: TemplateNames, subject: ReportSubject) -> list[dict[str, Any]]:
+    """Return the ConfigMap with this driver's sharing rules for a ConfigMap; none if it exists or is not needed."""
     files = plugin_files(one.wire)
     if not files:
-        say_leftovers(one.wire, NOTHING_KNOWN, subject)
+        report_leftovers(one.wire, NOTHING_KNOWN, subject)
     if not files or names.has_config(rules_name(one), one.namespace):
         return []
     rules = rules_beside(one, files, subject)
@@ -168,17 +168,17 @@ def _differ(wire: dict[str, Any], known: Known) -> bool:
     """Return whether the pods of an object request different things, by migrating a copy of the object."""
     seen: list[Any] = []
 
-    def note(specs: list[dict[str, Any]], _: str) -> list[str]:
+    def record(specs: list[dict[str, Any]], _: str) -> list[str]:
         seen.append(specs)
         return ["gpu"] * len(specs)
 
     for shape in shapes_of(copy.deepcopy(wire), known):
-        PodMigration(known).apply(shape, ReportSubject("", FileReport()), note)
+        PodMigration(known).apply(shape, ReportSubject("", FileReport()), record)
     return any(specs != seen[0] for specs in seen)
 
 
-def _put(document: _Document, one: KubeObject, written: list[dict[str, Any]]) -> None:
-    """Insert objects before the one that needs them: into its List, or as documents if the list holds one kind only."""
+def _insert(document: _Document, one: KubeObject, written: list[dict[str, Any]]) -> None:
+    """Insert objects before the one that needs them: into its List, or as documents if the List is for one kind."""
     for wire in written:
         if one.holder is None or one.list_kind:
             document.before.append(wire)
@@ -207,18 +207,18 @@ def _rewritten(source: SourceText, documents: list[_Document], report: FileRepor
 
 
 def _report_rewritten(found: Rewriting, document: _Document, report: FileReport) -> None:
-    """Report the parts that could not be changed line by line, and the comments that this costs."""
+    """Report the parts that could not be changed line by line, and the comments that were lost by that."""
     title = document.objects[0].title if document.objects else "the document"
     subject = ReportSubject(title, report)
     for path in found.rewritten:
-        why = "its lines can't be changed one by one; comments in it stand above it now"
+        why = "its lines can't be changed one by one; comments in it were moved above it"
         subject.changed("anew", f"{shown_path(path) or 'the whole document'} was rewritten", why, *path)
-    for note in found.lost:
-        subject.lost("comment", f"the comment {note!r} is gone", "write it again where it belongs")
+    for comment in found.lost:
+        subject.lost("comment", f"the comment {comment!r} is gone", "write it again where it belongs")
 
 
-def _say_list(new: str, documents: list[_Document], report: FileReport) -> None:
-    """Report that a JSON file holds a List now, because JSON allows no second document."""
+def _report_list(new: str, documents: list[_Document], report: FileReport) -> None:
+    """Report that a JSON file contains a List now, because a JSON file can't hold a second document."""
     if documents and documents[0].before and len(documents_of(new, "")) == 1:
         title = documents[0].objects[0].title
         what = f"{title} and what it needs are now in a List"
@@ -226,7 +226,7 @@ def _say_list(new: str, documents: list[_Document], report: FileReport) -> None:
 
 
 def _check(new: str, documents: list[_Document], origin: str) -> None:
-    """Check that the new text reads back as the intended objects: no file is better than a wrong one."""
+    """Check that reading the new text gives the intended objects, because no file is better than a wrong one."""
     held = [one.wire for document in documents_of(new, origin) for one in objects_of(value_of(document.root))]
     wanted = []
     for document in documents:

@@ -1,4 +1,4 @@
-"""Names of claim templates: derived from their object, the same on every run, and never one that is taken.
+"""Names of claim templates: derived from their object, the same on every run, and never a name that is taken.
 
 In: claim specs of an object's pods, and the templates that exist. Out: names; new templates are recorded for the
 caller to write. Pods of one object with equal claims share a template; an existing template with the same spec is
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from dra_driver.migrate.devices_wanted import free, label
+from dra_driver.migrate.devices_wanted import free_name, label
 from dra_driver.migrate.objects import TEMPLATE, KubeObject
 
 Spec = dict[str, Any]
@@ -25,7 +25,7 @@ class TemplateNames:
     known: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
     configs: set[tuple[str, str]] = field(default_factory=set)
 
-    def learn(self, objects: Iterable[KubeObject]) -> None:
+    def record(self, objects: Iterable[KubeObject]) -> None:
         """Record the templates and ConfigMaps among these objects."""
         for one in objects:
             if one.kind == "ConfigMap":
@@ -44,7 +44,7 @@ class TemplateNames:
         self.known.setdefault(name, []).append((namespace, _sign(spec)))
 
     def find(self, name: str, namespace: str, spec: Spec) -> bool | None:
-        """Return True if the name stands for this very spec, False if for another, and None if it is free."""
+        """Return True if the template of this name has this very spec, False if another, None if the name is free."""
         rows = [sign for there, sign in self.known.get(name, ()) if there == namespace or not there or not namespace]
         if not rows:
             return None
@@ -78,7 +78,7 @@ class ObjectTemplates:
         name = stem
         while (there := self.names.find(name, self.owner.namespace, spec)) is False:
             refused.add(name)
-            name = free(stem, refused)
+            name = free_name(stem, refused)
         if there is None:
             self.names.add(name, self.owner.namespace, spec)
             self.made.append((name, spec))

@@ -1,4 +1,4 @@
-"""Node selectors and required node affinities of a pod, moved into selectors of its claim where devices publish it.
+"""Node selectors and required node affinities of a pod, moved into selectors of its claim if devices publish the facts.
 
 In: a pod's spec, changed in place, and the kinds of device that it asks for. Out: expressions for each kind. What
 devices don't publish stays on the pod, and so does an affinity of several terms that can't be taken apart without
@@ -28,13 +28,13 @@ _KEPT = "it stays on the pod and works as long as GPU feature discovery labels t
 
 @dataclass(slots=True)
 class _Split:
-    """One term of an affinity, split into what devices can state and what stays on the pod."""
+    """One term of an affinity, split into expressions on devices and what stays on the pod."""
 
     rules: list[tuple[int, LabelRequirement]] = field(default_factory=list)
-    said: Rows = field(default_factory=dict)
+    expressions: Rows = field(default_factory=dict)
     rest: list[Any] = field(default_factory=list)
     moved: list[int] = field(default_factory=list)
-    is_odd: bool = False
+    is_unusual: bool = False  # empty, or not shaped as the API defines it
 
 
 def kind_by_labels(spec: dict[str, Any], kind: DeviceKind) -> DeviceKind:
@@ -45,7 +45,7 @@ def kind_by_labels(spec: dict[str, Any], kind: DeviceKind) -> DeviceKind:
     return found.pop() if len(found) == 1 else kind
 
 
-def absorb(spec: dict[str, Any], kinds: Iterable[DeviceKind], subject: ReportSubject) -> Rows:
+def move_to_selectors(spec: dict[str, Any], kinds: Iterable[DeviceKind], subject: ReportSubject) -> Rows:
     """Move every rule that can be moved out of the spec, and return the expressions for each kind."""
     rows: Rows = {kind: [] for kind in kinds}
     _selector(spec, rows, subject)
@@ -86,13 +86,13 @@ def _selector(spec: dict[str, Any], rows: Rows, subject: ReportSubject) -> None:
 
 def _moved(rule: LabelRequirement, rows: Rows, place: ReportSubject) -> bool:
     """Translate a requirement for every kind and return True, or report that it stays and return False."""
-    said = {kind: expressed(rule, kind) for kind in rows}
-    for found in said.values():
+    translated = {kind: expressed(rule, kind) for kind in rows}
+    for found in translated.values():
         if isinstance(found, NotExpressible):
             _stays(rule, found, place)
             return False
-    texts = list(dict.fromkeys(found for found in said.values() if isinstance(found, str)))
-    for kind, found in said.items():
+    texts = list(dict.fromkeys(found for found in translated.values() if isinstance(found, str)))
+    for kind, found in translated.items():
         if isinstance(found, str) and found and found not in rows[kind]:
             rows[kind].append(found)
     shown = " and ".join(text for text in texts if text)
@@ -150,10 +150,10 @@ def _one_term(term: dict[str, Any], rows: Rows, place: ReportSubject) -> None:
         for position, rule in _term_rules(term)
         if _moved(rule, rows, place.below("matchExpressions", position))
     ]
-    _take(term, moved)
+    _remove(term, moved)
 
 
-def _take(term: dict[str, Any], positions: list[int]) -> None:
+def _remove(term: dict[str, Any], positions: list[int]) -> None:
     listed = term.get("matchExpressions")
     if isinstance(listed, list) and positions:
         for position in sorted(positions, reverse=True):
@@ -166,7 +166,7 @@ def _alternatives(terms: list[dict[str, Any]], rows: Rows, place: ReportSubject)
     """Move alternatives together, and only if what stays is the same in all of them."""
     splits = [_split(term, rows) for term in terms]
     rests = [(split.rest, term.get("matchFields")) for split, term in zip(splits, terms, strict=True)]
-    if any(split.is_odd for split in splits) or any(rest != rests[0] for rest in rests):
+    if any(split.is_unusual for split in splits) or any(rest != rests[0] for rest in rests):
         place.lost(
             "affinity-kept",
             f"the alternatives ({_alternatives_words(splits)}) differ in more than devices publish: taking them apart"
@@ -176,13 +176,13 @@ def _alternatives(terms: list[dict[str, Any]], rows: Rows, place: ReportSubject)
         )
         return
     for kind, found in rows.items():
-        said = [" && ".join(_inner(one, split.said[kind]) for one in split.said[kind]) for split in splits]
-        if all(said):
-            text = " || ".join(f"({one})" for one in dict.fromkeys(said))
-            found.append(text if len(dict.fromkeys(said)) > 1 else said[0])
+        joined = [_joined(split.expressions[kind]) for split in splits]
+        if all(joined):
+            text = " || ".join(f"({one})" for one in dict.fromkeys(joined))
+            found.append(text if len(dict.fromkeys(joined)) > 1 else joined[0])
     place.changed("label", f"the alternatives ({_alternatives_words(splits)}) became a selector", _WHY)
     for term, split in zip(terms, splits, strict=True):
-        _take(term, split.moved)
+        _remove(term, split.moved)
     del terms[1:]
 
 
@@ -190,29 +190,29 @@ def _alternatives_words(splits: list[_Split]) -> str:
     return "; or ".join(", ".join(rule.words for _, rule in split.rules) or "anything" for split in splits)
 
 
-def _inner(text: str, beside: list[str]) -> str:
-    return f"({text})" if " || " in text and len(beside) > 1 else text
+def _joined(expressions: list[str]) -> str:
+    return " && ".join(f"({one})" if " || " in one and len(expressions) > 1 else one for one in expressions)
 
 
 def _split(term: dict[str, Any], rows: Rows) -> _Split:
     made = _Split(_term_rules(term), {kind: [] for kind in rows})
     for position, rule in made.rules:
-        said = {kind: expressed(rule, kind) for kind in rows}
-        if any(isinstance(found, NotExpressible) for found in said.values()):
+        translated = {kind: expressed(rule, kind) for kind in rows}
+        if any(isinstance(found, NotExpressible) for found in translated.values()):
             continue
         made.moved.append(position)
-        for kind, found in said.items():
+        for kind, found in translated.items():
             if isinstance(found, str) and found:
-                made.said[kind].append(found)
+                made.expressions[kind].append(found)
     listed = term.get("matchExpressions")
     rows_here = listed if isinstance(listed, list) else []
     made.rest = [row for position, row in enumerate(rows_here) if position not in made.moved]
-    made.is_odd = rows_here != (listed or []) or (not listed and not term.get("matchFields"))
+    made.is_unusual = rows_here != (listed or []) or (not listed and not term.get("matchFields"))
     return made
 
 
 def _prune(spec: dict[str, Any]) -> None:
-    """Remove what became empty, from the inside out: an affinity without terms would match no node."""
+    """Remove the mappings that became empty, because an affinity without terms would match no node."""
     affinity = spec["affinity"]
     if not _terms(spec):
         del affinity["nodeAffinity"][_REQUIRED]

@@ -50,5 +50,5 @@ def kind_of_another_vendor(resource: str) -> DeviceKind | None:
 
 
 def labeller_of(text: str) -> str | None:
-    """Return who sets labels (or offers resources) whose names begin like this; None for other names."""
+    """Return who sets the labels (or offers the resources) of a name's domain; None for other domains."""
     return next((labeller for domain, labeller in LABELLERS.items() if text.startswith(domain)), None)

@@ -1,7 +1,7 @@
 """New objects placed before the documents that need them.
 
 In: a text with its edits, and objects for some of its documents. Out: the new text. An object is placed before the
-comments that belong to its document, but a comment at the head of the file that an empty line sets off stays first.
+comments that belong to its document, but a comment at the head of the file that an empty line follows stays first.
 A JSON file can hold one object only; there a List holds all of them.
 """
 
@@ -43,7 +43,7 @@ def placed(text: str, edits: list[Edit], before: list[InsertedObjects], *, is_si
 
 
 def _edit(text: str, at: int, written: str, text_style: TextStyle) -> Edit:
-    """Separate the new objects from a document that begins on the line of its own "---"."""
+    """Return the edit that inserts the objects, also before a document that begins on the line of its own "---"."""
     line = text[at : at + 4]
     if line[:3] != "---":
         return Edit(at, at, -1, written)

@@ -1,7 +1,7 @@
 """One pod migrated from extended resources to claims.
 
-In: a pod as an object writes it, changed in place. Out: the specs of its ResourceClaimTemplates, in the order of its
-claims; the caller names and writes them. A pod that asks for no device of the device plugin stays as it is.
+In: a pod inside its object, changed in place. Out: the specs of its ResourceClaimTemplates, in the order of its claims;
+the caller names and writes them. A pod that asks for no device of the device plugin is left unchanged.
 
 Source: Kubernetes admission plugin ExtendedResourceToleration (a toleration for each extended resource: Exists,
 NoSchedule); core/v1 PodResourceClaim, ResourceClaim in resources.claims.
@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from dra_driver.migrate.devices_wanted import Block, Want, blocks_of, free
-from dra_driver.migrate.node_rules import absorb, kind_by_labels
+from dra_driver.migrate.devices_wanted import DeviceRequest, WantedDevices, free_name, requests_of
+from dra_driver.migrate.node_rules import kind_by_labels, move_to_selectors
 from dra_driver.migrate.pod_remarks import (
     remark_ephemeral,
     remark_leftovers,
@@ -51,51 +51,53 @@ class PodMigration:
             return
         wanted = [want for want in wants if want.count]
         claims = _PodClaims(shape)
-        blocks = blocks_of(wanted)
-        kinds = dict.fromkeys(block.kind for block in blocks if block.kind.is_default_vendors)  # whose labels are known
-        rows = absorb(shape.spec, kinds, place) if kinds else {}
-        specs = _specs(blocks, rows)
+        requests = requests_of(wanted)
+        kinds = dict.fromkeys(
+            request.kind for request in requests if request.kind.is_default_vendors
+        )  # whose labels are known
+        rows = move_to_selectors(shape.spec, kinds, place) if kinds else {}
+        specs = _specs(requests, rows)
         templates = name(specs, shape.role)
         owned = claims.add(templates, place)
-        _use_claims(wants, blocks, owned, subject)
+        _use_claims(wants, requests, owned, subject)
         _tolerate(shape.spec, sorted({want.resource for want in wanted}), place)
         remark_leftovers(shape, place)
         remark_monitors([want.resource for want in wanted if want.kind.is_monitor], place)
 
-    def _wants(self, shape: PodShape, subject: ReportSubject) -> list[Want]:
+    def _wants(self, shape: PodShape, subject: ReportSubject) -> list[WantedDevices]:
         """Return what every container wants."""
         found = []
         for container in shape.containers:
             at = f"{subject.name}: {shown_path((*subject.path, *container.path))}"
             for resource, count in counts_of(container.wire.get("resources"), at, self.known).items():
                 kind = kind_of(resource, self.known)
-                assert kind is not None  # noqa: S101  (counts_of gives no other)
+                assert kind is not None  # noqa: S101  (counts_of returns only resources with a kind)
                 wanted = min(count, 1) if kind.is_monitor else count  # a monitor sees all devices, so one is enough
-                found.append(Want(container, resource, kind_by_labels(shape.spec, kind), wanted))
+                found.append(WantedDevices(container, resource, kind_by_labels(shape.spec, kind), wanted))
             remark_requests_alone(container, subject.below(*container.path), self.known)
         return found
 
 
-def _specs(blocks: list[Block], rows: dict[Any, list[str]]) -> list[ClaimSpec]:
+def _specs(requests: list[DeviceRequest], rows: dict[Any, list[str]]) -> list[ClaimSpec]:
     """Return the spec of each claim."""
     specs: list[ClaimSpec] = []
-    for block in blocks:
-        while len(specs) <= block.claim:
+    for request in requests:
+        while len(specs) <= request.claim:
             specs.append({"devices": {"requests": []}})
-        exactly: dict[str, Any] = {"deviceClassName": block.kind.device_class}
-        if block.kind.is_monitor:
+        exactly: dict[str, Any] = {"deviceClassName": request.kind.device_class}
+        if request.kind.is_monitor:
             exactly |= {"allocationMode": "All", "adminAccess": True}
-        elif block.count > 1:
-            exactly["count"] = block.count
-        texts = [*block.kind.selectors, *rows.get(block.kind, ())]
+        elif request.count > 1:
+            exactly["count"] = request.count
+        texts = [*request.kind.selectors, *rows.get(request.kind, ())]
         if texts:
             exactly["selectors"] = [{"cel": {"expression": text}} for text in texts]
-        specs[block.claim]["devices"]["requests"].append({"name": block.name, "exactly": exactly})
+        specs[request.claim]["devices"]["requests"].append({"name": request.name, "exactly": exactly})
     return specs
 
 
 class _PodClaims:
-    """The claims of a pod, kept in its own field or in the text of a patch."""
+    """The claims of a pod, written in its field `resourceClaims` or in the text of a patch."""
 
     def __init__(self, shape: PodShape) -> None:
         self._shape = shape
@@ -107,7 +109,7 @@ class _PodClaims:
         """Add a claim for each template, and return the names of the claims in the pod."""
         rows, names = [], []
         for template in templates:
-            own = free(_CLAIM, self._taken)
+            own = free_name(_CLAIM, self._taken)
             self._taken.add(own)
             names.append(own)
             rows.append({"name": own, "resourceClaimTemplateName": template})
@@ -148,9 +150,11 @@ def _read_patch(shape: PodShape) -> dict[str, Any]:
     return found
 
 
-def _use_claims(wants: list[Want], blocks: list[Block], owned: list[str], subject: ReportSubject) -> None:
+def _use_claims(
+    wants: list[WantedDevices], requests: list[DeviceRequest], owned: list[str], subject: ReportSubject
+) -> None:
     """Remove extended resources from the containers, and refer to the claims instead."""
-    several = {claim: sum(block.claim == claim for block in blocks) > 1 for claim in range(len(owned))}
+    several = {claim: sum(request.claim == claim for request in requests) > 1 for claim in range(len(owned))}
     for container in {id(want.container): want.container for want in wants}.values():
         place = subject.below(*container.path, "resources")
         resources = container.wire["resources"]
@@ -158,13 +162,13 @@ def _use_claims(wants: list[Want], blocks: list[Block], owned: list[str], subjec
         for want in mine:
             _drop(resources, want.resource)
         rows = []
-        for block in blocks:
-            if container in block.users:
-                request = {"request": block.name} if several[block.claim] else {}
-                rows.append({"name": owned[block.claim], **request})
+        for request in requests:
+            if container in request.users:
+                part = {"request": request.name} if several[request.claim] else {}
+                rows.append({"name": owned[request.claim], **part})
         if rows:
             resources["claims"] = [*_kept_claims(resources), *rows]
-            _say_claims(container, mine, rows, blocks, place)
+            _report_claims(container, mine, rows, requests, place)
         elif not resources:
             del container.wire["resources"]
 
@@ -174,15 +178,21 @@ def _kept_claims(resources: dict[str, Any]) -> list[Any]:
     return found if isinstance(found, list) else []
 
 
-def _say_claims(
-    container: Container, mine: list[Want], rows: list[dict[str, str]], blocks: list[Block], place: ReportSubject
+def _report_claims(
+    container: Container,
+    mine: list[WantedDevices],
+    rows: list[dict[str, str]],
+    requests: list[DeviceRequest],
+    place: ReportSubject,
 ) -> None:
     asked = ", ".join(f"{want.resource}: {want.count}" for want in mine)
-    used = [block for block in blocks if container in block.users]
-    parts = ", ".join(f"{block.count} of class {block.kind.device_class} (request {block.name})" for block in used)
+    used = [request for request in requests if container in request.users]
+    parts = ", ".join(
+        f"{request.count} of class {request.kind.device_class} (request {request.name})" for request in used
+    )
     claims = ", ".join(dict.fromkeys(row["name"] for row in rows))
     why = "devices are chosen by claims; nodes of this driver don't offer the device plugin's resource"
-    if any(len(block.users) > 1 for block in used):
+    if any(len(request.users) > 1 for request in used):
         why += "; init containers use the devices that the others use after them"
     place.changed("request", f"{asked} became {parts} in claim {claims}", why)
 
@@ -196,7 +206,7 @@ def _drop(resources: dict[str, Any], resource: str) -> None:
                 del resources[field]
 
 
-def _drop_zeros(wants: list[Want], subject: ReportSubject) -> None:
+def _drop_zeros(wants: list[WantedDevices], subject: ReportSubject) -> None:
     """Remove counts of 0, which ask for nothing."""
     for want in wants:
         resources = want.container.wire["resources"]

@@ -20,7 +20,7 @@ def remark_leftovers(shape: PodShape, place: ReportSubject) -> None:
     place.lost(
         "topology-manager",
         "the kubelet's Topology Manager does not align devices of claims with CPUs",
-        "nothing to do where its policy is none; a claim of several GPUs keeps them on one NUMA node with the"
+        "nothing to do if its policy is none; a claim of several GPUs keeps them on one NUMA node with the"
         " constraint matchAttribute: resource.kubernetes.io/numaNode",
     )
     _remark_scheduling(shape.spec, place)
@@ -111,5 +111,5 @@ def remark_rules_alone(spec: dict[str, Any], place: ReportSubject) -> None:
         place.lost(
             "labels-alone",
             f"the pod asks for no device but chooses nodes by {', '.join(rule.words for rule in rules)}",
-            "left as it is: it needs GPU feature discovery (or the GPU Operator) to go on labelling nodes",
+            "left unchanged: it needs GPU feature discovery (or the GPU Operator) to keep labelling nodes",
         )

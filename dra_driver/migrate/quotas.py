@@ -1,7 +1,7 @@
 """ResourceQuotas: counts of the device plugin's resources become counts of devices of a class.
 
-In: a ResourceQuota, changed in place. Never: a separate quota for each MIG profile, since one class hands out all
-profiles; that is reported.
+In: a ResourceQuota, changed in place. MIG profiles get no quotas of their own, since one class hands out all profiles;
+that is reported.
 
 Source: Kubernetes, ResourceQuota: `requests.<resource>` counts an extended resource, and
 `<class>.deviceclass.resource.k8s.io/devices` the devices that claims request of a class.
@@ -33,7 +33,7 @@ def migrate_quota(wire: dict[str, Any], known: Known, subject: ReportSubject) ->
             key = f"{kind.device_class}.{_DEVICES}"
             sums[key] = sums.get(key, 0) + count
     made = _replaced(hard, found, sums, subject)
-    _say_profiles(found, subject)
+    _report_profiles(found, subject)
     hard.clear()
     hard.update(made)
 
@@ -41,7 +41,7 @@ def migrate_quota(wire: dict[str, Any], known: Known, subject: ReportSubject) ->
 def _replaced(
     hard: dict[str, Any], found: dict[str, tuple[DeviceKind, int]], sums: dict[str, int], subject: ReportSubject
 ) -> dict[str, Any]:
-    """Return all counts of the quota, the new ones at the places of the old ones."""
+    """Return all counts of the quota, the new ones in the places of the old ones."""
     made: dict[str, Any] = {}
     for name, amount in hard.items():
         if name not in found:
@@ -50,14 +50,14 @@ def _replaced(
         kind, count = found[name]
         key = f"{kind.device_class}.{_DEVICES}"
         if kind.is_monitor:
-            _say_monitor(name, subject)
+            _report_monitor(name, subject)
         elif not name.startswith(QUOTA):
-            _say_no_limit(name, subject)
+            _report_no_limit(name, subject)
         elif key in hard:
-            _say_there(name, key, subject)
+            _report_there(name, key, subject)
         else:
             made.setdefault(key, sums[key] if isinstance(amount, int) else str(sums[key]))
-            _say(name, count, key, sums[key], subject)
+            _report_count(name, count, key, sums[key], subject)
     return made
 
 
@@ -71,7 +71,7 @@ def _counted(hard: dict[str, Any], known: Known, subject: ReportSubject) -> dict
     return found
 
 
-def _say(name: str, count: int, key: str, total: int, subject: ReportSubject) -> None:
+def _report_count(name: str, count: int, key: str, total: int, subject: ReportSubject) -> None:
     more = "" if count == total else f" (with others of the class: {total})"
     subject.changed(
         "quota",
@@ -82,21 +82,21 @@ def _say(name: str, count: int, key: str, total: int, subject: ReportSubject) ->
     )
 
 
-def _say_there(name: str, key: str, subject: ReportSubject) -> None:
-    subject.changed("quota", f"{name} was taken out", f"{key} is there already", "spec", "hard")
+def _report_there(name: str, key: str, subject: ReportSubject) -> None:
+    subject.changed("quota", f"{name} was taken out", f"the quota already has {key}", "spec", "hard")
 
 
-def _say_no_limit(name: str, subject: ReportSubject) -> None:
+def _report_no_limit(name: str, subject: ReportSubject) -> None:
     why = "quotas of such resources are written requests.<name>; this one never counted anything"
     subject.changed("quota", f"{name} was taken out", why, "spec", "hard")
 
 
-def _say_monitor(name: str, subject: ReportSubject) -> None:
-    why = "a claim with admin access holds no device; a label of the namespace says whether it may have such claims"
+def _report_monitor(name: str, subject: ReportSubject) -> None:
+    why = "a claim with admin access holds no device; a label of the namespace decides whether it may have such claims"
     subject.changed("quota", f"{name} was taken out", why, "spec", "hard")
 
 
-def _say_profiles(found: dict[str, tuple[DeviceKind, int]], subject: ReportSubject) -> None:
+def _report_profiles(found: dict[str, tuple[DeviceKind, int]], subject: ReportSubject) -> None:
     profiles = sorted({kind.profile for kind, _ in found.values() if kind.profile and not kind.is_monitor})
     if profiles:
         subject.lost(

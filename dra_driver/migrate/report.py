@@ -23,7 +23,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class MigrationLoss:
-    """Something that is lost, left as it was, or needs a look; `remedy` explains what to do."""
+    """Something that is lost, left unchanged, or needs attention; `remedy` explains what to do."""
 
     code: str
     subject: str

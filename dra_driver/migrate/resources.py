@@ -1,7 +1,7 @@
 """Extended resources of device plugins, read from containers: which kind of device, and how many.
 
-In: a container's `resources`, and `Known` names: those that a sharing configuration made up, or that mean a share
-although they look like a whole device. Out: how many of which `DeviceKind`. Never: what becomes of them.
+In: a container's `resources`, and `Known` names: those that a sharing configuration defines, or that mean a share
+although they look like a whole device. Out: how many of which `DeviceKind`.
 
 Source: NVIDIA's device plugin: resources nvidia.com/gpu, nvidia.com/mig-<profile> ("+" of a profile written "."), and
 ".shared" appended where replicas are renamed. Kubernetes: extended resources are whole numbers, requests equal limits.
@@ -83,7 +83,7 @@ def counts_of(resources: Any, at: str, known: Known = NOTHING_KNOWN) -> dict[str
 def whole_number(amount: Any, at: str) -> int:
     """Return a count as an int.
 
-    Raises: InputError("input.resource") if it is not a whole number, or one that no cluster has devices for.
+    Raises: InputError("input.resource") if it is not a whole number from 0 to 100,000.
     """
     hint = "write a whole number; fill in variables (envsubst, helm template) before migrating"
     if isinstance(amount, bool) or not isinstance(amount, int | str | float):

@@ -51,7 +51,10 @@ def _parsed(text: str) -> Any:
 
 
 def names_in(files: dict[str, dict[str, Any]]) -> Known:
-    """Return the names that stand for shares: made up by a row, or a device's own if one file serves all nodes."""
+    """Return the resource names that stand for shares: those that rows define, and devices' own names.
+
+    A device's own name only stands for shares if one file serves all nodes.
+    """
     found: dict[str, set[DeviceKind]] = {}
     for file in files.values():
         for section, row in _rows(file):
@@ -90,7 +93,7 @@ def rules_name(one: KubeObject) -> str:
 
 
 def rules_beside(one: KubeObject, files: dict[str, dict[str, Any]], subject: ReportSubject) -> dict[str, Any] | None:
-    """Return the ConfigMap with the rules; None if there is nothing to share. Report what has no counterpart."""
+    """Return the ConfigMap with the rules; None if there are none. Report what has no counterpart in rules."""
     rules = []
     for key, file in files.items():
         for way, strategy in _WAYS.items():
@@ -104,7 +107,7 @@ def rules_beside(one: KubeObject, files: dict[str, dict[str, Any]], subject: Rep
     count = f"{len(rules)} rule{'s' if len(rules) > 1 else ''}"
     why = f"the agent reads it with --sharing-config; {one.stem} stays for nodes that the device plugin still serves"
     subject.changed("sharing-config", f"ConfigMap {name} was added, with {count} of this driver", why)
-    _say_rename(files, subject)
+    _report_rename(files, subject)
     for resource, kind in sorted(names_in(files).items()):
         if kind != kind_of(resource):
             what = f"{resource} is read as a {kind.words}, in all files of this run"
@@ -124,7 +127,7 @@ def _rules(
     file: dict[str, Any], section: dict[str, Any], strategy: str, node: dict[str, str], place: ReportSubject
 ) -> list[dict[str, Any]]:
     made = []
-    _say_section(section, place)
+    _report_section(section, place)
     flags = file.get("flags")
     is_single = isinstance(flags, dict) and flags.get("migStrategy") == "single"
     for number, row in rows_of(section.get("resources")):
@@ -135,7 +138,7 @@ def _rules(
             spot.lost("sharing-row", "this row shares no known device", "take it out, or write a rule by hand")
             continue
         if not _is_every(row):
-            _say_devices(row, spot)
+            _report_devices(row, spot)
             continue
         types = {"types": ["gpu", "mig"] if is_single else ["gpu"]}
         match: dict[str, Any] = {"profiles": [kind.profile]} if kind.is_partition else types
@@ -146,7 +149,7 @@ def _rules(
     return made
 
 
-def _say_section(section: dict[str, Any], place: ReportSubject) -> None:
+def _report_section(section: dict[str, Any], place: ReportSubject) -> None:
     if section.get("failRequestsGreaterThanOne"):
         place.lost(
             "sharing-more-than-one",
@@ -156,7 +159,7 @@ def _say_section(section: dict[str, Any], place: ReportSubject) -> None:
         )
 
 
-def _say_rename(files: dict[str, dict[str, Any]], place: ReportSubject) -> None:
+def _report_rename(files: dict[str, dict[str, Any]], place: ReportSubject) -> None:
     made_up = {_full(row["rename"]) for file in files.values() for _, row in _rows(file) if row.get("rename")}
     for name in sorted(made_up - set(names_in(files))):
         place.lost(
@@ -166,11 +169,11 @@ def _say_rename(files: dict[str, dict[str, Any]], place: ReportSubject) -> None:
         )
 
 
-def _say_devices(row: dict[str, Any], place: ReportSubject) -> None:
+def _report_devices(row: dict[str, Any], place: ReportSubject) -> None:
     place.lost(
         "sharing-devices",
         f"rules of this driver can't choose devices by number ({row['devices']})",
-        "choose by name, product or node in a separate rule; or pass the device plugin's file to the agent as it is",
+        "choose by name, product or node in a separate rule; or pass the device plugin's file to the agent unchanged",
         "devices",
     )
 

@@ -1,7 +1,7 @@
 """GpuAction: the step in which the action is carried out on a GPU that nothing uses.
 
 In: a case. Out: the same case after its action, or with what it waits for. The action is counted on disk before it
-begins: one that was begun before a crash is not repeated.
+begins, so an action that was begun before a crash is not repeated.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class GpuAction:
         self._clock, self._boot_id = clock, boot_id
 
     def act(self, case: RemediationCase) -> RemediationCase:
-        """Carry out the action. If it was begun before a crash, it is not repeated, but its effect is checked."""
+        """Carry out the action. If it was begun before a crash, it is not repeated, and only its effect is checked."""
         is_reboot = case.action is RemediationAction.REBOOT
         if case.is_acting and (not is_reboot or case.boot != self._boot_id):
             acted = self._acted(case, "interrupted")
@@ -57,7 +57,7 @@ class GpuAction:
         acted = self._acted(case, "asked" if is_reboot else "done")
         self._node.resume()
         what = f"{noun_of(case.action)} was {verb_of(case.action)}"
-        self._node.tell(ACTION, f"{gpu_name(case.gpu)}: {what} for {case.key}")
+        self._node.send_event(ACTION, f"{gpu_name(case.gpu)}: {what} for {case.key}")
         return acted
 
     def _acted(self, case: RemediationCase, outcome: str) -> RemediationCase:

@@ -1,4 +1,4 @@
-"""Words: the texts for claims, processes and actions in Events and logs, and the reasons of the Events."""
+"""Action wording: the texts for claims, processes and actions in Events and logs, and the reasons of the Events."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _VERBS = {"reset": "done", "reboot": "asked for", "command": "run"}
 
 
 def listed(kind: str, names: Sequence[str]) -> str:
-    """Return a text with the first of some claims or processes."""
+    """Return the names of claims or processes as a text; of many, only the first ones."""
     more = f" and {len(names) - NAMED_MOST} more" if len(names) > NAMED_MOST else ""
     return f"{kind if len(names) == 1 else _PLURALS[kind]} {', '.join(names[:NAMED_MOST])}{more}"
 
 
 def noun_of(action: RemediationAction) -> str:
-    """Return an action as a noun: "a reset"."""
+    """Return the noun for an action, such as "a reset"."""
     return _NOUNS.get(str(action), "nothing")
 
 

@@ -1,6 +1,6 @@
 """Budgets: whether another action may be tried, given the actions of the last seven days.
 
-Pure. In: the actions of the journal. Out: a sentence that says which budget is used up, or "".
+Pure. In: the actions of the journal. Out: a sentence about the budget that is used up, or "".
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ WEEK_SECONDS = 7 * 86400.0
 
 @dataclass(frozen=True, slots=True)
 class ActionRow:
-    """One action that was begun: when (seconds since 1970), on which GPU, what, and how it ended."""
+    """One action that was begun: when (seconds since 1970), on which GPU, which action, and how it ended."""
 
     at: float
     uuid: str
@@ -25,7 +25,7 @@ class ActionRow:
 
 
 def spent(case: RemediationCase, rows: Iterable[ActionRow], policy: RemediationPolicy, now: float) -> str:
-    """Return which budget forbids another action for this case, "" if none does."""
+    """Return a sentence about the budget that forbids another action for this case; "" if none does."""
     if case.tries >= policy.tries:
         times = "once" if case.tries == 1 else f"{case.tries} times"
         return f"{case.key} was treated {times} and is still there"

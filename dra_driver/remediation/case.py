@@ -1,4 +1,4 @@
-"""RemediationCase: how far the remediation of one GPU has got, as a value that is on disk after every change.
+"""RemediationCase: the state of one GPU's remediation, as a value that is on disk after every change.
 
 Times are seconds since 1970. The stages follow each other in the order of `Stage`; a failed attempt leads back to
 DRAIN_ASKED, or to ESCALATED if no further one is allowed.
@@ -17,38 +17,38 @@ from dra_driver.remediation.policy import RemediationAction
 
 
 class Stage(enum.StrEnum):
-    """The stages of a case. A stage is reached when that is on disk."""
+    """The stages of a case. A stage is reached once that is recorded on disk."""
 
     DETECTED = "detected"  # the fault exists; another GPU of the node may be in treatment
     TAINTED = "tainted"  # the slices that keep new claims from the GPU are published
     DRAIN_ASKED = "drain-asked"  # the users of the GPU were informed
-    DRAINED = "drained"  # no claim holds it, and the cluster's budget lets this node go on
+    DRAINED = "drained"  # no claim holds it, and the cluster's budget allows this node to act
     NVML_LET_GO = "nvml-let-go"  # no process has it open, not even this agent
     ACTED = "acted"  # the action was carried out
     SAME_UUID_FOUND = "same-uuid-found"  # the same GPU is in its place again
-    VALIDATED = "validated"  # it was proven healthy
+    VALIDATED = "validated"  # it has passed a test
     RETURNED = "returned"  # it is offered again
     ESCALATED = "escalated"  # a person has to examine it
 
     @property
     def is_open(self) -> bool:
-        """Return whether the agent goes on by itself."""
+        """Whether the agent continues the case without a person."""
         return self not in (Stage.RETURNED, Stage.ESCALATED)
 
     @property
     def is_in_treatment(self) -> bool:
-        """Return whether something has been done that another GPU of the node has to wait for."""
+        """Whether something has been done to the GPU, so that some other GPUs of the node have to wait."""
         return self.is_open and self is not Stage.DETECTED
 
 
 @dataclass(frozen=True, slots=True)
 class RemediationCase:
-    """The remediation of one GPU. `key` and `value` are those of the fault, `since` is when that began.
+    """The remediation of one GPU. `key` and `value` are those of the fault, and `since` is when the fault began.
 
-    `tries` counts the actions that were begun. `boot` is the boot in which the last one was. `persistence` are the GPUs
-    whose persistence mode was switched off, `peers` those that were drained too. `waits_for` says in one sentence what
-    the case waits for, or why it ended; `not_before` is when the next try may begin. `is_acting` is true from before
-    an action begins until its end is on disk, `is_unproven` after a validation that failed.
+    `tries` counts the actions that were begun; `boot` is the boot in which the last one was begun. `persistence` are
+    the GPUs whose persistence mode was switched off, `peers` those that were drained too. `waits_for` is a sentence
+    about what the case waits for, or why it ended; `not_before` is when the next try may begin. `is_acting` is true
+    from before an action begins until its end is on disk, `is_unproven` after a failed validation.
     """
 
     gpu: str  # PCI address
@@ -70,7 +70,7 @@ class RemediationCase:
     is_unproven: bool = False
 
     def at(self, stage: Stage, now: float, **changes: Any) -> Self:
-        """Return the case at another stage, with other changes. What it waited for is over."""
+        """Return the case at another stage, with other changes. It no longer waits for anything."""
         return replace(self, stage=stage, stage_at=now, **{"waits_for": "", **changes})
 
     def gpu_among(self, gpus: Iterable[GpuFacts]) -> GpuFacts | None:
@@ -86,7 +86,7 @@ class RemediationCase:
         return (gpu, *peers)
 
     def waiting(self, text: str) -> Self:
-        """Return the case with what it waits for."""
+        """Return the case with a text about what it waits for."""
         return replace(self, waits_for=text)
 
     def to_wire(self) -> dict[str, Any]:

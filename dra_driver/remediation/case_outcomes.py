@@ -1,6 +1,6 @@
-"""CaseOutcomes: what follows a step that did not help: another attempt, or a person.
+"""CaseOutcomes: what follows if a step did not help: another attempt, or escalation to a person.
 
-In: a case, and why. Out: the case before its next attempt or escalated, after it has given back what it held.
+In: a case, and the reason. Out: the case before its next attempt, or escalated; its locks and its slot are released.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PAUSE_SECONDS = 60.0  # seconds between two attempts
 
 
 class CaseOutcomes:
-    """The ways out for one node's cases."""
+    """How the cases of one node continue or end after a step that did not help."""
 
     def __init__(
         self,
@@ -51,21 +51,21 @@ class CaseOutcomes:
         return again
 
     def escalated(self, case: RemediationCase, why: str, *, keeps_request: bool = False) -> RemediationCase:
-        """Return the case as one for a person. A request for a reboot is withdrawn, unless it is to stay."""
+        """Return the case as escalated to a person. A request for a reboot is withdrawn unless `keeps_request`."""
         self._node.resume()
         if not keeps_request:
             self._node.withdraw_reboot()
         self._node.give_slot_back()
-        self._node.tell(GAVE_UP, f"{gpu_name(case.gpu)} stays out of use, a person has to look: {why}")
+        self._node.send_event(GAVE_UP, f"{gpu_name(case.gpu)} stays out of use until a person has examined it: {why}")
         return case.at(Stage.ESCALATED, self._clock(), is_acting=False, boot=self._boot_id, waits_for=why)
 
     def restored(self, case: RemediationCase) -> RemediationCase:
-        """Return the case with persistence mode on again where it was on."""
+        """Switch persistence mode on again for the GPUs that had it, and return the case."""
         known = {one.pci_address: one for one in self._node.gpus() if not one.is_lost}
         for gpu in filter(None, map(known.get, case.persistence)):
             try:
                 self._node.set_persistence(gpu, enabled=True)
             except DriverError as error:  # the GPU works without it
                 keys = fields(device=gpu.pci_address, code=error.code, err=str(error))
-                log.warning("persistence mode is not on again", extra=keys)
+                log.warning("persistence mode can't be switched on again", extra=keys)
         return replace(case, persistence=())

@@ -1,4 +1,4 @@
-"""GpuDrain: the steps until nothing uses a GPU: its taint, its claims, processes that have it open, our library.
+"""GpuDrain: the steps until nothing uses a GPU, neither claims nor processes nor this agent's own library.
 
 In: a case. Out: the same case one stage further, or with what it waits for.
 """
@@ -45,9 +45,9 @@ class GpuDrain:
         return case.at(Stage.TAINTED, self._clock())
 
     def ask(self, case: RemediationCase) -> RemediationCase:
-        """Send an Event about the node and the pods that use the GPU, which says that it is to be drained."""
+        """Announce the drain of the GPU in Events about the node and about the pods that use the GPU."""
         text = f"{gpu_name(case.gpu)}: {case.key} needs {noun_of(case.action)}, which waits until no pod uses the GPU"
-        self._node.tell(DRAIN, text, (case.gpu, *case.peers))
+        self._node.send_event(DRAIN, text, (case.gpu, *case.peers))
         return case.at(Stage.DRAIN_ASKED, self._clock())
 
     def await_end(self, case: RemediationCase) -> RemediationCase:
@@ -62,14 +62,14 @@ class GpuDrain:
         if case.action is not RemediationAction.REBOOT:
             case, why = self._closed(case)
             if why:
-                self._node.tell(BLOCKED, f"{gpu_name(case.gpu)}: {noun_of(case.action)} waits for {why}")
+                self._node.send_event(BLOCKED, f"{gpu_name(case.gpu)}: {noun_of(case.action)} waits for {why}")
                 return case.waiting(why)
         try:
             wait = self._node.take_slot()
         except ApiError as error:
-            return case.waiting(f"the cluster's leave to act, which can't be asked for: {error.message}")
+            return case.waiting(f"a slot of the cluster's budget, which can't be read: {error.message}")
         if wait > 0:
-            return case.waiting("other nodes of the cluster to finish theirs")
+            return case.waiting("other nodes of the cluster to finish their remediations")
         return case.at(Stage.DRAINED, now)
 
     def let_go(self, case: RemediationCase) -> RemediationCase:
@@ -93,11 +93,11 @@ class GpuDrain:
 
     def _await_driver(self, case: RemediationCase) -> RemediationCase:
         if self._clock() - case.stage_at > SETTLED_SECONDS:
-            return self._outcomes.escalated(case, "its peers are drained, but the driver does not say what to do next")
-        return case.waiting("the driver to say what to do, now that the GPU's peers are drained")
+            return self._outcomes.escalated(case, "its peers are drained, but the driver reports no further action")
+        return case.waiting("the driver to report the next action, now that the GPU's peers are drained")
 
     def _await_partitions(self, case: RemediationCase) -> RemediationCase:
-        """Wait for partitions that ended claims leave behind; an administrator's stay, and no reset removes them."""
+        """Wait until the partitions of ended claims are removed. Those of an administrator forbid a reset."""
         if self._clock() - case.stage_at > SETTLED_SECONDS:
             return self._outcomes.escalated(
                 case, "the GPU has MIG partitions that no claim made, which a reset would remove"
@@ -105,7 +105,7 @@ class GpuDrain:
         return case.waiting("the GPU's MIG partitions to be removed")
 
     def _closed(self, case: RemediationCase) -> tuple[RemediationCase, str]:
-        """Make our own processes close the GPU; return the case, and which others have it open."""
+        """Make our own processes close the GPU; return the case, and a text about other processes that have it open."""
         gpus = case.acted_on_among(self._node.gpus())
         for gpu in gpus:
             self._node.end_sharing(gpu)

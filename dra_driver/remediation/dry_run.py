@@ -1,6 +1,6 @@
-"""DryRun: logs what a remediation would do, and neither does nor writes anything.
+"""DryRun: logs what a remediation would do, without doing or writing anything.
 
-In: the faults of a node. Out: a line of the log for each thing that would be done, once while it stays the same.
+In: the faults of a node. Out: one log line for each GPU that would be treated, repeated only when it changes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dra_driver.telemetry.loop import Loop
 log = logging.getLogger(__name__)
 
 TURN_SECONDS = 5.0
-WOULD = "would-"  # prefix of the action, in the place of a remediation's stage
+WOULD = "would-"  # prefix of an action; the result is reported in place of a remediation's stage
 
 
 class DryRun:
@@ -29,17 +29,17 @@ class DryRun:
 
     def __init__(self, node: TreatedNode, policy: RemediationPolicy) -> None:
         self._node, self._policy = node, policy
-        self._said: Mapping[str, str] = {}
+        self._logged: Mapping[str, str] = {}
         self._counts: Mapping[str, int] = {}
         self._loop = Loop("remediation", self.turn, failure="the dry run of remediation failed")
 
-    is_needed = False  # no part of it survives the end of the agent
+    is_needed = False  # nothing of it has to survive the end of the agent
 
     def load(self) -> None:
         """Do nothing, because nothing was written."""
 
     def start(self) -> None:
-        """Begin to log what would be done."""
+        """Start to log what would be done."""
         self._loop.start()
 
     def stop(self) -> None:
@@ -47,11 +47,11 @@ class DryRun:
         self._loop.stop()
 
     def wake(self) -> None:
-        """Look again soon, because faults or claims have changed."""
+        """Take a turn soon, because faults or claims have changed."""
         self._loop.wake()
 
     def is_reboot_asked(self) -> bool:
-        """Return False, because nothing is asked for."""
+        """Return False, because a dry run requests no reboot."""
         return False
 
     def counts(self) -> Mapping[str, int]:
@@ -63,15 +63,15 @@ class DryRun:
         return {}
 
     def turn(self) -> float:
-        """Log what would be done now, if it was not logged before."""
+        """Log what would be done now, unless it was logged before."""
         gpus, faults = self._node.gpus(), self._node.faults()
         would = {gpu.pci_address: (gpu, treatment_of(gpu, faults, self._policy, gpus)) for gpu in gpus}
         needed = {address: (gpu, one) for address, (gpu, one) in would.items() if one is not None}
         texts = {address: self._text(gpu, one) for address, (gpu, one) in needed.items()}
         for address, text in texts.items():
-            if self._said.get(address) != text:
+            if self._logged.get(address) != text:
                 log.warning("remediation, dry run", extra=fields(device=address, reason=text))
-        self._said = texts
+        self._logged = texts
         self._counts = Counter(f"{WOULD}{one.action}" for _, one in needed.values())
         return TURN_SECONDS
 
@@ -83,6 +83,6 @@ class DryRun:
             claims = self._node.users((gpu.pci_address, *treatment.peers))
             clients = self._node.clients(gpu)
         except DriverError as error:
-            return f"{text}; who uses it is not known: {error.message}"
+            return f"{text}; its users are not known: {error.message}"
         waits = [f"claim {one}" for one in claims[:5]] + [f"process {one}" for one in clients[:5]]
         return f"{text}, because of {treatment.fault.key}" + (f"; would wait for {', '.join(waits)}" if waits else "")

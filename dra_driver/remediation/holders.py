@@ -12,24 +12,25 @@ from dra_driver.model.names import gpu_name
 from dra_driver.plugin.ledger.ledger import Ledger
 
 
-class GivenDevices(Protocol):
-    """The devices that claims were given which the ledger does not know."""
+class UnpreparedDevices(Protocol):
+    """The devices that are allocated to claims which the ledger does not know."""
 
     def names(self, *, is_patient: bool = True) -> frozenset[str]:
-        """Return their names. Raises: DriverError."""
+        """Return the names of these devices. Raises: DriverError."""
 
 
-def claims_on(gpus: Collection[str], ledger: Ledger, given: GivenDevices, boot_id: str) -> tuple[str, ...]:
+def claims_on(gpus: Collection[str], ledger: Ledger, allocated: UnpreparedDevices, boot_id: str) -> tuple[str, ...]:
     """Return the claims that hold GPUs, by PCI addresses, or parts of them, and pods that outlive their claims.
 
-    Claims with admin access hold nothing. Raises: DriverError.
+    Devices with admin access are not held. Raises: DriverError.
     """
     roots = tuple(map(gpu_name, gpus))
     found = [one.full_name for one in ledger.records() if _touches(one.owned_names(), roots)]
     kept = (one for one in ledger.unreleased.of_boot(boot_id) if not one.is_over and _touches(one.devices, roots))
     found += [f"{one.namespace}/{one.name} (its pod still runs)" for one in kept]
     if not found:  # asked last, because it may cost a request
-        found = [f"of {name}, which is not prepared yet" for name in sorted(given.names()) if _touches([name], roots)]
+        names = [name for name in sorted(allocated.names()) if _touches([name], roots)]
+        found = [f"of {name}, which is not prepared yet" for name in names]
     return tuple(sorted(found))
 
 

@@ -1,7 +1,7 @@
 """RemediationJournal: `remediation.db` beside the ledger. What was done to a GPU is on disk before the next step.
 
 In: cases and actions. Out: the same after a crash or a reboot. Only the instance that holds the node's role writes; any
-tool may read. A damaged file is set aside; the record of the budgets is lost with it, which is logged.
+tool may read. A damaged file is set aside, which is logged; the actions that count for budgets are lost with it.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class RemediationJournal:
     def write(self, case: RemediationCase, began: ActionRow | None = None, outcome: str = "") -> None:
         """Replace a GPU's case durably.
 
-        With `began`, an action is added in the same transaction; with `outcome`, that of the GPU's last action is set.
-        Raises: LedgerError.
+        With `began`, an action is added in the same transaction; with `outcome`, the outcome of the GPU's last action
+        is set. Raises: LedgerError.
         """
 
         def work(connection: sqlite3.Connection) -> None:

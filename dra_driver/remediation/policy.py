@@ -1,7 +1,7 @@
 """RemediationPolicy: which action each fault gets, and how often it may be tried.
 
 Pure. A policy can't ask for an action that does not cure the fault: a reset does not reach a GPU that is off the bus,
-and neither reset nor reboot mends hardware that has to be replaced.
+and neither a reset nor a reboot repairs hardware that has to be replaced.
 Source: NVIDIA, GPU memory error management (recovery actions); NVIDIA's catalogue of Xids (79 restarts the machine).
 """
 
@@ -19,7 +19,7 @@ class RemediationMode(enum.StrEnum):
     """The values of `--remediation`."""
 
     OFF = "off"
-    DRY_RUN = "dry-run"  # logs what it would do, and neither does nor writes anything
+    DRY_RUN = "dry-run"  # logs what it would do, without doing or writing anything
     ON = "on"
 
 
@@ -49,7 +49,7 @@ class CommandRoot(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SiteCommand:
-    """The administrator's program: an absolute path and arguments, in which {uuid} and {pci} stand for the GPU's."""
+    """The administrator's program: an absolute path, and arguments in which {uuid} and {pci} stand for the GPU."""
 
     argv: tuple[str, ...]
     timeout_s: float = 600.0
@@ -72,7 +72,7 @@ RESETTABLE = frozenset(
 )
 """Faults that a reset of the GPU may cure."""
 TREATABLE = RESETTABLE | {FaultKey.NEEDS_REBOOT, FaultKey.GPU_LOST, FaultKey.NOT_ANSWERING, FaultKey.NEEDS_ATTENTION}
-"""Faults that some action may cure; a reboot may cure all of them."""
+"""Faults that an action may cure; a reboot may cure any of them."""
 DEFAULT_ACTIONS: Mapping[FaultKey, RemediationAction] = {
     **dict.fromkeys(TREATABLE, RemediationAction.NONE),
     FaultKey.NEEDS_RESET: RemediationAction.RESET,
@@ -86,9 +86,9 @@ DEFAULT_ACTIONS: Mapping[FaultKey, RemediationAction] = {
 class RemediationPolicy:
     """The rules of a node. Times are in seconds.
 
-    `nodes` is how many nodes of the cluster may act at the same time, `tries` how many actions one fault gets, and
-    `weekly_gpu` and `weekly_node` how many one GPU and all GPUs of a node get within seven days. `reboot_file` is
-    the file that asks for a reboot, None for the one in the agent's own folder.
+    `nodes` is how many nodes of the cluster may act at the same time, and `tries` how many actions one fault gets;
+    `weekly_gpu` and `weekly_node` limit the actions on one GPU and on all GPUs of a node within seven days.
+    `reboot_file` is the file that asks for a reboot; None means the one in the agent's own folder.
     """
 
     actions: Mapping[FaultKey, RemediationAction] = field(default_factory=lambda: DEFAULT_ACTIONS)

@@ -10,7 +10,7 @@ In: a path. Out: `RemediationPolicy`, or one InputError with every mistake, its 
     peers: auto
     reset: {timeout: 2m}
     reboot: {file: /var/run/reboot-required, within: 24h}
-    command: {argv: [/opt/site/mend, "{uuid}"], timeout: 10m, root: agent}
+    command: {argv: [/opt/site/repair, "{uuid}"], timeout: 10m, root: agent}
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _file(row: Fields) -> Path | None:
         return None
     path = Path(text)
     if not path.is_absolute() or ".." in path.parts or path.name in {"", "."}:
-        row.fault("file", f"{text!r:.100} is no absolute path of a file")
+        row.fault("file", f"{text!r:.100} is not an absolute path of a file")
     return path
 
 
@@ -116,7 +116,7 @@ def _command(row: Fields) -> SiteCommand:
     if not argv:
         row.fault("argv", "missing, expected a program and its arguments")
     elif not Path(argv[0]).is_absolute():
-        row.fault("argv", f"{argv[0]!r:.100} is no absolute path")
+        row.fault("argv", f"{argv[0]!r:.100} is not an absolute path")
     if len(argv) > ARGUMENTS_MOST:
         row.fault("argv", f"more than {ARGUMENTS_MOST} arguments")
     if any("\0" in one for one in argv):

@@ -1,9 +1,9 @@
 """RebootRequest: a file that asks other software to reboot this machine; the agent itself never does.
 
-In: a reason. Out: a file whose first line has the id of this boot, so that a request of an earlier boot has no effect;
-docs/health.md has the command that checks for one. A file that another program wrote is left alone.
-The path is one on the host, which an agent in a container reaches through the root of the host's first process. Links
-on the way are followed as the host would.
+In: a reason. Out: a file whose first line contains the id of this boot, so that a request of an earlier boot has no
+effect; docs/health.md shows the command that checks it. A file that another program wrote is left alone. The path is
+a path of the host, which an agent in a container reaches through the root of the host's first process. Symbolic links
+in it are followed as the host would follow them.
 Source: kured, --reboot-sentinel and --reboot-sentinel-command.
 """
 
@@ -44,13 +44,13 @@ class RebootRequest:
         return Path(self._host, *_inside(self._host, self._wanted.parent), self._wanted.name)
 
     def withdraw(self) -> None:
-        """Remove our request; it is no error if there is none."""
+        """Remove our request; do nothing if there is none."""
         if self._is_ours():
             self._path.unlink(missing_ok=True)
 
     @property
     def is_asked(self) -> bool:
-        """Return whether our request stands in this boot."""
+        """Whether we have requested a reboot in this boot."""
         try:
             with self._path.open("rb") as file:
                 return file.read(_BYTES).startswith(f"{MARK}{self._boot_id}\n".encode())

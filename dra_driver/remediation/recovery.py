@@ -1,4 +1,4 @@
-"""GpuRecovery: the steps from an action back into use: the same GPU is found, proven healthy, and offered again.
+"""GpuRecovery: the steps after an action: the same GPU is found again, tested, and offered again.
 
 In: a case. Out: the same case one stage further, before another attempt, or with what it waits for.
 """
@@ -19,7 +19,7 @@ from dra_driver.remediation.treatment import treatment_of
 from dra_driver.validation.result import ValidationVerdict
 
 FOUND_SECONDS = 300.0  # a GPU may scrub its memory after a reset
-SETTLED_SECONDS, FLAPPING_SECONDS = 180.0, 900.0  # a fault that came and went ends only after ten calm minutes
+SETTLED_SECONDS, FLAPPING_SECONDS = 180.0, 900.0  # a fault that comes and goes ends only after ten good minutes
 
 
 class GpuRecovery:
@@ -38,10 +38,10 @@ class GpuRecovery:
         self._boot_id, self._clock, self._began_at = boot_id, clock, clock()
 
     def find(self, case: RemediationCase) -> RemediationCase:
-        """Wait until the same GPU is there again, after a reboot if one was asked for."""
+        """Wait until the same GPU is found again, after the reboot if one was requested."""
         if case.action is RemediationAction.REBOOT and case.boot == self._boot_id:
             if self._clock() - case.stage_at > self._policy.reboot_within_s:
-                return self._outcomes.escalated(case, "nobody rebooted the machine", keeps_request=True)
+                return self._outcomes.escalated(case, "the machine was not rebooted in time", keeps_request=True)
             return case.waiting("a reboot of the machine")
         self._node.withdraw_reboot()
         since = max(case.stage_at, self._began_at)
@@ -59,14 +59,14 @@ class GpuRecovery:
         return self._outcomes.restored(case).at(Stage.SAME_UUID_FOUND, self._clock())
 
     def prove(self, case: RemediationCase) -> RemediationCase:
-        """Wait until the GPU's readings are good, then test it."""
+        """Wait until the GPU's readings are good, and then test it."""
         now = self._clock()
         gpu = case.gpu_among(self._node.gpus())
-        standing = [one for one in self._node.faults() if one.subject.gpu == case.gpu]
-        treatment = treatment_of(gpu, standing, self._policy) if gpu else None
+        faults = [one for one in self._node.faults() if one.subject.gpu == case.gpu]
+        treatment = treatment_of(gpu, faults, self._policy) if gpu else None
         is_here = gpu is not None and not gpu.is_lost and self._node.was_read_since(case.gpu, case.stage_at)
         if gpu is None or not is_here or treatment is not None:
-            is_flapping = any(one.is_flapping for one in standing)
+            is_flapping = any(one.is_flapping for one in faults)
             if now - max(case.stage_at, self._began_at) > (FLAPPING_SECONDS if is_flapping else SETTLED_SECONDS):
                 what = treatment.fault.sentence if treatment else "its health can't be read"
                 return self._outcomes.failed(case, f"the GPU is not healthy: {what}")
@@ -78,8 +78,9 @@ class GpuRecovery:
         return case.at(Stage.VALIDATED, now)
 
     def give_back(self, case: RemediationCase) -> RemediationCase:
-        """Let claims have the GPU again."""
+        """Offer the GPU to claims again."""
         self._node.withdraw_reboot()
         self._node.give_slot_back()
-        self._node.tell(RETURNED, f"{gpu_name(case.gpu)} is healthy and offered again after {noun_of(case.action)}")
+        text = f"{gpu_name(case.gpu)} is healthy and offered again after {noun_of(case.action)}"
+        self._node.send_event(RETURNED, text)
         return case.at(Stage.RETURNED, self._clock(), waits_for=f"after {noun_of(case.action)}")

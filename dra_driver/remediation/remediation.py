@@ -1,7 +1,8 @@
 """Remediation: the thread that decides which case is next, and keeps every GPU in treatment out of use.
 
-In: the faults of a node. Out: steps for one GPU at a time, and the faults that hold GPUs back until they are healthy.
-The others wait, the most important fault first. It runs in the instance that holds the node's role.
+In: the faults of a node. Out: steps for one GPU at a time, and the faults that keep GPUs from claims until they are
+healthy. Other GPUs wait; the one with the most important fault is next. It runs in the instance that holds the node's
+role.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ log = logging.getLogger(__name__)
 
 TURN_SECONDS, IDLE_SECONDS, STOP_SECONDS = 2.0, 5.0, 20.0
 SUPPORT, PEER = "support", "peer"
-_OPEN_TO_NEWS = (Stage.DETECTED, Stage.TAINTED, Stage.DRAIN_ASKED, Stage.DRAINED)
+_UPDATABLE = (Stage.DETECTED, Stage.TAINTED, Stage.DRAIN_ASKED, Stage.DRAINED)
 _ACTING = (Stage.DRAINED, Stage.NVML_LET_GO, Stage.ACTED, Stage.SAME_UUID_FOUND, Stage.VALIDATED)
 
 
@@ -55,12 +56,12 @@ class Remediation:
         self._loop = Loop("remediation", self.turn, failure="remediation failed")
 
     def load(self) -> None:
-        """Read what is on disk, and hold back the GPUs that are in treatment."""
+        """Read the cases on disk, and keep the GPUs in treatment from claims."""
         try:
             self._cases = {case.gpu: self._in_this_boot(case) for case in self._journal.cases()}
             self._count_actions()
         except LedgerError as error:
-            log.error("remediation begins again", extra=fields(code=error.code, err=str(error)))  # noqa: TRY400
+            log.error("remediation starts over", extra=fields(code=error.code, err=str(error)))  # noqa: TRY400
             self._journal.set_aside()
         self._hold()
 
@@ -72,7 +73,7 @@ class Remediation:
         return case.at(Stage.DRAIN_ASKED, self._clock(), boot=self._boot_id)
 
     def start(self) -> None:
-        """Continue what was begun."""
+        """Continue the cases that were begun."""
         self._loop.start()
 
     def stop(self) -> None:
@@ -88,11 +89,11 @@ class Remediation:
 
     @property
     def is_needed(self) -> bool:
-        """Return whether the journal holds something that must survive the end of the agent."""
+        """Whether the journal holds something that must survive the end of the agent."""
         return bool(self._cases)
 
     def is_reboot_asked(self) -> bool:
-        """Return whether a reboot of this machine is asked for in this boot."""
+        """Return whether a reboot of this machine was requested in this boot."""
         return self._node.is_reboot_asked()
 
     def counts(self) -> Mapping[str, int]:
@@ -104,10 +105,10 @@ class Remediation:
         return self._actions
 
     def turn(self) -> float:
-        """Take a step for each GPU that may take one; return when to take the next."""
+        """Take a step for each GPU that may take one; return the seconds until the next turn."""
         self._take_requests()
         self._find_cases()
-        self._look_at_escalated()
+        self._review_escalated()
         acting = self._acting()
         if acting is not None:
             self._node.keep_slot()
@@ -123,13 +124,13 @@ class Remediation:
         return 0.0 if is_progress else TURN_SECONDS if is_busy else IDLE_SECONDS
 
     def _acting(self) -> RemediationCase | None:
-        """Return the case that is past its drain; there is at most one."""
+        """Return the case whose GPU is drained and not yet returned; there is at most one."""
         return next((case for case in self._cases.values() if case.stage in _ACTING), None)
 
     def _in_order(self, acting: RemediationCase | None) -> list[RemediationCase]:
         """Return the cases that may take a step now, the most important fault first.
 
-        While one GPU is acted on, the others get no further than being asked to be drained.
+        While one GPU is acted on, the drain of other GPUs is announced, but they are not acted on.
         """
         begun = [case for case in self._cases.values() if self._is_begun(case)]
         early = [case for case in begun if case.stage in (Stage.DETECTED, Stage.TAINTED)]
@@ -137,9 +138,9 @@ class Remediation:
         return sorted(chosen, key=lambda case: (case is not acting, case.key.rank, case.since))
 
     def _is_begun(self, case: RemediationCase) -> bool:
-        """Return whether a case is open, and does not wait for its turn.
+        """Return whether a case is open and does not have to wait for other GPUs.
 
-        A GPU that still serves (a row will be remapped) is not taken out of use while another one is out.
+        A GPU that still works (a row will be remapped) is not taken out of use while another one is out of use.
         """
         if case.stage is not Stage.DETECTED or case.key is not FaultKey.ROW_REMAP_PENDING:
             return case.stage.is_open
@@ -148,7 +149,7 @@ class Remediation:
         return is_first and not any(one.stage.is_in_treatment for one in others)
 
     def _stepped(self, case: RemediationCase) -> RemediationCase:
-        """Take a case's next step. One that fails is tried again, and delays no other."""
+        """Take a case's next step. A step that fails is tried again, and delays no other case."""
         try:
             after = self._steps.step(case)
         except DriverError as error:
@@ -157,13 +158,13 @@ class Remediation:
             )
             after = case.waiting(str(error))
         if after != case:
-            self._take(after)
+            self._accept(after)
         return after
 
     # -- cases ---------------------------------------------------------------------------------------------------------
 
     def _find_cases(self) -> None:
-        """Begin a case for each GPU that needs one, and update the cases in which nothing was done yet."""
+        """Open a case for each GPU that needs one, and update the cases whose action has not begun."""
         gpus, faults = self._node.gpus(), self._node.faults()
         for gpu in gpus:
             treatment, case = treatment_of(gpu, faults, self._policy, gpus), self._cases.get(gpu.pci_address)
@@ -172,27 +173,27 @@ class Remediation:
             if case is None or not case.stage.is_open:
                 if treatment is not None:
                     self._write(self._new(gpu, treatment))
-            elif case.stage in _OPEN_TO_NEWS and not case.is_acting:
-                self._bring_up_to_date(case, treatment)
+            elif case.stage in _UPDATABLE and not case.is_acting:
+                self._update(case, treatment)
 
-    def _bring_up_to_date(self, case: RemediationCase, treatment: Treatment | None) -> None:
+    def _update(self, case: RemediationCase, treatment: Treatment | None) -> None:
         if treatment is None:
             if not case.is_unproven:
                 self._cancel(case)
             return
         fault = treatment.fault
-        news = replace(
+        updated = replace(
             case,
             key=fault.key,
             value=fault.value,
             action=treatment.action,
             peers=tuple(sorted({*case.peers, *treatment.peers})),
         )
-        if news != case:
-            self._write(news)
+        if updated != case:
+            self._write(updated)
 
     def _cancel(self, case: RemediationCase) -> None:
-        """End a case whose fault is over; a GPU that was treated is first proven healthy."""
+        """End a case whose fault is over; a GPU that was treated is tested first."""
         now = self._clock()
         if case.tries:
             self._write(case.at(Stage.SAME_UUID_FOUND, now))
@@ -218,8 +219,8 @@ class Remediation:
             peers=treatment.peers,
         )
 
-    def _look_at_escalated(self) -> None:
-        """End cases whose GPU was replaced, and prove those healthy that a reboot has cured."""
+    def _review_escalated(self) -> None:
+        """End escalated cases whose GPU was replaced, and have those tested that a reboot has cured."""
         gpus = {gpu.pci_address: gpu for gpu in self._node.gpus() if not gpu.is_lost}
         for case in tuple(self._cases.values()):
             gpu = gpus.get(case.gpu)
@@ -238,7 +239,7 @@ class Remediation:
         for gpu, request in self._requests.take().items():
             case = self._cases.get(gpu)
             if case is None or case.stage is Stage.RETURNED:
-                log.warning("nothing to be done about a GPU", extra=fields(device=gpu, reason=str(request)))
+                log.warning("a request for a GPU without a case", extra=fields(device=gpu, reason=str(request)))
                 continue
             log.warning("remediation changed by hand", extra=fields(device=gpu, reason=str(request)))
             if request is RemediationRequest.GIVE_UP:
@@ -254,10 +255,10 @@ class Remediation:
     def _write(self, case: RemediationCase) -> None:
         """Write a case that no step has written."""
         self._journal.write(case)
-        self._take(case)
+        self._accept(case)
 
-    def _take(self, case: RemediationCase) -> None:
-        """Take over a case that is on disk, and log how far it has got."""
+    def _accept(self, case: RemediationCase) -> None:
+        """Take over a case that is on disk, and log its stage if it has changed."""
         before = self._cases.get(case.gpu)
         self._cases = {**self._cases, case.gpu: case}
         self._count_actions()
@@ -270,10 +271,10 @@ class Remediation:
         rows = self._journal.actions()
         self._actions = Counter((row.action, row.outcome.partition(":")[0] or "begun") for row in rows)
 
-    # -- what is held back ---------------------------------------------------------------------------------------------
+    # -- GPUs that are kept from claims --------------------------------------------------------------------------------
 
     def _hold(self) -> None:
-        """Hold back the GPUs in treatment, with their peers, and those that wait for a person."""
+        """Keep the GPUs in treatment, their peers, and those that wait for a person from new claims."""
         uuids = {gpu.pci_address: gpu.uuid for gpu in self._node.gpus()}
         found: dict[str, Fault] = {}
         for case in self._cases.values():

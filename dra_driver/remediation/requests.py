@@ -1,4 +1,4 @@
-"""RemediationRequests: what an administrator requests of the agent about a GPU in remediation.
+"""Remediation requests: what an administrator asks the agent to do about a GPU in remediation.
 
 In: `dra-driver remediation retry|give-up|done`. Out: the requests, each once. A request is a line in a file beside the
 journal; the agent that holds the node's role takes and removes the file.
@@ -23,7 +23,7 @@ class RemediationRequest(enum.StrEnum):
 
     RETRY = "retry"  # begin again, as if nothing had been tried; weekly budgets still apply
     GIVE_UP = "give-up"  # try nothing more, and keep the GPU out of use
-    DONE = "done"  # a person has repaired the GPU: prove it healthy and return it
+    DONE = "done"  # a person has repaired the GPU: test it and return it
 
 
 class RequestFile:
@@ -33,7 +33,7 @@ class RequestFile:
         self._path = folder / FILE_NAME
 
     def ask(self, gpu: str, request: RemediationRequest) -> None:
-        """Ask for something about a GPU, by PCI address. Raises: InputError("input.remediation-request")."""
+        """Add a request about a GPU, by PCI address. Raises: InputError("input.remediation-request")."""
         try:
             with self._path.open("a", encoding="ascii") as file:
                 file.write(f"{request} {gpu}\n")
@@ -43,10 +43,10 @@ class RequestFile:
             raise InputError("remediation-request", message, hint=hint) from error
 
     def take(self) -> dict[str, RemediationRequest]:
-        """Remove the requests and return the last one for each GPU; other lines are left out."""
+        """Remove the requests, and return the last one for each GPU; lines that are not requests are ignored."""
         taken = self._path.with_name(f"{FILE_NAME}.taken")
         try:
-            os.replace(self._path, taken)  # noqa: PTH105 - once a turn, and the file is hardly ever there
+            os.replace(self._path, taken)  # noqa: PTH105 - faster, as the file hardly ever exists in a turn
             with taken.open("rb") as file:
                 lines = file.read(BYTES_MOST).decode("ascii", "replace").splitlines()
             taken.unlink()

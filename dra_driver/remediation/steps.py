@@ -1,6 +1,6 @@
 """RemediationSteps: the next step for one case.
 
-In: a case. Out: the same case one stage further, back at an earlier one, or with what it waits for. Each step may be
+In: a case. Out: the same case one stage further, back at an earlier stage, or with what it waits for. Each step may be
 repeated after a crash: a stage is written to disk only when everything that belongs to it is done. The action, which
 must not be done twice without being counted, is counted on disk before it begins.
 """
@@ -21,7 +21,7 @@ from dra_driver.remediation.treated_node import TreatedNode
 
 
 class RemediationSteps:
-    """The steps of one node's cases, and the ways out of them."""
+    """The steps of one node's cases. `outcomes` decides how a case continues after a step that did not help."""
 
     def __init__(
         self,
@@ -56,5 +56,5 @@ class RemediationSteps:
         return after
 
     def _let_go(self, case: RemediationCase) -> RemediationCase:
-        """Make the agent release the library; if only a reboot is asked for, the library stays in use."""
+        """Make the agent release the library; if the action is a reboot, the library stays in use."""
         return self._action.act(case) if case.action is RemediationAction.REBOOT else self._drain.let_go(case)

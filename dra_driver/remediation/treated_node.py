@@ -1,7 +1,7 @@
 """TreatedNode: what remediation needs from the node that it works on. The agent implements it.
 
-Every method may be called again after a crash: what is already done is not done twice. GPUs are given by their facts;
-claims and processes are returned in words.
+Every method may be called again after a crash: what is already done is not done twice. Claims and processes are
+returned as texts.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ class TreatedNode(Protocol):
     """The node, as the steps of a remediation see it. Only the remediation's thread calls it."""
 
     def gpus(self) -> tuple[GpuFacts, ...]:
-        """Return the GPUs as last read, those that are lost included."""
+        """Return the GPUs as last read, including those that are lost."""
 
     def faults(self) -> tuple[Fault, ...]:
-        """Return the faults that stand, with those that hold GPUs back (`hold`) left out."""
+        """Return the current faults, without those that `hold` has set."""
 
     def was_seen_since(self, at: float) -> bool:
         """Return whether the hardware was looked at after a time (seconds since 1970)."""
@@ -31,10 +31,10 @@ class TreatedNode(Protocol):
         """Return whether the GPU's health was read after a time (seconds since 1970)."""
 
     def hold(self, faults: tuple[Fault, ...]) -> None:
-        """Keep new claims from the subjects of these faults and of no others, by taints."""
+        """Keep new claims from the subjects of these faults by taints, and from no others."""
 
     def is_published(self) -> bool:
-        """Return whether the API server has what is held back now."""
+        """Return whether the taints that `hold` has set are published."""
 
     def users(self, gpus: Collection[str]) -> tuple[str, ...]:
         """Return the claims that hold one of these GPUs, or a part of one, and pods that outlive theirs.
@@ -43,16 +43,16 @@ class TreatedNode(Protocol):
         """
 
     def clients(self, gpu: GpuFacts) -> tuple[str, ...]:
-        """Return the processes that have the GPU open, with their pods; never one of this agent."""
+        """Return the processes that have the GPU open, with their pods, but none of this agent."""
 
-    def tell(self, reason: str, text: str, gpus: Collection[str] = ()) -> None:
+    def send_event(self, reason: str, text: str, gpus: Collection[str] = ()) -> None:
         """Send an Event about the node, and about the pods that use these GPUs."""
 
     def end_sharing(self, gpu: GpuFacts) -> None:
         """End our MPS daemons of a GPU that no claim holds. Raises: DriverError."""
 
     def persistence(self, gpu: GpuFacts) -> bool | None:
-        """Return whether the GPU is in persistence mode, None where that is not known."""
+        """Return whether the GPU is in persistence mode; None if that is not known."""
 
     def set_persistence(self, gpu: GpuFacts, *, enabled: bool) -> None:
         """Switch persistence mode. Raises: DriverError."""
@@ -60,7 +60,7 @@ class TreatedNode(Protocol):
     def let_go(self, gpus: Sequence[GpuFacts]) -> str:
         """Keep Prepare from these GPUs and release the vendor's library; calls about other GPUs wait meanwhile.
 
-        Return "", or why that was not possible now; nothing is kept back then. Idempotent.
+        Return "", or why this is not possible now; nothing has changed then. Idempotent.
         """
 
     def resume(self) -> None:
@@ -76,19 +76,19 @@ class TreatedNode(Protocol):
         """Ask for a reboot of this machine in this boot. Raises: NodeError."""
 
     def withdraw_reboot(self) -> None:
-        """Withdraw the request of this or an earlier boot; it is no error if there is none."""
+        """Withdraw the request of this or an earlier boot; do nothing if there is none."""
 
     def is_reboot_asked(self) -> bool:
-        """Return whether a reboot of this machine is asked for in this boot."""
+        """Return whether a reboot of this machine was requested in this boot."""
 
     def forget_errors(self, gpu: str) -> None:
-        """Forget the errors that were reported of a GPU before it was treated; what lasts is seen again."""
+        """Forget the errors that were reported for a GPU before it was treated; lasting ones are found again."""
 
     def prove(self, gpu: GpuFacts) -> ValidationResult:
         """Validate a GPU that no claim and no process uses."""
 
     def take_slot(self) -> float:
-        """Return 0 if this node may act now, or else the seconds until another node's slot may end.
+        """Take a slot. Return 0 if this node may act now, otherwise the seconds until another node's slot may end.
 
         Raises: ApiError.
         """
@@ -97,4 +97,4 @@ class TreatedNode(Protocol):
         """Keep the slot that was taken. A failure is logged."""
 
     def give_slot_back(self) -> None:
-        """Return the slot before its time is over. A failure is logged: it then ends by itself."""
+        """Return the slot before its time is over. A failure is logged; the slot then expires."""

@@ -1,8 +1,8 @@
 """Treatment: what to do about the faults of one GPU.
 
-Pure. In: the present faults, the policy, what is known of the GPU. Out: the most important fault that has an action,
-with that action and the GPUs to be drained too. The driver's own report about a GPU comes first: if it asks for a
-reboot or for something that is not a reset, nothing is reset.
+Pure. In: the current faults, the policy, facts about the GPU. Out: the most important fault that has an action, with
+that action and the GPUs to be drained too. The driver's own report about a GPU comes first: if it asks for a reboot, or
+for something else that is not a reset, the GPU is not reset.
 Source: NVIDIA, GPU memory error management (drain P2P: once all peer-to-peer traffic has ended, the recovery action is
 read again); NVIDIA, nvidia-smi(1), --gpu-reset (linked GPUs older than Ampere are reset together).
 """
@@ -23,7 +23,7 @@ DRAIN_P2P, BUS_RESET = "drain-p2p", "bus-reset"  # values of needs-reset (health
 class Treatment:
     """The fault that decides, and the action against it. `peers` are PCI addresses of GPUs that are drained too.
 
-    `awaits_driver` is true while the driver will name the action only when the peers are drained.
+    `awaits_driver`: the driver reports the action only once the peers are drained.
     """
 
     fault: Fault
@@ -35,7 +35,7 @@ class Treatment:
 def treatment_of(
     gpu: GpuFacts, faults: Iterable[Fault], policy: RemediationPolicy, gpus: Sequence[GpuFacts] = ()
 ) -> Treatment | None:
-    """Return what to do about the faults of a GPU, None for nothing. `gpus` are all GPUs of the node."""
+    """Return what to do about the faults of a GPU; None if there is nothing to do. `gpus` are all GPUs of the node."""
     own = [one for one in faults if one.subject.gpu == gpu.pci_address and not one.is_mild]
     for fault in sorted(own, key=lambda one: (one.key.rank, one.since)):
         action = action_for(fault, policy)

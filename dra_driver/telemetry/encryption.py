@@ -1,8 +1,8 @@
-"""Encryption of the metrics port: TLS with a certificate in a folder that others renew, such as a mounted Secret.
+"""Encryption of the metrics port: TLS with a certificate from a folder that is renewed, such as a mounted Secret.
 
 In: a folder with `tls.crt` and `tls.key`. Out: accepted sockets that encrypt and never block. A new certificate is used
-for new connections within seconds; one that can't be used is logged, and the last good one stays. Without any, no
-connection is accepted: nothing is ever sent in the clear instead.
+for new connections within seconds; one that can't be used is logged, and the last good one stays in use. While there is
+none, no connection is accepted: nothing is ever sent unencrypted instead.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LOOK_SECONDS = 10.0  # how often the files are checked
 
 
 class MountedCertificate:
-    """The certificate in a folder. For one thread."""
+    """The certificate in a folder. Not thread-safe."""
 
     def __init__(self, folder: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._files, self._clock = (folder / "tls.crt", folder / "tls.key"), clock
@@ -49,10 +49,10 @@ class MountedCertificate:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.sslsocket_class = _Encrypted
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.options |= ssl.OP_NO_RENEGOTIATION  # otherwise a send could have to wait for something to read
+        context.options |= ssl.OP_NO_RENEGOTIATION  # otherwise a send might have to wait for data from the client
         context.set_alpn_protocols(["http/1.1"])
         try:
-            context.load_cert_chain(*self._files, password=_none)
+            context.load_cert_chain(*self._files, password=_no_password)
         except (OSError, ValueError) as error:
             log.warning(
                 "certificate of the metrics port can't be used",
@@ -64,13 +64,13 @@ class MountedCertificate:
 
 
 class _Encrypted(ssl.SSLSocket):
-    """A TLS connection that behaves like a socket that does not block; the handshake is part of the first reading."""
+    """A TLS connection that behaves like a non-blocking socket; the handshake is part of the first read."""
 
     def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
-        """Return what has arrived, all of the last record. Raises: BlockingIOError if nothing has; OSError."""
+        """Return the bytes that have arrived, with all of the last record. Raises: BlockingIOError if none; OSError."""
         try:
             piece = super().recv(buflen, flags)
-            while more := self.pending():  # no selector reports bytes that are decrypted already
+            while more := self.pending():  # a selector does not report bytes that are decrypted already
                 piece += super().recv(more)
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
             raise BlockingIOError from error
@@ -84,12 +84,12 @@ class _Encrypted(ssl.SSLSocket):
             raise BlockingIOError from error
 
     def shutdown(self, how: int) -> None:
-        """Announce to the client that nothing follows, without waiting for its answer. Raises: OSError."""
+        """Signal to the client that nothing follows, without waiting for its answer. Raises: OSError."""
         with contextlib.suppress(OSError, ValueError):
             self.unwrap()
         super().shutdown(how)
 
 
-def _none() -> str:
-    """Return no password, so that an encrypted key is an error instead of a prompt on the terminal."""
+def _no_password() -> str:
+    """Return an empty password, so that an encrypted key is an error instead of a prompt on the terminal."""
     return ""

@@ -25,7 +25,7 @@ class SampleKind(enum.StrEnum):
 class FamilyHead:
     """The head of a family, which is written once.
 
-    A counter is written under its name as it is, whatever its suffix.
+    The name of a counter is written unchanged, whatever its suffix.
     """
 
     name: str
@@ -66,7 +66,7 @@ def join_families(texts: Iterable[bytes]) -> bytes:
     """
     joined: dict[bytes, list[bytes]] = {}
     for text in texts:
-        for block in (b"\n" + text.rstrip(b"\n")).split(_HEAD)[1:]:  # only at the beginning of a line
+        for block in (b"\n" + text.rstrip(b"\n")).split(_HEAD)[1:]:  # a head begins a line
             pieces = joined.setdefault(block.partition(b" ")[0], [])
             pieces.append(block.split(b"\n", 2)[2] if pieces else _HEAD[1:] + block)
     return b"".join(piece + b"\n" for pieces in joined.values() for piece in pieces)

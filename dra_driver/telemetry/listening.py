@@ -1,7 +1,7 @@
 """An HTTP server at HOST:PORT, for whichever IP version the cluster has.
 
-In: a parsed address. Out: a bound server. Without a host it listens on both IP versions, because on an IPv6-only
-cluster the kubelet's probes reach a pod only by IPv6. It decides nothing about requests.
+In: a parsed address. Out: a bound server. If no host is given, it listens on both IP versions, because on an IPv6-only
+cluster the kubelet's probes reach a pod only by IPv6.
 """
 
 from __future__ import annotations

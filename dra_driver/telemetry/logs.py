@@ -109,7 +109,7 @@ def set_up(log_format: str, *, level: int = logging.INFO, stream: TextIO | None 
     """Send the logs of the process to `stream` (default: standard error) as "text" or "json"."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
-    # No line says which code, thread or process it is from; to find that out takes half of the time of a line.
+    # Log lines do not name code, thread or process: finding these out would take half of the time of writing a line.
     logging._srcfile = None  # noqa: SLF001 # source: Python's Logging HOWTO, "Optimization"
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     root = logging.getLogger()

@@ -22,8 +22,8 @@ FAULT_SECONDS = 1.0
 class Loop:
     """Takes turns in a daemon thread. An error in a turn is logged as `failure`; the next comes after `fault_s`.
 
-    A bug is logged with where it came from. Any thread may call any method. A turn that hangs is left behind at the end
-    of the process.
+    An unexpected exception is logged with its traceback. Any thread may call any method. A turn that hangs does not
+    keep the process from ending.
     """
 
     def __init__(
@@ -45,13 +45,13 @@ class Loop:
         return self._over.is_set()
 
     def start(self) -> None:
-        """Begin with a turn at once; also after `stop`."""
+        """Start, with a turn at once. A stopped loop may be started again."""
         with self._mutex:
             self._over = threading.Event()  # a thread that hung when it was stopped stays stopped
             self._begin()
 
     def resume(self) -> None:
-        """Take a turn at once: begin again if nothing was left to do. Do nothing after `stop`."""
+        """Take a turn at once, also if the thread has ended because nothing was left to do. Do nothing after `stop`."""
         with self._mutex:
             self._wake.set()
             if self._thread is None and not self._over.is_set():
@@ -62,7 +62,7 @@ class Loop:
         self._wake.set()
 
     def stop(self, timeout_s: float = 0.0) -> None:
-        """Take no more turns; wait for at most that many seconds for the turn under way."""
+        """Take no more turns, and wait at most `timeout_s` seconds for the turn under way."""
         with self._mutex:
             self._over.set()
             self._wake.set()
@@ -93,7 +93,7 @@ class Loop:
                 return
 
     def _is_ended(self, over: threading.Event) -> bool:
-        """Whether the thread ends: the last turn found nothing to do, and no other turn was requested meanwhile."""
+        """Return whether the thread ends: nothing is left to do, and no turn was requested meanwhile."""
         with self._mutex:
             if self._wake.is_set() and not over.is_set():
                 return False

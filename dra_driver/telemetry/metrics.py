@@ -63,7 +63,7 @@ class Metrics:
             registry=self._registry,
             buckets=BUCKETS,
         )
-        self._registry.register(_Scrape(snapshot))
+        self._registry.register(_SnapshotCollector(snapshot))
 
     def claim_answered(self, rpc: str, seconds: float, code: str) -> None:
         """Count one claim of a Prepare or Unprepare call; `code` is "ok" or the error's code."""
@@ -86,12 +86,12 @@ class Metrics:
 def render_together(metrics: Mapping[str, Metrics]) -> bytes:
     """Return the metrics of several drivers, by name, as one text; a label `driver` tells them apart."""
     registry = CollectorRegistry()
-    registry.register(_Together(metrics))
+    registry.register(_JoinedCollector(metrics))
     return generate_latest(registry) + join_families(one.text() for one in metrics.values())
 
 
-class _Together:
-    """A collector that joins the families of several drivers: a family may occur once in a text."""
+class _JoinedCollector:
+    """A collector that joins the families of several drivers, because a family may occur only once in a text."""
 
     def __init__(self, metrics: Mapping[str, Metrics]) -> None:
         self._metrics = metrics
@@ -112,7 +112,7 @@ class _Together:
         yield from joined.values()
 
 
-class _Scrape:
+class _SnapshotCollector:
     """A collector that turns a snapshot into metric families."""
 
     def __init__(self, snapshot: Callable[[], Snapshot]) -> None:

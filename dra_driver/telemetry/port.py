@@ -1,9 +1,9 @@
-"""A few small HTTP pages for probes and scrapes, which stay available whoever else connects.
+"""A few small HTTP pages for probes and scrapes, which stay available whatever other clients do.
 
 In: an address, and a callable for each page. Out: answers, one per connection. One thread serves all connections and
-never waits for any of them: there are at most `MOST_CONNECTIONS`, the newest takes the place of the oldest, and each
-has a deadline. So ten thousand clients that send nothing, or a byte a minute, can't delay the answer to a probe. A
-page that is slow to render is rendered in its own thread, at most a few times a second, once for all that wait.
+never waits for any of them: there are at most `MOST_CONNECTIONS`, a new one replaces the oldest, and each has a
+deadline. So ten thousand clients that send nothing, or a byte a minute, can't delay the answer to a probe. A page that
+is slow to render is rendered in its own thread, at most a few times a second, once for all clients that wait for it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Gate(Protocol):
         """Call `decided` later, from any thread, with the refusal, or with None for a reader who may see the page."""
 
     def stop(self) -> None:
-        """Decide nothing more."""
+        """Stop making decisions."""
 
 
 class Port:
@@ -172,7 +172,7 @@ class Port:
             self._answer(connection, PageAnswer(404, f"try {known}\n".encode()))
 
     def _show(self, connection: StatusConnection, page: Renderer) -> None:
-        """Have a page made for a connection, as soon as it is known that its client may see it."""
+        """Request a page for a connection, as soon as it is known that its client may see it."""
         if self._gate is None:
             page.ask(connection)
             return

@@ -1,4 +1,4 @@
-"""Probe pages: what /healthz, /readyz and /metrics answer, on whichever server they are requested.
+"""Probe pages: the answers to /healthz, /readyz and /metrics, for any server that has these pages.
 
 In: the metrics, and the reasons for not being ready. Out: a `PageAnswer` for each path.
 """
@@ -17,7 +17,7 @@ _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 def probe_pages(
     *, metrics: Callable[[], bytes], readiness: Callable[[], tuple[str, ...]]
 ) -> Mapping[str, Callable[[], PageAnswer]]:
-    """Return the pages that are made on request; an agent without reasons from `readiness` is ready."""
+    """Return the pages that are made on request. The agent is ready if `readiness` returns no reasons."""
 
     def ready() -> PageAnswer:
         reasons = readiness()

@@ -1,7 +1,7 @@
-"""Rendering: pages that take time to make, each in a thread of its own, once for all who wait.
+"""Rendering: pages that take time to make, each rendered in a thread of its own, once for all clients that wait.
 
-In: a page, and the connections that wait for it. Out: its answer with these connections. A page is made at most a few
-times a second.
+In: a page, and the connections that wait for it. Out: the page's answer together with these connections. A page is
+rendered at most a few times a second.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Page = Callable[[], PageAnswer]
 
 
 class Renderer:
-    """Renders one page for all who wait for it; a request that comes during a rendering waits for the next."""
+    """Renders one page for all clients that wait; a request that comes during a rendering waits for the next one."""
 
     def __init__(self, page: Page, done: Callable[[list[StatusConnection], PageAnswer], None]) -> None:
         self._page, self._done = page, done

@@ -1,7 +1,7 @@
 """The request to stop, made by a signal handler and waited for by the main thread.
 
-In: signals. Out: the end of a wait. Not a `threading.Event`: its lock is held for a moment whenever a wait begins or
-ends, and a handler that runs in that moment, in the same thread, would wait for the lock for ever.
+In: signals. Out: the end of a wait. A `threading.Event` would not do: its lock is held for a moment whenever a wait
+begins or ends, and a handler that runs in that moment, in the same thread, would wait for the lock forever.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class StopRequest:
         return self._is_set
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait until the process is asked to stop, for at most that many seconds; return whether it was.
+        """Wait until the process is asked to stop, at most `seconds`; return whether it was asked.
 
-        One thread may wait.
+        Only one thread may wait.
         """
         self._poll.poll(None if seconds is None else seconds * 1000)
         return self._is_set

@@ -1,7 +1,7 @@
-"""The process of one test: started, listened to, and ended in time.
+"""The process of one test: it is started, its output is read, and it is ended in time.
 
 In: what to run, a deadline. Out: its messages and how it ended. A process that can't be ended, because the kernel waits
-for the device, is left behind, so that the agent does not wait for it forever.
+for the device, is left running, so that the agent does not wait for it forever.
 """
 
 from __future__ import annotations
@@ -47,21 +47,21 @@ class ChildOrder:
 class ChildEnd:
     """How the process ended. `status` is negative for a signal, and None for a process that did not end.
 
-    `verdict` is the line with which it ended, if there was one; `step` the last one that it began; `said` the end of
-    everything else that it wrote.
+    `verdict` is the verdict that it printed, if any; `step` is the last step that it began; `output` is the end of
+    everything else that it printed.
     """
 
     status: int | None
     seconds: float
     verdict: Mapping[str, Any] | None = None
     step: str = ""
-    said: str = ""
+    output: str = ""
     is_late: bool = False
     is_out_of_memory: bool = False
 
 
 class TestChild:
-    """One process. For use by a single thread, except `kill`."""
+    """One process. Not thread-safe, except for `kill`."""
 
     __test__ = False
 
@@ -70,7 +70,7 @@ class TestChild:
         self._began = time.monotonic()
         self._step, self._rest = "", b""
         self._verdict: Mapping[str, Any] | None = None
-        self._said: list[str] = []
+        self._output: list[str] = []
         self._process = self._started()
 
     @property
@@ -83,17 +83,17 @@ class TestChild:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
-    def wait(self, told: Callable[[str], None]) -> ChildEnd:
-        """Listen until the process ends, at the latest until its deadline; `told` is called with each step."""
+    def wait(self, on_step: Callable[[str], None]) -> ChildEnd:
+        """Read the output until the process ends or its deadline is over; call `on_step` with each step."""
         try:
-            is_late = not self._listen(self._began + self._order.deadline_s, told)
+            is_late = not self._listen(self._began + self._order.deadline_s, on_step)
         finally:
             self.kill()  # this also ends the processes that it has started
             status = self._reaped()
             seconds = time.monotonic() - self._began
         is_exhausted = self._cgroup is not None and self._cgroup.was_exhausted
-        said = "\n".join(self._said)[-1000:]
-        return ChildEnd(status, seconds, self._verdict, self._step, said, is_late, is_exhausted)
+        output = "\n".join(self._output)[-1000:]
+        return ChildEnd(status, seconds, self._verdict, self._step, output, is_late, is_exhausted)
 
     def _started(self) -> subprocess.Popen[bytes]:
         order = self._order
@@ -118,7 +118,7 @@ class TestChild:
             process_group=0,
         )
 
-    def _listen(self, until: float, told: Callable[[str], None]) -> bool:
+    def _listen(self, until: float, on_step: Callable[[str], None]) -> bool:
         """Read the output of the process; return whether it ended in time."""
         assert self._process.stdout is not None  # noqa: S101 - a pipe
         output, life = self._process.stdout.fileno(), os.pidfd_open(self._process.pid)
@@ -133,7 +133,7 @@ class TestChild:
                     part = os.read(output, 4096)
                     read += len(part)
                     if part and read <= OUTPUT_BYTES:
-                        self._take(part, told)
+                        self._add_output(part, on_step)
                     elif not part:
                         poll.unregister(output)
                 elif life in ready:
@@ -142,18 +142,18 @@ class TestChild:
         finally:
             os.close(life)
 
-    def _take(self, part: bytes, told: Callable[[str], None]) -> None:
+    def _add_output(self, part: bytes, on_step: Callable[[str], None]) -> None:
         *lines, self._rest = (self._rest + part).split(b"\n")
         for line in lines:
             text = line.decode(errors="replace")
-            said = _object(text)
-            if "verdict" in said:
-                self._verdict = said
-            elif isinstance(said.get("step"), str):
-                self._step = said["step"]
-                told(self._step)
+            message = _object(text)
+            if "verdict" in message:
+                self._verdict = message
+            elif isinstance(message.get("step"), str):
+                self._step = message["step"]
+                on_step(self._step)
             elif text.strip():
-                self._said.append(text)
+                self._output.append(text)
 
     def _reaped(self) -> int | None:
         process = self._process
@@ -168,10 +168,10 @@ class TestChild:
 
 def _object(text: str) -> Mapping[str, Any]:
     try:
-        said = json.loads(text)
+        message = json.loads(text)
     except (ValueError, RecursionError):
         return {}
-    return said if isinstance(said, dict) else {}
+    return message if isinstance(message, dict) else {}
 
 
 def _reap_left_behind() -> None:

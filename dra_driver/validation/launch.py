@@ -1,6 +1,6 @@
 """The first step of a test's process: limits, then the program. Started as a file, with one argument in JSON.
 
-It ends with the process that started it, enters the cgroup that limits its memory, and is the first that the kernel
+The process ends together with its parent, enters the cgroup that limits its memory, and is the first that the kernel
 ends when memory is short. Then it runs a program of `hardware.compute`, or becomes the administrator's command.
 """
 
@@ -32,7 +32,7 @@ def main() -> None:
         if spec["argv"]:
             os.execve(spec["argv"][0], spec["argv"], dict(os.environ))
     except OSError as error:
-        print(f"the test can't be started: {error}", flush=True)  # noqa: T201 - output is the parent's
+        print(f"the test can't be started: {error}", flush=True)  # noqa: T201 - the parent reads the output
         os._exit(NOT_STARTED)
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     importlib.import_module(spec["module"]).main(spec["request"])

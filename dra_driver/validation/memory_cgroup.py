@@ -1,9 +1,9 @@
 """A cgroup below this process's own that limits the memory of a test.
 
-So a test that takes too much is ended alone, and the limit of the agent's container is never reached; at that limit the
-kubelet has the kernel end all processes at once (memory.oom.group). On cgroup v2 a cgroup with processes can't limit
-others below it, so this process first moves into a cgroup of its own there. If that is not permitted, there is no
-cgroup.
+A test that takes too much memory is then ended on its own, before the limit of the agent's container is reached; at
+that limit the kernel would end all processes of the container at once, because the kubelet sets memory.oom.group. On
+cgroup v2 a cgroup with processes can't limit others below it, so this process first moves into a cgroup of its own. If
+that is not permitted, no cgroup is made.
 Source: kernel, Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst.
 """
 
@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT, PROC = Path("/sys/fs/cgroup"), Path("/proc")
 TEST, AGENT = "dra-driver-validation", "dra-driver-agent"
 PROCESSES, SUBTREE = "cgroup.procs", "cgroup.subtree_control"
-RESERVE_BYTES = 32 << 20  # the part of a container's limit that is left for the agent to grow meanwhile
+RESERVE_BYTES = 32 << 20  # the part of the container's limit that is left for the agent to grow during a test
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class CgroupFiles:
     limit: str
     swap: str
     usage: str
-    cache: str  # in memory.stat: the memory that is given back when it is short
+    cache: str  # in memory.stat: memory that the kernel frees when memory is short
     events: str
 
 
@@ -73,7 +73,7 @@ class MemoryCgroup:
 
 
 def room_below(limit: int, *, root: Path = ROOT, proc: Path = PROC) -> int:
-    """Return how many bytes a test may take: `limit`, or less if this process's own cgroup has less to give."""
+    """Return how many bytes a test may take: `limit`, or less if this process's own cgroup has less left."""
     found = _own(root, proc)
     if found is None:
         return limit
@@ -118,7 +118,7 @@ def _remove_left(own: Path) -> None:
 
 def _delegated(own: Path) -> Path:
     """Return the cgroup below which a limit can be set, after this process has left it. Raises: OSError."""
-    if own.name == AGENT:  # it was moved before; or it is a command that the runtime has put beside the agent
+    if own.name == AGENT:  # this process was moved before, or is a command that the runtime has put beside the agent
         own = own.parent
     if "memory" in (own / SUBTREE).read_text().split():
         return own
@@ -130,7 +130,7 @@ def _delegated(own: Path) -> Path:
     (aside / PROCESSES).write_text("0")
     try:
         (own / SUBTREE).write_text("+memory")
-    except OSError:  # other processes are in it too
+    except OSError:  # other processes are in the cgroup too
         (own / PROCESSES).write_text("0")
         aside.rmdir()
         raise
@@ -138,7 +138,7 @@ def _delegated(own: Path) -> Path:
 
 
 def _own(root: Path, proc: Path) -> tuple[Path, CgroupFiles] | None:
-    """Return the cgroup of this process in which memory is counted, as it is seen here."""
+    """Return the cgroup of this process in which memory is counted, with the names of its files."""
     try:
         rows = [line.split(":", 2) for line in (proc / "self/cgroup").read_text().splitlines()]
     except OSError:
@@ -151,7 +151,7 @@ def _own(root: Path, proc: Path) -> tuple[Path, CgroupFiles] | None:
 
 
 def _seen(mount: Path, path: str, files: CgroupFiles) -> tuple[Path, CgroupFiles] | None:
-    """Return a cgroup by the path that the kernel reports, or the mount if only this container's tree is visible."""
+    """Return the cgroup at the path that the kernel reports, or the mount itself if it shows this container only."""
     me = str(os.getpid())
     for folder in (mount / path.lstrip("/"), mount):
         with suppress(OSError):

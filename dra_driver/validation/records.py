@@ -1,8 +1,8 @@
 """Validation records: which devices were tested in this boot, with which driver, and with which result.
 
-In: results. Out: the record of a device that still applies. They are kept beside the faults in `health.db`. A device
-that a claim had, or that an agent without tests offered in this boot, counts as one that has served, so that an upgrade
-does not test it again. A reboot, or another driver, makes every record void.
+In: results. Out: the record of a device, if it still applies. Records are kept beside the faults in `health.db`. A
+device that a claim had, or that an agent without tests offered in this boot, is recorded as one that has served, so
+that it is not tested after an upgrade. A reboot, or another driver version, makes all records void.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ValidationRecord:
 
 @dataclass(frozen=True, slots=True)
 class UntestedDevice:
-    """A device whose test could not run: why, how often it was tried, and when last (seconds since 1970)."""
+    """A device whose test could not run: the reason, how often it was tried, and when last (seconds since 1970)."""
 
     device: str
     driver: str
@@ -61,19 +61,19 @@ class UntestedDevice:
 
 
 class ValidationRecords:
-    """The records of one node in this boot, by UUID. For use under the caller's lock."""
+    """The records of one node in this boot, by UUID. Not thread-safe: the caller holds a lock."""
 
     def __init__(self, store: HealthStore, boot_id: str, clock: Callable[[], float] = time.time) -> None:
         self._store, self._boot_id, self._clock = store, boot_id, clock
         self._records: dict[str, ValidationRecord] = {}
         self._untested: dict[str, UntestedDevice] = {}
         self._offered: frozenset[str] = frozenset()
-        self._has_begun = False  # whether tests are made in this boot; until then whatever is offered has served
+        self._has_begun = False  # whether devices are tested in this boot; if not, whatever is offered has served
         self._load()
 
     @property
     def is_empty(self) -> bool:
-        """Return whether nothing is known that a later agent would have to find out by tests."""
+        """Whether no result is recorded, so that a later agent would lose nothing."""
         return not any(one.verdict != SERVED for one in self._records.values())
 
     def of(self, uuid: str, driver: str) -> ValidationRecord | None:
@@ -106,7 +106,7 @@ class ValidationRecords:
         self._put({uuid: ValidationRecord(driver, str(result.verdict), result.reason, result.detail, self._clock())})
 
     def add_served(self, uuids: Collection[str], driver: str) -> None:
-        """Record that claims have these devices, unless more is known of them."""
+        """Record that claims have these devices, unless a result is recorded for them."""
         self._put(
             {one: ValidationRecord(driver, SERVED, at=self._clock()) for one in uuids if not self.of(one, driver)}
         )
@@ -118,16 +118,16 @@ class ValidationRecords:
         self._put({})
 
     def begin(self, driver: str) -> None:
-        """Write the records, so that a later agent of this boot knows that tests are made here.
+        """Write the records, so that a later agent of this boot knows that devices are tested here.
 
-        `driver` is "" while the hardware has not been read: what has served then counts under any driver, until
-        `set_driver` ties it to one.
+        `driver` is "" while the hardware has not been read: devices that have served then count under any driver
+        version, until `set_driver` sets it.
         """
         self._has_begun = True
         self._put(self._served_under(driver))
 
     def set_driver(self, driver: str) -> None:
-        """Tie what has served in this boot to its driver, once that is known. Idempotent."""
+        """Set the driver version of the devices that have served in this boot, once it is known. Idempotent."""
         more = self._served_under(driver) if driver and self._has_begun else {}
         if more:
             self._put(more)
@@ -175,7 +175,7 @@ def _records(wire: Any) -> dict[str, ValidationRecord]:
 
 
 def untested_among(documents: Mapping[str, Any], boot_id: str) -> tuple[UntestedDevice, ...]:
-    """Return the devices whose tests could not run in a boot, by the documents of a health store."""
+    """Return the devices whose tests could not run in a boot, from the documents of a health store."""
     wire = documents.get(DOCUMENT)
     is_of_boot = isinstance(wire, dict) and wire.get("boot") == boot_id
     return tuple(_untested(wire).values()) if is_of_boot else ()
@@ -192,7 +192,7 @@ def _untested(wire: Any) -> dict[str, UntestedDevice]:
 
 
 def _offered(documents: Mapping[str, Any], boot_id: str) -> frozenset[str]:
-    """Return the GPUs and partitions that an agent without tests has seen in this boot."""
+    """Return the UUIDs of the GPUs and partitions that an agent without tests has found in this boot."""
     with suppress(ValueError):
         record = record_among(documents)
         if record is not None and record.boot == boot_id:

@@ -1,4 +1,4 @@
-"""Validation result: a verdict, how it came about, and what it cost."""
+"""Validation result: a verdict, its reason, and what the test measured."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 
 class ValidationVerdict(enum.StrEnum):
-    """What is known about a device. Only FAILED says anything bad about it."""
+    """What a test has shown about a device. Only FAILED means that something is wrong with it."""
 
     PASSED = "passed"
     FAILED = "failed"  # wrong data, an error of the device itself, no end within the deadline, a crash
@@ -18,10 +18,10 @@ class ValidationVerdict(enum.StrEnum):
 class ValidationLevel(enum.IntEnum):
     """How thoroughly a device is tested; each level includes those below it, except that COMMAND replaces 1 and 2."""
 
-    READING = 0  # by the readings of the vendor's library
+    READING = 0  # what the vendor's library reports about the device
     COMPUTE = 1  # a context, 64 MiB of memory, a small kernel
-    THOROUGH = 2  # nearly all of the memory, and how fast copies are
-    COMMAND = 3  # a command of the administrator's
+    THOROUGH = 2  # nearly all of the memory, and the speed of copies
+    COMMAND = 3  # the administrator's command
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +40,10 @@ class ValidationResult:
 
     @property
     def is_conclusive(self) -> bool:
-        """Return whether the device was tested to an end."""
+        """Whether the test ran to an end."""
         return self.verdict is not ValidationVerdict.COULD_NOT_RUN
 
 
 INTERRUPTED, HELD, BUSY, UNSUPPORTED, MEMORY = "interrupted", "held", "busy", "unsupported", "memory"
-"""Reasons for COULD_NOT_RUN: a claim came; the device is in use; another test did not end in time; the vendor has
-no test for the device; the machine had no memory for it."""
+"""Reasons for COULD_NOT_RUN: a claim arrived; the device is in use; another test did not end in time; the vendor has
+no test for the device; there was not enough memory for the test."""

@@ -15,7 +15,7 @@ from dra_driver.validation.result import ValidationLevel
 
 @dataclass(frozen=True, slots=True)
 class ValidationSetting:
-    """A level, None for no validation at all; for level COMMAND the words of the command."""
+    """How devices are tested: `level` is None if they are not; `command` has the words of level COMMAND's command."""
 
     level: ValidationLevel | None
     command: tuple[str, ...] = ()
@@ -41,7 +41,7 @@ def command_of(text: str) -> tuple[str, ...]:
     try:
         words = tuple(shlex.split(text))
     except ValueError as error:
-        raise UsageError("validate", f"{text!r:.80} is no command: {error}", hint=hint) from error
+        raise UsageError("validate", f"{text!r:.80} is not a valid command: {error}", hint=hint) from error
     if not words or not PurePosixPath(words[0]).is_absolute():
-        raise UsageError("validate", f"{text!r:.80} is no level, and no absolute path", hint=hint)
+        raise UsageError("validate", f"{text!r:.80} is neither a level nor an absolute path", hint=hint)
     return words

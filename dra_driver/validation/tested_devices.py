@@ -1,7 +1,7 @@
 """Tested devices: the parts of a node's hardware that are tested on their own.
 
 Pure. In: an inventory. Out: each GPU, or each existing partition of a GPU in MIG mode. A GPU in MIG mode can't be
-tested as a whole; a partition that was made for a claim belongs to that claim before there is time for a test.
+tested as a whole; a partition that is made for a claim is used by that claim before there is time for a test.
 """
 
 from __future__ import annotations
@@ -52,12 +52,13 @@ def devices_to_test(inventory: Inventory) -> tuple[TestedDevice, ...]:
     """Return the devices that can be tested, in the order of their names."""
     every = inventory.by_name.values()
     gpus = {device.gpu.pci_address: device.gpu for device in every if device.gpu.pci_address}  # a channel has no GPU
-    found = (one for gpu in gpus.values() if not gpu.is_lost and not _is_passed(gpu) for one in devices_of(gpu))
+    usable = (gpu for gpu in gpus.values() if not gpu.is_lost and not _is_passed_through(gpu))
+    found = (one for gpu in usable for one in devices_of(gpu))
     return tuple(sorted(found, key=lambda one: one.name))
 
 
-def _is_passed(gpu: GpuFacts) -> bool:
-    """Return whether a virtual machine has a GPU, or only virtual machines ever get it."""
+def _is_passed_through(gpu: GpuFacts) -> bool:
+    """Return whether a virtual machine has a GPU, or only virtual machines may have it."""
     return gpu.passthrough is not None and (gpu.passthrough.is_away or gpu.minor < 0)
 
 

@@ -1,11 +1,11 @@
-"""The turn: one test at a time on a node, and what happens if a claim arrives meanwhile.
+"""The turn: the right to run the one test that may run on a node at a time; a claim that arrives ends the test.
 
 In: the folder that the agents and commands of a node share. Out: the right to test one device, or the certainty that
 no test of it runs. The process that has the turn holds a lock on one file, which contains the device and the process.
 The process of the test holds the same lock, so a free lock means that no context is left, whichever process was killed.
 
-A claim is recorded in the ledger before the turn is looked at, and a test looks at the ledger after it took the turn:
-so one of the two sees the other, without a lock that both would need.
+A claim is recorded in the ledger before Prepare checks the turn, and a test checks the ledger after it has taken the
+turn: so one of the two notices the other, without a lock that both would need.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _BYTES_MOST = 4096
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """The content of the file: the device, by its name, and the test's process, identified by when it began."""
+    """The content of the file: the device, by its name, and the test's process, by its pid and when it began."""
 
     device: str
     pid: int
@@ -42,7 +42,7 @@ class _Mark:
     def kill(self) -> None:
         """End the process and its group, unless the pid belongs to another process by now."""
         with suppress(OSError):
-            life = os.pidfd_open(self.pid)  # while this is open, the pid can't be given to another process unseen
+            life = os.pidfd_open(self.pid)  # from now on `began_at` shows if the pid belongs to another process
             try:
                 if began_at(self.pid) == self.began:
                     os.killpg(self.pid, signal.SIGKILL)
@@ -97,7 +97,7 @@ class ValidationTurn:
     def interrupt(self, devices: Collection[str], patience_s: float = INTERRUPT_SECONDS) -> None:
         """End a test that concerns any of these devices, by name, and wait until its process is gone.
 
-        Call this when the ledger says that the devices are held. Without a test it costs a few microseconds.
+        Call this once the ledger records that the devices are held. If no test runs, it costs a few microseconds.
 
         Raises: PrepareError("prepare.validation-hangs", LATER).
         """
@@ -130,7 +130,7 @@ def overlap(one: str, other: str) -> bool:
 
 
 def began_at(pid: int) -> str:
-    """Return when a process began, in the kernel's ticks; empty if there is none."""
+    """Return when a process began, in the kernel's ticks; "" if there is no such process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
     except (OSError, IndexError):
@@ -156,5 +156,5 @@ def _read(fd: int) -> _Mark | None:
 
 def _hangs(mark: _Mark | None) -> PrepareError:
     what = f"process {mark.pid} of the test of {mark.device}" if mark else "the test of a device"
-    hint = "the GPU may hang; the kubelet asks again"
+    hint = "the GPU may hang; the kubelet will try again"
     return PrepareError("validation-hangs", f"{what} was killed and does not end", hint=hint, retry=Retry.LATER)

@@ -1,7 +1,8 @@
 """Validator: tests one device of this node, unless it is in use.
 
-In: a GPU or partition, a level, and who may hold devices. Out: a result. A device is free if no claim and no process
-has it; that is asked before the turn is taken, because it may take long, and the ledger is asked once more afterwards.
+In: a GPU or partition, a level, and the possible holders of devices. Out: a result. A device is free if no claim and no
+process has it. This is checked before the turn is taken, because it may take long, and the ledger is checked once more
+afterwards.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dra_driver.hardware.facts import GpuFacts, PartitionFacts
 from dra_driver.hardware.port import ComputeTested, Hardware
 from dra_driver.model.errors import DriverError
 from dra_driver.validation.child import ChildEnd, ChildOrder, TestChild
-from dra_driver.validation.judgement import judged, judged_command
+from dra_driver.validation.child_result import result_of, result_of_command
 from dra_driver.validation.memory_cgroup import make_cgroup, room_below
 from dra_driver.validation.result import (
     BUSY,
@@ -31,35 +32,35 @@ from dra_driver.validation.tested_devices import unshared_name
 from dra_driver.validation.turn import HeldTurn, ValidationTurn
 
 MEMORY_BYTES = 512 << 20  # the machine's memory that the process of one test may use
-LEAST_BYTES = 192 << 20  # with less memory the test is not begun
+LEAST_BYTES = 192 << 20  # with less memory left, the test is not begun
 DEADLINES = {ValidationLevel.COMPUTE: 30.0, ValidationLevel.THOROUGH: 300.0, ValidationLevel.COMMAND: 7200.0}
 TURN_SECONDS = 60.0  # how long to wait for the end of another device's test
 FAILED, COULD_NOT_RUN = ValidationVerdict.FAILED, ValidationVerdict.COULD_NOT_RUN
 
 
 class DeviceHolders(Protocol):
-    """Who uses the devices of this node."""
+    """The users of this node's devices."""
 
     def holder_of(self, gpu: GpuFacts, partition: PartitionFacts | None) -> str:
-        """Return who uses a device, in words; empty if it is free. This may ask the library and the kubelet."""
+        """Return a text about the user of a device; "" if it is free. This may ask the library and the kubelet."""
 
     def claims_of(self, device: str) -> str:
-        """Return which claims the ledger has for a device or parts of it, in words; empty for none. This is quick."""
+        """Return a text about the claims that the ledger has for a device or its parts; "" for none. This is quick."""
 
     def fault_of(self, gpu: GpuFacts, partition: PartitionFacts | None) -> str:
-        """Return the fault of a device that the vendor's library reports; empty if there is none."""
+        """Return the fault of a device that the vendor's library reports; "" if there is none."""
 
 
 class Validator:
     """Tests devices, one at a time. Any thread may call any method.
 
     Args:
-        hardware: the vendor. Without the ability `ComputeTested` only level 0 and a command can be run.
+        hardware: the vendor. Without the ability `ComputeTested`, only level 0 and a command can be run.
         turn: the turn of this node.
-        holders: who uses its devices.
+        holders: the users of this node's devices.
         command: the administrator's command, for level COMMAND. `{uuid}`, `{pci}` and `{minor}` in its arguments are
             replaced.
-        deadlines: in seconds, by level.
+        deadlines: the deadline of each level, in seconds.
     """
 
     def __init__(
@@ -82,11 +83,11 @@ class Validator:
         gpu: GpuFacts,
         partition: PartitionFacts | None,
         level: ValidationLevel,
-        told: Callable[[str], None] = lambda _: None,
+        on_step: Callable[[str], None] = lambda _: None,
     ) -> ValidationResult:
         """Test one device. Every failure is in the result; none is raised.
 
-        `told` is called with each step of the test.
+        `on_step` is called with the name of each step of the test.
         """
         fault = f"gpu-lost: {gpu.pci_address} does not answer" if gpu.is_lost else ""
         fault = fault or self._holders.fault_of(gpu, partition)
@@ -102,18 +103,18 @@ class Validator:
                 holder = self._holders.claims_of(device)
                 if holder:
                     return ValidationResult(COULD_NOT_RUN, level, HELD, holder)
-                return self._run(gpu, partition, level, turn, told)
+                return self._run(gpu, partition, level, turn, on_step)
         except DriverError as error:
             is_busy = error.code == "node.validation-busy"
             return ValidationResult(COULD_NOT_RUN, level, BUSY if is_busy else error.code, str(error))
 
     def resume(self) -> None:
-        """Test again after `stop`."""
+        """Allow tests again after `stop`."""
         with self._mutex:
             self._is_stopped = False
 
     def stop(self) -> None:
-        """End the test under way, and begin none from now on."""
+        """End the test under way, and begin no other from now on."""
         with self._mutex:
             self._is_stopped = True
             if self._child is not None:
@@ -125,15 +126,15 @@ class Validator:
         partition: PartitionFacts | None,
         level: ValidationLevel,
         turn: HeldTurn,
-        told: Callable[[str], None],
+        on_step: Callable[[str], None],
     ) -> ValidationResult:
         memory = room_below(MEMORY_BYTES)
         if memory < LEAST_BYTES:
-            detail = f"{memory >> 20} MiB are left below the limit of the agent's container; a test takes more"
+            detail = f"only {memory >> 20} MiB are left below the memory limit of the agent's container"
             return ValidationResult(COULD_NOT_RUN, level, MEMORY, detail)
         if level is ValidationLevel.COMMAND:
-            end = self._listen(self._command_order(gpu, partition, memory), turn, told)
-            return judged_command(end) if end else _stopped(level)
+            end = self._listen(self._command_order(gpu, partition, memory), turn, on_step)
+            return result_of_command(end) if end else _stopped(level)
         if not isinstance(self._hardware, ComputeTested):
             return ValidationResult(COULD_NOT_RUN, level, UNSUPPORTED, f"no test for {self._hardware.vendor} devices")
         is_thorough = level is ValidationLevel.THOROUGH
@@ -146,8 +147,8 @@ class Validator:
             program.request,
             inherited=(turn.fd,),  # inherited, so that the turn becomes free only when the process is gone
         )
-        end = self._listen(order, turn, told)
-        return judged(end, level) if end else _stopped(level)
+        end = self._listen(order, turn, on_step)
+        return result_of(end, level) if end else _stopped(level)
 
     def _command_order(self, gpu: GpuFacts, partition: PartitionFacts | None, memory: int) -> ChildOrder:
         uuid = (partition or gpu).uuid
@@ -162,7 +163,7 @@ class Validator:
         argv = [_replaced(word, words) for word in self._command]
         return ChildOrder(self._deadlines[ValidationLevel.COMMAND], memory, environment, argv=argv)
 
-    def _listen(self, order: ChildOrder, turn: HeldTurn, told: Callable[[str], None]) -> ChildEnd | None:
+    def _listen(self, order: ChildOrder, turn: HeldTurn, on_step: Callable[[str], None]) -> ChildEnd | None:
         """Run a process to its end; return None if the validator was stopped."""
         cgroup = make_cgroup(order.memory)
         try:
@@ -171,7 +172,7 @@ class Validator:
                     return None
                 child = self._child = TestChild(order, cgroup)
             turn.started(child.pid)
-            return child.wait(told)
+            return child.wait(on_step)
         finally:
             self._child = None
             if cgroup is not None:

@@ -1,8 +1,8 @@
 """Verdicts of a node: what follows from the results of all its devices together.
 
-Pure. A device that failed is withheld, unless all GPUs of the node failed and there are several: then the node, its
-driver or its library is to blame, and the result of a single GPU means nothing. While that is not known yet, a device
-that failed is held back like one that was not tested.
+Pure. A device that failed its test is withheld, unless all GPUs of the node failed and there are several: then the
+node, its driver or its library is the cause, and the result of a single GPU means nothing. As long as some devices are
+still to be tested, a device that failed is treated like one that was not tested yet.
 """
 
 from __future__ import annotations
@@ -18,14 +18,17 @@ GPUS_LEAST = 2
 
 @dataclass(frozen=True, slots=True)
 class NodeVerdicts:
-    """Which devices are held back as unknown; which failed, with the reason; whether the node failed."""
+    """The verdicts. `held_back`: devices not tested yet; `failed`: failed devices with the reasons.
+
+    `is_node_at_fault`: all GPUs of the node failed.
+    """
 
     held_back: frozenset[Subject] = frozenset()
     failed: Mapping[Subject, str] = field(default_factory=dict)
     is_node_at_fault: bool = False
 
     def after(self, before: NodeVerdicts, known: Collection[Subject]) -> NodeVerdicts:
-        """Return these verdicts without the devices that they newly release or fail: those stay held back for now."""
+        """Return these verdicts, in which the devices that were held back before are still held back."""
         kept = before.held_back.intersection(known)
         failed = {subject: reason for subject, reason in self.failed.items() if subject not in kept}
         return replace(self, held_back=self.held_back | kept, failed=failed)

@@ -69,7 +69,7 @@ def test_with_a_kubelet_that_tells_nothing_of_claims_the_other_drivers_files_do(
     other.run("old", "gpu-2")
     other.run("nofile", "gpu-3", leaves_file=False)
     other.leave()
-    here.kubelet.resources.is_telling = False
+    here.kubelet.resources.lists_claims = False
     here.start("simulated:dgx-h100", *flags)
     until(lambda: len(here.devices()) == 8 - held, "the free devices")
     lists = [one for one in asked(here) if one[1] == CLAIMS.path()]

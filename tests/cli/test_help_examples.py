@@ -66,7 +66,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory):
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m dra_driver "$@"\n')
     program.chmod(0o755)
     known = KnownGpus(dict)
-    known.learn([NvidiaGpu("GPU-0", "0000:1b:00.0", 0, 1)])
+    known.restore([NvidiaGpu("GPU-0", "0000:1b:00.0", 0, 1)])
     data = folder / "plugins" / "gpu.nvidia.com"
     data.mkdir(parents=True)
     HealthStore(data).write({GPUS: known.to_wire()})

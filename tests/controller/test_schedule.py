@@ -26,7 +26,7 @@ def answer(schedule, clock, *, writes=1):
     schedule.disturbed()
     delay = schedule.wait_s()
     clock.now += delay
-    schedule.take()
+    schedule.begin()
     schedule.succeeded(writes=writes)
     return delay
 
@@ -39,7 +39,7 @@ def test_nothing_is_ever_due_by_itself(schedule, clock):
 def test_what_is_asked_for_is_due_at_once_and_once(schedule):
     schedule.at_once()
     assert schedule.wait_s() == 0.0
-    schedule.take()
+    schedule.begin()
     assert schedule.wait_s() is None
 
 
@@ -92,7 +92,7 @@ def test_failures_are_tried_again_later_and_later_until_one_succeeds(schedule):
 
 
 def test_a_final_failure_waits_for_something_new(schedule):
-    schedule.take()
+    schedule.begin()
     assert schedule.failed(is_final=True) is None
     assert schedule.wait_s() is None
     schedule.at_once()

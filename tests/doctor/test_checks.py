@@ -64,7 +64,7 @@ def test_a_command_that_a_remedy_names_exists_with_its_options(code):
     remedies = [one.remedy for one in examine(CLUSTERS[code], None, NOW).findings]
     for remedy in remedies:
         for words in re.findall(r"dra-driver ((?:cel|explain|doctor|slices|claims|simulate)[^`;,]*)", remedy):
-            args = words.removesuffix(" says why").partition(" on ")[0].partition(" there")[0].split()
+            args = words.removesuffix(" shows why").partition(" on ")[0].partition(" there")[0].split()
             assert run([*args, "--help"]) == ExitCode.OK, remedy
 
 
@@ -150,7 +150,7 @@ def test_pods_without_a_gpu_on_a_gpu_node_are_named_and_a_taint_is_enough():
     nodes = [e.node_wire(), e.node_wire("n2")]
     told = found(e.cluster(nodes=nodes, pods=pods))["node-untainted"]
     assert told.subject == "node n1"
-    assert told.message.endswith("there run, without a GPU: team/web")
+    assert told.message.endswith("; pods without a GPU run there: team/web")
     assert told.remedy.startswith("kubectl taint nodes n1 ")
     nodes[0]["spec"] = {"taints": [{"key": "nvidia.com/gpu", "effect": "NoSchedule"}]}
     assert "node-untainted" not in found(e.cluster(nodes=nodes, pods=pods))
@@ -346,7 +346,7 @@ def test_sick_and_cordoned_devices_that_the_older_release_would_hand_out_are_nam
 
 
 def test_a_release_that_is_not_known_is_refused_with_those_that_are():
-    with pytest.raises(UsageError, match=r"way back to 0\.0\.9 is known"):
+    with pytest.raises(UsageError, match=r"a downgrade to 0\.0\.9 can"):
         older_release("0.0.9")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.embedded.kubelet.container_view import SeenNode, resolve
+from dra_driver.embedded.kubelet.container_view import ContainerDeviceNode, resolve
 from dra_driver.model.errors import NodeError
 
 
@@ -40,7 +40,7 @@ def test_edits_of_the_file_come_once_and_before_those_of_its_devices(tmp_path):
     view = resolve(["example.com/gpu=one", "example.com/gpu=two", "example.com/gpu=one"], [tmp_path])
     assert view.env == ("A=file", "B=one")
     assert [node.path for node in view.device_nodes] == ["/dev/ctl", "/dev/x0"]
-    assert view.device_nodes[1] == SeenNode("/dev/x0", "/dev/x0", "c", 195, 7, "rw")
+    assert view.device_nodes[1] == ContainerDeviceNode("/dev/x0", "/dev/x0", "c", 195, 7, "rw")
     assert str(view.device_nodes[1]) == "/dev/x0 c 195:7 rw"
     assert view.mounts == (("/c", "/h"),)
     assert view.hooks == ("createContainer /bin/hook ldconfig",)

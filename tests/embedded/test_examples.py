@@ -13,7 +13,7 @@ from dra_driver.embedded.examples.report import ChosenDevice, ClaimReport, Examp
 from dra_driver.embedded.examples.sentences import (
     ClaimAgrees,
     ClaimHolds,
-    ClaimSays,
+    ClaimStatusHas,
     ContainerHasEnv,
     ContainerHasNodes,
     ContainerReads,
@@ -22,7 +22,7 @@ from dra_driver.embedded.examples.sentences import (
     PodPends,
     PodRuns,
 )
-from dra_driver.embedded.kubelet.container_view import ContainerView, SeenNode
+from dra_driver.embedded.kubelet.container_view import ContainerDeviceNode, ContainerView
 from dra_driver.embedded.scheduling.placement import Choice
 from dra_driver.model.errors import InputError
 
@@ -67,7 +67,7 @@ def write(tmp_path, *lines, body=BODY):
         ("container p/one has 0 nodes /dev/x*", ContainerHasNodes("p/one", 0, "/dev/x*")),
         ("container p/one has env A=b c", ContainerHasEnv("p/one", "A", "b c")),
         ("container p/one reads a.b/c=d* for gpu", ContainerReads("p/one", "gpu", "a.b/c", "d*")),
-        ("claim shared says uuid=d* in its status", ClaimSays("shared", "uuid", "d*")),
+        ("claim shared says uuid=d* in its status", ClaimStatusHas("shared", "uuid", "d*")),
         ("the node has label a.b/c=d*", NodeHasLabel("a.b/c", "d*")),
         ("containers p/one p/two see the same nodes", ContainersSee("p/one", "p/two", is_same=True)),
         ("containers p/one p/two see different nodes", ContainersSee("p/one", "p/two", is_same=False)),
@@ -158,7 +158,7 @@ TOLD = DescribedDevice("r", "d.example.com", "p", "g", (("uuid", "GPU-1"),))
 
 
 def node(path):
-    return SeenNode(path, path, "c", 1, 3, "rw")
+    return ContainerDeviceNode(path, path, "c", 1, 3, "rw")
 
 
 @pytest.fixture
@@ -171,7 +171,7 @@ def report():
     }
     made = ExampleReport(None)
     made.pods = [
-        PodReport("p", is_placed=True, containers=views, told={"one": (TOLD,)}),
+        PodReport("p", is_placed=True, containers=views, described={"one": (TOLD,)}),
         PodReport("q", failure="r: nothing fits"),
         PodReport("s", is_placed=True, failure="prepare failed"),
     ]
@@ -181,7 +181,7 @@ def report():
         ClaimReport("p/c", "p-c-x", "default", "u", (ChosenDevice(CHOICE, GPU), ChosenDevice(CHOICE, other))),
         ClaimReport("q/c", "q-c-x", "default", "v", (), "nothing fits"),
     ]
-    made.claims[0].said = {"Ready": "True"}
+    made.claims[0].device_status = {"Ready": "True"}
     return made
 
 
@@ -194,7 +194,7 @@ MET = [
     ContainerHasNodes("p/bare", 0, "*"),
     ContainerHasEnv("p/one", "A", "?"),
     ContainerReads("p/one", "r", "uuid", "GPU-*"),
-    ClaimSays("p/c", "Ready", "T*"),
+    ClaimStatusHas("p/c", "Ready", "T*"),
     NodeHasLabel("a.b/count", "[1-9]"),
     ContainersSee("p/one", "p/two", is_same=True),
     ContainersSee("p/one", "p/three", is_same=False),
@@ -223,8 +223,8 @@ UNMET = [
     (ContainerReads("p/one", "r", "uuid", "MIG-*"), "it reads {'uuid': 'GPU-1'}"),
     (ContainerReads("p/one", "s", "uuid", "*"), "it reads nothing"),
     (ContainerReads("p/two", "r", "uuid", "*"), "it reads nothing"),
-    (ClaimSays("p/c", "Ready", "False"), "its status says {'Ready': 'True'}"),
-    (ClaimSays("z/c", "Ready", "*"), "its status says {}"),
+    (ClaimStatusHas("p/c", "Ready", "False"), "its status has {'Ready': 'True'}"),
+    (ClaimStatusHas("z/c", "Ready", "*"), "its status has {}"),
     (NodeHasLabel("a.b/count", "5"), "its labels are"),
     (NodeHasLabel("a.b/none", "*"), "its labels are"),
     (ContainersSee("p/one", "p/two", is_same=False), "they see"),

@@ -12,7 +12,7 @@ from dra_driver.embedded.api.kinds import CLAIMS, CLASSES, PODS, SLICES, TEMPLAT
 from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.embedded.kubelet.foreign_plugin import ForeignPlugin, publish_slice
 from dra_driver.embedded.kubelet.kubelet import EmbeddedKubelet
-from dra_driver.embedded.scheduling.pods import FINALIZER, let_go, make_claims
+from dra_driver.embedded.scheduling.pods import FINALIZER, end_pod, make_claims
 from dra_driver.embedded.scheduling.scheduler import EmbeddedScheduler
 from dra_driver.model.errors import NodeError
 from tests.support.api.embedded_client import slice_wire
@@ -44,7 +44,7 @@ def test_a_claim_from_a_template_belongs_to_its_pod_and_goes_with_it(api):
     assert metadata["annotations"] == {"resource.kubernetes.io/pod-claim-name": "gpu"}
     assert metadata["ownerReferences"][0]["uid"] == pod["metadata"]["uid"]
     assert pod["status"]["resourceClaimStatuses"] == [{"name": "gpu", "resourceClaimName": metadata["name"]}]
-    let_go(api, pod)
+    end_pod(api, pod)
     assert api.items(CLAIMS) == []
     assert api.items(PODS) == []
 
@@ -70,7 +70,7 @@ def test_a_pod_that_does_not_fit_stays_as_it_is_and_nothing_is_written(api):
     assert api.store.revision == made
     assert "nodeName" not in pod["spec"]
     assert placement.outcome.refusal == ("request gpu wants 1: 1 devices here, 1 of class any, 1 held by other claims")
-    let_go(api, pod)
+    end_pod(api, pod)
 
 
 def test_a_shared_claim_stays_allocated_until_its_last_pod_goes(api):
@@ -78,9 +78,9 @@ def test_a_shared_claim_stays_allocated_until_its_last_pod_goes(api):
     scheduler = EmbeddedScheduler(api, node="n1")
     first, second = (scheduler.schedule(make_pod(api, name, resourceClaimName="shared"))[0] for name in ("p", "q"))
     assert len(api.get(CLAIMS, "shared")["status"]["reservedFor"]) == 2
-    let_go(api, first)
+    end_pod(api, first)
     assert "allocation" in api.get(CLAIMS, "shared")["status"]
-    let_go(api, second)
+    end_pod(api, second)
     claim = api.get(CLAIMS, "shared")
     assert claim["status"] == {}
     assert "finalizers" not in claim["metadata"]

@@ -74,7 +74,7 @@ def test_without_a_slot_pods_stay_and_somebody_is_told(tmp_path, one):
     bench.effects(one)
     until(lambda: bench.alerts, what="the alert")
     assert bench.effects(one) == [NO_SCHEDULE]
-    assert "spent for 7 min" in bench.alerts[0]
+    assert "used up for 7 min" in bench.alerts[0]
     for _ in range(50):
         bench.effects(one)
     assert len(bench.slots.holders) == 1, "asked again although no slot is free yet"

@@ -16,7 +16,7 @@ from tests.health.support.parts import BOOT, KNOWN, ONE, TWO, gpu, partition, re
 def fed(*reports, known=KNOWN):
     record = HealthRecord(BOOT)
     for number, one in enumerate(reports):
-        record.absorb(one, known, 100.0 + number)
+        record.add_report(one, known, 100.0 + number)
     return record
 
 
@@ -35,7 +35,7 @@ def test_the_table_decides_where_the_driver_reports_no_action():
 def test_an_action_read_before_an_xid_says_nothing_about_it():
     record = fed(report(reading(99, recovery_action=0)), report(xid(95, 100)))
     assert shown(record.faults(101)) == {("needs-reset", "xid-95"), ("xid", "95")}
-    record.absorb(report(reading(110, recovery_action=0)), KNOWN, 110)
+    record.add_report(report(reading(110, recovery_action=0)), KNOWN, 110)
     assert not record.faults(111)
 
 
@@ -66,9 +66,9 @@ def test_a_gpu_that_left_the_bus_is_lost_and_its_neighbour_is_not():
 def test_a_lost_gpu_is_back_after_three_good_readings_with_its_uuid():
     record = fed(report(reading(100, uuid="", is_lost=True)), report(reading(110)), report(reading(120)))
     assert shown(record.faults(121)) == {("gpu-lost", "")}
-    record.absorb(report(reading(125, uuid="GPU-another")), KNOWN, 125)
+    record.add_report(report(reading(125, uuid="GPU-another")), KNOWN, 125)
     assert shown(record.faults(126)) == {("gpu-lost", "")}
-    record.absorb(report(reading(130)), KNOWN, 130)
+    record.add_report(report(reading(130)), KNOWN, 130)
     assert not record.faults(131)
 
 
@@ -87,7 +87,7 @@ def test_one_bad_look_at_a_link_raises_nothing_and_two_do():
     record = fed(report(reading(100, links=up)), report(reading(110, links=down)))
     assert not record.faults(111)
     assert record.has_suspicion
-    record.absorb(report(reading(112, links=down)), KNOWN, 112)
+    record.add_report(report(reading(112, links=down)), KNOWN, 112)
     (found,) = record.faults(113)
     assert (found.key, found.value, found.since) == (FaultKey.NVLINK, "link-1", 110)
 
@@ -101,7 +101,7 @@ def test_a_gpu_that_is_just_below_the_limit_stays_hot():
     record = fed(*hot, *(report(reading(110 + n, thermal_margin=0, slowdown_margin=-2)) for n in range(9)))
     assert shown(record.faults(120)) == {("thermal", "")}
     for at in range(3):
-        record.absorb(report(reading(130 + at, thermal_margin=1, slowdown_margin=-2)), KNOWN, 130 + at)
+        record.add_report(report(reading(130 + at, thermal_margin=1, slowdown_margin=-2)), KNOWN, 130 + at)
     assert not record.faults(140)
 
 

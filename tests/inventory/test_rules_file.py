@@ -133,7 +133,7 @@ extra: 1
         (10, "rules[2].exclusive: does not go with replicas"),
         (12, "rules[3].replicas: missing"),
         (13, "rules[4].match.types[0]: expected gpu or mig"),
-        (13, "rules[4].match.nodeLabels.gpus: expected a text"),
+        (13, "rules[4].match.nodeLabels.gpus: expected a string"),
         (14, "rules[4].replicas: expected a whole number"),
         (15, "rules[4].acrossNamespaces: only goes with strategy MPS"),
         (16, "extra: unknown field"),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dra_driver.allocation.pools.capacity import consume, read_capacities
 from dra_driver.allocation.pools.ranges import Arithmetic
 from dra_driver.embedded.api_rules.device_rules import check_device
-from dra_driver.embedded.api_rules.rules import Circumstances, Faults
+from dra_driver.embedded.api_rules.rules import Faults, RuleContext
 from dra_driver.inventory.build import build_inventory
 from dra_driver.inventory.device import Device
 from dra_driver.inventory.mig.partitions import MigPolicy, Ownership
@@ -48,8 +48,8 @@ def fit(device: Device, asked: dict[str, str]) -> int:
 
 def faults_of(device: Device) -> list[str]:
     found = Faults()
-    circumstances = Circumstances(36, frozenset(), "2026-11-21T12:00:00Z", lambda _: {})
-    check_device(device_wire(device), "spec.devices[0]", {}, circumstances, found)
+    context = RuleContext(36, frozenset(), "2026-11-21T12:00:00Z", lambda _: {})
+    check_device(device_wire(device), "spec.devices[0]", {}, context, found)
     return [str(cause) for cause in found.causes]
 
 

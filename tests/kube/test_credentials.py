@@ -60,8 +60,8 @@ def test_in_a_pod_of_ipv4_the_address_stands_without_brackets(service_account, m
         (lambda files, env: files["ca"].unlink(), "ca.crt can't be read: No such file"),
         (lambda files, env: files["token"].write_text("\n"), "token is empty"),
         (lambda files, env: files["ca"].write_text(""), "ca.crt is empty"),
-        (lambda files, env: env.setenv("KUBERNETES_SERVICE_PORT", "tcp://10.0.0.1:443"), "is no port"),
-        (lambda files, env: env.setenv("KUBERNETES_SERVICE_PORT", "99999999"), "is no port"),
+        (lambda files, env: env.setenv("KUBERNETES_SERVICE_PORT", "tcp://10.0.0.1:443"), "is not a port"),
+        (lambda files, env: env.setenv("KUBERNETES_SERVICE_PORT", "99999999"), "is not a port"),
         (lambda files, env: env.setenv("KUBERNETES_SERVICE_HOST", ""), "are not set"),
     ],
     ids=["no token", "no authority", "empty token", "empty authority", "a URL as port", "no port", "no host"],
@@ -125,7 +125,7 @@ def test_a_kubeconfig_that_the_official_loader_refuses_is_bad_input(tmp_path):
     config["clusters"][0]["cluster"]["certificate-authority"] = "/nowhere/ca.crt"
     config["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
     (tmp_path / "config").write_text(json.dumps(config))
-    with pytest.raises(InputError, match="gives no credentials"):
+    with pytest.raises(InputError, match="provides no credentials"):
         credentials.load(path)
 
 

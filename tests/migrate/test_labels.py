@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dra_driver.migrate.device_kind import DeviceKind
 from dra_driver.migrate.labels.requirement import LabelRequirement, NotExpressible
 from dra_driver.migrate.labels.translation import expressed, refined
-from dra_driver.migrate.node_rules import absorb
+from dra_driver.migrate.node_rules import move_to_selectors
 from dra_driver.migrate.report import FileReport, ReportSubject
 from dra_driver.model.quantity import Quantity
 from dra_driver.selectors import compile_selector
@@ -113,7 +113,7 @@ def test_alternatives_that_move_match_the_devices_of_the_nodes_they_matched(term
     ]
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": listed}}
     spec = {"affinity": {"nodeAffinity": required}}
-    rows = absorb(spec, [GPU], ReportSubject("Pod p", FileReport()))
+    rows = move_to_selectors(spec, [GPU], ReportSubject("Pod p", FileReport()))
     if "affinity" not in spec:
         for wire, labels in gpus():
             wanted = any(all(matches(rule, labels) for rule in term) for term in terms)

@@ -249,7 +249,7 @@ def test_manifests_inside_texts_are_said(key, text):
     found, done = run(wire)
     assert found == [wire]
     assert [one.code for one in done.losses] == ["mention"]
-    assert "inside a text" in done.losses[0].what
+    assert "inside a string" in done.losses[0].what
 
 
 def test_a_pod_inside_a_pod_is_found():

@@ -51,7 +51,7 @@ nodes: 3
 peers: never
 reset: {timeout: 5m}
 reboot: {file: /var/run/reboot-required, within: 2h}
-command: {argv: [/opt/site/mend, "--gpu={uuid}", "{pci}"], timeout: 1h, root: driver}
+command: {argv: [/opt/site/repair, "--gpu={uuid}", "{pci}"], timeout: 1h, root: driver}
 """
     found = read(tmp_path, text)
     assert found == RemediationPolicy(
@@ -68,9 +68,9 @@ command: {argv: [/opt/site/mend, "--gpu={uuid}", "{pci}"], timeout: 1h, root: dr
         reset_timeout_s=300.0,
         reboot_within_s=7200.0,
         reboot_file=Path("/var/run/reboot-required"),
-        command=SiteCommand(("/opt/site/mend", "--gpu={uuid}", "{pci}"), 3600.0, CommandRoot.DRIVER),
+        command=SiteCommand(("/opt/site/repair", "--gpu={uuid}", "{pci}"), 3600.0, CommandRoot.DRIVER),
     )
-    assert found.command.argv_for("GPU-a", ONE) == ("/opt/site/mend", "--gpu=GPU-a", ONE)
+    assert found.command.argv_for("GPU-a", ONE) == ("/opt/site/repair", "--gpu=GPU-a", ONE)
     assert read(tmp_path, "version: remediation/v1") == RemediationPolicy()
 
 
@@ -105,7 +105,7 @@ colour: red
         "weekly.gpus",
         "auto, always or never",
         "reset.timeout",
-        "'run/reboot' is no absolute path",
+        "'run/reboot' is not an absolute path",
         "reboot.within",
         "colour",
         "line 4",
@@ -118,11 +118,11 @@ colour: red
     ("command", "mistake"),
     [
         ("{argv: []}", "argv"),
-        ("{argv: [mend]}", "no absolute path"),
-        ("{argv: /opt/mend}", "argv"),
-        ("{argv: [/opt/mend], root: host}", "agent or driver"),
-        ("{argv: [/opt/mend], shell: true}", "shell"),
-        ('{argv: ["/opt/mend", "a\\0b"]}', "NUL"),
+        ("{argv: [repair]}", "not an absolute path"),
+        ("{argv: /opt/repair}", "argv"),
+        ("{argv: [/opt/repair], root: host}", "agent or driver"),
+        ("{argv: [/opt/repair], shell: true}", "shell"),
+        ('{argv: ["/opt/repair", "a\\0b"]}', "NUL"),
     ],
 )
 def test_a_command_is_an_absolute_path_with_arguments(tmp_path, command, mistake):

@@ -211,7 +211,7 @@ def test_nobody_reboots(ward):
     ward.turns(Stage.ACTED)
     ward.clock.now += 86400
     ward.turn(2)
-    assert (ward.case().stage, ward.case().waits_for) == (Stage.ESCALATED, "nobody rebooted the machine")
+    assert (ward.case().stage, ward.case().waits_for) == (Stage.ESCALATED, "the machine was not rebooted in time")
     ward.node.change(faults={})
     ward.again(boot="another")
     ward.turns(Stage.RETURNED)
@@ -242,7 +242,7 @@ def test_the_driver_s_next_word_decides_once_its_peers_are_drained(ward):
     ward.node.change(faults={ONE: ["needs-reset", "drain-p2p"]})
     ward.turns(Stage.DRAINED)
     ward.turn(3)
-    assert "the driver to say what to do" in ward.case().waits_for
+    assert "the driver to report the next action" in ward.case().waits_for
     ward.node.change(faults={ONE: ["needs-reset", "gpu-reset"]})
     ward.turns(Stage.RETURNED)
 

@@ -51,7 +51,7 @@ def test_every_shipped_profile_says_where_its_figures_come_from_and_when(name):
         ({"memoryMiB": True}, "model.memoryMiB: expected a whole number from 1 to 16777216, got true"),
         ({"nvlinks": -1}, "model.nvlinks: expected a whole number from 0 to 64, got -1"),
         ({"migCapable": "maybe"}, "model.migCapable: expected true or false, got 'maybe'"),
-        ({"productName": None}, "model.productName: missing, expected a text"),
+        ({"productName": None}, "model.productName: missing, expected a string"),
         ({"wattage": 3}, "model.wattage: unknown field"),
         ({"computeCapability": "9"}, "model.computeCapability: expected such as 9.0, got '9'"),
         ({"migCapable": False}, "model.migCapable: must be true where a mig table is given"),

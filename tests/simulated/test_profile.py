@@ -92,7 +92,7 @@ def test_a_profile_may_bring_models_of_its_own(load):
     ("change", "fault"),
     [
         ({"gpu": []}, "gpu: unknown field (known here: about, addressingMode,"),
-        ({"about": None}, "about: missing, expected a text"),
+        ({"about": None}, "about: missing, expected a string"),
         ({"driverVersion": "newest"}, "driverVersion: expected a version such as 580.126.20, got 'newest'"),
         ({"addressingMode": "hmm"}, "addressingMode: expected ATS, HMM or None, got 'hmm'"),
         ({"nodeName": "Node {n}"}, "nodeName: expected a node name, {n} for its number, got 'Node {n}'"),
@@ -197,10 +197,10 @@ def test_foreign_devices_stand_in_wire_form(load):
     [
         ({"name": "NIC_0"}, "name: 'NIC_0' is not a DNS label"),
         ({"attributes": {"dra.net/a-b": 1}}, "attributes.dra.net/a-b: expected a name, or domain/name"),
-        ({"attributes": {"x": "y" * 65}}, "attributes.x: expected a text of at most 64 bytes"),
+        ({"attributes": {"x": "y" * 65}}, "attributes.x: expected a string of at most 64 bytes"),
         ({"attributes": {"x": {"version": "1.2"}}}, "attributes.x: '1.2' is not a semantic version"),
         ({"attributes": {"x": 2**63}}, "attributes.x: 9223372036854775808 does not fit into 64 bits"),
-        ({"attributes": {"x": [1]}}, "attributes.x: expected a text"),
+        ({"attributes": {"x": [1]}}, "attributes.x: expected a string"),
         ({"attributes": {f"x{n}": n for n in range(32)}}, "attributes: more than 32 attributes and capacities"),
         ({"capacity": {"bandwidth": "fast"}}, "capacity.bandwidth: 'fast' is not a quantity"),
     ],

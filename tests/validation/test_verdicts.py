@@ -82,7 +82,7 @@ def test_a_result_counts_for_its_device_driver_and_boot_alone(tmp_path):
 
 def test_what_an_agent_without_tests_has_seen_in_this_boot_has_served(tmp_path):
     known = KnownGpus(lambda _: {})
-    known.learn([FULL_GPU])
+    known.restore([FULL_GPU])
     store = HealthStore(tmp_path)
     store.write({RECORD: record_wire(HealthRecord(BOOT)), GPUS: known.to_wire()})
     records = ValidationRecords(store, BOOT)
@@ -96,7 +96,7 @@ def test_what_an_agent_without_tests_has_seen_in_this_boot_has_served(tmp_path):
 
 def test_what_has_served_counts_also_for_an_agent_that_begins_before_it_has_read_the_hardware(tmp_path):
     known = KnownGpus(lambda _: {})
-    known.learn([FULL_GPU])
+    known.restore([FULL_GPU])
     store = HealthStore(tmp_path)
     store.write({RECORD: record_wire(HealthRecord(BOOT)), GPUS: known.to_wire()})
     first = ValidationRecords(store, BOOT)

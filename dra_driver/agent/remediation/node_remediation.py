@@ -111,7 +111,7 @@ class NodeUnderTreatment:
         pids = [pid for pid in self._hardware.open_by(gpu) if pid != own]
         return described(pids, Path(self._node.options.roots.proc))
 
-    def tell(self, reason: str, text: str, gpus: Collection[str] = ()) -> None:
+    def send_event(self, reason: str, text: str, gpus: Collection[str] = ()) -> None:
         """Send an Event about the node, and about the pods that use these GPUs."""
         self._health.tell(reason, text, gpus)
 

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dra_driver.agent.status.source import StatusSource
-from dra_driver.kube.readers import ReviewApi, may_read, owner_of
+from dra_driver.kube.reviews import ReviewApi, may_read, owner_of
 from dra_driver.model.errors import ApiError
 from dra_driver.telemetry.logs import fields
 from dra_driver.telemetry.status_connection import PageAnswer

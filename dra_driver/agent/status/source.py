@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from dra_driver.kube.readers import ReviewApi
+from dra_driver.kube.reviews import ReviewApi
 
 
 class StatusSource(Protocol):

@@ -14,7 +14,7 @@ from dra_driver.doctor.node_evidence import NodeEvidence
 from dra_driver.model.wire import ClaimWire, Wire
 
 PATIENCE_SECONDS = 60.0  # a pod may take this long to start, or to be cleaned up, without anything being wrong
-_MOST_WORDS = 400  # characters quoted from another component's message
+_QUOTE_CHARS = 400  # how much is quoted of another component's message
 _ENDED = frozenset({"Succeeded", "Failed"})
 
 
@@ -48,7 +48,7 @@ def check_starting_pods(cluster: ClusterEvidence, now: datetime) -> Iterator[Fin
         subject = f"pod {namespace}/{pod['metadata']['name']}"
         if not spec.get("nodeName"):
             yield Finding(
-                "claim-waits", subject, f"waits for devices{_told(_refusal(pod))}",
+                "claim-waits", subject, f"waits for devices{_quoted(_refusal(pod))}",
                 "status.phase is Pending, spec.nodeName is not set",
                 f"dra-driver explain pod {pod['metadata']['name']} -n {namespace} shows why",
             )  # fmt: skip
@@ -60,7 +60,7 @@ def check_starting_pods(cluster: ClusterEvidence, now: datetime) -> Iterator[Fin
             listed = ", ".join(_full_name(claim) for claim in mine)
             yield Finding(
                 "claim-not-prepared", subject,
-                f"has been on {spec['nodeName']} for {waited:.0f} s; it uses {listed}{_told(_event(cluster, pod))}",
+                f"has been on {spec['nodeName']} for {waited:.0f} s; it uses {listed}{_quoted(_event(cluster, pod))}",
                 "status.phase is Pending, its claims are allocated",
                 "docs/troubleshooting.md explains the error code; `dra-driver doctor` on that node shows more",
             )  # fmt: skip
@@ -87,7 +87,7 @@ def check_devices(cluster: ClusterEvidence) -> Iterator[Finding]:
                 "claim-device-gone", f"claim {_full_name(claim)}",
                 f"holds {', '.join('/'.join(name) for name in gone)}, which is not published",
                 "status.allocation beside GET resourceslices",
-                "a GPU may be lost, or held under a name of another driver; end the pod if it does not come back",
+                "the GPU may be lost, or published by a driver of another name; end the pod if it does not come back",
             )  # fmt: skip
 
 
@@ -95,9 +95,9 @@ def _pool_gone(claim: ClaimWire, pool: str, devices: list[str]) -> Finding:
     node = pool.partition("/")[0]
     return Finding(
         "claim-pool-gone", f"claim {_full_name(claim)}",
-        f"holds {', '.join(devices)} of pool {pool}, which is gone as a whole: nothing of it is published any more",
+        f"holds {', '.join(devices)} of pool {pool}, of which no device is published any more",
         "status.allocation beside GET resourceslices",
-        f"does the agent run on node {node}, and is the node there? Pods that run go on; the pool comes back with it",
+        f"check that node {node} exists and that the agent runs there; its running pods are not affected",
     )  # fmt: skip
 
 
@@ -151,8 +151,8 @@ def _ended_seconds_ago(pod: Wire, now: datetime) -> float:
 def _refusal(pod: Wire) -> str:
     """Return the scheduler's message about a pod; "" if there is none."""
     found = ((pod.get("status") or {}).get("conditions")) or ()
-    told = [str(one.get("message") or "") for one in found if one.get("type") == "PodScheduled"]
-    return told[-1] if told else ""
+    messages = [str(one.get("message") or "") for one in found if one.get("type") == "PodScheduled"]
+    return messages[-1] if messages else ""
 
 
 def _event(cluster: ClusterEvidence, pod: Wire) -> str:
@@ -163,9 +163,9 @@ def _event(cluster: ClusterEvidence, pod: Wire) -> str:
     return str(last.get("message") or "")
 
 
-def _told(words: str) -> str:
-    plain = " ".join(words.split())
-    return f": {plain if len(plain) <= _MOST_WORDS else f'{plain[: _MOST_WORDS - 1]}…'}" if plain else ""
+def _quoted(message: str) -> str:
+    plain = " ".join(message.split())
+    return f": {plain if len(plain) <= _QUOTE_CHARS else f'{plain[: _QUOTE_CHARS - 1]}…'}" if plain else ""
 
 
 def seconds_since(time: str, now: datetime) -> float:

@@ -21,7 +21,7 @@ from dra_driver.selectors.kubernetes_engine import KubernetesEngine, KubernetesS
 
 @dataclass(slots=True)
 class _SelectorVerdict:
-    """The matches of a class, counted by driver; `fault` is Kubernetes' message for the first selector that failed."""
+    """How many devices a class matches, by driver; `fault` is Kubernetes' message about the first failing selector."""
 
     matches: dict[str, int] = field(default_factory=dict)
     fault: str = ""
@@ -36,8 +36,8 @@ def check_classes(cluster: ClusterEvidence) -> Iterator[Finding]:
     wanted = _wanted(cluster)
     for one in cluster.of("classes"):
         wanted_by = wanted.pop(one["metadata"]["name"], "")
-        if fleet.get(cluster.driver):  # if this driver publishes no device at all, that is the finding
-            yield from _findings(cluster.driver, one, _judge(engine, one, fleet), wanted_by)
+        if fleet.get(cluster.driver):  # if this driver publishes no device at all, another check reports that
+            yield from _findings(cluster.driver, one, _verdict(engine, one, fleet), wanted_by)
     for name, claim in sorted(wanted.items()):
         yield Finding(
             "class-missing", f"class {name}", f"is named by {claim}, but does not exist", "GET deviceclasses",
@@ -64,11 +64,14 @@ def _findings(driver: str, one: ClassWire, verdict: _SelectorVerdict, wanted_by:
 
 def _how_to_see(one: ClassWire) -> str:
     name = one["metadata"]["name"]
-    return f"kubectl get deviceclass {name} -o yaml | dra-driver cel explain --cluster - says why"
+    return f"kubectl get deviceclass {name} -o yaml | dra-driver cel explain --cluster - shows why"
 
 
 def check_claim_selectors(cluster: ClusterEvidence) -> Iterator[Finding]:
-    """Look for selectors of waiting claims and of templates that fail on a device, which ends a pod's scheduling."""
+    """Yield a finding for each waiting claim or template with a selector that fails on a device.
+
+    Such a failure ends the scheduling of the pod.
+    """
     if not cluster.has("classes", "slices"):
         return
     fleet = {driver: devices_of(slices) for driver, slices in _by_driver(cluster).items()}
@@ -93,17 +96,19 @@ def _fault_of(
 ) -> str:
     """Return how a request's own selectors fail on devices of its class; "" if they work or the class itself fails."""
     of_class = classes.get(part.get("deviceClassName") or "", [])
-    if not part.get("selectors") or _judge(engine, {"spec": {"selectors": _wires(of_class)}}, fleet).fault:
+    if not part.get("selectors") or _verdict(engine, {"spec": {"selectors": _wires(of_class)}}, fleet).fault:
         return ""
     own = [selector["cel"]["expression"] for selector in part["selectors"] if selector.get("cel")]
-    return _judge(engine, {"spec": {"selectors": _wires([*of_class, *own])}}, fleet).fault
+    return _verdict(engine, {"spec": {"selectors": _wires([*of_class, *own])}}, fleet).fault
 
 
 def _wires(expressions: list[str]) -> list[Wire]:
     return [{"cel": {"expression": one}} for one in expressions]
 
 
-def _judge(engine: KubernetesEngine, one: ClassWire, fleet: Mapping[str, Mapping[str, DeviceWire]]) -> _SelectorVerdict:
+def _verdict(
+    engine: KubernetesEngine, one: ClassWire, fleet: Mapping[str, Mapping[str, DeviceWire]]
+) -> _SelectorVerdict:
     verdict = _SelectorVerdict()
     try:
         selectors = [engine.compile(expression) for expression in _expressions(one)]
@@ -145,7 +150,7 @@ def _by_driver(cluster: ClusterEvidence) -> dict[str, list[Wire]]:
 
 
 def _wanted(cluster: ClusterEvidence) -> dict[str, str]:
-    """Return one object that asks for each class: a template, or a claim that is not allocated yet."""
+    """Return for each class one object that asks for it: a template, or a claim that is not allocated yet."""
     wanted: dict[str, str] = {}
     for kind, wire, spec in _asking(cluster):
         for part in _parts(spec):

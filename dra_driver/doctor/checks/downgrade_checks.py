@@ -1,4 +1,4 @@
-"""Checks before an older release takes over: what it could not undo, would not keep, or does not serve.
+"""Checks before a downgrade: what the older release could not undo, would not keep, or does not serve.
 
 Pure. In: the release, `ClusterEvidence`, `NodeEvidence`. Out: findings.
 """
@@ -31,7 +31,7 @@ def check_held(release: OlderRelease, cluster: ClusterEvidence) -> Iterator[Find
 
 
 def check_withheld(release: OlderRelease, cluster: ClusterEvidence) -> Iterator[Finding]:
-    """Yield a finding for each node with devices that are kept from pods because of health."""
+    """Yield a finding for each node with devices that are tainted because of their health."""
     if release.keeps_health:
         return
     for slice_ in cluster.of("slices"):
@@ -49,7 +49,7 @@ def _is_ours(device: object, driver: str) -> bool:
 
 
 def check_recorded(release: OlderRelease, node: NodeEvidence) -> Iterator[Finding]:
-    """Yield a finding for what this node has recorded and the older release could not undo or would not keep."""
+    """Yield a finding for each record of this node that the older release could not undo or would not keep."""
     for row in node.rows or ():
         unknown = sorted(set(row.kinds) - release.step_kinds)
         if unknown:

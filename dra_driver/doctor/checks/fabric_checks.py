@@ -1,8 +1,8 @@
-"""Checks of NVLink fabrics that span nodes: whether anything there serves what shares memory between the nodes.
+"""Checks of NVLink fabrics that span nodes: whether a driver hands out the channels for sharing memory between nodes.
 
 Pure. In: `ClusterEvidence`, `NodeEvidence`. Out: findings. Programs on several nodes of a fabric reach each other's
 memory by IMEX channels. NVIDIA's ComputeDomain plugin hands them out, under a driver name of its own beside this
-driver, or this driver does (`--imex-channel`) where the host runs the daemons; a node has one IMEX session.
+driver, or this driver does (`--imex-channel`) if the host runs the daemons; a node has one IMEX session.
 Source: NVIDIA, k8s-dra-driver-gpu, ComputeDomains; NVIDIA, IMEX guide.
 """
 
@@ -22,7 +22,7 @@ from dra_driver.model.wire import Wire
 CHANNEL_DRIVER = "compute-domain.nvidia.com"
 _LINK_DOMAIN = "nvlinkDomain"
 _READY = "READY"  # the word that nvidia-imex-ctl prints
-# A fabric of several machines, not one machine's own links.
+# The clique of a fabric of several machines; a machine's own links have names of another form.
 _FABRIC_CLIQUE = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\.[0-9]+")
 
 
@@ -30,15 +30,15 @@ def check_channels(cluster: ClusterEvidence) -> Iterator[Finding]:
     """Yield a finding for each clique of several nodes of which some have no channels."""
     if not cluster.has("slices"):
         return
-    theirs, ours = _nodes_with_devices(cluster, CHANNEL_DRIVER), _nodes_with_channel(cluster)
-    for node in sorted(theirs & ours):
+    of_plugin, of_driver = _nodes_with_devices(cluster, CHANNEL_DRIVER), _nodes_with_channel(cluster)
+    for node in sorted(of_plugin & of_driver):
         yield Finding(
             "fabric-two-channels", f"node {node}",
             f"gets IMEX channels from {CHANNEL_DRIVER} and from {cluster.driver}, and a node has one IMEX session",
             "GET resourceslices",
-            "set imexChannel=off for this node, or leave its domains to the host's daemons alone",
+            "set imexChannel=off for this node, or leave its domains to the host's daemons only",
         )  # fmt: skip
-    served = theirs | ours
+    served = of_plugin | of_driver
     for clique, nodes in sorted(_cliques(cluster).items()):
         lacking = sorted(nodes - served)
         if len(nodes) < 2 or not lacking:
@@ -47,10 +47,10 @@ def check_channels(cluster: ClusterEvidence) -> Iterator[Finding]:
         yield Finding(
             "fabric-no-channels", f"NVLink clique {clique}",
             f"spans {len(nodes)} nodes, and no driver publishes an IMEX channel on {shown}: programs there can't share "
-            "memory between nodes, unless the nodes were set up for that by hand",
+            "memory between nodes, unless the nodes were set up for this manually",
             "nvlinkDomain of the published GPUs, and GET resourceslices",
             "if programs span nodes, run NVIDIA's ComputeDomain plugin beside this driver, or set imexChannel=auto "
-            "where the host runs the IMEX daemons",
+            "if the host runs the IMEX daemons",
         )  # fmt: skip
 
 
@@ -60,7 +60,7 @@ def check_daemon(cluster: ClusterEvidence, node: NodeEvidence) -> Iterator[Findi
         return
     yield Finding(
         "fabric-not-ready", f"node {node.node}",
-        f"offers an IMEX channel, and its daemon says: {(node.channel_state or 'nothing')[:200]}, not {_READY}; "
+        f"offers an IMEX channel, but its daemon reports {(node.channel_state or 'nothing')[:200]}, not {_READY}; "
         "claims of the channel wait",
         "nvidia-imex-ctl -q below the driver root",
         "look at nvidia-imex.service on this node and on those that its nodes_config.cfg lists",

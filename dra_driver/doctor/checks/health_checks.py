@@ -1,6 +1,6 @@
 """Checks of health: devices that are tainted in slices, and what the agent of this node has recorded.
 
-Pure. In: `ClusterEvidence`, `NodeEvidence`. Out: findings. For a sick device that a claim holds, the remedy has a
+Pure. In: `ClusterEvidence`, `NodeEvidence`. Out: findings. For a sick device that a claim holds, the remedy contains a
 DeviceTaintRule with the effect None, which deletes nothing and whose status counts the pods that NoExecute would end.
 
 Source: Kubernetes API resource.k8s.io, DeviceTaintRule, which is in v1 from 1.37, in v1beta2 in 1.36, in v1alpha3
@@ -27,8 +27,8 @@ from dra_driver.remediation.case import RemediationCase, Stage
 STALE_SECONDS = 180.0  # the agent writes once a minute
 _BLOCKING = ("NoSchedule", "NoExecute")
 _DELETES = (
-    "; Kubernetes deletes their pods unless they tolerate NoExecute by name, also those with admin access, and asks no "
-    "PodDisruptionBudget; pods that got the device as an extended resource stay"
+    "; Kubernetes deletes their pods, also those with admin access, unless they tolerate NoExecute by name, and checks "
+    "no PodDisruptionBudget; pods that got the device as an extended resource stay"
 )
 _RULES_SINCE = {(1, 37): "v1", (1, 36): "v1beta2", (1, 35): "v1alpha3"}
 
@@ -73,7 +73,7 @@ def check_recorded(node: NodeEvidence) -> Iterator[Finding]:
         minutes = int(found.silent_s // 60)
         yield Finding(
             "health-stale", f"node {node.node}", f"nothing was recorded about health for {minutes} minutes", how,
-            "look at the agent's log; an agent with --health=off, or none at all, leaves the file as it is",
+            "look at the agent's log; the file also gets old if no agent runs, or one with --health=off",
         )  # fmt: skip
 
 
@@ -83,9 +83,8 @@ def _treated(case: RemediationCase) -> Finding:
     waits = f": {case.waits_for}" if case.waits_for else ""
     if case.stage is Stage.ESCALATED:
         message = f"{text}; escalated at {_time(case.stage_at)} after {case.tries} tries{waits}"
-        remedy = (
-            f"when it is mended: dra-driver remediation done {name}; to try again: dra-driver remediation retry {name}"
-        )
+        done, retry = f"dra-driver remediation done {name}", f"dra-driver remediation retry {name}"
+        remedy = f"once it is repaired: {done}; to try again: {retry}"
         return Finding("remediation-escalated", name, message, how, remedy)
     message = f"{text}; {case.stage} since {_time(case.stage_at)}{waits}"
     return Finding("remediation-under-way", name, message, how, "dra-driver remediation show; docs/health.md")

@@ -17,16 +17,16 @@ from dra_driver.inventory.offering import Inventory
 from dra_driver.plugin.ledger.record import UNFINISHED, ClaimState
 
 _MIXED = "hardware.mixed-mig-driver"
-# These problems are better reported by `check_kernel_driver` and `driver-not-answering`.
-_SAID_OTHERWISE = ("hardware.gpu-not-driven", "hardware.library-missing")
+# These problems are reported by `check_kernel_driver`, and as `driver-not-answering`.
+_REPORTED_ELSEWHERE = ("hardware.gpu-not-driven", "hardware.library-missing")
 CDI_BY_DEFAULT = (2, 0)  # the first version of containerd that uses CDI by default
 _LOAD = {"nvidia": "install NVIDIA's driver, or load it: modprobe nvidia"}
-_LOAD_IT = "load its kernel driver, or look into the kernel's log why it does not take the GPU"
+_LOAD_IT = "load its kernel driver, or find in the kernel's log why the driver does not bind to the GPU"
 _UPGRADE = "upgrade the driver to 580.65.06 or newer"
 
 
 def check_kernel_driver(node: NodeEvidence) -> Iterator[Finding]:
-    """Check which kernel driver the GPUs on the PCI bus have, and that it fits the library.
+    """Check which kernel driver the GPUs on the PCI bus have, and that it matches the library.
 
     A GPU that the library answers for has its driver, even if sysfs lacks the link.
     """
@@ -72,13 +72,13 @@ def check_hardware(node: NodeEvidence) -> Iterator[Finding]:
     facts, inventory = node.facts, node.inventory
     if facts is None or inventory is None:
         return
-    is_all_away = _is_all_away(node)  # nothing answers, as intended
-    if inventory.waiting_for and not is_all_away:
+    is_all_vfio = _is_all_vfio(node)  # then it is intended that the GPU driver does not answer
+    if inventory.waiting_for and not is_all_vfio:
         yield Finding(
             "driver-not-answering", "GPU driver", f"waiting for {inventory.waiting_for}",
             "discovery, as the agent does it", "nvidia-smi should report the same; dmesg | grep NVRM shows why",
         )  # fmt: skip
-    yield from _problems(inventory, is_all_away=is_all_away)
+    yield from _problems(inventory, is_all_vfio=is_all_vfio)
     if hangs_when_mixed(facts.driver_version) and not any(one.code == _MIXED for one in inventory.problems):
         yield Finding(
             "driver-risky-version", f"driver {facts.driver_version}",
@@ -97,15 +97,15 @@ def check_hardware(node: NodeEvidence) -> Iterator[Finding]:
         )
 
 
-def _is_all_away(node: NodeEvidence) -> bool:
-    """Return whether virtual machines have every GPU of the node, or may have: no driver of the host has one."""
+def _is_all_vfio(node: NodeEvidence) -> bool:
+    """Return whether every GPU of the node is bound to a VFIO driver, for virtual machines."""
     bound = node.kernel.bound.values()
     return bool(bound) and all(one is not None and is_vfio(one) for one in bound)
 
 
-def _problems(inventory: Inventory, *, is_all_away: bool) -> Iterator[Finding]:
+def _problems(inventory: Inventory, *, is_all_vfio: bool) -> Iterator[Finding]:
     for problem in inventory.problems:
-        if problem.code in _SAID_OTHERWISE or (is_all_away and problem.subject == "node"):
+        if problem.code in _REPORTED_ELSEWHERE or (is_all_vfio and problem.subject == "node"):
             continue
         code = "driver-bad-version" if problem.code == _MIXED else "hardware-problem"
         yield Finding(
@@ -208,6 +208,6 @@ def check_prepared(node: NodeEvidence) -> Iterator[Finding]:
 
 
 def _same_folder(path: str) -> str:
-    """Return one name for a folder with two paths: /var/run is a link to /run on every distribution."""
+    """Return the same path for /var/run and /run, since one is a link to the other on every distribution."""
     clean = os.path.normpath(path)
     return clean.removeprefix("/var") if clean.startswith("/var/run/") else clean

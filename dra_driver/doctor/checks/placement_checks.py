@@ -1,6 +1,6 @@
 """Checks of what runs on GPU nodes: nodes without a taint that keeps other pods away, and pods there that use no GPU.
 
-Pure. In: `ClusterEvidence`. Out: findings. If every node has GPUs, such pods have no other place, so nothing is
+Pure. In: `ClusterEvidence`. Out: findings. If every node has GPUs, such pods have nowhere else to run, so nothing is
 reported.
 """
 
@@ -21,7 +21,7 @@ _MOST_NAMED = 5
 
 
 def check_taints(cluster: ClusterEvidence) -> Iterator[Finding]:
-    """Look for GPU nodes without a taint beside nodes without GPUs, and name the pods there that use no GPU."""
+    """Yield a finding for each GPU node without a taint, with its pods that use no GPU, if other nodes have no GPUs."""
     if not cluster.has("nodes", "slices"):
         return
     with_gpus = {one["spec"].get("nodeName") for one in cluster.of("slices") if _is_ours(one, cluster.driver)}
@@ -31,11 +31,11 @@ def check_taints(cluster: ClusterEvidence) -> Iterator[Finding]:
     for name in sorted(with_gpus & nodes.keys()):
         if any(one.get("effect") in _KEEPS_AWAY for one in (nodes[name].get("spec") or {}).get("taints") or ()):
             continue
-        guests = sorted(_name(pod) for pod in cluster.of("pods") if _is_guest(pod, name))
-        more = f" and {len(guests) - _MOST_NAMED} more" if len(guests) > _MOST_NAMED else ""
-        there = f"; there run, without a GPU: {', '.join(guests[:_MOST_NAMED])}{more}" if guests else ""
+        pods = sorted(_name(pod) for pod in cluster.of("pods") if _could_run_elsewhere(pod, name))
+        more = f" and {len(pods) - _MOST_NAMED} more" if len(pods) > _MOST_NAMED else ""
+        running = f"; pods without a GPU run there: {', '.join(pods[:_MOST_NAMED])}{more}" if pods else ""
         yield Finding(
-            "node-untainted", f"node {name}", f"has GPUs and no taint that keeps other pods away{there}",
+            "node-untainted", f"node {name}", f"has GPUs and no taint that keeps other pods away{running}",
             "spec.taints of the node beside GET resourceslices and pods",
             f"kubectl taint nodes {name} nvidia.com/gpu=present:NoSchedule; pods with claims then need a toleration",
         )  # fmt: skip
@@ -45,7 +45,7 @@ def _is_ours(wire: Wire, driver: str) -> bool:
     return wire["spec"].get("driver") == driver and bool(wire["spec"].get("devices"))
 
 
-def _is_guest(pod: Wire, node: str) -> bool:
+def _could_run_elsewhere(pod: Wire, node: str) -> bool:
     """Return whether a pod runs on a node without using a GPU, and could run elsewhere."""
     spec, metadata = pod.get("spec") or {}, pod["metadata"]
     if spec.get("nodeName") != node or (pod.get("status") or {}).get("phase") in _OVER or spec.get("resourceClaims"):

@@ -1,4 +1,4 @@
-"""Checks of pods that can't be scheduled as things are: something that they name does not exist, or nothing serves it.
+"""Checks of pods that can't be scheduled, because something that they name does not exist or is not served.
 
 Pure. In: `ClusterEvidence`. Out: findings.
 """
@@ -18,7 +18,7 @@ _KINDS = {"resourceClaimTemplateName": ("templates", "template"), "resourceClaim
 
 
 def check_references(cluster: ClusterEvidence) -> Iterator[Finding]:
-    """Look for waiting pods whose claim or template does not exist."""
+    """Yield a finding for each waiting pod whose claim or template does not exist."""
     for pod in _waiting(cluster):
         namespace = pod["metadata"].get("namespace")
         made = {one.get("name") for one in (pod.get("status") or {}).get("resourceClaimStatuses") or ()}
@@ -38,7 +38,7 @@ def check_references(cluster: ClusterEvidence) -> Iterator[Finding]:
 
 
 def check_resources(cluster: ClusterEvidence) -> Iterator[Finding]:
-    """Look for waiting pods that ask for nvidia.com/* where neither a class nor a device plugin serves it."""
+    """Yield a finding for each waiting pod that asks for an nvidia.com/* that no class and no device plugin serves."""
     if not cluster.has("classes", "nodes"):
         return
     is_on = cluster.kept.get(_GATE, True)

@@ -1,4 +1,4 @@
-"""Checks for others that serve the same GPUs, as the API server shows them: a device plugin or another DRA driver.
+"""Checks for a device plugin or another DRA driver that serves the same GPUs, as the API server shows them.
 
 Pure. In: `ClusterEvidence`. Out: findings. Two drivers that serve one GPU would hand it out twice.
 """
@@ -36,11 +36,11 @@ def _device_plugins(cluster: ClusterEvidence) -> Iterator[Finding]:
 
 
 def _other_drivers(cluster: ClusterEvidence) -> Iterator[Finding]:
-    ours = {(_node(one), sign) for one in _slices(cluster, is_ours=True) for sign in _signs(one)}
+    ours = {(_node(one), gpu) for one in _slices(cluster, is_ours=True) for gpu in _identities(one)}
     seen = set()
     for one in _slices(cluster, is_ours=False):
         driver, node = one["spec"]["driver"], _node(one)
-        if (driver, node) not in seen and any((node, sign) in ours for sign in _signs(one)):
+        if (driver, node) not in seen and any((node, gpu) in ours for gpu in _identities(one)):
             seen.add((driver, node))
             yield Finding(
                 "slices-second-driver", f"node {node}", f"{driver} publishes GPUs that {cluster.driver} publishes too",
@@ -52,7 +52,7 @@ def _slices(cluster: ClusterEvidence, *, is_ours: bool) -> list[Wire]:
     return [one for one in cluster.of("slices") if (one["spec"].get("driver") == cluster.driver) is is_ours]
 
 
-def _signs(one: Wire) -> frozenset[str]:
+def _identities(one: Wire) -> frozenset[str]:
     return frozenset().union(*(identities(device) for device in one["spec"].get("devices") or ()))
 
 

@@ -19,7 +19,7 @@ from dra_driver.model.wire import DeviceWire, SliceWire, Wire
 from dra_driver.plugin.neighbours.device_plugin import allocatable_gpus
 
 # Labels by which other software marks nodes with NVIDIA GPUs. Source: GPU feature discovery, node feature discovery.
-# By default node feature discovery puts the class of the PCI device before its vendor in the label.
+# By default, node feature discovery puts the class of the PCI device before its vendor in the label.
 _GPU_LABELS = ("nvidia.com/gpu.present", "feature.node.kubernetes.io/pci-10de.present")
 _GPU_LABEL = re.compile(r"feature\.node\.kubernetes\.io/pci-03[0-9a-f]{2}_10de\.present")
 _PCI = "resource.kubernetes.io/pciBusID"
@@ -27,7 +27,7 @@ _OWNERS = ("uuid", "parentUUID")
 
 
 def check_presence(cluster: ClusterEvidence) -> Iterator[Finding]:
-    """Compare the nodes that have GPUs, and the nodes that exist, with the slices."""
+    """Compare the slices with the nodes that have GPUs, and with the nodes that exist."""
     if not cluster.has("slices"):
         return
     ours = _ours(cluster)
@@ -65,7 +65,7 @@ def check_pools(cluster: ClusterEvidence) -> Iterator[Finding]:
             yield Finding(
                 "slices-incomplete", f"pool {name}",
                 f"has {len(current)} of {current[0]['resourceSliceCount']} slices of generation {newest}",
-                "GET resourceslices", "the agent mends it within seconds; if it does not, look at its log",
+                "GET resourceslices", "the agent corrects it within seconds; if it does not, look at its log",
             )  # fmt: skip
         if len(current) < len(found):
             yield Finding(
@@ -81,7 +81,7 @@ def check_against_hardware(cluster: ClusterEvidence, node: NodeEvidence) -> Iter
     published = devices_of(_ours(cluster), node.node)
     if inventory is None or inventory.waiting_for or not published:
         return
-    remedy = "the agent mends it within seconds; if it does not, look at its log"
+    remedy = "the agent corrects it within seconds; if it does not, look at its log"
     seen = {value for device in published.values() for value in identities(device)}
     for device in inventory.devices:
         gpu = device.gpu
@@ -134,10 +134,10 @@ def identities(device: DeviceWire) -> frozenset[str]:
 
 
 def _differing(device: Device, wire: DeviceWire) -> list[str]:
-    """Return the names of the attributes that both have with different values."""
+    """Return the names of the attributes for which the hardware and the slice have different values."""
     attributes: Mapping[str, Any] = wire.get("attributes") or {}
-    mine = {name: attribute_wire(value) for name, value in device.attributes.items()}
-    return sorted(name for name, value in mine.items() if name in attributes and attributes[name] != value)
+    actual = {name: attribute_wire(value) for name, value in device.attributes.items()}
+    return sorted(name for name, value in actual.items() if name in attributes and attributes[name] != value)
 
 
 def _value(attribute: Mapping[str, Any]) -> Any:

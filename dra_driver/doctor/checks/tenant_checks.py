@@ -1,6 +1,6 @@
 """Checks of shares that are offered to one namespace: whether others can get them, and whether a policy prevents it.
 
-Pure. In: `ClusterEvidence`. Out: findings. There are none if no published device has a tenant.
+Pure. In: `ClusterEvidence`. Out: findings; none if no published device has a tenant.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _of_class(
     found = {tenants[device] for device in matching_devices(cluster, one, devices) if device in tenants}
     if others := sorted(tenant for tenant in found if not name.startswith(f"{tenant}.")):
         yield Finding(
-            "tenants-class", f"class {name}", f"leads every namespace to shares that are for {', '.join(others)} alone",
+            "tenants-class", f"class {name}", f"gives every namespace access to shares for {', '.join(others)} only",
             "its selectors, evaluated on every published device",
             f'add && !has(device.attributes["{cluster.driver}"].tenant) to its expression',
         )  # fmt: skip
@@ -49,16 +49,16 @@ def _of_policies(cluster: ClusterEvidence) -> Iterator[Finding]:
         for one in cluster.of("bindings")
         if "Deny" in ((one.get("spec") or {}).get("validationActions") or ())
     }
-    judged = {
+    checked = {
         resource
         for one in cluster.of("policies")
         if one["metadata"]["name"] in denying and "-share-mps" in str((one.get("spec") or {}).get("variables"))
         for rule in ((one.get("spec") or {}).get("matchConstraints") or {}).get("resourceRules") or ()
         for resource in rule.get("resources") or ()
     }
-    if missing := " and ".join(resource for resource in (_REQUESTS, _ALLOCATIONS) if resource not in judged):
+    if missing := " and ".join(resource for resource in (_REQUESTS, _ALLOCATIONS) if resource not in checked):
         yield Finding(
-            "tenants-no-policy", "cluster", f"shares are for single namespaces, and no policy judges {missing}",
+            "tenants-no-policy", "cluster", f"shares are for single namespaces, but no policy checks {missing}",
             "validatingadmissionpolicies and their bindings",
             "set mps.tenants=namespace in the chart, or apply deploy/manifests/options/mps-tenants.yaml",
         )  # fmt: skip

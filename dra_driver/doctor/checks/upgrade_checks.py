@@ -29,20 +29,20 @@ def check_paused(cluster: ClusterEvidence) -> Iterator[Finding]:
                 "driver-upgrade-held", f"node {name}",
                 f"is {paused.partition('=')[2]}, and its devices are held by {_listed(holders)}",
                 f"the label {paused} beside GET resourceclaims",
-                "end these pods, and only then the agent: without it their claims are not unprepared and the pods stay "
-                "Terminating; if it has gone already, set its label to true until they are gone",
+                "end these pods first and the agent last: without it their claims are not unprepared, and the pods "
+                "stay Terminating; if the agent is gone already, set its label to true until they are gone",
             )  # fmt: skip
 
 
 def _paused(node: Wire) -> str:
-    """Return a label that pauses what uses the GPUs of a node, or nothing."""
+    """Return the label by which a node's users of GPUs are paused, as KEY=VALUE; "" if there is none."""
     labels = node["metadata"].get("labels") or {}
     paused = (f"{key}={value}" for key, value in sorted(labels.items()) if _OPERANDS in key and _PAUSED in value)
     return next(paused, "")
 
 
 def _holder(claim: ClaimWire, node: str, driver: str) -> str:
-    """Return a claim and its pods, if it holds devices of a node."""
+    """Return the names of a claim and its pods if it holds devices of a node; otherwise an empty text."""
     status = claim.get("status") or {}
     results = ((status.get("allocation") or {}).get("devices") or {}).get("results") or ()
     pools = {one["pool"].partition("/")[0] for one in results if one.get("driver") == driver}
@@ -63,13 +63,13 @@ def check_device_users(node: NodeEvidence) -> Iterator[Finding]:
     """Yield a finding if the loaded driver is to be replaced and processes keep it from being unloaded."""
     kernel = node.kernel
     is_skewed = bool(kernel.library_version) and kernel.module_version != kernel.library_version
-    is_away = node.inventory is not None and bool(node.inventory.waiting_for)
-    if node.users and kernel.module_version and (is_skewed or is_away):
+    is_not_answering = node.inventory is not None and bool(node.inventory.waiting_for)
+    if node.users and kernel.module_version and (is_skewed or is_not_answering):
         held = [row.name for row in node.rows or () if row.devices]
         claims = f"; claims that are still prepared: {_listed(held)}" if held else ""
         yield Finding(
             "driver-in-use", f"kernel module {kernel.module_version}",
             f"can't be unloaded: in use by {_listed([str(one) for one in node.users])}{claims}",
             "the device files that processes have open (/proc/PID/fd)",
-            "end the pods with claims, then the agent (or send it SIGUSR1), then what else is named",
+            "end the pods with claims, then the agent (or send it SIGUSR1), then the other processes",
         )  # fmt: skip

@@ -31,7 +31,8 @@ OPEN_PATHS = frozenset(["/version", "/readyz", "/livez", "/healthz"])
 class Dispatcher:
     """Answers requests from the store.
 
-    With `gone_as_http` a watch from a version that is forgotten is refused with HTTP 410 instead of an ERROR event.
+    With `gone_as_http`, a watch from a version that has been forgotten is refused with HTTP 410 instead of an ERROR
+    event.
     """
 
     def __init__(self, store: Store, registry: Registry, watchers: Watchers, minor: int) -> None:
@@ -51,7 +52,7 @@ class Dispatcher:
         target = parse_path(request.path)
         is_dry = request.query.get("dryRun") == "All"
         if request.query.get("dryRun") and (not is_dry or request.method != "POST"):
-            raise bad_request("dryRun is served for create alone, as dryRun=All")
+            raise bad_request("dryRun is served only for create, as dryRun=All")
         if request.method in ("GET", "HEAD"):
             if target.name:
                 return Response(200, self._registry.read(target).encoded)
@@ -179,9 +180,8 @@ def _selection(target: Target, query: Mapping[str, str]) -> ObjectSelection:
 def _merged(wire: Wire, patch: Wire) -> Wire:
     merged: Any = merge_patch(wire, patch)
     if "resourceVersion" not in (patch.get("metadata") or {}):
-        merged["metadata"].pop(
-            "resourceVersion", None
-        )  # a patch without a version applies to any version of the object
+        # A patch without a version applies to any version of the object.
+        merged["metadata"].pop("resourceVersion", None)
     return dict(merged)
 
 

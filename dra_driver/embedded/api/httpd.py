@@ -16,8 +16,8 @@ from http import HTTPStatus
 from typing import BinaryIO, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-_LINE = 65536
-_HEADERS = 100
+_LINE = 65536  # the most bytes of one header line
+_HEADERS = 100  # the most headers of one request
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Stream:
 
 
 Application = Callable[[HttpRequest], Response | Stream | None]
-"""Returns the answer, or None to close the connection without one, as a server that dies would."""
+"""A function that returns the answer; None closes the connection without an answer, as a server that dies would."""
 
 
 class LoopbackServer:

@@ -90,7 +90,7 @@ class _OrderedFault:
 
 
 class InjectedFaults:
-    """Orders for requests to fail. `latency_s` delays every answer by that many seconds."""
+    """The faults that a test has ordered. `latency_s` delays every answer by that many seconds."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -119,8 +119,8 @@ class InjectedFaults:
             self._orders.clear()
             self.latency_s = 0.0
 
-    def meet(self, request: HttpRequest) -> bool:
-        """Apply to this request what was ordered, and return True if the connection is to be closed.
+    def apply(self, request: HttpRequest) -> bool:
+        """Apply the fault ordered for this request, if any; return whether to close the connection without an answer.
 
         Raises: ApiRefusal with the ordered status.
         """

@@ -1,9 +1,9 @@
 """Paging: lists in pages, as a real API server sends them.
 
 In: `limit` and `continue` of a request. Out: some of the objects, and the token for the rest. All pages of one list
-show the same moment, which is kept for the few lists under way. When that moment has been forgotten (`Store.compact`,
-or too many lists), a token is answered 410, with another token that continues after the last object with the present
-state. With resourceVersion=0 a limit is ignored.
+come from one snapshot of the objects, and the snapshots of the last few lists are kept. When a snapshot has been
+dropped (by `Store.compact`, or because of too many other lists), its tokens are answered with 410 and with another
+token, which continues after the last object in the present state. With resourceVersion=0 a limit is ignored.
 Source: Kubernetes API concepts, "Retrieving large results sets in chunks".
 """
 
@@ -20,13 +20,13 @@ from dra_driver.embedded.api.store import Key, Store, Stored
 from dra_driver.embedded.api_rules.refusals import bad_request, list_expired
 from dra_driver.model.wire import Wire
 
-_KEPT = 8  # lists under way
-_NOW = -1  # the revision in a token that goes on with things as they are
+_KEPT = 8  # snapshots
+_NOW = -1  # the revision in a token that continues with the present state
 
 
 @dataclass(frozen=True, slots=True)
 class ListPage:
-    """Objects, the revision they are of, and the token for what follows, "" at the end."""
+    """Some objects, the revision of the list, and the token for the next page ("" on the last page)."""
 
     objects: list[Stored]
     revision: int
@@ -34,24 +34,24 @@ class ListPage:
 
 
 class Paging:
-    """The lists under way. Its owner holds the store's lock."""
+    """Cuts lists into pages, and keeps the snapshots of unfinished lists. Callers hold the store's lock."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._moments: OrderedDict[tuple[ApiKind, int], list[Stored]] = OrderedDict()
+        self._snapshots: OrderedDict[tuple[ApiKind, int], list[Stored]] = OrderedDict()
 
     def page(self, kind: ApiKind, matches: Callable[[Wire], bool], query: Mapping[str, str]) -> ListPage:
-        """Return one page. Raises: Refusal 400 for an invalid limit or token, 410 for a forgotten moment."""
+        """Return one page. Raises: ApiRefusal 400 for an invalid limit or token, 410 for a dropped snapshot."""
         text = query.get("limit", "")
         if not (text or "0").isdigit():
-            raise bad_request(f"limit {text!r} is no number")
+            raise bad_request(f"limit {text!r} is not a number")
         limit = 0 if query.get("resourceVersion") == "0" else int(text or 0)
         after: Key | None = None
         revision, stored = self._store.revision, self._store.all(kind)
         if token := query.get("continue", ""):
             wanted, after = _read(token)
             if wanted != _NOW:
-                revision, stored = wanted, self._moment(kind, wanted, after)
+                revision, stored = wanted, self._snapshot(kind, wanted, after)
         chosen: list[Stored] = []
         for one in stored:
             if (after is None or _key(one) > after) and matches(one.wire):
@@ -62,15 +62,15 @@ class Paging:
         return ListPage(chosen, revision, "")
 
     def _keep(self, kind: ApiKind, revision: int, stored: list[Stored]) -> None:
-        self._moments[kind, revision] = stored
-        self._moments.move_to_end((kind, revision))
-        while len(self._moments) > _KEPT:
-            self._moments.popitem(last=False)
+        self._snapshots[kind, revision] = stored
+        self._snapshots.move_to_end((kind, revision))
+        while len(self._snapshots) > _KEPT:
+            self._snapshots.popitem(last=False)
 
-    def _moment(self, kind: ApiKind, revision: int, after: Key) -> list[Stored]:
-        kept = self._moments.get((kind, revision))
+    def _snapshot(self, kind: ApiKind, revision: int, after: Key) -> list[Stored]:
+        kept = self._snapshots.get((kind, revision))
         if kept is None or revision < self._store.oldest(kind):
-            self._moments.pop((kind, revision), None)
+            self._snapshots.pop((kind, revision), None)
             raise list_expired(_write(_NOW, after))
         return kept
 

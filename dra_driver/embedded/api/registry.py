@@ -1,8 +1,8 @@
 """Registry: the verbs create, replace, patch and delete, with everything that a write does besides storing.
 
 In: decoded bodies. Out: stored objects, or an ApiRefusal. Fields set by the server (uid, generation, creationTimestamp,
-resourceVersion), stale writes, preconditions, finalizers and owned objects are handled here; the demands of one kind
-are in its rules. Source: Kubernetes API conventions; apiserver registry/rest.
+resourceVersion), stale writes, preconditions, finalizers and owned objects are handled here; what one kind demands is
+in its rules. Source: Kubernetes API conventions; apiserver registry/rest.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dra_driver.embedded.api import kinds
 from dra_driver.embedded.api.kinds import ApiKind, Target
 from dra_driver.embedded.api.store import Key, Store, Stored
 from dra_driver.embedded.api_rules.refusals import ApiRefusal, already_exists, bad_request, conflict, invalid, not_found
-from dra_driver.embedded.api_rules.rules import Circumstances, Faults, KindRules
+from dra_driver.embedded.api_rules.rules import Faults, KindRules, RuleContext
 from dra_driver.embedded.api_rules.shape import decode, without_empty
 from dra_driver.model.wire import Wire
 
@@ -65,18 +65,18 @@ class Registry:
                 metadata.pop(name, None)
             if kind.has_status and kind.plural == "resourceclaims":
                 new.pop("status", None)
-            circumstances = self._circumstances()
+            context = self._context()
             rules = self._rules.get(kind, KindRules())
-            rules.prepare(new, None, circumstances)
+            rules.prepare(new, None, context)
             faults = Faults()
             if not _NAME.fullmatch(metadata["name"]) or len(metadata["name"]) > 253:
                 faults.invalid("metadata.name", metadata["name"], "a lowercase RFC 1123 subdomain is expected")
-            rules.check(new, None, circumstances, faults)
+            rules.check(new, None, context, faults)
             _refuse(kind, metadata["name"], faults)
             key = _key(kind, metadata.get("namespace", ""), metadata["name"])
             if self._store.get(kind, key) is not None:
                 raise already_exists(kind.resource, metadata["name"])
-            metadata |= {"uid": str(uuid.uuid4()), "creationTimestamp": circumstances.now}
+            metadata |= {"uid": str(uuid.uuid4()), "creationTimestamp": context.now}
             if kind.has_generation:
                 metadata["generation"] = 1
             if is_dry:
@@ -138,7 +138,7 @@ class Registry:
         metadata |= {name: old["metadata"][name] for name in _SERVER_FIELDS if name in old["metadata"]}
         if kind.is_namespaced:
             metadata["namespace"] = target.namespace
-        self._judge(target, new, old)
+        self._check(target, new, old)
         new = self._as_stored(kind, new)
         if new == old:
             return stored
@@ -151,15 +151,15 @@ class Registry:
             return self._remove(kind, key)
         return self._store.put(kind, key, new)
 
-    def _judge(self, target: Target, new: Wire, old: Wire) -> None:
-        circumstances = self._circumstances()
+    def _check(self, target: Target, new: Wire, old: Wire) -> None:
+        context = self._context()
         rules = self._rules.get(target.kind, KindRules())
         faults = Faults()
-        rules.prepare(new, old, circumstances)
+        rules.prepare(new, old, context)
         if target.subresource == "status":
-            rules.check_status(new, old, circumstances, faults)
+            rules.check_status(new, old, context, faults)
         else:
-            rules.check(new, old, circumstances, faults)
+            rules.check(new, old, context, faults)
         _refuse(target.kind, target.name, faults)
 
     def _decoded(self, kind: ApiKind, wire: Wire) -> Wire:
@@ -205,12 +205,12 @@ class Registry:
             faults.required("metadata.name", "name or generateName is required")
             _refuse(kind, "", faults)
 
-    def _circumstances(self) -> Circumstances:
+    def _context(self) -> RuleContext:
         def labels(namespace: str) -> Mapping[str, str]:
             stored = self._store.get(kinds.NAMESPACES, ("", namespace))
             return (stored.wire["metadata"].get("labels") or {}) if stored else {}
 
-        return Circumstances(self._minor, self._gates, now_text(), labels)
+        return RuleContext(self._minor, self._gates, now_text(), labels)
 
 
 def _key(kind: ApiKind, namespace: str, name: str) -> Key:

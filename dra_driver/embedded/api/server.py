@@ -1,8 +1,8 @@
-"""Apiserver: the embedded Kubernetes API: HTTP paths to verbs, and the knobs that tests turn.
+"""Server: the embedded Kubernetes API server, with the settings that tests change.
 
-In: HTTP on the loopback interface. Out: the answers of a Kubernetes API server of the chosen version. Served are nodes,
-namespaces, pods, events, leases and resource.k8s.io/v1; /version, /readyz, /livez, /healthz. All objects are kept in
-memory only.
+In: HTTP on the loopback interface. Out: the answers of a Kubernetes API server of the chosen version. It serves nodes,
+namespaces, pods, events, leases and resource.k8s.io/v1, and /version, /readyz, /livez and /healthz. All objects are
+kept in memory only.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _RULES: Mapping[ApiKind, KindRules] = {
 class EmbeddedApi:
     """A Kubernetes API server in this process.
 
-    `version` is "1.34" to "1.37"; `gates` overrides that version's feature gates. Knobs for tests: `faults` (failing
+    `version` is "1.34" to "1.37"; `gates` overrides that version's feature gates. For tests there are `faults` (failing
     requests, latency, closed connections), `log` (the requests so far), `compact()`, `drop_watches()`,
-    `expire_watches()`, `gone_as_http`, `bookmark_every_s`, `token`.
+    `expire_watches()`, `gone_as_http`, `bookmark_every_s` and `token`.
     """
 
     def __init__(self, *, version: str = "1.36", gates: Mapping[str, bool] | None = None, token: str = "") -> None:
@@ -57,7 +57,7 @@ class EmbeddedApi:
         for name in ("default", "kube-system"):
             self.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
 
-    # -- life ---------------------------------------------------------------------------------------------------------
+    # -- starting and stopping ----------------------------------------------------------------------------------------
 
     def start(self, port: int = 0) -> str:
         """Serve, and return the URL. After `stop` the same objects can be served again, also on the same port."""
@@ -95,7 +95,7 @@ class EmbeddedApi:
         path.write_text(json.dumps(config, indent=2))  # every JSON text is YAML, too
         return path
 
-    # -- knobs --------------------------------------------------------------------------------------------------------
+    # -- settings for tests -------------------------------------------------------------------------------------------
 
     def compact(self) -> None:
         """Forget the history of events, so that a watch from any earlier resourceVersion is answered with 410."""
@@ -125,8 +125,8 @@ class EmbeddedApi:
         return self._dispatch.gone_as_http
 
     @gone_as_http.setter
-    def gone_as_http(self, is_so: bool) -> None:
-        self._dispatch.gone_as_http = is_so
+    def gone_as_http(self, is_on: bool) -> None:
+        self._dispatch.gone_as_http = is_on
 
     @property
     def bookmark_every_s(self) -> float:
@@ -181,7 +181,7 @@ class EmbeddedApi:
     def _serve(self, request: HttpRequest) -> Response | Stream | None:
         started = time.monotonic()
         try:
-            if self.faults.meet(request):
+            if self.faults.apply(request):
                 return None
             self._authenticate(request)
             answer = self._dispatch.answer(request)

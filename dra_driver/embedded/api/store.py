@@ -1,8 +1,8 @@
 """Store: the objects in memory, their versions and their history.
 
 In: whole objects that have already been admitted. Out: the objects, and the events after a resourceVersion. One counter
-numbers the writes of all kinds, as etcd's revision does. Stored objects are never changed in place. It checks no
-object.
+numbers the writes of all kinds, as etcd's revision does. Stored objects are never changed in place. The store itself
+checks no object.
 """
 
 from __future__ import annotations

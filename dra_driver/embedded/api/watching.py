@@ -18,7 +18,7 @@ from dra_driver.embedded.api.store import Event, Store
 from dra_driver.embedded.api_rules.refusals import ApiRefusal, expired
 from dra_driver.model.wire import Wire
 
-_LOOK_S = 2.0  # seconds between two checks of a silent watch whether its client is still there
+_CLIENT_CHECK_S = 2.0  # seconds between two checks whether the client of a silent watch is still connected
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +97,13 @@ class Watchers:
     def _wait(self, kind: ApiKind, cursor: int, epoch: int, wake: float) -> tuple[list[Event], int, bool]:
         """Return the events after a revision, the newest revision, and whether all watches were ended.
 
-        If there is none of that yet, wait for it until `wake`, or the next look.
+        If there are no events and no end yet, wait for them until `wake`, at most `_CLIENT_CHECK_S` seconds.
         """
         store = self._store
         with store.changed:
             events = store.events_after(kind, cursor)
             if not events and self._epoch == epoch:
-                store.changed.wait(max(0.0, min(_LOOK_S, wake - time.monotonic())))
+                store.changed.wait(max(0.0, min(_CLIENT_CHECK_S, wake - time.monotonic())))
                 events = store.events_after(kind, cursor)
             return events, store.revision, self._epoch != epoch
 

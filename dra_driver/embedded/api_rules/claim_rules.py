@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dra_driver.embedded.api_rules import claim_status_rules, shapes, value_rules
-from dra_driver.embedded.api_rules.rules import Circumstances, Faults, KindRules
+from dra_driver.embedded.api_rules.rules import Faults, KindRules, RuleContext
 from dra_driver.embedded.api_rules.value_rules import LIST_ENTRIES
 from dra_driver.model.kubernetes import (
     ADMIN_ACCESS,
@@ -33,8 +33,8 @@ def _choices(spec: Wire) -> Iterator[Wire]:
         yield from request.get("firstAvailable") or []
 
 
-def _prepare_spec(spec: Wire, before: Wire, circumstances: Circumstances) -> None:
-    gates = circumstances.gates
+def _prepare_spec(spec: Wire, before: Wire, context: RuleContext) -> None:
+    gates = context.gates
     for choice in _choices(spec):
         choice["allocationMode"] = choice.get("allocationMode") or "ExactCount"
         if not choice.get("count"):  # an absent count reads as 0
@@ -58,7 +58,7 @@ def _prepare_spec(spec: Wire, before: Wire, circumstances: Circumstances) -> Non
             constraint.pop("distinctAttribute", None)
 
 
-def _check_spec(spec: Wire, path: str, namespace: str, circumstances: Circumstances, faults: Faults) -> None:
+def _check_spec(spec: Wire, path: str, namespace: str, context: RuleContext, faults: Faults) -> None:
     devices = spec.get("devices") or {}
     requests: list[Wire] = devices.get("requests") or []
     if len(requests) > LIST_ENTRIES:
@@ -69,7 +69,7 @@ def _check_spec(spec: Wire, path: str, namespace: str, circumstances: Circumstan
         value_rules.check_label_name(request.get("name"), f"{at}.name", faults)
         if request.get("name") in names:
             faults.duplicate(at, request["name"])
-        names |= _check_request(request, at, namespace, circumstances, faults)
+        names |= _check_request(request, at, namespace, context, faults)
     for kind, check in (("constraints", _check_constraint), ("config", _check_config)):
         entries: list[Wire] = devices.get(kind) or []
         if len(entries) > LIST_ENTRIES:
@@ -77,21 +77,18 @@ def _check_spec(spec: Wire, path: str, namespace: str, circumstances: Circumstan
         for i, entry in enumerate(entries):
             at = f"{path}.devices.{kind}[{i}]"
             _check_references(entry, at, names, faults)
-            check(entry, at, circumstances, faults)
+            check(entry, at, context, faults)
 
 
-def _check_request(request: Wire, path: str, namespace: str, circumstances: Circumstances, faults: Faults) -> set[str]:
+def _check_request(request: Wire, path: str, namespace: str, context: RuleContext, faults: Faults) -> set[str]:
     """Check one request, and return the names by which constraints and configs may refer to it."""
     name = request.get("name", "")
     given = [kind for kind in ("exactly", "firstAvailable") if request.get(kind) not in (None, [])]
     if len(given) != 1:
         faults.required(path, "exactly one of `exactly` or `firstAvailable` is required")
     if "exactly" in request:
-        _check_choice(request["exactly"], f"{path}.exactly", circumstances, faults)
-        if (
-            request["exactly"].get("adminAccess")
-            and circumstances.namespace_labels(namespace).get(_ADMIN_LABEL) != "true"
-        ):
+        _check_choice(request["exactly"], f"{path}.exactly", context, faults)
+        if request["exactly"].get("adminAccess") and context.namespace_labels(namespace).get(_ADMIN_LABEL) != "true":
             why = f"admin access to devices requires the `{_ADMIN_LABEL}: true` label on the containing namespace"
             faults.forbidden(f"{path}.adminAccess", why)
     alternatives: list[Wire] = request.get("firstAvailable") or []
@@ -105,13 +102,13 @@ def _check_request(request: Wire, path: str, namespace: str, circumstances: Circ
         if full in names:
             faults.duplicate(at, alternative.get("name"))
         names.add(full)
-        _check_choice(alternative, at, circumstances, faults)
+        _check_choice(alternative, at, context, faults)
     return names
 
 
-def _check_choice(choice: Wire, path: str, circumstances: Circumstances, faults: Faults) -> None:
+def _check_choice(choice: Wire, path: str, context: RuleContext, faults: Faults) -> None:
     value_rules.check_subdomain(choice.get("deviceClassName"), f"{path}.deviceClassName", faults)
-    value_rules.check_selectors(choice.get("selectors") or [], f"{path}.selectors", circumstances, faults)
+    value_rules.check_selectors(choice.get("selectors") or [], f"{path}.selectors", context, faults)
     mode, count = choice.get("allocationMode"), choice.get("count", 0)
     if mode == "ExactCount":
         if count <= 0:
@@ -135,9 +132,9 @@ def _check_references(entry: Wire, path: str, names: set[str], faults: Faults) -
             faults.invalid(f"{path}.requests[{i}]", name, "must be the name of a request in the claim")
 
 
-def _check_constraint(constraint: Wire, path: str, circumstances: Circumstances, faults: Faults) -> None:
+def _check_constraint(constraint: Wire, path: str, context: RuleContext, faults: Faults) -> None:
     given = [name for name in ("matchAttribute", "distinctAttribute") if name in constraint]
-    if not given and CONSUMABLE_CAPACITY in circumstances.gates:
+    if not given and CONSUMABLE_CAPACITY in context.gates:
         faults.required(path, "exactly one of `matchAttribute` or `distinctAttribute` is required")
     elif not given:
         faults.required(f"{path}.matchAttribute")
@@ -145,23 +142,23 @@ def _check_constraint(constraint: Wire, path: str, circumstances: Circumstances,
         value_rules.check_qualified_name(constraint[name], f"{path}.{name}", faults, needs_domain=True)
 
 
-def _check_config(config: Wire, path: str, _: Circumstances, faults: Faults) -> None:
+def _check_config(config: Wire, path: str, _: RuleContext, faults: Faults) -> None:
     value_rules.check_opaque(config.get("opaque"), f"{path}.opaque", faults)
 
 
-def _prepare_claim(new: Wire, old: Wire | None, circumstances: Circumstances) -> None:
+def _prepare_claim(new: Wire, old: Wire | None, context: RuleContext) -> None:
     if old is None:
-        _prepare_spec(new.get("spec") or {}, {}, circumstances)
+        _prepare_spec(new.get("spec") or {}, {}, context)
         return
-    _prepare_spec(new.get("spec") or {}, old.get("spec") or {}, circumstances)
-    claim_status_rules.prepare_status(new, old, circumstances)
+    _prepare_spec(new.get("spec") or {}, old.get("spec") or {}, context)
+    claim_status_rules.prepare_status(new, old, context)
 
 
-def _check_claim(new: Wire, old: Wire | None, circumstances: Circumstances, faults: Faults) -> None:
+def _check_claim(new: Wire, old: Wire | None, context: RuleContext, faults: Faults) -> None:
     if old is not None:
         _check_unchanged(new, old, faults)
     else:
-        _check_spec(new.get("spec") or {}, "spec", new["metadata"].get("namespace", ""), circumstances, faults)
+        _check_spec(new.get("spec") or {}, "spec", new["metadata"].get("namespace", ""), context, faults)
 
 
 def _finish_claim(wire: Wire) -> None:
@@ -174,17 +171,17 @@ def _finish_template(wire: Wire) -> None:
     wire["spec"].setdefault("spec", {}).setdefault("devices", {}).setdefault("requests", None)
 
 
-def _prepare_template(new: Wire, old: Wire | None, circumstances: Circumstances) -> None:
+def _prepare_template(new: Wire, old: Wire | None, context: RuleContext) -> None:
     before = ((old or {}).get("spec") or {}).get("spec") or {}
-    _prepare_spec((new.get("spec") or {}).get("spec") or {}, before, circumstances)
+    _prepare_spec((new.get("spec") or {}).get("spec") or {}, before, context)
 
 
-def _check_template(new: Wire, old: Wire | None, circumstances: Circumstances, faults: Faults) -> None:
+def _check_template(new: Wire, old: Wire | None, context: RuleContext, faults: Faults) -> None:
     if old is not None:
         _check_unchanged(new, old, faults)
     else:
         spec = (new.get("spec") or {}).get("spec") or {}
-        _check_spec(spec, "spec.spec", new["metadata"].get("namespace", ""), circumstances, faults)
+        _check_spec(spec, "spec.spec", new["metadata"].get("namespace", ""), context, faults)
 
 
 def _check_unchanged(new: Wire, old: Wire, faults: Faults) -> None:
@@ -192,18 +189,18 @@ def _check_unchanged(new: Wire, old: Wire, faults: Faults) -> None:
         faults.invalid("spec", "<value omitted>", "field is immutable")
 
 
-def _prepare_class(new: Wire, old: Wire | None, circumstances: Circumstances) -> None:
+def _prepare_class(new: Wire, old: Wire | None, context: RuleContext) -> None:
     spec: Wire = new.setdefault("spec", {})
     used = "extendedResourceName" in ((old or {}).get("spec") or {})
-    if EXTENDED_RESOURCE not in circumstances.gates and not used:
+    if EXTENDED_RESOURCE not in context.gates and not used:
         spec.pop("extendedResourceName", None)
 
 
-def _check_class(new: Wire, old: Wire | None, circumstances: Circumstances, faults: Faults) -> None:
+def _check_class(new: Wire, old: Wire | None, context: RuleContext, faults: Faults) -> None:
     spec, before = new["spec"], (old or {}).get("spec") or {}
     selectors = spec.get("selectors") or []
     if selectors != before.get("selectors"):
-        value_rules.check_selectors(selectors, "spec.selectors", circumstances, faults)
+        value_rules.check_selectors(selectors, "spec.selectors", context, faults)
     configs: list[Wire] = spec.get("config") or []
     if len(configs) > LIST_ENTRIES:
         faults.too_many("spec.config", len(configs), LIST_ENTRIES)

@@ -13,7 +13,7 @@ from typing import Any
 
 from dra_driver.embedded.api_rules import value_rules
 from dra_driver.embedded.api_rules.patching import device_key
-from dra_driver.embedded.api_rules.rules import Circumstances, Faults
+from dra_driver.embedded.api_rules.rules import Faults, RuleContext
 from dra_driver.model import limits
 from dra_driver.model.kubernetes import CONSUMABLE_CAPACITY, DEVICE_STATUS
 from dra_driver.model.wire import Wire
@@ -27,21 +27,21 @@ _INTERFACE_NAME = 256
 _HARDWARE_ADDRESS = 128
 
 
-def prepare_status(new: Wire, old: Wire, circumstances: Circumstances) -> None:
+def prepare_status(new: Wire, old: Wire, context: RuleContext) -> None:
     """Drop the fields of switched-off gates, and the device status if there is no allocation."""
     status = new.get("status")
     if not status:
         return
-    if CONSUMABLE_CAPACITY not in circumstances.gates:
+    if CONSUMABLE_CAPACITY not in context.gates:
         for result in ((status.get("allocation") or {}).get("devices") or {}).get("results") or []:
             result.pop("shareID", None)
             result.pop("consumedCapacity", None)
     was_used = "devices" in (old.get("status") or {})
-    if "allocation" not in status or (DEVICE_STATUS not in circumstances.gates and not was_used):
+    if "allocation" not in status or (DEVICE_STATUS not in context.gates and not was_used):
         status.pop("devices", None)
 
 
-def check_status(new: Wire, old: Wire, circumstances: Circumstances, faults: Faults) -> None:  # noqa: ARG001
+def check_status(new: Wire, old: Wire, context: RuleContext, faults: Faults) -> None:  # noqa: ARG001
     """Collect every fault of a claim's new status."""
     status, before = new.get("status") or {}, old.get("status") or {}
     allocation, was = status.get("allocation"), before.get("allocation")

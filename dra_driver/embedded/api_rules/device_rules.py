@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dra_driver.embedded.api_rules import value_rules
-from dra_driver.embedded.api_rules.rules import Circumstances, Faults
+from dra_driver.embedded.api_rules.rules import Faults, RuleContext
 from dra_driver.model import limits
 from dra_driver.model.kubernetes import COUNTERS_APART_MINOR
 from dra_driver.model.quantity import Quantity
@@ -28,7 +28,7 @@ def check_device(
     device: DeviceWire,
     path: str,
     spec: Wire,
-    circumstances: Circumstances,
+    context: RuleContext,
     faults: Faults,
 ) -> None:
     """Collect every fault of one device."""
@@ -38,22 +38,20 @@ def check_device(
     if len(attributes) + len(capacity) > most:
         why = f"the total number of attributes and capacities must not exceed {most}"
         faults.invalid(path, len(attributes) + len(capacity), why)
-    _check_attributes(attributes, f"{path}.attributes", circumstances, faults)
+    _check_attributes(attributes, f"{path}.attributes", context, faults)
     for name, amount in capacity.items():
-        value_rules.check_qualified_name(
-            name, value_rules.of_key(f"{path}.capacity", name, circumstances.minor), faults
-        )
+        value_rules.check_qualified_name(name, value_rules.of_key(f"{path}.capacity", name, context.minor), faults)
         _check_capacity(amount, device, f"{path}.capacity[{name}]", faults)
     _check_node(device, path, spec, faults)
-    _check_consumption(device, path, spec, circumstances, faults)
-    _check_taints(device, path, circumstances, faults)
+    _check_consumption(device, path, spec, context, faults)
+    _check_taints(device, path, context, faults)
     _check_binding(device, path, faults)
 
 
-def _check_attributes(attributes: Wire, path: str, circumstances: Circumstances, faults: Faults) -> None:
+def _check_attributes(attributes: Wire, path: str, context: RuleContext, faults: Faults) -> None:
     values = 0
     for name, attribute in attributes.items():
-        value_rules.check_qualified_name(name, value_rules.of_key(path, name, circumstances.minor), faults)
+        value_rules.check_qualified_name(name, value_rules.of_key(path, name, context.minor), faults)
         values += _check_attribute(attribute, f"{path}[{name}]", faults)
     if values > _ATTRIBUTE_VALUES:
         faults.invalid(path, values, f"the total number of values must not exceed {_ATTRIBUTE_VALUES}")
@@ -178,9 +176,9 @@ def _check_node(device: DeviceWire, path: str, spec: Wire, faults: Faults) -> No
         faults.invalid(f"{path}.allNodes", value=False, why="must be either unset or set to true")
 
 
-def _check_consumption(device: DeviceWire, path: str, spec: Wire, circumstances: Circumstances, faults: Faults) -> None:
+def _check_consumption(device: DeviceWire, path: str, spec: Wire, context: RuleContext, faults: Faults) -> None:
     entries: list[Wire] = device.get("consumesCounters") or []
-    is_old = circumstances.minor < COUNTERS_APART_MINOR
+    is_old = context.minor < COUNTERS_APART_MINOR
     sets: Mapping[Any, Wire] = {s.get("name"): s.get("counters") or {} for s in spec.get("sharedCounters") or []}
     if not is_old and len(entries) > limits.COUNTER_CONSUMPTIONS_PER_DEVICE:
         faults.too_many(f"{path}.consumesCounters", len(entries), limits.COUNTER_CONSUMPTIONS_PER_DEVICE)
@@ -195,7 +193,7 @@ def _check_consumption(device: DeviceWire, path: str, spec: Wire, circumstances:
         if name in seen:
             faults.duplicate(at, name)
         seen.add(name)
-        _check_counters(counters, f"{at}.counters", circumstances, faults)
+        _check_counters(counters, f"{at}.counters", context, faults)
         if is_old and name not in sets:
             faults.invalid(
                 f"{at}.counterSet", name, "must reference a counterSet defined in the ResourceSlice sharedCounters"
@@ -205,19 +203,19 @@ def _check_consumption(device: DeviceWire, path: str, spec: Wire, circumstances:
                 faults.invalid(f"{at}.counters", counter, f"must reference a counter defined in the counter set {name}")
 
 
-def _check_counters(counters: Wire, path: str, circumstances: Circumstances, faults: Faults) -> None:
+def _check_counters(counters: Wire, path: str, context: RuleContext, faults: Faults) -> None:
     if not counters:
         faults.required(path)
-    if circumstances.minor >= COUNTERS_APART_MINOR and len(counters) > limits.COUNTERS_PER_SET:
+    if context.minor >= COUNTERS_APART_MINOR and len(counters) > limits.COUNTERS_PER_SET:
         faults.too_many(path, len(counters), limits.COUNTERS_PER_SET)
     for counter in counters:
-        value_rules.check_label_name(counter, value_rules.of_key(path, counter, circumstances.minor), faults)
+        value_rules.check_label_name(counter, value_rules.of_key(path, counter, context.minor), faults)
 
 
-def _check_taints(device: DeviceWire, path: str, circumstances: Circumstances, faults: Faults) -> None:
+def _check_taints(device: DeviceWire, path: str, context: RuleContext, faults: Faults) -> None:
     taints: list[Wire] = device.get("taints") or []
-    most = limits.TAINTS_PER_DEVICE_1_34 if circumstances.minor == 34 else limits.TAINTS_PER_DEVICE
-    effects = ("NoExecute", "NoSchedule") if circumstances.minor == 34 else ("NoExecute", "NoSchedule", "None")
+    most = limits.TAINTS_PER_DEVICE_1_34 if context.minor == 34 else limits.TAINTS_PER_DEVICE
+    effects = ("NoExecute", "NoSchedule") if context.minor == 34 else ("NoExecute", "NoSchedule", "None")
     if len(taints) > most:
         faults.too_many(f"{path}.taints", len(taints), most)
     for i, taint in enumerate(taints):

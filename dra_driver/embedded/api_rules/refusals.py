@@ -110,10 +110,10 @@ def expired(wanted: int, oldest: int) -> ApiRefusal:
     return ApiRefusal(410, "Expired", f"too old resource version: {wanted} ({oldest})")
 
 
-def list_expired(go_on_with: str) -> ApiRefusal:
-    """Refuse a continue token of a forgotten moment, and name the one that continues with the present state."""
+def list_expired(next_token: str) -> ApiRefusal:
+    """Return the refusal (410) of an outdated continue token, with the token that continues in the present state."""
     message = "The provided continue parameter is too old to display a consistent list result."
-    return ApiRefusal(410, "Expired", message, continue_token=go_on_with)
+    return ApiRefusal(410, "Expired", message, continue_token=next_token)
 
 
 def invalid(kind: str, group: str, name: str, causes: Sequence[Cause]) -> ApiRefusal:

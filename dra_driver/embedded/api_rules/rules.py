@@ -17,7 +17,7 @@ from dra_driver.model.wire import Wire
 
 
 @dataclass(frozen=True, slots=True)
-class Circumstances:
+class RuleContext:
     """What a rule may depend on besides the object. `now` is in RFC 3339 with whole seconds."""
 
     minor: int
@@ -73,7 +73,7 @@ def _shown(value: Any) -> str:
     return str(value)
 
 
-def _unchanged(new: Wire, old: Wire | None, circumstances: Circumstances) -> None:
+def _unchanged(new: Wire, old: Wire | None, context: RuleContext) -> None:
     """Leave the object as it is."""
 
 
@@ -81,7 +81,7 @@ def _finished(wire: Wire) -> None:
     """Leave the object as it is."""
 
 
-def _no_faults(new: Wire, old: Wire | None, circumstances: Circumstances, faults: Faults) -> None:
+def _no_faults(new: Wire, old: Wire | None, context: RuleContext, faults: Faults) -> None:
     """Accept every object."""
 
 
@@ -90,7 +90,7 @@ class KindRules:
     """The rules of one kind. If `shape` is None, every field is kept (for kinds that are only stored)."""
 
     shape: Shape | None = None
-    prepare: Callable[[Wire, Wire | None, Circumstances], None] = _unchanged
-    check: Callable[[Wire, Wire | None, Circumstances, Faults], None] = _no_faults
-    check_status: Callable[[Wire, Wire, Circumstances, Faults], None] = _no_faults
+    prepare: Callable[[Wire, Wire | None, RuleContext], None] = _unchanged
+    check: Callable[[Wire, Wire | None, RuleContext, Faults], None] = _no_faults
+    check_status: Callable[[Wire, Wire, RuleContext, Faults], None] = _no_faults
     finish: Callable[[Wire], None] = _finished

@@ -1,4 +1,4 @@
-"""Shape: decode JSON as a typed API server does: drop unknown fields, refuse wrong types, treat null as absent.
+"""Shape: JSON decoded as a typed API server does it: unknown fields dropped, wrong types refused, null read as absent.
 
 In: JSON and a description of the type. Out: a new value. The description is data: a dict describes an object, a
 one-element list a list, `Map(x)` a map, and a Python type a scalar; `QUANTITY` and `TIME` are texts that are stored in
@@ -82,7 +82,7 @@ def _quantity(value: Any, path: str) -> str:
 def without_empty(value: Any, keep: frozenset[str] = frozenset()) -> Any:
     """Return the value without empty lists and maps in objects, as `omitempty` leaves them out of JSON.
 
-    `keep` lists the fields that stay as they are (opaque objects of others).
+    `keep` names the fields whose values are left unchanged (opaque objects, which belong to drivers).
     """
     if isinstance(value, list):
         return [without_empty(item, keep) for item in value]

@@ -1,6 +1,6 @@
 """Slice rules: what the API server changes in and demands of a ResourceSlice; `device_rules` checks its devices.
 
-In: a ResourceSlice. Out: fields of switched-off gates removed, taints with their time, and every fault at once.
+In: a ResourceSlice. Out: fields of switched-off gates removed, the time added to taints, and every fault at once.
 Source: resource.k8s.io/v1 validation and strategy of ResourceSlice, Kubernetes 1.34 to 1.36.
 """
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from dra_driver.embedded.api_rules import shapes, value_rules
 from dra_driver.embedded.api_rules.device_rules import check_device
-from dra_driver.embedded.api_rules.rules import Circumstances, Faults, KindRules
+from dra_driver.embedded.api_rules.rules import Faults, KindRules, RuleContext
 from dra_driver.model import limits
 from dra_driver.model.kubernetes import (
     BINDING_CONDITIONS,
@@ -28,10 +28,10 @@ _LISTS = ("ints", "bools", "strings", "versions")
 _COUNTERS_CONSUMED_PER_SLICE = 1024  # only on 1.34
 
 
-def prepare(new: Wire, old: Wire | None, circumstances: Circumstances) -> None:
+def prepare(new: Wire, old: Wire | None, context: RuleContext) -> None:
     """Drop the fields of switched-off gates unless the stored slice uses them, and add the time to new taints."""
     spec, before = new.get("spec") or {}, (old or {}).get("spec") or {}
-    gates = circumstances.gates
+    gates = context.gates
     if DEVICE_TAINTS not in gates and not _any_device(before, ("taints",)):
         _drop_of_devices(spec, ("taints",))
     partitionable = ("consumesCounters", "nodeName", "nodeSelector", "allNodes")
@@ -52,13 +52,13 @@ def prepare(new: Wire, old: Wire | None, circumstances: Circumstances) -> None:
             _drop_each((device.get("attributes") or {}).values(), _LISTS)
     for device in spec.get("devices") or []:
         for taint in device.get("taints") or []:
-            taint.setdefault("timeAdded", circumstances.now)
+            taint.setdefault("timeAdded", context.now)
     for amount in _amounts(spec):
         amount.setdefault("value", "0")
 
 
 def _amounts(spec: Wire) -> Iterator[Wire]:
-    """Yield every object with a quantity under `value`, which reads as 0 if it is absent."""
+    """Yield every object with a quantity under `value`, which counts as 0 if it is absent."""
     for device in spec.get("devices") or []:
         yield from (device.get("capacity") or {}).values()
         for entry in device.get("consumesCounters") or []:
@@ -95,14 +95,14 @@ def _drop_of_devices(spec: Wire, names: tuple[str, ...]) -> None:
     _drop_each(spec.get("devices") or [], names)
 
 
-def check(new: Wire, old: Wire | None, circumstances: Circumstances, faults: Faults) -> None:
+def check(new: Wire, old: Wire | None, context: RuleContext, faults: Faults) -> None:
     """Collect every fault of a slice, and every change of an immutable field."""
     spec = new.get("spec") or {}
     value_rules.check_driver(spec.get("driver"), "spec.driver", faults)
     _check_pool(spec.get("pool") or {}, faults)
     _check_node_choice(spec, faults)
-    _check_devices(spec, circumstances, faults)
-    _check_counters(spec, circumstances, faults)
+    _check_devices(spec, context, faults)
+    _check_counters(spec, context, faults)
     if old is not None:
         was = old["spec"]
         for path, now, then in (
@@ -141,26 +141,26 @@ def _check_node_choice(spec: Wire, faults: Faults) -> None:
         faults.invalid("spec", shown, f"exactly one of {', '.join(f'`{n}`' for n in names)} is required")
 
 
-def _check_devices(spec: Wire, circumstances: Circumstances, faults: Faults) -> None:
+def _check_devices(spec: Wire, context: RuleContext, faults: Faults) -> None:
     devices = spec.get("devices") or []
     most = limits.SLICE_DEVICES
-    if circumstances.minor >= 35 and (
-        _any_device(spec, ("taints", "consumesCounters")) or (circumstances.minor >= 36 and _uses_lists(spec))
+    if context.minor >= 35 and (
+        _any_device(spec, ("taints", "consumesCounters")) or (context.minor >= 36 and _uses_lists(spec))
     ):
         most = limits.SLICE_DEVICES_ADVANCED
     if len(devices) > most:
         faults.too_many("spec.devices", len(devices), most)
     seen: set[str] = set()
     for i, device in enumerate(devices):
-        check_device(device, f"spec.devices[{i}]", spec, circumstances, faults)
+        check_device(device, f"spec.devices[{i}]", spec, context, faults)
         name = device.get("name", "")
         if name in seen:
             faults.duplicate(f"spec.devices[{i}]", name)
         seen.add(name)
 
 
-def _check_counters(spec: Wire, circumstances: Circumstances, faults: Faults) -> None:
-    is_apart = circumstances.minor >= COUNTERS_APART_MINOR
+def _check_counters(spec: Wire, context: RuleContext, faults: Faults) -> None:
+    is_apart = context.minor >= COUNTERS_APART_MINOR
     if is_apart and "sharedCounters" in spec and "devices" in spec:
         faults.invalid("spec", "", "only one of `sharedCounters` or `devices` is allowed")
     sets: list[Wire] = spec.get("sharedCounters") or []
@@ -173,18 +173,18 @@ def _check_counters(spec: Wire, circumstances: Circumstances, faults: Faults) ->
         if name in seen:
             faults.duplicate(at, name)
         seen.add(name)
-        _check_counter_names(counter_set.get("counters") or {}, f"{at}.counters", circumstances, faults)
+        _check_counter_names(counter_set.get("counters") or {}, f"{at}.counters", context, faults)
     if not is_apart:
         _check_totals(spec, sets, faults)
 
 
-def _check_counter_names(counters: Wire, at: str, circumstances: Circumstances, faults: Faults) -> None:
+def _check_counter_names(counters: Wire, at: str, context: RuleContext, faults: Faults) -> None:
     if not counters:
         faults.required(at)
-    if circumstances.minor >= COUNTERS_APART_MINOR and len(counters) > limits.COUNTERS_PER_SET:
+    if context.minor >= COUNTERS_APART_MINOR and len(counters) > limits.COUNTERS_PER_SET:
         faults.too_many(at, len(counters), limits.COUNTERS_PER_SET)
     for name in counters:
-        value_rules.check_label_name(name, value_rules.of_key(at, name, circumstances.minor), faults)
+        value_rules.check_label_name(name, value_rules.of_key(at, name, context.minor), faults)
 
 
 def _check_totals(spec: Wire, sets: list[Wire], faults: Faults) -> None:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from dra_driver.embedded.api_rules.rules import Circumstances, Faults
+from dra_driver.embedded.api_rules.rules import Faults, RuleContext
 from dra_driver.model import limits
 from dra_driver.model.kubernetes import CONSUMABLE_CAPACITY, LIST_ATTRIBUTES
 from dra_driver.model.names import is_dns_label
@@ -104,7 +104,7 @@ def check_label_value(text: str, path: str, faults: Faults) -> None:
         faults.invalid(path, text, "a valid label must consist of alphanumeric characters, '-', '_' or '.'")
 
 
-def check_selectors(selectors: Sequence[Wire], path: str, circumstances: Circumstances, faults: Faults) -> None:
+def check_selectors(selectors: Sequence[Wire], path: str, context: RuleContext, faults: Faults) -> None:
     """Check CEL selectors: their number and length, and that each compiles by the rules for new expressions."""
     if len(selectors) > LIST_ENTRIES:
         faults.too_many(path, len(selectors), LIST_ENTRIES)
@@ -118,17 +118,17 @@ def check_selectors(selectors: Sequence[Wire], path: str, circumstances: Circums
         elif len(expression.encode()) > limits.CEL_EXPRESSION_BYTES:
             faults.too_long(f"{at}.expression", limits.CEL_EXPRESSION_BYTES)
         else:
-            _check_compiles(expression, f"{at}.expression", circumstances, faults)
+            _check_compiles(expression, f"{at}.expression", context, faults)
 
 
-def _check_compiles(expression: str, path: str, circumstances: Circumstances, faults: Faults) -> None:
+def _check_compiles(expression: str, path: str, context: RuleContext, faults: Faults) -> None:
     from dra_driver.selectors import SelectorCompileError, compile_selector  # noqa: PLC0415  (tables load on first use)
 
-    gates = {name: name in circumstances.gates for name in (CONSUMABLE_CAPACITY, LIST_ATTRIBUTES)}
-    if circumstances.minor < 36:
+    gates = {name: name in context.gates for name in (CONSUMABLE_CAPACITY, LIST_ATTRIBUTES)}
+    if context.minor < 36:
         del gates[LIST_ATTRIBUTES]
     try:
-        selector = compile_selector(expression, kubernetes=f"1.{circumstances.minor}", gates=gates, environment="new")
+        selector = compile_selector(expression, kubernetes=f"1.{context.minor}", gates=gates, environment="new")
     except SelectorCompileError as fault:
         faults.invalid(path, expression, fault.text)
         return

@@ -13,7 +13,7 @@ from dra_driver.embedded.examples.sentences import (
     ClaimAgrees,
     ClaimHolds,
     ClaimRefused,
-    ClaimSays,
+    ClaimStatusHas,
     ClaimTakes,
     ContainerHasEnv,
     ContainerHasNodes,
@@ -38,8 +38,7 @@ def unmet(expectation: Expectation, report: ExampleReport) -> str:
         case PodPends(pod, text):
             return _pends(report, pod, text)
         case ClaimRefused(claim, text):
-            said = report.refused.get(claim)
-            return "" if said and text in said else f"the API server said: {said or 'nothing against the claim'}"
+            return _refused(report, claim, text)
         case ClaimHolds():
             return _holds(expectation, _claim(report, expectation.claim))
         case ClaimTakes(claim, amount, capacity):
@@ -50,10 +49,10 @@ def unmet(expectation: Expectation, report: ExampleReport) -> str:
             values = [look_up(h.device, h.choice.id[0], name) for h in _held(report, claim)]
             is_met = bool(values) and None not in values and all(value == values[0] for value in values)
             return "" if is_met else f"its devices have {values}"
-        case ClaimSays(claim, name, pattern):
+        case ClaimStatusHas(claim, name, pattern):
             of_claim = _claim(report, claim)
-            status = of_claim.said if of_claim else {}
-            return "" if name in status and fnmatchcase(status[name], pattern) else f"its status says {dict(status)}"
+            status = of_claim.device_status if of_claim else {}
+            return "" if name in status and fnmatchcase(status[name], pattern) else f"its status has {dict(status)}"
         case ContainerHasNodes(container, count, pattern):
             paths = _paths(_view(report, container))
             found = [path for path in paths if fnmatchcase(path, pattern)]
@@ -62,9 +61,9 @@ def unmet(expectation: Expectation, report: ExampleReport) -> str:
             env = dict(item.split("=", 1) for item in _view(report, container).env)
             return "" if name in env and fnmatchcase(env[name], pattern) else f"its environment is {env}"
         case ContainerReads(container, request, name, pattern):
-            told = _told(report, container, request)
-            is_met = any(fnmatchcase(value, pattern) for key, value in told if key == name)
-            return "" if is_met else f"it reads {dict(told) or 'nothing'}"
+            attributes = _attributes_read(report, container, request)
+            is_met = any(fnmatchcase(value, pattern) for key, value in attributes if key == name)
+            return "" if is_met else f"it reads {dict(attributes) or 'nothing'}"
         case NodeHasLabel(name, pattern):
             value = report.labels.get(name)
             return "" if value is not None and fnmatchcase(value, pattern) else f"its labels are {report.labels}"
@@ -90,6 +89,13 @@ def _pends(report: ExampleReport, name: str, text: str) -> str:
     return "" if text in pod.failure else f"it is pending, but because of: {pod.failure}"
 
 
+def _refused(report: ExampleReport, claim: str, text: str) -> str:
+    reason = report.refused.get(claim)
+    if reason is None:
+        return "the API server did not refuse the claim"
+    return "" if text in reason else f"the API server refused the claim with: {reason}"
+
+
 def _claim(report: ExampleReport, label: str) -> ClaimReport | None:
     return next((claim for claim in report.claims if claim.label == label), None)
 
@@ -105,11 +111,11 @@ def _view(report: ExampleReport, name: str) -> ContainerView:
     return pod.containers.get(container, ContainerView()) if pod else ContainerView()
 
 
-def _told(report: ExampleReport, name: str, request: str) -> list[tuple[str, str]]:
-    """Return the attributes that a container reads of the devices of a request."""
+def _attributes_read(report: ExampleReport, name: str, request: str) -> list[tuple[str, str]]:
+    """Return the attributes of a request's devices that a container can read."""
     pod_name, _, container = name.partition("/")
     pod = _pod(report, pod_name)
-    described = pod.told.get(container, ()) if pod else ()
+    described = pod.described.get(container, ()) if pod else ()
     return [pair for device in described if device.request == request for pair in device.attributes]
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from dra_driver.embedded.api.kinds import CLAIMS, PODS, kind_of
-from dra_driver.embedded.api_rules import quotas as quotas_room
+from dra_driver.embedded.api_rules import quotas
 from dra_driver.embedded.api_rules.refusals import ApiRefusal
 from dra_driver.embedded.examples.sentences import Expectation, meaning_of, mentioned
 from dra_driver.embedded.scheduling import workloads
@@ -64,13 +64,13 @@ def load_example(path: Path) -> Example:
     """Read one file. Raises: InputError with the file and the line."""
     text = text_of(path)
     found = list(load_objects(path, text))
-    quotas = tuple(wire for wire in found if wire["kind"] == quotas_room.KIND)
+    quota_objects = tuple(wire for wire in found if wire["kind"] == quotas.KIND)
     try:
-        objects = tuple(workloads.expand(wire for wire in found if wire not in quotas))
+        objects = tuple(workloads.expand(wire for wire in found if wire not in quota_objects))
         known = _names(objects)
         for wire in objects:
             if wire["kind"] == CLAIMS.kind:
-                quotas_room.devices_by_class(wire)  # as the API server's quotas will
+                quotas.devices_by_class(wire)  # fails here, not later when the API server counts for a quota
     except (AttributeError, LookupError, TypeError, ValueError) as fault:
         raise _fault(path, 1, f"an object does not have the shape of its kind: {fault}") from fault
     expects = tuple(_sentences(path, text))
@@ -80,7 +80,7 @@ def load_example(path: Path) -> Example:
         for kind, name in mentioned(sentence.meaning):
             if name not in known[kind]:
                 raise _fault(path, sentence.line, f"there is no {kind} {name} in this file")
-    return Example(path, _intent(text), objects, expects, quotas)
+    return Example(path, _intent(text), objects, expects, quota_objects)
 
 
 def text_of(path: Path) -> str:
@@ -111,7 +111,7 @@ def load_objects(path: Path, text: str) -> Iterator[Wire]:
     for number, document in enumerate(documents, 1):
         if not _is_named(document):
             raise _fault(path, 1, f"document {number} is not a Kubernetes object with a name")
-        if workloads.is_workload(document) or document.get("kind") == quotas_room.KIND:
+        if workloads.is_workload(document) or document.get("kind") == quotas.KIND:
             yield document
             continue
         try:

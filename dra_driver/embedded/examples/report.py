@@ -1,4 +1,4 @@
-"""Reports: what became of one example, of its claims, its pods and their devices. Values only."""
+"""Report: what became of one example, its claims, its pods and their devices. Values only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dra_driver.model.wire import DeviceWire
 
 @dataclass(frozen=True, slots=True)
 class ChosenDevice:
-    """One device of a claim, as it was chosen and as it is published."""
+    """One device of a claim: the allocator's choice, and the device as it is published."""
 
     choice: Choice
     device: DeviceWire
@@ -31,7 +31,7 @@ class ClaimReport:
     uid: str
     held: tuple[ChosenDevice, ...] = ()
     refusal: str = ""
-    said: Mapping[str, str] = field(default_factory=dict)  # what its status reports about its devices
+    device_status: Mapping[str, str] = field(default_factory=dict)  # what status.devices reports
 
 
 @dataclass(slots=True)
@@ -42,7 +42,9 @@ class PodReport:
     is_placed: bool = False
     failure: str = ""
     containers: dict[str, ContainerView] = field(default_factory=dict)
-    told: dict[str, tuple[DescribedDevice, ...]] = field(default_factory=dict)  # what each container reads of devices
+    described: dict[str, tuple[DescribedDevice, ...]] = field(
+        default_factory=dict
+    )  # the devices each container reads of
 
 
 @dataclass(slots=True)

@@ -20,16 +20,16 @@ from dra_driver.embedded.api_rules.quotas import refusal
 from dra_driver.embedded.examples.expectations import unmet
 from dra_driver.embedded.examples.reading import Example
 from dra_driver.embedded.examples.report import ChosenDevice, ClaimReport, ExampleReport, PodReport
-from dra_driver.embedded.examples.sentences import ClaimSays, NodeHasLabel
+from dra_driver.embedded.examples.sentences import ClaimStatusHas, NodeHasLabel
 from dra_driver.embedded.kubelet.container_view import ContainerView
 from dra_driver.embedded.kubelet.kubelet import EmbeddedKubelet
 from dra_driver.embedded.pod_claims import claim_name
-from dra_driver.embedded.scheduling.pods import let_go, make_claims
+from dra_driver.embedded.scheduling.pods import end_pod, make_claims
 from dra_driver.embedded.scheduling.scheduler import EmbeddedScheduler
 from dra_driver.model.errors import ApiError, DriverError, InputError
 from dra_driver.model.wire import DeviceWire, Wire
 
-SETTLE_S = 5.0  # until nothing may be left of a claim
+SETTLE_S = 5.0  # seconds after which nothing may be left of a claim
 
 
 class ExampleRunner:
@@ -58,9 +58,9 @@ class ExampleRunner:
                 self._start(self._read(pod), report, running)
             if any(isinstance(one.meaning, NodeHasLabel) for one in example.expects):
                 report.labels = self._labels()
-            asked = {one.meaning.claim for one in example.expects if isinstance(one.meaning, ClaimSays)}
+            asked = {one.meaning.claim for one in example.expects if isinstance(one.meaning, ClaimStatusHas)}
             for claim in (one for one in report.claims if one.label in asked):
-                claim.said = self._said(claim)
+                claim.device_status = self._device_status(claim)
             report.unmet = [
                 f"line {s.line}: {s.text}: {why}" for s in example.expects if (why := unmet(s.meaning, report))
             ]
@@ -98,7 +98,7 @@ class ExampleRunner:
         labels = {claim_name(pod, entry): _label(pod, entry) for entry in pod["spec"].get("resourceClaims") or []}
         for placement in placements:
             if any(known.name == placement.claim for known in report.claims):
-                continue  # the claim is another pod's as well, and was reported there
+                continue  # another pod uses the claim too, and the claim was reported there
             wire = self._api.request("GET", CLAIMS.path(pod["metadata"]["namespace"], placement.claim))
             held = tuple(ChosenDevice(choice, published[choice.id]) for choice in placement.outcome.choices)
             label, uid = labels[placement.claim], wire["metadata"]["uid"]
@@ -112,7 +112,7 @@ class ExampleRunner:
         try:
             self._kubelet.prepare_pod(pod)
             pod_report.containers = self._kubelet.containers(pod)
-            pod_report.told = {name: tuple(_described(view)) for name, view in pod_report.containers.items()}
+            pod_report.described = {name: tuple(_described(view)) for name, view in pod_report.containers.items()}
         except DriverError as fault:
             pod_report.failure = str(fault)
 
@@ -129,7 +129,7 @@ class ExampleRunner:
         for pod in reversed(running):
             try:
                 self._kubelet.unprepare_pod(pod)
-                let_go(self._api, pod)
+                end_pod(self._api, pod)
             except DriverError as fault:
                 report.left.append(f"pod {pod['metadata']['name']}: {fault}")
         for wire in reversed(made):
@@ -154,15 +154,15 @@ class ExampleRunner:
                 yield f"ledger row {row} of claim {claim.label}"
 
     def _labels(self) -> dict[str, str]:
-        """Return the labels of the node's feature file, once it is there."""
+        """Wait for the node's feature file, and return the labels in it."""
         deadline = time.monotonic() + SETTLE_S
         while not self._feature_file.exists() and time.monotonic() < deadline:
             time.sleep(0.02)
         lines = self._feature_file.read_text().splitlines() if self._feature_file.exists() else []
         return dict(line.split("=", 1) for line in lines if not line.startswith("#"))
 
-    def _said(self, claim: ClaimReport) -> dict[str, str]:
-        """Return what a claim's status reports about its devices, once it has entries: conditions and data as text."""
+    def _device_status(self, claim: ClaimReport) -> dict[str, str]:
+        """Wait for a claim's status.devices, and return the conditions and data in it as text."""
         deadline = time.monotonic() + SETTLE_S
         while True:
             found = self._api.request("GET", CLAIMS.path(claim.namespace, claim.name))
@@ -170,11 +170,11 @@ class ExampleRunner:
             if entries or time.monotonic() > deadline:
                 break
             time.sleep(0.02)
-        said: dict[str, str] = {}
+        values: dict[str, str] = {}
         for entry in entries:
-            said |= {one["type"]: one["status"] for one in entry.get("conditions") or ()}
-            said |= {name: str(value) for name, value in (entry.get("data") or {}).items()}
-        return said
+            values |= {one["type"]: one["status"] for one in entry.get("conditions") or ()}
+            values |= {name: str(value) for name, value in (entry.get("data") or {}).items()}
+        return values
 
     def _rows(self, uid: str) -> list[str]:
         """Return the tables that still mention a claim once the agent has had time to look at its pod's processes.
@@ -188,14 +188,14 @@ class ExampleRunner:
 
 
 def _described(view: ContainerView) -> Iterator[DescribedDevice]:
-    """Yield the devices that a container reads about. Raises: InputError for a file that no program could read."""
+    """Yield the devices described in the files of a container. Raises: InputError for a file that is not valid."""
     for inside, host in view.mounts:
         if inside.startswith(CONTAINER_FOLDER):
             yield from read_metadata(Path(host).read_bytes()).devices
 
 
 def ledger_rows(ledger: Path, uid: str) -> list[str]:
-    """Return the tables of a ledger that mention a claim. It reads the file itself, whatever its tables are."""
+    """Return the tables of a ledger that mention a claim. The file is searched whatever tables it has."""
     if not ledger.exists():
         return []
     with contextlib.closing(sqlite3.connect(f"file:{ledger}?mode=ro", uri=True)) as database:

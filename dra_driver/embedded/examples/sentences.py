@@ -78,8 +78,8 @@ class ClaimAgrees:
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimSays:
-    """The claim's status has this for one of its devices: a condition's status, or a value of its data."""
+class ClaimStatusHas:
+    """For one of the claim's devices, status.devices has this value: a condition's status, or a value in its data."""
 
     claim: str
     name: str
@@ -106,7 +106,7 @@ class ContainerHasEnv:
 
 @dataclass(frozen=True, slots=True)
 class ContainerReads:
-    """The container's file about a request has this value of an attribute of one of its devices."""
+    """The container's file about a request gives this value for an attribute of one of the request's devices."""
 
     container: str
     request: str
@@ -138,7 +138,7 @@ Expectation = (
     | ClaimHolds
     | ClaimTakes
     | ClaimAgrees
-    | ClaimSays
+    | ClaimStatusHas
     | ContainerHasNodes
     | ContainerHasEnv
     | ContainerReads
@@ -185,7 +185,7 @@ _SENTENCES: tuple[tuple[re.Pattern[str], Callable[[Mapping[str, str]], Expectati
     ),
     (
         re.compile(rf"claim {_CLAIM} says (?P<name>\w+)=(?P<pattern>\S+) in its status"),
-        lambda m: ClaimSays(m["claim"], m["name"], m["pattern"]),
+        lambda m: ClaimStatusHas(m["claim"], m["name"], m["pattern"]),
     ),
     (
         re.compile(rf"container (?P<container>{_NAME}/{_NAME}) has (?P<count>\d+) nodes? (?P<pattern>\S+)"),
@@ -216,7 +216,10 @@ _SENTENCES: tuple[tuple[re.Pattern[str], Callable[[Mapping[str, str]], Expectati
 
 
 def meaning_of(text: str) -> Expectation | None:
-    """Return what a sentence expects; None if it is not one of the language. Raises: ValueError for a wrong `where`."""
+    """Return what a sentence expects; None if it is not one of the sentences above.
+
+    Raises: ValueError if the part after `where` is wrong.
+    """
     for pattern, make in _SENTENCES:
         if match := pattern.fullmatch(text):
             return make(match.groupdict())
@@ -227,7 +230,7 @@ def mentioned(meaning: Expectation) -> list[tuple[str, str]]:
     """Return the kind (pod, claim or container) and the name of each object that an expectation refers to."""
     if isinstance(meaning, PodRuns | PodPends):
         return [("pod", meaning.pod)]
-    if isinstance(meaning, ClaimRefused | ClaimHolds | ClaimTakes | ClaimAgrees | ClaimSays):
+    if isinstance(meaning, ClaimRefused | ClaimHolds | ClaimTakes | ClaimAgrees | ClaimStatusHas):
         return [("claim", meaning.claim)]
     if isinstance(meaning, NodeHasLabel):
         return []

@@ -1,4 +1,4 @@
-"""Claim cache: what the kubelet has recorded of its pods' claims. It is held in memory only.
+"""Claim cache: what the kubelet has recorded of its pods' claims, in memory only.
 
 Source: kubelet cm/dra (1.34 to 1.36), claiminfo.go.
 """
@@ -15,7 +15,7 @@ from dra_driver.model.errors import NodeError, Retry
 
 @dataclass(slots=True)
 class CachedClaim:
-    """What the kubelet has recorded of a claim: the prepared devices by driver, and the UIDs of its pods."""
+    """What the kubelet has recorded of a claim: its drivers, its pods' UIDs, and the prepared devices by driver."""
 
     ref: ClaimRef
     drivers: tuple[str, ...]
@@ -48,8 +48,11 @@ class ClaimCache:
         with self._lock:
             return self._claims[namespace, name]
 
-    def take(self, ref: ClaimRef, drivers: tuple[str, ...], pod: str) -> CachedClaim:
-        """Record that the pod with this UID uses a claim. Raises: NodeError("node.claim") for another of its name."""
+    def add_pod(self, ref: ClaimRef, drivers: tuple[str, ...], pod: str) -> CachedClaim:
+        """Record that the pod with this UID uses a claim.
+
+        Raises: NodeError("node.claim") if an older claim of the same name is still recorded.
+        """
         with self._lock:
             cached = self._claims.get((ref.namespace, ref.name))
             if cached is not None and cached.ref.uid != ref.uid:
@@ -74,7 +77,10 @@ class ClaimCache:
                 claim.is_prepared = is_prepared
 
     def release(self, pod: str) -> list[CachedClaim]:
-        """Remove a pod from the claims that others use too; return those that it alone uses, which stay recorded."""
+        """Remove a pod from the claims that other pods use too.
+
+        Return the claims that no other pod uses; they stay recorded until they are removed.
+        """
         with self._lock:
             mine = [claim for claim in self._claims.values() if pod in claim.pods]
             ending = [claim for claim in mine if claim.pods == {pod}]

@@ -1,6 +1,6 @@
-"""Container view: what a container runtime makes of CDI device ids: environment, device nodes, mounts, hooks.
+"""Container view: the environment, device nodes, mounts and hooks that a container gets for its CDI device ids.
 
-In: CDI folders and ids. Out: a `ContainerView`. It starts no container, and reads the folders again each time.
+In: CDI folders and ids. Out: a `ContainerView`. No container is started, and the folders are read again each time.
 Source: Container Device Interface specification 0.3.0 to 1.0.0, and its reference implementation's cache.
 """
 
@@ -24,10 +24,10 @@ _RELEASED = ("0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1
 
 
 @dataclass(frozen=True, slots=True)
-class SeenNode:
+class ContainerDeviceNode:
     """One device node in the container.
 
-    `host_path` is the node that provides the numbers if the spec leaves them out.
+    `host_path` is the node on the host whose device numbers apply if the spec leaves them out.
     """
 
     path: str
@@ -43,10 +43,10 @@ class SeenNode:
 
 @dataclass(frozen=True, slots=True)
 class ContainerView:
-    """What the edits of some CDI devices do to a container. `files` are the spec files with those edits."""
+    """What the edits of some CDI devices add to a container. `files` are the spec files with those edits."""
 
     env: tuple[str, ...] = ()
-    device_nodes: tuple[SeenNode, ...] = ()
+    device_nodes: tuple[ContainerDeviceNode, ...] = ()
     mounts: tuple[tuple[str, str], ...] = ()  # (in the container, on the host)
     hooks: tuple[str, ...] = ()
     additional_gids: tuple[int, ...] = ()
@@ -61,16 +61,15 @@ class _Spec:
 
 
 def resolve(ids: Iterable[str], folders: Sequence[Path]) -> ContainerView:
-    """Return what a container with these devices sees; if two folders have a device, the later folder's counts.
+    """Return what a container with these devices sees. If two folders have a device, that of the later folder counts.
 
-    Raises: NodeError("node.cdi") for an id that is in no file, in two files of one folder, or only in a file that is
-    wrong.
+    Raises: NodeError("node.cdi") for an id that is in no file, in two files of one folder, or only in an invalid file.
     """
     wanted = list(dict.fromkeys(ids))  # runtimes ignore repetitions
     specs, faults = _read(folders)
     found = [_find(name, specs, faults) for name in wanted]
     env: dict[str, str] = {}
-    nodes: dict[str, SeenNode] = {}
+    nodes: dict[str, ContainerDeviceNode] = {}
     mounts: dict[str, str] = {}
     hooks: list[str] = []
     gids: set[int] = set()
@@ -87,7 +86,7 @@ def resolve(ids: Iterable[str], folders: Sequence[Path]) -> ContainerView:
 
 
 def _edits(found: Sequence[tuple[_Spec, Wire]]) -> Iterable[Wire]:
-    """Yield the edits in the order in which they apply: those of a file once, before those of its first device."""
+    """Yield the edits in the order in which they apply: a file's own edits once, before those of its first device."""
     seen: set[Path] = set()
     for spec, device in found:
         if spec.path not in seen:
@@ -191,8 +190,8 @@ def _version_needed(document: CdiWire, cdi_class: str) -> str:
     return "0.3.0"
 
 
-def _node(node: Wire) -> SeenNode:
-    """Return a device node; what the spec leaves out is read from the host, as a runtime does."""
+def _node(node: Wire) -> ContainerDeviceNode:
+    """Return a device node. What the spec leaves out is read from the node on the host, as a runtime does."""
     path = node["path"]
     host_path = node.get("hostPath") or path
     kind, major, minor = node.get("type", ""), node.get("major"), node.get("minor")
@@ -203,4 +202,4 @@ def _node(node: Wire) -> SeenNode:
             raise NodeError("cdi", f"device node {host_path} can't be read: {fault.strerror}") from fault
         kind = kind or ("b" if stat.S_ISBLK(status.st_mode) else "c")
         major, minor = os.major(status.st_rdev), os.minor(status.st_rdev)
-    return SeenNode(path, host_path, kind, major or 0, minor or 0, node.get("permissions") or "rwm")
+    return ContainerDeviceNode(path, host_path, kind, major or 0, minor or 0, node.get("permissions") or "rwm")

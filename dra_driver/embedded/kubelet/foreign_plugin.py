@@ -1,4 +1,4 @@
-"""Foreign plugin: another vendor's DRA driver, as far as an example needs one (a NIC beside the GPU).
+"""Foreign plugin: a stand-in for another vendor's DRA driver, for examples that need one (a NIC beside the GPU).
 
 In: a driver name and its devices. Out: ResourceSlices in the API, and a plugin on unix sockets that accepts every claim
 and returns no CDI ids. It touches no hardware.
@@ -42,7 +42,7 @@ class ForeignPlugin:
         self._servers: list[grpc.Server] = []
 
     def start(self) -> None:
-        """Serve; the registration socket is created last."""
+        """Serve both sockets; the registration socket is created last."""
         self._endpoint.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
         self._serve(
             self._endpoint,
@@ -57,12 +57,12 @@ class ForeignPlugin:
             "pluginregistration.Registration",
             {
                 "GetInfo": (self._info, registration.InfoRequest),
-                "NotifyRegistrationStatus": (self._noted, registration.RegistrationStatus),
+                "NotifyRegistrationStatus": (self._accept_status, registration.RegistrationStatus),
             },
         )
 
     def stop(self) -> None:
-        """Stop serving; the registration socket goes first."""
+        """Stop serving; the registration socket is removed first."""
         for server in reversed(self._servers):
             server.stop(0).wait(5)
         self._servers.clear()
@@ -87,7 +87,7 @@ class ForeignPlugin:
             type="DRAPlugin", name=self.driver, endpoint=str(self._endpoint), supported_versions=["v1.DRAPlugin"]
         )
 
-    def _noted(self, _request: Any, _context: Any) -> Any:
+    def _accept_status(self, _request: Any, _context: Any) -> Any:
         return registration.RegistrationStatusResponse()
 
     def _prepare(self, request: Any, _context: Any) -> Any:

@@ -72,7 +72,8 @@ class EmbeddedKubelet:
         self.plugins.stop()
         self.resources.stop()
         self._wiper.stop()
-        self._claims.set_prepared(self._claims.all(), is_prepared=False)  # which is not in the checkpoint
+        # The kubelet's checkpoint does not record whether a claim is prepared.
+        self._claims.set_prepared(self._claims.all(), is_prepared=False)
 
     def restart(self) -> None:
         """Stop and start: slices are deleted, plugins register again, and the next pod of a claim prepares it again."""
@@ -84,13 +85,13 @@ class EmbeddedKubelet:
         return self.plugins.wait_for(driver, timeout_s, instances=instances)
 
     def prepare_pod(self, pod: Wire) -> None:
-        """Prepare every claim of a pod that is not prepared yet, with one call to each driver, in any order.
+        """Prepare every claim of a pod that is not prepared yet, with one call to each driver, in random order.
 
-        Raises: NodeError with the claim that can't be used and why; what succeeded stays recorded.
+        Raises: NodeError with the claim that can't be used and the reason; what succeeded stays recorded.
         """
         with self._lock:
             self._pods[pod["metadata"]["uid"]] = pod
-        claims = [self._take(pod, claim) for claim in self._claims_of(pod)]
+        claims = [self._record_use(pod, claim) for claim in self._claims_of(pod)]
         by_driver: dict[str, list[CachedClaim]] = {}
         for claim in claims:
             for driver in [] if claim.is_prepared else claim.drivers:
@@ -157,7 +158,7 @@ class EmbeddedKubelet:
         return answer
 
     def _resources_of_pods(self) -> list[tuple[Wire, dict[str, list[Wire]]]]:
-        """Return each pod with what its containers have; nothing where a claim of it is not known yet."""
+        """Return each pod with its containers' resources, or with none if one of its claims is not known yet."""
         with self._lock:
             pods = tuple(self._pods.values())
         found = []
@@ -175,7 +176,7 @@ class EmbeddedKubelet:
             return {}
         return (node.get("status") or {}).get("allocatable") or {}
 
-    # -- inside -------------------------------------------------------------------------------------------------------
+    # -- the claims of a pod ------------------------------------------------------------------------------------------
 
     def _claims_of(self, pod: Wire) -> Iterator[ClaimWire]:
         """Yield the claims of a pod from the API after checking each. Raises: NodeError."""
@@ -194,7 +195,7 @@ class EmbeddedKubelet:
                 raise NodeError("claim", f"claim {namespace}/{name} is not reserved for pod {uid}")
             yield claim
 
-    def _take(self, pod: Wire, claim: ClaimWire) -> CachedClaim:
+    def _record_use(self, pod: Wire, claim: ClaimWire) -> CachedClaim:
         """Record that a pod uses a claim, before anything is prepared. Raises: NodeError."""
         metadata = claim["metadata"]
         ref = ClaimRef(metadata["namespace"], metadata["name"], metadata["uid"])
@@ -202,7 +203,7 @@ class EmbeddedKubelet:
         drivers = tuple(dict.fromkeys(result["driver"] for result in results))
         for driver in drivers:
             self._plugin(driver)
-        return self._claims.take(ref, drivers, pod["metadata"]["uid"])
+        return self._claims.add_pod(ref, drivers, pod["metadata"]["uid"])
 
     def _plugin(self, driver: str) -> Plugin:
         plugin = self.plugins.newest(driver)
@@ -219,7 +220,7 @@ class EmbeddedKubelet:
             self._claims.add_devices(claim, driver, reply)
 
     def _used(self, pod: Wire, container: Wire) -> Iterator[tuple[CachedClaim, str]]:
-        """Yield the claims to which a container refers, each with the request it refers to ("" for all)."""
+        """Yield the claims that a container refers to, each with the request that it names ("" for all)."""
         by_entry = {entry["name"]: entry for entry in pod["spec"].get("resourceClaims") or []}
         for use in (container.get("resources") or {}).get("claims") or []:
             claim = self._claims.get(pod["metadata"]["namespace"], claim_name(pod, by_entry[use["name"]]))

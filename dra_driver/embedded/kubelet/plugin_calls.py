@@ -94,7 +94,7 @@ class Registrar:
         return PluginInfo(info.type, info.name, info.endpoint, tuple(info.supported_versions))
 
     def notify(self, error: str = "") -> None:
-        """Report to the plugin that it is registered, or with `error` why it is not.
+        """Inform the plugin that it is registered or, with `error`, why it is not.
 
         Raises: NodeError("node.registration").
         """
@@ -149,7 +149,7 @@ class Plugin:
     def prepare(
         self, claims: Sequence[ClaimRef], timeout_s: float = RPC_S
     ) -> dict[str, tuple[ReportedDevice, ...] | str]:
-        """Prepare claims in one call; return by UID the devices of each, or its error.
+        """Prepare claims in one call; return the devices of each claim, or its error, by UID.
 
         Raises: NodeError("node.plugin-call") if the whole call fails, or if the reply does not match the request.
         """
@@ -158,13 +158,16 @@ class Plugin:
         return {uid: entry.error or self._devices(entry.devices) for uid, entry in reply.items()}
 
     def unprepare(self, claims: Sequence[ClaimRef], timeout_s: float = RPC_S) -> dict[str, str]:
-        """Unprepare claims in one call; return by UID the error of each, "" for success. Raises: as `prepare`."""
+        """Unprepare claims in one call; return the error of each claim ("" for success) by UID.
+
+        Raises: as `prepare`.
+        """
         request = self._messages.NodeUnprepareResourcesRequest(claims=self._wire(claims))
         reply = self._send(self._unprepare, request, claims, "NodeUnprepareResources", timeout_s)
         return {uid: str(entry.error) for uid, entry in reply.items()}
 
     def close(self) -> None:
-        """Close the connection after a moment, since a thread of grpc's still watches the channel and would crash."""
+        """Close the connection after a moment: a thread of grpc still watches the channel now, and would crash."""
         self._channel.unsubscribe(self._note_connectivity)
         closing = threading.Timer(_WATCHED_S, self._channel.close)
         closing.daemon = True
@@ -195,8 +198,8 @@ class Plugin:
         except grpc.RpcError as fault:
             raise self._fault(f"{method} failed: {_text(fault)}") from fault
         wanted = {claim.uid for claim in claims}
-        if strangers := sorted(reply.keys() - wanted):
-            raise self._fault(f"{method} returned result for unknown claim UID {strangers[0]}")
+        if unknown := sorted(reply.keys() - wanted):
+            raise self._fault(f"{method} returned result for unknown claim UID {unknown[0]}")
         if len(reply) < len(wanted):
             raise self._fault(f"{method} skipped {len(wanted) - len(reply)} of {len(wanted)} claims")
         return reply

@@ -50,7 +50,7 @@ class PluginWatcher:
         self._order: list[Plugin] = []
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self._trying: Registrar | None = None
+        self._registering: Registrar | None = None
 
     def start(self) -> None:
         """Start to watch."""
@@ -61,8 +61,8 @@ class PluginWatcher:
     def stop(self) -> None:
         """Stop watching and close every connection, as a kubelet that ends does."""
         self._stop.set()
-        if trying := self._trying:  # no process may listen on the socket any more
-            trying.give_up()
+        if registering := self._registering:  # it would wait in vain for a process to listen on the socket
+            registering.give_up()
         if self._thread is not None:
             self._thread.join(20)
         with self._changed:
@@ -105,19 +105,19 @@ class PluginWatcher:
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            self._look()
+            self._update()
             self._stop.wait(self._poll_s)
 
-    def _look(self) -> None:
+    def _update(self) -> None:
         """Register and deregister plugins so that they match the existing sockets."""
-        there = dict(_sockets_in(self._folder))
+        existing = dict(_sockets_in(self._folder))
         for path, seen in list(self._sockets.items()):
-            if there.get(path) != seen.identity:
+            if existing.get(path) != seen.identity:
                 self._forget(path, seen)
-        for path, identity in there.items():
+        for path, identity in existing.items():
             seen = self._sockets.setdefault(path, _Socket(identity))
             if seen.plugin is None and time.monotonic() >= seen.next_try and not self._stop.is_set():
-                self._try(path, seen)
+                self._try_to_register(path, seen)
 
     def _forget(self, path: Path, seen: _Socket) -> None:
         with self._changed:
@@ -129,8 +129,8 @@ class PluginWatcher:
             self._changed.notify_all()
         self._on_change()
 
-    def _try(self, path: Path, seen: _Socket) -> None:
-        registrar = self._trying = Registrar(path)
+    def _try_to_register(self, path: Path, seen: _Socket) -> None:
+        registrar = self._registering = Registrar(path)
         if self._stop.is_set():
             registrar.give_up()
         try:
@@ -144,7 +144,7 @@ class PluginWatcher:
             log.warning("plugin not registered", extra=fields(socket=str(path), err=fault.message))
             return
         finally:
-            self._trying = None
+            self._registering = None
             registrar.close()
         with self._changed:
             seen.plugin, seen.error = plugin, ""
@@ -176,7 +176,7 @@ class PluginWatcher:
 
 
 def _sockets_in(folder: Path) -> Iterator[tuple[Path, Stamp]]:
-    """Yield the sockets below a folder; names that begin with a dot are not looked at."""
+    """Yield the sockets below a folder. Files and folders whose names begin with a dot are ignored."""
     try:
         entries = list(os.scandir(folder))
     except FileNotFoundError:

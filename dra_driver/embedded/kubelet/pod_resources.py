@@ -1,7 +1,7 @@
 """Pod resources: the socket on which a kubelet reports which claims its pods' containers have.
 
-In: the kubelet's pods, and what the node object says device plugins offer. Out: the answers of PodResources v1.
-`is_telling` stands for the gate KubeletPodResourcesDynamicResources. Source: kubelet podresources/v1, server_v1.go.
+In: the kubelet's pods, and the node's allocatable resources. Out: the answers of PodResources v1. `lists_claims` stands
+for the gate KubeletPodResourcesDynamicResources. Source: kubelet podresources/v1, server_v1.go.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ _STOP_S = 1.0
 
 
 class EmbeddedPodResources:
-    """The server. `pods` gives each pod with its containers' entries, `allocatable` what the node can hand out."""
+    """The server of PodResources.
+
+    `pods` returns each pod with the claims of its containers, `allocatable` the node's `status.allocatable`.
+    """
 
     def __init__(
         self,
@@ -32,8 +35,8 @@ class EmbeddedPodResources:
     ) -> None:
         self._path, self._pods, self._allocatable = path, pods, allocatable
         self._server: grpc.Server | None = None
-        self.is_telling = True
-        self.asked = 0
+        self.lists_claims = True
+        self.list_calls = 0
 
     def start(self) -> None:
         """Listen at the path."""
@@ -44,7 +47,7 @@ class EmbeddedPodResources:
         self._server.start()
 
     def stop(self) -> None:
-        """Stop listening; the socket goes."""
+        """Stop listening and remove the socket."""
         if self._server is not None:
             self._server.stop(_STOP_S).wait()
             self._server = None
@@ -65,12 +68,12 @@ class EmbeddedPodResources:
         return grpc.method_handlers_generic_handler(SERVICE, handlers)
 
     def _list(self, _request: Any, _context: Any) -> messages.ListPodResourcesResponse:
-        self.asked += 1
+        self.list_calls += 1
         return messages.ListPodResourcesResponse(pod_resources=[self._pod(pod, used) for pod, used in self._pods()])
 
     def _pod(self, pod: Wire, used: Mapping[str, list[Wire]]) -> messages.PodResources:
         containers = [
-            messages.ContainerResources(name=name, dynamic_resources=map(_claim, entries if self.is_telling else ()))
+            messages.ContainerResources(name=name, dynamic_resources=map(_claim, entries if self.lists_claims else ()))
             for name, entries in used.items()
         ]
         metadata = pod["metadata"]

@@ -33,7 +33,7 @@ class SliceWiper:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to watch the drivers' connections."""
+        """Start to watch the drivers' connections."""
         self._stop.clear()
         self._thread = threading.Thread(target=self._watch_connections, name="embedded-kubelet-wiper", daemon=True)
         self._thread.start()
@@ -45,7 +45,7 @@ class SliceWiper:
             self._thread.join(10)
 
     def wipe_all(self) -> None:
-        """Delete the node's slices of all drivers."""
+        """Delete the node's slices, whatever their driver."""
         self._wipe(f"spec.nodeName={self._node}")
 
     def _watch_connections(self) -> None:

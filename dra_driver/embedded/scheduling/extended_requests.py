@@ -1,8 +1,8 @@
 """The device requests that represent a pod's extended resources.
 
 In: a pod's containers, and which class serves which resource. Out: the requests, and the names of those that each
-container uses. Init containers that end use the devices that the containers after them hold later; only the largest
-number that they need beyond these is asked for in addition. Sidecars count as containers that stay.
+container uses. Init containers that end may use the devices that later containers will hold; beyond these, only the
+largest number that one of them needs is requested in addition. Sidecars count as containers that keep running.
 
 Source: scheduler plugin dynamicresources of Kubernetes 1.35, extended resources (KEP-5004). Kubernetes 1.34 makes a
 request for every container.

@@ -1,7 +1,7 @@
 """Placement: which devices a pod's claims get on this node, and the explanation in words.
 
 In: claims, the cluster's slices, classes and held claims. Out: one `ClaimOutcome` for each claim: an allocation with a
-reason for each choice, or a refusal with its reason. The offline allocator decides; only the words are made here.
+reason for each choice, or a refusal with its reason. The room `allocation` decides; this module words the result.
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ def place(
 
 
 def _refusals(asked: PodAllocator, explained: AllocationExplanation) -> list[ClaimOutcome]:
-    """Return for each claim which of its requests are short; if none is, the sentence of the explanation."""
+    """Return a refusal for each claim: its requests that lack devices or, if none does, the explanation's sentence."""
     [node] = explained.nodes
     short: dict[str, list[str]] = {}
     pairs = list(zip(asked.plan.alternatives, node.funnels, strict=False))
     for alternative, seen in pairs if not explained.aborts else ():
-        rivals = [f for a, f in pairs if (a.claim, a.request) == (alternative.claim, alternative.request)]
-        if all(rival.is_short for rival in rivals):
+        funnels = [f for a, f in pairs if (a.claim, a.request) == (alternative.claim, alternative.request)]
+        if all(funnel.is_short for funnel in funnels):
             wants = "all" if seen.wants is None else str(seen.wants)
             line = f"request {seen.request} wants {wants}: {_counts(alternative, seen)}"
             short.setdefault(seen.claim, []).append(line)

@@ -21,7 +21,7 @@ from dra_driver.model.wire import Wire
 
 MOST_PODS = 100_000
 _NEVER_PODS = frozenset({"status", "metadata", "podTemplates"})
-# Steps on the way to a template that say nothing about the role of its pods.
+# Keys on the path to a template that do not name the role of its pods.
 _PLAIN_STEPS = frozenset(
     {"spec", "template", "jobTemplate", "leaderWorkerTemplate", "rayClusterSpec", "rayClusterConfig", "predictor"}
 )
@@ -113,7 +113,7 @@ def _templates(
 
 
 def _count(value: Wire, owner: str) -> int:
-    """Return how many times the content of a mapping is made, by the counts in it."""
+    """Return how many copies are made of what a mapping describes, according to the counts in it."""
     parallel = _whole(value, "parallelism", owner)
     completions = _whole(value, "completions", owner, unset=parallel)
     count = min(parallel, completions)
@@ -143,7 +143,7 @@ def _entry_name(entry: Any, key: str, number: int) -> str:
 
 
 def _role(path: tuple[str, ...]) -> str:
-    """Return the role that the nearest step with a meaning names."""
+    """Return the last key on the path that names a role, without its ending; "" if none does."""
     for step in reversed(path):
         if step not in _PLAIN_STEPS:
             return _ROLE_ENDINGS.sub("", step).lower() or step.lower()

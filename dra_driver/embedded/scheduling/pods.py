@@ -1,4 +1,4 @@
-"""Pods: what the controllers do for the claims of a pod: create them from templates, and release them at its end.
+"""Pods: the claims of a pod are created from templates, and released when the pod ends, as the controllers do it.
 
 In: a pod in the API. Out: claims in the API. Source: kube-controller-manager resourceclaim controller.
 """
@@ -54,7 +54,7 @@ def claims_of(api: Api, pod: Wire) -> list[ClaimWire]:
     return [api.request("GET", CLAIMS.path(namespace, name)) for name in dict.fromkeys(names)]
 
 
-def let_go(api: Api, pod: Wire) -> None:
+def end_pod(api: Api, pod: Wire) -> None:
     """End a pod: remove its reservations, deallocate the claims without any reservation, and delete the pod."""
     namespace, uid = pod["metadata"]["namespace"], pod["metadata"]["uid"]
     for claim in claims_of(api, pod):

@@ -1,8 +1,8 @@
-"""Workloads: what controllers and the scheduler make of objects that are not pods yet, as far as an example needs it.
+"""Workloads: the pods and claims that controllers and the scheduler create from other objects, as examples need them.
 
 A Deployment becomes as many pods as it has replicas, a Job as many as run at a time (`pod_templates`). A pod whose
-limits name an extended resource of a DeviceClass becomes one with a claim, as the scheduler makes it. Pure. In: the
-objects of a file. Out: the objects that remain.
+limits name an extended resource of a DeviceClass gets a claim, like the one that the scheduler creates. Pure. In: the
+objects of a file. Out: pods, claims and the objects that need no controller.
 Source: Kubernetes workloads apps/v1 and batch/v1; KEP-5004 (claim name, request name).
 """
 
@@ -37,7 +37,7 @@ def expand(objects: Iterable[Wire]) -> Iterator[Wire]:
 
 
 def classes_by_resource(classes: Iterable[Wire]) -> dict[str, str]:
-    """Return which class serves each extended resource: the newest that names it, then the first by name.
+    """Return the class that serves each extended resource: the newest that names it, of equally old ones the first.
 
     Source: scheduler plugin dynamicresources, extended resource cache; every class also serves a resource of its own.
     """
@@ -56,7 +56,7 @@ def classes_by_resource(classes: Iterable[Wire]) -> dict[str, str]:
 
 
 def with_claim(pod: Wire, classes: Mapping[str, str]) -> Iterator[Wire]:
-    """Yield a pod and, if classes serve its extended resources, before it the claim for them."""
+    """Yield a pod, preceded by the claim for its extended resources if classes serve any."""
     found = extended_requests(pod, classes)
     if not found.requests:
         yield pod
@@ -80,7 +80,7 @@ def _by_list(used: Sequence[Sequence[str]], init: int) -> tuple[tuple[str, Seque
 
 
 def _using(containers: Any, used: Sequence[Sequence[str]]) -> list[Wire]:
-    """Return containers with the requests that they use in the place of their extended resources."""
+    """Return containers in which the requests that they use replace their extended resources."""
     return [
         {**one, "resources": {"claims": [{"name": ENTRY, "request": name} for name in names]}} if names else one
         for one, names in zip(containers or (), used, strict=True)

@@ -1,1 +1,1 @@
-"""Connections to the API server, and what comes back on them: bounded in bytes and time, checked, in pieces."""
+"""Connections to the API server, and the answers that arrive on them: limited in size and time, and checked."""

@@ -2,8 +2,8 @@
 
 In: a connected socket that does not block. Out: its bytes, while the answer that is being read has time and bytes left.
 The deadline and the limits are those of the whole answer: interim answers, head, chunks, trailers and body together.
-An answer is never there at once, so a reader waits for input first: to let the socket itself wait would take four more
-calls of the kernel for each answer.
+An answer never arrives at once, so a reader waits for input before it reads: a blocking socket would need four more
+system calls for each answer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MOST_BYTES = 8 << 20
 _HEAD_BYTES = 256 * 1024
 _RAW_BYTES = MOST_BYTES + MOST_BYTES // 4  # chunked transfer adds a few bytes to each chunk of some KiB
 _PIECE_BYTES = 16 * 1024  # as much as a record of TLS holds
-_LONGEST_WAIT_S = 3600.0  # then it is asked again how much is left
+_LONGEST_WAIT_S = 3600.0  # after which the time that is left is computed again
 
 
 class TooLargeError(OSError):
@@ -28,7 +28,7 @@ class TooLargeError(OSError):
 
 
 class BrokenError(OSError):
-    """The connection ended before the answer did, or what came is not HTTP."""
+    """The connection ended before the answer did, or the bytes that arrived are not HTTP."""
 
 
 class AnswerBounds:
@@ -43,7 +43,7 @@ class AnswerBounds:
 
 
 class BoundedReader:
-    """A reader of one socket, and its writer. Bytes count against the bounds when they are received into `buffer`."""
+    """Reads from one socket, and writes to it. Bytes count against the bounds when they are received into `buffer`."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -54,7 +54,7 @@ class BoundedReader:
         self.bounds = AnswerBounds(0.0)
 
     def is_quiet(self) -> bool:
-        """Return whether the other side has neither ended the connection nor sent anything that was not read."""
+        """Return whether the other side has neither ended the connection nor sent anything that is still unread."""
         return not self._is_pending() and not self._input.poll(0)
 
     def send(self, message: bytes) -> None:
@@ -87,25 +87,25 @@ class BoundedReader:
                 try:
                     return self._sock.recv(most)
                 except (ssl.SSLWantReadError, BlockingIOError):
-                    continue  # only a part of a record, which can't be decrypted yet
+                    continue  # only a part of a TLS record has arrived, which can't be decrypted yet
                 except ssl.SSLWantWriteError as wanted:
                     self._await_either(wanted)
 
     def _await_either(self, wanted: OSError) -> None:
-        """Wait until the socket can do what an operation needs first. Raises: TimeoutError."""
+        """Wait until the socket is readable or writable, as the interrupted operation needs. Raises: TimeoutError."""
         output = select.poll()
         output.register(self._sock, select.POLLIN if isinstance(wanted, ssl.SSLWantReadError) else select.POLLOUT)
         output.poll(self._left_ms())
 
     def _left_ms(self) -> int:
-        """Return the time that is left, in milliseconds. Raises: TimeoutError if it is none."""
+        """Return the time that is left, in milliseconds. Raises: TimeoutError if none is left."""
         left = self.bounds.until - time.monotonic()
         if left <= 0:
             raise TimeoutError("the answer did not end in time")
         return math.ceil(min(left, _LONGEST_WAIT_S) * 1000)
 
     def _is_pending(self) -> bool:
-        """Return whether there are decrypted bytes, for which the socket does not become readable."""
+        """Return whether decrypted bytes are waiting; poll does not report the socket as readable for these."""
         return self._tls is not None and self._tls.pending() > 0
 
     def until(self, mark: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Connection: one kept connection to the API server, which carries one request after the other.
+"""Connection: one connection to the API server, which is kept open and carries one request after the other.
 
 In: an address, a TLS context. Out: answers, read within bounds. Every request is one write of head and body. Redirects
 are not followed, and nothing is sent again.
@@ -46,30 +46,30 @@ class Address:
 
 
 class ConnectError(OSError):
-    """There is no connection: nothing was sent."""
+    """No connection could be made, so nothing was sent."""
 
 
 class CertificateError(ConnectError):
-    """The TLS handshake failed: nothing was sent."""
+    """The TLS handshake failed, so nothing was sent."""
 
 
 class Connection:
-    """A connected socket. `generation` is counted by its owner, which does not use older connections again."""
+    """A connected socket. `generation` is counted by the owner, which does not use connections of older ones again."""
 
     def __init__(
         self, address: Address, context: ssl.SSLContext | None, seconds: float, *, generation: int = 0
     ) -> None:
-        """Connect. Raises: CertificateError, ConnectError, TimeoutError, ValueError for a host that is no name."""
+        """Connect. Raises: CertificateError, ConnectError, TimeoutError, ValueError for an invalid host name."""
         self._address, self.generation = address, generation
         self.sock = _connected(address, context, seconds)
-        self.sock.settimeout(0)  # the reader waits
+        self.sock.settimeout(0)  # the reader does the waiting
         self._reader = BoundedReader(self.sock)
         self._answer: HttpAnswer | None = None
 
     def ask(
         self, method: str, target: str, headers: Mapping[str, str], body: bytes | None, seconds: float
     ) -> HttpAnswer:
-        """Send a request, and return the answer once its head was read. All of it has to come within `seconds`.
+        """Send a request, and return the answer once its head was read. All of it has to arrive within `seconds`.
 
         Raises: ValueError for a target or a field that HTTP does not allow; BrokenError, TooLargeError,
         TimeoutError, OSError.
@@ -99,7 +99,7 @@ class Connection:
         return self._answer is not None and self._answer.may_be_followed
 
     def is_quiet(self) -> bool:
-        """Return whether the other side has neither ended the connection nor sent bytes that are no answer."""
+        """Return whether the other side has neither ended the connection nor sent bytes that nobody asked for."""
         return self._reader.is_quiet()
 
     def close(self) -> None:
@@ -146,7 +146,7 @@ def _dialled(address: Address, until: float) -> socket.socket:
 
 
 def _of_handshake(err: BaseException) -> BaseException:
-    """Return the error to raise for one of the TLS handshake."""
+    """Return the error to raise for an error of the TLS handshake."""
     if isinstance(err, TimeoutError) or not isinstance(err, OSError):
         return err
     is_refusal = isinstance(err, ssl.SSLError) and not isinstance(err, _ENDED)
@@ -156,7 +156,7 @@ def _of_handshake(err: BaseException) -> BaseException:
 def _head(method: str, target: str, fields: tuple[tuple[str, str], ...], body: bytes | None) -> bytes:
     """Return the head of a request. Raises: ValueError."""
     if _NOT_IN_A_TARGET.search(target):
-        raise ValueError("a request's path can't hold blanks, control characters or letters outside ASCII")
+        raise ValueError("a request's path can't contain blanks, control characters or letters outside ASCII")
     length = f"Content-Length: {len(body or b'')}\r\n" if body is not None or method in _WITH_A_LENGTH else ""
     return f"{method} {target} HTTP/1.1\r\n{_lines(fields)}{length}\r\n".encode("ascii")
 
@@ -166,5 +166,5 @@ def _lines(fields: tuple[tuple[str, str], ...]) -> str:
     """Return the lines of header fields. Raises: ValueError."""
     for name, value in fields:
         if _NOT_IN_A_FIELD.search(value):
-            raise ValueError(f"the header field {name} can't hold control characters or letters outside ASCII")
+            raise ValueError(f"the header field {name} can't contain control characters or letters outside ASCII")
     return "".join(f"{name}: {value}\r\n" for name, value in fields)

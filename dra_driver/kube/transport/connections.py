@@ -1,4 +1,4 @@
-"""The kept connections to the API server, renewed when their files were replaced or their peer is dead.
+"""The kept connections to the API server, renewed when certificate files were replaced or the peer is dead.
 
 In: `Credentials`. Out: a connection lent for one request (the most recently used one first), or a separate connection
 for a stream. It knows nothing of Kubernetes objects.
@@ -42,8 +42,9 @@ class Connections:
         self._look_at = 0.0
 
     def lend(self, seconds: float) -> AbstractContextManager[Connection]:
-        """Lend a connection, kept if its answer was read to the end; an error drops all of its generation.
+        """Lend a connection for one request.
 
+        It is kept if its answer was read to the end; after an error all connections of its generation are dropped.
         Entering raises: ApiError("api.tls-files"), TimeoutError if all connections stay in use for `seconds`; errors of
         connecting.
         """
@@ -143,7 +144,7 @@ class Connections:
 
 
 class _Lent:
-    """A connection that is lent; a generator's frames would cost more."""
+    """The context in which a connection is lent; a context manager made from a generator would cost more time."""
 
     __slots__ = ("_connection", "_connections", "_seconds")
 
@@ -171,7 +172,7 @@ def _address_of(server: str, tls: TlsMaterial | None) -> Address:
 
 
 def _context_of(tls: TlsMaterial, last: ssl.SSLContext | None) -> ssl.SSLContext:
-    """Build a context; keep using the last one while files are only half written."""
+    """Build a TLS context, or return the last one while files are only half written."""
     try:
         return tls.context()
     except OSError as err:

@@ -97,7 +97,7 @@ class HttpAnswer:
         line = self._reader.until(b"\r\n")
         found = _CHUNK_SIZE.fullmatch(line)
         if found is None:
-            raise BrokenError("a chunk without a size")
+            raise BrokenError("a chunk of the answer has no size")
         self._left = int(found[1], 16)
         if self._left:
             return True
@@ -124,7 +124,7 @@ def _fields(lines: str) -> dict[str, str]:
     found = _FIELD.findall(lines)
     if len(found) != (lines.count("\r\n") + 1 if lines else 0):
         raise BrokenError("a line of the answer's head is not a header field")
-    # A pattern for the blanks would take quadratic time.
+    # Blanks are stripped here because a pattern that matches them would take quadratic time.
     fields = {name.lower(): value.strip(" \t") for name, value in reversed(found)}
     if len(fields) == len(found):
         return fields

@@ -87,7 +87,7 @@ class LineStream:
                 bounds.until = min(over_at, time.monotonic() + self._line_s) if line else over_at
 
     def close(self) -> None:
-        """End the stream now. Safe to call twice, and before `open`."""
+        """End the stream now. This may be called twice, and before `open`."""
         with self._lock:
             self._is_closed = True
             connection = self._connection

@@ -1,6 +1,7 @@
 """Labels that decide the kind of device: whether it can be partitioned, whether it is shared.
 
-In: a requirement and the kind that the pod asks for. Out: CEL, "" where such a device fulfils it anyway, or a reason.
+In: a requirement and the kind that the pod asks for. Out: CEL, "" if such a device fulfils it anyway, or the reason why
+there is no expression.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from dra_driver.migrate.labels.requirement import (
 
 
 def mig_capable(rule: LabelRequirement, kind: DeviceKind) -> Translation:
-    """Translate whether a GPU can be cut."""
+    """Translate the label that tells whether a GPU can be partitioned."""
     wanted = _truths(rule)
     if wanted is None or rule.operator == EXISTS:
         return "" if rule.operator == EXISTS else NotExpressible("the label is true or false on every node")
     if kind.is_partition:
-        return "" if wanted == {True} else NotExpressible("a MIG partition is cut from a GPU that can be cut")
+        return "" if wanted == {True} else NotExpressible("a MIG partition is always part of a GPU that supports MIG")
     if len(wanted) != 1:
         return "" if wanted else NotExpressible("the label is true or false on every node")
     value = f"{ATTRIBUTES}.?migCapable.orValue(false)"
@@ -44,7 +45,7 @@ def _truths(rule: LabelRequirement) -> set[bool] | None:
 
 
 def present(rule: LabelRequirement, _: DeviceKind) -> Translation:
-    """Translate whether the node has a GPU."""
+    """Translate the label that tells whether the node has a GPU."""
     wanted = _truths(rule)
     if rule.operator == EXISTS or (wanted is not None and True in wanted):
         return ""
@@ -52,7 +53,7 @@ def present(rule: LabelRequirement, _: DeviceKind) -> Translation:
 
 
 def sharing_strategy(rule: LabelRequirement, kind: DeviceKind) -> Translation:
-    """Translate how devices are shared."""
+    """Translate the label that tells how devices are shared."""
     if rule.operator == EXISTS:
         return ""
     if rule.operator not in {IN, NOT_IN}:
@@ -74,7 +75,7 @@ _STRATEGIES = {"time-slicing": "TimeSlicing", "mps": "MPS"}
 
 
 def replicas(rule: LabelRequirement, kind: DeviceKind) -> Translation:
-    """Translate the number of replicas: shares publish it, and a whole device counts as one."""
+    """Translate the number of replicas, which shares publish; a whole device counts as one."""
     numbers = whole_numbers(rule)
     if rule.operator == EXISTS:
         return ""

@@ -26,7 +26,7 @@ from dra_driver.migrate.labels.requirement import (
 def version_part(attribute: str, part: str) -> Translate:
     """Translate a label that holds one number of a version."""
 
-    def say(rule: LabelRequirement, _: DeviceKind) -> Translation:
+    def translate(rule: LabelRequirement, _: DeviceKind) -> Translation:
         asked = f'"{attribute}" in {ATTRIBUTES}'
         value = f"{ATTRIBUTES}.{attribute}.{part}()"
         numbers = whole_numbers(rule)
@@ -39,11 +39,11 @@ def version_part(attribute: str, part: str) -> Translate:
         inside = f"{value} == {numbers[0]}" if len(numbers) == 1 else f"{value} in {numbers}"
         return f"{asked} && {inside}" if rule.operator == IN else f"!({asked} && {inside})"
 
-    return say
+    return translate
 
 
 def whole_numbers(rule: LabelRequirement) -> list[int] | None:
-    """Return the values as whole numbers; None if one is none."""
+    """Return the values as whole numbers; None if one of them is not a whole number."""
     if not all(re.fullmatch(r"-?[0-9]{1,18}", value) for value in rule.values):
         return None
     return [int(value) for value in rule.values]
@@ -52,7 +52,7 @@ def whole_numbers(rule: LabelRequirement) -> list[int] | None:
 def full_version(attribute: str) -> Translate:
     """Translate a label that holds a whole version; the driver publishes its numbers without leading zeros."""
 
-    def say(rule: LabelRequirement, _: DeviceKind) -> Translation:
+    def translate(rule: LabelRequirement, _: DeviceKind) -> Translation:
         if rule.operator == EXISTS:
             return ""
         if rule.operator not in {IN, NOT_IN}:
@@ -61,12 +61,12 @@ def full_version(attribute: str) -> Translate:
         if not all(versions):
             return NotExpressible("a value is not a version")
         value = f"{ATTRIBUTES}.{attribute}"
-        said = [f'{value}.compareTo(semver("{version}")) == 0' for version in versions]
-        any_of = f"({' || '.join(said)})" if len(said) > 1 else said[0]
+        terms = [f'{value}.compareTo(semver("{version}")) == 0' for version in versions]
+        any_of = f"({' || '.join(terms)})" if len(terms) > 1 else terms[0]
         asked = f'"{attribute}" in {ATTRIBUTES}'
         return f"{asked} && {any_of}" if rule.operator == IN else f"!({asked} && {any_of})"
 
-    return say
+    return translate
 
 
 def _version(text: str) -> str:
@@ -86,7 +86,7 @@ def memory(rule: LabelRequirement, kind: DeviceKind) -> Translation:
 def amount(capacity: str, unit: str = "") -> Translate:
     """Translate a label that counts whole units of a capacity."""
 
-    def say(rule: LabelRequirement, _: DeviceKind) -> Translation:
+    def translate(rule: LabelRequirement, _: DeviceKind) -> Translation:
         asked, value = f'"{capacity}" in {CAPACITY}', f"{CAPACITY}.{capacity}"
 
         def compared(number: int, sign: str) -> str:
@@ -101,8 +101,8 @@ def amount(capacity: str, unit: str = "") -> Translate:
             return f"{asked} && {compared(numbers[0] + 1, '>=')}"
         if rule.operator == BELOW:
             return f"{asked} && {compared(numbers[0], '<')}"
-        said = [f"{compared(one, '>=')} && {compared(one + 1, '<')}" for one in numbers]
-        any_of = "(" + " || ".join(f"({one})" for one in said) + ")" if len(said) > 1 else said[0]
+        terms = [f"{compared(one, '>=')} && {compared(one + 1, '<')}" for one in numbers]
+        any_of = "(" + " || ".join(f"({one})" for one in terms) + ")" if len(terms) > 1 else terms[0]
         return f"{asked} && {any_of}" if rule.operator == IN else f"!({asked} && {any_of})"
 
-    return say
+    return translate

@@ -1,4 +1,4 @@
-"""A requirement on a label of GPU feature discovery, and what becomes of it.
+"""A requirement on a label of GPU feature discovery, and its translation into CEL.
 
 Source: Kubernetes, NodeSelectorOperator (a missing label matches NotIn and DoesNotExist only).
 """
@@ -15,7 +15,7 @@ DOMAIN = "nvidia.com/"
 ATTRIBUTES = f'device.attributes["{NVIDIA_DRIVER}"]'
 CAPACITY = f'device.capacity["{NVIDIA_DRIVER}"]'
 SHARED = "-SHARED"
-CUT = "-MIG-"
+MIG_INFIX = "-MIG-"
 IN, NOT_IN, EXISTS, ABSENT, ABOVE, BELOW = "In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"
 
 

@@ -10,9 +10,9 @@ import json
 from dra_driver.migrate.device_kind import DeviceKind
 from dra_driver.migrate.labels.requirement import (
     ATTRIBUTES,
-    CUT,
     EXISTS,
     IN,
+    MIG_INFIX,
     NOT_IN,
     SHARED,
     LabelRequirement,
@@ -25,10 +25,10 @@ from dra_driver.migrate.labels.requirement import (
 def text(attribute: str) -> Translate:
     """Translate a label whose value is published unchanged."""
 
-    def say(rule: LabelRequirement, _: DeviceKind) -> Translation:
+    def translate(rule: LabelRequirement, _: DeviceKind) -> Translation:
         return _one_of(f'{ATTRIBUTES}.?{attribute}.orValue("")', rule)
 
-    return say
+    return translate
 
 
 def _one_of(value: str, rule: LabelRequirement) -> Translation:
@@ -57,16 +57,16 @@ def product(rule: LabelRequirement, kind: DeviceKind) -> Translation:
     parts = [_product_parts(value) for value in rule.values]
     ours = [part for part in parts if (part[1] != "", part[2]) == (kind.is_partition, kind.is_share)]
     if rule.operator == IN and len(ours) != len(parts):
-        return NotExpressible("some of the values are products of GPUs that are cut or shared, and some are not")
+        return NotExpressible("some of the values are products of partitioned or shared GPUs, and some are not")
     if not ours:
         return ""  # NotIn names only products that such a device never has
     if not kind.is_partition:
         names = tuple(name for name, _, _ in ours)
         return _one_of(f'{ATTRIBUTES}.?labelProduct.orValue("")', LabelRequirement(rule.label, rule.operator, names))
-    said = [_of_product(name, profile) for name, profile, _ in ours]
-    any_of = " || ".join(f"({one})" if " && " in one and len(said) > 1 else one for one in said)
+    terms = [_of_product(name, profile) for name, profile, _ in ours]
+    any_of = " || ".join(f"({one})" if " && " in one and len(terms) > 1 else one for one in terms)
     asked = f'"productName" in {ATTRIBUTES}'
-    any_of = f"({any_of})" if len(said) > 1 else any_of
+    any_of = f"({any_of})" if len(terms) > 1 else any_of
     return f"{asked} && {any_of}" if rule.operator == IN else f"!({asked} && {any_of})"
 
 
@@ -77,10 +77,10 @@ def _product_parts(value: str) -> tuple[str, str, bool]:
     ('NVIDIA-A100-SXM4-40GB', '1g.5gb', True)
     """
     name = value.removesuffix(SHARED)
-    name, _, profile = name.partition(CUT)
+    name, _, profile = name.partition(MIG_INFIX)
     return name, profile.replace("gb.", "gb+", 1), value.endswith(SHARED)
 
 
 def _of_product(name: str, profile: str) -> str:
-    said = f'{ATTRIBUTES}.productName.replace(" ", "-") == {json.dumps(name)}'
-    return f'{said} && {ATTRIBUTES}.?profile.orValue("") == {json.dumps(profile)}' if profile else said
+    terms = f'{ATTRIBUTES}.productName.replace(" ", "-") == {json.dumps(name)}'
+    return f'{terms} && {ATTRIBUTES}.?profile.orValue("") == {json.dumps(profile)}' if profile else terms

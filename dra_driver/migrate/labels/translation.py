@@ -1,6 +1,6 @@
 """Requirements on the labels of GPU feature discovery, translated into CEL on published devices.
 
-In: one requirement on a label, and the kind of device that the pod asks for. Out: an expression; "" where the claim
+In: one requirement on a label, and the kind of device that the pod asks for. Out: an expression; "" if the claim
 demands it already; or the reason why devices don't publish it. An expression always checks that an attribute exists
 before it reads it, because a selector that fails stops the scheduling of the pod. inventory/attributes lists what each
 attribute holds.
@@ -20,9 +20,9 @@ from dra_driver.migrate.labels.requirement import (
     ABOVE,
     ABSENT,
     BELOW,
-    CUT,
     EXISTS,
     IN,
+    MIG_INFIX,
     NOT_IN,
     SHARED,
     LabelRequirement,
@@ -38,10 +38,9 @@ _NUMBER = re.compile(r"-?[0-9]+")
 def expressed(rule: LabelRequirement, kind: DeviceKind) -> Translation:
     """Translate a requirement into CEL.
 
-    Returns "" where a claim for such a device demands it already, and `NotExpressible` where no expression can state
-    it.
+    Return "" if a claim for such a device demands it already, and `NotExpressible` if no expression can state it.
     """
-    if not _is_sound(rule):
+    if not _is_valid(rule):
         return NotExpressible(f"no node can match {rule.words}")
     found = _TABLE.get(rule.name)
     if found is None and (part := _PARTITION_LABEL.fullmatch(rule.name)) is not None:
@@ -57,17 +56,17 @@ def refined(kind: DeviceKind, rules: list[LabelRequirement]) -> DeviceKind:
     """Return the kind that `nvidia.com/gpu` stands for: a whole GPU, a partition (strategy single), or a share."""
     if kind.is_partition or not kind.is_default_vendors:
         return kind
-    is_cut, is_share = False, kind.is_share
+    is_partition, is_share = False, kind.is_share
     for rule in rules:
         if rule.operator == IN and rule.name == "gpu.product" and rule.values:
-            is_cut |= all(CUT in value for value in rule.values)
+            is_partition |= all(MIG_INFIX in value for value in rule.values)
             is_share |= all(value.endswith(SHARED) for value in rule.values)
         if rule.operator == IN and rule.name == "gpu.sharing-strategy":
             is_share |= bool(rule.values) and set(rule.values) <= {"time-slicing", "mps"}
-    return DeviceKind(is_cut, is_share)
+    return DeviceKind(is_partition, is_share)
 
 
-def _is_sound(rule: LabelRequirement) -> bool:
+def _is_valid(rule: LabelRequirement) -> bool:
     if rule.operator in {IN, NOT_IN}:
         return bool(rule.values)
     if rule.operator in {ABOVE, BELOW}:
@@ -94,12 +93,12 @@ def _of_partition(rule: LabelRequirement, kind: DeviceKind, part: re.Match[str])
 
 
 def _partition_only(translate: Translate) -> Translate:
-    def say(rule: LabelRequirement, kind: DeviceKind) -> Translation:
+    def translate_for_partition(rule: LabelRequirement, kind: DeviceKind) -> Translation:
         if not kind.is_partition or kind.is_share:
             return NotExpressible("only MIG partitions publish it")
         return translate(rule, kind)
 
-    return say
+    return translate_for_partition
 
 
 _PARTITION_AMOUNTS: dict[str, Translate] = {

@@ -16,7 +16,7 @@ from pathlib import Path
 from dra_driver.hardware.facts import Facts, GpuFacts, PartitionFacts
 from dra_driver.hardware.port import HealthReporter
 from dra_driver.health.fault import SENTENCES
-from dra_driver.health.indications import Before, indications_of
+from dra_driver.health.indications import EarlierReadings, indications_of
 from dra_driver.health.policy import DEFAULT_RULES
 from dra_driver.model.errors import DriverError, InputError
 from dra_driver.model.names import normal_pci_address, pool_name
@@ -25,7 +25,7 @@ from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.neighbours.leftovers import read_leftovers
 from dra_driver.plugin.node_claims.device_holders import held_among, holding_claims, processes_on
 from dra_driver.plugin.node_claims.pod_resources import PodResources
-from dra_driver.validation.by_hand import ResultsFile
+from dra_driver.validation.manual_results import ResultsFile
 from dra_driver.validation.result import ValidationLevel, ValidationResult
 from dra_driver.validation.tested_devices import TestedDevice, devices_of, unshared_name
 from dra_driver.validation.turn import ValidationTurn
@@ -113,7 +113,7 @@ class PresentHolders:
             hardware.end_health()
         found = {}
         for reading in readings:
-            bad = [one for one in indications_of(reading, Before()) if one.is_bad and not one.is_mild]
+            bad = [one for one in indications_of(reading, EarlierReadings()) if one.is_bad and not one.is_mild]
             worst = next(
                 (one for one in sorted(bad, key=lambda o: o.key.rank) if DEFAULT_RULES[one.key].effect.is_blocking),
                 None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from copy import deepcopy
 
 from dra_driver.embedded.api_rules.claim_rules import CLAIM_RULES, TEMPLATE_RULES
-from dra_driver.embedded.api_rules.rules import Circumstances, Faults, KindRules
+from dra_driver.embedded.api_rules.rules import Faults, KindRules, RuleContext
 from dra_driver.model.errors import InputError
 from dra_driver.model.kubernetes import FEATURE_GATES, NEWEST_MINOR
 from dra_driver.model.wire import Wire
@@ -18,7 +18,7 @@ from dra_driver.views.objects.strictness import with_place
 
 _RULES: dict[str, KindRules] = {"ResourceClaim": CLAIM_RULES, "ResourceClaimTemplate": TEMPLATE_RULES}
 _LABELS = {"resource.kubernetes.io/admin-access": "true"}
-_ANYWHERE = Circumstances(NEWEST_MINOR, frozenset(FEATURE_GATES), "", lambda _: _LABELS)
+_ANYWHERE = RuleContext(NEWEST_MINOR, frozenset(FEATURE_GATES), "", lambda _: _LABELS)
 
 
 def refuse_inadmissible(document: Document, wire: Wire) -> None:

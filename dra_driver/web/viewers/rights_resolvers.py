@@ -20,7 +20,7 @@ from dra_driver.kube import paths
 from dra_driver.kube.api import KubeApi
 from dra_driver.kube.kubeconfig import Credentials
 from dra_driver.kube.pages import objects
-from dra_driver.kube.readers import may_list, owner_of
+from dra_driver.kube.reviews import may_list, owner_of
 from dra_driver.kube.tokens import StaticToken
 from dra_driver.model.errors import ApiError
 from dra_driver.model.wire import Wire

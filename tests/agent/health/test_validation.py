@@ -14,7 +14,7 @@ from dra_driver.model.boot import read_boot_id
 from dra_driver.model.errors import LedgerError
 from dra_driver.model.names import NVIDIA_DRIVER
 from dra_driver.validation import records
-from dra_driver.validation.by_hand import ResultsFile
+from dra_driver.validation.manual_results import ResultsFile
 from dra_driver.validation.result import ValidationLevel, ValidationResult, ValidationVerdict
 from tests.support.agents.agent_process import stage
 from tests.support.waiting import until

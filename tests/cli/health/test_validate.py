@@ -19,7 +19,7 @@ from dra_driver.health.store import GPUS, HealthStore
 from dra_driver.inventory.device import Device, DeviceType
 from dra_driver.inventory.offering import Inventory, Offering
 from dra_driver.model.names import gpu_name
-from dra_driver.validation.by_hand import ResultsFile
+from dra_driver.validation.manual_results import ResultsFile
 from dra_driver.views.envelope import DocumentKind
 from dra_driver.views.schemas.documents import schema_of
 from tests.support.facts import FULL_GPU
@@ -135,7 +135,7 @@ def test_the_gpus_that_the_agent_has_seen_complete_the_word(tmp_path, monkeypatc
     folder = tmp_path / "gpu.nvidia.com"
     folder.mkdir()
     known = KnownGpus(lambda _: {})
-    known.learn([FULL_GPU])
+    known.restore([FULL_GPU])
     HealthStore(folder).write({GPUS: known.to_wire()})
     monkeypatch.setenv("KUBELET_PLUGINS_DIRECTORY_PATH", str(tmp_path))
     for command in ("validate", "cordon"):

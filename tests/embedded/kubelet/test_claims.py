@@ -194,7 +194,7 @@ def test_pod_resources_are_told_over_a_socket_as_the_kubelet_tells_them(kubelet,
     here = told.pods()
     assert here.pods == {("default", "u1")}
     assert here.claims == {("default", "c"): ClaimHere((HeldDevice("n1", "d", "5e7"),), is_prepared=True)}
-    kubelet.resources.is_telling = False
+    kubelet.resources.lists_claims = False
     assert told.pods().claims == {}
     kubelet.unprepare_pod(pod("c"))
     assert told.pods().pods == frozenset()

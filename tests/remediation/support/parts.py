@@ -98,7 +98,7 @@ class FileNode:
     def clients(self, gpu: GpuFacts) -> tuple[str, ...]:
         return tuple(self["clients"])
 
-    def tell(self, reason: str, text: str, gpus: Collection[str] = ()) -> None:
+    def send_event(self, reason: str, text: str, gpus: Collection[str] = ()) -> None:
         self._note("tell", reason)
 
     def end_sharing(self, gpu: GpuFacts) -> None:

@@ -1,4 +1,4 @@
-"""Results by hand: the results of `dra-driver validate`, passed to the agent of the node.
+"""Manual results: the results of `dra-driver validate`, passed to the agent of the node.
 
 A result is a line in a file beside the health store; the agent that holds the node's role takes and removes the file.
 """
@@ -37,10 +37,10 @@ class ResultsFile:
         return True
 
     def take(self) -> dict[str, ValidationResult]:
-        """Remove the file, and return the newest result of each device, by UUID."""
+        """Remove the file, and return the newest result of each device by UUID."""
         taken = self._path.with_name(f"{FILE_NAME}.taken")
         try:
-            os.replace(self._path, taken)  # noqa: PTH105 - once a second, and the file is hardly ever there
+            os.replace(self._path, taken)  # noqa: PTH105 - faster, as this is called every second
             with taken.open("rb") as file:
                 text = file.read(BYTES_MOST)
             taken.unlink()

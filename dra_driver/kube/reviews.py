@@ -1,6 +1,7 @@
-"""Readers: the owner of a bearer token, and what the owner may read: a path of no resource, or lists of a kind.
+"""Reviews: whose a bearer token is, and what that user may read: a path that is no resource, or lists of a kind.
 
-In: a token. Out: an owner, or none; a verdict. The API server answers both questions; nothing is kept here.
+In: a token or a user. Out: the user, or None; whether the access is allowed. The API server answers both questions, and
+its answers are not kept here.
 Source: Kubernetes, TokenReview (authentication.k8s.io/v1), SubjectAccessReview and SelfSubjectAccessReview
 (authorization.k8s.io/v1).
 """
@@ -15,26 +16,29 @@ from dra_driver.model.wire import Wire
 
 
 class ReviewApi(Protocol):
-    """Who asks for reviews."""
+    """The part of the API that accepts reviews."""
 
     def request(self, method: str, path: str, *, body: Wire | None = None) -> Wire:
         """Send a request. Raises: ApiError."""
 
 
 def owner_of(token: str, api: ReviewApi) -> Wire | None:
-    """Return the user that a token belongs to, as the API server describes it; None for no user. Raises: ApiError."""
+    """Return the user that a token belongs to, as the API server describes it; None if it is not valid.
+
+    Raises: ApiError.
+    """
     review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}}
     status = _status(api.request("POST", TOKEN_REVIEWS, body=review))
     if status.get("authenticated") is not True:
         return None
     user = status.get("user")
     if not isinstance(user, dict) or not isinstance(user.get("username"), str) or not user["username"]:
-        raise bad_answer("TokenReview.status.user names nobody")
+        raise bad_answer("TokenReview.status.user has no username")
     return user
 
 
 def may_read(user: Wire, path: str, api: ReviewApi) -> bool:
-    """Return whether a user may get a path that belongs to no resource. Raises: ApiError."""
+    """Return whether a user may GET a path that is not a resource of the API. Raises: ApiError."""
     return _is_allowed(user, {"nonResourceAttributes": {"path": path, "verb": "get"}}, api)
 
 
@@ -62,5 +66,5 @@ def _is_allowed(user: Wire | None, spec: Wire, api: ReviewApi) -> bool:
 def _status(answer: Wire) -> Wire:
     status = answer.get("status")
     if not isinstance(status, dict):
-        raise bad_answer("a review without a status")
+        raise bad_answer("the answer to a review has no status")
     return status
