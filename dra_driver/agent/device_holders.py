@@ -1,4 +1,4 @@
-"""Device holders of a node: claims, processes and other drivers that have its devices.
+"""Device holders of a node: the claims, processes and other drivers that have its devices.
 
 Nothing is cached here: each question is answered from the ledger, the kubelet and the vendor's library as they are now.
 """
@@ -10,7 +10,7 @@ from dra_driver.hardware.facts import GpuFacts, PartitionFacts
 from dra_driver.hardware.port import Hardware
 from dra_driver.inventory.offering import CurrentInventory
 from dra_driver.model.errors import DriverError
-from dra_driver.model.names import passed_gpu
+from dra_driver.model.names import gpu_of_vfio_device
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.node_claims.allocations import AllocatedDevices
 from dra_driver.plugin.node_claims.device_holders import held_among, holding_claims, processes_on
@@ -18,7 +18,7 @@ from dra_driver.validation.tested_devices import unshared_name
 
 
 class NodeDeviceHolders:
-    """Who has the devices of this node. Any thread may call any method."""
+    """The holders of this node's devices. Any thread may call any method."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class NodeDeviceHolders:
         self._allocated, self._neighbours = allocated, neighbours
 
     def held(self) -> frozenset[str]:
-        """Return the names of devices that claims hold or were given, by this driver or another.
+        """Return the names of the devices that claims hold or are allocated, of this driver or another.
 
         Raises: DriverError.
         """
@@ -41,9 +41,8 @@ class NodeDeviceHolders:
         free = {device.name for device in self._neighbours.offer(every)}
         foreign = frozenset(device.name for device in every if device.name not in free)
         held = self._ledger.held() | self._allocated.names(is_patient=False) | foreign
-        return frozenset(
-            name for name in held if passed_gpu(name) is None
-        )  # a device for virtual machines is not used through the host's driver
+        # A device for virtual machines is not used through the host's driver.
+        return frozenset(name for name in held if gpu_of_vfio_device(name) is None)
 
     def holder_of(self, gpu: GpuFacts, partition: PartitionFacts | None) -> str:
         """Return who uses a device, in words; empty if it is free."""
@@ -56,10 +55,10 @@ class NodeDeviceHolders:
         return held or processes_on(self._hardware, gpu, partition)
 
     def claims_of(self, device: str) -> str:
-        """Return which claims the ledger has for a device or parts of it, in words; empty for none."""
+        """Return, in words, the claims that hold a device or parts of it according to the ledger; empty for none."""
         return holding_claims(self._ledger, device)
 
     def fault_of(self, gpu: GpuFacts, partition: PartitionFacts | None) -> str:
-        """Return no fault: the health monitor reads the library, and keeps faulty devices from being tested."""
+        """Return no fault: the health monitor knows the faults, and keeps faulty devices from being tested."""
         del gpu, partition
         return ""

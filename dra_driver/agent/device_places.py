@@ -1,4 +1,4 @@
-"""Device places: where each published device lies, which decides to which devices a fault spreads."""
+"""Device places: where on its GPU each published device is, which decides the devices that a fault affects."""
 
 from __future__ import annotations
 

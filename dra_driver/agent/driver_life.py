@@ -1,4 +1,4 @@
-"""DriverLife: one driver of the node, from the first sight of its hardware to its end, in a thread of its own.
+"""DriverLife: one driver of the node, from the first detection of its hardware to its end, in a thread of its own.
 
 Until the hardware is there, or the driver's ledger has claims, no code of the driver is loaded. A driver that hangs in
 its hardware, or that can't start, does not hold up another driver of the process: each has its own agent, with its own
@@ -40,9 +40,9 @@ class DriverLife:
         self._ended = threading.Event()
         self._over = threading.Event()
         self._hardware: Hardware | None = None
-        self.agent: NodeAgent | None = None  # None until it is made
+        self.agent: NodeAgent | None = None  # None until there is something to do
         self.error: Exception | None = None  # why the last attempt to start failed
-        self.must_restart = False  # whether only a new process can go on
+        self.must_restart = False  # whether the driver can only continue in a new process
         self.is_idle = False  # whether this driver has nothing to do, as far as is known
 
     @property
@@ -59,7 +59,7 @@ class DriverLife:
         self._ended.set()
 
     def wait(self, seconds: float) -> bool:
-        """Return whether the driver has shut down properly, which is also true if its agent is still being made."""
+        """Wait for the driver to shut down; return whether it has, which is also true if its agent never started."""
         return self.agent is None or self._over.wait(seconds)
 
     def problems(self) -> tuple[str, ...]:
@@ -99,7 +99,7 @@ class DriverLife:
         if self.options.waits_for_bus and not self._is_on_bus():
             return False
         try:
-            return self._opened().is_present()
+            return self._open_hardware().is_present()
         except DriverError as error:
             self._fail(error)
             return False
@@ -107,17 +107,17 @@ class DriverLife:
     def _is_on_bus(self) -> bool:
         return any(one.driver == self.options.driver for one in vendors_on_bus(self.options.roots))
 
-    def _opened(self) -> Hardware:
+    def _open_hardware(self) -> Hardware:
         if self._hardware is None:
             options = self.options
             self._hardware = choose(options.hardware, options.roots, node_name=options.node, state_dir=options.data_dir)
         return self._hardware
 
     def _serve(self) -> bool:
-        """Make the agent and run it; return False if it could not start and another attempt makes sense."""
+        """Create the agent and run it; return False if it could not start and another attempt makes sense."""
         agent = None
         try:
-            agent = self._made()
+            agent = self._make_agent()
             self.agent = agent
             agent.start()
         except Exception as error:  # noqa: BLE001 - a fault of one driver is not the end of the others
@@ -134,8 +134,8 @@ class DriverLife:
         agent.stop()
         return True
 
-    def _made(self) -> NodeAgent:
-        hardware = self._opened()
+    def _make_agent(self) -> NodeAgent:
+        hardware = self._open_hardware()
         with _loading, lean_imports():
             from dra_driver.agent.node import NodeAgent  # noqa: PLC0415 - an idle node pays for no import
         return NodeAgent(self.options, hardware)

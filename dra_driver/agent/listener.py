@@ -32,10 +32,10 @@ class Listener(Protocol):
         """React to the answer to a call of the kubelet for one claim."""
 
     def role_gained(self) -> None:
-        """React to getting the node's role: from now on this instance publishes and tidies for the node."""
+        """React to getting the node's role: from now on this instance publishes and cleans up for the node."""
 
     def role_lost(self) -> None:
         """React to losing the node's role."""
 
     def tidy(self) -> int:
-        """Do the regular duties of the instance with the role, once a minute; return the number of things changed."""
+        """Do the regular chores of the instance with the role, once a minute; return how many things were changed."""

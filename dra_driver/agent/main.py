@@ -33,15 +33,15 @@ _M_ARENA_MAX = -8  # from glibc's malloc.h
 
 _COLUMNS = 80  # argparse's width if standard output is not a terminal
 
-_EPILOG = """Each flag has an environment twin (upper case, underscores: NODE_NAME); the flag wins.
+_EPILOG = """Each flag can also be set by an environment variable (upper case, underscores: NODE_NAME); the flag wins.
 Signals: SIGTERM drains and ends; SIGUSR1 releases the vendor's library, so that the driver can be unloaded;
-SIGUSR2 takes it up again. Exit status: 0 ended, 2 usage, 3 bad input, 5 environment, 70 bug."""
+SIGUSR2 uses it again. Exit status: 0 ended, 2 usage, 3 bad input, 5 environment, 70 bug."""
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the agent until SIGTERM, and return the exit status."""
     is_json = _log_format(argv) == "json"
-    if is_json:  # the program that reads the log has to be able to read an error about a wrong flag too
+    if is_json:  # so that the program that reads the log can read an error about a wrong flag, too
         logs.set_up("json")
     try:
         values = _parse(argv)
@@ -108,7 +108,7 @@ def _parse(argv: Sequence[str]) -> dict[str, str]:
 
 
 class Signals:
-    """The operator's signals: the request to stop, which the main thread waits for, and the two about the library."""
+    """The operator's signals: the request to stop, for which the main thread waits, and the two about the library."""
 
     def __init__(self) -> None:
         self.stop = StopRequest()
@@ -119,8 +119,8 @@ class Signals:
 
     @staticmethod
     def pass_on_to(process: NodeProcess) -> None:
-        """Let SIGUSR1 and SIGUSR2 release the library and use it again from now on."""
-        signal.signal(signal.SIGUSR1, lambda *_: process.let_go())
+        """Make SIGUSR1 release the library, and SIGUSR2 use it again, from now on."""
+        signal.signal(signal.SIGUSR1, lambda *_: process.pause())
         signal.signal(signal.SIGUSR2, lambda *_: process.resume())
 
     def _stop(self, number: int, _frame: FrameType | None) -> None:
@@ -142,7 +142,7 @@ def _run(drivers: Sequence[Options]) -> NoReturn:
 
 
 def _share_heaps() -> None:
-    """Make threads share two heaps: glibc gives each thread its own, which keeps the freed memory (1 of 57 MiB)."""
+    """Make threads share two heaps: glibc gives each thread its own, which keeps freed memory (1 of 57 MiB)."""
     import ctypes
 
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

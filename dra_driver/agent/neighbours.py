@@ -1,8 +1,8 @@
 """Neighbours: other software that hands out this node's GPUs or holds them, and what may be offered beside it.
 
 While a device plugin or another driver of our name serves the same GPUs, nothing is offered. Devices that claims hold
-under names which this driver does not publish are left out. A listener hears of changes; `look` checks once a minute
-for what ended without a report.
+under names which this driver does not publish are left out. Changes are reported to a listener; `look` checks once a
+minute for claims that ended without a report.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 class Neighbours:
     """The other software on one node.
 
-    The listener is called when the offer may change, and when this driver is alone.
+    The listener is called when the offer may change, and when no other driver of our name is left.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Neighbours:
         return self._foreign.is_known and (not self._device_plugin or self._device_plugin.is_known)
 
     def start(self) -> None:
-        """Check for drivers of our name now, and for everything else in threads."""
+        """Look for drivers of our name now, and for all other software in threads."""
         self._same_name_drivers.start()
         if self._device_plugin:
             self._device_plugin.start()
@@ -115,7 +115,7 @@ class Neighbours:
         """Check soon whether an unprepared claim held a device under a foreign name, so that it is offered again."""
         self._foreign.claim_ended()
 
-    def meet(self, inventory: Inventory) -> None:
+    def record_other_names(self, inventory: Inventory) -> None:
         """Record which of these devices are held under another driver version's names."""
         before, devices = self._renamed, tuple(inventory.by_name.values())
         try:
@@ -148,15 +148,15 @@ class Neighbours:
     def _device_plugin_changed(self) -> None:
         self._listener.neighbours_changed()
         if self._device_plugin and self._device_plugin.reason:
-            self._tell("DevicePluginServesGPUs", self._device_plugin.reason)
+            self._send_event("DevicePluginServesGPUs", self._device_plugin.reason)
 
     def _same_name_driver_changed(self) -> None:
         self._foreign.look_again()
         self._listener.neighbours_changed()
         if self._same_name_drivers.reason:
-            self._tell("AnotherDriverRegistered", self._same_name_drivers.reason)
+            self._send_event("AnotherDriverRegistered", self._same_name_drivers.reason)
         else:
             self._listener.became_alone()
 
-    def _tell(self, reason: str, why: str) -> None:
+    def _send_event(self, reason: str, why: str) -> None:
         self._events.send(reason, f"{self._options.driver} publishes no device: {why}", "Warning")

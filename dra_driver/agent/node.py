@@ -2,13 +2,13 @@
 
     start    register, look at the hardware, try to get the node's role
     change   of the inventory or of other software on the node: decide, publish, keep CDI files right
-    SIGUSR1  let the vendor's library go, so that the driver can be unloaded; SIGUSR2 uses the hardware again
-    end      because of a signal, a replaced driver, or a service socket that was removed: in `stop`, in which nothing
-             is lost
+    SIGUSR1  release the vendor's library, so that the driver can be unloaded; SIGUSR2 uses the hardware again
+    end      because of a signal, a replaced driver, or a service socket that was removed: `stop` ends the parts in an
+             order in which nothing is lost
 
 The plugin is registered before the first look at the hardware, because Unprepare needs only the ledger; Prepare waits.
 While another driver of our name is registered, this one registers only if the ledger has claims, because the kubelet
-calls the driver that registered last. The parts are made and joined in `wiring`.
+calls the driver that registered last. The parts are created and connected in `wiring`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class NodeAgent:
     """One node's agent, from its first socket to its last. It is the `listener.Listener` of its parts."""
 
     def __init__(self, options: Options, hardware: Hardware) -> None:
-        """Open the node and join the parts. Raises: DriverError."""
+        """Open the node, and create and connect the parts. Raises: DriverError."""
         self._options = options
         self._folder = FolderUse(options.data_dir)
         self._folder.enter()
@@ -92,12 +92,12 @@ class NodeAgent:
         """Return the reasons why this driver is not ready; none if it is."""
         return self._condition.unready()
 
-    def let_go(self) -> None:
+    def pause(self) -> None:
         """Release the vendor's library, so that the driver can be unloaded."""
-        self._parts.scanner.let_go()
+        self._parts.scanner.pause()
 
     def resume(self) -> None:
-        """Use the hardware again after `let_go`."""
+        """Use the hardware again after `pause`."""
         self._parts.scanner.resume()
 
     def _serve(self) -> None:
@@ -109,10 +109,10 @@ class NodeAgent:
     # -- changes -------------------------------------------------------------------------------------------------------
 
     def inventory_changed(self) -> None:
-        """Offer what there is now, and correct the CDI files of prepared claims."""
+        """Offer the new inventory, and correct the CDI files of prepared claims."""
         if self._parts.declared_mig.is_declared or not self._has_looked:
-            self._has_looked = True  # undo what had to wait for the first look at the hardware
-            self._parts.reaper.look_now()
+            self._has_looked = True
+            self._parts.reaper.look_now()  # some undoing had to wait for the first look at the hardware
         if self._parts.gate is not None:
             self._parts.gate.refresh()
         if self._parts.health is not None:
@@ -124,7 +124,7 @@ class NodeAgent:
             log.warning("CDI files not refreshed", extra=fields(code=error.code, err=str(error)))
 
     def neighbours_changed(self) -> None:
-        """Offer what there is now, and tidy up what other software left."""
+        """Decide again what to offer, and clean up what other software left."""
         self._publish()
         self._parts.reaper.look_now()
 
@@ -177,7 +177,7 @@ class NodeAgent:
             self._parts.publisher.look()
 
     def role_gained(self) -> None:
-        """Publish and tidy for this node from now on; the first write already has what is known about health."""
+        """Publish and clean up for this node from now on; the first write already has what is known about health."""
         if self._parts.gate is not None:
             self._parts.gate.start()
         if self._parts.remediation is not None:
@@ -198,7 +198,7 @@ class NodeAgent:
             self._parts.health_condition.start()
 
     def role_lost(self) -> None:
-        """Leave publishing and tidying to another instance."""
+        """Leave publishing and cleaning up to another instance."""
         if self._parts.health_condition is not None:
             self._parts.health_condition.stop()
         if self._parts.claim_status is not None:
@@ -219,7 +219,7 @@ class NodeAgent:
     def tidy(self) -> int:
         """Check other software on the node, remove sockets of instances that died, and partition GPUs as declared."""
         self._parts.neighbours.look()
-        if self._parts.offer.claim_ended():  # when the claim was unprepared, the kubelet may still have reported it
+        if self._parts.offer.claim_ended():  # the kubelet may have reported a claim that was just being unprepared
             self._parts.publisher.look()
         return self._parts.server.tidy() + self._apply_geometry() + self._destroy_abandoned()
 
@@ -229,11 +229,11 @@ class NodeAgent:
             self._parts.publisher.look()
 
     def _is_on_demand(self) -> bool:
-        """Return whether partitions are made on demand, as far as the API server has shown."""
+        """Return whether partitions are created on demand, as far as the API server has shown."""
         return self._options.is_mig_dynamic and self._parts.publisher.status().keeps.counters
 
     def _destroy_abandoned(self) -> int:
-        """Destroy what another driver's ended claims left, if partitions are made on demand."""
+        """Destroy what another driver's ended claims left, if partitions are created on demand."""
         count = self._parts.abandoned.destroy() if self._is_on_demand() else 0
         if count:
             self._parts.scanner.look_now()

@@ -1,7 +1,7 @@
 """Node health: faults in the forms in which they are shown: taints, the status of pods, events of the node, metrics.
 
-In: the monitor's faults and this node's devices. Out: the taints of each device, and what the kubelet is told. The
-monitor runs in the instance that holds the node's role; the other instance knows nothing about health and reports
+In: the monitor's faults and this node's devices. Out: the taints of each device, and the health that the kubelet gets.
+The monitor runs in the instance that holds the node's role; another instance knows nothing about health and reports
 nothing.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from dra_driver.agent.device_places import place_of
 from dra_driver.agent.listener import Listener
 from dra_driver.agent.reports.device_users import DeviceUsers
-from dra_driver.agent.reports.fault_events import FAULT_REASON, HELD_BACK_REASON, DeviceNews, FaultEvents
+from dra_driver.agent.reports.fault_events import FAULT_REASON, HELD_BACK_REASON, FaultEvents, PodNotice
 from dra_driver.agent.validation_gate import ValidationGate
 from dra_driver.hardware.evidence import XidReport
 from dra_driver.hardware.facts import Facts, Problem
@@ -39,8 +39,8 @@ STALE_SECONDS = 30.0  # the monitor's knowledge is no longer used if it has comp
 class NodeHealth:
     """The health of one node's devices. Any thread may call any method.
 
-    `taint` is called with the new taints whenever they may have changed. `slots` are those of the cluster's budget of
-    evictions, None where the policy deletes no pods.
+    The listener is called with the new taints whenever they may have changed. `slots` are those of the cluster's budget
+    of evictions, None if the policy deletes no pods.
     """
 
     def __init__(
@@ -72,13 +72,13 @@ class NodeHealth:
             policy=self._policy,
             boot_id=boot_id,
             changed=self.refresh,
-            application_error=self._tell_of_application,
+            application_error=self._report_application_error,
             failed_tests=gate.failed if gate else _no_tests,
         )
         self._is_running = self._is_starting = False
         self._began = 0.0
         self._refreshing = threading.Lock()  # ensures that the later of two results is the newer one
-        self._told: frozenset[tuple[Subject, str]] = frozenset()
+        self._reported: frozenset[tuple[Subject, str]] = frozenset()
         self._latest: Mapping[str, tuple[Verdict, ...]] = {}
         self._held: tuple[Fault, ...] = ()
         self.stream = HealthStream(self)
@@ -86,7 +86,7 @@ class NodeHealth:
     def start(self) -> None:
         """Begin to watch: this instance got the node's role.
 
-        What is known from before is reported before this returns.
+        Faults that are known from before are reported before this returns.
         """
         self._is_running = self._is_starting = True
         self._began = time.time()
@@ -119,7 +119,7 @@ class NodeHealth:
             verdicts = self._latest = self._verdicts()
             self._listener.health_changed(taints_of(verdicts, self._domain))
             self.stream.changed()
-            self._tell_faults(verdicts)
+            self._report_faults(verdicts)
 
     def reports(self) -> tuple[DeviceReport, ...]:
         """Return the health of every device in the form for the kubelet."""
@@ -157,7 +157,7 @@ class NodeHealth:
         self._events.tell_node(reason, text)
         names = frozenset(name for name, place in self._places().items() if place.gpu in gpus)
         if names:
-            self._events.tell_users(DeviceNews(names, reason, text, time.time()))
+            self._events.tell_users(PodNotice(names, reason, text, time.time()))
 
     @property
     def is_silent(self) -> bool:
@@ -211,28 +211,28 @@ class NodeHealth:
     def _places(self) -> Mapping[str, DevicePlace]:
         return {device.name: place_of(device) for device in self._inventory.current.offering.every()}
 
-    def _tell_faults(self, verdicts: Mapping[str, tuple[Verdict, ...]]) -> None:
-        blocking: dict[tuple[Subject, str], DeviceNews] = {}
+    def _report_faults(self, verdicts: Mapping[str, tuple[Verdict, ...]]) -> None:
+        blocking: dict[tuple[Subject, str], PodNotice] = {}
         for name, found in verdicts.items():
             for one in (one for one in found if one.effect.is_blocking):
                 slot = (one.fault.subject, one.fault.sentence)
                 before = blocking[slot].devices if slot in blocking else frozenset()
-                blocking[slot] = DeviceNews(before | {name}, FAULT_REASON, one.fault.sentence, one.since)
+                blocking[slot] = PodNotice(before | {name}, FAULT_REASON, one.fault.sentence, one.since)
         standing = frozenset((one.subject, one.sentence) for one in self._monitor.now.faults)
         if self._is_starting:  # faults on disk were reported by the instance that wrote them
-            self._is_starting, self._told = False, standing
+            self._is_starting, self._reported = False, standing
         for (subject, sentence), news in blocking.items():
             is_old = news.message.startswith(FaultKey.CORDONED) and news.since < self._began
             if news.message.startswith(FaultKey.REMEDIATION):
                 continue  # each of its stages has an Event of its own
-            if (subject, sentence) not in self._told and not is_old:
+            if (subject, sentence) not in self._reported and not is_old:
                 self._events.tell_node(FAULT_REASON, f"GPU {subject.gpu}: {sentence}")
                 self._events.tell_users(news)
-        self._told = frozenset(blocking) | (self._told & standing)
+        self._reported = frozenset(blocking) | (self._reported & standing)
         if self.held_back().get(HeldBack.NODE):
             self._events.tell_node(HELD_BACK_REASON, "more than half of this node's GPUs are faulty: their pods stay")
 
-    def _tell_of_application(self, subject: Subject, xid: XidReport) -> None:
+    def _report_application_error(self, subject: Subject, xid: XidReport) -> None:
         devices = frozenset(name for name, place in self._places().items() if is_within(place, subject))
         text = f"an application's error, Xid {xid.code}; the device itself is not at fault"
         self._events.tell_of_application(devices, text, xid.at)

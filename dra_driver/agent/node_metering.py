@@ -19,7 +19,7 @@ from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
-# For a vendor that measures but has no metric names of its own: only the series of claims and hours, by GPU.
+# For a vendor that measures but has no metric names of its own: only the series about claims and hours, by GPU.
 _NO_NAMES = MetricNames((), gpu_labels=lambda index, gpu: (("gpu", str(index)), ("pci_bus_id", gpu.pci_address)))
 
 

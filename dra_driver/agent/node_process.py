@@ -60,20 +60,20 @@ class NodeProcess:
         sys.stderr.flush()
         return ExitCode.OK
 
-    def let_go(self) -> None:
+    def pause(self) -> None:
         """Release the vendors' libraries, so that kernel drivers can be unloaded."""
         for life in self._lives:
             if life.agent is not None:
-                life.agent.let_go()
+                life.agent.pause()
 
     def resume(self) -> None:
-        """Use the hardware again after `let_go`."""
+        """Use the hardware again after `pause`."""
         for life in self._lives:
             if life.agent is not None:
                 life.agent.resume()
 
     def _must_restart(self) -> bool:
-        """Return whether a new process is needed. Raises: the error of the driver if none could start."""
+        """Return whether a new process is needed. Raises: the error of the first driver if none could start."""
         if not self._decide.is_set():
             return False
         self._decide.clear()
@@ -96,7 +96,7 @@ class NodeProcess:
     # -- the status page -----------------------------------------------------------------------------------------------
 
     def unready(self) -> tuple[str, ...]:
-        """Return why no driver is ready; empty while one can work, so that the kubelet does not restart it."""
+        """Return why the busy drivers are not ready, each reason with its driver if there are several."""
         busy = [life for life in self._lives if not life.is_idle]
         if len(busy) == 1:
             return busy[0].problems()

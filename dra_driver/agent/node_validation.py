@@ -1,4 +1,4 @@
-"""What an agent tests its devices with, made only where `--validate` is not `none`."""
+"""The parts with which an agent tests its devices; they are created only if `--validate` is not `none`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def make_gate(
     allocated: AllocatedDevices,
     neighbours: Neighbours,
 ) -> ValidationGate:
-    """Return the gate of a node. Nothing of a test is imported where none will be made."""
+    """Return the gate of a node. The code of tests is imported only if there will be tests."""
     options, level = node.options, setting.level or ValidationLevel.READING
     holders = NodeDeviceHolders(
         node.hardware, node.ledger, inventory=inventory, allocated=allocated, neighbours=neighbours

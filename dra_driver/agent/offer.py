@@ -1,12 +1,12 @@
 """Node offer: the one place that decides what this node offers right now.
 
-    hardware ──facts──► judge ──► inventory ──► decide ──► current ──► slices
+    hardware ──facts──► assess ──► inventory ──► decide ──► current ──► slices
 
-`judge` decides how facts become devices: whether MIG is offered on demand or as it is, to whom partitions belong, what
-is shared, and what claims hold. `decide` leaves out the devices that other software on the node hands out or holds, and
-those that have to pass a test first. `current` adapts the rest to what the API server keeps. Devices that claims hold
-or were just given stay offered: before anything is withdrawn, the claims that the ledger does not know are looked up.
-Nothing on the node is changed here.
+`assess` decides how facts become devices: whether partitions are offered on demand or only existing ones, whose these
+are, what is shared, and what claims hold. `decide` leaves out the devices that other software on the node hands out or
+holds, and those that have to pass a test first. `current` adapts the rest to the fields that the API server keeps.
+Devices that claims hold or were just allocated stay offered: before anything is withdrawn, the claims that the ledger
+does not know are looked up. Nothing on the node is changed here.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ log = logging.getLogger(__name__)
 NOT_ON_DEMAND = "MigNotOnDemand"
 
 
-class HoldingBack(Protocol):
-    """Holds back devices that are not to be offered yet."""
+class OfferGate(Protocol):
+    """A part of the agent that holds back devices which must not be offered yet."""
 
     def held_back(self, inventory: Inventory) -> frozenset[str] | None:
-        """Return the names of these devices of an inventory; None while that is not known."""
+        """Return the names of the devices of an inventory that are held back; None while that is not known."""
 
 
 class NodeOffer:
-    """Decides what one node offers. `judge` belongs to one thread; any thread may call the other methods."""
+    """Decides what one node offers. `assess` belongs to one thread; any thread may call the other methods."""
 
     def __init__(
         self,
@@ -55,20 +55,20 @@ class NodeOffer:
         allocated: AllocatedDevices,
         sharing: CurrentSharingRules,
         neighbours: Neighbours,
-        gates: Sequence[HoldingBack],
+        gates: Sequence[OfferGate],
         events: NodeEvents,
         is_mig_dynamic: bool,
         has_all_profiles: bool,
     ) -> None:
-        self._inventory, self._owners, self._given = inventory, owners, allocated
+        self._inventory, self._owners, self._allocated_devices = inventory, owners, allocated
         self._sharing, self._neighbours, self._events, self._gates = sharing, neighbours, events, gates
         self._is_dynamic, self._with_all = is_mig_dynamic, has_all_profiles
         self._ownership = Ownership()
         self._allocated: frozenset[str] = frozenset()  # the last answer of the API, kept while placements are withdrawn
-        self._looked_for: frozenset[str] = frozenset()  # the withdrawals for which the API was asked
-        self._is_unsure = False  # something would be withdrawn, but it is not known which of it claims were given
-        self._said: dict[str, str] = {}
-        self._is_told = False
+        self._looked_for: frozenset[str] = frozenset()  # the withdrawals before which the API was asked
+        self._is_unsure = False  # devices would be withdrawn, but it is not known which of them claims were allocated
+        self._logged: dict[str, str] = {}
+        self._is_reported = False
         self._deciding = threading.Lock()  # ensures that the later of two decisions is made on the newer inventory
         self._keeps = ALL_KEPT  # the fields kept by the server that was asked last
         self._taints: DeviceTaints = {}
@@ -78,14 +78,14 @@ class NodeOffer:
 
     @property
     def is_settled(self) -> bool:
-        """Return whether the last judgement is final."""
+        """Return whether the last findings are final."""
         return self._owners.is_settled and not self._is_unsure
 
     def fingerprint(self) -> Hashable:
         """Return a value that differs whenever the sharing rules have changed."""
         return self._sharing.fingerprint()
 
-    def judge(self, facts: Facts) -> Findings:
+    def assess(self, facts: Facts) -> Findings:
         """Return the facts and how they are offered. While the ledger can't be read, the last known owners are used.
 
         Raises: ApiError while a sharing rule needs labels of the node that were never read.
@@ -102,36 +102,37 @@ class NodeOffer:
         return Findings(facts, replace(policy, ownership=self._sharing.with_allocated(policy.ownership)), rules)
 
     def _look_up_allocated(self, facts: Facts) -> None:
-        """Ask the API which devices claims were given, if placements are withdrawn."""
+        """Ask the API which devices claims were allocated, if placements are withdrawn."""
         withdrawn = self._withdrawn(facts)
-        is_pending = any((replicated_name(name) or name) not in _standing(facts) for name in self._allocated)
+        offered = _always_offered(facts)
+        is_pending = any((replicated_name(name) or name) not in offered for name in self._allocated)
         self._is_unsure = self._is_unsure and bool(withdrawn)
         if not withdrawn:
             self._looked_for, self._allocated = withdrawn, frozenset()
         elif withdrawn != self._looked_for or is_pending:
             try:
-                self._allocated = self._given.names()
+                self._allocated = self._allocated_devices.names()
                 self._looked_for, self._is_unsure = withdrawn, False
             except DriverError as error:
                 self._is_unsure = True
                 keys = fields(code=error.code, err=str(error))
-                log.warning("cannot determine which devices claims were given", extra=keys)
+                log.warning("cannot determine which devices claims were allocated", extra=keys)
 
     def _withdrawn(self, facts: Facts) -> frozenset[str]:
-        """Return what is not offered on demand but may have been: single GPUs, or one word for all of them."""
+        """Return what is no longer offered on demand: single GPUs by address, or one word for all GPUs."""
         if not any(gpu.mig_profiles for gpu in facts.gpus):
             return frozenset()
         if not self._is_dynamic:  # an earlier agent may have offered them
             return frozenset(["static"])
         is_counting = self._keeps.counters
-        self._is_told &= not is_counting
+        self._is_reported &= not is_counting
         foreign = (gpu.pci_address for gpu in facts.gpus if self._ownership.foreign_places(gpu))
         return frozenset(foreign) if is_counting else frozenset(["uncounted", *foreign])
 
     # -- from devices to what is offered -------------------------------------------------------------------------------
 
     def taint(self, taints: DeviceTaints) -> bool:
-        """Taint these devices, and no others, from now on; return whether that changes what is offered."""
+        """Set the taints of all devices; return whether that changes what is offered."""
         self._taints = taints
         return self.decide()
 
@@ -147,9 +148,9 @@ class NodeOffer:
             elif neighbours.is_serving:
                 decided = NOTHING
             elif self._is_unsure or (held_back := self._held_back(inventory)) is None:
-                return False  # a device that a claim may have been given is never withdrawn
+                return False  # a device that may be allocated to a claim is never withdrawn
             else:
-                neighbours.meet(inventory)
+                neighbours.record_other_names(inventory)
                 offering = inventory.offering.narrowed(neighbours.offer).without(held_back)
                 decided = replace(offering, taints=self._taints)
             before, self._decided = self._decided, (decided,)
@@ -158,7 +159,7 @@ class NodeOffer:
     def current(self, keeps: KeptFields) -> Offering | None:
         """Return what to offer now to a server that keeps these fields; None to withdraw every slice.
 
-        Raises: ApiError while it can't be determined which devices claims were given; then nothing is withdrawn.
+        Raises: ApiError while it can't be determined which devices claims were allocated; then nothing is withdrawn.
         """
         self._keeps = keeps
         (decided,) = self._decided or (NOTHING,)
@@ -166,11 +167,11 @@ class NodeOffer:
             return None
         try:
             if not keeps.counters and decided.counter_sets:
-                self._allocated = self._given.names()
-                self._tell_not_on_demand()
-                standing = self._inventory.holding(self._allocated).offering
+                self._allocated = self._allocated_devices.names()
+                self._report_not_on_demand()
+                with_allocated = self._inventory.holding(self._allocated).offering
                 held_back = self._held_back(self._inventory.current) or ()
-                offering = standing.narrowed(self._neighbours.offer).without(held_back)
+                offering = with_allocated.narrowed(self._neighbours.offer).without(held_back)
                 decided = replace(offering, taints=decided.taints)
             in_use = self._in_use() if not keeps.taints and decided.blocked() else ()
         except (NodeError, LedgerError) as error:
@@ -192,35 +193,35 @@ class NodeOffer:
         return not self._keeps.taints and bool(self._taints)
 
     def used(self) -> frozenset[str]:
-        """Return the devices that claims were given, under our names or another driver's. Raises: DriverError."""
+        """Return the devices that claims were allocated, under our names or another driver's. Raises: DriverError."""
         offering = self._inventory.current.offering
         every = (*offering.devices, *offering.plain)
         free = {device.name for device in self._neighbours.offer(every)}
-        given = self._given.names(is_patient=False)
-        return given.union(device.name for device in every if device.name not in free)
+        allocated = self._allocated_devices.names(is_patient=False)
+        return allocated.union(device.name for device in every if device.name not in free)
 
     def _in_use(self) -> frozenset[str]:
-        """Return the devices that claims hold or were given. Raises: DriverError."""
-        return self._owners.held() | self._given.names()
+        """Return the devices that claims hold or were allocated. Raises: DriverError."""
+        return self._owners.held() | self._allocated_devices.names()
 
-    def _tell_not_on_demand(self) -> None:
-        if not self._is_told:
-            self._is_told = True
+    def _report_not_on_demand(self) -> None:
+        if not self._is_reported:
+            self._is_reported = True
             self._events.send(
                 NOT_ON_DEMAND,
-                "GPUs are offered whole, and partitions as they are: the API server drops shared counters "
+                "GPUs are offered whole, and partitions only where they exist: the API server drops shared counters "
                 "(feature gate DRAPartitionableDevices)",
             )
 
     def _log(self, facts: Facts, policy: MigPolicy) -> None:
-        said = {gpu.pci_address: offer_text(gpu, policy) for gpu in facts.gpus if gpu.mig_profiles}
-        for address, how in said.items():
-            if self._said.get(address) != how:
+        texts = {gpu.pci_address: offer_text(gpu, policy) for gpu in facts.gpus if gpu.mig_profiles}
+        for address, how in texts.items():
+            if self._logged.get(address) != how:
                 log.info("how a GPU is offered", extra=fields(device=address, reason=how))
-        self._said = said
+        self._logged = texts
 
 
-def _standing(facts: Facts) -> frozenset[str]:
+def _always_offered(facts: Facts) -> frozenset[str]:
     """Return the names of the devices that are offered whether or not MIG is on demand."""
     whole = (gpu.whole_name for gpu in facts.gpus if not gpu.mig_enabled)
     parts = (_name(gpu, index) for gpu in facts.gpus for index in range(len(gpu.partitions)))

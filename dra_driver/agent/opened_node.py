@@ -26,7 +26,7 @@ from dra_driver.plugin.repair.recovery import CdiClaimFiles
 
 @dataclass(frozen=True)
 class OpenedNode:
-    """What every part needs of the node: its identity, its API client, and the records of what was done on it."""
+    """What every part of the agent needs: the node's identity, the API client, and the records of what was done."""
 
     options: Options
     hardware: Hardware

@@ -18,7 +18,7 @@ from dra_driver.agent.reports.device_users import DeviceUsers
 from dra_driver.controller.publisher import Publisher
 from dra_driver.hardware.passthrough.writing import BusAccess, ChildWriter
 from dra_driver.hardware.port import ChannelOffering, HealthReporter, MemoryLimitShowing, Metered
-from dra_driver.model.names import passed_gpu
+from dra_driver.model.names import gpu_of_vfio_device
 from dra_driver.plugin.effects.memory_limiter import MemoryLimiter
 from dra_driver.plugin.effects.passthrough.services import PassthroughServices
 from dra_driver.plugin.node_claims.allocations import AllocatedDevices
@@ -26,7 +26,7 @@ from dra_driver.plugin.repair.reaper import Chore
 from dra_driver.plugin.repair.repair import Repair
 
 if TYPE_CHECKING:
-    from dra_driver.agent.inventory.scanner import OfferJudge
+    from dra_driver.agent.inventory.scanner import FactsStage
     from dra_driver.agent.node_health import NodeHealth
     from dra_driver.agent.passthrough.node_passthrough import NodePassthrough
     from dra_driver.agent.reports.claim_status import ClaimStatus
@@ -59,11 +59,11 @@ def make_gate(
 
 
 def make_passthrough(node: OpenedNode, listener: Listener, gate: ValidationGate | None) -> NodePassthrough | None:
-    """Return the part that gives GPUs to virtual machines; None if no file names any and no machine may have one.
+    """Return the part that passes GPUs to virtual machines; None if no file names any and no machine may have one.
 
     Raises: InputError, LedgerError.
     """
-    may_be_away = (node.options.data_dir / FILE_NAME).exists() or any(map(passed_gpu, node.ledger.held()))
+    may_be_away = (node.options.data_dir / FILE_NAME).exists() or any(map(gpu_of_vfio_device, node.ledger.held()))
     if node.options.passthrough is None and not may_be_away:
         return None
     from dra_driver.agent.passthrough import node_passthrough  # noqa: PLC0415 - only where it is wanted
@@ -71,27 +71,27 @@ def make_passthrough(node: OpenedNode, listener: Listener, gate: ValidationGate 
     return node_passthrough.make_passthrough(node, node.options.passthrough, listener, gate)
 
 
-def passthrough_judge(judge: OfferJudge, passthrough: NodePassthrough) -> OfferJudge:
-    """Return a judge that adds the devices for virtual machines to another judge's findings."""
-    from dra_driver.agent.passthrough.passthrough_judge import PassthroughJudge  # noqa: PLC0415 - only where it is wanted
+def with_passthrough_stage(inner: FactsStage, passthrough: NodePassthrough) -> FactsStage:
+    """Return the stage that adds the devices for virtual machines to the findings of the inner one."""
+    from dra_driver.agent.passthrough.passthrough_stage import PassthroughStage  # noqa: PLC0415 - only where it is wanted
 
-    return PassthroughJudge(judge, passthrough.named, passthrough.returned)
+    return PassthroughStage(inner, passthrough.named, passthrough.returned)
 
 
-def channel_judge(judge: OfferJudge, node: OpenedNode) -> OfferJudge:
-    """Return a judge that adds the node's IMEX channel, or the same judge if no channel is to be offered."""
+def with_channel_stage(inner: FactsStage, node: OpenedNode) -> FactsStage:
+    """Return the stage that adds the node's IMEX channel, or the inner one if no channel is to be offered."""
     if not node.options.has_imex_channel or not isinstance(node.hardware, ChannelOffering):
-        return judge
-    from dra_driver.agent.inventory.channel_judge import ChannelJudge  # noqa: PLC0415 - only where it is wanted
+        return inner
+    from dra_driver.agent.inventory.channel_stage import ChannelStage  # noqa: PLC0415 - only where it is wanted
 
-    return ChannelJudge(judge, node.hardware)
+    return ChannelStage(inner, node.hardware)
 
 
 def passthrough_services(
     node: OpenedNode, passthrough: NodePassthrough | None, scanner: Scanner
 ) -> PassthroughServices:
     """Return the services that hand GPUs to virtual machines and take them back."""
-    if passthrough is None:  # there is nothing to give or to take back
+    if passthrough is None:  # there is no GPU to pass on or to take back
         return PassthroughServices(BusAccess(node.options.roots, ChildWriter()))
     from dra_driver.agent.passthrough.scanner_pause import ScannerPause  # noqa: PLC0415 - only where it is wanted
 
@@ -101,7 +101,7 @@ def passthrough_services(
 def make_health(
     node: OpenedNode, inventory: NodeInventory, listener: Listener, users: DeviceUsers, gate: ValidationGate | None
 ) -> NodeHealth | None:
-    """Return the part that watches the health of the devices; None if it is off or the vendor can't.
+    """Return the part that watches the health of the devices; None if that is off or the vendor does not report it.
 
     Raises: InputError.
     """
@@ -184,7 +184,7 @@ def make_health_condition(
 
 
 def make_limit_watch(node: OpenedNode, limiter: MemoryLimiter) -> LimitWatch | None:
-    """Return the watch over memory limits, where the hardware can show them and devices may be shared."""
+    """Return the watch over memory limits; None if the hardware can't show them or no memory is limited."""
     if not isinstance(node.hardware, MemoryLimitShowing):
         return None
     if node.options.sharing_config is None and not limiter.has_any():
@@ -195,7 +195,7 @@ def make_limit_watch(node: OpenedNode, limiter: MemoryLimiter) -> LimitWatch | N
 
 
 def make_labels(node: OpenedNode, inventory: NodeInventory) -> list[Chore]:
-    """Return the part that hands out the node's labels; None if that is off."""
+    """Return the chore that publishes the node's labels, as a list; an empty one if that is off."""
     options = node.options
     if options.feature_file is None and not options.has_feature_object:
         return []

@@ -126,13 +126,13 @@ def _telemetry(values: Mapping[str, str]) -> TelemetryOptions | None:
 
 
 def _remediation(values: Mapping[str, str]) -> str:
-    """Return the mode of remediation, after comparing it with the other options.
+    """Return the mode of remediation if the other options allow it.
 
     Raises: UsageError("usage.remediation").
     """
     mode = values["remediation"]
     if mode != "off" and values["health"] == "off":
-        text = f"--remediation={mode} acts on faults, and --health=off finds none"
+        text = f"--remediation={mode} acts on faults, but --health=off finds none"
         raise UsageError("remediation", text, hint="leave --health on (docs/health.md)")
     return mode
 
@@ -141,7 +141,7 @@ def _node_condition(values: Mapping[str, str]) -> bool:
     """Return whether the node's condition is written. Raises: UsageError("usage.node-condition")."""
     is_on = values["node_condition"] == "on"
     if is_on and values["health"] == "off":
-        text = "--node-condition=on tells of faults, and --health=off finds none"
+        text = "--node-condition=on reports faults, but --health=off finds none"
         raise UsageError("node-condition", text, hint="leave --health on (docs/health.md)")
     return is_on
 
@@ -152,15 +152,15 @@ def _feature_file(values: Mapping[str, str]) -> Path | None:
         return None
     path = Path(values["feature_file"])
     if not path.is_absolute() or path.name.startswith("."):
-        message = f"--feature-file={values['feature_file']!r:.200} is no absolute path of a file that is not hidden"
-        raise UsageError("feature-file", message)
+        message = f"--feature-file={values['feature_file']!r:.200} is not an absolute path, or its file is hidden"
+        raise UsageError("feature-file", message, hint="leave it out to use the default")
     return path
 
 
 def _namespace(text: str) -> str:
     """Return a namespace's name after checking it. Raises: UsageError("usage.namespace")."""
     if not is_dns_label(text):
-        raise UsageError("namespace", f"--lease-namespace={text!r} is no name of a namespace")
+        raise UsageError("namespace", f"--lease-namespace={text!r} is not a valid name of a namespace")
     return text
 
 
@@ -174,7 +174,7 @@ def _check_vendor(values: Mapping[str, str]) -> None:
         raise UsageError("hardware", f"--sharing-config: {whose} are not shared", hint="leave it out")
     if remediation != "off" and not vendor.is_reset:
         text = f"--remediation={remediation}: this driver can't reset {whose}"
-        raise UsageError("hardware", text, hint="leave it out: their faults are reported all the same")
+        raise UsageError("hardware", text, hint="leave it out: faults are reported nevertheless")
     if read_setting(validate).level in _BY_USE and not vendor.is_tested:
         text = f"--validate={validate}: this driver has no test for {whose}"
         raise UsageError("hardware", text, hint="use 0, or a command of your own (docs/health.md)")
@@ -195,10 +195,10 @@ def _validation(values: Mapping[str, str]) -> ValidationSetting:
 
 
 def drivers_of(values: Mapping[str, str], *, is_named: bool) -> tuple[Options, ...]:
-    """Return the options of each driver that the flags name; `is_named` says whether the driver's name was given.
+    """Return the options of each driver that the flags name; `is_named` is whether the driver's name was given.
 
-    "auto" means every vendor of the registry, each as soon as its hardware is there; with a driver's name it means one
-    driver, that of the default vendor. Raises: UsageError.
+    "auto" means every vendor of the registry, each as soon as its hardware is there; with a driver's name it means only
+    the driver of the default vendor. Raises: UsageError.
     """
     choice = values["hardware"]
     if choice == AUTO and not is_named:
@@ -206,7 +206,7 @@ def drivers_of(values: Mapping[str, str], *, is_named: bool) -> tuple[Options, .
     if "," not in choice or choice.startswith("simulated:"):
         return (options_of(values),)
     if is_named:
-        text = f"--driver-name names one driver, and --hardware={choice} has several"
+        text = f"--driver-name names one driver, but --hardware={choice} has several"
         raise UsageError("driver-name", text, hint="leave --driver-name out: each vendor has its own")
     return tuple(_of_vendor(values, vendor, is_optional=False) for vendor in vendors_listed(choice))
 
@@ -215,7 +215,7 @@ def _of_vendor(values: Mapping[str, str], vendor: RegisteredVendor, *, is_option
     own = {**values, "hardware": vendor.name, "driver_name": vendor.driver}
     if vendor is not DEFAULT_VENDOR:
         own["node_labels"] = "off"  # only one driver may write the labels
-    if _has_special(values):  # an option that this vendor does not support is meant for another one of the process
+    if _has_special(values):  # an option that this vendor does not support is meant for another vendor of the process
         able = load_vendor(vendor.name)
         own["sharing_config"] = own["sharing_config"] if able.sharing else ""
         own["remediation"] = own["remediation"] if able.is_reset else "off"

@@ -1,4 +1,4 @@
-"""Parts: what lives as long as the agent of one vendor; `wiring` makes and joins them."""
+"""Parts: the objects that live as long as the agent of one driver; `wiring` creates and connects them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Sharing rules: those in force on this node, kept up to date with their file, the node's labels and existing claims.
 
-In: a file, the API. Out: `SharingRules`, and which devices are allocated when the rules are new. A file that is invalid
-when the agent starts ends the agent; one that becomes invalid later is reported, and the earlier rules stay in force.
+In: a file, the API. Out: `SharingRules`, and the devices that are allocated when the rules change. If the file is
+invalid when the agent starts, the agent ends; if it becomes invalid later, that is reported and the earlier rules stay
+in force.
 An invalid file is read again only after it has changed.
 """
 
@@ -25,7 +26,7 @@ from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
-SETTLE_SECONDS = 90.0  # after this time, what was allocated when the rules changed is in the ledger or released
+SETTLE_SECONDS = 90.0  # by then, a device that was allocated when the rules changed is in the ledger or released
 
 
 class CurrentSharingRules:

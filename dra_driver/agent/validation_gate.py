@@ -1,9 +1,9 @@
 """Validation gate: if tests are switched on, no device of this node is offered before it has passed one.
 
-In: the inventory, results of tests, the faults that the health monitor knows. Out: which devices are held back, and
-which have failed. Tests run one after the other in a thread that ends when there is nothing left to test. A device is
-tested if it has neither been tested nor been in use in this boot. If a claim gets a device first, its test ends, and
-the device counts as in use from then on.
+In: the inventory, results of tests, the faults that the health monitor knows. Out: the devices that are held back, and
+those that have failed. Tests run one after the other in a thread that ends when there is nothing left to test. A device
+is tested if it has neither been tested nor been in use in this boot. If a claim gets the device during its test, the
+test ends, and the device counts as in use from then on.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# For a test that could not run, because a fabric manager may start minutes after the GPUs.
+# A test that could not run is tried again, because a fabric manager may start minutes after the GPUs.
 RETRY_SECONDS, TRIES_MOST = 60.0, 10
 UNSURE_SECONDS = 2.0
 BATCH_SECONDS = 30.0  # devices that pass are offered together, because each new device changes many slices of a pool
@@ -69,11 +69,11 @@ class ValidationGate:
 
     Args:
         validator: tests devices; None at level READING.
-        records: the results that are known from before.
-        folder: the agent's own folder, for results of tests by hand.
-        level: how devices are tested; READING tests none, and only results by hand count.
+        records: the results from before.
+        folder: the agent's own folder, where a command leaves the results of tests that a person started.
+        level: how devices are tested; with READING none is tested, and only the results of such commands count.
         inventory: the inventory of this node.
-        claims: says which devices claims have.
+        claims: knows the devices that claims have.
         events: the Events of the node.
         listener: is called when the devices that are held back, or that have failed, may have changed.
     """
@@ -115,7 +115,7 @@ class ValidationGate:
         self.refresh()
 
     def stop(self) -> None:
-        """End the test under way, and begin no other."""
+        """End the test that is running, and begin no other."""
         with self._mutex:
             self._is_running = False
         if self._validator is not None:
@@ -124,7 +124,7 @@ class ValidationGate:
 
     @property
     def is_needed(self) -> bool:
-        """Return whether there are results that a later agent would have to find out again."""
+        """Return whether there are results that a later agent would otherwise have to produce again."""
         return not self._records.is_empty
 
     def verdicts(self) -> Mapping[str, int]:
@@ -133,7 +133,7 @@ class ValidationGate:
             return self._records.verdicts(self._devices, self._driver)
 
     def refresh(self) -> None:
-        """Take the newest inventory; call this before it is offered."""
+        """Take over the devices of the newest inventory; this has to be called before the inventory is offered."""
         with self._mutex:
             if not self._is_running:
                 return
@@ -142,7 +142,7 @@ class ValidationGate:
         self._conclude()
 
     def retest(self, uuid: str) -> None:
-        """Test a GPU again although it has served, because a virtual machine had it; hold it back until then."""
+        """Test a GPU again although it has been in use, because a virtual machine had it; hold it back until then."""
         with self._mutex:
             if self._validator is None:
                 return
@@ -166,7 +166,7 @@ class ValidationGate:
     def failed(self, faults: Iterable[Fault]) -> Mapping[Subject, str] | None:
         """Return which devices failed, with the reason; None while that is not known.
 
-        Called by the health monitor in each of its turns, with the faults that it knows: sick GPUs are not tested.
+        The health monitor calls this in each of its turns, with the faults that it knows: faulty GPUs are not tested.
         """
         faults = tuple(faults)
         sick = frozenset(one.subject for one in faults if one.key in SICK)
@@ -271,7 +271,7 @@ class ValidationGate:
             return True
 
     def _conclude(self, *, is_news: bool = False) -> None:
-        """Work out what follows from all results, and report it if that has changed, or if it `is_news` already."""
+        """Compute what follows from all results, and report it if it has changed or `is_news` is true."""
         with self._mutex:
             if not self._is_running or self._examined is None:
                 return

@@ -1,4 +1,4 @@
-"""Wiring: the parts of a node's agent, made and connected.
+"""Wiring: creates and connects the parts of a node's agent.
 
     hardware ──► scanner ──► inventory ──► offer ──► publisher ──► ResourceSlices
                                  └──► preparer ◄── plugin server ◄── kubelet
@@ -14,15 +14,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dra_driver.agent.inventory.completing_judge import CompletingJudge
+from dra_driver.agent.inventory.lost_gpus_stage import LostGpusStage
 from dra_driver.agent.inventory.node_inventory import NodeInventory
-from dra_driver.agent.inventory.scanner import OfferJudge, Scanner
+from dra_driver.agent.inventory.scanner import FactsStage, Scanner
 from dra_driver.agent.listener import Listener
 from dra_driver.agent.neighbours import Neighbours
-from dra_driver.agent.offer import HoldingBack, NodeOffer
+from dra_driver.agent.offer import NodeOffer, OfferGate
 from dra_driver.agent.opened_node import OpenedNode
 from dra_driver.agent.optional_parts import (
-    channel_judge,
     make_claim_status,
     make_gate,
     make_health,
@@ -32,8 +31,9 @@ from dra_driver.agent.optional_parts import (
     make_meter,
     make_passthrough,
     make_remediation,
-    passthrough_judge,
     passthrough_services,
+    with_channel_stage,
+    with_passthrough_stage,
 )
 from dra_driver.agent.parts import Parts
 from dra_driver.agent.reports.device_users import DeviceUsers
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 
 
 def join_parts(node: OpenedNode, listener: Listener) -> Parts:
-    """Make the parts, and give each the parts upstream of it. Raises: InputError for invalid sharing rules."""
+    """Create the parts, and give each the parts upstream of it. Raises: InputError for invalid sharing rules."""
     options, inventory = node.options, NodeInventory()
     allocated = AllocatedDevices(node.claims, node.identity)
     sharing = CurrentSharingRules(
@@ -76,15 +76,15 @@ def join_parts(node: OpenedNode, listener: Listener) -> Parts:
     neighbours = _neighbours(node, listener)
     gate = make_gate(node, listener, inventory, allocated, neighbours)
     passthrough = make_passthrough(node, listener, gate)
-    gates: list[HoldingBack] = [gate] if gate is not None else []
+    gates: list[OfferGate] = [gate] if gate is not None else []
     if passthrough is not None:
         gates.append(passthrough.returned)
     offer = _offer(node, inventory, allocated=allocated, sharing=sharing, neighbours=neighbours, gates=gates)
     users = DeviceUsers(node.api, node.identity, node.ledger)
     health = make_health(node, inventory, listener, users, gate)
     own_changes = OwnChanges()
-    judge = _judge(node, offer, health, passthrough)
-    scanner = Scanner(node.hardware, inventory, judge, own_changes=own_changes, listener=listener)
+    stages = _stages(node, offer, health, passthrough)
+    scanner = Scanner(node.hardware, inventory, stages, own_changes=own_changes, listener=listener)
     means = passthrough_services(node, passthrough, scanner)
     work = _claim_work(node, inventory, own_changes, users if health else node.api, means)
     publisher = _publisher(node, offer)
@@ -122,14 +122,14 @@ def join_parts(node: OpenedNode, listener: Listener) -> Parts:
     )
 
 
-def _judge(
+def _stages(
     node: OpenedNode, offer: NodeOffer, health: NodeHealth | None, passthrough: NodePassthrough | None
-) -> OfferJudge:
-    """Return what decides on the offer after each scan: the node's own, and each part that adds to it."""
-    judge: OfferJudge = CompletingJudge(offer, health) if health else offer
+) -> FactsStage:
+    """Return the stages from the facts of a scan to the findings: the offer, and each part that adds to it."""
+    stage: FactsStage = LostGpusStage(offer, health) if health else offer
     if passthrough is not None:
-        judge = passthrough_judge(judge, passthrough)
-    return channel_judge(judge, node)
+        stage = with_passthrough_stage(stage, passthrough)
+    return with_channel_stage(stage, node)
 
 
 def _publisher(node: OpenedNode, offer: NodeOffer) -> Publisher:
@@ -149,7 +149,7 @@ def _offer(
     allocated: AllocatedDevices,
     sharing: CurrentSharingRules,
     neighbours: Neighbours,
-    gates: Sequence[HoldingBack],
+    gates: Sequence[OfferGate],
 ) -> NodeOffer:
     return NodeOffer(
         inventory,

@@ -1,4 +1,4 @@
-"""The boot of this machine: its id says whether what was done to the hardware can still be there."""
+"""The boot of this machine: its id shows whether earlier changes to the hardware can still be in effect."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _BOOT_ID = "sys/kernel/random/boot_id"
 
 
 def boot_id_file(proc_root: str | os.PathLike[str]) -> Path:
-    """Return where the kernel shows the boot id below a mount of /proc."""
+    """Return the path of the boot id's file below a mount of /proc."""
     return Path(proc_root, _BOOT_ID)
 
 

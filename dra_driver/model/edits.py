@@ -1,7 +1,7 @@
 """What a container gets: device nodes, mounts, environment, hooks.
 
-A vendor's hardware folder describes in these types what a device needs; `cdi` writes them down as a CDI document.
-Neither knows the other. Field names follow the CDI specification's containerEdits.
+A vendor's hardware folder describes in these types what a device needs, and `cdi` writes them as a CDI document;
+neither knows the other. Field names follow the CDI specification's containerEdits.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class DeviceNode:
     """One device node as the container sees it.
 
     `path` is the path in the container; `host_path` is set only where it differs. `major` and `minor` are always set,
-    so that a runtime can create the node without looking at the host's. `gid` is set only where it is not 0.
+    so that a runtime can create the node without reading the host's. `gid` is set only where it is not 0.
     `file_mode` is the permission bits of the host's node (octal); None leaves them to the runtime's default.
     """
 
@@ -52,7 +52,7 @@ class Hook:
 
 @dataclass(frozen=True, slots=True)
 class Edits:
-    """Everything that one device, or all devices of a claim, add to a container. `env` holds entries `NAME=value`."""
+    """Everything that one device, or all devices of a claim, add to a container. `env` has entries `NAME=value`."""
 
     device_nodes: tuple[DeviceNode, ...] = ()
     mounts: tuple[Mount, ...] = ()

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import enum
 
-GPU_LOST = "hardware.gpu-lost"  # the code for a GPU that was there and is not, or does not answer any more
+GPU_LOST = "hardware.gpu-lost"  # the code for a GPU that has disappeared, or no longer answers
 
 
 class Retry(enum.Enum):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One flag. `default` is shown in --help; `is_hardware` marks those that commands on this node's hardware share."""
+    """One flag. `default` is shown in --help; commands that read this node's hardware have those with `is_hardware`."""
 
     name: str  # "--node-name"
     default: str
@@ -66,6 +66,6 @@ def resolve(given: Mapping[str, str | None], environment: Mapping[str, str], fla
 
 
 def _default(flag: Flag, values: Mapping[str, str]) -> str:
-    """Return the value of a flag that is not given, where the flags in `values` are read already."""
+    """Return the value of a flag that is not given; `values` has the flags that were read before it."""
     vendor = registered(values.get("hardware", "")) if flag.name == "--driver-name" else None
     return vendor.driver if vendor else flag.default

@@ -1,6 +1,6 @@
-"""Flags of the agent: one table, which says their defaults, what they mean and what may be chosen.
+"""Flags of the agent: one table with their defaults, meanings and choices.
 
-It is read by the agent (argparse) and by the commands that look at this node's hardware (click), so that
+It is read by the agent (argparse) and by the commands that read this node's hardware (click), so that
 `dra-driver devices` and the agent can't disagree.
 """
 
@@ -151,7 +151,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         "--node-condition",
         "off",
-        "on: write a condition of the Node that says whether its devices are healthy; needs the right to patch "
+        "on: write a condition of the Node that shows whether its devices are healthy; needs the right to patch "
         "nodes/status; off: do not",
         "SWITCH",
         choices=("on", "off"),
@@ -159,8 +159,8 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         "--node-labels",
         "off",
-        "file or object: give Node Feature Discovery those labels of GPU feature discovery that hold for the node, in "
-        "a file of the host or in a NodeFeature object; off: do not",
+        "file or object: pass the labels of GPU feature discovery that apply to the node to Node Feature Discovery, in "
+        "a file on the host or in a NodeFeature object; off: do not",
         "WHERE",
         choices=("off", "file", "object"),
     ),
@@ -180,20 +180,20 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         "--health-policy",
         "",
-        "YAML file (version: health/v1) that says what each kind of fault means; empty: the defaults",
+        "YAML file (version: health/v1) that defines what each kind of fault leads to; empty: the defaults",
         "FILE",
     ),
     Flag(
         "--remediation",
         "off",
-        "off; on: reset GPUs that need it once no pod uses them, and ask for reboots; dry-run: only log that",
+        "off; on: reset GPUs that need it once no pod uses them, and ask for reboots; dry-run: only log it",
         "MODE",
         choices=("off", "dry-run", "on"),
     ),
     Flag(
         "--remediation-policy",
         "",
-        "YAML file (version: remediation/v1) that says which action each fault leads to; empty: the defaults",
+        "YAML file (version: remediation/v1) that defines the action for each fault; empty: the defaults",
         "FILE",
     ),
     Flag(
@@ -212,9 +212,9 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         "--validate",
         "0",
-        "how a device is tested before it is offered: none; 0: by what the vendor's library reports; 1: a process of "
-        "its own uses it; 2: all of its memory and its copies too; or a command with an absolute path, which is run "
-        "without a shell",
+        "how a device is tested before it is offered: none; 0: by what the vendor's library reports; 1: by a program "
+        "that computes on it; 2: also all of its memory and its copies; or a command with an absolute path, which is "
+        "run without a shell",
         "LEVEL",
     ),
     Flag(
@@ -257,8 +257,8 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         "--lease-namespace",
         "dra-driver",
-        "namespace of what agents keep in the API: the Leases that limit how many devices of the cluster may lose "
-        "their pods or be repaired at once, and the objects of --node-labels object",
+        "namespace of the objects that agents keep in the API: the Leases that limit how many devices of the cluster "
+        "may lose their pods or be repaired at once, and the objects of --node-labels object",
         "NAMESPACE",
     ),
     Flag(

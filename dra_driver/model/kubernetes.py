@@ -1,6 +1,6 @@
 """Kubernetes: the minor versions that this driver knows, their feature gates, and the minors that change behaviour.
 
-Values only. What a gate or a minor changes is decided where it is asked about.
+Values only. What a gate or a minor changes is decided by the code that asks about it.
 Source: Kubernetes feature gate reference, 1.34 to 1.37.
 """
 
@@ -12,7 +12,7 @@ from typing import NamedTuple
 OLDEST_MINOR, NEWEST_MINOR = 34, 37
 VERSIONS = tuple(f"1.{minor}" for minor in range(OLDEST_MINOR, NEWEST_MINOR + 1))
 
-# From this minor on, shared counters are in slices without devices; 1.34 wants them beside the devices.
+# From this minor on, shared counters are in slices without devices; 1.34 requires them beside the devices.
 COUNTERS_APART_MINOR = 35
 # From this minor on, a kubelet always lists claims: KubeletPodResourcesDynamicResources can't be switched off.
 KUBELET_LISTS_CLAIMS_MINOR = 36
@@ -64,7 +64,7 @@ def minor_of(version: str) -> int:
 
 
 def nearest_version(minor: int) -> str:
-    """Return the version of `VERSIONS` whose rules come nearest to a minor's."""
+    """Return the version of `VERSIONS` that is nearest to a minor."""
     return f"1.{min(max(minor, OLDEST_MINOR), NEWEST_MINOR)}"
 
 

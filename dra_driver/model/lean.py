@@ -2,10 +2,10 @@
 
 `protobuf` imports its implementation in Python beside the one in C that it uses; `prometheus_client` imports three HTTP
 servers, and clients of gateways, whose classes it derives from; `dataclasses` imports what reads Python's own source,
-for classes without a docstring; `argparse` imports translations and the locale; `pynvml` imports, for Windows, what
-finds a library by running a compiler. That is 69 modules and 6 MiB of an agent that serves NVIDIA GPUs. They are kept
-out only while the libraries themselves are imported: code that imports one of them later gets the real one, and so does
-a library that kept a stand-in of a module, when it first uses it.
+for classes without a docstring; `argparse` imports translations and the locale; `pynvml` imports, for Windows, a module
+that finds a library by running a compiler. Together these are 69 modules and 6 MiB of an agent that serves NVIDIA GPUs.
+They are replaced only while the libraries themselves are imported: code that imports one of them later gets the real
+module, and so does a library that kept a stand-in, when it first uses it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 _UNUSED = ("calendar", "google.protobuf.internal.python_message", "inspect", "ipaddress")
-# What prometheus_client/exposition.py imports by name, to serve by itself and to push: an agent has a page of its own.
+# What prometheus_client/exposition.py imports by name to serve and push metrics; an agent serves its own page instead.
 _NAMES = {
     "http.server": ("BaseHTTPRequestHandler",),
     "socketserver": ("ThreadingMixIn",),
@@ -35,11 +35,11 @@ _NAMES = {
 }
 
 
-class _Later(ModuleType):
-    """A stand-in for a module, until one of its attributes is asked for."""
+class _StandIn(ModuleType):
+    """A stand-in for a module, which is imported when one of its attributes is needed."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # the import machinery asks every module for it
+        if name.startswith("__"):  # the import machinery reads these of every module
             raise AttributeError(name)
         if sys.modules.get(self.__name__) is self:
             del sys.modules[self.__name__]
@@ -54,10 +54,10 @@ _TLS = ("PROTOCOL_TLS_CLIENT", "PROTOCOL_TLS_SERVER", "SSLContext", "TLSVersion"
 def lean_imports(*, has_tls: bool = True) -> Iterator[None]:
     """Replace modules that are not needed by stand-ins, except those that have been imported already.
 
-    Without `has_tls` this is so for `ssl`, too. What is imported then must never open a TLS connection of its own.
+    Without `has_tls` the module `ssl` is replaced, too; what is imported then must never open a TLS connection.
     """
     wanted = (
-        *map(_Later, _UNUSED),
+        *map(_StandIn, _UNUSED),
         _of_values("ctypes.util", find_library=_call_later("ctypes.util", "find_library")),
         _of_values("prometheus_client.decorator", decorate=_call_later("prometheus_client.decorator", "decorate")),
         _of_values("gettext", gettext=_unchanged, ngettext=_singular_or_plural),
@@ -75,22 +75,22 @@ def lean_imports(*, has_tls: bool = True) -> Iterator[None]:
 
 
 def _of_values(module: str, **values: Any) -> ModuleType:
-    """Return a stand-in with some values of its own."""
-    stand_in = _Later(module)
+    """Return a stand-in that has these values."""
+    stand_in = _StandIn(module)
     vars(stand_in).update(values)
     return stand_in
 
 
 def _of_names(module: str, names: tuple[str, ...]) -> ModuleType:
-    """Return a stand-in whose names are classes without anything in them."""
-    stand_in = _Later(module)
+    """Return a stand-in in which these names are empty classes."""
+    stand_in = _StandIn(module)
     for name in names:
         setattr(stand_in, name, type(name, (), {}))
     return stand_in
 
 
 def _call_later(module: str, name: str) -> Callable[..., Any]:
-    """Return a function that imports the real one when it is called."""
+    """Return a function that imports the real function when it is called."""
 
     def call(*args: Any, **more: Any) -> Any:
         return getattr(importlib.import_module(module), name)(*args, **more)

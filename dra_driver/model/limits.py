@@ -23,4 +23,4 @@ RESERVED_FOR = 256  # ResourceClaimReservedForMaxSize
 OPAQUE_PARAMETERS_BYTES = 10 * 1024  # OpaqueParametersMaxLength
 CEL_EXPRESSION_BYTES = 10 * 1024  # CELSelectorExpressionMaxLength
 CEL_COST = 1_000_000  # CELSelectorExpressionMaxCost
-SOCKET_PATH_BYTES = 107  # sun_path of AF_UNIX less its terminating NUL, for which grpcio keeps room
+SOCKET_PATH_BYTES = 107  # sun_path of AF_UNIX without its terminating NUL, for which grpcio reserves a byte

@@ -31,12 +31,12 @@ def is_dns_label(text: str) -> bool:
 
 
 def is_dns_subdomain(text: str) -> bool:
-    """Whether `text` may name most objects of the API (at most 253 characters)."""
+    """Return whether `text` is a valid name of most objects of the API (at most 253 characters)."""
     return len(text) <= NODE_NAME_MAX and _DNS_SUBDOMAIN.fullmatch(text) is not None
 
 
 def is_claim_uid(text: str) -> bool:
-    """Whether `text` is safe as part of a file name, as every UID that Kubernetes makes is."""
+    """Return whether `text` is safe as part of a file name, as every UID that Kubernetes generates is."""
     return _UID.fullmatch(text) is not None
 
 
@@ -108,7 +108,7 @@ def check_pool_name(node: str, driver: str) -> str:
     if len(name) > POOL_NAME_MAX:
         raise UsageError(
             "pool-name",
-            f"the pool of node {node!r} would have a name of {len(name)} characters, of at most {POOL_NAME_MAX}",
+            f"the name of node {node!r}'s pool would have {len(name)} characters; at most {POOL_NAME_MAX} are allowed",
             hint=f"with driver name {driver} a node name can have at most {POOL_NAME_MAX - len(driver) - 1} characters",
         )
     return name
@@ -131,7 +131,7 @@ def normal_pci_address(text: str) -> str:
     return address
 
 
-@lru_cache(1024)  # the few GPUs of a node are named again and again
+@lru_cache(1024)  # the names of a node's few GPUs are needed again and again
 def gpu_name(pci_address: str) -> str:
     """Return the name of a whole GPU, made from its PCI address.
 
@@ -150,20 +150,20 @@ def vfio_name(pci_address: str) -> str:
     return gpu_name(pci_address) + _VFIO
 
 
-def passed_gpu(name: str) -> str | None:
-    """Return the name of the GPU that a device for virtual machines is; None for any other device.
+def gpu_of_vfio_device(name: str) -> str | None:
+    """Return the name of the GPU behind a device for virtual machines; None for any other device.
 
-    >>> passed_gpu("gpu-0000-65-00-0-vfio"), passed_gpu("gpu-0000-65-00-0")
+    >>> gpu_of_vfio_device("gpu-0000-65-00-0-vfio"), gpu_of_vfio_device("gpu-0000-65-00-0")
     ('gpu-0000-65-00-0', None)
     """
     found = _OF_GPU.fullmatch(name)
     return found["gpu"] if found and found["rest"] == _VFIO else None
 
 
-def passed_sibling(name: str) -> str | None:
-    """Return the name of the device by which a virtual machine would get this one's GPU; None for such a device.
+def vfio_sibling(name: str) -> str | None:
+    """Return the name of the device for virtual machines that has the same GPU; None for such a device itself.
 
-    >>> passed_sibling("gpu-0000-65-00-0-mig-1g10gb-19-2"), passed_sibling("gpu-0000-65-00-0-vfio")
+    >>> vfio_sibling("gpu-0000-65-00-0-mig-1g10gb-19-2"), vfio_sibling("gpu-0000-65-00-0-vfio")
     ('gpu-0000-65-00-0-vfio', None)
     """
     found = _OF_GPU.fullmatch(name)
@@ -198,7 +198,7 @@ def replica_name(device: str, index: int) -> str:
 
 
 def replicated_name(name: str) -> str | None:
-    """Return the name of the device that a replica stands for, or None if `name` is not that of a replica.
+    """Return the name of the device that a replica belongs to, or None if `name` is not that of a replica.
 
     >>> replicated_name("gpu-0000-65-00-0-share-2"), replicated_name("gpu-0000-65-00-0")
     ('gpu-0000-65-00-0', None)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _NANO = -9
 _FAST_DIGITS = 18  # this many decimal digits always fit an int64
 _INTERNED = 64  # texts up to this length are parsed once and shared
-_MIB, _MOST_SPOKEN = 1 << 20, 1 << 60
+_MIB, _READABLE_MOST = 1 << 20, 1 << 60
 
 # The quantifiers are possessive throughout, so that a hostile text fails after one pass.
 _SHAPE = re.compile(
@@ -83,7 +83,7 @@ class Quantity:
         whole, rest = divmod(self.unscaled, _ten_to(-self.scale))
         if not rest:
             return whole
-        from fractions import Fraction  # noqa: PLC0415 - the agent has none to compute, and is spared `decimal`
+        from fractions import Fraction  # noqa: PLC0415 - it imports `decimal`, and the agent never needs it
 
         return Fraction(self.unscaled, _ten_to(-self.scale))
 
@@ -108,13 +108,13 @@ class Quantity:
         return base * power if base else 0.0
 
     @property
-    def spoken(self) -> str:
-        """Return the quantity for people: an amount of memory in GiB, with the text that a selector has beside it.
+    def readable(self) -> str:
+        """Return the quantity for people: an amount of memory in GiB, followed by the text that a selector uses.
 
-        >>> Quantity.parse("81559Mi").spoken, Quantity.parse("16Mi").spoken, Quantity.parse("132").spoken
+        >>> Quantity.parse("81559Mi").readable, Quantity.parse("16Mi").readable, Quantity.parse("132").readable
         ('79.6 GiB (81559Mi)', '0.016 GiB (16Mi)', '132')
         """
-        if self.format is not Format.BINARY_SI or self.scale < 0 or not _MIB <= abs(self.unscaled) < _MOST_SPOKEN:
+        if self.format is not Format.BINARY_SI or self.scale < 0 or not _MIB <= abs(self.unscaled) < _READABLE_MOST:
             return str(self)
         gib = self.as_float() / 2**30
         return f"{gib:.1f} GiB ({self})" if abs(gib) >= 1 else f"{gib:.2g} GiB ({self})"
@@ -158,9 +158,9 @@ class Quantity:
         return Quantity(total, low, form, machine and -INT64_MAX - 1 <= total <= INT64_MAX)
 
     def sub(self, other: Quantity) -> Quantity:
-        """Return the difference, exact but for one value, by the same rules as `add`.
+        """Return the difference by the same rules as `add`; it is exact except for one value.
 
-        Source: int64Amount.Sub, which adds the negated value: the least int64 negated is itself, if the sum then fits.
+        Source: int64Amount.Sub, which adds the negated value; the least int64 is its own negation, if the sum fits.
         """
         if self.machine and other.machine and other.unscaled == -INT64_MAX - 1:
             wrapped = self.add(other)

@@ -1,6 +1,6 @@
 """How quantities are written: their suffixes, and the canonical forms of numbers.
 
-In: digits, exponents and suffixes. Out: the same as text, or the other way round. `quantity` makes numbers of them.
+In: digits, exponents and suffixes. Out: their text, or the reverse. `quantity` turns them into numbers.
 
 Source: Kubernetes API machinery, resource.Quantity (suffixes, canonical form).
 """

@@ -1,4 +1,4 @@
-"""Records: frozen values as the JSON objects in which they outlive the process, written and read by one codec.
+"""Records: frozen values as JSON objects that outlive the process, written and read by one codec.
 
 In: a dataclass, and for each field its key in the JSON object, if that differs from the field's name. Out: a
 `RecordForm` that writes values as objects and reads them back. Keys that the form does not know are ignored when an
@@ -24,8 +24,8 @@ _NO_DEFAULT: Any = object()
 class Key:
     """How one field is recorded: its `name` in the object, and how its value is written and read.
 
-    With `left_out`, the key is missing where the field has that value. With `missing`, the key is always written, and
-    an object without it stands for that value.
+    With `left_out`, the key is omitted where the field has that value. With `missing`, the key is always written, and
+    an object without it has that value.
     """
 
     name: str
@@ -46,7 +46,7 @@ class RecordForm(Generic[T]):
         form = [(name, keys.get(name) or Key(name)) for name in names]
         self._kind = kind
         self.keys = frozenset(key.name for _, key in form)
-        # Unpacked here, because every call of the kubelet reads and writes records.
+        # The keys are sorted into kinds once, because every call of the kubelet reads and writes records.
         is_plain = {name: key.write is None and key.left_out is _NO_DEFAULT for name, key in form}
         self._written = tuple((name, key.name, key.write, key.left_out) for name, key in form if not is_plain[name])
         self._plain_keys = tuple(key.name for name, key in form if is_plain[name])
@@ -66,7 +66,7 @@ class RecordForm(Generic[T]):
         return record
 
     def read(self, record: Mapping[str, Any], **more: Any) -> T:
-        """Return the value in an object; `more` are fields that are not in it.
+        """Return the value of an object; `more` are the fields that are not recorded.
 
         Raises: KeyError, TypeError, ValueError for an object that `write` can't have written.
         """
@@ -86,7 +86,7 @@ class RecordForm(Generic[T]):
 
 
 def _getter(names: list[str]) -> Callable[[Any], tuple[Any, ...]]:
-    """Return what returns these attributes of a value, in order."""
+    """Return a function that returns these attributes of a value, in order."""
     if len(names) > 1:
         return attrgetter(*names)
     return lambda value: tuple(getattr(value, name) for name in names)

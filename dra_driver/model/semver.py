@@ -30,7 +30,7 @@ class SemverError(InputError):
 @total_ordering
 @dataclass(frozen=True, slots=True, eq=False)
 class Semver:
-    """One version. `prerelease` holds numbers and words in order; `build` plays no part in comparisons."""
+    """One version. `prerelease` has numbers and words in order; `build` plays no part in comparisons."""
 
     major: int
     minor: int

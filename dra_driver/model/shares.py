@@ -1,4 +1,4 @@
-"""Shares: as which type a device is published, and how it takes part in sharing a physical one."""
+"""Shares: the type as which a device is published, and how it takes part in sharing a physical device."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dra_driver.model.sharing import MpsSettings, SharingSettings, Strategy, Ten
 
 
 class DeviceType(enum.StrEnum):
-    """Value of the attribute `type`, by which device classes and opaque configs select."""
+    """The value of the attribute `type`, by which device classes and opaque configs select devices."""
 
     GPU = "gpu"
     MIG = "mig"
@@ -20,7 +20,7 @@ class DeviceType(enum.StrEnum):
 
     @property
     def undivided(self) -> DeviceType:
-        """Return the type of the device that shares of this type belong to; an undivided type returns itself."""
+        """Return the type of the device that shares of this type belong to; any other type returns itself."""
         return {DeviceType.GPU_SHARE: DeviceType.GPU, DeviceType.MIG_SHARE: DeviceType.MIG}.get(self, self)
 
 
@@ -47,8 +47,8 @@ class Share:
     `parent` is the stable name of the device that is shared; `index` numbers the replicas that are published in its
     place, from 0. Without an index the published device is the parent itself, under its own name, and may be allocated
     many times. `settings` are those of the agent's configuration, complete; a claim may only lower their limits. With
-    `is_hard` the driver keeps each pod to its shares' memory. `tenant` is the namespace whose claims alone may have it;
-    without one, `tenants` NAMESPACE means that it is not shared by MPS at all.
+    `is_hard` the driver keeps each pod to the memory of its shares. Only claims of the namespace `tenant` may have the
+    share; if `tenant` is empty and `tenants` is NAMESPACE, the device is not shared by MPS at all.
     """
 
     parent: str

@@ -1,6 +1,6 @@
-"""Sharing settings: how several users of one device are kept apart, and which device is meant.
+"""Sharing settings: how several users of one device are kept apart, and which device that is.
 
-Out: frozen values that the agent's configuration, a device class or a claim decides on. Never: what they do on the node
+Out: frozen values that the agent's configuration, a device class or a claim sets. Never: what they do on the node
 (`plugin.effects.sharing`), who may set them (`claims`), or what is published about them (`inventory`). They live here
 because all three need them and do not know each other.
 Source: NVIDIA's DRA driver, API group resource.nvidia.com/v1beta1 (intervals and limits).
@@ -66,9 +66,9 @@ class TimeSlicingSettings:
 class MpsSettings:
     """Processes run at the same time behind one MPS server.
 
-    `active_thread_percentage` (0 to 100) and `pinned_memory_limit` (bytes) are what the daemon gives each client unless
-    the client asks for less; None leaves the daemon's own default. `per_device_limits` maps a GPU or MIG UUID, or an
-    index, to bytes, and takes precedence over `pinned_memory_limit`. `across_namespaces` lets claims of several
+    `active_thread_percentage` (0 to 100) and `pinned_memory_limit` (bytes) are the daemon's limits for each client
+    unless the client sets lower ones; None leaves the daemon's own default. `per_device_limits` maps a GPU or MIG UUID,
+    or an index, to bytes, and takes precedence over `pinned_memory_limit`. `across_namespaces` lets claims of several
     namespaces share the daemon, its control channel and its shared memory; only the agent's configuration can set it.
     """
 
@@ -120,7 +120,7 @@ def settings_of_record(record: Mapping[str, Any]) -> SharingSettings:
 class ClientLimits:
     """The limits that one MPS client should keep to. They are set in its environment, and nothing enforces them.
 
-    `active_thread_percentage` is 1 to 100 and `pinned_memory_limit` is in bytes; None leaves what the daemon gives.
+    `active_thread_percentage` is 1 to 100 and `pinned_memory_limit` is in bytes; None leaves the daemon's limit.
     """
 
     active_thread_percentage: int | None = None

@@ -31,8 +31,8 @@ class TaintEffect(enum.StrEnum):
 class DeviceTaint:
     """One taint of one device. `key` is a label key and `value` a label value, as the API demands.
 
-    `time_added` is when the fault began, in UTC and whole seconds: evictions count from it, so it must stay the same as
-    long as the fault lasts. Without one, the API server's stored time is carried over.
+    `time_added` is when the fault began, in UTC and whole seconds: evictions count from it, so it must stay the same
+    for as long as the fault lasts. If it is None, the time that the API server has stored is kept.
 
     Raises: ValueError for a time without a time zone.
     """
@@ -43,7 +43,7 @@ class DeviceTaint:
     time_added: datetime | None = None
 
     def __post_init__(self) -> None:
-        """Cut the time to what the API server stores, so that both compare as equal."""
+        """Truncate the time to the precision that the API server stores, so that both compare as equal."""
         if self.time_added is None:
             return
         if self.time_added.tzinfo is None:

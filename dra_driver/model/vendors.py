@@ -1,4 +1,4 @@
-"""The registry of vendors: one line for each, with all that is known of it before its folder is loaded.
+"""The registry of vendors: one row for each, with everything that is known of it before its folder is loaded.
 
 A vendor's name is that of its folder below `hardware/`, where `vendor.py` declares everything else. Its devices are
 published by a DRA driver of their own. A PCI function is one of its devices if vendor and base class are those below;
@@ -26,16 +26,16 @@ VENDORS = (
     RegisteredVendor("intel", "gpu.intel.com", 0x8086, (0x03,)),
     RegisteredVendor("gaudi", "gaudi.intel.com", 0x1DA3, (0x12,)),
 )
-DEFAULT_VENDOR = VENDORS[0]  # the one of simulated machines
+DEFAULT_VENDOR = VENDORS[0]  # also the vendor of simulated machines
 
 
 def registered_as(name: str) -> RegisteredVendor:
-    """Return the line of the vendor of a name. Raises: KeyError."""
+    """Return the vendor of a name. Raises: KeyError."""
     return {vendor.name: vendor for vendor in VENDORS}[name]
 
 
 def registered(name: str) -> RegisteredVendor | None:
-    """Return the line of the vendor of a name, or None where there is no such vendor."""
+    """Return the vendor of a name, or None if there is no such vendor."""
     return next((vendor for vendor in VENDORS if vendor.name == name), None)
 
 

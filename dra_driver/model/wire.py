@@ -1,7 +1,7 @@
 """Wire objects: what the Kubernetes API sends and accepts, as plain JSON dicts with camelCase keys.
 
 Nothing is dropped: a field of a newer server survives a read-modify-write, which typed models do not guarantee
-(docs/decisions/0002). The aliases only name which object a dict holds.
+(docs/decisions/0002). The aliases only state which object a dict is.
 """
 
 from __future__ import annotations

@@ -256,7 +256,7 @@ def _described(subject: Node, relation: str, wanted: Node, trace: dict[Node, Any
 
 
 def _spoken(value: Any) -> str:
-    return value.number.spoken if type(value) is CelQuantity else render(value)
+    return value.number.readable if type(value) is CelQuantity else render(value)
 
 
 def _name(node: Node) -> str | None:

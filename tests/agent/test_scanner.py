@@ -50,7 +50,7 @@ class AsTheyStand:
     def fingerprint(self):
         return None
 
-    def judge(self, facts):
+    def assess(self, facts):
         return Findings(facts)
 
 
@@ -127,7 +127,7 @@ def test_letting_go_closes_the_library_until_resumed():
     hardware = Stand(GPU)
     with scanning(hardware) as (scanner, told, _):
         until(lambda: told)
-        scanner.let_go()
+        scanner.pause()
         until(lambda: hardware.closed)
         before = hardware.discoveries
         hardware.facts = Facts(vendor="stand", gpus=(GPU, OTHER))

@@ -1,1 +1,1 @@
-"""From the hardware to the inventory: when it is read, what completes its facts, and which inventory is current."""
+"""From the hardware to the inventory: when the hardware is read, what completes its facts, and the newest inventory."""

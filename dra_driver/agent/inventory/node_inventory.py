@@ -1,4 +1,4 @@
-"""Node inventory: the newest inventory of this node, and the findings it was built from.
+"""Node inventory: the newest inventory of this node, and the findings from which it was built.
 
 Only one thread writes; any thread may read.
 """
@@ -19,7 +19,7 @@ FIRST_LOOK = Inventory(waiting_for="the first look at the hardware")
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What an inventory is built from: the facts, how MIG is offered, who owns partitions, and what is shared."""
+    """What an inventory is built from: the facts, how MIG is offered, whose the partitions are, and what is shared."""
 
     facts: Facts
     policy: MigPolicy = STATIC
@@ -27,7 +27,7 @@ class Findings:
 
 
 class NodeInventory:
-    """Holds the newest inventory, which is `FIRST_LOOK` until the hardware has been read."""
+    """The newest inventory of one node, which is `FIRST_LOOK` until the hardware has been read."""
 
     def __init__(self) -> None:
         self._findings: Findings | None = None

@@ -1,8 +1,8 @@
-"""Scanner: looks at the hardware and reports changes.
+"""Scanner: reads the hardware regularly and reports changes.
 
 A cheap probe runs every two seconds. A full discovery runs when the probe's answer has changed, and once a minute in
-case the probe can't see something. A change that this agent made itself starts no discovery: only the partitions of
-that GPU are read again. An event only causes another look: the hardware itself is always read again.
+case the probe misses something. A change that this agent made itself starts no discovery: only the partitions of that
+GPU are read again. An event only makes the next look happen sooner: the facts always come from the hardware itself.
 """
 
 from __future__ import annotations
@@ -30,48 +30,49 @@ FULL_SECONDS = 60.0
 DRIVER_CHANGED = "hardware.driver-changed"
 
 
-class OfferJudge(Protocol):
-    """Decides how facts are offered."""
+class FactsStage(Protocol):
+    """A stage between the facts of the hardware and the inventory: it completes the facts, and decides on the offer."""
 
     @property
     def is_settled(self) -> bool:
-        """Return whether the last judgement is final; if not, another look is needed."""
+        """Return whether the last findings are final; if not, the hardware has to be read again soon."""
 
     def fingerprint(self) -> Hashable:
-        """Return a value whose change makes a new judgement necessary."""
+        """Return a value whose change makes new findings necessary."""
 
-    def judge(self, facts: Facts) -> Findings:
-        """Return the facts, fresher where needed, with how they are offered. Raises: DriverError."""
+    def assess(self, facts: Facts) -> Findings:
+        """Return the facts, read again or completed where needed, and how they are offered. Raises: DriverError."""
 
 
 class Scanner:
-    """Keeps `inventory` up to date. It reports each new inventory to the listener, and each change that the probe saw.
+    """A thread that keeps `inventory` up to date.
 
-    It also reports, once, that the loaded driver is no longer the one whose library this process has open.
+    It reports each new inventory and each change that the probe saw to the listener and, once, that the loaded driver
+    is no longer the one whose library this process has open.
     """
 
     def __init__(
         self,
         hardware: Hardware,
         inventory: NodeInventory,
-        judge: OfferJudge,
+        stage: FactsStage,
         *,
         own_changes: OwnChanges,
         listener: Listener,
         probe_s: float = PROBE_SECONDS,
         full_s: float = FULL_SECONDS,
     ) -> None:
-        self._hardware, self._inventory, self._judge = hardware, inventory, judge
+        self._hardware, self._inventory, self._stage = hardware, inventory, stage
         self._own_changes, self._listener = own_changes, listener
         self._probe_s, self._full_s = probe_s, full_s
         self._is_paused = False
-        self._is_let_go = False
+        self._is_released = False
         self._releases = 0  # how many callers have asked for the library to be released for a moment
         self._releasing = threading.Lock()
-        self._let_go = threading.Event()
+        self._released = threading.Event()
         self._fingerprint: tuple[Hashable, Hashable] = (None, None)
         self._scanned_at = float("-inf")
-        self._asks, self._answered = 0, 0  # a request made during a look gets its own look
+        self._asks, self._answered = 0, 0  # a request that comes during a look causes another look
         self._loop = Loop("scanner", self._turn, failure="hardware scan failed", fault_s=probe_s)
         self._facts: Facts | None = None  # the facts of the last discovery
         self._limits_memory: dict[str, bool] = {}  # by PCI address, as read while MIG mode was off
@@ -92,33 +93,33 @@ class Scanner:
         self._asks += 1
         self._loop.wake()
 
-    def let_go(self) -> None:
+    def pause(self) -> None:
         """Release the vendor's library until `resume`, so that the driver can be unloaded."""
         self._is_paused = True
         self._loop.wake()
 
     def release(self, timeout_s: float) -> bool:
-        """Release the vendor's library for a moment: calls about GPUs wait until `take_up`. Return whether it is done.
+        """Release the vendor's library for a moment, and return whether that was done within `timeout_s`.
 
-        If it is not, `take_up` has to be called too.
+        Calls about GPUs wait until `reacquire`, which has to be called even if the library was not released in time.
         """
         if not isinstance(self._hardware, Resettable):
             return False
         with self._releasing:
             self._releases += 1
-            if self._releases == 1 or not self._is_let_go:
-                self._let_go.clear()
-                self._is_let_go = False
+            if self._releases == 1 or not self._is_released:
+                self._released.clear()
+                self._is_released = False
         self._loop.wake()
-        return self._let_go.wait(timeout_s) and self._hardware.is_closed()
+        return self._released.wait(timeout_s) and self._hardware.is_closed()
 
     def resume(self) -> None:
-        """Use the hardware again after `let_go`."""
+        """Use the hardware again after `pause`."""
         self._is_paused = False
         self.look_now()
 
-    def take_up(self) -> None:
-        """Use the hardware again after `release`, unless `let_go` was called meanwhile."""
+    def reacquire(self) -> None:
+        """Use the hardware again after `release`, unless another release or `pause` is in effect."""
         with self._releasing:
             self._releases = max(0, self._releases - 1)
             is_last = not self._releases
@@ -127,7 +128,7 @@ class Scanner:
 
     @property
     def is_paused(self) -> bool:
-        """Return whether the vendor's library was let go until `resume`."""
+        """Return whether the vendor's library is released until `resume`."""
         return self._is_paused
 
     def _turn(self) -> float | None:
@@ -143,17 +144,17 @@ class Scanner:
 
     def _step(self) -> None:
         if self._is_paused or self._releases:
-            if not self._is_let_go:
+            if not self._is_released:
                 if self._releases and isinstance(self._hardware, Resettable):
                     self._hardware.await_return()
                 self._hardware.close()
-                self._is_let_go = True
-                self._let_go.set()
+                self._is_released = True
+                self._released.set()
                 log.info("vendor's library released")
             return
-        self._is_let_go = False
+        self._is_released = False
         asked, own = self._asks, self._own_changes.take()
-        fingerprint = (self._hardware.fingerprint(), self._judge.fingerprint())
+        fingerprint = (self._hardware.fingerprint(), self._stage.fingerprint())
         now = time.monotonic()
         is_due = asked != self._answered or now - self._scanned_at >= self._full_s
         if not is_due and fingerprint == self._fingerprint:
@@ -180,8 +181,8 @@ class Scanner:
 
     def _after_own_change(self, fingerprint: tuple[Hashable, Hashable], own: frozenset[str]) -> Facts | None:
         """Return the facts as they are now if nothing but this agent changed the hardware, otherwise None."""
-        (now, judged_now), (before, judged_before) = fingerprint, self._fingerprint
-        if not own or self._facts is None or judged_now != judged_before:
+        (now, stage_now), (before, stage_before) = fingerprint, self._fingerprint
+        if not own or self._facts is None or stage_now != stage_before:
             return None
         if not isinstance(now, Fingerprint) or not isinstance(before, Fingerprint) or now.others_differ(before, own):
             return None
@@ -193,11 +194,11 @@ class Scanner:
             return None  # a discovery will find out what is wrong
 
     def _take(self, facts: Facts, what: str, *, is_seen: bool) -> None:
-        """Judge the facts, and report what follows from them."""
-        findings = self._judge.judge(facts)
+        """Let the stages assess the facts, and report the inventory that follows from them."""
+        findings = self._stage.assess(facts)
         self._facts = findings.facts
-        if not self._judge.is_settled:
-            self._asks += 1  # a full discovery follows at the next probe, whatever that returns
+        if not self._stage.is_settled:
+            self._asks += 1  # a full discovery follows at the next probe, whatever the probe returns
         before = self._inventory.take(findings)
         if self._inventory.current != before:
             self._log(what, before, self._inventory.current)

@@ -1,4 +1,4 @@
-"""GPUs for virtual machines, as the agent sees them: named by rules, passed on, and checked on their return."""
+"""GPUs for virtual machines, as the agent sees them: named by rules, passed through, and checked on their return."""
 
-# The file of `remembered_gpus`, beside the ledger; it exists once a GPU could be passed on.
+# The file of `remembered_gpus`, beside the ledger; it exists as soon as a GPU could be passed through.
 FILE_NAME = "passthrough.json"

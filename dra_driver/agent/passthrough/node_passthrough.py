@@ -1,4 +1,4 @@
-"""The parts with which an agent hands GPUs to virtual machines, made only where a file names such GPUs."""
+"""The parts with which an agent hands GPUs to virtual machines; they are created only if a file names such GPUs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class NodePassthrough:
 
 
 def make_passthrough(node: OpenedNode, path: Path | None, listener: Listener, tests: Tests | None) -> NodePassthrough:
-    """Return the parts; without a file they only take back what virtual machines still have.
+    """Return the parts; without a file they only take back the GPUs that virtual machines still have.
 
     Raises: InputError for a file that can't be used.
     """

@@ -1,9 +1,9 @@
-"""Passthrough GPUs: facts, completed by which GPUs virtual machines may have.
+"""Passthrough GPUs: facts, completed by the GPUs that virtual machines may have.
 
-In: facts as the vendor reports them, the rules of an administrator, the PCI bus. Out: the same facts, in which GPUs
+In: facts as the vendor reports them, the rules of an administrator, the PCI bus. Out: the same facts, in which the GPUs
 that the rules name are marked, and GPUs that a VFIO driver has are listed as they were before. Such a GPU is absent by
-intent: its driver does not report it, and that is no problem. A GPU that the rules name but that can't be passed on is
-a problem.
+intent: the vendor's driver does not report it, and that is no problem. A GPU that the rules name but that can't be
+passed through is a problem.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _NOT_DRIVEN = "hardware.gpu-not-driven"
 
 
 class PassthroughGpus:
-    """The GPUs of one node that an administrator named."""
+    """The GPUs of one node that an administrator named for virtual machines."""
 
     def __init__(self, rules: PassthroughRules, roots: Roots, kept: RememberedGpus) -> None:
         self._rules, self._roots, self._kept = rules, roots, kept
 
     def fingerprint(self) -> Hashable:
-        """Return a value that changes when another driver is bound to one of them."""
+        """Return a value that changes when another driver is bound to one of the GPUs."""
         return tuple((address, self._driver_of(address)) for address in sorted(self._candidates()))
 
     def completed(self, facts: Facts) -> Facts:
-        """Return the facts with what virtual machines may have."""
+        """Return the facts with the GPUs that virtual machines may have."""
         here = {gpu.pci_address: gpu for gpu in facts.gpus}
         problems: list[Problem] = []
         gpus = [self._named(gpu, problems) for gpu in facts.gpus]
@@ -62,7 +62,7 @@ class PassthroughGpus:
         return gpu if found is None else replace(gpu, passthrough=found)
 
     def _unreported(self, facts: Facts, here: frozenset[str], problems: list[Problem]) -> Iterator[GpuFacts]:
-        """Yield those GPUs that the vendor does not report: GPUs with a VFIO driver, and virtual functions."""
+        """Yield the GPUs that the vendor does not report: GPUs with a VFIO driver, and virtual functions."""
         registry = registered_or_default(facts.vendor)
         for address in sorted(self._candidates() - here):
             known = self._kept.facts_of(address)
@@ -107,7 +107,7 @@ class PassthroughGpus:
         )
 
     def _of_bus(self, vendor: str, address: str) -> GpuFacts:
-        """Return what the bus alone shows of a GPU."""
+        """Return the facts of a GPU as far as the bus alone shows them."""
         declared = load_vendor(vendor)
         gpu = declared.gpu(
             uuid="",

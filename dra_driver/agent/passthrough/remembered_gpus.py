@@ -1,7 +1,7 @@
 """Remembered GPUs: the last known facts of GPUs for virtual machines, and which of them are being checked on return.
 
-In: facts. Out: the same facts while no driver of the host has the GPU, also after a restart in the same boot. The file
-lies beside the ledger, and is replaced as a whole.
+In: facts. Out: the same facts while no driver of the host has the GPU, even after a restart in the same boot. They are
+in a file beside the ledger, which is replaced as a whole.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BYTES_MOST = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class ReturningGpu:
-    """A GPU that comes back from a virtual machine. Identity and firmware are those from before, "" if not known."""
+    """A GPU that comes back from a virtual machine, with its identity and firmware from before ("" if not known)."""
 
     uuid: str = ""
     vbios_version: str = ""
@@ -94,8 +94,8 @@ class RememberedGpus:
                 file.flush()
                 os.fsync(file.fileno())
             beside.replace(self._path)
-        except OSError as error:  # a later agent then checks less, and nothing is handed out twice
-            log.warning("GPUs for virtual machines not noted", extra=fields(file=str(self._path), err=str(error)))
+        except OSError as error:  # a later agent then checks less, but nothing is handed out twice
+            log.warning("GPUs for virtual machines not recorded", extra=fields(file=str(self._path), err=str(error)))
 
     def _read(self) -> None:
         try:
@@ -114,10 +114,12 @@ class RememberedGpus:
 
 def _returning(wire: dict[str, Any]) -> ReturningGpu:
     found = wire.get("identity")
-    told = {key: str(found[key]) for key in ("numbers", "serial") if key in found} if isinstance(found, dict) else {}
+    identity = (
+        {key: str(found[key]) for key in ("numbers", "serial") if key in found} if isinstance(found, dict) else {}
+    )
     needs_persistence = wire.get("needs_persistence") is True
     return ReturningGpu(
-        str(wire.get("uuid", "")), str(wire.get("vbios_version", "")), needs_persistence, PciIdentity(**told)
+        str(wire.get("uuid", "")), str(wire.get("vbios_version", "")), needs_persistence, PciIdentity(**identity)
     )
 
 

@@ -1,8 +1,8 @@
 """Returned GPUs: a GPU that a virtual machine had is compared and tested before another claim gets it.
 
-In: the GPU that is given back, and the facts of the next looks at the hardware. Out: which devices are held back. A GPU
-that has another identity (the vendor's, its PCI numbers, its serial number) or firmware than before stays held back in
-this boot, and is a problem. If devices are tested before they are offered, the GPU has to pass a new test.
+In: the GPU that is given back, and the facts of the next looks at the hardware. Out: the devices that are held back. A
+GPU with another identity (its UUID, its PCI numbers, its serial number) or firmware than before stays held back in this
+boot, and is a problem. If devices are tested before they are offered, the GPU has to pass a new test.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class ReturnedGpus:
                     break
         if address in self._kept.returning:
             why = self._failed.get(address) or "its driver has not reported it yet"
-            text = f"GPU {address} came back from a virtual machine and is not checked: {why}"
+            text = f"GPU {address} came back from a virtual machine and has not passed its check: {why}"
             raise HardwareError("not-checked", text, retry=Retry.LATER)
 
     def held_back(self, inventory: Inventory) -> frozenset[str] | None:
@@ -82,7 +82,7 @@ class ReturnedGpus:
         return frozenset(device.name for device in every if device.gpu.pci_address in returning)
 
     def checked(self, facts: Facts) -> Facts:
-        """Check the GPUs that are back, and return the facts with what is wrong with them."""
+        """Check the GPUs that are back, and return the facts with the problems found."""
         returning = self._kept.returning
         if not returning:
             return facts
@@ -114,7 +114,7 @@ class ReturnedGpus:
         log.info("GPU checked after a virtual machine had it", extra=fields(device=gpu.pci_address))
 
     def _restore_persistence(self, gpu: GpuFacts) -> None:
-        """Switch persistence mode on again; a GPU without it works, so that a failure is only logged."""
+        """Switch persistence mode on again. A GPU works without it, so a failure is only logged."""
         if not isinstance(self._hardware, Resettable):
             return
         try:
@@ -129,7 +129,7 @@ def _is_away(gpu: GpuFacts) -> bool:
 
 def _difference(gpu: GpuFacts, before: ReturningGpu) -> str:
     if before.uuid and gpu.uuid != before.uuid:
-        return f"its UUID is {gpu.uuid}, and was {before.uuid}"
+        return f"its UUID is {gpu.uuid}, but was {before.uuid}"
     if before.vbios_version and gpu.vbios_version and gpu.vbios_version != before.vbios_version:
-        return f"its VBIOS is {gpu.vbios_version}, and was {before.vbios_version}"
+        return f"its VBIOS is {gpu.vbios_version}, but was {before.vbios_version}"
     return ""

@@ -10,11 +10,11 @@ from dra_driver.hardware.port import Hardware, Resettable
 from dra_driver.model.errors import HardwareError, Retry
 from dra_driver.plugin.deadline import Deadline
 
-RELEASE_SECONDS = 15.0  # how long a call of the library that is under way may take
+RELEASE_SECONDS = 15.0  # how long a call of the library that has begun may take
 
 
 class ScannerPause:
-    """Releases the library of one node."""
+    """Makes the scanner of one node release the vendor's library."""
 
     def __init__(self, scanner: Scanner, hardware: Hardware) -> None:
         self._scanner, self._hardware = scanner, hardware
@@ -31,4 +31,4 @@ class ScannerPause:
                 raise HardwareError("library-busy", text, retry=Retry.LATER)
             yield
         finally:
-            self._scanner.take_up()
+            self._scanner.reacquire()

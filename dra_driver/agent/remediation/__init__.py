@@ -1,1 +1,1 @@
-"""How the agent takes part in the remediation of its GPUs: who holds them, how a reset is proven, what is reported."""
+"""The agent's side of remediation: who holds a GPU, how a reset is done and proven, and what is reported."""

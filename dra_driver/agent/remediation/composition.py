@@ -1,6 +1,6 @@
-"""The remediation of a node's GPUs is put together here, if the option is on and the hardware can be reset.
+"""Composition: builds the remediation of a node's GPUs if the option is on and the hardware can be reset.
 
-In: the parts of an agent, the policy's file. Out: a remediation, or one that only reports what it would do.
+In: the parts of an agent, the policy's file. Out: a remediation, or a dry run that only reports what it would do.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Node remediation: the node's parts as a remediation sees them.
+"""Node remediation: the parts of the agent behind the interface that a remediation uses.
 
 In: the parts of an agent. Out: a `TreatedNode`. The module is imported only if the option is on.
 """
@@ -39,9 +39,9 @@ from dra_driver.validation.result import ValidationResult
 log = logging.getLogger(__name__)
 
 LOCK_SECONDS = 5.0  # how long to wait for calls that work on the GPU's devices
-RELEASE_SECONDS = 15.0  # how long a call of the library that is under way may take
+RELEASE_SECONDS = 15.0  # how long a call of the library that has begun may take
 CALL_SECONDS = 10.0
-SLOT_PERIOD_S, SLOT_KEPT_S = 3600, 600.0  # a slot ends by itself after the first time; it is renewed after the second
+SLOT_PERIOD_S, SLOT_KEPT_S = 3600, 600.0  # when a slot expires that is not renewed, and how often it is renewed
 
 
 HOST_ROOT = "1/root"  # below /proc: the root of the host's first process
@@ -98,7 +98,7 @@ class NodeUnderTreatment:
         self._health.hold(faults)
 
     def is_published(self) -> bool:
-        """Return whether the API server has the slices without what is held back now."""
+        """Return whether the API server has the slices without the devices that are held back now."""
         return self._publisher.wait_published(0.0)
 
     def users(self, gpus: Collection[str]) -> tuple[str, ...]:
@@ -106,7 +106,7 @@ class NodeUnderTreatment:
         return claims_on(gpus, self._node.ledger, self._allocated, self._node.identity.boot_id)
 
     def clients(self, gpu: GpuFacts) -> tuple[str, ...]:
-        """Return the processes of others that have the GPU open."""
+        """Return the processes, except this one, that have the GPU open."""
         own = os.getpid()
         pids = [pid for pid in self._hardware.open_by(gpu) if pid != own]
         return described(pids, Path(self._node.options.roots.proc))
@@ -116,7 +116,7 @@ class NodeUnderTreatment:
         self._health.tell(reason, text, gpus)
 
     def end_sharing(self, gpu: GpuFacts) -> None:
-        """End the MPS daemons that no claim uses, those of this GPU among them."""
+        """End the MPS daemons that no claim uses, including those of this GPU."""
         del gpu
         self._repair.settle_sharing()
 
@@ -155,7 +155,7 @@ class NodeUnderTreatment:
         """Undo `let_go` and look at the hardware."""
         if self._is_let_go:
             self._is_let_go = False
-            self._scanner.take_up()
+            self._scanner.reacquire()
             self._kept.close()
 
     def reset(self, gpus: Sequence[GpuFacts], timeout_s: float) -> None:
@@ -174,7 +174,7 @@ class NodeUnderTreatment:
         if end.status is None:
             raise NodeError("command", f"{argv[0]} did not end within {command.timeout_s:.0f} s", retry=Retry.LATER)
         if end.status:
-            text = f"{argv[0]} said: {end.output or 'nothing'} (exit status {end.status})"
+            text = f"{argv[0]} printed: {end.output or 'nothing'} (exit status {end.status})"
             raise NodeError("command", text, retry=Retry.LATER)
 
     def ask_reboot(self, text: str) -> None:
@@ -214,8 +214,8 @@ class NodeUnderTreatment:
             log.warning("slot of a remediation is not kept", extra=fields(code=error.code, err=str(error)))
 
     def give_slot_back(self) -> None:
-        """Return the slot before its time is over."""
+        """Release the slot before its time is over."""
         try:
             self._slots.give_back(self._node.options.node)
         except DriverError as error:
-            log.warning("slot of a remediation ends by itself", extra=fields(code=error.code, err=str(error)))
+            log.warning("slot of a remediation not given back", extra=fields(code=error.code, err=str(error)))

@@ -1,7 +1,7 @@
 """Remediation proof: shows that a GPU that was reset computes correctly, before it is offered.
 
-In: a GPU that no claim or process uses. Out: the result of validation, at least at level 1 if the vendor has a test.
-That the library answers and reports no fault was checked before.
+In: a GPU that no claim or process uses. Out: the result of validation, at level 1 or higher if the vendor has a test.
+Whether the library answers and reports no fault has been checked before.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class RemediationProof:
         self._validator = Validator(hardware, turn, holders, command=setting.command)
 
     def prove(self, gpu: GpuFacts) -> ValidationResult:
-        """Test a GPU. One in MIG mode is not tested as a whole; its partitions are tested when they are made."""
+        """Test a GPU. One in MIG mode is not tested as a whole; its partitions are tested when they are created."""
         if self._level is None or not self._has_test or gpu.mig_enabled:
             return ValidationResult(ValidationVerdict.PASSED, ValidationLevel.READING)
         return self._validator.validate(gpu, None, self._level)

@@ -1,1 +1,1 @@
-"""What the agent reports beyond its slices: Events about faults, conditions of claims, features of the node."""
+"""What the agent reports beyond its slices: Events about faults, status of claims, condition and labels of the Node."""

@@ -2,8 +2,8 @@
 
 In: the ledger, the inventory, the CDI files and the taints of faults. Out: `status.devices` of the claims of this node,
 by server-side apply, after the kubelet was answered. Nothing is written that the server already has. If the server
-drops the field (its gate is off) or forbids the write, the next attempt is an hour later. Entries end with the
-allocation: the API server removes them.
+drops the field (its gate is off) or forbids the write, the next attempt is an hour later. The API server removes the
+entries when the claim is deallocated.
 Source: KEP-4817; Kubernetes API resource/v1.
 """
 
@@ -40,22 +40,22 @@ APART_SECONDS = 1.0
 FAULT_SECONDS = 15.0
 REFUSED_SECONDS = 3600.0  # seconds until a server that keeps no status, or forbids it, is asked again
 AT_ONCE = 50  # claims of one turn, so that a restart with many claims does not flood the server
-# Each driver applies as a manager of its own: an entry that a manager leaves out of what it applies is removed.
+# Each driver has its own field manager, because an entry that a manager leaves out of what it applies is removed.
 MANAGER = "dra-driver {}"
 _APPLY = "application/apply-patch+yaml"
 _FORBIDDEN, _GONE, _CHANGED = 403, 404, 409
 
 
 @dataclass(frozen=True, slots=True)
-class _Grounds:
-    """What the statuses of a claim are derived from. The inventory and the taints are replaced, never changed."""
+class _StatusInputs:
+    """What the statuses of a claim are derived from. Inventory and taints are replaced on a change, never modified."""
 
     record: ClaimRecord
     inventory: Inventory
     taints: DeviceTaints | None
 
-    def is_same(self, before: _Grounds | None) -> bool:
-        """Return whether these grounds are the same as others."""
+    def is_same(self, before: _StatusInputs | None) -> bool:
+        """Return whether these inputs are the same as those from before."""
         return (
             before is not None
             and self.inventory is before.inventory
@@ -65,7 +65,7 @@ class _Grounds:
 
 
 class ClaimStatus:
-    """The statuses of one node's claims. It works in the instance that has the node's role; any thread may call it."""
+    """Writes the statuses of one node's claims, in the instance with the node's role. Any thread may call it."""
 
     def __init__(
         self,
@@ -83,9 +83,9 @@ class ClaimStatus:
         self._taints: DeviceTaints | None = {} if is_health_watched else None
         self._names = DriverCdiNames(node.driver)
         self._written: dict[str, tuple[DeviceStatus, ...]] = {}  # by the claim's UID
-        self._looked_at: dict[str, _Grounds] = {}  # what the written statuses were derived from, by the claim's UID
+        self._looked_at: dict[str, _StatusInputs] = {}  # what `_written` was derived from, by the claim's UID
         self._next = float("-inf")
-        self._rests_until = float("-inf")
+        self._paused_until = float("-inf")
         self._loop = Loop("claim-status", self._turn, failure="status of claims not written", fault_s=FAULT_SECONDS)
 
     def start(self) -> None:
@@ -111,12 +111,12 @@ class ClaimStatus:
 
         Raises: ApiError, LedgerError.
         """
-        if self._clock() < self._rests_until:
+        if self._clock() < self._paused_until:
             return 0
         todo = dict(self._changed())
         for uid, (record, statuses) in list(todo.items())[:AT_ONCE]:
             if not self._write(record, statuses):
-                self._rests_until = self._clock() + REFUSED_SECONDS
+                self._paused_until = self._clock() + REFUSED_SECONDS
                 return 0
             self._written[uid] = statuses
         return max(0, len(todo) - AT_ONCE)
@@ -134,15 +134,15 @@ class ClaimStatus:
         records = self._ledger.records()
         known = {record.uid for record in records}
         self._written = {uid: statuses for uid, statuses in self._written.items() if uid in known}
-        self._looked_at = {uid: grounds for uid, grounds in self._looked_at.items() if uid in known}
+        self._looked_at = {uid: inputs for uid, inputs in self._looked_at.items() if uid in known}
         inventory, taints = self._inventory.current, self._taints
         for record in records:
             if record.state != ClaimState.PREPARED or not record.name or record.boot_id != self._node.boot_id:
                 continue
-            grounds = _Grounds(record, inventory, taints)
-            if record.uid in self._written and grounds.is_same(self._looked_at.get(record.uid)):
+            inputs = _StatusInputs(record, inventory, taints)
+            if record.uid in self._written and inputs.is_same(self._looked_at.get(record.uid)):
                 continue
-            self._looked_at[record.uid] = grounds
+            self._looked_at[record.uid] = inputs
             try:
                 statuses = tuple(self._statuses(record))
             except DriverError as error:
@@ -191,14 +191,14 @@ class ClaimStatus:
             query = {"fieldManager": MANAGER.format(self._node.driver), "force": "true"}
             answer = self._api.request("PATCH", f"{path}/status", body=body, query=query, content_type=_APPLY)
         except ApiError as error:
-            return self._went_on(record, error)
+            return self._goes_on(record, error)
         if own_entries((answer.get("status") or {}).get("devices"), self._node.driver):
             return True
         log.warning("the API server keeps no status of devices (gate DRAResourceClaimDeviceStatus)")
         return False
 
-    def _went_on(self, record: ClaimRecord, error: ApiError) -> bool:
-        """Return whether to go on after a refusal. Raises: ApiError for one that may pass."""
+    def _goes_on(self, record: ClaimRecord, error: ApiError) -> bool:
+        """Return whether to continue with other claims after an error. Raises: ApiError if it may be temporary."""
         if error.status in {_GONE, _CHANGED}:
             return True
         extra = fields(claim=record.full_name, code=error.code, err=str(error))

@@ -1,8 +1,8 @@
-"""Device users: which pods use this node's devices, or used them a moment ago.
+"""Device users: the pods that use this node's devices, or used them a moment ago.
 
 In: the claims that the plugin reads for Prepare, and the ledger. Out: pods by name and UID. A claim that is still held
-is read again when it is asked about, because pods may have joined it since. A claim that has ended is remembered as it
-was last read for a few minutes, so that a pod that ended because of its GPU can still be told why.
+is read again for each question, because more pods may use it by now. A claim that has ended is remembered as it was
+last read for a few minutes, so that a pod that ended because of its GPU still gets an Event with the reason.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
-KEPT_SECONDS = 300.0  # how long an ended claim is remembered; a fault is seen within seconds
+KEPT_SECONDS = 300.0  # how long an ended claim is remembered; faults are noticed within seconds
 CLAIMS_MOST = 512
-CLAIMS_LAST = 16  # claims that are known not to have changed since they were read
+CLAIMS_LAST = 16  # how many claims are kept as they were read, to recognize one that has not changed
 PODS_MOST = 32  # pods of one claim; the API allows 256
 GET_SECONDS = 2.0
 
@@ -55,7 +55,7 @@ class ClaimUse:
 class DeviceUsers:
     """The users of one node's devices. Any thread may call any method.
 
-    It stands in for `api`: code that reads a claim for another purpose reads it through this object.
+    It replaces `api`: code that reads a claim for another purpose reads it through this object.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""Fault events: Events about faults, on the Node and on pods that use the faulty device or did when the fault began.
+"""Fault events: Events on the Node, and on the pods that use a faulty device or used it when the fault began.
 
-In: what happened, from the monitor's thread. Out: Events, from a thread that exists only while there is something to
-send, so that an API server that does not answer never holds up the monitor. A pod gets at most one Event of a reason
-in ten minutes. Errors of applications cause at most one write a minute on a node, however often they crash.
+In: what happened, from the monitor's thread. Out: Events, sent by a thread that exists only while there is something to
+send, so that an API server that does not answer never holds up the monitor. A pod gets at most one Event of a reason in
+ten minutes. Errors of applications cause at most one write a minute on a node, however often applications crash.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ APPLICATION_REASON = "DeviceApplicationError"
 HELD_BACK_REASON = "EvictionHeldBack"
 APPLICATION_SECONDS = 60.0  # seconds between two Events about errors of applications
 WAITING_MOST = 256
-SEEN_LATE_SECONDS = 15.0  # a fault that is found by polling may have ended a pod this long before it is seen
-DIED_SECONDS = 2.0  # the same for an Xid, whose time is known
+SEEN_LATE_SECONDS = 15.0  # a fault that is found by polling may have ended a pod up to this long before
+DIED_SECONDS = 2.0  # the same for an Xid, whose time is known exactly
 DEVICES_MOST = 3  # the most devices that are named in one message
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceNews:
-    """What to tell the pods that use some devices, or used them at `since` (seconds since 1970)."""
+class PodNotice:
+    """A message for the pods that use some devices, or used them at `since` (seconds since 1970)."""
 
     devices: frozenset[str]
     reason: str
@@ -52,7 +52,7 @@ class FaultEvents:
     ) -> None:
         self._api, self._users, self._node, self._driver, self._clock = api, users, node, driver, clock
         self._mutex = threading.Lock()
-        self._waiting: deque[DeviceNews | tuple[str, str]] = deque(maxlen=WAITING_MOST)
+        self._waiting: deque[PodNotice | tuple[str, str]] = deque(maxlen=WAITING_MOST)
         self._application_at = float("-inf")
         self._loop = Loop("fault-events", self._turn, failure="events about faults failed")
 
@@ -60,7 +60,7 @@ class FaultEvents:
         """Send an Event about the node."""
         self._add((reason, message))
 
-    def tell_users(self, news: DeviceNews) -> None:
+    def tell_users(self, news: PodNotice) -> None:
         """Send an Event about each pod that uses one of the devices, or used it when the fault began."""
         self._add(news)
 
@@ -71,9 +71,9 @@ class FaultEvents:
             if now - self._application_at < APPLICATION_SECONDS:
                 return
             self._application_at = now
-        self._add(DeviceNews(devices, APPLICATION_REASON, message, at))
+        self._add(PodNotice(devices, APPLICATION_REASON, message, at))
 
-    def _add(self, one: DeviceNews | tuple[str, str]) -> None:
+    def _add(self, one: PodNotice | tuple[str, str]) -> None:
         with self._mutex:
             self._waiting.append(one)
         self._loop.resume()
@@ -83,23 +83,23 @@ class FaultEvents:
             one = self._waiting.popleft() if self._waiting else None
         if one is None:
             return None
-        if isinstance(one, DeviceNews):
+        if isinstance(one, PodNotice):
             self._send_to_users(one)
         else:
             send_event(self._api, node_event(self._node, self._driver, "Warning", *one))
         return 0.0
 
-    def _send_to_users(self, news: DeviceNews) -> None:
+    def _send_to_users(self, news: PodNotice) -> None:
         is_application = news.reason == APPLICATION_REASON
         uses = self._users.of(news.devices, news.since, DIED_SECONDS if is_application else SEEN_LATE_SECONDS)
         for pod, use in [(pod, one) for one in uses for pod in one.pods]:
             message = f"{_named(news, use)}: {news.message}; claim {use.full_name}"
             is_sent = send_event(self._api, pod_event(pod, self._node, self._driver, news.reason, message))
             if is_sent and is_application:
-                return  # if the error goes on, the other users of the device are told a minute later
+                return  # if the error continues, other users of the device get an Event a minute later
 
 
-def _named(news: DeviceNews, use: ClaimUse) -> str:
+def _named(news: PodNotice, use: ClaimUse) -> str:
     names = sorted(use.devices.intersection(news.devices))
     more = f" and {len(names) - DEVICES_MOST} more" if len(names) > DEVICES_MOST else ""
     return f"device{'s' if len(names) > 1 else ''} {', '.join(names[:DEVICES_MOST])}{more}"

@@ -1,7 +1,8 @@
 """FeatureFile: the labels of this node, in the file from which Node Feature Discovery takes them.
 
-In: the labels that the vendor has for the node. Out: a file, rewritten when they change and before it expires. If the
-agent is removed from a node, the labels go when the file expires; while the GPUs do not answer, the labels stay.
+In: the labels that the vendor has for the node. Out: a file, rewritten when the labels change and before the file
+expires. After the agent is removed from a node, the labels end when the file expires; while the GPUs do not answer, the
+labels stay.
 Source: node-feature-discovery v0.19, local source: `name=value` lines, hidden files ignored, `# +expiry-time=`, 64 KiB.
 """
 

@@ -1,9 +1,9 @@
 """FeatureObject: the labels of this node, in an object from which Node Feature Discovery takes them.
 
 In: the labels that the vendor has for the node. Out: one NodeFeature in the release's namespace, applied at the start,
-when the labels change, and once an hour in case it was removed. If the agent's token names its ServiceAccount, the
-object belongs to that account and so is removed with the release; Node Feature Discovery removes those of nodes that
-are gone.
+when the labels change, and once an hour in case the object was removed. If the agent's token names its ServiceAccount,
+the object belongs to that account and is removed with the release; Node Feature Discovery removes the objects of nodes
+that are gone.
 Source: node-feature-discovery v0.19, API nfd.k8s-sigs.io/v1alpha1; Kubernetes, claims of ServiceAccount tokens.
 """
 
@@ -127,5 +127,5 @@ def _account(authorization: str) -> dict[str, str] | None:
 
 
 def _spread(seconds: float) -> float:
-    """Return about as many seconds, so that agents that start together do not all write at the same moment."""
+    """Return a random time near `seconds`, so that agents that start together do not all write at the same moment."""
     return seconds * random.uniform(0.75, 1.25)  # noqa: S311 - jitter

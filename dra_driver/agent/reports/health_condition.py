@@ -1,8 +1,9 @@
-"""HealthCondition: a condition of the Node that says whether its devices are healthy, for tools that repair machines.
+"""HealthCondition: a condition of the Node that shows whether its devices are healthy, for tools that repair machines.
 
-In: the verdicts on faults, and whether a reboot is asked for. Out: the condition `DRIVER/DevicesHealthy` of this node
-and, while a reboot is asked for, the annotation `DRIVER/reboot-requested`, by server-side apply to the node's status.
-It is written when it changes, and read again at times. If the server forbids it, the next attempt is an hour later.
+In: the verdicts on faults, and whether a reboot is requested. Out: the condition `DRIVER/DevicesHealthy` of this node
+and, while a reboot is requested, the annotation `DRIVER/reboot-requested`, by server-side apply to the node's status.
+Both are written when they change, and compared with the Node every half hour. If the server forbids it, the next
+attempt is an hour later.
 Source: Kubernetes API v1, NodeCondition; sig-architecture, API conventions (a condition's type may have a prefix).
 """
 
@@ -51,7 +52,7 @@ class KnownHealth(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ConditionText:
-    """What the Node says: the condition's status, reason and message, and whether a reboot is asked for."""
+    """What is written to the Node: the condition's status, reason and message, and whether a reboot is requested."""
 
     status: str
     reason: str
@@ -60,7 +61,7 @@ class ConditionText:
 
 
 class HealthCondition:
-    """The condition of one node. It works in the instance that has the node's role; any thread may call it."""
+    """Writes the condition of one node, in the instance with the node's role. Any thread may call it."""
 
     def __init__(
         self,
@@ -78,7 +79,7 @@ class HealthCondition:
         self._type, self._annotation = f"{driver}/DevicesHealthy", f"{driver}/reboot-requested"
         self._written: ConditionText | None = None
         self._read_at = self._wrote_at = float("-inf")
-        self._rests_until = float("-inf")
+        self._paused_until = float("-inf")
         self._loop = Loop(
             "health-condition", self.turn, failure="condition of the node not written", fault_s=FAULT_SECONDS
         )
@@ -99,7 +100,7 @@ class HealthCondition:
         """Write what has changed; return in how many seconds to look again. Raises: ApiError."""
         now, text = self._clock(), self._condition_text()
         is_due = text != self._written or now - self._read_at >= READ_SECONDS
-        if text is None or not is_due or now < self._rests_until:
+        if text is None or not is_due or now < self._paused_until:
             return LOOK_SECONDS
         if now - self._wrote_at < APART_SECONDS:
             return APART_SECONDS - (now - self._wrote_at)
@@ -108,7 +109,7 @@ class HealthCondition:
         except ApiError as error:
             if error.status != _FORBIDDEN:
                 raise
-            self._rests_until = now + REFUSED_SECONDS
+            self._paused_until = now + REFUSED_SECONDS
             why = fields(code=error.code, err=str(error))
             log.warning("the node's condition may not be written: is health.nodeCondition on in the chart?", extra=why)
             return LOOK_SECONDS
@@ -116,7 +117,7 @@ class HealthCondition:
         return LOOK_SECONDS
 
     def _condition_text(self) -> ConditionText | None:
-        """Return what the Node should say; None while nothing is known of its devices."""
+        """Return what the Node should show; None while nothing is known of its devices."""
         verdicts = self._health.blocking()
         if verdicts is None:
             return None

@@ -1,8 +1,8 @@
-"""LimitWatch: restores memory limits of pods that something else on the node ended, and reports them.
+"""LimitWatch: restores memory limits of pods that another process on the node ended, and reports them.
 
 A limit is a file of a cgroup that belongs to the kubelet and to systemd. Neither writes that file, but any process
-with the necessary rights can end a limit: by writing the file, or by disabling the controller in a cgroup above. In:
-the limiter, which knows the limits that must hold. Out: an Event about each pod concerned, and problems for the
+with the necessary rights can end a limit: by writing the file, or by disabling the controller in a cgroup above it.
+In: the limiter, which knows the limits that must hold. Out: an Event about each affected pod, and problems for the
 metrics.
 """
 
@@ -30,7 +30,7 @@ REASON = "DeviceMemoryLimitLost"
 
 
 class LimitWatch:
-    """Looks at the limits of one node while this instance has the node's role."""
+    """Checks the limits of one node while this instance has the node's role."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class LimitWatch:
         self._lost: dict[tuple[str, str], tuple[float, LostLimit]] = {}
 
     def start(self) -> None:
-        """Begin to look. May be called again after `stop`."""
+        """Begin to check. May be called again after `stop`."""
         self._loop.start()
 
     def stop(self) -> None:
@@ -61,13 +61,13 @@ class LimitWatch:
         return tuple(Problem("sharing.limit-lost", lost.pod, lost.sentence) for lost in recent)
 
     def look(self) -> tuple[LostLimit, ...]:
-        """Look once; report and return the limits that were lost. Raises: DriverError."""
+        """Check once; report and return the limits that were lost. Raises: DriverError."""
         lost = self._limiter.recheck(Deadline.after(TURN_SECONDS))
         now = self._clock()
         kept = {key: one for key, one in self._lost.items() if now - one[0] < SHOWN_SECONDS}
         self._lost = {**kept, **{(one.device, one.pod): (now, one) for one in lost}}
         for one in lost:
-            self._tell(one)
+            self._send_event(one)
         return lost
 
     def _turn(self) -> float:
@@ -77,7 +77,7 @@ class LimitWatch:
             log.warning("memory limits not checked", extra=fields(code=error.code, err=str(error)))
         return LOOK_SECONDS
 
-    def _tell(self, lost: LostLimit) -> None:
+    def _send_event(self, lost: LostLimit) -> None:
         for record in lost.claims:
             name = dict(record.claim().pod_names).get(lost.pod)
             if name:

@@ -1,1 +1,1 @@
-"""The status page of the agent: what it shows, who may read it, and which options it has."""
+"""The status page of the agent: what it shows, who may read it, and its options."""

@@ -22,7 +22,7 @@ class StatusOptions:
 
     @property
     def is_served(self) -> bool:
-        """Whether there is a port at all."""
+        """Return whether any page is served."""
         return bool(self.metrics_address or self.probe_address)
 
 

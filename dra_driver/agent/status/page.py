@@ -20,8 +20,8 @@ log = logging.getLogger(__name__)
 class StatusPage:
     """Serves the answers of a source.
 
-    Probes with an address of their own are not answered on the port of the metrics, and are neither encrypted nor
-    reviewed: the kubelet has no token, and they show no figures.
+    Probes that have their own address are not answered on the port of the metrics. They are neither encrypted nor
+    reviewed, because the kubelet has no token and they show no figures.
     """
 
     def __init__(self, options: StatusOptions, source: StatusSource) -> None:

@@ -1,8 +1,8 @@
 """Metrics readers: decide which clients may scrape, if not every client may.
 
-In: bearer tokens of requests. Out: nothing for a reader who may, otherwise a refusal. The API server decides. Its
+In: bearer tokens of requests. Out: None for a client that may scrape, otherwise a refusal. The API server decides. Its
 verdicts are kept for a minute, and positive ones are used for ten minutes while it does not answer, because metrics are
-needed most when a cluster is in trouble. One thread does the reviews: it takes tokens that were accepted before first,
+needed most when a cluster is in trouble. One thread does the reviews: first those of tokens that were accepted before,
 and only a few others a second, so that a client with unknown tokens can neither keep the API server busy nor lock out
 other readers.
 """
@@ -33,7 +33,7 @@ _MOST_KEPT = 64  # verdicts, and requests that wait for one
 _NO_TOKEN = PageAnswer(401, b"a bearer token is needed\n")
 _UNKNOWN = PageAnswer(401, b"the API server does not know this token\n")
 _FORBIDDEN = PageAnswer(403, b"the owner of this token may not get /metrics (a ClusterRole with nonResourceURLs)\n")
-_UNDECIDED = PageAnswer(503, b"the API server did not say who may read this\n")
+_UNDECIDED = PageAnswer(503, b"the API server did not answer whether this token may read metrics\n")
 _BUSY = PageAnswer(503, b"too many requests wait for a review\n")
 
 Decided = Callable[[PageAnswer | None], None]
@@ -53,14 +53,14 @@ class MetricsReaders:
         self._api: ReviewApi | None = None
         self._kept: OrderedDict[bytes, _ReaderVerdict] = OrderedDict()
         self._known: deque[tuple[str, Decided]] = deque()
-        self._strangers: deque[tuple[str, Decided]] = deque()
+        self._unknown: deque[tuple[str, Decided]] = deque()
         self._changed = threading.Condition()
         self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name="metrics-readers", daemon=True)
         self._thread.start()
 
     def ask(self, token: str, decided: Decided) -> None:
-        """Decide about a token: at once if there is a fresh verdict, otherwise later, in another thread."""
+        """Call `decided` with the verdict on a token: at once if it is known, otherwise later in the thread."""
         if not token:
             decided(_NO_TOKEN)
             return
@@ -68,7 +68,7 @@ class MetricsReaders:
         with self._changed:
             kept = self._kept.get(_digest(token))
             if kept is None or self._clock() - kept.at >= FRESH_SECONDS:
-                waiting = self._known if kept is not None and kept.refusal is None else self._strangers
+                waiting = self._known if kept is not None and kept.refusal is None else self._unknown
                 waiting.append((token, decided))
                 late = waiting.popleft()[1] if len(waiting) > _MOST_KEPT else None
                 kept = None
@@ -79,7 +79,7 @@ class MetricsReaders:
             decided(kept.refusal)
 
     def stop(self) -> None:
-        """End the thread without waiting for a review under way."""
+        """End the thread without waiting for a review that has begun."""
         with self._changed:
             self._is_stopping = True
             self._changed.notify_all()
@@ -87,18 +87,18 @@ class MetricsReaders:
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._known or self._strangers or self._is_stopping)
+                self._changed.wait_for(lambda: self._known or self._unknown or self._is_stopping)
                 if self._is_stopping:
                     return
-                is_stranger = not self._known
-                token, decided = (self._strangers if is_stranger else self._known).popleft()
+                is_unknown = not self._known
+                token, decided = (self._unknown if is_unknown else self._known).popleft()
             try:
                 refusal = self._verdict(token)
             except Exception:
                 log.exception("review of a reader of metrics failed")
                 refusal = _UNDECIDED
             decided(refusal)
-            if is_stranger:
+            if is_unknown:
                 with self._changed:
                     self._changed.wait_for(lambda: self._known or self._is_stopping, UNKNOWN_CALLERS_SECONDS)
 

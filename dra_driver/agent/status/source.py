@@ -8,7 +8,7 @@ from dra_driver.kube.reviews import ReviewApi
 
 
 class StatusSource(Protocol):
-    """What the page shows, computed when a request comes. Any thread may call any method."""
+    """What the page shows, computed for each request. Any thread may call any method."""
 
     def metrics(self) -> bytes:
         """Return the text that Prometheus reads."""

@@ -198,7 +198,7 @@ def _capacity_reason(context: Context, attempt: Attempt, alternative: Alternativ
 def _amount_text(name: str, amount: Amount) -> str:
     """Return an amount of a counter or capacity as text; memory is written as in all other output."""
     is_memory = name.rpartition("/")[2].startswith("memory") and amount == int(amount)
-    return Quantity.of(int(amount), binary=True).spoken if is_memory else str(amount)
+    return Quantity.of(int(amount), binary=True).readable if is_memory else str(amount)
 
 
 def _constraint_losses(

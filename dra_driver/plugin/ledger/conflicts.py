@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 
 from dra_driver.claims.allocated import AllocatedClaim
-from dra_driver.model.names import passed_gpu, passed_sibling, replicated_name
+from dra_driver.model.names import gpu_of_vfio_device, replicated_name, vfio_sibling
 from dra_driver.plugin.ledger.record import ClaimRecord, owned, record_of_row
 
 
@@ -63,8 +63,8 @@ def conflicts_query(uid: str, wanted: tuple[tuple[str, str], ...]) -> tuple[str,
 def _holders_query(wanted: tuple[tuple[str, str], ...]) -> tuple[str, tuple[str, ...]]:
     """Return the query of `conflicts_query`, and its values without the last one: the UID of the wanting claim."""
     devices = {device for device, _ in wanted}
-    passed = {gpu for gpu in map(passed_gpu, devices) if gpu}
-    related = (relation(device) for device in devices for relation in (replicated_name, passed_sibling))
+    passed = {gpu for gpu in map(gpu_of_vfio_device, devices) if gpu}
+    related = (relation(device) for device in devices for relation in (replicated_name, vfio_sibling))
     names = sorted(devices | passed | {name for name in related if name})
     whole = sorted(device for device in devices if "/" not in device)
     bounds = [*map(replica_bounds, whole), *((f"{gpu}-", f"{gpu}-~") for gpu in sorted(passed))]

@@ -14,7 +14,7 @@ import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from dra_driver.model.names import passed_gpu, passed_sibling, replicated_name
+from dra_driver.model.names import gpu_of_vfio_device, replicated_name, vfio_sibling
 from dra_driver.model.records import Key, RecordForm
 from dra_driver.plugin.ledger.conflicts import Conflict
 from dra_driver.plugin.ledger.device_effects import LedgerQuery, Write
@@ -102,8 +102,8 @@ def unreleased_conflicts(
     if not rows:
         return ()
     names = {name for name, _ in wanted}
-    passed = {gpu for gpu in map(passed_gpu, names) if gpu}
-    names |= {name for each in (replicated_name, passed_sibling) for name in map(each, names) if name} | passed
+    passed = {gpu for gpu in map(gpu_of_vfio_device, names) if gpu}
+    names |= {name for each in (replicated_name, vfio_sibling) for name in map(each, names) if name} | passed
     of_passed = tuple(f"{gpu}-" for gpu in passed)
     kept = (each for each in map(_unreleased_of_row, rows) if each.uid != uid and not each.is_over)
     return tuple(

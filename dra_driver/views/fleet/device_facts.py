@@ -57,4 +57,4 @@ def memory_text(quantity: str) -> str:
     >>> memory_text("81559Mi")
     '79.6 GiB (81559Mi)'
     """
-    return Quantity.of(int(parse(quantity).value), binary=True).spoken
+    return Quantity.of(int(parse(quantity).value), binary=True).readable

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from dra_driver.agent.reports.device_users import DeviceUsers
-from dra_driver.agent.reports.fault_events import APPLICATION_REASON, FAULT_REASON, DeviceNews, FaultEvents
+from dra_driver.agent.reports.fault_events import APPLICATION_REASON, FAULT_REASON, FaultEvents, PodNotice
 from dra_driver.embedded.api.kinds import CLAIMS, EVENTS
 from dra_driver.embedded.api.server import EmbeddedApi
 from dra_driver.kube import credentials
@@ -60,7 +60,7 @@ class Ward:
         self.users.claim_ended()
 
     def fault(self, message="needs-reset: it does", device=GPU, at=None):
-        self.events.tell_users(DeviceNews(frozenset([device]), FAULT_REASON, message, at or self.at))
+        self.events.tell_users(PodNotice(frozenset([device]), FAULT_REASON, message, at or self.at))
         self.settle()
 
     def crash(self):

@@ -25,7 +25,7 @@ class OnDemand:
     def fingerprint(self):
         return None
 
-    def judge(self, facts):
+    def assess(self, facts):
         uuids = frozenset(p.uuid for gpu in facts.gpus for p in gpu.partitions)
         return Findings(facts, replace(ON_DEMAND, ownership=replace(ON_DEMAND.ownership, uuids=uuids)))
 

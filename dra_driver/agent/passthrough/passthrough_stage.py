@@ -1,4 +1,4 @@
-"""PassthroughJudge: another judge's judgements, completed by the GPUs that virtual machines may have."""
+"""PassthroughStage: the stage that adds the GPUs for virtual machines to the findings."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dra_driver.agent.inventory.node_inventory import Findings
-from dra_driver.agent.inventory.wrapping_judge import WrappingJudge
+from dra_driver.agent.inventory.outer_stage import OuterStage
 from dra_driver.agent.passthrough.passthrough_gpus import PassthroughGpus
 from dra_driver.agent.passthrough.returned_gpus import ReturnedGpus
 from dra_driver.hardware.facts import Facts
 
 if TYPE_CHECKING:
-    from dra_driver.agent.inventory.scanner import OfferJudge
+    from dra_driver.agent.inventory.scanner import FactsStage
 
 
-class PassthroughJudge(WrappingJudge):
-    """Judges what the vendor reports by another judge, and adds the rest."""
+class PassthroughStage(OuterStage):
+    """Lets the inner stage assess what the vendor reports, and adds the GPUs for virtual machines."""
 
-    def __init__(self, judge: OfferJudge, named: PassthroughGpus, returned: ReturnedGpus) -> None:
-        super().__init__(judge)
+    def __init__(self, inner: FactsStage, named: PassthroughGpus, returned: ReturnedGpus) -> None:
+        super().__init__(inner)
         self._named, self._returned = named, returned
 
     def fingerprint(self) -> Hashable:
-        """Return a value whose change makes a new judgement necessary."""
+        """Return a value whose change makes new findings necessary."""
         return super().fingerprint(), self._named.fingerprint()
 
-    def judge(self, facts: Facts) -> Findings:
-        """Return the findings, completed. Raises: DriverError."""
+    def assess(self, facts: Facts) -> Findings:
+        """Return the findings of the inner stage with the GPUs for virtual machines. Raises: DriverError."""
         reported = tuple(
             replace(gpu, passthrough=None)
             for gpu in facts.gpus
             if gpu.passthrough is None or not (gpu.passthrough.is_away or gpu.minor < 0)
         )
-        findings = self._judge.judge(replace(facts, gpus=reported))
+        findings = self._inner.assess(replace(facts, gpus=reported))
         return replace(findings, facts=self._returned.checked(self._named.completed(findings.facts)))

@@ -1,4 +1,4 @@
-"""Completing judge: another judge's judgement, to which the lost GPUs are added.
+"""LostGpusStage: the stage that adds the lost GPUs to the findings.
 
 A lost GPU that claims hold must stay published: once a device is gone from the slices, nothing can show that it is
 faulty, and the scheduler would allocate the counters that it consumes a second time.
@@ -10,23 +10,23 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dra_driver.agent.inventory.node_inventory import Findings
-from dra_driver.agent.inventory.wrapping_judge import WrappingJudge
+from dra_driver.agent.inventory.outer_stage import OuterStage
 from dra_driver.hardware.facts import Facts
 
 if TYPE_CHECKING:
-    from dra_driver.agent.inventory.scanner import OfferJudge
+    from dra_driver.agent.inventory.scanner import FactsStage
     from dra_driver.agent.node_health import NodeHealth
 
 
-class CompletingJudge(WrappingJudge):
-    """Another judge's judgements, with the lost GPUs added."""
+class LostGpusStage(OuterStage):
+    """Adds the lost GPUs to the findings of the inner stage."""
 
-    def __init__(self, judge: OfferJudge, health: NodeHealth) -> None:
-        super().__init__(judge)
+    def __init__(self, inner: FactsStage, health: NodeHealth) -> None:
+        super().__init__(inner)
         self._health = health
 
-    def judge(self, facts: Facts) -> Findings:
-        """Return the findings, completed. Raises: DriverError."""
+    def assess(self, facts: Facts) -> Findings:
+        """Return the findings of the inner stage with the lost GPUs. Raises: DriverError."""
         here = replace(facts, gpus=tuple(gpu for gpu in facts.gpus if not gpu.is_lost))
-        findings = self._judge.judge(here)
+        findings = self._inner.assess(here)
         return replace(findings, facts=self._health.completed(findings.facts))
