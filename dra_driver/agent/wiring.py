@@ -56,7 +56,6 @@ from dra_driver.plugin.mig.geometry_source import GeometrySource
 from dra_driver.plugin.mig.partition_owners import PartitionOwners
 from dra_driver.plugin.node_claims.allocations import AllocatedDevices
 from dra_driver.plugin.node_claims.gone_claims import GoneClaims
-from dra_driver.plugin.prepare.preparer import Preparer
 from dra_driver.plugin.repair.reaper import Chore, Reaper
 from dra_driver.plugin.repair.repair import Repair
 from dra_driver.validation.turn import ValidationTurn
@@ -106,7 +105,7 @@ def join_parts(node: OpenedNode, listener: Listener) -> Parts:
         scanner,
         publisher,
         work.repair,
-        _server(node, work.preparer, listener, health),
+        _server(node, work, listener, health),
         _declared_mig(node, offer),
         _abandoned_partitions(node, neighbours),
         _reaper(node, work.repair, [listener, *make_labels(node, inventory)]),
@@ -203,15 +202,16 @@ def _claim_work(
     )
 
 
-def _server(node: OpenedNode, preparer: Preparer, listener: Listener, health: NodeHealth | None) -> PluginServer:
+def _server(node: OpenedNode, work: ClaimWork, listener: Listener, health: NodeHealth | None) -> PluginServer:
     options = node.options
     return PluginServer(
         driver=options.driver,
         registrar_dir=options.registrar_dir,
         plugins_dir=options.plugins_dir,
         pod_uid=options.pod_uid,
-        preparer=preparer,
+        preparer=work.preparer,
         listener=listener,
+        late_log=work.late_log,
         health=health.stream if health else None,
     )
 

@@ -42,6 +42,7 @@ from dra_driver.plugin.prepare.release_watch import ReleaseWatch
 from dra_driver.plugin.prepare.running_pods import PROC
 from dra_driver.plugin.prepare.waiting import InterruptiblePause
 from dra_driver.plugin.repair.repair import Repair
+from dra_driver.telemetry.late_log import LateLog
 from dra_driver.validation.turn import ValidationTurn
 
 PODS_DIR = Path("/var/lib/kubelet/pods")
@@ -59,11 +60,15 @@ class NodeFolders:
 
 @dataclass(frozen=True, slots=True)
 class ClaimWork:
-    """The objects that work on the claims of a node: for the kubelet's two calls, for repair, and for memory limits."""
+    """The objects that work on the claims of a node: for the kubelet's two calls, for repair, and for memory limits.
+
+    In `late_log` is what they log within calls.
+    """
 
     preparer: Preparer
     repair: Repair
     limiter: MemoryLimiter
+    late_log: LateLog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +119,7 @@ class _Performers:
     limiter: MemoryLimiter
     effects: Effects
     pods: PodCgroups
+    late_log: LateLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,21 +141,22 @@ def compose(context: ClaimContext) -> ClaimWork:
     planner = _planner(context, undoing.pause)
     late_pods = LatePods(context.ledger, context.api, performers.pods, context.locks, performers.limiter)
     preparer = _preparer(context, performers, undoing, planner, late_pods)
-    return ClaimWork(preparer, _repair(context, performers, undoing, planner, late_pods), performers.limiter)
+    repair = _repair(context, performers, undoing, planner, late_pods)
+    return ClaimWork(preparer, repair, performers.limiter, performers.late_log)
 
 
 def _performers(context: ClaimContext) -> _Performers:
     hardware, ledger, locks, boot_id = context.hardware, context.ledger, context.locks, context.node.boot_id
-    pods = PodCgroups(context.folders.cgroups)
+    pods, late_log = PodCgroups(context.folders.cgroups), LateLog()
     modes = MigModes(hardware, locks, ledger, boot_id, own_changes=context.own_changes)
     sharing = SharingHolders(SharingEffects(hardware, context.supervisor), ledger, locks, boot_id)
     limiter = MemoryLimiter(hardware, ledger, locks, pods, boot_id=boot_id)
-    partitioner = Partitioner(hardware, modes, boot_id)
+    partitioner = Partitioner(hardware, modes, boot_id, late_log)
     passed = GpuPassthrough(hardware, context.passthrough, locks, boot_id)
     units = ComputeUnits(hardware, ledger, locks)
     files = CdiFiles(context.store, hardware, context.metadata)
     effects = Effects((modes, partitioner, passed, sharing, limiter, units, files))
-    return _Performers(modes, sharing, limiter, effects, pods)
+    return _Performers(modes, sharing, limiter, effects, pods, late_log)
 
 
 def _undoing(context: ClaimContext, performers: _Performers) -> _Undoing:

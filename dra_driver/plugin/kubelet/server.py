@@ -26,6 +26,7 @@ from dra_driver.plugin.kubelet.sockets import (
 )
 from dra_driver.plugin.prepare.preparer import Preparer
 from dra_driver.plugin.rpc.server import RpcServer
+from dra_driver.telemetry.late_log import LateLog
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -43,9 +44,11 @@ class PluginServer:
         pod_uid: str,
         preparer: Preparer,
         listener: AnswerListener | None = None,
+        late_log: LateLog | None = None,
         health: HealthStream | None = None,
     ) -> None:
-        self._driver, self._preparer, self._call_log = driver, preparer, CallLog(listener)
+        self._driver, self._preparer, self._late_log = driver, preparer, late_log or LateLog()
+        self._call_log = CallLog(listener, self._late_log)
         self._health = health
         self.paths = choose_paths(driver, registrar_dir, plugins_dir / driver, pod_uid)
         self._registration = Registration(
@@ -81,7 +84,7 @@ class PluginServer:
         server = RpcServer(self._methods())
         bind_privately(self.paths.service, lambda: add_port(server, self.paths.service))
         self._registration.bind(server)
-        self._call_log.start()
+        self._late_log.start()
         server.start()
         self._server, self._made = server, identity(self.paths.service)
         log.info("plugin serving", extra=fields(driver=self._driver, socket=str(self.paths.service)))
@@ -101,7 +104,7 @@ class PluginServer:
         done.wait(2.0)
         for pool in (self._prepares, self._unprepares):
             pool.shutdown(wait=False, cancel_futures=True)
-        self._call_log.stop()
+        self._late_log.stop()
         self._server = None
         sweep(self._driver, self.paths)
 

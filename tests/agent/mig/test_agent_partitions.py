@@ -44,8 +44,7 @@ def test_a_partition_comes_and_goes_without_a_write_and_a_restart_finds_it_its_o
         until(lambda: "hardware scanned devices=208" in here.log(), "the partition taken for ours")
         plugin = here.kubelet.wait_registered(NVIDIA_DRIVER)
         until(lambda: answers(here, plugin, ref), "unprepare")
-        assert "partition destroyed" in here.log()
-        assert "MIG mode switched off" in here.log()
+        until(lambda: "partition destroyed and MIG mode switched off" in here.log(), "a log line, after the answer")
         assert [s["metadata"]["resourceVersion"] for s in here.api.items(SLICES)] == before
 
 
@@ -90,7 +89,7 @@ def test_a_placement_that_a_claim_was_given_stays_published_and_is_prepared_wher
         (answer,) = plugin.prepare([ref]).values()
         assert not isinstance(answer, str), answer
         assert plugin.unprepare([ref]) == {ref.uid: ""}
-        assert "partition destroyed" in here.log()
+        until(lambda: "partition destroyed" in here.log(), "a log line, after the answer")
         here.api.request("DELETE", CLAIMS.path("default", "c1"))
 
 

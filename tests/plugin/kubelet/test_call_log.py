@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from dra_driver.plugin.kubelet.call_log import CallLog, CallOutcome
+from dra_driver.telemetry.late_log import LateLog
 from tests.support.waiting import until
 
 
@@ -23,23 +24,25 @@ def note(number: int, *, code: str = "ok", err: str = "") -> CallOutcome:
 def test_notes_of_many_threads_are_all_counted_and_logged_in_order(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "dra_driver")
     counted = Counted()
-    notes = CallLog(counted)
-    notes.start()
+    late_log = LateLog()
+    notes = CallLog(counted, late_log)
+    late_log.start()
     for burst in (range(40), range(40, 80)):  # the second one comes after the thread has fallen asleep again
         callers = [threading.Thread(target=notes.add, args=(note(number),)) for number in burst]
         for caller in callers:
             caller.start()
         until(lambda: len(counted) == burst.stop, what="all notes of the burst")  # noqa: B023 - called at once
-    notes.stop()
+    late_log.stop()
     assert counted == [("prepare", 0.0123, "ok")] * 80
     assert len([record for record in caplog.records if record.getMessage() == "claim answered"]) == 80
 
 
 def test_what_is_left_is_written_at_the_end_and_a_refusal_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     counted = Counted()
-    notes = CallLog(counted)
-    notes.add(note(1, code="claim.not-found", err="claim ns/claim-1 does not exist"))
-    notes.stop()
+    late_log = LateLog()
+    late_log.start()
+    CallLog(counted, late_log).add(note(1, code="claim.not-found", err="claim ns/claim-1 does not exist"))
+    late_log.stop()
     assert counted == [("prepare", 0.0123, "claim.not-found")]
     (record,) = caplog.records
     assert (record.levelname, record.getMessage()) == ("WARNING", "claim refused")
@@ -51,3 +54,10 @@ def test_what_is_left_is_written_at_the_end_and_a_refusal_is_a_warning(caplog: p
         "claim_uid": "u1",
         "took_ms": 12.3,
     }
+
+
+def test_a_line_is_written_at_once_while_the_thread_does_not_run(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "dra_driver")
+    LateLog().info(logging.getLogger("dra_driver.test"), "partition made", device="gpu-0")
+    (record,) = caplog.records
+    assert (record.getMessage(), record.dra_fields) == ("partition made", {"device": "gpu-0"})  # type: ignore[attr-defined]
