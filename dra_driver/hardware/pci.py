@@ -38,6 +38,23 @@ def read_text(path: str | os.PathLike[str]) -> str | None:
         os.close(fd)
 
 
+def read_at_once(path: str) -> bytes:
+    """Return what one read of a kernel's file returns, b"" when it can't be read.
+
+    For files of a few lines that the kernel renders as a whole, read within every call.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return b""
+    try:
+        return os.read(fd, _PIECE_BYTES)
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
+
+
 def read_label(path: str | os.PathLike[str]) -> str | None:
     """Return a small file's text as one line of printable characters, or None if it has none."""
     shown = "".join(one if one.isprintable() else " " for one in read_text(path) or "")

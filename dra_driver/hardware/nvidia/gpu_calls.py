@@ -45,7 +45,8 @@ class GpuCalls:
 
         Raises: NvmlFault, HardwareError.
         """
-        self._returned.wait(max(0.0, end - time.monotonic()))
+        if not self._returned.is_set():
+            self._returned.wait(max(0.0, end - time.monotonic()))
         worker, known = self.find(gpu)
         job = worker.worker.submit(lambda: work(worker.nvml, worker.find(gpu.uuid), known))
         if worker.is_overdue(self._overdue_s) or not job.wait(end - time.monotonic()):
@@ -94,6 +95,9 @@ class GpuCalls:
         session = self._use.session
         if session is None:
             raise _lost(gpu) if self._discovery.is_gone(gpu) else _not_open(gpu)
+        found = session.worker_of(gpu.uuid, gpu.pci_address)
+        if found is not None:
+            return found
         address, workers = gpu.pci_address, session.gpus
         for worker in workers:
             last = worker.last

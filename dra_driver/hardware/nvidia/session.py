@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from dra_driver.hardware.facts import Problem
+from dra_driver.hardware.facts import GpuFacts, Problem
 from dra_driver.hardware.nvidia.links import read_fabric
 from dra_driver.hardware.nvidia.mig import read_mig_uuids
 from dra_driver.hardware.nvidia.nvml import Nvml
@@ -105,7 +105,7 @@ class GpuWorker:
     """One GPU of a session: its thread, its last reading, and its last probe."""
 
     def __init__(self, index: int, roots: Roots) -> None:
-        self._index = index
+        self.index = index
         self._roots = roots
         self.profiles = KnownProfiles()
         self.worker = Worker(f"gpu-{index}")
@@ -119,7 +119,7 @@ class GpuWorker:
     def start_reading(self) -> None:
         """Start a new reading, unless one is under way."""
         if self._reading is None:
-            read = partial(read_gpu, self.nvml, self._index, self._roots, self.profiles)
+            read = partial(read_gpu, self.nvml, self.index, self._roots, self.profiles)
             self._reading = self.worker.submit(read, gives_way=True)
 
     def find(self, uuid: str) -> Handle:
@@ -130,7 +130,7 @@ class GpuWorker:
         """
         found = self._found
         if found is None or found[0] != uuid:
-            gpu = self.nvml.gpu(self._index)
+            gpu = self.nvml.gpu(self.index)
             if self.nvml.uuid(gpu) != uuid:
                 raise NvmlFault("nvmlDeviceGetHandleByIndex", "NOT_FOUND")
             found = self._found = uuid, gpu
@@ -154,7 +154,7 @@ class GpuWorker:
         """Start a new probe, unless one is under way."""
         if self._probe is None:
             with_fabric = self.last is not None and self.last.links.is_fabric_unknown
-            probe = partial(probe_gpu, self.nvml, self._index, with_fabric=with_fabric)
+            probe = partial(probe_gpu, self.nvml, self.index, with_fabric=with_fabric)
             self._probe = self.worker.submit(probe, gives_way=True)
 
     def finish_probe(self, timeout_s: float, overdue_s: float) -> GpuProbe:
@@ -170,7 +170,7 @@ class GpuWorker:
     @property
     def address(self) -> str:
         """Return the PCI address that was read last, or the index of a GPU that was never read."""
-        return (self.last and self.last.address) or f"index {self._index}"
+        return (self.last and self.last.address) or f"index {self.index}"
 
     def is_overdue(self, overdue_s: float) -> bool:
         """Return whether a call has been in flight for longer than allowed."""
@@ -185,6 +185,7 @@ class NvmlSession:
         self._driver = driver
         self._nvml = Nvml(driver.mark)
         self._gpus: list[GpuWorker] = []
+        self._by_address: dict[str, GpuWorker] = {}  # as far as calls asked; checked before each use
         self._growing = threading.Lock()  # discovery and probe may count the GPUs at the same time
         self._counting: LibraryCall[DriverState] | None = None
         self._closing: LibraryCall[None] | None = None
@@ -214,6 +215,17 @@ class NvmlSession:
     def gpus(self) -> list[GpuWorker]:
         """Return the workers of the GPUs that the last count found."""
         return self._gpus[: self.state.count]
+
+    def worker_of(self, uuid: str, address: str) -> tuple[GpuWorker, GpuFacts] | None:
+        """Return a GPU's worker and its facts as last read; None where that needs a search among all workers."""
+        worker = self._by_address.get(address)
+        if worker is None or worker.index >= self.state.count:
+            self._by_address = {gpu.address: gpu for gpu in reversed(self.gpus)}
+            worker = self._by_address.get(address)
+        last = worker.last if worker is not None else None
+        if worker is None or last is None or last.address != address or last.facts is None or last.facts.uuid != uuid:
+            return None
+        return worker, last.facts
 
     def read_gpus(self, patience_s: float, overdue_s: float) -> None:
         """Read all GPUs at the same time.

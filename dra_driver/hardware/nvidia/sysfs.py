@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from dra_driver.hardware.pci import entries_of, read_driver, read_hex, read_text
+from dra_driver.hardware.pci import entries_of, read_at_once, read_driver, read_hex, read_text
 from dra_driver.hardware.port import Roots
 from dra_driver.model.names import normal_pci_address
 from dra_driver.model.stamp import Stamp, stamp_of
@@ -20,7 +20,7 @@ from dra_driver.model.stamp import Stamp, stamp_of
 NVIDIA_VENDOR = 0x10DE
 GPU_CLASSES = (0x0300, 0x0302)  # VGA controller, 3D controller
 _VERSION = re.compile(r"\s(\d+\.\d+(?:\.\d+)*)\s")
-_MINOR = re.compile(r"^Device Minor:\s*(\d+)", re.MULTILINE)
+_MINOR = re.compile(rb"^Device Minor:\s*(\d+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +91,7 @@ def _read_version(path: str, stamp: Stamp) -> str | None:  # noqa: ARG001 - a mo
 
 def read_minor(roots: Roots, address: str) -> int | None:
     """Return the minor number that the kernel driver assigned to a GPU, or None when it is not reported."""
-    text = read_text(f"{roots.proc}/driver/nvidia/gpus/{address}/information")
-    match = _MINOR.search(text or "")
+    match = _MINOR.search(read_at_once(f"{roots.proc}/driver/nvidia/gpus/{address}/information"))
     return int(match.group(1)) if match else None
 
 

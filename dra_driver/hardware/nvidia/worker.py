@@ -23,7 +23,9 @@ class LibraryCall(Generic[T]):
     def __init__(self, work: Callable[[], T], *, gives_way: bool = False) -> None:
         self._work = work
         self.gives_way = gives_way
-        self._done = threading.Event()
+        self.is_done = False  # whether the work has ended, successfully or not
+        self._working = threading.Lock()  # held until then; an Event would make a condition and a second lock
+        self._working.acquire()
         self._is_dropped = False
         self._result: list[T] = []
         self._error: BaseException | None = None
@@ -41,21 +43,22 @@ class LibraryCall(Generic[T]):
             raise
         except BaseException as error:  # noqa: BLE001 - handed to whoever takes the result
             self._error = error
-        self._done.set()
+        self._end()
 
     def refuse(self, error: Exception) -> None:
         """End without having begun; taking the result raises the error."""
         self._error = error
-        self._done.set()
-
-    @property
-    def is_done(self) -> bool:
-        """Return whether the work has ended, successfully or not."""
-        return self._done.is_set()
+        self._end()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the end of the work; return whether it came in time."""
-        return self._done.wait(max(0.0, timeout_s))
+        """Wait for the end of the work; return whether it came in time. Any number of threads may wait."""
+        if not self.is_done and self._working.acquire(timeout=min(max(0.0, timeout_s), threading.TIMEOUT_MAX)):
+            self._working.release()
+        return self.is_done
+
+    def _end(self) -> None:
+        self.is_done = True
+        self._working.release()
 
     def drop(self) -> None:
         """Declare that the result is no longer wanted; work that has not begun is skipped."""

@@ -76,7 +76,9 @@ class Ledger(ClaimQueries):
         """
         return self._write(self._intent(record, claim, occupied), is_synced=is_synced)
 
-    def intend_if_unknown(self, record: ClaimRecord, claim: AllocatedClaim, occupied: Sequence[str] = ()) -> bool:
+    def intend_if_unknown(
+        self, record: ClaimRecord, claim: AllocatedClaim, occupied: Sequence[str] = (), *, is_synced: bool = True
+    ) -> bool:
         """Record the intent to prepare a claim (`intend`) in one query, if the ledger does not know the claim yet.
 
         Return False, with nothing written, if the ledger knows the claim or if other claims hold what it is to hold.
@@ -90,7 +92,7 @@ class Ledger(ClaimQueries):
             except sqlite3.IntegrityError:  # the claim already has a row
                 return False
 
-        return self._write(unless_known)
+        return self._write(unless_known, is_synced=is_synced)
 
     def _intent(
         self, record: ClaimRecord, claim: AllocatedClaim, occupied: Sequence[str]

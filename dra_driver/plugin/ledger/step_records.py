@@ -7,6 +7,7 @@ put into it. A step that can't be read is kept as an `UnknownStep`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from dra_driver.hardware.facts import MigProfile
@@ -33,6 +34,9 @@ from dra_driver.plugin.ledger.recorded_steps import (
 _KIND, _KEY = "kind", "key"
 _GPU = RecordForm(GpuReference, pci_address=Key("pci"))
 _PROFILE = RecordForm(MigProfile, starts=Key("starts", write=lambda _: [], read=lambda _: ()))
+# A GPU and a profile come again in the intent and the commit of every claim; nobody changes what is returned.
+_gpu_record = lru_cache(maxsize=64)(_GPU.write)
+_profile_record = lru_cache(maxsize=64)(_PROFILE.write)
 _FUNCTION = RecordForm(MovedFunction)
 _IDENTITY = RecordForm(PciIdentity)
 _CHANNEL = RecordForm(MpsChannel, pipe_dir=Key("pipeDir"), shm_dir=Key("shmDir"))
@@ -56,8 +60,8 @@ _FORMS: Mapping[str, RecordForm[Any]] = {
     RecordedPartition.kind: _form(
         RecordedPartition,
         device=Key(_KEY),
-        gpu=Key("gpu", lambda gpu: gpu and _GPU.write(gpu), lambda gpu: gpu and _GPU.read(gpu)),
-        profile=Key("profile", _PROFILE.write, _PROFILE.read, left_out=None),
+        gpu=Key("gpu", lambda gpu: gpu and _gpu_record(gpu), lambda gpu: gpu and _GPU.read(gpu)),
+        profile=Key("profile", _profile_record, _PROFILE.read, left_out=None),
         start=Key("start", left_out=None),
         boot_id=Key("bootId", left_out=None),
         owner=Key("owner", left_out=None),

@@ -14,7 +14,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
 
-from dra_driver.claims.plan import CdiFileStep, PreparedDevice, PreparePlan
+from dra_driver.claims.plan import CdiFileStep, MigPartitionStep, PreparedDevice, PreparePlan
 from dra_driver.model.errors import DriverError
 from dra_driver.model.names import check_claim_uid
 from dra_driver.plugin.deadline import HOLDER_SECONDS, Deadline
@@ -34,6 +34,8 @@ from dra_driver.telemetry.logs import fields
 from dra_driver.validation.turn import ValidationTurn
 
 log = logging.getLogger(__name__)
+
+_SIMPLE_STEPS = (MigPartitionStep, CdiFileStep)  # what they find on the node does not depend on what is recorded
 
 
 class Preparer:
@@ -118,17 +120,17 @@ class Preparer:
                 return self._begin(plan, deadline)
 
     def _is_prepared_anew(self, plan: PreparePlan, own: Collection[str], deadline: Deadline) -> bool:
-        """Prepare a claim that needs only a file as one that the ledger does not know; return False if it can't be.
+        """Prepare a claim, of partitions and a file at most, as one that the ledger does not know.
 
-        Most claims are new, and a look for their row costs a tenth of the commit that finds out anyway.
+        Return False, with nothing done, if the ledger knows it or other claims hold a device. Most claims are new, and
+        a look for their row costs a tenth of the transaction that finds out anyway.
         """
-        if not all(isinstance(step, CdiFileStep) for step in plan.steps):
+        if not all(isinstance(step, _SIMPLE_STEPS) for step in plan.steps):
             return False
         with self._locks.hold(map(device_lock, own), deadline):
-            steps = self._effects.look(plan.steps, deadline)
-            record = record_of_plan(plan, self._boot_id, steps, ClaimState.PREPARED)
+            record, is_synced = self._intent(plan, deadline)
             require_separation(plan, self._ledger.effects)
-            is_new = self._ledger.intend_if_unknown(record, plan.claim, plan.occupied)
+            is_new = self._ledger.intend_if_unknown(record, plan.claim, plan.occupied, is_synced=is_synced)
             if is_new:
                 self._finish(record, plan, deadline)
             return is_new
@@ -168,7 +170,15 @@ class Preparer:
             log.info("CDI file written again", extra=fields(claim=record.full_name, claim_uid=record.uid))
 
     def _begin(self, plan: PreparePlan, deadline: Deadline) -> tuple[Conflict, ...]:
-        """Record the intent and carry it out; if other claims hold a device, return those claims and change nothing.
+        """Record the intent and carry it out; if other claims hold a device, return those claims and change nothing."""
+        record, is_synced = self._intent(plan, deadline)
+        conflicts = self._ledger.intend(record, plan.claim, plan.occupied, is_synced=is_synced)
+        if not conflicts:
+            self._finish(record, plan, deadline)
+        return conflicts
+
+    def _intent(self, plan: PreparePlan, deadline: Deadline) -> tuple[ClaimRecord, bool]:
+        """Return what to record before the steps are carried out, and whether that has to outlive a power failure.
 
         A claim that needs only a file is recorded as prepared at once, in one transaction: after a crash before the
         file was written `refresh_cdi` writes it, and the kubelet, which has no answer, asks again.
@@ -176,11 +186,7 @@ class Preparer:
         steps = self._effects.look(plan.steps, deadline)
         state = ClaimState.PREPARED if is_only_file(steps) else ClaimState.PREPARING
         record = record_of_plan(plan, self._boot_id, steps, state)
-        is_synced = state is ClaimState.PREPARED or not ends_with_power(steps)
-        conflicts = self._ledger.intend(record, plan.claim, plan.occupied, is_synced=is_synced)
-        if not conflicts:
-            self._finish(record, plan, deadline)
-        return conflicts
+        return record, state is ClaimState.PREPARED or not ends_with_power(steps)
 
     def _finish(self, record: ClaimRecord, plan: PreparePlan, deadline: Deadline) -> None:
         """Carry out the steps and commit, unless that is recorded; after an error, undo them."""

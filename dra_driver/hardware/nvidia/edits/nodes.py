@@ -14,7 +14,7 @@ import stat
 from functools import lru_cache
 from pathlib import Path
 
-from dra_driver.hardware.pci import read_text
+from dra_driver.hardware.pci import read_at_once
 from dra_driver.hardware.port import Roots
 from dra_driver.model.edits import DeviceNode
 from dra_driver.model.errors import HardwareError, Retry
@@ -22,8 +22,8 @@ from dra_driver.model.errors import HardwareError, Retry
 _ANYBODY = 0o666
 _CAPABILITY_MODE = 0o444
 _DRM_NODE = re.compile(r"(?:card|renderD)\d+")
-_FILE_MINOR = re.compile(r"^DeviceFileMinor:[ \t]*(\d{1,9})[ \t]*$", re.ASCII | re.MULTILINE)
-_FILE_MODE = re.compile(r"^DeviceFileMode:[ \t]*(\d{1,9})[ \t]*$", re.ASCII | re.MULTILINE)
+_FILE_MINOR = re.compile(rb"^DeviceFileMinor:[ \t]*(\d{1,9})[ \t]*$", re.MULTILINE)
+_FILE_MODE = re.compile(rb"^DeviceFileMode:[ \t]*(\d{1,9})[ \t]*$", re.MULTILINE)
 _WORLD_READ_WRITE = 0o006
 
 # Node, names of its major in /proc/devices, minor. Only what CUDA needs, because a freshly booted host has the modules
@@ -164,7 +164,7 @@ def _capability_node(roots: Roots, gpu_minor: int, access: str) -> DeviceNode:
 def _capability(roots: Roots, gpu_minor: int, access: str) -> tuple[int, int]:
     """Return minor and mode of a MIG capability such as "gi3/ci0/access"."""
     path = f"{roots.proc}/driver/nvidia/capabilities/gpu{gpu_minor}/mig/{access}"
-    text = read_text(path) or ""
+    text = read_at_once(path)
     if minor := _FILE_MINOR.search(text):
         mode = _FILE_MODE.search(text)
         return int(minor[1]), (int(mode[1]) if mode else _CAPABILITY_MODE) & 0o777
