@@ -1,4 +1,4 @@
-"""Late log: what is logged and counted of the kubelet's calls, written a moment later in the order in which it was added.
+"""Late log: what is logged and counted of the kubelet's calls, written a moment later and in order.
 
 The kubelet waits for an answer, and often calls again at once. A log line and two metrics take a quarter of the time of
 an Unprepare, and less than half of that if many are written one after the other. So one thread writes them together, at
