@@ -11,6 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 
 settings.register_profile("search", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 # The same examples each time: a change is judged by what it changes. `--hypothesis-profile=search` looks for new ones.
@@ -24,6 +26,17 @@ os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 # A shell that starts the tests in the background lets them ignore the interrupt, and so every command that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.pop("COLUMNS", None)  # pytest-xdist sets it in its processes, and output is as wide as it says
+
+
+def pytest_configure() -> None:
+    """Keep Hypothesis from trying the constants of our modules, except in a search.
+
+    It would take them from all modules that the process has imported by then. So other tests that ran before it would
+    change a test's examples, and each process would read a thousand modules before its first test.
+    """
+    if settings.get_current_profile_name() == "any machine":
+        nothing = Constants()
+        providers._get_local_constants = lambda: nothing
 
 
 @pytest.hookimpl(wrapper=True)
