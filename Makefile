@@ -17,10 +17,11 @@ INSTALL := install --quiet --disable-pip-version-check --no-deps --no-compile
 help:            ## Show these targets.
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
-$(READY): requirements.lock pyproject.toml
+$(READY): requirements.lock requirements-pip.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "python3 >= 3.11 is needed; set PYTHON=")'
 	@echo "setting up $(VENV) (once)"
 	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip $(INSTALL) --require-hashes -r requirements-pip.lock
 	@$(BIN)/python -m pip $(INSTALL) --require-hashes -r requirements.lock
 	@$(BIN)/python -m pip $(INSTALL) --no-build-isolation --editable .
 	@touch $@
