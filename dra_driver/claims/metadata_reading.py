@@ -67,7 +67,7 @@ def read_metadata(content: bytes) -> DescribedClaim:
             devices=tuple(_devices(found))[:_MOST_DEVICES],
         )
     except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise _fault("a field is missing, or not of its type") from error
+        raise _fault("a field is missing or has the wrong type") from error
 
 
 def _objects(text: str) -> Iterator[dict[str, Any]]:
@@ -76,7 +76,7 @@ def _objects(text: str) -> Iterator[dict[str, Any]]:
     while at < len(text):
         found, end = decoder.raw_decode(text, at)
         if not isinstance(found, dict) or not isinstance(found.get("apiVersion"), str):
-            raise ValueError("there is something that is no object of an API")  # noqa: TRY004 - as json's own
+            raise ValueError("one of the values is not an API object")  # noqa: TRY004 - as json's own
         yield found
         at = _begin(text, end)
 

@@ -25,7 +25,7 @@ from dra_driver.selectors.values.containers import is_map, map_items, unfold
 from dra_driver.selectors.values.equality import NO_SUCH_OVERLOAD, equal
 from dra_driver.selectors.values.values import CelAbort, CelError, Uint
 
-# Functions that cel-python implements itself. Replacing them by our own would make its opinion less independent.
+# Functions that cel-python implements itself. If they were replaced by ours, its opinion would be less independent.
 _OWN = frozenset(
     "bool bytes double duration int string timestamp uint size contains startsWith endsWith matches type dyn "
     "getDate getDayOfMonth getDayOfWeek getDayOfYear getFullYear getHours getMilliseconds getMinutes getMonth "
@@ -33,7 +33,7 @@ _OWN = frozenset(
 )
 
 
-class Carried:
+class OpaqueValue:
     """A value whose type cel-python does not know; it passes through cel-python unchanged."""
 
     __slots__ = ("value",)
@@ -198,12 +198,12 @@ def _to_celpy(value: Any) -> Any:
         return celtypes.ListType([_to_celpy(element) for element in unfold(value)])
     if is_map(value):
         return celtypes.MapType({_to_celpy(key): _to_celpy(item) for key, item in map_items(value)})
-    return Carried(value)
+    return OpaqueValue(value)
 
 
 def _from_celpy(value: Any) -> Any:
     celtypes = _celtypes()
-    if isinstance(value, Carried):
+    if isinstance(value, OpaqueValue):
         return value.value
     if value is None or isinstance(value, bool):
         return value

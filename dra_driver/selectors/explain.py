@@ -216,7 +216,7 @@ def _reason(clause: Node, trace: dict[Node, Any], text: str) -> str:
     if type(clause) is Select and clause.test:
         return f"{clause.field}: missing"
     if type(clause) is Call:
-        compared = _comparison(clause, trace) or _test(clause, trace)
+        compared = _comparison(clause, trace) or _value_test(clause, trace)
         if compared is not None:
             return compared
     name = _name(clause)
@@ -239,7 +239,7 @@ def _comparison(clause: Call, trace: dict[Node, Any]) -> str | None:
     return _described(left, relation, right, trace)
 
 
-def _test(clause: Call, trace: dict[Node, Any]) -> str | None:
+def _value_test(clause: Call, trace: dict[Node, Any]) -> str | None:
     """Describe a failed test of one value: "name: actual fails startsWith("H")"."""
     name = _name(clause.target) if clause.target is not None else None
     if name is None or clause.target not in trace or any(arg not in trace for arg in clause.args):
@@ -252,10 +252,10 @@ def _described(subject: Node, relation: str, wanted: Node, trace: dict[Node, Any
     name = _name(subject)
     if name is None or subject not in trace or wanted not in trace:
         return None
-    return f"{name}: {_spoken(trace[subject])} {relation} {_spoken(trace[wanted])}"
+    return f"{name}: {_text_of_value(trace[subject])} {relation} {_text_of_value(trace[wanted])}"
 
 
-def _spoken(value: Any) -> str:
+def _text_of_value(value: Any) -> str:
     return value.number.readable if type(value) is CelQuantity else render(value)
 
 

@@ -158,7 +158,7 @@ def _frozen(value: Any) -> Any:
     return repr(value)
 
 
-class _Known:
+class _ValidTexts:
     """Texts that were found to be valid versions and quantities, in memos of bounded size."""
 
     versions: set[str] = set()  # noqa: RUF012
@@ -167,7 +167,7 @@ class _Known:
 
 def _is_sound(attributes: Mapping[str, Any]) -> bool:
     """Return whether all attributes are plain and valid. A device that fails this quick check is converted instead."""
-    good = _Known.versions
+    good = _ValidTexts.versions
     for attribute in attributes.values():
         if type(attribute) is not dict or len(attribute) != 1:
             return False
@@ -189,13 +189,13 @@ def _is_version(text: Any) -> bool:
         Semver.parse(text)
     except SemverError:
         return False
-    _remember(_Known.versions, text)
+    _remember(_ValidTexts.versions, text)
     return True
 
 
 def _is_measured(amounts: Mapping[str, Any]) -> bool:
     """Return whether all capacities are valid quantities. A device that fails this quick check is converted instead."""
-    good = _Known.quantities
+    good = _ValidTexts.quantities
     for amount in amounts.values():
         value = amount.get("value") if type(amount) is dict else None
         if type(value) is not str:

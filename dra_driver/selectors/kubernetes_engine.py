@@ -26,7 +26,7 @@ from dra_driver.selectors.syntax.nodes import Node, height
 from dra_driver.selectors.syntax.parser import parse
 from dra_driver.selectors.syntax.source import ExpressionText, SyntaxFault
 from dra_driver.selectors.values.cancellation import QUICK_COST, cancellation_check, check_cancelled
-from dra_driver.selectors.values.equality import Work
+from dra_driver.selectors.values.equality import ComparedElements
 from dra_driver.selectors.values.values import CelAbort, CelError
 from dra_driver.selectors.verdict import to_match
 
@@ -132,7 +132,7 @@ class KubernetesSelector:
             evaluate = self.evaluate_carefully
         elif evaluate is None:
             evaluate = self._evaluate = self._choose()
-        Work.done = 0
+        ComparedElements.count = 0
         try:
             value = evaluate(view)
         except (CelError, CelAbort) as error:
@@ -159,7 +159,7 @@ class KubernetesSelector:
     def trace(self, view: DeviceView) -> dict[Node, Any]:
         """Evaluate every part on one device and return the values and errors by node."""
         recorder = Interpreter(self._program, self._root(view), record=True)
-        Work.done = 0
+        ComparedElements.count = 0
         with room_for(self._room()):
             try:
                 recorder.run()
@@ -169,7 +169,7 @@ class KubernetesSelector:
 
     def _root(self, view: DeviceView) -> dict[str, Any]:
         shows = self._declarations.shows_sharing
-        return view.root(shows_sharing=shows, is_changed=self._program.changes_quantities)
+        return view.root(shows_sharing=shows, copies_quantities=self._program.changes_quantities)
 
     def _room(self) -> int:
         """Return the most stack frames that an evaluation can need."""

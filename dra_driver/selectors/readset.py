@@ -60,10 +60,10 @@ class _Reader:
         self.guarded: set[Read] = set()
 
     def visit(self, node: Node) -> None:
-        """Visit a node whose value is used as it is."""
+        """Visit a node whose whole value is used."""
         path = self._path(node)
         if path is not None:
-            self._note(path, guarded=_is_guard(node))
+            self._record(path, guarded=_is_guard(node))
             self._visit_keys(node)
             return
         if type(node) is Comprehension:
@@ -73,7 +73,7 @@ class _Reader:
             held = self._path(node.args[1])
             needle = node.args[0]
             if held is not None and 2 <= len(held) <= 3 and type(needle) is Literal and type(needle.value) is str:
-                self._note((*held, needle.value), guarded=True)
+                self._record((*held, needle.value), guarded=True)
                 return
         for child in children(node):
             self.visit(child)
@@ -142,7 +142,7 @@ class _Reader:
             return local[-1]
         return ("device",) if node.name == "device" else None
 
-    def _note(self, path: _Path, *, guarded: bool) -> None:
+    def _record(self, path: _Path, *, guarded: bool) -> None:
         if len(path) == 1:
             self.reads |= {Read("driver"), Read("attributes"), Read("capacity"), Read("allowMultipleAllocations")}
             return

@@ -22,7 +22,7 @@ _MOST = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Unknown:
+class UnknownName:
     """A name that does not exist. `kind` is attribute, capacity, domain, field, function or variable.
 
     `instead` reads the same name where devices have it: a capacity that is taken for an attribute, or the other way.
@@ -45,28 +45,28 @@ class Unknown:
         return f"there is no {self.kind} {self.name}{meant}"
 
 
-def unknown_names(reads: ReadSet, views: Iterable[DeviceView]) -> list[Unknown]:
+def unknown_names(reads: ReadSet, views: Iterable[DeviceView]) -> list[UnknownName]:
     """List the attributes, capacities and domains that an expression reads but no device has."""
     held: dict[str, dict[str, set[str]]] = {"attributes": {}, "capacity": {}}
     for view in views:
         for field, domains in (("attributes", view.attributes), ("capacity", view.capacity)):
             for domain, names in domains.items():
                 held[field].setdefault(domain, set()).update(names)
-    found: dict[tuple[str, str], Unknown] = {}
+    found: dict[tuple[str, str], UnknownName] = {}
     for read in sorted(reads.reads, key=repr):
         known = held.get(read.field)
         if known is None or read.domain is None:
             continue
         if read.domain not in known:
-            unknown = Unknown("domain", read.domain, _close(read.domain, {*held["attributes"], *held["capacity"]}))
+            unknown = UnknownName("domain", read.domain, _close(read.domain, {*held["attributes"], *held["capacity"]}))
         elif read.name is not None and read.name not in known[read.domain]:
             kind = "attribute" if read.field == "attributes" else "capacity"
             other = "capacity" if read.field == "attributes" else "attributes"
             if read.name in held[other].get(read.domain, ()):
                 instead = f'device.{other}["{read.domain}"].{read.name}'
-                unknown = Unknown(kind, f"{read.domain}/{read.name}", (instead,), instead)
+                unknown = UnknownName(kind, f"{read.domain}/{read.name}", (instead,), instead)
             else:
-                unknown = Unknown(kind, f"{read.domain}/{read.name}", _elsewhere(read.domain, read.name, held))
+                unknown = UnknownName(kind, f"{read.domain}/{read.name}", _elsewhere(read.domain, read.name, held))
         else:
             continue
         found[unknown.kind, unknown.name] = unknown
@@ -81,16 +81,18 @@ def _elsewhere(domain: str, name: str, held: dict[str, dict[str, set[str]]]) -> 
     return tuple(dict.fromkeys([*close, *same]))[:_MOST]
 
 
-def suggest(error: SelectorCompileError, declarations: Declarations) -> list[Unknown]:
+def suggest(error: SelectorCompileError, declarations: Declarations) -> list[UnknownName]:
     """List the names that a compile error calls undeclared or undefined, with close names that exist."""
-    found: list[Unknown] = []
+    found: list[UnknownName] = []
     for name in dict.fromkeys(_UNDECLARED.findall(error.text)):
         functions = {*declarations.function_names, *(macro[0] for macro in declarations.macros)}
         kind = "function" if re.search(rf"{re.escape(name)}\s*\(", error.text) else "variable"
         known = functions if kind == "function" else {"device", *declarations.identifiers}
-        found.append(Unknown(kind, name, _close(name, known)))
+        found.append(UnknownName(kind, name, _close(name, known)))
     fields = set(declarations.device_fields)
-    found += [Unknown("field", name, _close(name, fields)) for name in dict.fromkeys(_UNDEFINED.findall(error.text))]
+    found += [
+        UnknownName("field", name, _close(name, fields)) for name in dict.fromkeys(_UNDEFINED.findall(error.text))
+    ]
     return found
 
 

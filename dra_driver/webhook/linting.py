@@ -18,8 +18,8 @@ from dra_driver.selectors.engine import SelectorCompileError, SelectorRuntimeErr
 from dra_driver.selectors.evaluation.device_view import DeviceView
 from dra_driver.selectors.kubernetes_engine import KubernetesEngine, KubernetesSelector
 from dra_driver.selectors.library.regex import compile_pattern
-from dra_driver.selectors.lint.cure import cure
 from dra_driver.selectors.lint.findings import LintFinding, LintSubject, outcomes
+from dra_driver.selectors.lint.guarded_remedy import guarded_remedy
 from dra_driver.selectors.lint.lint import lint
 from dra_driver.selectors.values.cancellation import EvaluationCancelledError, cancellable
 from dra_driver.webhook.fleet import PublishedFleet
@@ -157,7 +157,7 @@ class FleetLinter:
 
     def _broken(self, expression: str, fault: SelectorCompileError, accepted: _ClassDevices) -> Iterator[LintFinding]:
         """Yield a correction for an expression that does not compile, since the API server only refuses it."""
-        found = cure(expression, self._engine, accepted.views)
+        found = guarded_remedy(expression, self._engine, accepted.views)
         if found is not None and found.better:
             message = f"it does not compile ({fault.kind} error): {'; '.join(found.sentences)}"
             yield LintFinding("refused", message, expression, found.better, is_safe=True)

@@ -62,7 +62,7 @@ def test_parts_of_gpus_alone_start_no_node(kind):
     expression = f'device.driver == "{DRIVER}" && {A}.type == "{kind}"'
     (message,) = found(expression, KARPENTER)
     assert kind in message
-    assert "whole GPUs alone" in message
+    assert "knows only whole GPUs" in message
     assert found(expression, KARPENTER, is_last=False) == [], "a later selector decides"
 
 
@@ -70,7 +70,7 @@ def test_parts_of_gpus_alone_start_no_node(kind):
 @pytest.mark.parametrize("kind", ["mig", "gpu-share", "vfio", "imex-channel"])
 def test_that_is_known_without_any_device_at_hand(kind, autoscaler):
     (message,) = found(f'device.driver == "{DRIVER}" && {A}.type == "{kind}"', autoscaler, kinds=())
-    assert "whole GPUs alone" in message
+    assert "knows only whole GPUs" in message
 
 
 @pytest.mark.parametrize(
@@ -86,13 +86,13 @@ def test_that_is_known_without_any_device_at_hand(kind, autoscaler):
 def test_the_cluster_autoscaler_starts_nodes_of_any_driver_for_devices_of_one_type(driver, test, is_started):
     expression = f'device.driver == "{driver}" && device.attributes["{driver}"].{test}'
     messages = found(expression, CLUSTER, kinds=())
-    assert ['of type "gpu" alone' in one for one in messages] == ([] if is_started else [True])
+    assert ['only GPUs of type "gpu"' in one for one in messages] == ([] if is_started else [True])
     assert found(expression, CLUSTER, is_last=False, kinds=()) == []
 
 
 def test_karpenter_knows_two_drivers():
     (message,) = found('device.driver == "gpu.amd.com"', KARPENTER, kinds=())
-    assert "knows devices of gpu.nvidia.com and dra.net alone" in message
+    assert "knows only devices of gpu.nvidia.com and dra.net" in message
     assert found('device.driver == "gpu.amd.com"', CLUSTER, kinds=()) == [], "annotations may name any driver"
     assert found('device.driver in ["gpu.amd.com", "gpu.nvidia.com"]', KARPENTER, kinds=()) == []
     assert found("true", KARPENTER, kinds=()) == []

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dra_driver.selectors import SelectorCompileError, SelectorRuntimeError, compile_selector
 from dra_driver.selectors.evaluation.compiler import compile_program
 from dra_driver.selectors.evaluation.device_view import prepare_device
-from dra_driver.selectors.values.equality import Work
+from dra_driver.selectors.values.equality import ComparedElements
 from dra_driver.selectors.values.values import COST_EXCEEDED, CelAbort, CelError
 from tests.selectors.support.cel_expressions import DEVICES, A, C, expression
 
@@ -155,7 +155,7 @@ def test_list_attributes_are_seen_where_the_version_has_them():
 
 
 def _outcome(evaluate, view):
-    Work.done = 0
+    ComparedElements.count = 0
     try:
         value = evaluate(view)
     except CelError as error:
@@ -288,5 +288,5 @@ def test_one_evaluation_does_not_pay_for_the_comparisons_of_another():
         prepare_device({}, DRIVER),
     )
     assert all(selector.matches_view(view) for _ in range(3000 // 300))
-    Work.done = 10**9
+    ComparedElements.count = 10**9
     assert selector.matches_view(view)

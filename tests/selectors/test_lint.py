@@ -10,7 +10,7 @@ from dra_driver.selectors.engine import SelectorCompileError
 from dra_driver.selectors.evaluation.device_view import prepare_device
 from dra_driver.selectors.kubernetes_engine import KubernetesEngine
 from dra_driver.selectors.lint.findings import RULES, LintSubject, outcomes
-from dra_driver.selectors.lint.lint import lint, mend
+from dra_driver.selectors.lint.lint import apply_safe_fixes, lint
 from tests.selectors.support.cel_expressions import DEVICES, expression
 
 ENGINE = KubernetesEngine("1.35")
@@ -70,11 +70,11 @@ def test_a_class_must_ask_for_the_driver_first():
     assert "missing-driver-guard" not in rules(text)
     assert "missing-driver-guard" in rules(text, in_class=True)
     assert "missing-driver-guard" not in rules(f"{GUARD} && {text}", in_class=True)
-    assert mend(subject(text, in_class=True)) == f"{GUARD} && {text}"
+    assert apply_safe_fixes(subject(text, in_class=True)) == f"{GUARD} && {text}"
 
 
 def test_a_driver_guard_is_only_proposed_where_the_domain_may_be_no_driver():
-    assert mend(subject(f'{A}.type == "gpu"', fleet=[], in_class=True)) is None
+    assert apply_safe_fixes(subject(f'{A}.type == "gpu"', fleet=[], in_class=True)) is None
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_a_driver_guard_is_only_proposed_where_the_domain_may_be_no_driver():
     ],
 )
 def test_a_safe_fix_is_written(text, better):
-    assert mend(subject(text)) == better
+    assert apply_safe_fixes(subject(text)) == better
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_a_safe_fix_is_written(text, better):
     ],
 )
 def test_what_can_not_be_mended_safely_is_left_alone(text):
-    assert mend(subject(text)) is None
+    assert apply_safe_fixes(subject(text)) is None
 
 
 def test_a_good_selector_has_no_findings():
@@ -137,7 +137,7 @@ def test_a_fix_changes_no_verdict_and_adds_no_error(seed, depth):
         given_subject = subject(text, [(wire, "dra.example.com") for wire in [*DEVICES, {}]])
     except SelectorCompileError:
         return
-    better = mend(given_subject)
+    better = apply_safe_fixes(given_subject)
     if better is not None:
         before = outcomes(given_subject.selector, given_subject.views)
         after = outcomes(ENGINE.compile(better), given_subject.views)

@@ -13,7 +13,7 @@ from dra_driver.hardware.simulated import profile_names
 from dra_driver.selectors.evaluation.device_view import prepare_device
 from dra_driver.selectors.kubernetes_engine import KubernetesEngine
 from dra_driver.selectors.lint.findings import RULES, LintSubject, outcomes
-from dra_driver.selectors.lint.lint import lint, mend
+from dra_driver.selectors.lint.lint import apply_safe_fixes, lint
 from dra_driver.selectors.suggestions import unknown_names
 from dra_driver.views.fleet.devices import fleet_of_profile
 
@@ -156,7 +156,7 @@ def test_a_name_that_no_device_has_is_not_guarded():
     by_rule = {one.rule: one for one in lint(linted)}
     assert by_rule["unguarded-attribute"].fix is None
     assert by_rule["unknown-name"].fix == f'{A}.productName == "NVIDIA L40S"'
-    assert mend(linted) is None
+    assert apply_safe_fixes(linted) is None
 
 
 def test_a_capacity_that_is_read_as_an_attribute_is_called_one():
@@ -182,7 +182,7 @@ COMPUTE, VERSION = f"{A}.cudaComputeCapability", f"{A}.driverVersion"
     ],
 )
 def test_mistakes_that_fail_on_every_device_are_mended_without_asking(text, better):
-    assert mend(subject(text, "demo-h100")) == better
+    assert apply_safe_fixes(subject(text, "demo-h100")) == better
 
 
 def test_the_expressions_make_every_rule_with_a_fix_offer_one():

@@ -28,7 +28,7 @@ class Behaviour:
     names: Mapping[str, str] = field(default_factory=dict)
 
     def copies(self, branch: Node) -> bool:
-        """Return whether an optional from this branch of a ternary is copied. Chains of fields do that themselves."""
+        """Return whether an optional from this branch of a ternary is copied; chains of accesses copy it themselves."""
         return self.copies_branches and not _is_chain(branch) and may_be_optional(branch)
 
 

@@ -26,7 +26,7 @@ from dra_driver.selectors.engine import Environment
 from dra_driver.selectors.syntax.macros import EXPANDERS, Macro
 from dra_driver.selectors.values.types import ANY, DYN, Type, parse_type
 
-# The feature gates that what a selector may say depends on.
+# The feature gates on which the language of selectors depends.
 SELECTOR_GATES = (CONSUMABLE_CAPACITY, LIST_ATTRIBUTES)
 
 _ENTRY = re.compile(
@@ -100,8 +100,8 @@ class Declarations:
         return is_visible(found["since"], found["gate"], self.kubernetes, self.gates, self.environment)
 
 
-Sees = Callable[[str | None, str | None], bool]
-"""Returns whether an entry that exists since a version, or with a gate, is visible."""
+IsVisible = Callable[[str | None, str | None], bool]
+"""Takes the version since which an entry exists, and its gate; returns whether the entry is visible."""
 
 
 def is_visible(
@@ -144,7 +144,7 @@ def _declare(kubernetes: str, overrides: tuple[tuple[str, bool], ...], environme
     gates = {**{name: defaults[name] for name in SELECTOR_GATES if name in defaults}, **dict(overrides)}
     attribute = _attribute_type(table["attributeType"], gates, environment)
 
-    def sees(since: str | None, gate: str | None) -> bool:
+    def visible(since: str | None, gate: str | None) -> bool:
         return is_visible(since, gate, kubernetes, gates, environment)
 
     results = {
@@ -158,9 +158,9 @@ def _declare(kubernetes: str, overrides: tuple[tuple[str, bool], ...], environme
         verdicts=table["verdicts"],
         gates=gates,
         environment=environment,
-        macros=_macros_of(table["macros"], sees),
+        macros=_macros_of(table["macros"], visible),
         identifiers={name: parse_type(text) for name, text in table["identifiers"].items()},
-        device_fields=_fields_of(table["fields"], attribute, sees),
+        device_fields=_fields_of(table["fields"], attribute, visible),
         attribute_type=attribute,
         result_types=frozenset({parse_type("bool"), *results}),
         converts_lists=lists,
@@ -169,21 +169,21 @@ def _declare(kubernetes: str, overrides: tuple[tuple[str, bool], ...], environme
     )
 
 
-def _macros_of(rows: Iterable[str], sees: Sees) -> dict[tuple[str, int, bool], Macro]:
+def _macros_of(rows: Iterable[str], visible: IsVisible) -> dict[tuple[str, int, bool], Macro]:
     macros = {}
     for row in rows:
         name, arity, member, since = _read_macro(row)
-        if sees(since, None):
+        if visible(since, None):
             macros[name, arity, member] = EXPANDERS[name, arity, member]
     return macros
 
 
-def _fields_of(rows: Mapping[str, str], attribute: Type, sees: Sees) -> dict[str, Type]:
+def _fields_of(rows: Mapping[str, str], attribute: Type, visible: IsVisible) -> dict[str, Type]:
     fields = {}
     for name, row in rows.items():
         found = _SUFFIX.fullmatch(row)
         assert found is not None, row  # noqa: S101
-        if sees(found["since"], found["gate"]):
+        if visible(found["since"], found["gate"]):
             fields[name] = parse_type(found["body"].replace("attribute", attribute.kind))
     return fields
 

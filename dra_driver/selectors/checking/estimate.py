@@ -41,10 +41,10 @@ _LIST_COST, _MAP_COST, _MESSAGE_COST = 10, 30, 40
 
 def estimate(root: Node, *, newer: bool) -> int:
     """Return the worst-case cost of a checked tree; `newer` selects the costs since 1.37."""
-    return _Coster(newer=newer).cost(root)
+    return _Estimator(newer=newer).cost(root)
 
 
-class _Coster(KnownSizes):
+class _Estimator(KnownSizes):
     __slots__ = ("_newer",)
 
     def __init__(self, *, newer: bool) -> None:

@@ -1,4 +1,4 @@
-"""Estimates: the most that a call may cost and how large its result may be; operands as a rule sees them. Values."""
+"""The values of estimate rules: operands as a rule sees them, and the highest cost and the result size of a call."""
 
 from __future__ import annotations
 

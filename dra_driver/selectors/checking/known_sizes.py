@@ -1,6 +1,6 @@
 """Known sizes: what the estimate knows about the values of nodes and of local variables.
 
-Out: of a node its path from the device, its size, and the sizes of its entries if it is a container.
+Out: for each node, its path from the device, its size and, for a container, the sizes of its entries.
 
 Source: cel-go's checker.Cost (see `estimate.py`).
 """

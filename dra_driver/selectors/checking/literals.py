@@ -1,4 +1,4 @@
-"""Literals of containers: the types of lists, maps and messages that an expression writes out.
+"""Literals of containers: the types of the lists, maps and messages that are written in an expression.
 
 In: the nodes, whose parts the checker checks first. Out: types, or faults.
 
@@ -31,7 +31,7 @@ from dra_driver.selectors.values.types import (
 
 
 class Literals(Names, ABC):
-    """The part of the checker that types containers which are written out."""
+    """The part of the checker that determines the types of list, map and message literals."""
 
     __slots__ = ("_bindings",)
 

@@ -1,8 +1,8 @@
-"""Names: what an identifier or a field of a message stands for.
+"""Names: what an identifier or a field of a message refers to.
 
 In: the declarations, and the local variables of the comprehensions around an expression. Out: types, or faults.
 
-Source: cel-go's checker, in which a local variable hides what is declared under its name.
+Source: cel-go's checker, in which a local variable hides any declaration of the same name.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DEVICE = MESSAGE_TYPES["kubernetes.DRADevice"]
 
 
 class Names:
-    """The part of the checker that knows names; it also collects the faults."""
+    """The part of the checker that resolves names; it also collects the faults."""
 
     __slots__ = ("_declarations", "_locals", "faults")
 

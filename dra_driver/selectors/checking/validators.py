@@ -70,7 +70,7 @@ def _entry_type(node: Node, *, optional: bool) -> Type:
     """Return the type of an entry; for an optional entry, the first parameter of its type.
 
     Raises:
-        CompilerPanic: The optional type has no parameter; the server takes it without looking.
+        CompilerPanic: The optional type has no parameter; the server reads the parameter unchecked.
     """
     if not optional:
         return node.type

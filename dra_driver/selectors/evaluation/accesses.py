@@ -1,4 +1,4 @@
-"""Closures of accesses: fields of the device, and every other field or element.
+"""Closures for accesses to fields of the device, and to any other field or element.
 
 In: accesses. Out: closures. `device.attributes["domain"].name` becomes one closure, which reads the view of the device
 without making any value for the parts before it.
@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dra_driver.selectors.evaluation.folds import Folds
+from dra_driver.selectors.library.access import has_field
 from dra_driver.selectors.library.access import index as read_index
 from dra_driver.selectors.library.access import index_optional as read_optional
-from dra_driver.selectors.library.access import test
 from dra_driver.selectors.syntax.nodes import (
     Call,
     Ident,
@@ -28,8 +28,8 @@ _MAPS = frozenset({"attributes", "capacity"})
 class Accesses(Folds):
     """The part of the compiler that handles accesses; the compiler itself supplies `emit`.
 
-    `constants` are the values of nodes that are known. `framed` is whether a closure takes a frame, whose first slot
-    holds the view, instead of the view itself.
+    `constants` holds the known values of nodes. With `framed`, closures take a frame, whose first slot holds the view;
+    otherwise they take the view itself.
     """
 
     def __init__(self, constants: Mapping[Node, Any], *, shows_sharing: bool, framed: bool) -> None:
@@ -47,7 +47,7 @@ class Accesses(Folds):
                 domain_of = self._domain_closure(*known)
                 return lambda frame: field in domain_of(frame)
             holder = self.emit(operand)
-            return lambda frame: test(holder(frame), field)
+            return lambda frame: has_field(holder(frame), field)
         if self._is_device(operand):
             return self._device_field(field)
         if known is not None:

@@ -1,4 +1,4 @@
-"""Closures of comparisons, arithmetic, membership and functions.
+"""Closures for comparisons, arithmetic, membership and functions.
 
 In: closures of the operands, and which of them are constants. Out: one closure. Constant operands are examined here,
 only once: the type of a constant picks the implementation, a pure constructor of constants is evaluated, and a pattern
@@ -39,7 +39,7 @@ PURE = frozenset({"quantity", "semver", "ip", "cidr", "url", "isQuantity", "isSe
 
 
 def emit_equality(operands: list[Closure], constants: Constants, *, negated: bool) -> Closure:
-    """Make `==` or `!=`."""
+    """Make the closure of `==` or `!=`."""
     left, right = operands
     known, constant = constants[1]
     kind = type(constant)
@@ -63,7 +63,7 @@ def emit_equality(operands: list[Closure], constants: Constants, *, negated: boo
 
 
 def emit_order(function: str, operands: list[Closure], constants: Constants) -> Closure | None:
-    """Make `<`, `<=`, `>` or `>=`; None for any other function."""
+    """Make the closure of `<`, `<=`, `>` or `>=`; return None for any other function."""
     holds = _ORDERS.get(function)
     if holds is None:
         return None
@@ -83,7 +83,7 @@ def emit_order(function: str, operands: list[Closure], constants: Constants) -> 
 
 
 def emit_binary(function: str, operands: list[Closure]) -> Closure | None:
-    """Make an arithmetic operator, `in`, unary minus or the hidden insert; None for any other function."""
+    """Make the closure of arithmetic, `in`, unary minus or the hidden insert; return None for any other function."""
     if function == "-_":
         operand = operands[0]
         return lambda frame: negate(operand(frame))
@@ -113,7 +113,7 @@ def emit_binary(function: str, operands: list[Closure]) -> Closure | None:
 
 
 def emit_membership(needle: Closure, members: frozenset[Any]) -> Closure:
-    """Make `in` for a list of constants."""
+    """Make the closure of `in` for a list of constants."""
     texts = frozenset([key[1] for key in members if key[0] is str])
 
     def member(frame: Any) -> bool:
@@ -132,7 +132,7 @@ def emit_membership(needle: Closure, members: frozenset[Any]) -> Closure:
 def emit_call(
     function: str, operands: list[Closure], constants: Constants, pattern: Pattern | None, bound: Sequence[Type]
 ) -> Closure:
-    """Make a call of a library function; `bound` are the parameters that its operands must fit, if any."""
+    """Make the closure of a library function's call; `bound` are the parameters that its operands must fit, if any."""
     if function in PURE and all(known for known, _ in constants):
         return _evaluated(function, [value for _, value in constants])
     if pattern is not None:

@@ -166,7 +166,7 @@ class _Compiler(Accesses):
         operands = node.args if node.target is None else [node.target, *node.args]
         closures = self.emit_all(operands)
         constants = [self._constant(operand) for operand in operands]
-        name = dispatch_name(self._program.filed(node), member=node.target is not None)
+        name = dispatch_name(self._program.table_entry(node), member=node.target is not None)
         if function in {"_==_", "_!=_"}:
             return emit_equality(closures, constants, negated=function == "_!=_")
         return (
@@ -176,7 +176,7 @@ class _Compiler(Accesses):
         )
 
     def _alternative(self, node: Call) -> Closure:
-        """Make or() and orValue(); a look-up in a domain with a fallback needs no optional value."""
+        """Make the closure of or() or orValue(); a look-up in a domain with a fallback needs no optional value."""
         assert node.target is not None  # noqa: S101
         first, other = self.emit(node.target), self.emit(node.args[0])
         unwraps, refuses = node.function == "orValue", self._program.behaviour.refuses_plain
@@ -233,7 +233,7 @@ class _Compiler(Accesses):
 
 
 def _copying(branch: Closure) -> Closure:
-    """Make a branch of a ternary that copies its optionals."""
+    """Make the closure of a ternary's branch that copies its optionals."""
 
     def copying(frame: Any) -> Any:
         value = branch(frame)
@@ -243,7 +243,7 @@ def _copying(branch: Closure) -> Closure:
 
 
 def _fallback(holder: Closure, name: str, other: Closure) -> Closure:
-    """Make `holder.?name.orValue(other)`."""
+    """Make the closure of `holder.?name.orValue(other)`."""
 
     def fallback(frame: Any) -> Any:
         found = holder(frame)

@@ -2,7 +2,7 @@
 
 In: a resource.k8s.io/v1 Device as a plain dict, and the name of its driver. Out: a `DeviceView`, converted once and
 shared by any number of selectors. Quantities and versions are interned by text. Gates are not decided here: a view
-keeps everything in which versions differ, and the selector looks at what it needs.
+keeps everything in which versions differ, and the selector reads the part that applies.
 
 Source: Kubernetes' conversion of devices for CEL: the domain defaults to the driver, and one bad attribute spoils the
 device.
@@ -37,10 +37,10 @@ class DeviceView:
         self.list_problem: str | None = None  # like `problem`, for versions that do not support list values
         self.list_fault: str | None = None  # like `problem`, for versions that do
 
-    def root(self, *, shows_sharing: bool, is_changed: bool = False) -> dict[str, Any]:
-        """Return the value of the variable `device`; with `is_changed`, its quantities are copies."""
+    def root(self, *, shows_sharing: bool, copies_quantities: bool = False) -> dict[str, Any]:
+        """Return the value of the variable `device`; with `copies_quantities` an evaluation may change quantities."""
         capacity = self.capacity
-        if is_changed:
+        if copies_quantities:
             capacity = Domains()
             for domain, amounts in self.capacity.items():
                 capacity[domain] = {name: CelQuantity(amount.number) for name, amount in amounts.items()}

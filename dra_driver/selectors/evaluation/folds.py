@@ -1,4 +1,4 @@
-"""Closures of loops and bindings.
+"""Closures for loops and bindings.
 
 In: comprehension nodes. Out: closures that run Python loops over the frame. The error with which a loop ends follows
 the server's accumulator: quantifiers keep the first error and absorb it if an element decides; collecting loops keep

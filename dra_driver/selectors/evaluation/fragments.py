@@ -1,4 +1,4 @@
-"""Fragments: expressions of any type, for trying things out.
+"""Fragments: expressions of any type, for interactive use.
 
 In: text that need not be a selector (`device.driver.size()`), and devices. Out: its type, and its value on a device.
 The only difference from a selector is that the result need not be a bool.
@@ -18,7 +18,7 @@ from dra_driver.selectors.syntax.depth import room_for
 from dra_driver.selectors.syntax.nodes import Node, height
 from dra_driver.selectors.syntax.parser import parse
 from dra_driver.selectors.syntax.source import ExpressionText
-from dra_driver.selectors.values.equality import Work
+from dra_driver.selectors.values.equality import ComparedElements
 from dra_driver.selectors.values.values import CelAbort, CelError
 
 _FRAMES = 40_000
@@ -53,7 +53,7 @@ class Fragment:
         """
         if view.problem is not None:
             raise SelectorRuntimeError(view.problem)
-        Work.done = 0
+        ComparedElements.count = 0
         root = view.root(shows_sharing=self._declarations.shows_sharing)
         with room_for(_FRAMES_PER_LEVEL * height(self._program.root)):
             try:

@@ -17,9 +17,9 @@ from dra_driver.selectors.evaluation.program import Program, member_key
 from dra_driver.selectors.evaluation.scopes import Scopes
 from dra_driver.selectors.library.access import (
     copied,
+    has_field,
     index,
     index_optional,
-    test,
     value_of,
 )
 from dra_driver.selectors.syntax.nodes import Call, Comprehension, Ident, ListLiteral, MapLiteral, Message, Node, Select
@@ -138,7 +138,7 @@ class Interpreter(Scopes):
         holder = self._operand(node.operand)
         if node.test:
             # The server charges for the step and refunds one for the root.
-            return test(holder, node.field)
+            return has_field(holder, node.field)
         if type(holder) is Optional:
             found = index_optional(holder, node.field)
             self._charge(1 if found.present else 0)

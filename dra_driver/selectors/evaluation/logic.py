@@ -1,4 +1,4 @@
-"""Closures of the logical operators.
+"""Closures for the logical operators.
 
 In: closures of the operands. Out: the closure of `&&`, `||`, `!`, or the ternary. An operand's error is absorbed where
 another operand decides.
@@ -18,7 +18,7 @@ Closure = Callable[[Any], Any]
 
 
 def all_of(terms: list[Closure]) -> Closure:
-    """Make a conjunction: it is false as soon as one term is false, even if other terms fail."""
+    """Make the closure of a conjunction: it is false as soon as one term is false, even if other terms fail."""
     chain = tuple(terms)
 
     def conjunction(frame: Any) -> bool:
@@ -41,7 +41,7 @@ def all_of(terms: list[Closure]) -> Closure:
 
 
 def any_of(terms: list[Closure]) -> Closure:
-    """Make a disjunction: it is true as soon as one term is true, even if other terms fail."""
+    """Make the closure of a disjunction: it is true as soon as one term is true, even if other terms fail."""
     chain = tuple(terms)
 
     def disjunction(frame: Any) -> bool:
@@ -64,7 +64,7 @@ def any_of(terms: list[Closure]) -> Closure:
 
 
 def negation(operand: Closure) -> Closure:
-    """Make `!`."""
+    """Make the closure of `!`."""
 
     def negate(frame: Any) -> bool:
         value = operand(frame)
@@ -78,7 +78,7 @@ def negation(operand: Closure) -> Closure:
 
 
 def choose(condition: Closure, then: Closure, otherwise: Closure) -> Closure:
-    """Make the ternary operator."""
+    """Make the closure of the ternary operator."""
 
     def conditional(frame: Any) -> Any:
         value = condition(frame)

@@ -1,8 +1,8 @@
 """Operand types: whether operands have the types of the one overload to which the checker has bound a call.
 
-In: the parameters of an overload, and values. Out: whether the overload takes them. This matters where a type was left
-open, as that of `dyn(["a"]).distinct()[0]`: the checker binds it to the first overload that fits, and the value may
-have another type.
+In: the parameters of an overload, and values. Out: whether the overload accepts them. This matters where a type was
+left open, as in `dyn(["a"]).distinct()[0]`: the checker binds the call to the first overload that fits, but the value
+may have another type.
 
 Source: cel-go, Type.IsAssignableRuntimeType, which looks at the first element of a list and the first entry of a map.
 """
@@ -22,7 +22,7 @@ _ANY = frozenset({"dyn", "any", "param"})
 
 
 def guarded(name: str, params: Sequence[Type], call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that refuses operands which the overload does not take; no parameters: any are taken."""
+    """Return a function that refuses operands which the overload does not accept; without parameters it accepts any."""
     if not params or name in UNGUARDED:
         return call
 

@@ -1,6 +1,6 @@
 """Operations: calls whose operands are all evaluated.
 
-In: a call and the values of its operands. Out: its value. `calls.py` is the quick way to the same.
+In: a call and the values of its operands. Out: its value. `calls.py` computes the same in the quick evaluator.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ORDERS = {
 
 
 def apply(program: Program, node: Call, values: list[Any]) -> Any:
-    """Return what a call makes of the values of its operands. Raises: CelError."""
+    """Return the value of a call, given those of its operands. Raises: CelError."""
     function = node.function
     table = OPERATORS.get(function)
     if table is not None:
@@ -52,7 +52,7 @@ def apply(program: Program, node: Call, values: list[Any]) -> Any:
     pattern = program.patterns.get(node)
     if pattern is not None:
         if type(values[0]) is TypeValue and len(values) == 2:
-            values = [values[0].name, values[1]]  # as the closures do
+            values = [values[0].name, values[1]]  # as in `calls.py`
         return FUNCTIONS[function](*values) if type(values[0]) is str else _refuse_pattern()
     return program.functions[node](*values)
 

@@ -1,4 +1,4 @@
-"""What is settled before the first device: constants, set memberships, patterns.
+"""Programs: everything about an expression that is computed before the first device: constants, sets, patterns.
 
 In: a checked tree. Out: a `Program` that the evaluators read, or a `BadProgram` where construction fails on the server
 too (a constant that can't be converted, a pattern that is not RE2), even in branches that would never run.
@@ -48,7 +48,7 @@ class BadProgram(Exception):
 
 @dataclass(slots=True)
 class Program:
-    """The root, and what is known about some nodes: their value, their set of members, their pattern, their function.
+    """The root, and what is known about some nodes: a constant value, a set of members, a pattern, a function.
 
     With `changes_quantities` an evaluation may change the quantities that it reads, so it needs copies.
     """
@@ -61,8 +61,8 @@ class Program:
     functions: dict[Node, Function] = field(default_factory=dict)
     changes_quantities: bool = False
 
-    def filed(self, call: Call) -> str:
-        """Return the table entry that implements a call as this version does."""
+    def table_entry(self, call: Call) -> str:
+        """Return the name of the table entry that implements a call as this version does."""
         function = call.function
         if self.changes_quantities and function in CHANGING:
             return CHANGING[function]
@@ -72,7 +72,7 @@ class Program:
 
 
 def construct(root: Node, kubernetes: str) -> Program:
-    """Settle everything that does not depend on a device, by the rules of one version.
+    """Compute everything that does not depend on a device, by the rules of one version.
 
     Raises:
         BadProgram: The server's program construction fails.
@@ -96,15 +96,15 @@ class _Constructor:
         self._calls: list[Call] = []
 
     def construct(self) -> None:
-        """Settle the whole program. Which function a call means is known once all have been seen."""
+        """Compute the whole program. The function of a call is known only after all calls have been visited."""
         program = self._program
         self.visit(program.root)
         for call in self._calls:
-            name = program.filed(call)
+            name = program.table_entry(call)
             program.functions[call] = guarded(name, call.bound, implementation(name, member=call.target is not None))
 
     def visit(self, node: Node) -> bool:
-        """Settle a node and everything below it; return whether it is constant."""
+        """Visit a node and everything below it; return whether the node is constant."""
         kind = type(node)
         if kind is Literal:
             self._constants[node] = node.value  # type: ignore[attr-defined]
@@ -134,7 +134,7 @@ class _Constructor:
     def _type(self, node: Node, name: str) -> bool:
         if not name:
             if type(node) is Ident and node.type.kind == "type":
-                # The server takes any value of type `type` for the name of a type.
+                # The server treats any value of type `type` as the name of a type.
                 raise BadProgram(f"reference to undefined type: {node.name}")
             return False
         if name in ENUM_VALUES:

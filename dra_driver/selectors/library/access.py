@@ -148,10 +148,10 @@ def _in_go(value: Any) -> str:
     return f"(*url.URL){value.text}"
 
 
-def test(holder: Any, field: str) -> bool:
+def has_field(holder: Any, field: str) -> bool:
     """Evaluate has(holder.field)."""
     if type(holder) is Optional:
-        return holder.present and test(holder.value if holder.is_raw else native(holder.value), field)
+        return holder.present and has_field(holder.value if holder.is_raw else native(holder.value), field)
     return _look_up(holder, field)[0]
 
 

@@ -36,7 +36,7 @@ _Table = dict[tuple[type, ...], Callable[..., Any]]
 _SHORT_REFUSAL = frozenset({"contains", "startsWith", "endsWith"})
 _NAMED_REFUSAL = frozenset({"size", "matches", "sort", "@sortByAssociatedKeys"})
 UNGUARDED = _SHORT_REFUSAL | _NAMED_REFUSAL | {"flatten"}
-_RECEIVERS = frozenset({str, Duration, Timestamp})  # types that answer every call themselves, with the short text
+_RECEIVERS = frozenset({str, Duration, Timestamp})  # types that refuse every call themselves, with the short text
 
 
 def refusal(name: str, args: tuple[Any, ...]) -> CelError:

@@ -254,7 +254,7 @@ LISTS: dict[str, dict[tuple[type, ...], Any]] = {
     "min": _unary(_extreme("min", 1)),
     "max": _unary(_extreme("max", -1)),
     "sum": _unary(_adding(0)),
-    # The checker has settled what an empty list is a list of.
+    # The checker has determined the element type of an empty list.
     "sum of uint": _unary(_adding(Uint(0))),
     "sum of double": _unary(_adding(0.0)),
     "sum of duration": _unary(_adding(Duration(0))),

@@ -93,11 +93,11 @@ def _changing(operation: Any) -> Any:
         result: CelQuantity = operation(left, right)
         if left.number.machine:
             return result
-        left.kin = left.kin or [left]
-        left.kin.append(result)
-        result.kin = left.kin
+        left.aliases = left.aliases or [left]
+        left.aliases.append(result)
+        result.aliases = left.aliases
         total = result.number
-        for one in left.kin:
+        for one in left.aliases:
             one.number = Quantity(total.unscaled, total.scale, one.number.format, machine=False)
         return result
 

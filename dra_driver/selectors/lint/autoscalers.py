@@ -1,7 +1,7 @@
-"""Autoscalers: whether an autoscaler could start a node for a selector when no node of the kind is there.
+"""Autoscalers: whether an autoscaler would start a node for a selector when no such node exists yet.
 
-In: a selector, the devices that reach it, and an autoscaler. Out: findings. Of a node that does not exist yet, an
-autoscaler knows only what its own table or template says; for a selector that reads anything else it starts no node.
+In: a selector, the devices that reach it, and an autoscaler. Out: findings. An autoscaler knows of a node that does not
+exist yet only what its own table or template says; it starts no node for a selector that reads anything else.
 
 Source: Karpenter's AWS provider (1.15, `settings.enableDRA`: its table of instance types); Cluster Autoscaler's
 cluster-api provider (annotations of a node group that is scaled to zero).
@@ -48,30 +48,30 @@ _KNOWN = {
     Autoscaler.CLUSTER_AUTOSCALER: frozenset({("attributes", _DOMAIN, _TYPE)}),
 }
 _STANDARD = "resource.kubernetes.io"
-_WHOLE = {"attributes": {_TYPE: {"string": str(DeviceType.GPU)}}}  # what the annotations stand for, whatever the driver
+_WHOLE = {"attributes": {_TYPE: {"string": str(DeviceType.GPU)}}}  # the device of the annotations, for any driver
 
 
 def autoscaler_findings(subject: LintSubject, autoscaler: Autoscaler) -> Iterator[LintFinding]:
-    """Report what the autoscaler does not know of a node that it could start."""
+    """Report what the selector needs and the autoscaler does not know of a node that it could start."""
     unknown = sorted({(*key, text) for key, text in _names(subject) if not _is_known(key, autoscaler)})
     for *_, text in unknown:
         yield LintFinding(
             RULE,
-            f"{autoscaler} does not know {text} before a node is there, and starts none for this selector; "
+            f"{autoscaler} does not know {text} before a node exists, so it starts none for this selector; "
             f"it knows {_listed(autoscaler)} (docs/autoscalers.md)",
         )
     others = sorted({domain for (_, domain, name), _ in _names(subject) if name == _TYPE} - {_DOMAIN, _STANDARD})
     if not unknown and subject.is_last and others:
         if not any(outcome(subject.selector, prepare_device(_WHOLE, driver)) is True for driver in (*others, _DOMAIN)):
-            yield LintFinding(RULE, f'{autoscaler} knows GPUs of type "gpu" alone, which the selector leaves out')
+            yield LintFinding(RULE, f'{autoscaler} knows only GPUs of type "gpu", which the selector excludes')
     elif not unknown and subject.is_last and (found := _only_parts(subject)):
-        yield LintFinding(RULE, f"only {found} match, and of a node to start {autoscaler} knows whole GPUs alone")
+        yield LintFinding(RULE, f"only {found} match, but before a node exists {autoscaler} knows only whole GPUs")
     if autoscaler is Autoscaler.KARPENTER_AWS and _is_of_other_drivers(subject):
-        yield LintFinding(RULE, f"{autoscaler} knows devices of {' and '.join(_KARPENTERS_DRIVERS)} alone")
+        yield LintFinding(RULE, f"{autoscaler} knows only devices of {' and '.join(_KARPENTERS_DRIVERS)}")
 
 
 def _is_known(key: tuple[str, str, str], autoscaler: Autoscaler) -> bool:
-    """Return whether an autoscaler knows what a selector reads; annotations may name any driver, with its type."""
+    """Return whether an autoscaler knows what a selector reads; annotations give the `type` of any driver's devices."""
     is_any = autoscaler is Autoscaler.CLUSTER_AUTOSCALER and key[0] == "attributes" and key[1] != _STANDARD
     return key in _KNOWN[autoscaler] or (is_any and key[2] == _TYPE)
 
@@ -91,23 +91,23 @@ def _listed(autoscaler: Autoscaler) -> str:
 
 
 def _only_parts(subject: LintSubject) -> str:
-    """Return in words which devices match if none of them is a whole GPU, else ""."""
+    """Return which types of devices match, as text, if none of them is a whole GPU, else ""."""
     found = outcomes(subject.selector, subject.views)
     matching = [view for view, one in zip(subject.views, found, strict=True) if one is True]
     types = {str(view.attributes.get(view.driver, {}).get(_TYPE, "")) for view in matching}
     if not types:
-        types = _types_let_through(subject)
+        types = _types_not_refused(subject)
     return "" if not types or types & {str(DeviceType.GPU), ""} else f"devices of type {', '.join(sorted(types))}"
 
 
 def _is_of_other_drivers(subject: LintSubject) -> bool:
-    """Return whether the selector asks for a driver alone, and for none that Karpenter knows."""
+    """Return whether the selector reads nothing but the driver, and accepts none that Karpenter knows."""
     return not list(_names(subject)) and all(
         outcome(subject.selector, prepare_device({}, driver)) is False for driver in _KARPENTERS_DRIVERS
     )
 
 
-def _types_let_through(subject: LintSubject) -> set[str]:
+def _types_not_refused(subject: LintSubject) -> set[str]:
     """Return the types of devices that the selector does not refuse by their type alone; none if it refuses all."""
     bare = {kind: prepare_device({"attributes": {_TYPE: {"string": str(kind)}}}, _DOMAIN) for kind in DeviceType}
     return {str(kind) for kind, view in bare.items() if outcome(subject.selector, view) is not False}

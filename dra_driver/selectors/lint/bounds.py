@@ -1,7 +1,7 @@
-"""The bound that is meant by an exact amount: one that a device at hand can reach.
+"""The bound that is probably meant by an exact amount, and that a device at hand can reach.
 
 In: the names and amounts of devices, the two sides of a comparison. Out: an amount to write as the bound. GPUs have a
-little less memory than they are sold with (81559Mi for 80 GB), so a bound as they are sold would never be reached.
+little less memory than they are sold with (81559Mi for 80 GB), so no device would reach a bound of the amount sold.
 """
 
 from __future__ import annotations
@@ -43,5 +43,5 @@ def _amount(node: Node) -> Fraction | None:
 
 
 def _whole(quantity: Quantity) -> int:
-    """Return a quantity rounded down; of those beyond 2^63 only that they are."""
+    """Return a quantity rounded down; 2^63 stands for any amount that is absurdly large."""
     return (1 << 63) if quantity.scale > _HUGE else int(quantity.value)

@@ -1,6 +1,6 @@
 """The nouns of lint: the rules by id, what is linted, and what is found.
 
-In: nothing. Out: `RULES`, `LintSubject`, `LintFinding`, and the evaluation of a selector on many devices.
+Out: `RULES`, `LintSubject`, `LintFinding`, and the evaluation of a selector on many devices.
 
 The rules are described in docs/selectors.md, under the ids of `RULES`.
 """
@@ -57,7 +57,7 @@ class LintSubject:
     """One selector to lint.
 
     `views` are the devices that reach it, one of each kind; `counts` says how many devices each of them stands for.
-    `known` keeps their names from one look to the next.
+    `known` caches their names.
     """
 
     selector: KubernetesSelector
@@ -75,7 +75,7 @@ class LintSubject:
         return KnownNames.of(self.views) if self.known is None else self.known
 
     def written(self) -> WrittenExpression:
-        """Return the selector with those names, to look for mistakes in."""
+        """Return the selector and those names in the form in which rules look for mistakes."""
         return WrittenExpression(self.selector.expression, self.selector.program.root, self.names)
 
     @property

@@ -42,7 +42,7 @@ def _missing(subject: LintSubject, found: list[Outcome]) -> Iterator[LintFinding
     )
     if not names:
         return
-    fix = mend_missing(subject)
+    fix = guard_missing_names(subject)
     root, expression = subject.selector.program.root, subject.selector.expression
     for name in names:
         lacking = _count(subject, found, f"no such key: {name}")
@@ -53,11 +53,12 @@ def _missing(subject: LintSubject, found: list[Outcome]) -> Iterator[LintFinding
         yield LintFinding("unguarded-attribute", message, clause, fix, is_safe=fix is not None)
 
 
-def mend_missing(subject: LintSubject) -> str | None:
+def guard_missing_names(subject: LintSubject) -> str | None:
     """Guard names until no device fails because one is missing.
 
     Returns the new expression, or None if guards do not help or would change a verdict. A name that no device has is
-    not guarded, for the expression would never be true; nor is one that fails for another reason all the same.
+    not guarded, because the expression would never be true; no fix is returned if devices still fail for another
+    reason.
     """
     selector = subject.selector
     unknown = _unknown_names(subject)
@@ -66,8 +67,8 @@ def mend_missing(subject: LintSubject) -> str | None:
         now = outcomes(selector, subject.views)
         missing = next((m[1] for one in now if isinstance(one, str) and (m := _MISSING.fullmatch(one))), None)
         if missing is None:
-            is_cured = all(isinstance(one, bool) for one in now)
-            return selector.expression if is_cured and keeps(before, now) else None
+            is_fixed = all(isinstance(one, bool) for one in now)
+            return selector.expression if is_fixed and keeps(before, now) else None
         text = None if missing in unknown else guarded(selector.program.root, selector.expression, missing)
         better = recompiled(subject, text) if text is not None else None
         if better is None:
@@ -92,7 +93,7 @@ def keeps(before: list[Outcome], after: list[Outcome]) -> bool:
 
 
 def recompiled(subject: LintSubject, text: str) -> KubernetesSelector | None:
-    """Compile a proposed expression; return None if it fails or only it, not the old one, would be refused."""
+    """Compile a proposed expression; return None if that fails, or if the API server would newly refuse it."""
     try:
         better = subject.engine.compile(text, environment=subject.selector.declarations.environment)
     except SelectorCompileError:

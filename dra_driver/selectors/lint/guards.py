@@ -5,7 +5,7 @@ In: a checked tree and its text. Out: a new text. Nothing is evaluated here.
 
 from __future__ import annotations
 
-from dra_driver.selectors.syntax.excerpts import every, text_of
+from dra_driver.selectors.syntax.excerpts import all_nodes, text_of
 from dra_driver.selectors.syntax.nodes import Call, Comprehension, Ident, Literal, Node, Select, chain_terms, children
 
 _STEPS = frozenset({"_[_]"})
@@ -78,7 +78,7 @@ def _guard(access: Node, expression: str) -> str:
         return ""
     if type(access) is Select:
         return f"has({text_of(access, expression)})"
-    assert type(access) is Call  # noqa: S101  (what `accesses` gives)
+    assert type(access) is Call  # noqa: S101  (as `accesses` returns)
     held, key = access.args
     if not hasattr(held, "start") or not hasattr(key, "start"):
         return ""
@@ -88,7 +88,7 @@ def _guard(access: Node, expression: str) -> str:
 def _is_local(access: Node, leaf: Node) -> bool:
     """Return whether an access depends on a variable that exists only inside the clause."""
     bound: set[str] = set()
-    for node in every(leaf):
+    for node in all_nodes(leaf):
         if type(node) is Comprehension:
             bound |= {node.var, node.var2, node.accu}
-    return any(type(node) is Ident and node.name in bound for node in every(access))
+    return any(type(node) is Ident and node.name in bound for node in all_nodes(access))

@@ -34,19 +34,19 @@ def lint(
 
 
 def _with_effect(subject: LintSubject, finding: LintFinding) -> LintFinding:
-    """Return a finding whose effect reports if its fix gives the same verdicts on all devices at hand."""
+    """Return the finding, with an effect if its fix gives the same verdict on all devices at hand."""
     if finding.fix is None or not subject.views:
         return finding
     better = recompiled(subject, finding.fix)
     found = set(outcomes(better, subject.views)) if better else set()
     if True not in found:
-        return replace(finding, effect="no device at hand matches it then")
+        return replace(finding, effect="no device at hand matches then")
     if found == {True}:
-        return replace(finding, effect="every device at hand matches it then")
+        return replace(finding, effect="every device at hand matches then")
     return finding
 
 
-def mend(subject: LintSubject, disabled: frozenset[str] = frozenset()) -> str | None:
+def apply_safe_fixes(subject: LintSubject, disabled: frozenset[str] = frozenset()) -> str | None:
     """Apply safe fixes until none is left; return the better expression, or None if there was nothing to fix."""
     now = subject = replace(subject, known=subject.names)
     for _ in range(_MOST_ROUNDS):

@@ -1,6 +1,6 @@
-"""Rules that look at the expression: guards, comparisons, cost, names. Devices, where there are any, make them sharper.
+"""Rules that look at the expression: guards, comparisons, cost, names.
 
-In: a selector. Out: findings.
+In: a selector. Out: findings, which are more precise if devices are given.
 
 Source: Kubernetes API resource/v1 (limits of selectors); names that NVIDIA's driver stopped publishing.
 """
@@ -18,11 +18,11 @@ from dra_driver.selectors.lint.bounds import reachable_bound
 from dra_driver.selectors.lint.findings import LintFinding, LintSubject, outcomes
 from dra_driver.selectors.lint.fleet import keeps, recompiled
 from dra_driver.selectors.lint.guards import leaves
+from dra_driver.selectors.remedies.literal_texts import version_text
 from dra_driver.selectors.remedies.mistake import place_of
 from dra_driver.selectors.remedies.operators import operator_mistakes
-from dra_driver.selectors.remedies.repair import version_text
 from dra_driver.selectors.remedies.values import value_mistakes
-from dra_driver.selectors.syntax.excerpts import every, replaced, text_of
+from dra_driver.selectors.syntax.excerpts import all_nodes, replaced, text_of
 from dra_driver.selectors.syntax.nodes import Call, Ident, Literal, Node, Select
 from dra_driver.selectors.values.cancellation import check_cancelled
 
@@ -79,7 +79,7 @@ def _driver_guard(subject: LintSubject) -> Iterator[LintFinding]:
     """Report a class whose first clause does not compare the driver: its selectors see the devices of every driver."""
     root, expression = subject.selector.program.root, subject.selector.expression
     first = leaves(root)[0]
-    if any(type(node) is Select and node.field == "driver" and _is_device(node.operand) for node in every(first)):
+    if any(type(node) is Select and node.field == "driver" and _is_device(node.operand) for node in all_nodes(first)):
         return
     domains = {
         read.domain for read in subject.selector.read_set.reads if read.domain and read.domain not in _SHARED_DOMAINS
@@ -108,7 +108,7 @@ def _is_device(node: Node) -> bool:
 def _comparisons(subject: LintSubject) -> Iterator[LintFinding]:
     found = [
         node
-        for node in every(subject.selector.program.root)
+        for node in all_nodes(subject.selector.program.root)
         if type(node) is Call and node.function in _OPERATORS and hasattr(node, "start")
     ]
     texts = [(node, value, literal) for node in found for value, literal in _beside_texts(node)]
@@ -143,7 +143,7 @@ def _versions(subject: LintSubject, nodes: list[Node]) -> set[Node]:
 
 
 def _mistakes(subject: LintSubject, known: set[str]) -> Iterator[LintFinding]:
-    """Report classic mistakes that compile, but for those whose clause another rule has reported."""
+    """Report classic mistakes that compile, except in clauses that another rule has reported."""
     written = subject.written()
     for mistake in (*operator_mistakes(written), *value_mistakes(written)):
         if mistake.clause in known:
@@ -159,7 +159,7 @@ def _mistakes(subject: LintSubject, known: set[str]) -> Iterator[LintFinding]:
 
 
 def _quantities(subject: LintSubject, node: Call, left: Node, right: Node) -> Iterator[LintFinding]:
-    """Report amounts that must be exact, and propose the bound that is meant; verdicts change, so it is never safe."""
+    """Report comparisons with an exact amount, and propose a bound; verdicts change, so the fix is never safe."""
     expression = subject.selector.expression
     is_equal = node.function == "_==_"
     value, wanted = (left, right) if place_of(left) or not place_of(right) else (right, left)

@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 
 from dra_driver.selectors.remedies.names import KnownNames, NamePlace
-from dra_driver.selectors.syntax.excerpts import every, replaced, text_of
+from dra_driver.selectors.syntax.excerpts import all_nodes, replaced, text_of
 from dra_driver.selectors.syntax.nodes import Call, Ident, Literal, Node, Select
 
 _STEPS = frozenset({"_[_]", "_[?_]", "_?._"})
@@ -18,7 +18,7 @@ _STEPS = frozenset({"_[_]", "_[?_]", "_?._"})
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """One mistake: the lint rule it belongs to, a sentence, the clause, and the whole expression with it corrected.
+    """One mistake: its lint rule, a sentence, the clause, and the whole expression with the mistake corrected.
 
     `about` is the unknown name (domain/name) or domain, if that is the mistake.
     """
@@ -39,8 +39,8 @@ class WrittenExpression:
     names: KnownNames
 
     def nodes(self) -> list[Node]:
-        """All nodes that have text of their own."""
-        return [node for node in every(self.root) if hasattr(node, "start")]
+        """Return all nodes that have text of their own."""
+        return [node for node in all_nodes(self.root) if hasattr(node, "start")]
 
     def text(self, node: Node) -> str:
         """Return the text of a node."""

@@ -1,4 +1,4 @@
-"""The names that devices have, and their values, with which a mistaken name or value is compared.
+"""The names that devices have, and their values, for comparison with those in an expression.
 
 In: converted devices. If there are none, the names that this driver publishes are used, without values. Out: places of
 names, exact or similar, and kinds of values.

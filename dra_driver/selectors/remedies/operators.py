@@ -1,7 +1,7 @@
-"""Amounts and versions compared by operators, or with texts and numbers, which CEL does not do.
+"""Amounts and versions that are compared by operators, or with texts and numbers; CEL supports neither.
 
-In: a tree that may have faults of type. Out: mistakes, each with `compareTo`, or the text or number wrapped in
-`quantity()` or `semver()`.
+In: a tree that may have type errors. Out: mistakes, each corrected with `compareTo`, or by wrapping the text or number
+in `quantity()` or `semver()`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from decimal import Decimal
 
 from dra_driver.model.quantity import Quantity
+from dra_driver.selectors.remedies.literal_texts import quantity_text, version_text
 from dra_driver.selectors.remedies.mistake import Mistake, WrittenExpression, place_of, quoted
-from dra_driver.selectors.remedies.repair import quantity_text, version_text
 from dra_driver.selectors.syntax.nodes import Call, Literal, Node
 
 _ORDER = {"_<_": "<", "_<=_": "<=", "_>_": ">", "_>=_": ">="}
@@ -46,7 +46,7 @@ def _compared(written: WrittenExpression, node: Call) -> Iterator[Mistake]:
             text = f"{written.text(left)}.compareTo({written.text(right)}) {operator} 0"
             rule = "quantity-equality" if special == "quantity" else "string-version"
             plural = "quantities" if special == "quantity" else "versions"
-            yield written.mistake(rule, f"{plural} have no {operator}: compareTo compares them", node, text)
+            yield written.mistake(rule, f"{plural} have no operator {operator}: use compareTo", node, text)
         return
     value, literal = (left, right) if kinds[0] == special else (right, left)
     wanted = _wrapped(written, value, literal, special)
@@ -56,24 +56,24 @@ def _compared(written: WrittenExpression, node: Call) -> Iterator[Mistake]:
     operator = {"==": ">=", "!=": "<"}.get(operator, operator) if special == "quantity" else operator
     text = f"{written.text(value)}.compareTo({wanted}) {operator} 0"
     rule = "quantity-equality" if special == "quantity" else "string-version"
-    message = f"{_last(value, written)} is {_NOUNS[special]}: it is compared by compareTo, with {wanted}"
+    message = f"{_last(value, written)} is {_NOUNS[special]}: compare it with compareTo and {wanted}"
     yield written.mistake(rule, message, node, text)
 
 
 def _argument(written: WrittenExpression, node: Call, target: Node) -> Iterator[Mistake]:
-    """Wrap a text or number that a quantity or version is compared with by a method."""
+    """Report a text or number that is passed to a method of a quantity or version."""
     [argument] = node.args
     special = written.kind(target)
     if special not in _SPECIAL or type(argument) is not Literal:
         return
     wanted = _wrapped(written, target, argument, special)
     if wanted is not None:
-        message = f"{node.function} takes {_NOUNS[special]}, no {_noun(argument)}: {wanted}"
+        message = f"{node.function} takes {_NOUNS[special]}, not a {_noun(argument)}: {wanted}"
         yield written.mistake("bad-literal", message, argument, wanted)
 
 
 def _wrapped(written: WrittenExpression, value: Node, literal: Node, special: str) -> str | None:
-    """Return quantity("…") or semver("…") for a literal, or None if it is none or can't be read."""
+    """Return quantity("…") or semver("…") for a literal, or None for another node or an unreadable text."""
     if type(literal) is not Literal or type(literal.value) not in {str, int, float}:
         return None
     text = literal.value if type(literal.value) is str else _plain(literal.value)
@@ -92,7 +92,7 @@ def _plain(number: float) -> str:
 
 
 def _is_in_gibibytes(written: WrittenExpression, value: Node, number: float) -> bool:
-    """Return whether a bare number can only mean GiB: devices have bytes by the billion, and it is below a million."""
+    """Return whether a bare number can only mean GiB: devices have billions of bytes, and it is below a million."""
     place = place_of(value)
     if place is None or not 0 < number < _MEBI:
         return False

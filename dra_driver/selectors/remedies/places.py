@@ -1,8 +1,8 @@
 """Names in the wrong place.
 
-They stand without their domain, as a field of `device`, among the attributes when they are capacities, in another
-case, or as texts without quotes. In: a tree with the names that devices have. Out: mistakes. A name that devices have
-where it is read is never one.
+They lack their domain, are read as fields of `device`, are looked up as attributes although they are capacities, are
+written in another case, or are texts without quotes. In: a tree with the names that devices have. Out: mistakes. A name
+that devices have at the place where it is read is never a mistake.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FIELD_SLIPS = {"attribute": ATTRIBUTES, "attr": ATTRIBUTES, "attrs": ATTRIBUTES
 
 
 def place_mistakes(written: WrittenExpression) -> Iterator[Mistake]:
-    """Yield the names that stand in the wrong place, the outermost reads only."""
+    """Yield the names in the wrong place; of nested reads only the outermost is examined."""
     nodes = written.nodes()
     inner = {id(_operand(node)) for node in nodes} - {id(None)}
     bound = {name for node in nodes if type(node) is Comprehension for name in (node.var, node.var2, node.accu)}
@@ -41,7 +41,7 @@ def place_mistakes(written: WrittenExpression) -> Iterator[Mistake]:
 
 
 def _operand(node: Node) -> Node | None:
-    """Return what a step of a path is taken of."""
+    """Return the node from which a field or key is read, or None for any other node."""
     if type(node) is Select:
         return node.operand
     if type(node) is Call and node.function in {"_[_]", "_[?_]", "_?._"}:
@@ -50,14 +50,14 @@ def _operand(node: Node) -> Node | None:
 
 
 def _base(node: Node) -> Node:
-    """Return the name that a path begins with, or the node itself if it is no path."""
+    """Return the name with which a path begins, or the node itself if it is not a path."""
     while (inner := _operand(node)) is not None:
         node = inner
     return node
 
 
 def _texts_wanted(nodes: list[Node]) -> set[int]:
-    """Return the ids of nodes where a text may stand: compared, keys, list elements, arguments."""
+    """Return the ids of nodes that may be texts: operands of == and !=, keys, list elements, arguments."""
     found: set[int] = set()
     for node in nodes:
         if type(node) is Call:
@@ -82,7 +82,7 @@ def _attributes_called_type(nodes: list[Node]) -> set[int]:
 
 
 def _undeclared(written: WrittenExpression, node: Node, base: Ident, *, is_text: bool) -> Iterator[Mistake]:
-    """Explain a word that stands for nothing: a name that needs its place, or a text that needs quotes."""
+    """Explain an undeclared word: a name that needs its domain, or a text that needs quotes."""
     name, whole = base.name, qualified_name(node) if type(node) is not Ident else base.name
     if name in _FIELDS:
         text = f"device.{written.text(node)}"
@@ -144,8 +144,9 @@ def _without_domain(written: WrittenExpression, node: Node, field: str, key: str
     places.sort(key=lambda place: place.field != field)
     if not places:
         return
-    asked = f"{key!r} is no domain" if slash else f"the domain is missing: {places[0].name} is {_sentence(places[0])}"
-    message = f"{asked}: {places[0].text}" if slash else asked
+    missing = f"the domain is missing: {places[0].name} is {_sentence(places[0])}"
+    problem = f"{key!r} is not a domain" if slash else missing
+    message = f"{problem}: {places[0].text}" if slash else problem
     yield written.mistake(_RULE, message.replace("'", '"'), node, _as_written(node, places[0]), key)
 
 
@@ -158,7 +159,8 @@ def _wrong_place(written: WrittenExpression, node: Node, place: NamePlace) -> It
     exact = NamePlace(other, place.domain, place.name)
     noun = NOUNS[place.field]
     if exact in written.names:
-        message = f"{place.domain}/{place.name} is {_article(other)} {NOUNS[other]}, no {noun}: {exact.text}"
+        wrong = f"{_article(place.field)} {noun}"
+        message = f"{place.domain}/{place.name} is {_article(other)} {NOUNS[other]}, not {wrong}: {exact.text}"
         yield written.mistake(_RULE, message, node, _as_written(node, exact), f"{place.domain}/{place.name}")
     elif near := _near(written.names, place):
         message = f"no device has the {noun} {place.domain}/{place.name}; {near[0].name} is {_sentence(near[0])}"
@@ -167,7 +169,7 @@ def _wrong_place(written: WrittenExpression, node: Node, place: NamePlace) -> It
 
 
 def _near(names: KnownNames, place: NamePlace) -> list[NamePlace]:
-    """List where a name may be meant to stand: in its domain; in a domain that is spelt much like it."""
+    """List the places that may be meant: in the same domain, else in a domain with a similar name."""
     if place.domain in names.domains:
         own = names.find(place.name, domain=place.domain, field=place.field, is_close=names.is_of_devices)
         return own or names.find(place.name, domain=place.domain, is_close=names.is_of_devices)

@@ -1,4 +1,4 @@
-"""What to write instead of an expression that is not what its author meant.
+"""Remedies: what to write instead of an expression that does not mean what its author wanted.
 
 In: an expression, what may be referred to, the names and values of devices. Out: a `Remedy`: a sentence for each
 mistake, and the expression without them, if that compiles.
@@ -22,7 +22,7 @@ from dra_driver.selectors.syntax.parser import parse
 from dra_driver.selectors.values.cancellation import check_cancelled
 
 _MOST_ROUNDS = 16
-_MOST_CHARACTERS = 10_240  # longer ones are refused for their length
+_MOST_CHARACTERS = 10_240  # the API server refuses longer expressions anyway
 _FRAMES = 40_000
 _SHALLOW = 200  # characters
 
@@ -38,7 +38,7 @@ class Remedy:
 def remedy(
     expression: str, declarations: Declarations, names: KnownNames, compiles: Callable[[str], bool]
 ) -> Remedy | None:
-    """Put an expression right that does not compile; return None if no rule here knows what is wrong with it."""
+    """Return the remedy for an expression, or None if no rule here knows what is wrong with it."""
     text, sentences, seen = expression, [], {expression}
     for _ in range(_MOST_ROUNDS):
         check_cancelled()

@@ -1,7 +1,7 @@
-"""Operators and words of other languages, which CEL can't even read: `=`, `|`, `and`, `not`, curly quotes.
+"""Operators and words of other languages, which CEL can't parse: `=`, `|`, `and`, `not`, curly quotes.
 
-In: a text that is no CEL. Out: mistakes. String literals are never touched. The rewrites are made in the text, because
-there is no tree.
+In: a text that is not CEL. Out: mistakes. String literals are never changed. The corrections are made in the text,
+because there is no tree.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dra_driver.selectors.remedies.mistake import Mistake
 
 _RULE = "refused"
-# Possessive throughout: an unclosed text fails after one pass.
+# All quantifiers are possessive, so that an unclosed text fails after one pass.
 _STRINGS = {
     quote: re.compile(rf"{quote}(?:[^\\\n{quote[0]}]++|\\.|{inside})*+{quote}", re.DOTALL)
     for quote, inside in (
@@ -21,15 +21,15 @@ _STRINGS = {
 }  # fmt: skip
 _CURLY = str.maketrans(dict.fromkeys("\u201c\u201d\u201e\u00ab\u00bb", '"') | dict.fromkeys("\u2018\u2019\u201a", "'"))
 _WORD = r"(?<![\w.`]){}(?![\w(`])"
-# What is written, what CEL has for it, and the sentence.
+# The pattern of what is written, what CEL has instead, and the message.
 _OPERATORS: tuple[tuple[re.Pattern[str], str, str], ...] = (
-    (re.compile(r"!==(?!=)"), "!=", "there is no !==: != compares"),
-    (re.compile(r"<>"), "!=", "there is no <>: != compares"),
-    (re.compile(r"===(?!=)"), "==", "there is no ===: == compares"),
-    (re.compile(r"=<"), "<=", "there is no =<: it is written <="),
-    (re.compile(r"(?<![=!<>~])=(?![=~<])"), "==", "a single = compares nothing: == does"),
-    (re.compile(r"(?<!\|)\|(?!\|)"), "||", "a single | is no operator: || means or"),
-    (re.compile(r"(?<!&)&(?!&)"), "&&", "a single & is no operator: && means and"),
+    (re.compile(r"!==(?!=)"), "!=", "CEL has no operator !==: write !="),
+    (re.compile(r"<>"), "!=", "CEL has no operator <>: write !="),
+    (re.compile(r"===(?!=)"), "==", "CEL has no operator ===: write =="),
+    (re.compile(r"=<"), "<=", "CEL has no operator =<: write <="),
+    (re.compile(r"(?<![=!<>~])=(?![=~<])"), "==", "CEL has no operator =: write == to compare"),
+    (re.compile(r"(?<!\|)\|(?!\|)"), "||", "CEL has no operator |: write || for or"),
+    (re.compile(r"(?<!&)&(?!&)"), "&&", "CEL has no operator &: write && for and"),
     (re.compile(_WORD.format("(?:and|AND|And)")), "&&", "CEL has no operator `and`: write &&"),
     (re.compile(_WORD.format("(?:or|OR|Or)")), "||", "CEL has no operator `or`: write ||"),
 )
@@ -44,9 +44,9 @@ _OPEN = {"(": ")", "[": "]", "{": "}"}
 
 
 def spelling_mistakes(text: str) -> Iterator[Mistake]:
-    """Yield what is spelt as in other languages, each with the corrected text."""
+    """Yield the spellings of other languages, each with the corrected text."""
     if (straight := text.translate(_CURLY)) != text:
-        yield Mistake(_RULE, "curly quotes delimit no text: write straight ones", "", straight)
+        yield Mistake(_RULE, "a text needs straight quotes, not curly ones", "", straight)
     masked = _masked(text)
     for pattern, better, message in _OPERATORS:
         if found := list(pattern.finditer(masked)):
@@ -56,7 +56,7 @@ def spelling_mistakes(text: str) -> Iterator[Mistake]:
             (one.start(), one.end(), f'"{one[0]}"' if masked[: one.start()].endswith("quantity(") else _amount(one[0]))
             for one in found
         ]
-        message = f"{found[0][0]} is no number: an amount is written {_amount(found[0][0])}"
+        message = f"{found[0][0]} is not a number: write an amount as {_amount(found[0][0])}"
         yield Mistake(_RULE, message, "", _with(text, edits))
     yield from _negations(text, masked)
     if found := list(_LIKE.finditer(masked)):
@@ -64,7 +64,7 @@ def spelling_mistakes(text: str) -> Iterator[Mistake]:
             (one.start(), one.end(), f".contains({_pattern(text[one.start('text') : one.end()])})") for one in found
         ]
         yield Mistake(
-            _RULE, "a text is searched with .contains(…), or by a pattern with .matches(…)", "", _with(text, edits)
+            _RULE, "search a text with .contains(…), or with .matches(…) for a pattern", "", _with(text, edits)
         )
     yield from _unclosed(text, masked)
 
@@ -103,9 +103,7 @@ def _negations(text: str, masked: str) -> Iterator[Mistake]:
         inner = (
             f"!({text[found.start('value') : found.end('value')]} in {text[found.start('list') : found.end('list')]})"
         )
-        yield Mistake(
-            _RULE, "there is no `not in`: negate the whole with !(…)", "", _with(text, [(*found.span(), inner)])
-        )
+        yield Mistake(_RULE, "CEL has no operator `not in`: write !(… in …)", "", _with(text, [(*found.span(), inner)]))
     elif found := _NOT.search(masked):
         end = _end_of_clause(masked, found.end())
         clause = text[found.end() : end].rstrip()
@@ -154,6 +152,4 @@ def _unclosed(text: str, masked: str) -> Iterator[Mistake]:
             return
     if stack:
         closing = "".join(reversed(stack))
-        yield Mistake(
-            _RULE, f"not everything that is opened is closed: {closing} is missing at the end", "", text + closing
-        )
+        yield Mistake(_RULE, f"a bracket is not closed: {closing} is missing at the end", "", text + closing)

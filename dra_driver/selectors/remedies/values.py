@@ -1,15 +1,15 @@
-"""Values that can never be what is meant.
+"""Values that can't be meant.
 
-These are amounts and versions that can't be read, a text searched with `in`, a number in quotes, and a text in another
-case. In: a tree with the values that devices have. Out: mistakes.
+These are amounts and versions that can't be read, a text searched with `in`, a number in quotes, and a text in the
+wrong case. In: a tree with the values that devices have. Out: mistakes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dra_driver.selectors.remedies.literal_texts import quantity_text, version_text
 from dra_driver.selectors.remedies.mistake import Mistake, WrittenExpression, place_of, quoted
-from dra_driver.selectors.remedies.repair import quantity_text, version_text
 from dra_driver.selectors.syntax.nodes import Call, ListLiteral, Literal, Node
 
 _EQUAL = frozenset({"_==_", "_!=_"})
@@ -61,7 +61,7 @@ def _membership(written: WrittenExpression, value: Node, holder: Node) -> Iterat
 
 
 def _other_type(written: WrittenExpression, value: Node, literal: Literal) -> Iterator[Mistake]:
-    """Report a number or bool in quotes, or a text without them, which equals nothing."""
+    """Report a number or bool in quotes, or a text without them: no value of the name can equal it."""
     kind, wanted, place = written.kind(value), literal.value, place_of(value)
     if place is None or kind not in {"int", "bool", "string"}:
         return
@@ -79,7 +79,7 @@ def _other_type(written: WrittenExpression, value: Node, literal: Literal) -> It
 
 
 def _other_case(written: WrittenExpression, value: Node, literal: Literal, search: str) -> Iterator[Mistake]:
-    """Report a text that devices have in another case only."""
+    """Report a text that devices have only with other upper and lower case."""
     place, wanted = place_of(value), literal.value
     if place is None or type(wanted) is not str or not wanted or written.kind(value) != "string":
         return

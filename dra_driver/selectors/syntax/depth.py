@@ -16,7 +16,7 @@ _MARGIN = 2000  # frames for the caller and for the leaves
 
 
 class _Shared:
-    """How many calls need the raised limit, and what the limit was before."""
+    """The number of calls that need the raised limit, and the limit before the first of them."""
 
     lock = threading.Lock()
     holders = 0

@@ -1,4 +1,4 @@
-"""Parts of an expression as text: what a node was written as, and the expression with another text in its place.
+"""Excerpts of an expression: the text of a node, and the expression with that text replaced.
 
 In: a tree and its text. Out: texts, and all nodes in order. Nodes that a macro made have no text of their own.
 """
@@ -14,11 +14,11 @@ def text_of(node: Node, expression: str) -> str:
 
 
 def replaced(expression: str, node: Node, text: str) -> str:
-    """Replace the text of a node."""
+    """Return the expression with the text of a node replaced."""
     return expression[: node.start] + text + expression[node.end :]
 
 
-def every(root: Node) -> list[Node]:
+def all_nodes(root: Node) -> list[Node]:
     """List all nodes of a tree, in source order of their roots."""
     found: list[Node] = []
     pending = [root]

@@ -1,6 +1,6 @@
 """Terms: literals, lists, maps, messages and the arguments of calls.
 
-In: a cursor at the first token of one. Out: its node, or a recorded fault.
+In: a cursor at the first token of a term. Out: its node, or a recorded fault.
 
 Source: the CEL grammar, and the faults of cel-go's parser.
 """
@@ -21,7 +21,7 @@ from dra_driver.selectors.syntax.source import SyntaxFault
 
 
 class Terms(Cursor):
-    """The part of the parser that reads what has an end of its own. The parser itself supplies `_expr`."""
+    """The part of the parser that reads terms and arguments. The parser itself supplies `_expr`."""
 
     __slots__ = ()
 

@@ -138,7 +138,7 @@ MULTIPLY: _Table = {
 DIVIDE: _Table = {(int, int): _divide_int, (Uint, Uint): _divide_uint, (float, float): _divide_double}
 MODULO: _Table = {(int, int): _modulo_int, (Uint, Uint): _modulo_uint}
 
-_RECEIVERS = frozenset({str, Duration, Timestamp})  # types that answer every call themselves, with the short text
+_RECEIVERS = frozenset({str, Duration, Timestamp})  # types that refuse every call themselves, with the short text
 OPERATORS: dict[str, _Table] = {
     "_+_": ADD,
     "_-_": SUBTRACT,

@@ -10,7 +10,7 @@ from dra_driver.selectors.values.types import DYN, NULLABLE, WILD, Type
 
 
 def equal_or_less_specific(left: Type, right: Type) -> bool:
-    """Return whether `left` is equal to `right` or less specific."""
+    """Return whether `left` is equal to `right` or less specific than it."""
     if left.kind in {"dyn", "any", "param"}:
         return True
     if right.kind in {"dyn", "any", "param"} or left.kind != right.kind:
@@ -159,7 +159,7 @@ class Bindings:
         return False
 
     def join(self, previous: Type | None, current: Type) -> Type:
-        """Return the type of elements of which the last has `current`, and those before it `previous` (None: none)."""
+        """Return the common type of one more element (`current`) and those before it (`previous`, None if none)."""
         if previous is None:
             return current
         if self.assignable(previous, current):

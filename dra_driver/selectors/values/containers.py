@@ -1,7 +1,7 @@
 """Lists and maps at run time: how their elements are stored, counted and found.
 
 In: containers and keys. Out: their elements. Python's own list and dict are containers as they are; a concatenation
-of lists and a map with keys of several types have a class each. Numbers find each other across types where no
+of lists and a map with keys of several types have a class each. Numbers of different types are the same key if no
 precision is lost.
 
 Source: cel-go's list and map types.
@@ -72,7 +72,7 @@ def unfold(value: list[Any] | Concat) -> list[Any]:
 _KEY_TYPES = frozenset({str, int})
 
 
-class SameKey:
+class IdentityKey:
     """A key that equals only itself (a list, a map), or nothing at all (NaN)."""
 
     __slots__ = ("key",)
@@ -84,7 +84,7 @@ class SameKey:
         return id(self.key)
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is SameKey and other.key is self.key and type(self.key) is not float
+        return type(other) is IdentityKey and other.key is self.key and type(self.key) is not float
 
 
 def raw_key(key: Any) -> Any:
@@ -92,19 +92,19 @@ def raw_key(key: Any) -> Any:
     kind = type(key)
     if kind in _KEY_TYPES:
         return key
-    if kind in _FOUND_BY_THEMSELVES or isinstance(key, dict) or (kind is float and key != key):  # noqa: PLR0124
-        return SameKey(key)
+    if kind in _EQUAL_BY_IDENTITY or isinstance(key, dict) or (kind is float and key != key):  # noqa: PLR0124
+        return IdentityKey(key)
     return kind, key
 
 
 def plain_key(raw: Any) -> Any:
     """Return the CEL key that is stored under `raw`."""
-    if type(raw) is SameKey:
+    if type(raw) is IdentityKey:
         return raw.key
     return raw[1] if type(raw) is tuple else raw
 
 
-_FOUND_BY_THEMSELVES = frozenset({list, Concat, CelMap})
+_EQUAL_BY_IDENTITY = frozenset({list, Concat, CelMap})
 
 
 def map_size(value: Any) -> int:
@@ -143,7 +143,7 @@ def find(holder: Any, key: Any) -> tuple[bool, Any]:
     if not items:
         return False, None
     refuse_unhashable(key)
-    for raw in _spellings(key):
+    for raw in _equal_raw_keys(key):
         if raw in items:
             return True, items[raw]
     return False, None
@@ -160,7 +160,7 @@ def refuse_unhashable(key: Any) -> None:
         raise CelAbort(f"internal error: runtime error: hash of unhashable type {name}")
 
 
-def _spellings(key: Any) -> list[Any]:
+def _equal_raw_keys(key: Any) -> list[Any]:
     kind = type(key)
     if kind is float:
         if math.isfinite(key) and key == int(key):

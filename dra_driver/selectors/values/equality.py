@@ -35,10 +35,10 @@ _NUMBERS = frozenset({int, Uint, float})
 _STRICT = frozenset({CelQuantity, Semver, Url, Ip, Cidr, NamedFormat})
 
 
-class Work:
+class ComparedElements:
     """The number of elements that the current evaluation has compared."""
 
-    done = 0
+    count = 0
 
 
 def equal(left: Any, right: Any) -> bool:
@@ -125,9 +125,9 @@ def _equal_maps(left: Any, right: Any) -> bool:
 
 
 def _count(elements: int) -> None:
-    Work.done += elements + 1
+    ComparedElements.count += elements + 1
     check_cancelled()
-    if Work.done > _MOST_COMPARISONS:
+    if ComparedElements.count > _MOST_COMPARISONS:
         raise CelAbort(COST_EXCEEDED)
 
 

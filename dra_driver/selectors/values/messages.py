@@ -1,7 +1,7 @@
 """The protobuf messages that a selector can name.
 
-In: the name of a message. Out: its type and its fields. Selectors have no use for messages, but the compiler knows
-them, so that `google.protobuf.Int64Value{value: 1}` must get the same verdict here.
+In: the name of a message. Out: its type and its fields. Selectors have no use for messages, but the server's compiler
+knows them, so `google.protobuf.Int64Value{value: 1}` must get the same verdict here.
 
 Source: the well-known types that cel-go registers.
 """

@@ -1,8 +1,8 @@
 """Run-time values, and the two ways in which an evaluation can fail.
 
 CEL's bool, int, double, string, bytes, null and list are Python's bool, int, float, str, bytes, None and list; maps
-that have only string keys may be plain dicts. All other values are defined here, but for lists and maps of our own
-(`containers.py`). `type(value)` determines the CEL type, so no class may subclass one of these by accident.
+that have only string keys may be plain dicts. All other values are defined here, except our own lists and maps
+(`containers.py`). `type(value)` determines the CEL type, so a value may never be an instance of a subclass by accident.
 
 Source: cel-go's common/types and Kubernetes' CEL libraries.
 """
@@ -61,7 +61,7 @@ class Optional:
 
     value: Any
     present: bool = True
-    is_raw: bool = False  # the content is a version as the device has it: it has no fields, but asking is no error
+    is_raw: bool = False  # the content is a device's version: it has no fields, but selecting one is not an error
 
 
 NONE = Optional(None, present=False)
@@ -78,13 +78,13 @@ class TypeValue:
 class CelQuantity:
     """A Kubernetes quantity. `computed` marks results of add and sub, which the server's `==` refuses on the right.
 
-    `kin` lists the quantities that share one big number (up to 1.36): an operation that changes one changes them all.
+    `aliases` are the quantities that share one big number (up to 1.36): changing one of them changes all.
     No other operation changes a quantity.
     """
 
     number: Quantity
     computed: bool = False
-    kin: list[CelQuantity] | None = None
+    aliases: list[CelQuantity] | None = None
 
 
 @dataclass(frozen=True, slots=True)

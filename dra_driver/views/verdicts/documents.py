@@ -12,14 +12,14 @@ from dra_driver.model.wire import Wire
 from dra_driver.selectors.checking.declarations import declare
 from dra_driver.selectors.evaluation.device_view import DeviceView, prepare_device
 from dra_driver.selectors.kubernetes_engine import KubernetesSelector
-from dra_driver.selectors.suggestions import Unknown, suggest, unknown_names
+from dra_driver.selectors.suggestions import UnknownName, suggest, unknown_names
 from dra_driver.views.fleet.devices import Fleet
 from dra_driver.views.verdicts.given import Given
 from dra_driver.views.verdicts.judge import Compiled, Judged
 from dra_driver.views.verdicts.remedies import remedy_document, remedy_of
 
 
-def unknowns(one: Compiled, given: Given) -> list[Unknown]:
+def unknowns(one: Compiled, given: Given) -> list[UnknownName]:
     """Return the unknown names: functions if the expression does not compile, otherwise attributes of the devices."""
     if one.error is not None:
         return suggest(one.error, declare(given.kubernetes, given.gates, given.environment))

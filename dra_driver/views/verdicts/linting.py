@@ -13,7 +13,7 @@ from dra_driver.model.wire import Wire
 from dra_driver.selectors.engine import SelectorRuntimeError
 from dra_driver.selectors.lint.autoscalers import Autoscaler
 from dra_driver.selectors.lint.findings import LintFinding, LintSubject
-from dra_driver.selectors.lint.lint import lint, mend
+from dra_driver.selectors.lint.lint import apply_safe_fixes, lint
 from dra_driver.views.envelope import DocumentKind, OutputDocument
 from dra_driver.views.verdicts.documents import compiled_document, given_document
 from dra_driver.views.verdicts.given import Given
@@ -70,7 +70,7 @@ def linted(
                     is_last=not following or (written.in_class and not following[0].written.in_class),
                 )
                 found = tuple(lint(subject, disabled, autoscaler))
-                yield Linted(one, subject, found, mend(subject, disabled))
+                yield Linted(one, subject, found, apply_safe_fixes(subject, disabled))
             reached = [group for group in reached if _holds(one, group.view)]
 
 

@@ -11,7 +11,7 @@ from dra_driver.model.wire import Wire
 from dra_driver.selectors.engine import CompileErrorKind, SelectorRuntimeError
 from dra_driver.selectors.evaluation.device_view import DeviceView, prepare_device
 from dra_driver.selectors.kubernetes_engine import KubernetesSelector
-from dra_driver.selectors.lint.cure import cure
+from dra_driver.selectors.lint.guarded_remedy import guarded_remedy
 from dra_driver.selectors.remedies.remedies import Remedy
 from dra_driver.views.verdicts.given import Given
 from dra_driver.views.verdicts.judge import Compiled, Judged
@@ -31,7 +31,7 @@ def remedy_of(one: Compiled, judged: Judged, given: Given) -> Remedy | None:
     views = [group.view for group in judged.groups] or _views(given)
     earlier = judged.compiled[: next(n for n, other in enumerate(judged.compiled) if other is one)]
     reached = [view for view in views if all(_holds(other.selector, view) for other in earlier)]
-    return cure(one.written.expression, given.engine(), reached or views)
+    return guarded_remedy(one.written.expression, given.engine(), reached or views)
 
 
 def remedy_document(found: Remedy | None) -> Wire | None:

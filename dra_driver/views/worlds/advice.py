@@ -16,7 +16,7 @@ from dra_driver.selectors.checking.declarations import SELECTOR_GATES
 from dra_driver.selectors.engine import SelectorCompileError, SelectorRuntimeError
 from dra_driver.selectors.evaluation.device_view import DeviceView, prepare_device
 from dra_driver.selectors.kubernetes_engine import KubernetesEngine
-from dra_driver.selectors.lint.cure import cure
+from dra_driver.selectors.lint.guarded_remedy import guarded_remedy
 from dra_driver.views.worlds.capacity_advice import capacity_advice
 from dra_driver.views.worlds.cuda_advice import cuda_advice
 from dra_driver.views.worlds.rules import AppliedRules
@@ -54,7 +54,7 @@ def selector_advice(
     found: list[str] = []
     for label, class_name, expression in _expressions(subject):
         reached = [view for view in views if _passes(world, class_name, engine, view)]
-        remedy = cure(expression, engine, reached or views)
+        remedy = guarded_remedy(expression, engine, reached or views)
         if remedy is not None:
             found.append(f"{label}: {'; '.join(remedy.sentences)}")
             found += [f"{WRITE}{remedy.better}"] if remedy.better else []

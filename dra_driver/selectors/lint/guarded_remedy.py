@@ -1,7 +1,8 @@
-"""Better expressions: the remedy for an expression, with guards where a device lacks a name.
+"""Guarded remedies: the remedy for an expression, with guards where a device lacks a name.
 
 In: an expression that does not compile, that fails, or that probably does not do what was meant; devices. Out: a
-`Remedy`. Its better expression compiles and was evaluated on every device; if none matches, a sentence reports that.
+`Remedy`. Its better expression compiles and was evaluated on every device; if no device matches it, a sentence reports
+that.
 """
 
 from __future__ import annotations
@@ -13,24 +14,25 @@ from dra_driver.selectors.evaluation.device_view import DeviceView
 from dra_driver.selectors.explain import nearest_misses
 from dra_driver.selectors.kubernetes_engine import KubernetesEngine, KubernetesSelector
 from dra_driver.selectors.lint.findings import LintSubject, outcomes
-from dra_driver.selectors.lint.lint import mend
+from dra_driver.selectors.lint.lint import apply_safe_fixes
 from dra_driver.selectors.remedies.names import KnownNames
 from dra_driver.selectors.remedies.remedies import Remedy, remedy
 
 
-def cure(expression: str, engine: KubernetesEngine, views: Sequence[DeviceView]) -> Remedy | None:
-    """Return the remedy, judged on the devices that the expression is about; None if no rule explains what is wrong."""
+def guarded_remedy(expression: str, engine: KubernetesEngine, views: Sequence[DeviceView]) -> Remedy | None:
+    """Return the remedy, tested on the devices that the expression sees; None if no rule explains what is wrong."""
     names = KnownNames.of(views)
     found = remedy(expression, engine.declarations, names, lambda text: _compiled(engine, text) is not None)
     selector = _compiled(engine, found.better) if found and found.better else None
     if found is None or selector is None:
         return found
-    better = mend(LintSubject(selector, engine, views, [1] * len(views), known=names)) or found.better
+    subject = LintSubject(selector, engine, views, [1] * len(views), known=names)
+    better = apply_safe_fixes(subject) or found.better
     final = _compiled(engine, better)
     sentences = found.sentences
     if final is not None and views and True not in outcomes(final, views):
         near = nearest_misses(final, views)
-        sentences += (f"no device at hand matches it even so{f': {near[0].reason}' if near else ''}",)
+        sentences += (f"even then no device at hand matches{f': {near[0].reason}' if near else ''}",)
     return Remedy(sentences, better)
 
 

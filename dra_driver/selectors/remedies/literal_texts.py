@@ -1,4 +1,4 @@
-"""Amounts and versions as people write them, put into the form that Kubernetes reads.
+"""Texts of amounts and versions: the forms that people write, converted to those that Kubernetes reads.
 
 In: a text or number. Out: the text that `quantity()` or `semver()` accepts, or None where it can't be guessed.
 """
@@ -20,7 +20,7 @@ _UNITS = {
 
 
 def quantity_text(text: str) -> str | None:
-    """Return a text that quantity() reads: the text itself, or with its unit put right.
+    """Return a text that quantity() reads: the text itself, or with its unit corrected.
 
     >>> quantity_text("40GiB"), quantity_text("40 GB"), quantity_text("40Gi"), quantity_text("many")
     ('40Gi', '40G', '40Gi', None)
@@ -37,7 +37,7 @@ def quantity_text(text: str) -> str | None:
 
 
 def version_text(text: str) -> str | None:
-    """Return a text that semver() reads: the text itself, or with its missing parts.
+    """Return a text that semver() reads: the text itself, or with its missing parts added.
 
     >>> version_text("570"), version_text("v12.4"), version_text("570.1.2"), version_text("new")
     ('570.0.0', '12.4.0', '570.1.2', None)
