@@ -1,7 +1,7 @@
-"""`dra-driver check-config`: read files for the agents as the agents will read them, before a rollout.
+"""`dra-driver check-config`: read files for the agents in the same way as the agents, before a rollout.
 
-In: files. Out: for each file its kind and what it says, or every fault in it. The kind follows from the `version` and
-the names at the top level; a new kind of file is one more row of `KINDS`. Nothing is changed, no cluster is asked.
+In: files. Out: for each file its kind and a summary, or every fault in it. The kind follows from the `version` and the
+keys at the top level; a new kind of file is one more row of `KINDS`. Nothing is changed, and no cluster is asked.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from dra_driver.cli.output import console, say, write_document
+from dra_driver.cli.output import console, print_text, write_document
 from dra_driver.model.errors import DriverError, ExitCode, InputError
 from dra_driver.model.sharing import Tenants
 from dra_driver.model.wire import Wire
@@ -22,7 +22,7 @@ from dra_driver.views.envelope import DocumentKind, OutputDocument
 
 @dataclass(frozen=True, slots=True)
 class ConfigKind:
-    """One kind of file: its name, its version, the top-level names that no other kind has, and its reader.
+    """One kind of file: its name, its version, the top-level keys that no other kind has, its flag, and its reader.
 
     The reader returns lines for people, and raises InputError with every fault.
     """
@@ -36,7 +36,7 @@ class ConfigKind:
 
 @dataclass(frozen=True, slots=True)
 class CheckedFile:
-    """One file that was read: its kind if it has one, its content in lines for people, or what is wrong with it."""
+    """One file that was read: its kind if that is known, and lines for people or what is wrong with the file."""
 
     path: Path
     kind: ConfigKind | None
@@ -44,7 +44,7 @@ class CheckedFile:
     fault: DriverError | None = None
 
     def document(self) -> Wire:
-        """Return the file for programs; `usedBy` is the flag that such files are given with."""
+        """Return the document of the file; `usedBy` is the flag that names such a file."""
         fault = self.fault
         return {
             "file": str(self.path),
@@ -130,7 +130,7 @@ KINDS = (
     type=click.Choice([one.value for one in Tenants]),
     default=Tenants.ANY.value,
     show_default=True,
-    help="the agents' setting: with `namespace`, rules with MPS must name their namespaces",
+    help="the agents' setting of this name: with `namespace`, rules with MPS must name their namespaces",
 )
 @click.option("--output", "-o", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
 def command(files: tuple[Path, ...], mps_tenants: str, output: str) -> int:
@@ -141,12 +141,12 @@ def command(files: tuple[Path, ...], mps_tenants: str, output: str) -> int:
     dra-driver check-config sharing.yaml mig-configs.yaml -o json
     dra-driver check-config claim.yaml deviceclass.yaml
 
-    Each file (`-` is standard input) is read by the code that the agent reads it with, and every fault is listed with
-    its place. Of manifests, the configs for devices in claims, templates and classes are judged as a node judges them.
-    Whether a GPU has room for the partitions is checked only on the node. To see what a machine would publish with a
-    file, use `dra-driver devices --hardware simulated:PROFILE --sharing-config FILE`.
+    Each file (`-` is standard input) is read by the same code as in the agent, and every fault is listed with its
+    place. In manifests, the configs for devices in claims, templates and classes are validated as on a node. Whether a
+    GPU has room for the partitions is checked only on the node. To see what a machine would publish with a file, use
+    `dra-driver devices --hardware simulated:PROFILE --sharing-config FILE`.
 
-    Exit status 3: a file has faults, or is of no known kind.
+    Exit status 3: a file has faults, or its kind is not known.
     """  # noqa: D301
     from dra_driver.documents.document import STANDARD_INPUT
 
@@ -178,20 +178,20 @@ def _show(one: CheckedFile) -> None:
             click.echo(f"  {one.fault.hint}", err=True)
     elif one.kind is not None:
         out = console()
-        say(out, f"{one.path}: {one.kind.title} (version {one.kind.version}, {one.kind.used_by}), no faults")
+        print_text(out, f"{one.path}: {one.kind.title} (version {one.kind.version}, {one.kind.used_by}), no faults")
         for line in one.lines:
-            say(out, line, indent=2)
+            print_text(out, line, indent=2)
 
 
 def kind_of(path: Path) -> ConfigKind:
-    """Return the kind of a file. Raises: InputError("input.config-kind") for none; those of `read_document`."""
+    """Return the kind of a file. Raises: InputError("input.config-kind") if it is not known; as `read_document`."""
     from dra_driver.cli.manifest_configs import has_objects
     from dra_driver.documents.document import read_document
 
     try:
         document: Any = read_document(path)
     except InputError:
-        if has_objects(path):  # a manifest may hold several documents
+        if has_objects(path):  # a manifest may have several documents
             return MANIFEST
         raise
     if isinstance(document, Mapping) and {"apiVersion", "kind"} <= document.keys():
@@ -201,7 +201,7 @@ def kind_of(path: Path) -> ConfigKind:
     for kind in KINDS:
         if _is_mostly(content, kind) and version in (kind.version, None):
             return kind
-    for kind in KINDS:  # the reader then reports what is wrong with the version, or what is missing
+    for kind in KINDS:  # a file with a fault in its version or its keys: its reader reports that
         if _is_mostly(content, kind) or version == kind.version != "v1":
             return kind
     known = "; ".join(f"{kind.title} (version: {kind.version}, {kind.keys[0]}: ...)" for kind in KINDS)
@@ -209,7 +209,7 @@ def kind_of(path: Path) -> ConfigKind:
 
 
 def _is_mostly(content: Mapping[str, Any], kind: ConfigKind) -> bool:
-    """Return whether a file is likely of a kind: not one that merely shares a name with it, as a chart does."""
+    """Return whether a file probably is of a kind: it has the kind's version, or most of its keys are the kind's."""
     own = content.keys() & set(kind.keys)
     return bool(own) and (content.get("version") == kind.version or 2 * len(own) >= len(content.keys() - {"version"}))
 

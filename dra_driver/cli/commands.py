@@ -1,6 +1,6 @@
-"""The table of commands, and the group that they make up.
+"""The table of commands.
 
-In: nothing. Out: the group `cli`; a command's module is imported when the command is run or its help is asked for.
+In: nothing. Out: the group `cli`. The module of a command is imported when the command is run or its help is shown.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from dra_driver import __version__
 from dra_driver.cli.lazy import CommandEntry, LazyGroup
 
 _LOOK, _WHY, _CHANGE, _RUN = "Look", "Ask why", "Change", "Run"
-_UNLISTED = ""  # for the chart's Jobs and for shells, not for people
+_UNLISTED = ""  # the chart's Jobs run these commands
 
 COMMANDS: dict[str, CommandEntry] = {
     "slices": CommandEntry("fleet.slices", "The fleet as a tree: node, GPU, partition, claim, pod.", _LOOK),
     "claims": CommandEntry("fleet.claims", "Claims as a tree, with their devices and pods.", _LOOK),
     "devices": CommandEntry("fleet.devices", "What this node would publish, and what is wrong with it.", _LOOK),
     "console": CommandEntry("console", "The fleet, claims and selectors in a browser.", _LOOK),
-    "usage": CommandEntry("cost.command", "What GPUs were used for, what that costs, what could be saved.", _LOOK),
+    "usage": CommandEntry("cost.command", "What GPUs were used for, what that cost, what could be saved.", _LOOK),
     "explain": CommandEntry("simulate.explain", "Why claims and pods fit or do not, node by node.", _WHY),
     "simulate": CommandEntry(
         "simulate.command", "What the scheduler would do, on files or on the cluster as it is.", _WHY
@@ -33,7 +33,7 @@ COMMANDS: dict[str, CommandEntry] = {
     "validate": CommandEntry("health.validate", "Test the free devices of this node.", _WHY),
     "health": CommandEntry("health.group", "Faults and cordons of this node; forget a GPU that is gone.", _WHY),
     "remediation": CommandEntry(
-        "health.remediation", "GPUs that need a reset or a reboot: what is done; retry, give up.", _CHANGE
+        "health.remediation", "GPUs that need a reset or a reboot: show, retry, give up.", _CHANGE
     ),
     "migrate": CommandEntry("migrate.command", "Turn manifests written for the device plugin into claims.", _CHANGE),
     "demo": CommandEntry("demo.command", "Run the driver from end to end on this machine: no GPU, no cluster.", _RUN),
@@ -56,8 +56,8 @@ Exit status of every command:
   2   the command line is wrong
   3   a file or an expression is wrong
   4   a device would abort scheduling
-  5   the machine lacks something (driver, permission, API server),
-      or the answer is not known, because something may not be read
+  5   something is missing (driver, permission, API server),
+      or the answer is not known because something may not be read
   70  a bug in dra-driver
 """
 

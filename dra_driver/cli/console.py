@@ -1,4 +1,4 @@
-"""`dra-driver console`: the fleet, its claims and a place to try selectors, in a browser.
+"""`dra-driver console`: show the fleet and its claims in a browser, and try selectors there.
 
 In: a cluster, files or profiles. Out: an address to open; pages are served there until the command is interrupted.
 """
@@ -25,7 +25,7 @@ _NEEDED = ("starlette", "uvicorn")
 
 
 def usage_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that name the source of usage."""
+    """Add the options that name the source of usage data."""
     for decorate in (
         click.option("--prices", metavar="FILE", default="", envvar="PRICES", help="A price table (docs/cost.md)."),
         click.option("--prometheus-ca-file", metavar="FILE", default="", help="The authority of its certificate."),
@@ -39,7 +39,7 @@ def usage_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def usage_source(given: dict[str, Any]) -> UsageSource:
-    """Return the source of usage."""
+    """Return the source of usage data that the options name."""
     from dra_driver.web.lookups.lookups import UsageSource
 
     names = ("prometheus", "prometheus_token_file", "prometheus_ca_file", "prices")
@@ -48,13 +48,20 @@ def usage_source(given: dict[str, Any]) -> UsageSource:
 
 @click.command(name="console")
 @click.option(
-    "-f", "--file", "files", multiple=True, metavar="FILE", help="Slices, claims, pods, instead of a cluster."
+    "-f", "--file", "files", multiple=True, metavar="FILE", help="Slices, claims and pods, instead of a cluster."
 )
 @click.option(
     "--fleet", "profiles", multiple=True, metavar="PROFILE[=N]", help="Simulated nodes, instead of a cluster."
 )
-@click.option("--kubernetes", metavar="VERSION", default=None, help="Whose rules apply [default: the cluster's, 1.35].")
-@click.option("--gate", "gates", multiple=True, metavar="NAME=BOOL", help="A feature gate that differs.")
+@click.option(
+    "--kubernetes",
+    metavar="VERSION",
+    default=None,
+    help="The version whose rules apply [default: the cluster's, 1.35].",
+)
+@click.option(
+    "--gate", "gates", multiple=True, metavar="NAME=BOOL", help="A feature gate that differs from the default."
+)
 @mig_option
 @kubeconfig_option
 @context_option
@@ -71,16 +78,16 @@ def command(port: int, opens: bool, **given: Any) -> None:
     dra-driver console --fleet dgx-h100=1000 --open     and the browser is opened
     dra-driver console -f slices.yaml -f claims.yaml    the output of kubectl get -o yaml
 
-    The address that is printed works once, in one browser. The pages are served on 127.0.0.1 alone.
+    The address that is printed works once, in one browser. The pages are served on 127.0.0.1 only.
     """  # noqa: D301
-    need_server()
+    require_server()
     from functools import partial
 
     from dra_driver.web.console import Console
 
     access = None if given["files"] or given["profiles"] else access_of(given)
     if access is not None:
-        access.connect().close()  # credentials that can't be used are an error of the command, not of a page
+        access.connect().close()  # so that bad credentials are an error of this command, not of a page
     console = Console(port)
     console.start(partial(_load, given, access), access, usage_source(given))
     click.echo(f"The console is at {console.address}\n(this address works once; Ctrl-C ends the console)")
@@ -89,7 +96,7 @@ def command(port: int, opens: bool, **given: Any) -> None:
     console.serve()
 
 
-def need_server() -> None:
+def require_server() -> None:
     """Check that the packages of the extra `console` are installed. Raises: NodeError."""
     if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:
         text = f"the console needs {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed"
@@ -97,18 +104,18 @@ def need_server() -> None:
 
 
 def _load(given: dict[str, Any], access: ClusterAccess | None, lines: ProgressLines) -> Board:
-    """Read what the options name. Raises: InputError, UsageError."""
+    """Return the board of what the options name. Raises: InputError, UsageError."""
     from dra_driver.cli.inputs.gates import given_gates
     from dra_driver.views.board.board import Board
     from dra_driver.views.worlds.reading import world_of_files
-    from dra_driver.views.worlds.rules import DEFAULT_VERSION, settle_rules
+    from dra_driver.views.worlds.rules import DEFAULT_VERSION, apply_rules
     from dra_driver.views.worlds.simulated_nodes import add_profiles
 
     if access is not None:
         return Board.of_cluster(access.context or "cluster")
     world = world_of_files(given["files"], lines)
     gates = given_gates(given["gates"], given["kubernetes"] or DEFAULT_VERSION)
-    rules = settle_rules(world, given["kubernetes"], gates, given["mig"])
+    rules = apply_rules(world, given["kubernetes"], gates, given["mig"])
     add_profiles(world, given["profiles"])
     world.complete()
     return Board.of_world(world, rules, ", ".join([*given["files"], *given["profiles"]]))

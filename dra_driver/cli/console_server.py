@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from dra_driver.cli.console import need_server, usage_options, usage_source
+from dra_driver.cli.console import require_server, usage_options, usage_source
 from dra_driver.model.errors import ExitCode, UsageError
 
 
@@ -20,24 +20,26 @@ from dra_driver.model.errors import ExitCode, UsageError
     "--address", default="127.0.0.1:8080", show_default=True, envvar="ADDRESS", help="HOST:PORT to listen on."
 )
 @click.option("--tls-dir", type=click.Path(path_type=Path), metavar="DIR", default=None, envvar="TLS_DIR",
-              help="tls.crt and tls.key. Without it only a loopback address may be listened on.")  # fmt: skip
+              help="The folder of tls.crt and tls.key. Without it, only a loopback address is allowed.")  # fmt: skip
 @click.option("--host", "hosts", metavar="NAME", multiple=True, envvar="HOSTS",
               help="A name under which pages are opened; repeatable. Requests for any other are refused.")  # fmt: skip
-@click.option("--kubeconfig", metavar="FILE", default=None, envvar="KUBECONFIG", help="Default: that of the pod.")
+@click.option(
+    "--kubeconfig", metavar="FILE", default=None, envvar="KUBECONFIG", help="Default: the pod's ServiceAccount."
+)
 @click.option("--identity", type=click.Choice(["token", "review"]), default="token", show_default=True,
-              envvar="IDENTITY", help="Read with each viewer's own token, or with the console's own rights what "
-              "reviews of the token and of every access permit.")  # fmt: skip
+              envvar="IDENTITY", help="token: read with each viewer's own token. review: read with the console's "
+              "rights, as far as reviews of the viewer's token and accesses permit.")  # fmt: skip
 @click.option("--namespace", "namespaces", metavar="NAME", multiple=True, envvar="NAMESPACES",
-              help="Tried for viewers who may list neither everything nor namespaces; repeatable.")  # fmt: skip
+              help="A namespace to try for viewers who may not list namespaces; repeatable.")  # fmt: skip
 @click.option("--proxy-ca", type=click.Path(path_type=Path), metavar="FILE", default=None, envvar="PROXY_CA",
-              help="With --identity review: authorities of a proxy's client certificate.")  # fmt: skip
+              help="With --identity review: the authorities of a proxy's client certificate.")  # fmt: skip
 @click.option("--proxy-name", "proxy_names", metavar="NAME", multiple=True, envvar="PROXY_NAMES",
               help="The common name or DNS name that this certificate must have; repeatable.")  # fmt: skip
 @click.option("--proxy-user-header", default="X-Remote-User", show_default=True, envvar="PROXY_USER_HEADER")
 @click.option("--proxy-group-header", default="X-Remote-Group", show_default=True, envvar="PROXY_GROUP_HEADER",
               help="One header for each group.")  # fmt: skip
 @click.option("--viewers", type=click.IntRange(1, 1000), default=16, show_default=True, envvar="VIEWERS",
-              help="The most sets of equal rights that are served at the same time.")  # fmt: skip
+              help="How many groups of viewers with different rights are served at the same time.")  # fmt: skip
 @usage_options
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True,
               envvar="LOG_FORMAT")  # fmt: skip
@@ -49,10 +51,11 @@ def command(log_format: str, **given: Any) -> int:
     dra-driver console-server --address :8443 --tls-dir /tls --host console.example.com
     dra-driver console-server ... --identity review --proxy-ca ca.crt --proxy-name oauth2-proxy
 
-    A viewer signs in with a token of the API server, or a proxy in front sends it (Authorization: Bearer). Headers that
-    name a user are believed only on a connection with a client certificate of --proxy-ca and --proxy-name.
+    A viewer signs in with a token of the API server, or a proxy in front of the console sends it (Authorization:
+    Bearer). Headers that name a user are trusted only on a connection whose client certificate matches --proxy-ca and
+    --proxy-name.
     """  # noqa: D301
-    need_server()
+    require_server()
     from dra_driver.telemetry import logs
     from dra_driver.web.viewers.server import serve
 
@@ -69,14 +72,14 @@ def _settings(given: dict[str, Any]) -> Any:
 
     address, names, authorities = _address(given["address"]), given["proxy_names"], given["proxy_ca"]
     if given["tls_dir"] is None and not _is_loopback(address[0]):
-        hint = "give --tls-dir, or listen on 127.0.0.1"
+        hint = "add --tls-dir, or listen on 127.0.0.1"
         raise UsageError(
-            "address", f"without TLS, tokens would be readable on the way to {given['address']}", hint=hint
+            "address", f"without TLS, others could read the tokens that are sent to {given['address']}", hint=hint
         )
     if bool(names) != (authorities is not None):
-        raise UsageError("proxy", "--proxy-ca and --proxy-name go together")
+        raise UsageError("proxy", "--proxy-ca and --proxy-name must be set together")
     if names and (given["tls_dir"] is None or given["identity"] != "review"):
-        hint = "a name has no token: only reviews can judge it, and only TLS can prove the proxy"
+        hint = "a user's name has no token, so reviews are needed; and the proxy proves its identity by TLS"
         raise UsageError("proxy", "--proxy-ca needs --tls-dir and --identity review", hint=hint)
     headers = (given["proxy_user_header"].lower(), given["proxy_group_header"].lower())
     return ServerSettings(

@@ -1,7 +1,7 @@
 """`dra-driver doctor`: what is wrong on this node or in the cluster, the evidence for it, and how to fix it.
 
 In: the cluster's API server, this node's files and hardware. Out: a report, and a support bundle if requested. It only
-reads: its questions to the API server about feature gates are dry runs.
+reads; to find out feature gates, it sends dry-run requests.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dra_driver.cli.inputs.access import access_of, context_option
-from dra_driver.cli.inputs.hardware import chosen_of_each, hardware_options
-from dra_driver.cli.output import console, say, write_document
+from dra_driver.cli.inputs.hardware import hardware_options, settings_of_each
+from dra_driver.cli.output import console, print_text, write_document
 from dra_driver.model.errors import DriverError, ExitCode, InputError
 from dra_driver.views.access import FORBIDDEN, OWN_VIEW, VIEWER
 from dra_driver.views.envelope import DocumentKind, OutputDocument
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dra_driver.doctor.cluster_evidence import ClusterEvidence
     from dra_driver.doctor.finding import DoctorReport, Finding, Unseen
     from dra_driver.doctor.node_evidence import NodeEvidence
-    from dra_driver.views.node.settings import Chosen
+    from dra_driver.views.node.settings import NodeSettings
 
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 
@@ -51,7 +51,7 @@ _STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
     "back_to",
     metavar="VERSION",
     default=None,
-    help="Also report what that older release could not undo or would not keep.",
+    help="Also report what this older release could not undo or would not keep.",
 )
 @click.option("--bundle", metavar="FILE", default=None, help="Also write a redacted support bundle (tar.gz).")
 @click.option("--output", "-o", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
@@ -61,17 +61,17 @@ def command(
     """Report what is wrong, how it is known, and how to fix it.
 
     \b
-    dra-driver doctor                       this node and the cluster, as far as either can be seen
+    dra-driver doctor                       this node and the cluster, as far as they can be checked
     dra-driver doctor --only cluster        from a laptop, with your kubeconfig
     dra-driver doctor -n team-a             your claims and pods, with rights in one namespace
     dra-driver doctor --before-downgrade 0.1.1   and what 0.1.1 could not undo, before a rollback to it
-    dra-driver doctor --bundle b.tar.gz     and everything that a report needs, redacted
+    dra-driver doctor --bundle b.tar.gz     and everything that a bug report needs, redacted
 
     Nothing is changed. What could not be checked is listed; run it as root on a node to check everything. There is no
-    -l: what is looked at has no labels in common.
+    -l, because the objects that are checked have no labels in common.
 
     Exit status 1: there are errors or warnings; 3: --kubeconfig is not a kubeconfig; 5: nothing could be checked, or
-    not the cluster that --kubeconfig names.
+    the cluster that --kubeconfig names could not be checked.
     """  # noqa: D301
     from dra_driver.doctor.bundle import write_bundle
     from dra_driver.doctor.examination import examine
@@ -80,10 +80,10 @@ def command(
 
     release = older_release(back_to) if back_to else None
     kubeconfig = given["kubeconfig"]
-    looks = [_look(selected, given, Path(host_root), only) for selected in chosen_of_each(given)]
+    evidence = [_read_evidence(selected, given, Path(host_root), only) for selected in settings_of_each(given)]
     now = datetime.now(UTC)
-    report = together([examine(cluster, node, now, unseen, release) for cluster, node, unseen in looks])
-    cluster, node, _ = looks[0]  # the bundle has the evidence of the first of several drivers
+    report = together([examine(cluster, node, now, unseen, release) for cluster, node, unseen in evidence])
+    cluster, node, _ = evidence[0]  # the bundle has the evidence of the first of several drivers
     if bundle:
         write_bundle(Path(bundle), report, cluster, node)
     if output != "table":
@@ -93,21 +93,23 @@ def command(
     if not report.is_clean:
         return ExitCode.NO_MATCH
     sees_cluster = cluster is not None and bool(cluster.objects or cluster.kept)
-    sees_node = any(one[1] is not None for one in looks)
+    sees_node = any(one[1] is not None for one in evidence)
     is_seen = sees_node or sees_cluster if kubeconfig is None or only == "node" else sees_cluster
     return ExitCode.OK if is_seen else ExitCode.ENVIRONMENT
 
 
-def _look(
-    selected: Chosen, given: Mapping[str, Any], host: Path, only: str | None
+def _read_evidence(
+    selected: NodeSettings, given: Mapping[str, Any], host: Path, only: str | None
 ) -> tuple[ClusterEvidence | None, NodeEvidence | None, tuple[Unseen, ...]]:
     unseen: list[Unseen] = []
-    node = _look_at_node(selected, host, unseen, is_asked=only == "node") if only != "cluster" else None
-    cluster = _look_at_cluster(selected.driver, given, unseen) if only != "node" else None
+    node = _read_node_evidence(selected, host, unseen, is_asked=only == "node") if only != "cluster" else None
+    cluster = _read_cluster_evidence(selected.driver, given, unseen) if only != "node" else None
     return cluster, node, tuple(unseen)
 
 
-def _look_at_node(selected: Chosen, host: Path, unseen: list[Unseen], *, is_asked: bool) -> NodeEvidence | None:
+def _read_node_evidence(
+    selected: NodeSettings, host: Path, unseen: list[Unseen], *, is_asked: bool
+) -> NodeEvidence | None:
     from dra_driver.doctor.finding import Unseen
     from dra_driver.doctor.node_evidence import EvidenceFolders, read_node
 
@@ -120,7 +122,7 @@ def _look_at_node(selected: Chosen, host: Path, unseen: list[Unseen], *, is_aske
     return read_node(selected.node, selected.driver, selected.hardware, selected.roots, folders)
 
 
-def _look_at_cluster(driver: str, given: Mapping[str, Any], unseen: list[Unseen]) -> ClusterEvidence | None:
+def _read_cluster_evidence(driver: str, given: Mapping[str, Any], unseen: list[Unseen]) -> ClusterEvidence | None:
     from dra_driver.doctor.cluster_evidence import read_cluster
     from dra_driver.doctor.finding import Unseen
 
@@ -143,20 +145,20 @@ def _show(report: DoctorReport, bundle: str | None) -> None:
     for finding in report.findings:
         _show_finding(out, finding)
     if report.unseen:
-        say(out, "could not be looked at:", style="bold")
-        for what, why in _together(report.unseen):
-            say(out, f"{what}: {why}", indent=2)
+        print_text(out, "could not be checked:", style="bold")
+        for what, why in _combined(report.unseen):
+            print_text(out, f"{what}: {why}", indent=2)
     counts = {"error": 0, "warning": 0, "note": 0}
     for finding in report.findings:
         counts[str(finding.severity)] += 1
     listed = ", ".join(f"{count} {word}{'' if count == 1 else 's'}" for word, count in counts.items())
-    say(out, f"looked at {', '.join(report.looked_at) or 'nothing'}: {listed}")
+    print_text(out, f"looked at {', '.join(report.looked_at) or 'nothing'}: {listed}")
     if bundle:
-        say(out, f"support bundle: {bundle} (look through it before you share it)")
+        print_text(out, f"support bundle: {bundle} (look through it before you share it)")
 
 
-def _together(unseen: Sequence[Unseen]) -> list[tuple[str, str]]:
-    """Return what could not be checked and why; everything that the account may not read is combined."""
+def _combined(unseen: Sequence[Unseen]) -> list[tuple[str, str]]:
+    """Return what could not be checked, and why; everything that the account may not read is combined."""
     refused = [one.what for one in unseen if FORBIDDEN in one.why]
     roles = f"bind ClusterRole {VIEWER} for slices, classes and nodes, {OWN_VIEW} for claims and pods"
     why = f"this account may not read them ({roles})"
@@ -166,8 +168,8 @@ def _together(unseen: Sequence[Unseen]) -> list[tuple[str, str]]:
 
 def _show_finding(out: object, finding: Finding) -> None:
     severity = str(finding.severity)
-    say(out, f"{severity:<8}{finding.id}", style=_STYLES[severity])
-    say(out, f"{finding.subject}: {finding.message}", indent=8)
-    say(out, f"known by  {finding.how}", indent=8)
-    say(out, f"remedy    {finding.remedy}", indent=8)
-    say(out, f"page      docs/{finding.kind.page}", indent=8)
+    print_text(out, f"{severity:<8}{finding.id}", style=_STYLES[severity])
+    print_text(out, f"{finding.subject}: {finding.message}", indent=8)
+    print_text(out, f"known by  {finding.how}", indent=8)
+    print_text(out, f"remedy    {finding.remedy}", indent=8)
+    print_text(out, f"page      docs/{finding.kind.page}", indent=8)

@@ -17,10 +17,10 @@ from click.shell_completion import CompletionItem
 
 @dataclass(frozen=True, slots=True)
 class CommandEntry:
-    """One command: its module below `dra_driver.cli` (which has the attribute `command`), and its line in --help.
+    """One command: its module below `dra_driver.cli`, which has an attribute `command`, and its line in --help.
 
-    `heading` is what --help lists it under; a command without one is not listed. A module of "" means a command that
-    has its own entry point and is not run by the group.
+    `heading` is the heading under which --help lists it; with "" it is not listed. If `module` is "", the command has
+    an entry point of its own, and the group does not run it.
     """
 
     module: str
@@ -42,7 +42,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that the first word names. If there is none, a similar name is proposed."""
+        """Return the command that the first word names. If there is none, the error suggests a similar name."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as fault:
@@ -81,7 +81,7 @@ class LazyGroup(click.Group):
 
 
 def _complete_values(command: click.Command) -> None:
-    """Let each parameter of a command be completed from profiles and the cluster where click knows no values."""
+    """Let the parameters of a command be completed from profiles and the cluster if click knows no values."""
     from dra_driver.cli.completion.candidates import complete_parameter
 
     for parameter in command.params:

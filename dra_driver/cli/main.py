@@ -1,4 +1,4 @@
-"""Run one command: the one place where errors become exit statuses.
+"""Run one command, and turn errors into exit statuses; no other module does that.
 
 In: argv. Out: an exit status of `ExitCode`. A user's error is one line and a hint; only a bug shows a traceback.
 """
@@ -25,7 +25,7 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells expect
 
 
 def run(argv: Sequence[str], program: str = "dra-driver") -> int:
-    """Run one command and return its exit status. `program` is what the command line calls itself."""
+    """Run one command and return its exit status. `program` is the name of the program in usage texts."""
     if argv[:1] == ["__complete"]:  # a shell's completion script asks
         from dra_driver.cli.completion.command import complete
 
@@ -34,7 +34,7 @@ def run(argv: Sequence[str], program: str = "dra-driver") -> int:
     logging.getLogger("dra_driver").addHandler(logging.NullHandler())  # commands print their own messages
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # what the terminal can't show is printed as a question mark
+            stream.reconfigure(errors="replace")  # characters that the terminal can't show become question marks
     try:
         status = cli.main(args=list(argv), prog_name=program, standalone_mode=False)
     except Exception as fault:  # noqa: BLE001
@@ -45,14 +45,14 @@ def run(argv: Sequence[str], program: str = "dra-driver") -> int:
 
 
 def _open_closed_streams() -> None:
-    """Reopen a standard stream that the shell closed as an empty one, so that no other file gets its number."""
+    """Open /dev/null in place of a standard stream that the shell has closed, so that no other file gets its number."""
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open("r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: SIM115
 
 
 def _status_of(fault: Exception) -> int:
-    """Print a command's fault, and return the exit status that it becomes."""
+    """Print an error of a command, and return the exit status for it."""
     match fault:
         case click.ClickException():  # among them the help of a group that was called without a command
             fault.show()
@@ -61,23 +61,23 @@ def _status_of(fault: Exception) -> int:
             print("interrupted", file=sys.stderr)
             return INTERRUPTED
         case DriverError():
-            _say(fault)
+            _print_error(fault)
             return fault.exit_code
         case BrokenPipeError():
             _silence_stdout()
             return ExitCode.OK
-        case OSError():  # an overlong name, a loop of links, a full disk: not a bug in the code
+        case OSError():  # a name that is too long, a loop of links, a full disk: not a bug
             named = f": {str(fault.filename)[:_SHOWN_MAX]}" if fault.filename else ""
-            _say(InputError("unreadable", f"{fault.strerror or fault}{named}"))
+            _print_error(InputError("unreadable", f"{fault.strerror or fault}{named}"))
             return ExitCode.BAD_INPUT
         case RecursionError():
-            _say(InputError("not-yaml", "an input is nested too deeply"))
+            _print_error(InputError("not-yaml", "an input is nested too deeply"))
             return ExitCode.BAD_INPUT
     _report_bug(fault)
     return ExitCode.BUG
 
 
-def _say(fault: DriverError) -> None:
+def _print_error(fault: DriverError) -> None:
     print(f"dra-driver: {fault.message} [{fault.code}]", file=sys.stderr)
     if fault.hint:
         print(f"  {fault.hint}", file=sys.stderr)

@@ -1,7 +1,7 @@
-"""Configs for devices in manifests, judged as the nodes and the webhook judge them.
+"""Validate the configs for devices in manifests, as the nodes and the webhook validate them.
 
-In: a file with ResourceClaims, templates, device classes, and whatever else is in it. Out: a line for each config, or
-every fault. A config for a driver whose vendor is not known by its name is not judged, and the line says so.
+In: a file with ResourceClaims, templates, device classes and other objects. Out: a line for each config, or every
+fault. A config for a driver of another vendor is not validated, and its line says so.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dra_driver.model.vendors import VENDORS
 
 
 def has_objects(path: Path) -> bool:
-    """Return whether a file has Kubernetes objects, one or many."""
+    """Return whether a file contains Kubernetes objects."""
     try:
         return any(_is_object(wire) for wire in _objects(path))
     except DriverError:
@@ -30,7 +30,7 @@ def read_manifest_configs(path: Path) -> list[str]:
     faults: list[str] = []
     for wire in _objects(path):
         if wire.get("kind") in KINDS:
-            _judge(wire, lines, faults)
+            _validate(wire, lines, faults)
     if faults:
         raise InputError(
             "bad-config", f"{path}: {'; '.join(faults)}", hint="docs/device-configs.md says what a config may have"
@@ -38,7 +38,7 @@ def read_manifest_configs(path: Path) -> list[str]:
     return lines or ["no config for a device"]
 
 
-def _judge(wire: Any, lines: list[str], faults: list[str]) -> None:
+def _validate(wire: Any, lines: list[str], faults: list[str]) -> None:
     from dra_driver.claims.config import validate
     from dra_driver.webhook.objects import opaque_configs
 
@@ -46,7 +46,7 @@ def _judge(wire: Any, lines: list[str], faults: list[str]) -> None:
     name = f"{wire['kind']} {metadata.get('name') if isinstance(metadata, dict) else '?'}"
     for config in opaque_configs(wire["kind"], wire):
         if config.driver not in {vendor.driver for vendor in VENDORS}:
-            lines.append(f"{name}: {config.path}: not judged, because {config.driver} is no driver of a known vendor")
+            lines.append(f"{name}: {config.path}: not validated, because {config.driver} is not one of our drivers")
             continue
         found = validate(config.parameters, config.path, config.driver)
         faults += [f"{name}: {fault}" for fault in found]

@@ -1,6 +1,7 @@
-"""Output: tables for people, JSON and YAML for programs; plain text when it does not go to a terminal.
+"""Output: tables and texts for people, JSON and YAML for programs.
 
-Colour follows the terminal, NO_COLOR and FORCE_COLOR. Away from a terminal, lines are not folded at 80 columns.
+Colours depend on the terminal, NO_COLOR and FORCE_COLOR. If the output is not a terminal, lines are not wrapped at 80
+columns.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ PIPE_WIDTH = 500
 
 
 def console(*, stderr: bool = False, is_quiet: bool = False) -> Any:
-    """Return a rich console for this terminal or pipe; one that `is_quiet` writes nothing."""
+    """Return a rich console for this terminal or pipe; with `is_quiet` it writes nothing."""
     from rich.console import Console
 
     class PipeConsole(Console):
         def on_broken_pipe(self) -> NoReturn:
-            """Raise the error, so that `main` handles a reader that went away; rich would exit with status 1."""
+            """Raise the error, so that `main` handles it; rich itself would exit with status 1."""
             raise BrokenPipeError
 
     is_watched = (sys.stderr if stderr else sys.stdout).isatty()
@@ -37,14 +38,14 @@ def console(*, stderr: bool = False, is_quiet: bool = False) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column. Text folds where a table is too wide; numbers and the first column's names stay whole."""
+    """One column. Text is wrapped where a table is too wide; numbers are not."""
 
     title: str
     is_number: bool = False
 
 
 def show_table(out: Any, title: str, columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
-    """Show all columns; if the terminal is too narrow, text continues on the next line."""
+    """Show a table with all its columns; if the terminal is too narrow, text continues on the next line."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -60,7 +61,7 @@ def show_table(out: Any, title: str, columns: Sequence[Column], rows: Iterable[S
 
 
 def print_trimmed(out: Any, drawn: Any) -> None:
-    """Print what rich draws without the blanks that it fills lines up with. Raises: BrokenPipeError."""
+    """Print what rich draws, without the blanks at the ends of its lines. Raises: BrokenPipeError."""
     with out.capture() as captured:
         out.print(drawn)
     try:
@@ -71,8 +72,8 @@ def print_trimmed(out: Any, drawn: Any) -> None:
         raise BrokenPipeError from None  # raised without a number, because click ends with status 1 if there is one
 
 
-def say(out: Any, text: str, *, indent: int = 0, style: str = "", bold: str = "") -> None:
-    """Print a text whose continuation lines are indented like its first; it begins with what is `bold`."""
+def print_text(out: Any, text: str, *, indent: int = 0, style: str = "", bold: str = "") -> None:
+    """Print a text, wrapped and indented; `bold` is printed in bold in front of it."""
     from rich.text import Text
 
     for line in Text.assemble((bold, "bold"), text, style=style).wrap(
@@ -82,12 +83,12 @@ def say(out: Any, text: str, *, indent: int = 0, style: str = "", bold: str = ""
         out.print(Text(" " * indent).append_text(line), soft_wrap=True)
 
 
-# An expression up to the blank behind && or ||; those within literals do not count.
+# An expression up to the blank after && or ||, unless these are inside a literal.
 _OPERAND = re.compile(r"""(?:"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|[^ "']|(?<!&&)(?<!\|\|) )+""")
 
 
-def say_code(out: Any, text: str, *, indent: int = 0, style: str = "") -> None:
-    """Print an expression to be copied: lines end only after && and ||, never inside a literal."""
+def print_code(out: Any, text: str, *, indent: int = 0, style: str = "") -> None:
+    """Print an expression so that it can be copied: lines end only after && and ||, never inside a literal."""
     from rich.text import Text
 
     parts, lines = _OPERAND.findall(text), [""]
@@ -110,7 +111,7 @@ def write_document(document: OutputDocument, form: str) -> None:
 
 
 def yaml_text(content: Wire) -> str:
-    """Return an object as YAML, every part written out."""
+    """Return an object as YAML without anchors."""
     import yaml
 
     class Dumper(yaml.SafeDumper):

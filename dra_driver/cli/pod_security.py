@@ -1,8 +1,8 @@
-"""`dra-driver pod-security`: set the label that admits the agent's privileged pods, in a namespace that has none.
+"""`dra-driver pod-security`: let a namespace admit the agent's privileged pods, by its Pod Security label.
 
 In: a namespace. Out: the level `privileged`, set if the namespace has no level; exit status 1 if it has a stricter one.
-The chart runs this in a Job, because a chart can't change the namespace that it is installed into. Never: another
-label, or a level that someone else has chosen.
+The chart runs this in a Job, because a chart can't change the namespace that it is installed into. Never: changes
+another label, or a level that someone has set.
 Source: Kubernetes Pod Security admission, labels of namespaces.
 """
 
@@ -24,7 +24,7 @@ LEVEL = "privileged"
 def command(namespace: str, kubeconfig: str | None) -> int:
     """Set the namespace's Pod Security level to privileged if it has none.
 
-    Exit status 1: it has a stricter one; 5: the API server was not reached.
+    Exit status 1: the namespace has a stricter level; 5: the API server was not reached.
     """
     from dra_driver.kube.credentials import load
 

@@ -29,7 +29,7 @@ from dra_driver.model.names import NVIDIA_DRIVER, check_driver_name
 )
 @click.option(
     "--tls-dir", metavar="DIR", default=None, envvar="TLS_DIR",
-    help="tls.crt and tls.key, renewed by someone else; by default the webhook makes its own.",
+    help="The folder of tls.crt and tls.key, which someone else renews. Default: the webhook makes its own.",
 )  # fmt: skip
 @click.option("--namespace", default="", envvar="NAMESPACE", help="Namespace of Service and Secret.")
 @click.option(
@@ -79,8 +79,9 @@ def command(  # noqa: PLR0917 - click's parameters
     \b
     POST /configs     refuses configs of these drivers that the node would refuse, naming every fault and its field
     POST /selectors   never refuses; warns of selectors that name these drivers or their classes
+    POST /images      never refuses; warns of images that need a newer CUDA than some devices support
 
-    The webhook makes and renews its certificates and keeps them in a Secret, unless --tls-dir names a folder with some.
+    The webhook makes and renews its certificate and keeps it in a Secret, unless --tls-dir names a folder with one.
     """  # noqa: D301
     from dra_driver.telemetry import logs
     from dra_driver.webhook.main import Settings, serve

@@ -37,7 +37,7 @@ class UnseenObjects:
 
     @property
     def where(self) -> str:
-        """Return where it could not be read, and which role permits it."""
+        """Return where the objects could not be read, and which role would permit it."""
         if self.is_partial:
             return f" of other namespaces than {self.scope} (bind ClusterRole {OWN_VIEW} for all of them)"
         if self.scope:
@@ -57,7 +57,7 @@ class ClusterAccess:
 
     @property
     def home(self) -> str:
-        """The namespace that is used if none is named. Raises: InputError."""
+        """The namespace that is used if the user names none. Raises: InputError."""
         if self.namespace or not self.kubeconfig:
             return self.namespace or "default"
         return read_namespace(self.kubeconfig, self.context)
@@ -98,7 +98,7 @@ class ClusterAccess:
 
 
 def unseen_sentences(unseen: Sequence[UnseenObjects]) -> list[str]:
-    """Return what could not be seen, one sentence for all kinds that one role permits to read in one place."""
+    """Return what could not be seen, in one sentence for all kinds that the same role would permit to read."""
     found: dict[str, list[str]] = {}
     for one in unseen:
         found.setdefault(one.where, []).append(kinds_word(one.kind))

@@ -1,7 +1,7 @@
 """The envelope of `--output json` and `--output yaml`: every document that a command writes passes through here.
 
-In: the kind of a document and its content. Out: what is written: `apiVersion`, `kind`, then the content, whose keys are
-in camelCase. `schemas` describes what the fields of each kind mean; docs/schemas is made from it.
+In: the kind of a document and its content. Out: a document with `apiVersion`, `kind` and the content, whose keys are in
+camelCase. `schemas` defines the fields of each kind; docs/schemas is generated from it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _BEHIND_UNDERSCORE = re.compile(r"_(\w)")
 
 
 class DocumentKind(StrEnum):
-    """What a document describes."""
+    """The kinds of documents."""
 
     NODE_OFFER = "NodeOffer"
     NODE_HEALTH = "NodeHealth"
@@ -49,9 +49,9 @@ class DocumentKind(StrEnum):
     SELECTOR_MATCHES = "SelectorMatches"
     SELECTOR_EXPLANATIONS = "SelectorExplanations"
     SELECTOR_FINDINGS = "SelectorFindings"
-    SELECTOR_VERDICT = "SelectorVerdict"  # the answer to one line of a batch, as the next one
-    ALLOCATION_VERDICT = "AllocationVerdict"
-    BATCH_FAULT = "BatchFault"  # the answer to a line that can't be read
+    SELECTOR_VERDICT = "SelectorVerdict"  # the answer to one line of a batch
+    ALLOCATION_VERDICT = "AllocationVerdict"  # likewise
+    BATCH_FAULT = "BatchFault"  # the answer to a line of a batch that can't be read
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class OutputDocument:
     content: Mapping[str, Any]
 
     def wire(self) -> Wire:
-        """Return what is written."""
+        """Return the whole document, as it is written."""
         return {"apiVersion": API_VERSION, "kind": str(self.kind), **self.content}
 
 

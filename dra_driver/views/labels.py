@@ -24,9 +24,9 @@ Labels = dict[str, str]
 
 
 def label_selector(text: str) -> Callable[[Wire], bool]:
-    """Return a predicate: whether an object has the labels that a selector requires.
+    """Return a predicate that is true for objects with the labels that a selector requires; for all if it is "".
 
-    "" accepts any. Raises: UsageError.
+    Raises: UsageError.
     """
     if len(text) > _MOST:
         raise UsageError("labels", f"-l is longer than {_MOST} characters")

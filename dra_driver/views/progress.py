@@ -1,7 +1,7 @@
-"""How a view shows its progress to the person who waits for it.
+"""The progress of a long task, for the person who waits for it.
 
-In: the progress of a long task. Out: calls to a `ProgressLine`, which `cli` draws on a terminal; the default shows
-nothing.
+In: a task and how much of it is done. Out: calls to a `ProgressLine`, which `cli` draws on a terminal; the default
+shows nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _T = TypeVar("_T")
 class ProgressLine(Protocol):
     """The progress of one long task, shown to a person."""
 
-    def tell(self, done: int) -> None:
+    def update(self, done: int) -> None:
         """Show how many items are done. It is called for every item, so an implementation must be fast."""
 
     def close(self) -> None:
@@ -28,7 +28,7 @@ class NoProgress:
     def __init__(self, noun: str, total: int = 0) -> None:
         """Begin a task of `total` items (0: not known), which are called `noun` in the plural."""
 
-    def tell(self, done: int) -> None:
+    def update(self, done: int) -> None:
         """Show nothing."""
 
     def close(self) -> None:
@@ -39,11 +39,11 @@ ProgressLines = Callable[[str, int], ProgressLine]  # begins a task: a plural no
 
 
 def counted(things: Collection[_T], noun: str, lines: ProgressLines) -> Iterator[_T]:
-    """Yield the items, and report how many are done."""
+    """Yield the items, and show how many are done."""
     line = lines(noun, len(things))
     try:
         for done, one in enumerate(things):
-            line.tell(done)
+            line.update(done)
             yield one
     finally:
         line.close()

@@ -1,4 +1,4 @@
-"""Counts and names in words, for the tables, sentences and documents of every view."""
+"""Texts for counts and names, used in the tables, sentences and documents of all views."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def test_the_old_shape_in_a_v1_object_is_named_with_its_place(explain):
     code, err, _ = explain(OLD.format(version="v1"))
     assert code == ExitCode.BAD_INPUT
     assert "claim.yaml:8:7: ResourceClaim c: spec.devices.requests[0].deviceClassName" in err
-    assert "in v1 this stands under `exactly:`" in err
+    assert "in v1 this field is under `exactly:`" in err
 
 
 @pytest.mark.parametrize("version", ["v1alpha2", "v1alpha3", "v9"])

@@ -123,7 +123,7 @@ def test_a_cluster_that_was_asked_for_and_not_seen_is_no_success(monkeypatch, tm
         kubeconfig = str(api.write_kubeconfig(tmp_path / "kubeconfig"))
     node = ["doctor", "--hardware", "simulated:t4", "--kubeconfig", kubeconfig]
     assert main.run(node) == ExitCode.ENVIRONMENT
-    assert "could not be looked at" in capsys.readouterr().out
+    assert "could not be checked" in capsys.readouterr().out
     assert main.run([*node[:-1], str(tmp_path / "none")]) == ExitCode.BAD_INPUT
     assert "input.kubeconfig" in capsys.readouterr().err
 
@@ -146,4 +146,4 @@ def test_a_cluster_that_lets_nothing_be_read_is_no_success(tmp_path, monkeypatch
         assert main.run(["doctor", "--only", "cluster"]) == ExitCode.ENVIRONMENT
     finally:
         api.stop()
-    assert "could not be looked at" in capsys.readouterr().out
+    assert "could not be checked" in capsys.readouterr().out

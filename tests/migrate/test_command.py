@@ -134,7 +134,7 @@ def test_a_request_that_finds_nothing_exits_1(run):
 def test_more_than_any_node_has_exits_1(run, tmp_path):
     path = tmp_path / "pod.yaml"
     path.write_text(POD.read_text().replace("nvidia.com/gpu: 1", "nvidia.com/gpu: 9"))
-    assert "no node has the 9 that it wants" in run(path, "--profile", "dgx-h100=2", status=1).stderr
+    assert "no node has the 9 that the request wants" in run(path, "--profile", "dgx-h100=2", status=1).stderr
 
 
 def test_slices_of_a_cluster_are_tried(run, tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dra_driver.views.board.board import Board
 from dra_driver.views.board.tiles import tiles_of
-from dra_driver.views.worlds.rules import settle_rules
+from dra_driver.views.worlds.rules import apply_rules
 from dra_driver.views.worlds.simulated_nodes import add_profiles
 from dra_driver.views.worlds.world import World
 
@@ -13,7 +13,7 @@ NODE, GPU = "dgx-h100-1", "gpu-0000-1b-00-0"
 
 def tiles(held=(), taints=(), drop=0, kubernetes="1.36"):
     world = World()
-    rules = settle_rules(world, kubernetes, {})
+    rules = apply_rules(world, kubernetes, {})
     add_profiles(world, ["dgx-h100"])
     slices = world.of("ResourceSlice")
     for one in slices:

@@ -14,9 +14,9 @@ from dra_driver.model.errors import ExitCode
 from dra_driver.views.envelope import DocumentKind
 from dra_driver.views.schemas.documents import schema_of
 from dra_driver.views.usage.advice import size_for
-from dra_driver.views.usage.counted import CountedClaim
 from dra_driver.views.usage.prices import NodeKind, read_prices
 from dra_driver.views.usage.profiles import profiles_of
+from dra_driver.views.usage.usage_counts import ClaimUsage
 from tests.support.metering.prometheus_double import PrometheusDouble
 from tests.support.metering.usage_week import A100, BEGIN, END, GIB, H100, PRICES, Line, week
 
@@ -101,7 +101,7 @@ def test_a_claim_that_uses_little_gets_the_smallest_profile_that_is_large_enough
     assert sizes["small"]["savedPerHour"] == pytest.approx(4 * 6 / 7, abs=0.01)
     assert (sizes["short"]["advice"], sizes["short"]["reason"]) == (None, "no advice: less than 24 hours of data")
     assert (sizes["share"]["advice"], sizes["part"]["advice"]) == (None, None)
-    assert sizes["part"]["reason"] == "it has the right size"
+    assert sizes["part"]["reason"] == "its size is right"
 
 
 @pytest.mark.parametrize(
@@ -110,14 +110,14 @@ def test_a_claim_that_uses_little_gets_the_smallest_profile_that_is_large_enough
      (8.2, 0.1, "1g.20gb"), (60, 0.1, None), (5, 0.9, None)],
 )  # fmt: skip
 def test_a_profile_has_a_fifth_more_than_was_used_in_memory_and_multiprocessors(memory_gib, p95, profile):
-    claim = CountedClaim("n", "c", "u", "gpu.nvidia.com", H100, "gpu", "p", 1e6, 1.0, 1e6, (), 1, memory_gib * GIB, p95)
+    claim = ClaimUsage("n", "c", "u", "gpu.nvidia.com", H100, "gpu", "p", 1e6, 1.0, 1e6, (), 1, memory_gib * GIB, p95)
     found, _ = size_for(claim)
     assert (found.name if found else None) == profile
 
 
 def test_use_in_a_partition_counts_as_its_part_of_the_gpu():
     """All of a third of the multiprocessors needs two fifths of them: more than that partition has itself."""
-    claim = CountedClaim("n", "c", "u", "mig", H100, "3g.40gb", "p", 1e6, 1.0, 1e6, (), 1, 5 * GIB, 0.2)
+    claim = ClaimUsage("n", "c", "u", "mig", H100, "3g.40gb", "p", 1e6, 1.0, 1e6, (), 1, 5 * GIB, 0.2)
     assert size_for(claim)[0].name == "1g.10gb"
     assert [one.name for one in profiles_of(H100)][-1] == "gpu"
 

@@ -151,7 +151,7 @@ def test_a_page_speaks_for_the_node_of_its_pod_alone(api, usage):
     status, out, err = usage("-o", "json")
     assert status == ExitCode.OK
     assert "1 of 2 agents could not be asked: h100-0" in err
-    assert "names the pool 'mig-0/gpu.nvidia.com', which is not of its node" in " ".join(err.split())
+    assert "names the pool 'mig-0/gpu.nvidia.com', which is not one of its node" in " ".join(err.split())
     assert json.loads(out)["total"]["allocatedHours"] == pytest.approx(168)
 
 
@@ -231,6 +231,6 @@ def test_what_the_advice_would_free_is_tried_on_the_cluster_and_told(api, usage)
     status, out, err = usage("--by", "claim", "--what-if")
     assert status == ExitCode.OK, err
     assert "lab/small: gpu \u2192 1g.10gb" in out
-    assert "With this 1 change 0 GPUs fall free." in out  # one claim alone still takes a part of a GPU
+    assert "With this change, 0 GPUs would become free." in out  # one claim alone still takes a part of a GPU
     _, out, _ = usage("--by", "claim", "--what-if", "-o", "json")
     assert json.loads(out)["whatIf"] == {"changes": 1, "gpus": 0, "nodes": [], "unplaced": []}

@@ -13,12 +13,12 @@ import dra_driver.cli
 import dra_driver.views
 from dra_driver.allocation.simulation.timeline import TimelineEvent
 from dra_driver.views.envelope import DocumentKind
-from dra_driver.views.worlds.judging import Judge
-from dra_driver.views.worlds.play import Play
 from dra_driver.views.worlds.reading import world_of_files
-from dra_driver.views.worlds.rules import settle_rules
+from dra_driver.views.worlds.rules import apply_rules
 from dra_driver.views.worlds.scenario import Scenario, arrivals
+from dra_driver.views.worlds.scenario_run import ScenarioRun
 from dra_driver.views.worlds.simulated_nodes import add_profiles
+from dra_driver.views.worlds.subject_explainer import SubjectExplainer
 from dra_driver.views.worlds.subjects import subjects_of
 from dra_driver.views.worlds.world import World
 
@@ -38,7 +38,7 @@ class CountedLine:
     def __init__(self, noun, total=0):
         self.noun, self.total, self.told, self.is_closed = noun, total, [], False
 
-    def tell(self, done):
+    def update(self, done):
         self.told.append(done)
 
     def close(self):
@@ -59,7 +59,7 @@ def world(tmp_path):
     path = tmp_path / "claim.yaml"
     path.write_text(CLAIM)
     world = world_of_files([str(path)])
-    rules = settle_rules(world, "1.35", {})
+    rules = apply_rules(world, "1.35", {})
     add_profiles(world, ["dgx-h100=3"])
     world.complete()
     return world, rules
@@ -75,8 +75,8 @@ def modules():
 def test_a_play_reports_every_event_to_whoever_watches_and_prints_nothing(world, capsys):
     world, rules = world
     lines = CountedLines()
-    play = Play(Scenario(world, (arrivals(world), TimelineEvent("leave", "default/one"))), rules)
-    moments = list(play.moments(play.beginning(), ["dgx-h100-1"], lines))
+    run = ScenarioRun(Scenario(world, (arrivals(world), TimelineEvent("leave", "default/one"))), rules)
+    moments = list(run.moments(run.beginning(), ["dgx-h100-1"], lines))
     [line] = lines.lines
     assert (line.noun, line.total, line.told, line.is_closed) == ("events", 3, [0, 1, 2], True)
     assert [one.node for one in moments[1].placed] == ["dgx-h100-2"]
@@ -87,7 +87,7 @@ def test_a_judge_reports_every_node_and_prints_nothing(world, capsys):
     world, rules = world
     lines = CountedLines()
     [subject] = subjects_of(world, ("claim", "one"), "default", lambda *_: "", lambda _: True)
-    explanation = Judge(world, rules, lines=lines).explain(subject)
+    explanation = SubjectExplainer(world, rules, lines=lines).explain(subject)
     assert explanation.ok
     assert [(line.noun, line.told, line.is_closed) for line in lines.lines] == [("nodes", [0, 1, 2], True)]
     assert capsys.readouterr() == ("", "")
@@ -96,8 +96,8 @@ def test_a_judge_reports_every_node_and_prints_nothing(world, capsys):
 def test_a_line_is_closed_even_when_nobody_hears_the_end(world):
     world, rules = world
     lines = CountedLines()
-    play = Play(Scenario(world, (arrivals(world),)), rules)
-    moments = play.moments(play.beginning(), (), lines)
+    run = ScenarioRun(Scenario(world, (arrivals(world),)), rules)
+    moments = run.moments(run.beginning(), (), lines)
     next(moments)
     moments.close()
     assert lines.lines[0].is_closed

@@ -57,12 +57,12 @@ def test_a_selector_filters_the_map_and_marks_what_it_accepts(console):
 def test_a_filter_that_tells_nodes_apart_is_judged_on_as_many_as_there_is_time_for():
     from dra_driver.views.board.board import Board
     from dra_driver.views.board.selector_filter import selector_matches
-    from dra_driver.views.worlds.rules import settle_rules
+    from dra_driver.views.worlds.rules import apply_rules
     from dra_driver.views.worlds.simulated_nodes import add_profiles
     from dra_driver.views.worlds.world import World
 
     world = World()
-    rules = settle_rules(world, "1.35", {})
+    rules = apply_rules(world, "1.35", {})
     add_profiles(world, ["dgx-h100=600"])
     board = Board.of_world(world, rules, "test")
     names = list(board.slices_by_node())

@@ -152,8 +152,8 @@ def test_a_name_in_a_header_is_believed_only_from_the_proxy_that_proves_itself(c
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["--address", "0.0.0.0:0"], "readable on the way"),
-        (["--proxy-ca", "ca.crt"], "go together"),
+        (["--address", "0.0.0.0:0"], "others could read the tokens"),
+        (["--proxy-ca", "ca.crt"], "must be set together"),
         (["--proxy-ca", "ca.crt", "--proxy-name", "front"], "needs --tls-dir"),
     ],
     ids=lambda value: str(value)[:30],

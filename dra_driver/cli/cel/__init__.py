@@ -1,4 +1,4 @@
-"""`dra-driver cel`: evaluate, explain and improve selectors. `group` is the table of its commands, one module each.
+"""`dra-driver cel`: evaluate, explain and improve selectors.
 
-`judge` compiles and evaluates the selectors for all commands; `report` prints the results.
+`group` is the table of its commands, one module each; `report` prints what they have in common.
 """

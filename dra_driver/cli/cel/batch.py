@@ -1,9 +1,7 @@
-"""`dra-driver cel batch`: judge many expressions, for use by programs.
+"""`dra-driver cel batch`: evaluate many expressions for another program.
 
-In: JSON lines. Out: a JSON line for each, in order; a line that can't be read is answered by an object with `error`.
-Lines are read one at a time, so a file may be larger than memory.
-
-The rule: the fields of the batch format (docs/selectors.md).
+In: JSON lines (their format: docs/selectors.md). Out: a JSON line for each, in the same order; a line that can't be
+read is answered by an object with `error`. Lines are read one at a time, so a file may be larger than memory.
 """
 
 from __future__ import annotations
@@ -29,7 +27,9 @@ _LINE_MAX = 256 << 20  # in bytes
 @click.command(name="batch")
 @click.argument("path", metavar="FILE")
 def command(path: str) -> int:
-    """Judge many expressions, for programs: one JSON object in each line of FILE (- is standard input), one back.
+    """Evaluate many expressions for another program: each line of FILE (- is standard input) is a JSON object.
+
+    The output has a line for each, in the same order.
 
     \b
     echo '{"id": 1, "expression": "device.driver == 2"}' | dra-driver cel batch -
@@ -37,14 +37,14 @@ def command(path: str) -> int:
     \b
     A line:    {"id", "expression", "driver", "devices": [resource.k8s.io/v1 Device...],
                 "kubernetes": "1.35", "gates": {"NAME": bool}, "environment": "stored"|"new"}
-    Defaults:  a first line without "expression" gives them for all others
+    Defaults:  a first line without "expression" sets them for all others
     Answer:    {"apiVersion", "kind": "SelectorVerdict", "id", "compileError": null|text, "errorKind", "type",
                 "maxCost", "admissible", "results": [{"match": bool} | {"error": text}]}
     A line that can't be read: {"apiVersion", "kind": "BatchFault", "id", "line", "error"}
 
     \b
     Exit status:
-      0  every line was answered       3  some lines could not be read, or the file
+      0  every line was answered       3  the file or some of its lines could not be read
       2  the command line is wrong
     """  # noqa: D301
     return answer_file(path)
@@ -70,7 +70,7 @@ def _opened(path: str) -> Iterator[IO[bytes]]:
 
 
 def _answer(file: IO[bytes]) -> int:
-    """Answer line by line. Each answer is written at once, because the other end of a pipe may wait for it."""
+    """Answer line by line. Each answer is written at once, because the program at the other end may wait for it."""
     checker = BatchChecker({})
     has_begun, bad = False, 0
     for number, raw in enumerate(_lines(file), 1):
@@ -96,7 +96,7 @@ def _answer(file: IO[bytes]) -> int:
 
 
 def _verdict(answer: Wire) -> Wire:
-    """Return the answer to a line in the envelope, whose own `kind` is that of the document."""
+    """Return the document of an answer. Its `kind` becomes `errorKind`, because a document has a `kind` of its own."""
     content = {("errorKind" if key == "kind" else key): value for key, value in answer.items()}
     return OutputDocument(DocumentKind.SELECTOR_VERDICT, content).wire()
 
@@ -106,7 +106,7 @@ def _unread(raw: bytes, number: int, error: str) -> Wire:
 
 
 def _lines(file: IO[bytes]) -> Iterator[bytes]:
-    """Yield the lines. A line longer than `_LINE_MAX` is truncated, so it fails to parse as JSON."""
+    """Yield the lines. A line longer than `_LINE_MAX` is truncated, and is then reported because it is not JSON."""
     while raw := file.readline(_LINE_MAX):
         yield raw
         while raw and not raw.endswith(b"\n"):

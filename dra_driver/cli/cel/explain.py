@@ -1,8 +1,7 @@
 """`dra-driver cel explain`: why a device matches, does not match, or aborts scheduling.
 
-In: devices and selectors. Out: for each group of equal devices, the expression as a tree with the value of every part
-and the deciding part marked; for all devices together, the nearest misses and the names that no device has. It
-changes nothing.
+In: devices and selectors. Out: for each group of equal devices, the expression as a tree with the value of each part
+and a mark at the part that decides; for all devices together, the nearest misses and the names that no device has.
 """
 
 from __future__ import annotations
@@ -11,14 +10,22 @@ from typing import Any
 
 import click
 
-from dra_driver.cli.cel.report import COLOURS, say_heading, say_query
-from dra_driver.cli.inputs.options import gather, input_options, output_option
-from dra_driver.cli.output import console, say, write_document
+from dra_driver.cli.cel.report import COLOURS, print_heading, print_query
+from dra_driver.cli.inputs.options import input_options, output_option, read_inputs
+from dra_driver.cli.output import console, print_text, write_document
 from dra_driver.selectors.explain import ExpressionPart
 from dra_driver.views.verdicts.explanations import explanations_document, explanations_of, narrowed
-from dra_driver.views.verdicts.given import Given
-from dra_driver.views.verdicts.judge import ABORT, MATCH, NO_MATCH, Group, Judged, exit_code, judge
+from dra_driver.views.verdicts.inputs import SelectorInputs
 from dra_driver.views.verdicts.misses import misses
+from dra_driver.views.verdicts.query_verdicts import (
+    ABORT,
+    MATCH,
+    NO_MATCH,
+    QueryVerdicts,
+    VerdictGroup,
+    exit_code,
+    judge,
+)
 from dra_driver.views.wording import plural
 
 _VERDICTS = {MATCH: "match", NO_MATCH: "no match", ABORT: "abort scheduling"}
@@ -34,11 +41,11 @@ _MOST_NAMED = 3
     type=click.IntRange(min=1),
     default=6,
     show_default=True,
-    help="groups of equal devices to show in the table, those nearest to the verdict first",
+    help="how many groups of equal devices the table shows",
 )
 @output_option
 def command(only: tuple[str, ...], most: int, output: str, **options: Any) -> int:
-    """Explain why devices match or not: the value of every part, the deciding part, the nearest miss.
+    """Explain why devices match or not: the value of each part, the part that decides, the nearest miss.
 
     Devices that agree on everything the selectors read are explained once. In the tree, * marks the part that decides.
 
@@ -53,13 +60,13 @@ def command(only: tuple[str, ...], most: int, output: str, **options: Any) -> in
       1  nothing matches a request                  4  a device would abort scheduling (beats 0 and 1)
       2  the command line is wrong                  5  the cluster or the hardware does not answer
     """  # noqa: D301
-    given = gather(options)
+    given = read_inputs(options)
     if only:
         given = narrowed(given, only)
     judged = judge(given.queries, given.fleet, given.engine(), given.environment)
     if output == "table":
         out = console()
-        say_heading(out, given)
+        print_heading(out, given)
         for one in judged:
             _show(out, one, given, most)
     else:
@@ -67,12 +74,12 @@ def command(only: tuple[str, ...], most: int, output: str, **options: Any) -> in
     return exit_code(judged, given.environment)
 
 
-def _show(out: Any, judged: Judged, given: Given, most: int) -> None:
-    say_query(out, judged, given)
+def _show(out: Any, judged: QueryVerdicts, given: SelectorInputs, most: int) -> None:
+    print_query(out, judged, given)
     if not judged.compiles:
         return
     if not judged.groups:
-        say(out, "there are no devices", indent=2, style="yellow")
+        print_text(out, "there are no devices", indent=2, style="yellow")
     order = {ABORT: 0, MATCH: 1, NO_MATCH: 2}
     ranked = sorted(judged.groups, key=lambda g: (order[g.verdict.kind], -(g.verdict.step or 0), -len(g.devices)))
     for group in ranked[:most]:
@@ -80,35 +87,35 @@ def _show(out: Any, judged: Judged, given: Given, most: int) -> None:
     if len(ranked) > most:
         left = sum(len(group.devices) for group in ranked[most:])
         text = f"{plural(len(ranked) - most, 'more group')} with {plural(left, 'device')} not shown (--groups)"
-        say(out, text, indent=2, style="dim")
+        print_text(out, text, indent=2, style="dim")
     for miss in misses(judged):
-        say(out, f"nearest miss: {miss.sentence}", indent=2, style="cyan")
+        print_text(out, f"nearest miss: {miss.sentence}", indent=2, style="cyan")
 
 
-def _show_group(out: Any, judged: Judged, group: Group) -> None:
+def _show_group(out: Any, judged: QueryVerdicts, group: VerdictGroup) -> None:
     out.print()
     named = [f"{device.node}/{device.name}" for device in group.devices[:_MOST_NAMED]]
     rest = f" and {len(group.devices) - len(named)} more" if len(group.devices) > len(named) else ""
     verdict = _VERDICTS[group.verdict.kind]
     title = f"{plural(len(group.devices), 'device')}: {verdict}"
-    say(out, title, indent=2, style=COLOURS[group.verdict.kind] or "bold")
-    say(out, f"{', '.join(named)}{rest}", indent=4, style="dim")
+    print_text(out, title, indent=2, style=COLOURS[group.verdict.kind] or "bold")
+    print_text(out, f"{', '.join(named)}{rest}", indent=4, style="dim")
     if not judged.compiled:
-        say(out, "there is no selector: every device matches", indent=4)
+        print_text(out, "there is no selector: every device matches", indent=4)
     for number, explanation in explanations_of(judged, group):
         if len(judged.compiled) > 1:
-            say(out, f"{judged.compiled[number].written.label}", indent=4, style="italic")
+            print_text(out, f"{judged.compiled[number].written.label}", indent=4, style="italic")
         if explanation.tree is None:
             continue  # this device can't be converted at all; the error printed below explains why
         ends_it = group.verdict.step in {None, number}
         _show_part(out, explanation.tree, 6, marks=ends_it)
     if group.verdict.error:
-        say(out, group.verdict.error, indent=6, style=COLOURS[ABORT])
-    not_asked = (
+        print_text(out, group.verdict.error, indent=6, style=COLOURS[ABORT])
+    not_evaluated = (
         len(judged.compiled) - 1 - (group.verdict.step if group.verdict.step is not None else len(judged.compiled))
     )
-    if not_asked > 0:
-        say(out, f"{plural(not_asked, 'later selector')} not asked", indent=4, style="dim")
+    if not_evaluated > 0:
+        print_text(out, f"{plural(not_evaluated, 'later selector')} not evaluated", indent=4, style="dim")
 
 
 def _show_part(out: Any, part: ExpressionPart, indent: int, *, marks: bool) -> None:

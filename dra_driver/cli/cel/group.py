@@ -1,7 +1,4 @@
-"""`dra-driver cel`: the table of its commands, which evaluate CEL selectors offline with the scheduler's verdicts.
-
-In: argv. Out: what the command prints.
-"""
+"""`dra-driver cel`: the table of its commands, which evaluate CEL selectors offline with the scheduler's verdicts."""
 
 from __future__ import annotations
 
@@ -12,11 +9,11 @@ from dra_driver.cli.lazy import CommandEntry, LazyGroup
 _COMMANDS = {
     "test": CommandEntry("cel.match", "Which devices match, node by node."),
     "explain": CommandEntry(
-        "cel.explain", "Why a selector matches devices or not: every part's value, the deciding part, the nearest miss."
+        "cel.explain", "Why a selector matches devices or not: the value of each part, the nearest miss."
     ),
-    "lint": CommandEntry("cel.lint", "What compiles but causes trouble, and how to write it better."),
-    "repl": CommandEntry("cel.repl", "Try expressions interactively, with completion from the devices at hand."),
-    "batch": CommandEntry("cel.batch", "Judge many expressions, one a line, for programs."),
+    "lint": CommandEntry("cel.lint", "Selectors that compile but cause trouble, and how to write them better."),
+    "repl": CommandEntry("cel.repl", "Try expressions interactively, with completion from the given devices."),
+    "batch": CommandEntry("cel.batch", "Evaluate many expressions for another program, one on each line."),
 }
 
 

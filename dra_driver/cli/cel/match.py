@@ -1,6 +1,6 @@
 """`dra-driver cel test`: which devices match, node by node.
 
-In: devices and selectors. Out: a table with counts, or a document. It changes nothing.
+In: devices and selectors. Out: a table with counts, or a document.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from typing import Any
 
 import click
 
-from dra_driver.cli.cel.report import COLOURS, say_heading, say_query
-from dra_driver.cli.inputs.options import gather, input_options, output_option
-from dra_driver.cli.output import Column, console, say, show_table, write_document
+from dra_driver.cli.cel.report import COLOURS, print_heading, print_query
+from dra_driver.cli.inputs.options import input_options, output_option, read_inputs
+from dra_driver.cli.output import Column, console, print_text, show_table, write_document
 from dra_driver.selectors.engine import Engine
 from dra_driver.views.fleet.devices import FleetDevice
-from dra_driver.views.verdicts.given import Given
-from dra_driver.views.verdicts.judge import ABORT, MATCH, NO_MATCH, Judged, exit_code, judge
+from dra_driver.views.verdicts.inputs import SelectorInputs
 from dra_driver.views.verdicts.matches import matches_document, rows_of
 from dra_driver.views.verdicts.misses import misses
+from dra_driver.views.verdicts.query_verdicts import ABORT, MATCH, NO_MATCH, QueryVerdicts, exit_code, judge
 from dra_driver.views.wording import folded, plural
 
-_LEAST_NAMES, _MOST_NAMES = 24, 120  # limits, in columns, for the names of matching devices
+_LEAST_NAMES, _MOST_NAMES = 24, 120  # smallest and largest width, in characters, of the names of matching devices
 _MOST_ERRORS = 5
 _MOST_ROWS = 200
 
@@ -54,7 +54,8 @@ def command(engine_name: str, output: str, *, by_device: bool, **options: Any) -
 
     Devices and classes have no namespace, so there is no -n or -A; selectors come from files, so there is no -l.
 
-    Without a source of devices, standard input is read if something is piped in; otherwise this node's hardware is.
+    If no option names devices, they are read from standard input if something is piped in, and otherwise from this
+    node's hardware.
 
     \b
     Exit status:
@@ -62,12 +63,12 @@ def command(engine_name: str, output: str, *, by_device: bool, **options: Any) -
       1  nothing matches a request                  4  a device would abort scheduling (beats 0 and 1)
       2  the command line is wrong                  5  the cluster or the hardware does not answer
     """  # noqa: D301
-    given = gather(options, folds=not by_device)
+    given = read_inputs(options, folds=not by_device)
     engine = _engine(engine_name, given)
     judged = judge(given.queries, given.fleet, engine, given.environment)
     if output == "table":
         out = console()
-        say_heading(out, given, engine="" if engine.caveat is None else engine.name, caveat=engine.caveat)
+        print_heading(out, given, engine="" if engine.caveat is None else engine.name, caveat=engine.caveat)
         for one in judged:
             _show(out, one, given, by_device=by_device)
     else:
@@ -75,7 +76,7 @@ def command(engine_name: str, output: str, *, by_device: bool, **options: Any) -
     return exit_code(judged, given.environment)
 
 
-def _engine(name: str, given: Given) -> Engine:
+def _engine(name: str, given: SelectorInputs) -> Engine:
     if name == "celpy":
         from dra_driver.selectors.celpy_engine import CelPythonEngine
 
@@ -83,12 +84,12 @@ def _engine(name: str, given: Given) -> Engine:
     return given.engine()
 
 
-def _show(out: Any, judged: Judged, given: Given, *, by_device: bool) -> None:
-    say_query(out, judged, given)
+def _show(out: Any, judged: QueryVerdicts, given: SelectorInputs, *, by_device: bool) -> None:
+    print_query(out, judged, given)
     if not judged.compiles:
         return
     if not given.fleet.devices:
-        say(out, "there are no devices", indent=2, style="yellow")
+        print_text(out, "there are no devices", indent=2, style="yellow")
         return
     if by_device:
         _show_devices(out, judged)
@@ -96,10 +97,10 @@ def _show(out: Any, judged: Judged, given: Given, *, by_device: bool) -> None:
         _show_nodes(out, judged)
     _show_sum(out, judged)
     for miss in misses(judged) if not judged.count(MATCH) else ():
-        say(out, f"nearest miss: {miss.sentence}", indent=2, style="cyan")
+        print_text(out, f"nearest miss: {miss.sentence}", indent=2, style="cyan")
 
 
-def _show_nodes(out: Any, judged: Judged) -> None:
+def _show_nodes(out: Any, judged: QueryVerdicts) -> None:
     found = rows_of(judged)
     room = out.width - max(len(folded(names)) for names, _ in found) - len("match   no match   aborts") - 12
     rows = []
@@ -116,10 +117,10 @@ def _show_nodes(out: Any, judged: Judged) -> None:
     )
     show_table(out, "", columns, rows[:_MOST_ROWS])
     if len(rows) > _MOST_ROWS:
-        say(out, f"and {len(rows) - _MOST_ROWS:,} more kinds of nodes; -o json has all", indent=2)
+        print_text(out, f"and {len(rows) - _MOST_ROWS:,} more kinds of nodes; -o json has all", indent=2)
 
 
-def _show_devices(out: Any, judged: Judged) -> None:
+def _show_devices(out: Any, judged: QueryVerdicts) -> None:
     words = {MATCH: "match", NO_MATCH: "no match", ABORT: "aborts"}
     rows = []
     for group in judged.groups:
@@ -146,7 +147,7 @@ def _names(names: list[str], room: int) -> str:
     return ", ".join(kept if len(kept) == len(names) else [*kept, f"+{len(names) - len(kept)}"])
 
 
-def _show_sum(out: Any, judged: Judged) -> None:
+def _show_sum(out: Any, judged: QueryVerdicts) -> None:
     from rich.text import Text
 
     counts = ((MATCH, "match"), (NO_MATCH, "do not match"), (ABORT, "would abort scheduling"))
@@ -164,8 +165,10 @@ def _show_sum(out: Any, judged: Judged) -> None:
             first.setdefault(group.verdict.error, group.devices[0])
     for text, count in errors.most_common(_MOST_ERRORS):
         named = f"{first[text].node}/{first[text].name}{f' and {count - 1} more' if count > 1 else ''}"
-        say(out, f"{named}: {text}", indent=4, style=COLOURS[ABORT])
+        print_text(out, f"{named}: {text}", indent=4, style=COLOURS[ABORT])
     if len(errors) > _MOST_ERRORS:
-        say(out, f"and {len(errors) - _MOST_ERRORS} other errors", indent=4, style=COLOURS[ABORT])
+        print_text(out, f"and {len(errors) - _MOST_ERRORS} other errors", indent=4, style=COLOURS[ABORT])
     if errors:
-        say(out, "see them part by part: dra-driver cel explain; guard them: dra-driver cel lint --fix", indent=4)
+        print_text(
+            out, "see them part by part: dra-driver cel explain; guard them: dra-driver cel lint --fix", indent=4
+        )

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dra_driver.cli.cel.report import error_lines, say_heading, say_remedy
-from dra_driver.cli.inputs.options import gather, input_options
-from dra_driver.cli.output import console, say
+from dra_driver.cli.cel.report import error_lines, print_heading, print_remedy
+from dra_driver.cli.inputs.options import input_options, read_inputs
+from dra_driver.cli.output import console, print_text
 from dra_driver.model.errors import ExitCode
 from dra_driver.selectors.checking.declarations import declare
 from dra_driver.selectors.completion import Completions
@@ -26,7 +26,7 @@ from dra_driver.selectors.remedies.names import KnownNames
 from dra_driver.selectors.remedies.remedies import remedy
 from dra_driver.selectors.suggestions import suggest, unknown_names
 from dra_driver.views.verdicts.documents import views_of
-from dra_driver.views.verdicts.given import Given
+from dra_driver.views.verdicts.inputs import SelectorInputs
 from dra_driver.views.wording import plural
 
 if TYPE_CHECKING:
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 _HELP = """\
 Type an expression: a condition shows which devices match, anything else its values.
-  :devices         the devices at hand
+  :devices         the given devices
   :names           domains, attributes and capacities with their values
-  :help            this
+  :help            this text
   :quit            leave (or Ctrl-D)"""
 _MOST_VALUES = 8
 _MOST_NAMED = 3
@@ -48,19 +48,19 @@ _MOST_NAMED = 3
 def command(**options: Any) -> int:
     """Try expressions interactively.
 
-    Domains, attributes and functions complete with Tab, from the devices at hand; the type of what is typed shows
-    below the line. Without a terminal, expressions are read from standard input, one a line.
+    Tab completes domains, attributes and functions, from the given devices; the type of the expression is shown below
+    the line. Without a terminal, expressions are read from standard input, one on each line.
 
     \b
       dra-driver cel repl --fleet dgx-h100
       echo 'device.attributes["gpu.nvidia.com"].productName' | dra-driver cel repl --fleet l40s
 
     \b
-    Exit status: 0; 2 and 5 as for cel test when there are no devices.
+    Exit status: 0; if there are no devices, 2 or 5 as for cel test.
     """  # noqa: D301
-    given = gather(options, needs_selectors=False, uses_stdin=False)
+    given = read_inputs(options, needs_selectors=False, uses_stdin=False)
     session = ReplSession(given)
-    say_heading(session.out, given)
+    print_heading(session.out, given)
     lines = _typed(session) if sys.stdin.isatty() else (line.rstrip("\n") for line in sys.stdin)
     for written in given.queries[0].selectors if given.queries else ():
         session.answer(written.expression)
@@ -74,7 +74,7 @@ def command(**options: Any) -> int:
 class ReplSession:
     """An interactive session that answers one line at a time."""
 
-    def __init__(self, given: Given) -> None:
+    def __init__(self, given: SelectorInputs) -> None:
         self.out = console()
         self.given = given
         self.declarations = declare(given.kubernetes, given.gates, given.environment)
@@ -96,9 +96,9 @@ class ReplSession:
             for row in error_lines(error.text, self.out.width):
                 self.out.print(row, markup=False, emoji=False, soft_wrap=True, style="red")
             found = remedy(text, self.declarations, self.names, self._compiles)
-            say_remedy(self.out, found)
+            print_remedy(self.out, found)
             for unknown in suggest(error, self.declarations) if found is None else ():
-                say(self.out, unknown.sentence, style="yellow")
+                print_text(self.out, unknown.sentence, style="yellow")
             return
         self._values(fragment)
 
@@ -126,32 +126,32 @@ class ReplSession:
             except SelectorRuntimeError as error:
                 value, kind = f"error: {error.text}", "aborts scheduling"
             found.setdefault((value, kind), []).append(position)
-        say(self.out, f"type: {fragment.type}", style="dim")
+        print_text(self.out, f"type: {fragment.type}", style="dim")
         ranked = sorted(found.items(), key=lambda item: -len(item[1]))
         styles = {"true": "green", "false": "red"}
         for (value, kind), positions in ranked[:_MOST_VALUES]:
             style = "magenta" if kind == "aborts scheduling" else styles.get(value, "")
             named = ", ".join(self.given.fleet.devices[position].name for position in positions[:_MOST_NAMED])
             rest = ", …" if len(positions) > _MOST_NAMED else ""
-            say(self.out, f"{value}  ({kind}) on {plural(len(positions), 'device')}: {named}{rest}", style=style)
+            print_text(self.out, f"{value}  ({kind}) on {plural(len(positions), 'device')}: {named}{rest}", style=style)
         if len(ranked) > _MOST_VALUES:
-            say(self.out, f"and {len(ranked) - _MOST_VALUES} other values", style="dim")
+            print_text(self.out, f"and {len(ranked) - _MOST_VALUES} other values", style="dim")
         for unknown in unknown_names(read_set(fragment.root), self.views):
-            say(self.out, unknown.sentence, style="yellow")
+            print_text(self.out, unknown.sentence, style="yellow")
 
     def _order(self, text: str) -> None:
         if text == ":devices":
             for device in self.given.fleet.devices:
-                say(self.out, f"{device.node}/{device.name}  {device.driver}")
+                print_text(self.out, f"{device.node}/{device.name}  {device.driver}")
         elif text == ":names":
             for field in ("attributes", "capacity"):
                 for domain in self.completions.complete(f'device.{field}["'):
                     name = domain.text.removesuffix('"]')
-                    say(self.out, f"{field} {name}", style="bold")
+                    print_text(self.out, f"{field} {name}", style="bold")
                     for one in self.completions.complete(f'device.{field}["{name}"].'):
-                        say(self.out, f"{one.text}  {one.meaning}", indent=2)
+                        print_text(self.out, f"{one.text}  {one.meaning}", indent=2)
         else:
-            say(self.out, _HELP)
+            print_text(self.out, _HELP)
 
 
 def _typed(session: ReplSession) -> Iterator[str]:

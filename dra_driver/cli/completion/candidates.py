@@ -1,6 +1,6 @@
-"""Candidates for the last of several words, found by walking the table of commands.
+"""Candidates for the last word of a command line, found by walking the table of commands.
 
-In: words. Out: candidates, and whether file names fit too. Only the command that the words name is imported.
+In: words. Out: candidates, and whether file names fit as well. Only the command that the words name is imported.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Source = Callable[[click.Context, str], Sequence[str]]
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Words that fit at the cursor, each with a short help text, and whether a file name fits too."""
+    """Words that fit at the cursor, each with a short help text, and whether a file name fits as well."""
 
     words: tuple[tuple[str, str], ...]
     has_files: bool = False
@@ -41,12 +41,12 @@ def _of_cluster(kind: str) -> Source:
 
 
 def _names(ctx: click.Context, kind: str) -> Sequence[str]:
-    """Return the names of a kind in the cluster, context and namespace that the words before the cursor select."""
+    """Return the names of a kind in the cluster and namespace that the options before the cursor select."""
     given = ctx.params
     return sources.names(kind, kubeconfig_of(ctx), given.get("namespace"), given.get("context") or "")
 
 
-# By the name of the option, which means the same in every command that has it.
+# By the name of an option, which has the same meaning in all commands.
 _BY_OPTION: Mapping[str, Source] = {
     "--fleet": _profiles,
     "--add-nodes": _profiles,
@@ -72,14 +72,14 @@ def candidates(group: click.Group, words: Sequence[str]) -> Candidates:
         flags = tuple((flag.name, flag.meaning) for flag in FLAGS if flag.name.startswith(typed))
         return Candidates(flags, has_files=not typed.startswith("-"))
     if before and not before[0].startswith("-") and before[0] not in group.list_commands(click.Context(group)):
-        return Candidates(())  # click would start again at the list of commands
+        return Candidates(())  # for an unknown command, click would offer the list of commands again
     seen: list[CompletionItem] = _Walk(group, {}, "dra-driver", "").get_completions(before, typed)
     plain = tuple((item.value, item.help or "") for item in seen if item.type == "plain")
     return Candidates(plain, any(item.type in {"file", "dir"} for item in seen))
 
 
 class _Walk(ShellComplete):
-    """Click's own walk through commands and options, with values added where click knows none."""
+    """Click's walk through commands and options, which offers values where click itself knows none."""
 
     name = "words"
     source_template = ""
@@ -94,7 +94,7 @@ class _Walk(ShellComplete):
 
 
 def complete_parameter(ctx: click.Context, parameter: click.Parameter, typed: str) -> list[CompletionItem] | None:
-    """Return the values that a parameter may have, or None if click's own answer is to be used."""
+    """Return the values that a parameter may have, or None to use click's own answer."""
     options = set(parameter.opts)
     source = next((_BY_OPTION[name] for name in parameter.opts if name in _BY_OPTION), None)
     if source is not None:

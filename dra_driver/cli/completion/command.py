@@ -1,6 +1,6 @@
-"""`dra-driver completion`: prints the script for a shell, and answers the questions that the script asks.
+"""`dra-driver completion`: print the script for a shell, and answer when the script asks for candidates.
 
-In: a shell, or the words up to the cursor. Out: a script, or candidates. kubectl asks `kubectl_complete-dra`.
+In: a shell, or the words up to the cursor. Out: a script, or candidates. kubectl runs `kubectl_complete-dra`.
 Source: Kubernetes, kubectl plugins, "kubectl_complete-<plugin>"; cobra's completion directives (4: no file names).
 """
 
@@ -19,7 +19,7 @@ _FILES, _NO_FILES = ":0", ":4"
 @click.command(name="completion")
 @click.argument("shell", type=click.Choice(list(SHELLS)))
 def command(shell: str) -> None:
-    """Print the script that makes a shell complete commands, options, profiles, nodes, claims and devices.
+    """Print the script by which a shell completes commands, options, profiles, nodes, claims and devices.
 
     \b
     dra-driver completion bash
@@ -27,20 +27,20 @@ def command(shell: str) -> None:
     source <(dra-driver completion zsh)                     after compinit, in ~/.zshrc
     dra-driver completion fish > ~/.config/fish/completions/dra-driver.fish
 
-    The script serves kubectl-dra as well. `kubectl dra` is completed by kubectl's own completion, which asks
+    The script also completes kubectl-dra. `kubectl dra` is completed by kubectl's own completion, which runs
     kubectl_complete-dra.
     """  # noqa: D301
     click.echo("\n".join(script(shell, program) for program in PROGRAMS), nl=False)
 
 
 def complete(words: Sequence[str]) -> int:
-    """Print the candidates for the last word, then the directive. Nothing else is ever printed, and the status is 0."""
+    """Print the candidates for the last word, then the directive, and nothing else; return 0."""
     from dra_driver.cli.commands import cli
     from dra_driver.cli.completion.candidates import Candidates, candidates
 
     try:
         found = candidates(cli, list(words) or [""])
-    except Exception:  # noqa: BLE001  a line that is being typed is often wrong; the command says so when it is run
+    except Exception:  # noqa: BLE001  an unfinished line is often wrong; the command reports that when it is run
         found = Candidates(())
     for word, meaning in found.words:
         print(f"{word}\t{' '.join(meaning.split())}" if meaning else word)

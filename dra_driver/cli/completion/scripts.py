@@ -1,13 +1,13 @@
-"""The scripts that teach a shell to complete `dra-driver` and `kubectl-dra`.
+"""The scripts by which a shell completes `dra-driver` and `kubectl-dra`.
 
-In: a shell and a program's name. Out: a script. Each asks the program itself (`PROGRAM __complete WORD...`), whose
-answer is a line `word<TAB>help` for each candidate, and last `:0` if files fit too or `:4` if not (the protocol that
-kubectl has for its plugins, see `kubectl_complete`).
+In: a shell and a program's name. Out: a script. It runs `PROGRAM __complete WORD...`, which prints a line
+`word<TAB>help` for each candidate, and at the end `:0` if files fit as well or `:4` if they do not. This is the
+protocol between kubectl and its plugins (see `kubectl_complete`).
 """
 
 from __future__ import annotations
 
-# Words are taken from the line itself, because bash also splits them at `:` and `=` and replaces only the last part.
+# The script splits the line itself, because bash also splits words at `:` and `=`, and replaces only the last part.
 _BASH = r"""# bash completion for PROGRAM:  source <(PROGRAM completion bash)
 _FUNCTION() {
     local line=${COMP_LINE:0:COMP_POINT} words=() i rest

@@ -31,7 +31,7 @@ def usual_kubeconfig() -> str | None:
 
 
 def node_gpus() -> Sequence[str]:
-    """Return the names of the GPUs that the agent of this node has seen; none after any failure."""
+    """Return the names of the GPUs that this node's agent has seen; none if anything fails."""
     from dra_driver.health.known_gpus import read_gpus
     from dra_driver.health.store import GPUS, HealthStore
     from dra_driver.model.flag import resolve
@@ -46,9 +46,10 @@ def node_gpus() -> Sequence[str]:
 
 
 def names(kind: str, kubeconfig: str | None, namespace: str | None = None, context: str = "") -> Sequence[str]:
-    """Return the names of nodes, namespaces, devices, claims, pods or workloads in a cluster; none after any failure.
+    """Return the names of nodes, namespaces, devices, claims, pods or workloads in a cluster; none if anything fails.
 
-    `kind` is in the singular (`claim`). Namespaced objects are those of `namespace`, or of the context's without one.
+    `kind` is in the singular (`claim`). Namespaced objects are those of `namespace` or, if it is not set, of the
+    context's namespace.
     """
     found: list[str] = []
 
@@ -63,7 +64,7 @@ def names(kind: str, kubeconfig: str | None, namespace: str | None = None, conte
 
 
 def _read(kind: str, kubeconfig: str | None, namespace: str | None, context: str) -> Sequence[str]:
-    """Read one page of a kind. Raises: whatever reading a kubeconfig or asking a server raises."""
+    """Read one page of a kind. Raises: DriverError."""
     from dra_driver.kube import paths
     from dra_driver.kube.api import KubeApi
     from dra_driver.kube.credentials import load

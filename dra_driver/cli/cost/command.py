@@ -19,9 +19,9 @@ from dra_driver.cli.inputs.access import access_of, context_option, kubeconfig_o
 from dra_driver.cli.output import write_document
 from dra_driver.model.errors import ExitCode, UsageError
 from dra_driver.views.access import unseen_sentences
-from dra_driver.views.usage.counted import Counted
 from dra_driver.views.usage.prices import NodeKind, PriceTable
 from dra_driver.views.usage.report import Grouping, UsageReport
+from dra_driver.views.usage.usage_counts import UsageCounts
 from dra_driver.views.usage.what_if import WhatIf
 
 _FORMS = ["table", "json", "yaml", "csv", "html"]
@@ -31,8 +31,8 @@ _FORMS = ["table", "json", "yaml", "csv", "html"]
 @click.option("--prometheus", metavar="URL", default="", help="Read from this Prometheus.")
 @click.option("--token-file", metavar="FILE", default="", help="A bearer token for it.")
 @click.option("--ca-file", metavar="FILE", default="", help="The authority of its certificate [default: the system's].")
-@click.option("--since", metavar="TIME", default="7d", show_default=True, help="How far back: 12h, 7d, 4w.")
-@click.option("--from", "begin", metavar="TIME", default="", help="The beginning instead, as 2026-11-20T18:00Z.")
+@click.option("--since", metavar="TIME", default="7d", show_default=True, help="How far to look back: 12h, 7d, 4w.")
+@click.option("--from", "begin", metavar="TIME", default="", help="The beginning instead, such as 2026-11-20T18:00Z.")
 @click.option("--to", "end", metavar="TIME", default="", help="The end [default: now].")
 @click.option("--by", type=click.Choice(list(map(str, Grouping))), default="namespace", show_default=True)
 @click.option("--prices", type=click.Path(path_type=Path), default=None, help="A price table (docs/cost.md).")
@@ -43,7 +43,7 @@ _FORMS = ["table", "json", "yaml", "csv", "html"]
 @namespace_option
 @click.option("--output", "-o", type=click.Choice(_FORMS), default="table", show_default=True)
 def command(output: str, by: str, prices: Path | None, **given: Any) -> int:
-    """Show what GPUs were used for, what that costs, and what could be saved.
+    """Show what GPUs were used for, what that cost, and what could be saved.
 
     \b
     dra-driver usage --prometheus https://prometheus:9090 --prices prices.yaml
@@ -68,7 +68,7 @@ def command(output: str, by: str, prices: Path | None, **given: Any) -> int:
     return ExitCode.OK
 
 
-def _counted(given: dict[str, Any]) -> Counted:
+def _counted(given: dict[str, Any]) -> UsageCounts:
     now = datetime.now(UTC)
     if given["prometheus"]:
         from dra_driver.views.usage.from_prometheus import PrometheusAddress, read_prometheus
@@ -78,14 +78,14 @@ def _counted(given: dict[str, Any]) -> Counted:
         return read_prometheus(address, begin, end, given["namespace"])
     for flag, name in (("--token-file", "token_file"), ("--ca-file", "ca_file"), ("--from", "begin"), ("--to", "end")):
         if given[name]:
-            raise UsageError("period", f"{flag} needs --prometheus: agents only know what they have counted until now")
+            raise UsageError("period", f"{flag} needs --prometheus, because agents only know their present counts")
     from dra_driver.views.usage.from_agents import read_agents
 
     return read_agents(access_of(given), now, given["namespace"])
 
 
 def _nodes(given: dict[str, Any]) -> dict[str, NodeKind]:
-    """Return the kinds of nodes by which they are priced, if that is requested. Raises: DriverError."""
+    """Return the kind by which each node is priced, with --node-prices; otherwise nothing. Raises: DriverError."""
     if not given["node_prices"]:
         return {}
     from dra_driver.kube import paths

@@ -1,6 +1,7 @@
-"""The report as one HTML page that loads nothing: no script, no font, no picture from anywhere.
+"""The usage report as one self-contained HTML page.
 
-In: a report. Out: text. Names come from tenants and are escaped; the page's own policy forbids it to load anything.
+In: a report. Out: text. Names come from tenants and are escaped; the page's Content-Security-Policy forbids it to load
+anything.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ def usage_page(report: UsageReport) -> str:
         f"<h2>Hours</h2><p class=key>{_key()}</p>{_hours_plot(report.rows)}",
         _money_plot(report),
         f"<h2>All</h2>{_table(report)}",
-        _list("Claims that did nearly nothing", (idle_sentence(one, report.currency) for one in report.idle)),
-        _list("Claims that would do with less",
+        _list("Claims that were nearly idle", (idle_sentence(one, report.currency) for one in report.idle)),
+        _list("Claims for which less is enough",
               (size_sentence(one, report.currency) for one in report.sizes if one.profile)),
         f"<p>{escape(what_if_sentence(report.what_if))}</p>" if report.what_if else "",
         _list("Models without a price", report.unpriced),
@@ -63,7 +64,7 @@ def _money_plot(report: UsageReport) -> str:
 
 
 def _bars(
-    rows: Sequence[tuple[str, Sequence[tuple[float, str, str]]]], told: Callable[[float], str], label: str
+    rows: Sequence[tuple[str, Sequence[tuple[float, str, str]]]], text_of: Callable[[float], str], label: str
 ) -> str:
     """Return stacked bars, one for each name."""
     most = max((sum(value for value, _, _ in bar) for _, bar in rows), default=0.0) or 1.0
@@ -74,7 +75,7 @@ def _bars(
         drawn.append(f'<text x="0" y="{y + 15}" font-size="13">{escape(short)}</text>')
         for value, colour, part in bar:
             width = (_WIDTH - _LABEL) * value / most
-            tip = escape(f"{name}: {part} {told(value)}")
+            tip = escape(f"{name}: {part} {text_of(value)}")
             drawn.append(
                 f'<rect x="{x:.1f}" y="{y + 3}" width="{width:.1f}" height="{_BAR - 6}" fill="{colour}">'
                 f"<title>{tip}</title></rect>"

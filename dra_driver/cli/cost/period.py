@@ -1,6 +1,6 @@
-"""The time that a report is about, as it is given on the command line.
+"""The period of a report, from the options of the command line.
 
-In: `7d`, or a beginning and an end. Out: two moments in UTC.
+In: `7d`, or a beginning and an end. Out: two times in UTC.
 """
 
 from __future__ import annotations

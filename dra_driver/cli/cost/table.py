@@ -1,10 +1,10 @@
-"""The report as tables and sentences for people."""
+"""The usage report as tables and sentences for people."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from dra_driver.cli.output import Column, console, say, show_table
+from dra_driver.cli.output import Column, console, print_text, show_table
 from dra_driver.views.usage.report import UsageReport, UsageRow
 from dra_driver.views.usage.what_if import WhatIf
 from dra_driver.views.wording import plural
@@ -24,45 +24,45 @@ def show_usage(report: UsageReport) -> None:
     rows = [_cells(row, has_money=has_money) for row in report.rows[:MOST_ROWS]]
     show_table(out, headline(report), columns, [*rows, _cells(report.total, has_money=has_money)])
     if len(report.rows) > MOST_ROWS:
-        say(out, f"{len(report.rows) - MOST_ROWS} more: -o csv has all of them.")
+        print_text(out, f"{len(report.rows) - MOST_ROWS} more: -o csv has all of them.")
     _show_idle(out, report)
     _show_sizes(out, report)
     for model in report.unpriced:
-        say(out, f"No price for {model}: its hours cost nothing here.")
+        print_text(out, f"There is no price for {model}, so its hours are not counted in the cost.")
 
 
 def headline(report: UsageReport) -> str:
-    """Return the source of the figures, and the time that they cover."""
+    """Return a sentence on the source of the figures, and the period that they cover."""
     counted = report.counted
     end = f"{counted.end:%Y-%m-%d %H:%M} UTC"
     if counted.begin is None:
-        return f"From {counted.source}, until {end}. Claims: those that live or ended just now."
+        return f"From {counted.source}, until {end}. Claims that ended more than five minutes ago are missing."
     return f"From {counted.source}, {counted.begin:%Y-%m-%d %H:%M} to {end}."
 
 
 def idle_sentence(one: Any, currency: str) -> str:
-    """Return how long an idle claim did nothing, and what that costs."""
+    """Return a line on how long a claim was idle, and what that cost."""
     cost = "" if one.cost is None else f", {amount(one.cost)} {currency}"
     kind = one.model if one.profile == "gpu" else f"{one.profile} of {one.model}"
     return f"{one.namespace}/{one.name}: {one.hours:,.0f} h idle, {one.devices} \u00d7 {kind}{cost}"
 
 
 def size_sentence(one: Any, currency: str) -> str:
-    """Return which profile a claim should have, and why."""
+    """Return a line on the profile that a claim should have, and why."""
     money = "" if one.saved_per_hour is None else f", saves {amount(one.saved_per_hour)} {currency} an hour"
     return f"{one.namespace}/{one.name}: {one.current} \u2192 {one.profile}: {one.reason}{money}"
 
 
 def what_if_sentence(tried: WhatIf) -> str:
-    """Return what following the advice would free."""
+    """Return a sentence on what would become free if the advice were followed."""
     where = f", on {', '.join(tried.nodes)}" if tried.nodes else ""
-    changes = f"{'this' if tried.changes == 1 else 'these'} {plural(tried.changes, 'change')}"
-    text = f"With {changes} {plural(tried.gpus, 'GPU')} {'falls' if tried.gpus == 1 else 'fall'} free{where}."
+    changes = "this change" if tried.changes == 1 else f"these {plural(tried.changes, 'change')}"
+    text = f"With {changes}, {plural(tried.gpus, 'GPU')} would become free{where}."
     return text + (f" No smaller device was found for {', '.join(tried.unplaced)}." if tried.unplaced else "")
 
 
 def amount(value: float) -> str:
-    """Return an amount of money."""
+    """Return an amount of money as text, with two decimals."""
     return f"{value:,.2f}"
 
 
@@ -75,16 +75,16 @@ def _cells(row: UsageRow, *, has_money: bool) -> list[str]:
 def _show_idle(out: Any, report: UsageReport) -> None:
     if not report.idle:
         return
-    say(out, f"{plural(len(report.idle), 'claim')} did nearly nothing:")
+    print_text(out, f"{plural(len(report.idle), 'claim')} nearly idle:")
     for one in report.idle[:MOST_ADVICE]:
-        say(out, idle_sentence(one, report.currency), indent=2)
+        print_text(out, idle_sentence(one, report.currency), indent=2)
 
 
 def _show_sizes(out: Any, report: UsageReport) -> None:
     advised = [one for one in report.sizes if one.profile]
     if advised:
-        say(out, f"{plural(len(advised), 'claim')} would do with less:")
+        print_text(out, f"{plural(len(advised), 'claim')} for which less is enough:")
     for one in advised[:MOST_ADVICE]:
-        say(out, size_sentence(one, report.currency), indent=2)
+        print_text(out, size_sentence(one, report.currency), indent=2)
     if report.what_if is not None:
-        say(out, what_if_sentence(report.what_if))
+        print_text(out, what_if_sentence(report.what_if))

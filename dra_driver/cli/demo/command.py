@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import click
 
 import dra_driver
-from dra_driver.cli.output import console, say, write_document
+from dra_driver.cli.output import console, print_text, write_document
 from dra_driver.model.errors import ExitCode, InputError, UsageError
 from dra_driver.model.wire import Wire
 
@@ -46,7 +46,7 @@ _PLACES = (_PACKAGE, _PACKAGE.parent)  # installed from a wheel; in a checkout
     help="passed on to the agent's flag of the same name",
 )
 @click.option("--output", "-o", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
-@click.option("--mending", is_flag=True, help="instead of the examples: a GPU needs a reset, is mended and comes back")
+@click.option("--mending", is_flag=True, help="instead of the examples: a GPU needs a reset, gets it and is used again")
 def command(examples: Path | None, profile: str, mig: str, output: str, *, mending: bool) -> int:
     """Run the driver from end to end, without a GPU and without a cluster.
 
@@ -55,10 +55,10 @@ def command(examples: Path | None, profile: str, mig: str, output: str, *, mendi
     dra-driver demo --mending
     dra-driver demo --examples my-claims/ --profile dgx-a100
 
-    A simulated node (8 x H100: an administrator has partitioned two of them, the agent partitions the others on demand)
-    whose real agent publishes ResourceSlices to an in-process Kubernetes API and prepares claims for an embedded
-    kubelet over unix sockets. Every file of the folder is run, and checked against the `# expect:` lines in its
-    comments:
+    The node is simulated (8 x H100: an administrator has partitioned two of them, the agent partitions the others on
+    demand). Its agent is the real one: it publishes ResourceSlices to an in-process Kubernetes API, and prepares claims
+    for an embedded kubelet over unix sockets. Every file of the folder is run, and checked against the `# expect:`
+    lines in its comments:
 
     \b
       pod NAME runs
@@ -80,11 +80,11 @@ def command(examples: Path | None, profile: str, mig: str, output: str, *, mendi
 
     signal.signal(signal.SIGTERM, _end)  # the agent started below must not outlive this process
     if mending:
-        from dra_driver.cli.demo.mending import show_mending
+        from dra_driver.cli.demo.faulty_gpu import show_remediation
 
         if output != "table":
-            raise UsageError("mending", "--mending is for people: it writes no document", hint="leave out --output")
-        return ExitCode.OK if show_mending(console(), profile) else ExitCode.NO_MATCH
+            raise UsageError("mending", "--mending writes no document for programs", hint="leave out --output")
+        return ExitCode.OK if show_remediation(console(), profile) else ExitCode.NO_MATCH
     started = time.monotonic()
     folders = [examples] if examples else [_folder(f"examples/{name}") for name in _SHIPPED[mig]]
     out = console(is_quiet=output != "table")
@@ -98,7 +98,7 @@ def command(examples: Path | None, profile: str, mig: str, output: str, *, mendi
 
 
 def _run_all(out: Any, folders: list[Path], profile: str, mig: str) -> tuple[list[Any], list[str]]:
-    """Run every example, each group on a node of its own; return the reports, and what went wrong beside them."""
+    """Run every example, each group on a node of its own; return the reports, and what else went wrong."""
     from dra_driver.embedded.examples.reading import load_examples
 
     reports: list[Any] = []
@@ -106,7 +106,7 @@ def _run_all(out: Any, folders: list[Path], profile: str, mig: str) -> tuple[lis
     for group in _groups(folders):
         files = [example for folder in group for example in load_examples(folder)]
         node = _node(group[0], profile, mig)
-        say(out, f": {node.profile.about}", bold=f"dra-driver {dra_driver.__version__} demo")
+        print_text(out, f": {node.profile.about}", bold=f"dra-driver {dra_driver.__version__} demo")
         status: int | None = None
         try:
             reports += _run(out, node, files)
@@ -118,14 +118,14 @@ def _run_all(out: Any, folders: list[Path], profile: str, mig: str) -> tuple[lis
 
 
 def _groups(folders: list[Path]) -> list[list[Path]]:
-    """Group the folders that run on the same node; a folder that brings its own node is a group of its own."""
+    """Group the folders whose examples run on the same node; a folder that describes its own node is a group."""
     own = [folder for folder in folders if (folder / "node").is_dir()]
     usual = [folder for folder in folders if folder not in own]
     return [group for group in (usual, *([folder] for folder in own)) if group]
 
 
 def _node(folder: Path, profile: str, mig: str) -> Any:
-    """Make the node for a folder of examples: the folder's own, if it brings one."""
+    """Make the node for a folder of examples: the one that the folder describes, if there is one."""
     from dra_driver.embedded.node import EmbeddedNode
 
     own, sharing = folder / "node" / "profile.yaml", folder / "node" / "rules.yaml"
@@ -140,7 +140,7 @@ def _node(folder: Path, profile: str, mig: str) -> Any:
 
 
 def _flags(path: Path) -> dict[str, str]:
-    """Return the flags of the agent in a folder's own file. Raises: InputError."""
+    """Return the agent's flags from a folder's file; none without the file. Raises: InputError."""
     from dra_driver.documents.yaml_values import load_yaml
     from dra_driver.embedded.examples.reading import text_of
 

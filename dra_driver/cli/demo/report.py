@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import Any
 
 from dra_driver.cli.device_table import show_devices
-from dra_driver.cli.output import say
+from dra_driver.cli.output import print_text
 from dra_driver.embedded.examples.report import ClaimReport, ExampleReport
 from dra_driver.embedded.kubelet.container_view import ContainerView
 from dra_driver.embedded.scheduling.placement import Choice
@@ -21,7 +21,7 @@ from dra_driver.views.wording import plural
 
 
 def show_published(out: Any, slices: Sequence[SliceWire]) -> None:
-    """Show the devices of the agent's slices as a table; the possible partitions of a GPU share one row."""
+    """Show the devices of the agent's slices as a table, in which the placements of a GPU share one row."""
     devices = [device for one in slices for device in one["spec"].get("devices") or []]
     pool = slices[0]["spec"]["pool"]["name"]
     title = f"published: {plural(len(devices), 'device')} in {plural(len(slices), 'ResourceSlice')}, pool {pool}"
@@ -31,22 +31,24 @@ def show_published(out: Any, slices: Sequence[SliceWire]) -> None:
 def show_example(out: Any, report: ExampleReport, *, with_document: bool = False) -> None:
     """Show an example while its pods run; `with_document` also prints the CDI files."""
     out.print()
-    say(out, f"  {report.example.intent}", bold=report.example.path.name)
+    print_text(out, f"  {report.example.intent}", bold=report.example.path.name)
     for claim in report.claims:
         _show_claim(out, claim)
     for path in report.files:
         document = json.loads(path.read_text())
-        say(out, f"CDI file {path.name} (cdiVersion {document['cdiVersion']}, kind {document['kind']})", indent=2)
+        print_text(
+            out, f"CDI file {path.name} (cdiVersion {document['cdiVersion']}, kind {document['kind']})", indent=2
+        )
         if with_document:
-            say(out, json.dumps(document, indent=2), indent=4, style="dim")
+            print_text(out, json.dumps(document, indent=2), indent=4, style="dim")
     for pod in report.pods:
         if pod.failure:
             what = "can't start" if pod.is_placed else "stays pending"
-            say(out, f"pod {pod.name} {what}: {pod.failure}", indent=2)
+            print_text(out, f"pod {pod.name} {what}: {pod.failure}", indent=2)
     for labels, view in _views(report):
-        say(out, labels, indent=2)
+        print_text(out, labels, indent=2)
         for line in _view_lines(view):
-            say(out, line, indent=4)
+            print_text(out, line, indent=4)
 
 
 def _views(report: ExampleReport) -> Iterator[tuple[str, ContainerView]]:
@@ -62,14 +64,14 @@ def _views(report: ExampleReport) -> Iterator[tuple[str, ContainerView]]:
 def show_ending(out: Any, report: ExampleReport) -> None:
     """Show whether the example ended as its file expects, and whether anything was left behind."""
     for text in report.unmet:
-        say(out, f"✗ not as expected: {text}", indent=2, style="red")
+        print_text(out, f"✗ not as expected: {text}", indent=2, style="red")
     for text in report.left:
-        say(out, f"✗ left behind: {text}", indent=2, style="red")
+        print_text(out, f"✗ left behind: {text}", indent=2, style="red")
     if report.is_good:
         count = len(report.example.expects)
         met = "its expectation was met" if count == 1 else f"all {count} expectations were met"
         took = f"({1000 * report.took_s:.0f} ms)"
-        say(out, f"✓ {met}; after unprepare nothing is left {took}", indent=2, style="green")
+        print_text(out, f"✓ {met}; after unprepare nothing is left {took}", indent=2, style="green")
 
 
 def demo_document(reports: Sequence[ExampleReport], problems: Sequence[str]) -> OutputDocument:
@@ -91,8 +93,8 @@ def _show_claim(out: Any, claim: ClaimReport) -> None:
     for request, group in groupby((held.choice for held in claim.held), key=lambda choice: choice.request):
         choices: list[Choice] = list(group)
         names = ", ".join(choice.id[2] for choice in choices)
-        say(out, f"claim {claim.label}, request {request}: {names}", indent=2)
-        say(out, f"why: {choices[0].reason}", indent=4)
+        print_text(out, f"claim {claim.label}, request {request}: {names}", indent=2)
+        print_text(out, f"why: {choices[0].reason}", indent=4)
 
 
 def _view_lines(view: ContainerView) -> Iterator[str]:

@@ -1,1 +1,1 @@
-"""The commands that show a fleet: `devices` of one node, `slices` and `claims` of a cluster, `in-use`."""
+"""The commands that show a fleet: `devices` of one node; `slices`, `claims` and `in-use` of a cluster."""

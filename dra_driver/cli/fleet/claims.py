@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dra_driver.cli.fleet.tree import draw, seen_pods, selected, show_tree, tree_options
-from dra_driver.cli.output import say
+from dra_driver.cli.output import print_text
 from dra_driver.model.flags import FLAGS
 from dra_driver.views.envelope import DocumentKind
 from dra_driver.views.wording import plural
@@ -34,7 +34,7 @@ _CDI_ROOT = next(flag for flag in FLAGS if flag.field == "cdi_root")
     default=_CDI_ROOT.default,
     envvar=_CDI_ROOT.twin,
     show_default=True,
-    help="With -o wide: this node's folder of CDI files, below which are files about devices.",
+    help="With -o wide: this node's folder of CDI files, which also has the files about devices.",
 )
 def command(**given: Any) -> int:
     """Show claims, their devices, and the pods that use them.
@@ -44,15 +44,16 @@ def command(**given: Any) -> int:
     dra-driver claims -A                            those of all namespaces
     dra-driver claims -n team-a -l app=train        of one namespace, by their labels
     dra-driver claims -f claims.yaml --output json
-    dra-driver claims -A -o wide                    on a node: with what its files say about devices
+    dra-driver claims -A -o wide                    on a node: with the content of its files about devices
 
     Flags (!) show allocations that no pod uses, reservations of pods that are gone or have ended, devices that are not
     published any more, and pods whose devices are not prepared yet.
 
-    With -o wide, every device that was prepared on this node has below it the file that its containers read: path,
-    number of changes, and all attributes, with the UUID of a partition that was made for the claim (docs/metadata.md).
+    With -o wide, the file that containers read about a device is shown below every device that was prepared on this
+    node: its path, the number of changes, and all attributes, among them the UUID of a partition that was made for the
+    claim (docs/metadata.md).
 
-    Exit status 1: there are flags, and --exit-code was given; 5: something of the cluster may not be read.
+    Exit status 1: there are flags, and --exit-code was given; 5: something in the cluster may not be read.
     """  # noqa: D301
     from dra_driver.views.access import unseen_document
     from dra_driver.views.fleet.claim_branches import picture_of_claims
@@ -79,17 +80,17 @@ def command(**given: Any) -> int:
 
 
 def _show(out: Any, world: World, branches: list[Branch], *, is_wide: bool) -> None:
-    """Print the claims, then how many there are, and for how many devices there is a file here."""
+    """Print the claims, then how many there are, and how many of their devices have a file on this node."""
     if not branches and any(one.kind == "ResourceClaim" for one in world.unseen):
-        say(out, "Which claims there are is not known, because none may be read.")
+        print_text(out, "The claims are not known, because none may be read.")
         return
     waiting = sum(not branch.facts["allocated"] for branch in branches)
     devices = sum(child.kind == "device" for branch in branches for child in branch.children)
     show_tree(out, "ResourceClaims", branches)
-    say(out, f"{plural(len(branches), 'claim')}: {plural(devices, 'device')} held, {waiting} waiting")
+    print_text(out, f"{plural(len(branches), 'claim')}: {plural(devices, 'device')} held, {waiting} waiting")
     if is_wide:
         described = sum(
             one.kind == "file" for branch in branches for child in branch.children for one in child.children
         )
-        none = "there are no files about them here: those are on the claims' nodes, where deviceMetadata is on"
-        say(out, f"{plural(described, 'device')} described by files of this node" if described else none)
+        none = "there are no files about them here: they are on the claims' nodes, if deviceMetadata is on there"
+        print_text(out, f"{plural(described, 'device')} described by files of this node" if described else none)

@@ -1,4 +1,4 @@
-"""`dra-driver devices`: what this node would publish, with problems and what containers would lack.
+"""`dra-driver devices`: what this node would publish, what could not be read, and what containers would lack.
 
 In: the hardware of this node (or simulated hardware). Out: a table, or the devices as they appear in ResourceSlices.
 It only reads: nothing is published or changed.
@@ -13,8 +13,8 @@ import click
 from dra_driver.cli.device_table import show_devices
 from dra_driver.cli.inputs.access import access_of
 from dra_driver.cli.inputs.exit_code import exit_code_option
-from dra_driver.cli.inputs.hardware import check_sysfs, chosen_of_each, hardware_options
-from dra_driver.cli.output import console, say, write_document, yaml_text
+from dra_driver.cli.inputs.hardware import check_sysfs, hardware_options, settings_of_each
+from dra_driver.cli.output import console, print_text, write_document, yaml_text
 from dra_driver.inventory.device import Device
 from dra_driver.inventory.wire import device_wire, quantity_text
 from dra_driver.model.errors import ExitCode
@@ -48,37 +48,35 @@ def command(output: str, kubeconfig: str | None, context: str, *, fails: bool, *
 
     \b
     dra-driver devices --hardware simulated:dgx-h100     what a machine that you do not have would publish
-    dra-driver devices                                   on a node, or a laptop: what this one would
-    dra-driver devices --hardware amd --sysfs-root DIR   the same for a machine whose /sys was copied to DIR
+    dra-driver devices                                   what this machine would publish
+    dra-driver devices --hardware amd --sysfs-root DIR   what a machine would publish whose /sys was copied to DIR
 
-    With GPUs of several vendors each has a pool of its own; -o json and yaml write a document for each, one after the
-    other. -o slices writes the ResourceSlices of all of them, which other commands read with -f, --slices or from
-    standard input:
+    The GPUs of each vendor have a pool of their own; -o json and yaml write one document for each pool. -o slices
+    writes the ResourceSlices of all pools, which other commands read with -f, --slices or from standard input:
 
     \b
     dra-driver devices --hardware amd --sysfs-root DIR -o slices | dra-driver cel test claim.yaml
 
-    If GPUs are partitioned on demand, this depends on the API server: it is asked, and what it would not keep is left
-    out.
-    If it does not answer, both cases are shown.
+    If GPUs are partitioned on demand, what is published depends on the API server: it is asked, and devices that it
+    would not keep are left out. If it does not answer, both cases are shown.
 
     \b
-    Each GPU and MIG partition as the scheduler sees it, and what is shared (--sharing-config), then:
-      partitions as they stand   GPUs that are not partitioned on demand, and why
-      shared                     how each shared device is divided, and what servers get that don't keep shares
-      problems                   what could not be read (it is left out, never guessed)
-      left out of containers     what they will not get on this node, and why
-      faults                     what the agent of this node has found, and cordons, each with its start time
+    The table lists each GPU, MIG partition and share as the scheduler sees it. Below it are:
+      not partitioned on demand   GPUs that could have partitions on demand but do not, and why
+      shared                      how each shared device is divided, and what replaces it if shares are not kept
+      problems                    what could not be read (it is left out, never guessed)
+      left out of containers      what containers will not get on this node, and why
+      faults                      the faults that this node's agent has found, and cordons, each with its start
 
     Partitions that are made when a claim needs them are counted as placements; -o wide lists each of them, with UUIDs
-    and NVLink domains. There is no -n, -A or -l: a node's hardware has no namespace and no labels.
+    and NVLink domains. There is no -n, -A or -l, because a node's hardware has no namespace and no labels.
 
-    Exit status 1: nothing to publish, and --exit-code was given; 5: the hardware is there but does not answer.
+    Exit status 1: there is nothing to publish, and --exit-code was given; 5: the hardware does not answer.
     """  # noqa: D301
     from dra_driver.views.node.report import report_document, report_of, slices_of
 
     access = access_of({"kubeconfig": kubeconfig, "context": context})
-    selections = chosen_of_each(given)
+    selections = settings_of_each(given)
     check_sysfs(given)
     reports = [report_of(selected, access) for selected in selections]
     for number, report in enumerate(reports):
@@ -105,32 +103,32 @@ def _show(report: NodeReport, *, is_wide: bool) -> None:
         title = f"pool {pool_name(selected.node, selected.driver)}"
         show_devices(out, title, list(map(device_wire, offer.devices)), is_wide=is_wide)
     else:
-        say(out, f"Nothing to publish on {selected.node}.")
+        print_text(out, f"Nothing to publish on {selected.node}.")
     driver = f"driver {facts.driver_version}" if facts.driver_version else "driver version unknown"
     gpus = plural(len({gpu.pci_address for gpu in facts.gpus}), f"{facts.vendor} GPU")
     if any(gpu.mig_profiles or gpu.mig_enabled for gpu in facts.gpus):
         gpus += f" ({sum(gpu.mig_enabled for gpu in facts.gpus)} in MIG mode)"
-    say(out, f"{plural(len(offer.devices), 'device')} from {gpus}, {driver}")
+    print_text(out, f"{plural(len(offer.devices), 'device')} from {gpus}, {driver}")
     _show_counting(out, offer, is_wide=is_wide)
     if report.withheld:
-        say(out, f"the agent publishes none of them: {report.withheld}", style="yellow")
+        print_text(out, f"the agent publishes none of them: {report.withheld}", style="yellow")
     if inventory.waiting_for:
-        say(out, f"waiting for: {inventory.waiting_for}", style="yellow")
+        print_text(out, f"waiting for: {inventory.waiting_for}", style="yellow")
     for title, lines in (
-        ("partitions as they stand", _exceptions(offer)),
+        ("not partitioned on demand", _exceptions(offer)),
         ("shared", [share_line(d, inventory.offering.instead.get(d.name, ())) for d in offer.devices if d.share]),
         ("problems", [f"{p.subject}: {p.message} [{p.code}]" for p in inventory.problems]),
         ("left out of containers", list(report.left_out)),
         ("faults", [f"{fault_place(o)}: {o['fault']} since {o['since']}: {o['message']}" for o in report.faults]),
     ):
         if lines:
-            say(out, f"{title}:", style="bold")
+            print_text(out, f"{title}:", style="bold")
             for line in lines:
-                say(out, line, indent=2)
+                print_text(out, line, indent=2)
 
 
 def _exceptions(offer: OfferPreview) -> list[str]:
-    """Return which GPUs are not partitioned on demand, those for the same reason in one line."""
+    """Return the GPUs that are not partitioned on demand, with one line for each reason."""
     reasons: dict[str, list[str]] = {}
     for address, how in offer.exceptions.items():
         reasons.setdefault(how, []).append(address)
@@ -138,15 +136,15 @@ def _exceptions(offer: OfferPreview) -> list[str]:
 
 
 def _show_counting(out: object, offer: OfferPreview, *, is_wide: bool) -> None:
-    """Print under which condition these devices are published, and what is published otherwise."""
+    """Print the condition under which these devices are published, and what is published otherwise."""
     if not offer.is_on_demand:
         return
-    if offer.is_counting is not None:
-        verb = "keeps" if offer.is_counting else "drops"
-        say(out, f"{offer.server} {verb} shared counters (gate DRAPartitionableDevices)")
+    if offer.are_counters_kept is not None:
+        verb = "keeps" if offer.are_counters_kept else "drops"
+        print_text(out, f"{offer.server} {verb} shared counters (gate DRAPartitionableDevices)")
         return
     plain = offer.inventory.offering.plain
-    say(out, f"This is published if the API server keeps shared counters ({offer.server}).")
+    print_text(out, f"This is published if the API server keeps shared counters ({offer.server}).")
     title = f"if it drops them (gate DRAPartitionableDevices off): {plural(len(plain), 'device')}"
     show_devices(out, title, list(map(device_wire, plain)), is_wide=is_wide)
 

@@ -1,7 +1,7 @@
 """`dra-driver in-use`: the claims that hold devices of this driver, with the pods that use them.
 
 In: the cluster's claims. Out: one line for each claim, and exit status 1 if there are any. It only reads. The chart
-runs it before an uninstall: without the driver a pod can't be unprepared, and stays Terminating.
+runs it before an uninstall, because without the driver a pod with devices can't end, and stays Terminating.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ def command(driver_names: tuple[str, ...], output: str, **given: Any) -> int:
     dra-driver in-use -n team-a -o json
     dra-driver in-use --driver-name gpu.amd.com --driver-name gpu.nvidia.com
 
-    Of several drivers each has a document of its own in -o json and yaml, one after the other.
+    With several --driver-name, -o json and yaml write one document for each driver.
 
-    Exit status 1: there are some; 5: the API server was not reached, or not all claims may be read.
+    Exit status 1: there are such claims; 5: the API server was not reached, or not all claims may be read.
     """  # noqa: D301
     names = [check_driver_name(name) for name in driver_names]
     has_labels = label_selector(given["labels"])

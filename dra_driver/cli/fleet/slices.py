@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dra_driver.cli.fleet.tree import draw, seen_pods, show_tree, tree_options, world_of
-from dra_driver.cli.output import Column, say, show_table, yaml_text
+from dra_driver.cli.output import Column, print_text, show_table, yaml_text
 from dra_driver.model.errors import ExitCode, InputError
 from dra_driver.views.envelope import DocumentKind
 from dra_driver.views.wording import counted, folded, nearest, plural
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dra_driver.views.fleet.summary import HolderRow, NodeRow
     from dra_driver.views.worlds.world import World
 
-_MOST_IN_TREE = 8  # nodes; if there are more, the tree shows those with flags
+_MOST_IN_TREE = 8  # nodes; if there are more, the tree shows only those with flags
 
 
 @click.command(name="slices")
@@ -49,15 +49,15 @@ def command(by: str, only: tuple[str, ...], *, as_template: bool, **given: Any) 
     dra-driver slices --output html > fleet.html        one page, nothing to install
     dra-driver slices --as-template --node gpu-7        for an autoscaler: docs/autoscalers.md
 
-    The table counts the GPUs, the GPUs of which nothing is held, how many partitions of each profile would fit if no
+    The table counts the GPUs, the GPUs of which nothing is held, the partitions of each profile that would fit if no
     other profile were used, the devices that claims hold, and the faulty GPUs. The tree below the table shows what is
-    held, and counts what is free; if there are more than 8 nodes, it shows only those with flags. With -n only nodes on
-    which the namespace holds something are shown, with -l only slices with these labels.
+    held, and counts what is free; if there are more than 8 nodes, it shows only those with flags. With -n, only nodes
+    are shown on which the namespace holds something; with -l, only slices with these labels.
 
     Bars show how much of a partitioned or shared GPU is held. Flags (!) show incomplete pools, slices of older
-    generations, taints, devices that are held but not published, reservations of pods that are gone.
+    generations, taints, devices that are held but not published, and reservations of pods that are gone.
 
-    Exit status 1: there are flags, and --exit-code was given; 5: something of the cluster may not be read.
+    Exit status 1: there are flags, and --exit-code was given; 5: something in the cluster may not be read.
     """  # noqa: D301
     from dra_driver.views.worlds.reading import WantedObjects
 
@@ -82,20 +82,20 @@ def _write_template(given: dict[str, Any], only: Sequence[str]) -> int:
     slices = world_of(given, WantedObjects(("ResourceSlice",))).of("ResourceSlice")
     nodes = only or tuple(dict.fromkeys(one["spec"]["nodeName"] for one in slices if one["spec"].get("nodeName")))
     if len(nodes) != 1:
-        found = f"{plural(len(nodes), 'node')} {'given' if only else 'found'}"
-        raise InputError("missing", f"a template is of one node: {found}", hint="name one with --node")
+        found = f"{plural(len(nodes), 'node')} {'were named' if only else 'were found'}"
+        raise InputError("missing", f"a template is made of one node, but {found}", hint="name one with --node")
     own = [one for one in slices if one["spec"].get("nodeName") == nodes[0]]
     if not own:
-        raise InputError("missing", f"no ResourceSlice is of node {nodes[0]}")
+        raise InputError("missing", f"node {nodes[0]} has no ResourceSlice")
     template = node_template(own, nodes[0])
     if given["output"] == "json":
         click.echo(json.dumps({"apiVersion": "v1", "kind": "List", "items": template}, indent=2))
         return ExitCode.OK
-    click.echo(f"# A node like {nodes[0]}, without what only one machine has.")
+    click.echo(f"# A node of the same kind as {nodes[0]}, without what differs between machines.")
     annotations = group_annotations(template)
     if annotations:
         click.echo(
-            "# A cluster-api node group that is scaled to zero tells the Cluster Autoscaler of its whole GPUs by:"
+            "# If a cluster-api node group is scaled to zero, its whole GPUs are known to the Cluster Autoscaler by:"
         )
     for name, value in annotations.items():
         click.echo(f'#   {name}: "{value}"')
@@ -116,7 +116,7 @@ def _branches(world: World, given: dict[str, Any], only: Sequence[str]) -> list[
         known = {one["spec"].get("nodeName") for one in slices}
         if missing := [name for name in only if name not in known]:
             hint = nearest(missing[0], sorted(name for name in known if name)[:20])
-            raise InputError("missing", f"no ResourceSlice is of node {missing[0]}", hint=hint)
+            raise InputError("missing", f"node {missing[0]} has no ResourceSlice", hint=hint)
         slices = [one for one in slices if one["spec"].get("nodeName") in only]
     branches = picture_of_slices(slices, claims, seen_pods(world))
     if only:
@@ -138,10 +138,10 @@ def _show(out: Any, world: World, branches: list[Branch], *, by: str, is_wide: b
 
     rows = node_rows(branches)
     if world.is_unseen("ResourceSlice") and not rows:
-        say(out, "What there is is not known, because no ResourceSlice may be read.")
+        print_text(out, "The devices are not known, because no ResourceSlice may be read.")
         return
     if by == "node" and not rows:
-        say(
+        print_text(
             out,
             "There is no ResourceSlice: no DRA driver has published a device. dra-driver doctor says what is missing.",
         )
@@ -157,8 +157,8 @@ def _show(out: Any, world: World, branches: list[Branch], *, by: str, is_wide: b
         if shown:
             show_tree(out, "ResourceSlices", shown if is_wide else folded_tree(shown))
         if not is_small:
-            say(out, "--node NAME shows one node, -o wide all of them", style="dim")
-    say(out, _totals_line(nodes, totals(rows)))
+            print_text(out, "--node NAME shows one node, -o wide all of them", style="dim")
+    print_text(out, _totals_line(nodes, totals(rows)))
 
 
 def _totals_line(nodes: int, total: NodeRow) -> str:
@@ -218,7 +218,7 @@ def _row_document(row: NodeRow) -> Wire:
 
 
 def _figures(world: World, branches: list[Branch]) -> Wire:
-    """Return the figures of the tables for programs."""
+    """Return the figures of the tables as a part of the document."""
     from dra_driver.views.access import unseen_document
     from dra_driver.views.envelope import plain
     from dra_driver.views.fleet.summary import class_rows, namespace_rows, node_rows

@@ -1,6 +1,6 @@
 """Trees of the cluster: as text, as JSON or YAML, or as one self-contained HTML page.
 
-In: branches. Out: lines on a terminal, or a document. Shared by `slices` and `claims`.
+In: branches. Out: lines on a terminal, or a document. `slices` and `claims` use it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ meter{width:8em;vertical-align:middle}
 
 
 def tree_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options for the world to read and the form of the output."""
+    """Add the options that select what is read, and the form of the output."""
     for decorate in (
         exit_code_option,
         click.option(
@@ -47,7 +47,7 @@ def tree_options(function: Callable[..., Any]) -> Callable[..., Any]:
             "-o",
             type=click.Choice(["tree", "wide", "json", "yaml", "html"]),
             default="tree",
-            help="wide: every device, without folding.",
+            help="wide: every device, none summed up.",
         ),
         click.option(
             "--watch", "-w", is_flag=True, help="Draw the tree again whenever something changes, until interrupted."
@@ -77,8 +77,11 @@ def draw(
     show: Callable[[Any, World, list[Branch]], None],
     more: Callable[[World, list[Branch]], Wire],
 ) -> int:
-    """Draw the tree once, or repeatedly: `show` prints it for people; documents for programs also contain `more`."""
-    from dra_driver.cli.inputs.worlds import say_unseen
+    """Draw the tree, with --watch again after every change.
+
+    `show` prints it for people; a document for programs also has the content that `more` returns.
+    """
+    from dra_driver.cli.inputs.worlds import print_unseen
     from dra_driver.views.fleet.branch import tree_document
 
     shown = None
@@ -94,7 +97,7 @@ def draw(
                 show(console(), world, branches)
             else:
                 write_document(tree_document(kind, branches, more(world, branches)), given["output"])
-            say_unseen(world)
+            print_unseen(world)
             shown = branches
         if not given["watch"]:
             return _exit_code(world, branches, fails=given["fails"])
@@ -110,7 +113,7 @@ def _exit_code(world: World, branches: list[Branch], *, fails: bool) -> int:
 
 
 def seen_pods(world: World) -> list[Wire] | None:
-    """Return the pods; None if they are not known, as in files without any."""
+    """Return the pods; None if they are not known: they may not be read, or the files contain none."""
     if any(one.kind == "Pod" for one in world.unseen):
         return None
     return world.of("Pod") if world.kubernetes or world.of("Pod") else None
@@ -133,13 +136,13 @@ def selected(world: World, kind: str, given: Mapping[str, Any]) -> list[Wire]:
 
 
 def world_of(given: dict[str, Any], wanted: WantedObjects) -> World:
-    """Read the world that the options name; only files and profiles need rules. Raises: InputError, ApiError."""
-    from dra_driver.cli.inputs.worlds import read_world, rule
+    """Read the world that the options select; rules are applied to files and profiles. Raises: InputError, ApiError."""
+    from dra_driver.cli.inputs.worlds import apply_options, read_world
     from dra_driver.views.worlds.rules import headline
 
     world = read_world(given["files"], given, wanted)
     if given["files"] or given["profiles"]:
-        rules = rule(world, given, given["profiles"])
+        rules = apply_options(world, given, given["profiles"])
         if given["profiles"]:
             print(f"dra-driver: {headline(rules, world, given['profiles'])}", file=sys.stderr)
     return world

@@ -1,1 +1,1 @@
-"""Health on this node: cordons, GPUs declared gone, and what the agent has found."""
+"""The commands about the health of this node's GPUs: faults, cordons, tests and remediations."""

@@ -20,7 +20,7 @@ from dra_driver.views.node.fault_rows import cordon_document, time_text
 @click.command(name="cordon")
 @click.argument("device")
 @click.option("--reason", required=True, help="the reason, which is shown wherever the device appears as cordoned")
-@click.option("--until", default=None, metavar="TIME", help="when it ends: 2h, 7d, or a time [default: never]")
+@click.option("--until", default=None, metavar="TIME", help="when the cordon ends: 2h, 7d, or a time [default: never]")
 @click.option("--output", "-o", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True)
 @folder_options
 def command(device: str, reason: str, until: str | None, output: str, **where: str) -> int:

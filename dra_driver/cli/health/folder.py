@@ -1,6 +1,6 @@
 """The agent's data folder on this node, and the devices that the agent has seen in this boot.
 
-In: flags. Out: paths and names. Commands that write there run where the agent runs: on the node, or in its pod.
+In: flags. Out: paths and names. Commands that write into the folder are run on the node, or in the agent's pod.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def folder_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def data_folder(driver_name: str, kubelet_plugins_directory_path: str) -> Path:
-    """Return the agent's data folder. Raises: InputError("input.no-agent") if no agent has made one."""
+    """Return the agent's data folder. Raises: InputError("input.no-agent") if it does not exist."""
     folder = Path(kubelet_plugins_directory_path).absolute() / check_driver_name(driver_name)
     if not folder.is_dir():
         raise InputError(
@@ -48,9 +48,9 @@ def known_gpus(folder: Path) -> tuple[GpuFacts, ...]:
 
 
 def device_name(text: str, folder: Path) -> str:
-    """Return the device that a user names by its name, its GPU's PCI address or UUID.
+    """Return the name of a device that the user names by its name, or by its GPU's PCI address or UUID.
 
-    Raises: InputError("input.device") for a name that can't be a device here.
+    Raises: InputError("input.device") for a text that can't mean a device of this node.
     """
     gpus = known_gpus(folder)
     for gpu in gpus:

@@ -1,4 +1,4 @@
-"""`dra-driver health`: what the agent of this node has found, and GPUs that are gone for good.
+"""`dra-driver health`: show the faults that this node's agent has found, and forget GPUs that are gone for good.
 
 In: the agent's files. Out: a table of faults and cordons, or a request that the agent carries out.
 """
@@ -30,7 +30,7 @@ def command() -> None:
 def show(output: str, **where: str) -> int:
     """Show the faults and cordons of this node.
 
-    Exit status 1: there are some.
+    Exit status 1: there are faults or cordons.
 
     \b
       dra-driver health show
@@ -50,9 +50,9 @@ def show(output: str, **where: str) -> int:
 @click.argument("device")
 @folder_options
 def forget(device: str, **where: str) -> int:
-    """Forget a GPU that was taken out of this machine for good: it is not missing any more.
+    """Forget a GPU that was removed from this machine for good, so that it is no longer reported as missing.
 
-    DEVICE is the GPU's name, PCI address or UUID. The agent takes this up within seconds.
+    DEVICE is the GPU's name, PCI address or UUID. The agent does this within seconds.
 
     \b
       dra-driver health forget gpu-0000-1b-00-0

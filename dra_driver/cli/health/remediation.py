@@ -1,4 +1,4 @@
-"""`dra-driver remediation`: how far the agent of this node is with GPUs that need a reset or a reboot.
+"""`dra-driver remediation`: show and control what this node's agent does about GPUs that need a reset or a reboot.
 
 In: the agent's files. Out: a table of its journal, or a request that the agent carries out.
 """
@@ -23,7 +23,7 @@ _COLUMNS = ("device", "fault", "action", "tries", "stage", "since", "what it wai
 
 @click.group(name="remediation")
 def command() -> None:
-    """Show and steer what the agent of this node does about GPUs that need a reset or a reboot."""
+    """Show and control what the agent of this node does about GPUs that need a reset or a reboot."""
 
 
 @command.command(name="show")
@@ -32,7 +32,7 @@ def command() -> None:
 def show(output: str, **where: str) -> int:
     """Show the last remediation of each GPU, and the actions of the last weeks.
 
-    Exit status 1: a GPU is in treatment, or waits for a person.
+    Exit status 1: the remediation of a GPU is under way, or waits for a person.
 
     \b
       dra-driver remediation show
@@ -45,7 +45,7 @@ def show(output: str, **where: str) -> int:
     elif rows:
         show_table(console(), "", [Column(name) for name in _COLUMNS], map(_cells, rows))
     else:
-        click.echo("No GPU was ever treated.")
+        click.echo("No GPU was ever remediated.")
     return ExitCode.NO_MATCH if any(row["stage"] != Stage.RETURNED for row in rows) else ExitCode.OK
 
 
@@ -53,9 +53,9 @@ def show(output: str, **where: str) -> int:
 @click.argument("device")
 @folder_options
 def retry(device: str, **where: str) -> int:
-    """Start the remediation of a GPU again, as if nothing had been tried. The weekly budgets still hold.
+    """Start the remediation of a GPU again, as if nothing had been tried. The weekly budgets still apply.
 
-    DEVICE is the GPU's name, PCI address or UUID. The agent takes this up within seconds.
+    DEVICE is the GPU's name, PCI address or UUID. The agent begins within seconds.
 
     \b
       dra-driver remediation retry gpu-0000-1b-00-0
@@ -69,7 +69,7 @@ def retry(device: str, **where: str) -> int:
 def give_up(device: str, **where: str) -> int:
     """Stop trying, and keep a GPU out of use until a person has looked at it.
 
-    DEVICE is the GPU's name, PCI address or UUID. The agent takes this up when the step under way has ended.
+    DEVICE is the GPU's name, PCI address or UUID. The agent stops when the present step has ended.
 
     \b
       dra-driver remediation give-up gpu-0000-1b-00-0
@@ -77,13 +77,13 @@ def give_up(device: str, **where: str) -> int:
     return _ask(device, RemediationRequest.GIVE_UP, "stop trying with", where)
 
 
-@command.command(name="done", short_help="Have a GPU that was repaired by hand tested and returned.")
+@command.command(name="done", short_help="Test a GPU that a person has repaired, and offer it again.")
 @click.argument("device")
 @folder_options
 def done(device: str, **where: str) -> int:
-    """Have a GPU that a person has repaired tested and returned to use.
+    """Let the agent test a GPU that a person has repaired, and offer it again.
 
-    DEVICE is the GPU's name, PCI address or UUID. The agent takes this up within seconds.
+    DEVICE is the GPU's name, PCI address or UUID. The agent begins within seconds.
 
     \b
       dra-driver remediation done gpu-0000-1b-00-0
@@ -101,10 +101,10 @@ def _ask(device: str, request: RemediationRequest, words: str, where: dict[str, 
 
 
 def _case(cases: tuple[RemediationCase, ...], name: str) -> RemediationCase:
-    """Return the case of a GPU that is in treatment or waits for a person. Raises: InputError("input.device")."""
+    """Return the unfinished remediation of a GPU. Raises: InputError("input.device") if it has none."""
     found = {gpu_name(case.gpu): case for case in cases if case.stage is not Stage.RETURNED}
     if name not in found:
-        hint = f"in treatment are {', '.join(sorted(found))}" if found else "dra-driver remediation show"
+        hint = f"in remediation: {', '.join(sorted(found))}" if found else "dra-driver remediation show"
         raise InputError("device", f"{name} is not in remediation", hint=hint)
     return found[name]
 

@@ -1,4 +1,4 @@
-"""Ends of cordons as users write them: a duration from now, or a time.
+"""The end of a cordon, which users write as a duration from now or as a time.
 
 >>> until_of("90m", now=0.0)
 5400.0
@@ -18,9 +18,9 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def until_of(text: str, now: float) -> float:
-    """Return seconds since 1970.
+    """Return the time in seconds since 1970.
 
-    Raises: UsageError("usage.until") for a text that is no time, or a time that has passed.
+    Raises: UsageError("usage.until") for a text that is not a time, or for a time that has passed.
     """
     match = _DURATION.fullmatch(text)
     if match:

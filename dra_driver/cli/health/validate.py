@@ -1,6 +1,6 @@
-"""`dra-driver validate`: test devices of this node by hand.
+"""`dra-driver validate`: test devices of this node.
 
-In: devices, a level. Out: a table, or a document; what is tested right now on standard error.
+In: devices, and a level. Out: a table or a document; the progress on standard error.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import click
 
-from dra_driver.cli.inputs.hardware import chosen, hardware_options
+from dra_driver.cli.inputs.hardware import hardware_options, settings_of_node
 from dra_driver.cli.output import Column, console, show_table, write_document
 from dra_driver.model.errors import ExitCode, HardwareError, UsageError
 from dra_driver.validation.result import ValidationLevel, ValidationResult, ValidationVerdict
@@ -27,7 +27,7 @@ _CLEAR = "\r\x1b[K"
     "--level",
     type=click.Choice(["0", "1", "2"]),
     default=None,
-    help="0: what the vendor's library says; 1: a process uses the device; 2: all of its memory too [default: 1]",
+    help="0: read the vendor's library; 1: also compute on the device; 2: also test all of its memory [default: 1]",
 )
 @click.option("--command", "text", metavar="COMMAND", default="", help="run this instead, without a shell")
 @click.option("--timeout", type=click.IntRange(1, 86_400), default=None, help="seconds for each device")
@@ -36,11 +36,11 @@ _CLEAR = "\r\x1b[K"
 def command(
     devices: Sequence[str], level: str | None, text: str, timeout: int | None, output: str, **given: str | None
 ) -> int:
-    """Test DEVICES of this node, or all that are free.
+    """Test DEVICES of this node, or all of its free devices.
 
-    DEVICE is a name from `dra-driver devices`, or the PCI address or UUID of a GPU. A device that a claim, a process or
-    another driver has is not touched; a claim that comes meanwhile ends the test. An agent on this node taints devices
-    that failed, and offers those that passed.
+    A device is named by its name in `dra-driver devices`, or by the PCI address or UUID of its GPU. A device that a
+    claim, a process or another driver uses is not tested; if a claim for it arrives during the test, the test ends. An
+    agent on this node taints devices that failed, and offers those that passed.
 
     Exit status 1: a device failed; 5: a device could not be tested.
 
@@ -50,12 +50,12 @@ def command(
       dra-driver validate --command '/usr/bin/dcgmi diag -r 1 -i {minor}' -o json
     """  # noqa: D301 - \b is for click
     if text and level is not None:
-        raise UsageError("validate", "--level and --command are both given", hint="leave one out")
+        raise UsageError("validate", "--level and --command can't be combined", hint="leave one out")
     argv = command_of(text) if text else ()
     order = ValidationOrder(
         ValidationLevel.COMMAND if argv else ValidationLevel(int(level or 1)), argv, float(timeout or 0)
     )
-    selected = chosen(given)
+    selected = settings_of_node(given)
     try:
         facts = selected.hardware.discover()
         meant = chosen_devices(facts, devices)

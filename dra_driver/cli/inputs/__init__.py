@@ -1,1 +1,4 @@
-"""The inputs of commands: options, files, profiles and clusters in; selectors, devices, classes and worlds out."""
+"""The inputs of commands.
+
+In: options that several commands have. Out: what they select: selectors, devices, classes, worlds, settings of a node.
+"""

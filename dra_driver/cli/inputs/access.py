@@ -1,4 +1,4 @@
-"""The options that select a cluster, namespaces and labels, in the same way as kubectl's.
+"""The options that select a cluster, namespaces and labels, as in kubectl.
 
 In: click's parameters `kubeconfig`, `context`, `namespace`, `everywhere`. Out: a `ClusterAccess`.
 """
@@ -16,7 +16,7 @@ from dra_driver.model.names import is_dns_label
 from dra_driver.views.access import ClusterAccess
 
 kubeconfig_option = click.option(
-    "--kubeconfig", metavar="FILE", default=None, help="The cluster to read if nothing else is given."
+    "--kubeconfig", metavar="FILE", default=None, help="The cluster to read, unless files or profiles are named."
 )
 context_option = click.option("--context", metavar="NAME", default="", help="A context of the kubeconfig.")
 
@@ -41,7 +41,7 @@ def access_of(given: Mapping[str, Any]) -> ClusterAccess:
     """Return the cluster that the options name. Raises: UsageError."""
     everywhere, namespace = bool(given.get("everywhere")), given.get("namespace") or ""
     if everywhere and namespace:
-        raise UsageError("namespace", "-n and -A were both given: give one of them")
+        raise UsageError("namespace", "-n and -A can't be combined: use one of them")
     if namespace and not is_dns_label(namespace):
         raise UsageError("namespace", f"-n {namespace!r} is not the name of a namespace", hint="such as team-a")
     kubeconfig = given["kubeconfig"] or default_kubeconfig()

@@ -1,4 +1,4 @@
-"""The option by which a command for people can also be used in a script: findings then end it with status 1."""
+"""The option `--exit-code`, with which a command for people ends with status 1 if there are findings, for scripts."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Feature gates on the command line: NAME=BOOL, one in an option or several between commas.
+"""Feature gates on the command line: NAME=BOOL, or several of these joined by commas.
 
-In: the rows, the version whose rules apply, and the gates that the command depends on. Out: what to override.
+In: the values of --gate, the version whose rules apply, and the gates that the command depends on. Out: the gates whose
+defaults are overridden.
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ from dra_driver.model.kubernetes import FEATURE_GATES, minor_of
 from dra_driver.views.wording import nearest
 
 
-def read_gates(rows: Iterable[str], kubernetes: str, *, known: Collection[str], asker: str) -> dict[str, bool]:
-    """Read NAME=BOOL rows; `asker` names what depends on the `known` gates, for people. Raises: UsageError."""
+def read_gates(rows: Iterable[str], kubernetes: str, *, known: Collection[str], dependent: str) -> dict[str, bool]:
+    """Read values of --gate; `dependent` names, for errors, what depends on the `known` gates. Raises: UsageError."""
     gates: dict[str, bool] = {}
     for one in (part.strip() for row in rows for part in row.split(",")):
         name, _, value = one.partition("=")
         if value.lower() not in {"true", "false"}:
             raise UsageError("gate", f"--gate {one!r} is not NAME=true or NAME=false")
         if name not in known:
-            raise UsageError("gate", f"--gate {name}: no {asker} depends on this gate", hint=nearest(name, known))
+            raise UsageError("gate", f"--gate {name}: no {dependent} depends on this gate", hint=nearest(name, known))
         since = FEATURE_GATES[name].since
         if value.lower() == "true" and since > minor_of(kubernetes) > 0:
             raise UsageError("gate", f"--gate {name}: Kubernetes knows it since 1.{since}, not in {kubernetes}")
@@ -29,7 +30,7 @@ def read_gates(rows: Iterable[str], kubernetes: str, *, known: Collection[str], 
 
 
 def given_gates(rows: Iterable[str], kubernetes: str) -> dict[str, bool]:
-    """Read the rows of a command that allocates. Raises: UsageError."""
+    """Read the values of --gate for a command that allocates. Raises: UsageError."""
     from dra_driver.views.worlds.rules import KNOWN_GATES
 
-    return read_gates(rows, kubernetes, known=KNOWN_GATES, asker="allocation")
+    return read_gates(rows, kubernetes, known=KNOWN_GATES, dependent="allocation")

@@ -1,6 +1,6 @@
-"""The flags and environment variables that commands on this node's hardware share with the agent.
+"""The flags and environment variables of the agent that commands about this node's hardware have as well.
 
-In: click's parameters and the environment. Out: the chosen settings of the node.
+In: click's parameters and the environment. Out: the settings of the node.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dra_driver.model.flags import FLAGS
 from dra_driver.model.names import check_driver_name, check_node_name
 from dra_driver.model.sharing import Tenants
 from dra_driver.model.vendors import DEFAULT_VENDOR
-from dra_driver.views.node.settings import Chosen
+from dra_driver.views.node.settings import NodeSettings
 
 _PLACES = {"driver_name", "cdi_root", "kubelet_registrar_directory_path", "kubelet_plugins_directory_path"}
 _SYSFS = ("bus", "class", "devices")
@@ -36,19 +36,20 @@ def hardware_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def chosen(given: Mapping[str, str | None]) -> Chosen:
-    """Return the settings of one driver; of several vendors on this node, those of the first.
+def settings_of_node(given: Mapping[str, str | None]) -> NodeSettings:
+    """Return the settings of one driver; if the node has GPUs of several vendors, those of the first.
 
     Raises: UsageError, InputError for a bad profile.
     """
-    return chosen_of_each(given)[0]
+    return settings_of_each(given)[0]
 
 
-def chosen_of_each(given: Mapping[str, str | None]) -> tuple[Chosen, ...]:
+def settings_of_each(given: Mapping[str, str | None]) -> tuple[NodeSettings, ...]:
     """Resolve the flags, and return the settings of each driver that they name.
 
-    "auto" means the vendors whose hardware is here, and the default one if there is none; with a driver's name it
-    means that driver alone, as for the agent. Raises: UsageError, InputError for a bad profile.
+    "auto" stands for the vendors whose hardware is on this node, or for the default vendor if there is none; together
+    with a driver's name it stands for that driver alone, as for the agent. Raises: UsageError, InputError for a bad
+    profile.
     """
     values = resolve(given, os.environ, SHARED)
     choice = values["hardware"]
@@ -61,24 +62,24 @@ def chosen_of_each(given: Mapping[str, str | None]) -> tuple[Chosen, ...]:
             text = f"--driver-name names one driver, and --hardware={choice} has several"
             raise UsageError("driver-name", text, hint="leave --driver-name out: each vendor has its own")
     else:
-        return (_chosen(values),)
-    return tuple(_chosen({**values, "hardware": one.name, "driver_name": one.driver}) for one in vendors)
+        return (_settings(values),)
+    return tuple(_settings({**values, "hardware": one.name, "driver_name": one.driver}) for one in vendors)
 
 
 def check_sysfs(given: Mapping[str, str | None]) -> None:
-    """Refuse a folder that was given as a copy of /sys and can't be one. Raises: UsageError("usage.sysfs-root").
+    """Refuse a folder that can't be a copy of /sys. Raises: UsageError("usage.sysfs-root").
 
-    A machine without hardware and a mistyped path would otherwise look the same.
+    Otherwise a mistyped path would look like a machine without hardware.
     """
     root = given.get("sysfs_root")
     if root is None or any(Path(root, name).is_dir() for name in _SYSFS):
         return
     below = Path(root, "sys")
-    hint = f"try {below}" if any((below / name).is_dir() for name in _SYSFS) else "give the folder that was /sys"
+    hint = f"try {below}" if any((below / name).is_dir() for name in _SYSFS) else "name the folder that was /sys"
     raise UsageError("sysfs-root", f"--sysfs-root={root} has none of the folders {', '.join(_SYSFS)}", hint=hint)
 
 
-def _chosen(values: Mapping[str, str]) -> Chosen:
+def _settings(values: Mapping[str, str]) -> NodeSettings:
     node = check_node_name(values["node_name"] or socket.gethostname().lower())
     driver = check_driver_name(values["driver_name"])
     plugins = Path(values["device_plugins_directory_path"]) if values["device_plugin"] == "yield" else None
@@ -87,7 +88,7 @@ def _chosen(values: Mapping[str, str]) -> Chosen:
     roots = roots_of(values)
     # An agent's changes to simulated hardware; empty if this user may not read them.
     state = data if os.access(data / "ledger.db", os.F_OK) else None
-    return Chosen(
+    return NodeSettings(
         node=node,
         driver=driver,
         hardware=choose(values["hardware"], roots, node_name=node, state_dir=state),

@@ -1,4 +1,4 @@
-"""The kubeconfig that a command uses where none is named."""
+"""The kubeconfig that a command uses if no option names one."""
 
 from __future__ import annotations
 

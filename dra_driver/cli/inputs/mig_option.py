@@ -1,4 +1,4 @@
-"""The option `--mig` of the commands that simulate nodes: how the agent there would offer partitions."""
+"""The option `--mig` of commands that simulate nodes: how the nodes' agents would offer partitions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Options that the `cel` commands share, and what they stand for: devices, selectors, a Kubernetes version, gates.
+"""Options that all `cel` commands have, and the inputs that they select: devices, selectors, a version, gates.
 
-In: click's parameters. Out: `Given`. Files are sorted by content: ResourceSlices are devices; everything else that
-has selectors, or leads to them, counts as selectors.
+In: click's parameters. Out: `SelectorInputs`. The kind of an object decides what it is used for: ResourceSlices are
+devices; objects that have selectors, or refer to objects that do, are selectors.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dra_driver.views.objects.classes import Classes
 from dra_driver.views.objects.documents import STDIN, Document, read_documents, shown
 from dra_driver.views.objects.shape_checker import ShapeChecker
 from dra_driver.views.objects.strictness import checked
-from dra_driver.views.verdicts.given import Given
+from dra_driver.views.verdicts.inputs import SelectorInputs
 from dra_driver.views.verdicts.queries import SELECTOR_KINDS, SLICE, queries_of
 from dra_driver.views.worlds.rules import PARTITIONS, offer_under
 
@@ -50,7 +50,7 @@ _OPTIONS = (
         "expressions",
         multiple=True,
         metavar="EXPR",
-        help="a selector; if there are several, all must hold",
+        help="a selector; if there are several, a device must match all",
     ),
     click.option(
         "--fleet",
@@ -93,15 +93,15 @@ output_option = click.option(
 )
 
 
-def gather(
+def read_inputs(
     given: dict[str, Any],
     *,
     needs_devices: bool = True,
     needs_selectors: bool = True,
     uses_stdin: bool = True,
     folds: bool = False,
-) -> Given:
-    """Read all inputs. With `folds`, nodes of a profile may stay folded (`Fleet.repeats`).
+) -> SelectorInputs:
+    """Read all inputs. With `folds`, the devices of equal nodes may be left out (`Fleet.repeats`).
 
     Raises: UsageError, InputError, ApiError, HardwareError, NodeError.
     """
@@ -112,7 +112,7 @@ def gather(
             (f"{shown(one.origin)}: ResourceSlice {one.name}", one.wire) for one in documents if one.kind == SLICE
         ]
         kubernetes = given["kubernetes"] or _version(cluster)
-        gates = read_gates(given["gates"], kubernetes, known=(*SELECTOR_GATES, PARTITIONS), asker="selector")
+        gates = read_gates(given["gates"], kubernetes, known=(*SELECTOR_GATES, PARTITIONS), dependent="selector")
         offer = offer_under(kubernetes, gates, given["mig"])
         fleet = _fleet(given, slices, documents, cluster, offer, needs_devices=needs_devices)
         classes = Classes(
@@ -124,11 +124,11 @@ def gather(
             cluster.close()
     if needs_selectors and not queries:
         raise UsageError(
-            "no-selector", "there is no selector to evaluate", hint="give -e EXPR, or a file with a class, claim or pod"
+            "no-selector", "there is no selector to evaluate", hint="use -e EXPR, or a file with a class, claim or pod"
         )
     environment: Environment = given["environment"]
     gates = {name: on for name, on in gates.items() if name in SELECTOR_GATES}
-    return Given(fleet if folds else fleet.unfolded(), queries, kubernetes, gates, environment)
+    return SelectorInputs(fleet if folds else fleet.unfolded(), queries, kubernetes, gates, environment)
 
 
 def _documents(given: dict[str, Any], *, uses_stdin: bool) -> list[Document]:
@@ -154,8 +154,8 @@ def _refuse_other_input(documents: list[Document]) -> None:
         kinds = ", ".join(sorted({one.kind for one in documents}))
         raise InputError(
             "no-known-kind",
-            f"the files hold {kinds}: nothing that has devices or selectors",
-            hint=f"what is read: {', '.join(sorted(known))}",
+            f"the files contain {kinds}, but nothing that has devices or selectors",
+            hint=f"kinds that are read: {', '.join(sorted(known))}",
         )
 
 
@@ -196,15 +196,15 @@ def _own_fleet() -> Fleet:
         raise UsageError(
             "no-devices",
             f"no devices were given, and this node has none: {fault.message}",
-            hint="give ResourceSlices (a file, or - for standard input), --fleet PROFILE, --kubeconfig or --cluster",
+            hint="use ResourceSlices (a file, or - for standard input), --fleet PROFILE, --kubeconfig or --cluster",
         ) from fault
 
 
 def _node_fleet(choice: str) -> Fleet:
-    from dra_driver.cli.inputs.hardware import chosen_of_each
+    from dra_driver.cli.inputs.hardware import settings_of_each
 
     fleet = Fleet()
-    for selected in chosen_of_each({"hardware": choice}):
+    for selected in settings_of_each({"hardware": choice}):
         source = f"this node ({choice}, {selected.driver})"
         fleet += fleet_of_hardware(selected.hardware, selected.node, selected.driver, source, selected.rules())
     if choice == "auto" and not fleet.devices:

@@ -24,8 +24,8 @@ class TerminalProgress:
         self._next = self._began + _FIRST_SECONDS
         self._is_drawn = False
 
-    def tell(self, done: int) -> None:
-        """Draw how many items are done, but not too often."""
+    def update(self, done: int) -> None:
+        """Draw how many items are done, unless that was drawn a moment ago."""
         if not self._is_seen or (now := time.monotonic()) < self._next:
             return
         self._next = now + _SECONDS

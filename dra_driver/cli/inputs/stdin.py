@@ -1,4 +1,4 @@
-"""Standard input of a command that was given no file: whether something is piped into it."""
+"""Whether something is piped into a command that was called without a file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SILENT_SECONDS = 5.0
 
 
 def stdin_has_something() -> bool:
-    """Return whether something is piped into this process, without waiting for a silent pipe."""
+    """Return whether something is piped into this process; a pipe that stays silent for five seconds does not count."""
     try:
         number = sys.stdin.fileno()
         mode = os.fstat(number).st_mode
@@ -23,6 +23,6 @@ def stdin_has_something() -> bool:
         return False
     if select.select([number], [], [], SILENT_SECONDS)[0]:
         return True
-    said = f"dra-driver: nothing came on standard input for {SILENT_SECONDS:.0f} s; give - to wait for it"
-    print(said, file=sys.stderr)
+    text = f"dra-driver: nothing came on standard input for {SILENT_SECONDS:.0f} s; use - to wait for it"
+    print(text, file=sys.stderr)
     return False

@@ -1,1 +1,1 @@
-"""`dra-driver migrate`: files in; changed files, a report, and a check of the result on a fleet out."""
+"""`dra-driver migrate`: its arguments, the files that it reads and writes, and its report."""

@@ -1,7 +1,7 @@
 """`dra-driver migrate`: turn manifests written for the device plugin into manifests with claims.
 
-In: manifests, and devices to try them on. Out: the manifests on standard output (or a diff, or the files themselves),
-and on standard error what changed, why, and what is lost; or all of it as one document.
+In: manifests, and devices to evaluate their selectors on. Out: the manifests on standard output (or a diff, or changed
+files), and on standard error what was changed, why, and what is lost; or all of this as one document.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     "--shared",
     multiple=True,
     metavar="RESOURCE",
-    help="A resource that is time-sliced or under MPS without being renamed, such as nvidia.com/gpu.",
+    help="A resource that is shared by time slicing or MPS without another name, such as nvidia.com/gpu.",
 )
 @click.option(
     "--kubernetes",
@@ -76,9 +76,9 @@ def command(
 
     Limits on nvidia.com/gpu, nvidia.com/mig-*, amd.com/gpu, amd.com/cpx_nps4 (and other modes), gpu.intel.com/i915,
     gpu.intel.com/xe and habana.ai/gaudi become ResourceClaimTemplates; node selectors and required affinities on the
-    labels of GPU feature discovery become selectors; quotas count devices of a class; the toleration that admission
-    used to add is added. Comments, order and formatting stay as they are. What was changed, why, and what is lost goes
-    to standard error. FILE may be a folder, or - for standard input.
+    labels of GPU feature discovery become selectors; quotas count devices of a class; the toleration that an admission
+    plugin used to add is added. Comments, order and formatting are kept. What was changed, why, and what is lost is
+    printed to standard error. FILE may be a folder, or - for standard input.
 
     \b
       dra-driver migrate examples/resourceclaims/24-extended-resource.yaml
@@ -113,7 +113,7 @@ def command(
         write_sources(done)
     if output == "table":
         _write(done, diff=diff, in_place=in_place)
-        _say(done, checks, in_place=in_place)
+        _print_report(done, checks, in_place=in_place)
     else:
         from dra_driver.views.migration.report import migration_document
 
@@ -128,12 +128,12 @@ def _paths(files: tuple[str, ...], *, in_place: bool, diff: bool) -> list[str]:
         files = (STDIN,)
     if not files:
         raise UsageError(
-            "no-file", "no FILE was given", hint="give manifests, a folder of them, or - for standard input"
+            "no-file", "no FILE was given", hint="name manifests, a folder of them, or - for standard input"
         )
     if in_place and STDIN in files:
         raise UsageError("stdin", "--in-place can't write to standard input")
     if in_place and diff:
-        raise UsageError("diff", "--diff shows what --in-place would write: give one of them")
+        raise UsageError("diff", "--diff shows what --in-place would write: use one of them")
     return list(files)
 
 
@@ -173,7 +173,7 @@ def _names(cluster: Cluster | None) -> TemplateNames:
 
 
 def _checks(done: Sequence[Migrated], given: dict[str, Any], cluster: Cluster | None) -> list[Check]:
-    """Try the new requests on the given devices."""
+    """Evaluate the new requests on the given devices."""
     if not any(one.templates for one in done):
         return []
     from dra_driver.selectors.kubernetes_engine import KubernetesEngine
@@ -198,7 +198,7 @@ def _classes_in(one: Migrated) -> list[Document]:
 
 
 def _fleet(given: dict[str, Any], documents: list[Document], cluster: Cluster | None) -> Fleet | None:
-    """Return the devices to try requests on; None if none were named. Raises: InputError, UsageError, ApiError."""
+    """Return the devices to evaluate requests on; None if no option names any. Raises: DriverError."""
     from dra_driver.cli.inputs.gates import read_gates
     from dra_driver.views.fleet.devices import Fleet, fleet_of_profiles, fleet_of_slices
     from dra_driver.views.worlds.rules import PARTITIONS, offer_under
@@ -213,7 +213,7 @@ def _fleet(given: dict[str, Any], documents: list[Document], cluster: Cluster | 
         fleet += fleet_of_slices(slices, ", ".join(given["slices"]))
     version = given["kubernetes"] or (cluster.kubernetes() if cluster else "")
     version = version if version in VERSIONS else DEFAULT_VERSION
-    gates = read_gates(given["gates"], version, known=(PARTITIONS,), asker="simulated node")
+    gates = read_gates(given["gates"], version, known=(PARTITIONS,), dependent="simulated node")
     fleet = fleet_of_profiles(given["profiles"], fleet, offer_under(version, gates, given["mig"])).unfolded()
     if cluster is not None:
         fleet += cluster.fleet().unfolded()
@@ -236,7 +236,7 @@ def _write(done: Sequence[Migrated], *, diff: bool, in_place: bool) -> None:
         sys.stdout.write(one.new if one.new.endswith("\n") or not one.new else f"{one.new}\n")
 
 
-def _say(done: Sequence[Migrated], checks: Sequence[Check], *, in_place: bool) -> None:
-    from dra_driver.cli.migrate.report import say_migrated
+def _print_report(done: Sequence[Migrated], checks: Sequence[Check], *, in_place: bool) -> None:
+    from dra_driver.cli.migrate.report import print_report
 
-    say_migrated(done, checks, in_place=in_place)
+    print_report(done, checks, in_place=in_place)

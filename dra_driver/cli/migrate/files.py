@@ -1,6 +1,6 @@
 """The files of `dra-driver migrate`: all are read before any is written, and each is replaced atomically.
 
-In: paths. Out: sources, and files written: a reader sees either the old file or the new one, which has the mode and
+In: paths. Out: texts, and changed files: a reader sees either the old file or the new one, which has the mode and the
 owner of the old.
 """
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-from dra_driver.cli.output import console, say
+from dra_driver.cli.output import console, print_text
 from dra_driver.migrate import Migrated
 from dra_driver.migrate.report import MigrationLoss
 from dra_driver.model.errors import ExitCode
@@ -19,43 +19,48 @@ from dra_driver.views.wording import plural
 _MOST_SUBJECTS = 3
 
 
-def say_migrated(done: Sequence[Migrated], checks: Sequence[Check], *, in_place: bool) -> None:
+def print_report(done: Sequence[Migrated], checks: Sequence[Check], *, in_place: bool) -> None:
     """Print the whole report."""
     out = console(stderr=True)
     for one in done:
-        _say_file(out, one, in_place=in_place)
+        _print_file(out, one, in_place=in_place)
     losses = [loss for one in done for loss in one.losses]
     if losses:
         out.print()
-        say(out, "Please note and check:", style="bold yellow")
-        _say_losses(out, losses)
+        print_text(out, "Please note and check:", style="bold yellow")
+        _print_losses(out, losses)
     if checks:
         out.print()
-        say(out, "Checked:", style="bold")
+        print_text(out, "Checked:", style="bold")
         for check in checks:
             style = "green" if check.exit_code == ExitCode.OK else "bold red"
-            say(out, f"{check.template}, request {check.request}: {check.words}", indent=2, style=style)
+            print_text(out, f"{check.template}, request {check.request}: {check.words}", indent=2, style=style)
         if all(check.devices is None for check in checks):
-            say(out, "give --fleet PROFILE, --slices FILE or --cluster to try them on devices", indent=2, style="dim")
+            print_text(
+                out,
+                "use --fleet PROFILE, --slices FILE or --cluster to evaluate them on devices",
+                indent=2,
+                style="dim",
+            )
 
 
-def _say_file(out: Any, one: Migrated, *, in_place: bool) -> None:
+def _print_file(out: Any, one: Migrated, *, in_place: bool) -> None:
     if not one.changes:
-        say(out, f"{one.origin}: nothing to change", style="dim")
+        print_text(out, f"{one.origin}: nothing to change", style="dim")
         return
     done = ", written" if in_place else ""
-    say(out, f"{one.origin}: {plural(len(one.changes), 'change')}{done}", style="bold")
+    print_text(out, f"{one.origin}: {plural(len(one.changes), 'change')}{done}", style="bold")
     for subject, rows in groupby(one.changes, key=lambda row: row.subject):
-        say(out, subject, indent=2, style="bold")
+        print_text(out, subject, indent=2, style="bold")
         reasons: set[str] = set()
         for row in rows:
-            say(out, row.what, indent=4)
+            print_text(out, row.what, indent=4)
             if row.why not in reasons:
-                say(out, f"because {row.why}", indent=6, style="dim")
+                print_text(out, f"because {row.why}", indent=6, style="dim")
             reasons.add(row.why)
 
 
-def _say_losses(out: Any, losses: Sequence[MigrationLoss]) -> None:
+def _print_losses(out: Any, losses: Sequence[MigrationLoss]) -> None:
     """Print each loss once, with all the objects that it concerns."""
     grouped: dict[tuple[str, str, str], list[str]] = {}
     for loss in losses:
@@ -64,5 +69,5 @@ def _say_losses(out: Any, losses: Sequence[MigrationLoss]) -> None:
         names = list(dict.fromkeys(subjects))
         more = len(names) - _MOST_SUBJECTS
         shown = ", ".join(names[:_MOST_SUBJECTS]) + (f" and {more} more" if more > 0 else "")
-        say(out, f"{shown}: {what} [{code}]", indent=2)
-        say(out, remedy, indent=4, style="dim")
+        print_text(out, f"{shown}: {what} [{code}]", indent=2)
+        print_text(out, remedy, indent=4, style="dim")

@@ -1,1 +1,1 @@
-"""The commands that allocate offline: `simulate` runs the scheduler's steps, `explain` reports one verdict."""
+"""The commands that allocate offline: `simulate` runs the scheduler's steps, `explain` explains single verdicts."""

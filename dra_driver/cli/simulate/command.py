@@ -15,7 +15,7 @@ import click
 
 from dra_driver.cli.inputs.access import context_option, kubeconfig_option
 from dra_driver.cli.inputs.mig_option import mig_option
-from dra_driver.cli.output import Column, console, say, show_table, write_document
+from dra_driver.cli.output import Column, console, print_text, show_table, write_document
 from dra_driver.model.errors import DriverError, ExitCode, InputError
 from dra_driver.model.kubernetes import VERSIONS
 from dra_driver.model.wire import Wire
@@ -25,10 +25,10 @@ from dra_driver.views.wording import folded_words, plural
 if TYPE_CHECKING:
     from dra_driver.allocation.simulation.moves import Rearrangement
     from dra_driver.allocation.simulation.timeline import EventOutcome
-    from dra_driver.views.worlds.play import Play
+    from dra_driver.views.worlds.scenario_run import ScenarioRun
     from dra_driver.views.worlds.world import World
 
-# A line of a batch is not validated beforehand: a fault in it is found when the value is first read.
+# A line of a batch is not validated beforehand, so a fault in it shows as an exception when the value is read.
 _FAULTS_OF_LINES = (
     DriverError,
     ValueError,
@@ -39,7 +39,7 @@ _FAULTS_OF_LINES = (
     AssertionError,
     RecursionError,
 )
-_MOST_SAID = 500
+_MOST_SHOWN = 500
 LINE_MAX = 64 << 20  # in characters
 
 
@@ -55,7 +55,7 @@ LINE_MAX = 64 << 20  # in characters
 @kubeconfig_option
 @context_option
 @click.option(
-    "-n", "--namespace", metavar="NAME", default="", help="The namespace to read if you may not read all of them."
+    "-n", "--namespace", metavar="NAME", default="", help="The namespace to read if you may not read all namespaces."
 )
 @click.option("--kubernetes", metavar="VERSION", default=None, help="The Kubernetes version whose rules apply.")
 @click.option(
@@ -76,68 +76,68 @@ def command(scenario: str | None, batch: str | None, output: str, *, defragments
     dra-driver simulate examples/scenarios/fragmented.yaml --defrag
     dra-driver simulate --batch problems.jsonl          many problems, for programs (- is standard input)
 
-    Pods are placed in their order of arrival on the first node that fits. Those of all namespaces compete for devices,
-    so there is no -A or -l.
+    Pods are placed in the order of their arrival, on the first node that fits. There is no -A or -l, because pods of
+    all namespaces compete for the devices.
 
     \b
     A line of --batch: {"id", "kubernetes": "1.35", "input": {features, nodes, classes, slices, allocated, claims}}
     Its answer:        {"apiVersion", "kind": "AllocationVerdict", "id",
                         "nodes": {NAME: {"ok", "results", "category", "error"}}}
-    Not readable:      {"apiVersion", "kind": "BatchFault", "id", "line", "error"}
+    If not readable:   {"apiVersion", "kind": "BatchFault", "id", "line", "error"}
 
-    Pods that already run stay where they are; a drain sends them back to the queue (except those of DaemonSets), as if
-    their controllers had created them again. Deployments, Jobs, PyTorchJobs and everything else with a pod template
-    bring as many pods as they ask for.
+    Running pods stay on their nodes; the pods of a drained node wait again (except those of DaemonSets), as if their
+    controllers had created them again. Deployments, Jobs, PyTorchJobs and other objects with a pod template make as
+    many pods as they ask for.
 
-    --defrag proposes, for each pod that waits at the end, the fewest moves that make room for it alone: up to 8 running
-    pods of one node, each of which fits elsewhere. It moves nothing. Deleted one after the other, pods come back where
-    the scheduler puts them; cordon what must stay free.
+    --defrag proposes, for each pod that waits at the end, the fewest moves that make room for this pod: up to 8 running
+    pods of one node, each of which fits elsewhere. It moves nothing. If you delete these pods, the scheduler decides
+    where they run next, so cordon the devices that must stay free.
 
-    Exit status 1: a pod or claim still waits at the end; 3: a file or a batch line is wrong, or an object is not
-    understood; 5: it is not known, because something of the cluster may not be read.
+    Exit status 1: a pod or claim still waits at the end; 3: a file or a line of a batch is wrong, or an object is of an
+    unknown kind; 5: the result is not known, because something in the cluster may not be read.
     """  # noqa: D301
     if batch is not None:
         return _batch(batch)
     from dra_driver.allocation.simulation.moves import moves_for_waiting
     from dra_driver.cli.inputs.progress import TerminalProgress
-    from dra_driver.cli.inputs.worlds import say_unseen
-    from dra_driver.views.worlds.play import moments_document
+    from dra_driver.cli.inputs.worlds import print_unseen
     from dra_driver.views.worlds.rules import headline
+    from dra_driver.views.worlds.scenario_run import moments_document
     from dra_driver.views.worlds.unknown import not_known
 
-    play = _play(scenario, given)
-    world = play.world
-    if play.is_empty and given["files"]:
+    run = _read_run(scenario, given)
+    world = run.world
+    if run.is_empty and given["files"]:
         raise InputError("missing", f"no pod, no claim and no pod template is in {', '.join(given['files'])}")
     if why := not_known(world):
         print(f"dra-driver: what would happen is not known: {why}", file=sys.stderr)
         return ExitCode.ENVIRONMENT
-    timeline = play.beginning()
-    moments = list(play.moments(timeline, given["drained"], TerminalProgress))
+    timeline = run.beginning()
+    moments = list(run.moments(timeline, given["drained"], TerminalProgress))
     proposed = dict(moves_for_waiting(timeline)) if defragments else {}
-    _say_rules(headline(play.rules, world, play.profiles), is_table=output == "table")
+    _print_rules(headline(run.rules, world, run.profiles), is_table=output == "table")
     if output == "table":
         _show_all(moments, proposed, world)
     else:
         write_document(moments_document(moments, [found for found in proposed.values() if found]), output)
-    say_unseen(world)
-    world.refuse_unknown_objects()  # objects that are not understood are reported after everything else was judged
+    print_unseen(world)
+    world.refuse_unknown_objects()  # at the end, so that the result for all other objects is shown first
     return _exit_code(world, moments)
 
 
-def _say_rules(text: str, *, is_table: bool) -> None:
+def _print_rules(text: str, *, is_table: bool) -> None:
     if is_table:
-        say(console(), f"({text})", style="dim")
+        print_text(console(), f"({text})", style="dim")
     else:
         print(f"dra-driver: {text}", file=sys.stderr)
 
 
-def _play(path: str | None, given: dict[str, Any]) -> Play:
-    """Read everything that will be played."""
+def _read_run(path: str | None, given: dict[str, Any]) -> ScenarioRun:
+    """Read the scenario, or make one of the files, the profiles or the cluster."""
     from dra_driver.cli.inputs.gates import given_gates
-    from dra_driver.cli.inputs.worlds import read_world, rule
-    from dra_driver.views.worlds.play import Play
+    from dra_driver.cli.inputs.worlds import apply_options, read_world
     from dra_driver.views.worlds.scenario import Scenario, arrivals, read_scenario
+    from dra_driver.views.worlds.scenario_run import ScenarioRun
     from dra_driver.views.worlds.simulated_nodes import add_profiles
 
     more = [*given["profiles"], *given["added"]]
@@ -146,11 +146,11 @@ def _play(path: str | None, given: dict[str, Any]) -> Play:
         scenario, rules = read_scenario(path, given["kubernetes"], gates, given["mig"])
         add_profiles(scenario.world, more)
         scenario.world.complete()
-        return Play(scenario, rules)
+        return ScenarioRun(scenario, rules)
     world = read_world(given["files"], given)
-    rules = rule(world, given, more)
+    rules = apply_options(world, given, more)
     world.complete()
-    return Play(Scenario(world, (arrivals(world),), tuple(more)), rules)
+    return ScenarioRun(Scenario(world, (arrivals(world),), tuple(more)), rules)
 
 
 def _exit_code(world: World, moments: Sequence[EventOutcome]) -> int:
@@ -165,10 +165,10 @@ def _show_all(moments: Sequence[EventOutcome], proposed: Mapping[str, Rearrangem
     for job, found in proposed.items():
         _show_moves(job, found)
     for sentence in world.idle:
-        say(console(), sentence, style="yellow")
+        print_text(console(), sentence, style="yellow")
     if names := world.without_devices:
         more = f" and {len(names) - 8:,} more" if len(names) > 8 else ""
-        say(console(), f"ask for no device: {', '.join(names[:8])}{more}", style="dim")
+        print_text(console(), f"ask for no device: {', '.join(names[:8])}{more}", style="dim")
 
 
 def _show(moment: EventOutcome) -> None:
@@ -178,9 +178,9 @@ def _show(moment: EventOutcome) -> None:
         f"{round(usage.held, 1):g} of {plural(usage.devices, 'device')} held ({usage.share:.0%}),"
         f" {usage.free_elsewhere:.0%} of what is free lies outside the freest node"
     )
-    say(out, f"{moment.event.sentence}: {used}", style="bold")
+    print_text(out, f"{moment.event.sentence}: {used}", style="bold")
     if moment.evicted:
-        say(out, f"evicted: {', '.join(moment.evicted)}", indent=2, style="yellow")
+        print_text(out, f"evicted: {', '.join(moment.evicted)}", indent=2, style="yellow")
     if moment.placed:
         rows = [[one.job, one.node, ", ".join(one.devices)] for one in moment.placed]
         show_table(out, "", [Column("placed"), Column("node"), Column("devices")], rows)
@@ -189,15 +189,15 @@ def _show(moment: EventOutcome) -> None:
         reasons.setdefault(one.reason, []).append(one.job)
     for reason, jobs in reasons.items():
         verb = "waits" if len(jobs) == 1 else "wait"
-        say(out, f"{folded_words(jobs, 'more')} {verb}: {reason}", indent=2, style="red")
+        print_text(out, f"{folded_words(jobs, 'more')} {verb}: {reason}", indent=2, style="red")
 
 
 def _show_moves(job: str, found: Rearrangement | None) -> None:
     out = console()
     if found is None:
-        say(out, f"{job}: no moves found that make room for it", style="red")
+        print_text(out, f"{job}: no moves found that make room for it", style="red")
         return
-    say(out, f"{job} would fit on {found.node} after {plural(len(found.moves), 'move')}", style="bold")
+    print_text(out, f"{job} would fit on {found.node} after {plural(len(found.moves), 'move')}", style="bold")
     rows = [[one.job, one.source, ", ".join(one.leaves), one.target, ", ".join(one.gets)] for one in found.moves]
     columns = [Column("move"), Column("from"), Column("leaves"), Column("to"), Column("gets")]
     show_table(out, "", columns, rows)
@@ -233,4 +233,4 @@ def _answers(stream: IO[Any]) -> Iterator[Wire]:
             yield OutputDocument(DocumentKind.ALLOCATION_VERDICT, simulate_batch_line(line)).wire()
         except _FAULTS_OF_LINES as fault:
             found = line.get("id") if isinstance(line, dict) else None
-            yield batch_fault(found, number, f"{type(fault).__name__}: {str(fault)[:_MOST_SAID]}").wire()
+            yield batch_fault(found, number, f"{type(fault).__name__}: {str(fault)[:_MOST_SHOWN]}").wire()

@@ -1,6 +1,6 @@
 """`dra-driver explain`: why a claim or pod fits or does not, node by node.
 
-In: objects of a live cluster, or of files. Out: one sentence, then a funnel per node and request. It only reads.
+In: objects of a live cluster, or of files. Out: one sentence, then a funnel for each node and request. It only reads.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import click
 
 from dra_driver.cli.inputs.access import access_of, access_options
 from dra_driver.cli.inputs.mig_option import mig_option
-from dra_driver.cli.output import Column, console, say, say_code, show_table, write_document
+from dra_driver.cli.output import Column, console, print_code, print_text, show_table, write_document
 from dra_driver.model.errors import InputError, UsageError
 from dra_driver.views.wording import folded, plural
 
@@ -58,43 +58,44 @@ def command(words: tuple[str, ...], output: str, **given: Any) -> int:
     dra-driver explain -f everything.yaml --fleet dgx-h100=4     all pods and claims of a file
 
     KIND is claim, pod, or anything with a pod template: Deployment, Job, PyTorchJob, RayCluster, LeaderWorkerSet …
-    Its pods are explained one after the other, each with the devices of those before it taken.
+    Its pods are explained one after the other, each with the devices of the earlier ones taken.
 
-    If there are more than 24 nodes, equal nodes are judged once and shown together: -o json has the first of them in
-    `node` and the names of the others in `like`. Devices are followed one by one (`funnels`) for the first 256 kinds.
+    If there are more than 24 nodes, equal nodes are shown together: -o json has the first of them in `node` and the
+    names of the others in `like`. The first 256 kinds of nodes also have `funnels`, which follow each device.
 
-    Exit status 1: something fits nowhere or waits; 3: an object is not understood; 4: a selector fails on a device, or
-    another error ends the pod's scheduling; 5: it is not known, because something of the cluster may not be read.
+    Exit status 1: something fits nowhere or waits; 3: an object is of an unknown kind; 4: a selector fails on a device,
+    or another error ends the pod's scheduling; 5: the answer is not known, because something in the cluster may not be
+    read.
     """  # noqa: D301
     from dra_driver.cli.inputs.progress import TerminalProgress
-    from dra_driver.cli.inputs.worlds import rule, say_unseen
+    from dra_driver.cli.inputs.worlds import apply_options, print_unseen
     from dra_driver.views.worlds.advice import advised
     from dra_driver.views.worlds.explanations import exit_code, explanations_document
-    from dra_driver.views.worlds.judging import Judge
     from dra_driver.views.worlds.rules import headline
+    from dra_driver.views.worlds.subject_explainer import SubjectExplainer
     from dra_driver.views.worlds.subjects import is_one_object, subjects_of
 
     asked = _asked_words(words, given)
     access = None if given["files"] or given["slices"] or given["profiles"] else access_of(given)
     namespace = access.home if access else given["namespace"] or "default"
     world = _world(given, access, asked, namespace)
-    rules = rule(world, given, given["profiles"])
+    rules = apply_options(world, given, given["profiles"])
     world.complete()
     selected = _selected(given, namespace if access else "")
     subjects = subjects_of(world, asked, namespace, _last_event(access), selected)
-    judge = Judge(world, rules, given["only"], TerminalProgress)
-    judged = [advised(world, rules, subject, judge.explain(subject)) for subject in subjects]
+    explainer = SubjectExplainer(world, rules, given["only"], TerminalProgress)
+    explained = [advised(world, rules, subject, explainer.explain(subject)) for subject in subjects]
     if output == "table":
-        note = "" if judge.is_exact else ", derived from its source"
-        show_all(judged, headline(rules, world, given["profiles"], note), is_cluster=access is not None)
+        note = "" if explainer.is_exact else ", derived from its source"
+        show_all(explained, headline(rules, world, given["profiles"], note), is_cluster=access is not None)
     else:
-        write_document(explanations_document(judged, rules, is_one=is_one_object(asked)), output)
-    say_unseen(world)
+        write_document(explanations_document(explained, rules, is_one=is_one_object(asked)), output)
+    print_unseen(world)
     if not asked:
         world.refuse_unknown_objects()
-    if not judged and given["files"]:
+    if not explained and given["files"]:
         raise InputError("missing", f"no pod, no claim and no pod template is in {', '.join(given['files'])}")
-    return exit_code(judged, world)
+    return exit_code(explained, world)
 
 
 def _world(given: dict[str, Any], access: ClusterAccess | None, asked: tuple[str, ...], namespace: str) -> World:
@@ -108,7 +109,7 @@ def _world(given: dict[str, Any], access: ClusterAccess | None, asked: tuple[str
 
 
 def _selected(given: dict[str, Any], namespace: str) -> Callable[[Wire], bool]:
-    """Return whether an object is among those that -n, -A and -l name; in files "" is every namespace."""
+    """Return a predicate for the objects that -n, -A and -l select; `namespace` is the default, "" stands for all."""
     from dra_driver.views.labels import label_selector
 
     has_labels = label_selector(given["labels"])
@@ -121,19 +122,19 @@ def _selected(given: dict[str, Any], namespace: str) -> Callable[[Wire], bool]:
 
 
 def _asked_words(words: tuple[str, ...], given: dict[str, Any]) -> tuple[str, ...]:
-    """Return kind and name; without a name, or without both, all objects are meant. Raises: UsageError."""
+    """Return KIND and NAME; without a name, all objects of a kind are meant, without both, all. Raises: UsageError."""
     has_name = len(words) == 2 or (len(words) == 1 and "/" in words[0])
     if has_name and (given["labels"] or given["everywhere"]):
-        raise UsageError("target", "a name was given, and -l or -A too: leave out one of them")
+        raise UsageError("target", "a name can't be combined with -l or -A: leave out one of them")
     if len(words) == 1 and words[0].count("/") == 1 and all(words[0].split("/")):
         return tuple(words[0].split("/"))
     if len(words) == 2 or (len(words) == 1 and "/" not in words[0]) or (not words and given["files"]):
         return words
-    raise UsageError("target", "explain wants KIND NAME or KIND/NAME; pods or claims for all; or -f FILE alone")
+    raise UsageError("target", "explain needs KIND NAME or KIND/NAME, `pods` or `claims` for all, or -f FILE alone")
 
 
 def _last_event(access: ClusterAccess | None) -> Callable[[str, str], str]:
-    """Return a function that finds the last event of a pod; without a cluster it finds none."""
+    """Return a function that returns the last event of a pod; without a cluster, it always returns ""."""
     if access is None:
         return lambda _namespace, _name: ""
     from dra_driver.views.worlds.cluster_workloads import last_event
@@ -141,25 +142,25 @@ def _last_event(access: ClusterAccess | None) -> Callable[[str, str], str]:
     return partial(last_event, access)
 
 
-def show_all(judged: Sequence[Explained], headline: str, *, is_cluster: bool) -> None:
-    """Print everything that was explained, one after the other."""
+def show_all(explained: Sequence[Explained], headline: str, *, is_cluster: bool) -> None:
+    """Print the explanations, one after the other."""
     from dra_driver.views.worlds.advice import WRITE
 
     out = console()
-    if not judged and is_cluster:
-        say(out, "there is nothing to explain: no pod and no claim was found")
-    for place, (subject, explanation) in enumerate(judged):
+    if not explained and is_cluster:
+        print_text(out, "there is nothing to explain: no pod and no claim was found")
+    for place, (subject, explanation) in enumerate(explained):
         if place:
             out.print()
         if explanation is None:
-            say(out, subject.settled, style="bold green" if subject.ok else "bold red")
+            print_text(out, subject.answer, style="bold green" if subject.ok else "bold red")
         else:
-            head = f"{subject.name}: " if len(judged) > 1 else ""
-            say(out, f"{head}{explanation.sentence}", style="bold green" if explanation.ok else "bold red")
+            head = f"{subject.name}: " if len(explained) > 1 else ""
+            print_text(out, f"{head}{explanation.sentence}", style="bold green" if explanation.ok else "bold red")
         for note in subject.notes:
-            (say_code if note.startswith(WRITE) else say)(out, note, indent=2, style="yellow")
+            (print_code if note.startswith(WRITE) else print_text)(out, note, indent=2, style="yellow")
         if place == 0:
-            say(out, f"({headline})", style="dim")
+            print_text(out, f"({headline})", style="dim")
         if explanation is not None:
             _show(out, explanation)
 
@@ -173,10 +174,10 @@ def _show(out: Any, explanation: AllocationExplanation) -> None:
     for nodes in list(alike.values())[:MOST_NODES]:
         names = [name for node in nodes for name in (node.node, *node.like)]
         out.print()
-        is_said = len(alike) == 1 and nodes[0].sentence.removeprefix("fits: ") in explanation.sentence
-        say(out, f"{folded(names)}{':' if is_said else f': {nodes[0].sentence}'}", style="bold")
+        is_repeated = len(alike) == 1 and nodes[0].sentence.removeprefix("fits: ") in explanation.sentence
+        print_text(out, f"{folded(names)}{':' if is_repeated else f': {nodes[0].sentence}'}", style="bold")
         for note in nodes[0].notes:
-            say(out, note, indent=2, style="yellow")
+            print_text(out, note, indent=2, style="yellow")
         if not nodes[0].ok:
             _show_funnels(out, nodes[0])
     if len(alike) > MOST_NODES:
@@ -184,7 +185,7 @@ def _show(out: Any, explanation: AllocationExplanation) -> None:
 
 
 def _show_funnels(out: Any, node: NodeExplanation) -> None:
-    """Show each funnel once, with all the requests whose devices go the same way."""
+    """Show each funnel once, with all requests for which it is the same."""
     alike: dict[Any, list[Funnel]] = {}
     for one in node.funnels:
         alike.setdefault((one.claim, one.wants, *map(tuple, _rows(one))), []).append(one)
@@ -194,7 +195,7 @@ def _show_funnels(out: Any, node: NodeExplanation) -> None:
         wants = "all" if first.wants is None else str(first.wants)
         names = ", ".join(one.request for one in funnels)
         asked = f"request {names}, wants {wants}" if len(funnels) == 1 else f"requests {names}, each wants {wants}"
-        say(out, f"claim {first.claim}, {asked}", indent=2)
+        print_text(out, f"claim {first.claim}, {asked}", indent=2)
         show_table(out, "", columns, _rows(first))
 
 

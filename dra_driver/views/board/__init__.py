@@ -1,1 +1,1 @@
-"""The board: what the console shows of a fleet: its objects as they are now, the map drawn from them, and answers."""
+"""The board, which holds what the console shows of a fleet: its objects as they are now; and pages made from it."""

@@ -1,7 +1,7 @@
-"""What deserves attention in a fleet, and how much of it each namespace and class holds.
+"""What deserves attention in a fleet, and how many devices each namespace and class holds.
 
-In: a board. Out: a document: every flag of the picture that `dra-driver slices` draws, with its place, and what each
-namespace and class of devices holds.
+In: a board. Out: a document with every flag of the tree that `dra-driver slices` draws, with its place, and with what
+each namespace and class of devices holds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MOST_HOLDERS = 200
 
 
 def attention(board: Board) -> OutputDocument:
-    """Return the document of all flags, those of most devices first by their code."""
+    """Return the document of all flags. Codes with few flags come first, because they are easily overlooked."""
     claims = board.of("ResourceClaim")
     branches = picture_of_slices(board.of("ResourceSlice"), claims, None if board.is_live else board.of("Pod") or None)
     flags = list(_flags(branches))

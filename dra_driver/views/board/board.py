@@ -1,7 +1,7 @@
 """The board: the objects that the console shows, as they are now.
 
-In: pages of lists, changes and deletions, as watches have them, or a whole world. Out: a `World` for the questions that
-commands answer too, and what is known of each node. It is for one thread.
+In: pages of lists, changes and deletions, as watches report them, or a whole world. Out: a `World` for the questions
+that commands answer too, and the slices and holders of each node. Only one thread may use a board.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dra_driver.model.wire import Wire
 from dra_driver.views.access import UnseenObjects
 from dra_driver.views.fleet.claim_branches import Holding, holdings
 from dra_driver.views.fleet.devices import Fleet, fleet_of_slices
-from dra_driver.views.worlds.rules import DEFAULT_VERSION, AppliedRules, settle_rules
+from dra_driver.views.worlds.rules import DEFAULT_VERSION, AppliedRules, apply_rules
 from dra_driver.views.worlds.world import PATHS, World, bare_node
 
 SEVERAL_NODES = "(several nodes)"
@@ -37,7 +37,7 @@ class Board:
     version: int = 0
     loaded: set[str] = field(default_factory=set)
     _objects: dict[str, dict[Key, Wire]] = field(default_factory=lambda: {kind: {} for kind in PATHS})
-    _coming: dict[tuple[str, str], dict[Key, Wire]] = field(default_factory=dict)
+    _listed: dict[tuple[str, str], dict[Key, Wire]] = field(default_factory=dict)
     _fleet: Fleet | None = None
     _by_node: dict[str, list[Wire]] | None = None
     _held: dict[PoolId, dict[DeviceId, list[Holding]]] | None = None
@@ -52,24 +52,25 @@ class Board:
         return board
 
     def page(self, kind: str, objects: Iterable[Wire], *, is_first: bool, is_last: bool, namespace: str = "") -> None:
-        """Add a page of a list. A first list is shown as it comes, any later one when all of it has come.
+        """Add a page of a list.
 
-        With a namespace it is a list of that namespace only, and the objects of other namespaces stay.
+        The pages of the first list of a kind are shown at once; a later list replaces the earlier one with its last
+        page. With a namespace, the list is of that namespace only, and the objects of other namespaces stay.
         """
         place = kind, namespace
         if is_first:
-            self._coming[place] = {}
-        coming = self._coming.setdefault(place, {})
-        coming.update((_key(one), one) for one in objects)
+            self._listed[place] = {}
+        listed = self._listed.setdefault(place, {})
+        listed.update((_key(one), one) for one in objects)
         known = self._objects[kind]
         if is_last:
             others = {key: one for key, one in known.items() if namespace and key[0] != namespace}
-            self._objects[kind] = {**others, **self._coming.pop(place)} if others else self._coming.pop(place)
+            self._objects[kind] = {**others, **self._listed.pop(place)} if others else self._listed.pop(place)
             self.loaded.add(kind)
             if kind == "ResourceSlice":
-                self._settle()
+                self._apply_rules()
         elif kind not in self.loaded:
-            self._objects[kind] = {**known, **coming} if is_first or namespace else coming
+            self._objects[kind] = {**known, **listed} if is_first or namespace else listed
         self._forget(kind)
 
     def change(self, kind: str, wire: Wire) -> None:
@@ -88,24 +89,24 @@ class Board:
     def of_cluster(cls, source: str) -> Board:
         """Return the board of a cluster of which nothing is known yet."""
         world = World(kubernetes=DEFAULT_VERSION)
-        return cls(world, settle_rules(world, None, {}), source, is_live=True)
+        return cls(world, apply_rules(world, None, {}), source, is_live=True)
 
     def hide(self, unseen: UnseenObjects) -> None:
-        """Record what may not be read. A kind that was partly visible is replaced by one that is not visible at all."""
+        """Record that objects of a kind may not be read. It replaces what was recorded of this kind before."""
         others = [one for one in self.world.unseen if one.kind != unseen.kind]
         self.world.unseen = [*others, unseen]
         if not unseen.is_partial:
-            self.loaded.add(unseen.kind)  # there is nothing to wait for
+            self.loaded.add(unseen.kind)  # nothing of this kind will come, so pages need not wait for it
         self.version += 1
 
     def serve(self, kubernetes: str) -> None:
-        """Set the version of the cluster. Which gates are on is seen in its slices."""
+        """Set the version of the cluster. Its gates are derived from the fields of its slices."""
         self.world.kubernetes = kubernetes
-        self._settle()
+        self._apply_rules()
         self.version += 1
 
-    def _settle(self) -> None:
-        self.rules = settle_rules(self.snapshot(), None, {})
+    def _apply_rules(self) -> None:
+        self.rules = apply_rules(self.snapshot(), None, {})
 
     def of(self, kind: str) -> list[Wire]:
         """Return all objects of a kind."""
@@ -120,7 +121,7 @@ class Board:
         return len(self._objects[kind])
 
     def snapshot(self) -> World:
-        """Return a world with the objects as they are now, for a question that may add to it."""
+        """Return a world with the objects as they are now. The caller may add objects to it."""
         known, world = self.world, World(kubernetes=self.world.kubernetes)
         world.objects = {kind: self.of(kind) for kind in PATHS}
         world.offer, world.kept, world.unseen = known.offer, known.kept, list(known.unseen)
@@ -163,7 +164,7 @@ class Board:
 
 
 def natural(name: str) -> tuple[tuple[int, str], ...]:
-    """Return a key by which node-2 comes before node-10.
+    """Return a key for sorting, by which node-2 comes before node-10.
 
     >>> sorted(["n10", "n2"], key=natural)
     ['n2', 'n10']

@@ -1,6 +1,6 @@
-"""Claims and pods: what waits first, then what holds devices, a page at a time; and the details of a single one.
+"""Pages of claims and pods: those that wait come first, then claims that hold devices; and the page of one claim.
 
-In: a board. Out: documents. Why something waits is explained by `views.worlds`, as by the command `explain`.
+In: a board. Out: documents. The reason why something waits comes from `views.worlds`, as for the command `explain`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dra_driver.views.board.board import Board
 from dra_driver.views.envelope import DocumentKind, OutputDocument
 from dra_driver.views.worlds.advice import advised
 from dra_driver.views.worlds.explanations import explanations_document
-from dra_driver.views.worlds.judging import Judge
+from dra_driver.views.worlds.subject_explainer import SubjectExplainer
 from dra_driver.views.worlds.subjects import subjects_of
 
 MOST_ROWS = 200
@@ -64,12 +64,9 @@ def _is_pending(pod: Wire) -> bool:
 
 
 def _pod_row(pod: Wire, used: set[tuple[str, str]]) -> Wire:
-    """Return the row of a pod, and note the claims that it uses."""
+    """Return the row of a pod, and add the claims that it uses to `used`."""
     namespace = _namespace(pod)
-    made = {
-        one["name"]: one.get("resourceClaimName")
-        for one in (pod.get("status") or {}).get("resourceClaimStatuses") or ()
-    }
+    made = _made_claims(pod)
     names = []
     for entry in (pod.get("spec") or {}).get("resourceClaims") or ():
         name = made.get(entry["name"]) or entry.get("resourceClaimName") or entry.get("resourceClaimTemplateName")
@@ -136,7 +133,7 @@ def _requests(claim: Wire) -> Iterator[Wire]:
 
 def _held(board: Board, claim: Wire, result: Wire, conditions: dict[Any, Wire]) -> Wire:
     place = (result["driver"], result["pool"], result["device"])
-    said = (conditions.get(place) or {}).get("conditions") or ()
+    reported = (conditions.get(place) or {}).get("conditions") or ()
     uid = claim["metadata"].get("uid")
     return {
         "request": result["request"],
@@ -145,13 +142,13 @@ def _held(board: Board, claim: Wire, result: Wire, conditions: dict[Any, Wire]) 
         "device": place[2],
         "cdiDevice": _cdi_device(str(uid), result) if uid else None,
         "taints": _taints(board, place),
-        "conditions": [f"{one.get('type')}={one.get('status')}: {one.get('message') or ''}" for one in said],
+        "conditions": [f"{one.get('type')}={one.get('status')}: {one.get('message') or ''}" for one in reported],
         "consumed": {str(key): str(value) for key, value in (result.get("consumedCapacity") or {}).items()},
     }
 
 
 def _cdi_device(uid: str, result: Wire) -> str | None:
-    """Return the CDI device that containers get from one of our drivers; other drivers' names are not known."""
+    """Return the CDI device that containers get from one of our drivers; None for another driver's device."""
     driver = str(result["driver"])
     if not driver.startswith("gpu."):
         return None
@@ -171,10 +168,7 @@ def _taints(board: Board, place: tuple[str, str, str]) -> list[str]:
 
 def _containers(pod: Wire, claim: str) -> Iterator[Wire]:
     """Yield the containers of a pod that use a claim, with the health that the kubelet reports for their devices."""
-    made = {
-        one["name"]: one.get("resourceClaimName")
-        for one in (pod.get("status") or {}).get("resourceClaimStatuses") or ()
-    }
+    made = _made_claims(pod)
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
     asked = spec.get("resourceClaims") or ()
     entries = {one["name"] for one in asked if claim in {made.get(one["name"]), one.get("resourceClaimName")}}
@@ -199,17 +193,17 @@ def _containers(pod: Wire, claim: str) -> Iterator[Wire]:
 def explanation(board: Board, kind: str, namespace: str, name: str) -> OutputDocument:
     """Return why a claim or pod fits or does not, node by node. Raises: InputError if there is none."""
     if kind not in {"claim", "pod"}:
-        raise InputError("question", "kind is claim or pod")
+        raise InputError("question", "`kind` must be claim or pod")
     world = board.snapshot()
     world.complete()
     subjects = subjects_of(world, [kind, name], namespace, lambda _namespace, _name: "", lambda _: True)
-    judge = Judge(world, board.rules)
-    judged = [advised(world, board.rules, one, judge.explain(one)) for one in subjects]
-    return explanations_document(judged, board.rules, is_one=True)
+    explainer = SubjectExplainer(world, board.rules)
+    explained = [advised(world, board.rules, one, explainer.explain(one)) for one in subjects]
+    return explanations_document(explained, board.rules, is_one=True)
 
 
-def _made(pod: Wire) -> dict[str, str | None]:
-    """Return the claims that were made for a pod, by the names of its entries."""
+def _made_claims(pod: Wire) -> dict[str, str | None]:
+    """Return the claims that were made for a pod, by the names of its entries in `resourceClaims`."""
     made = (pod.get("status") or {}).get("resourceClaimStatuses") or ()
     return {one["name"]: one.get("resourceClaimName") for one in made}
 

@@ -1,7 +1,7 @@
-"""Copies of pods and claims that are on a board, as they would arrive once more.
+"""Copies of pods and claims on a board, to simulate that the same arrives once more.
 
-In: a board, and places such as `pod/team-a/train` or `claim/team-a/data=3`. Out: objects without a status, under
-names of their own. A copy of a pod has copies of the claims that it names; those of its templates are made as always.
+In: a board, and places such as `pod/team-a/train` or `claim/team-a/data=3`. Out: objects without a status, under new
+names. A copy of a pod has copies of the claims that it names; claims from its templates are made as for any pod.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _MOST = 1_000  # copies of all places together
 
 
 def copies(board: Board, places: Sequence[str]) -> Iterator[tuple[str, Wire]]:
-    """Yield kinds with objects. Raises: InputError for a place without an object, or too many copies."""
+    """Yield each copy with its kind. Raises: InputError for a place without an object, or too many copies."""
     left = _MOST
     for given in places:
         place, count = read_count(given)
         left -= count
         if left < 0:
-            raise InputError("too-large", f"at most {_MOST:,} copies arrive")
+            raise InputError("too-large", f"at most {_MOST:,} copies can be simulated")
         kind, namespace, name = _parts(place)
         found = board.find(_KINDS[kind], namespace, name)
         if found is None:

@@ -1,6 +1,6 @@
-"""The page of one device of the map: what it publishes, how it could be partitioned, and who has held it since when.
+"""The page of one device of the map: its published facts, its possible partitions, and which claims hold it since when.
 
-In: a board, and a device's place. Out: its document.
+In: a board, and the device's node, pool and name. Out: its document.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MOST_HOLDERS = 200
 
 
 def device_page(board: Board, node: str, pool: str, name: str) -> OutputDocument:
-    """Return the document of a device, or of all parts of a GPU for which there is no device of its own.
+    """Return the document of a device, or that of a GPU of which only parts are published.
 
     Raises: InputError if there is none.
     """
@@ -54,7 +54,7 @@ def device_page(board: Board, node: str, pool: str, name: str) -> OutputDocument
 
 
 def _published(board: Board, node: str, pool: str, name: str) -> list[tuple[str, DeviceWire]]:
-    """Return the device of a name and its parts, with their drivers."""
+    """Return the device with a name and the parts of it, each with its driver."""
     return [
         (one["spec"]["driver"], wire)
         for one in board.slices_by_node().get(node, ())

@@ -1,7 +1,7 @@
-"""The whole fleet in figures: what each node has in each state, computed once for nodes that look the same.
+"""The whole fleet in figures: how many GPUs of each node are in each state.
 
-In: a board. Out: a `NodeFigure` for each node, and their sum. A node of which nothing is held looks like every other
-node with slices of the same shapes.
+In: a board. Out: a `NodeFigure` for each node, and their sum. Nodes of which nothing is held and whose slices have the
+same shapes have equal figures, which are computed once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LETTERS = {FREE: "f", HELD: "h", TAINTED: "t", WITHHELD: "w"}
 
 @dataclass(frozen=True, slots=True)
 class NodeFigure:
-    """What a node has: its products, the states of its GPUs, and one letter for the strip: f, h, t or w."""
+    """The products of a node, its GPUs by state, and the letter of its worst state: f, h, t or w (see `_LETTERS`)."""
 
     products: tuple[str, ...]
     states: tuple[tuple[str, int], ...]
@@ -36,15 +36,15 @@ class Figures:
         self.by_node = {name: self._figure(slices) for name, slices in board.slices_by_node().items()}
 
     def _figure(self, slices: Sequence[Wire]) -> NodeFigure:
-        key = self._look(slices)
+        key = self._key(slices)
         if key is None:
             return _figure_of(tiles_of(slices, self._held))
         if key not in self._known:
             self._known[key] = _figure_of(tiles_of(slices, self._held))
         return self._known[key]
 
-    def _look(self, slices: Sequence[Wire]) -> Hashable:
-        """Return what nodes that look the same have in common; None if devices are held, or are not replicas."""
+    def _key(self, slices: Sequence[Wire]) -> Hashable:
+        """Return a key that nodes with equal figures share; None if devices are held, or are not replicas."""
         key = []
         for one in slices:
             spec = one["spec"]

@@ -1,4 +1,4 @@
-"""A page of the fleet map: the nodes that a filter selects, a few at a time, with their devices to scale.
+"""A page of the fleet map: some of the nodes that a filter selects, with their devices drawn to scale.
 
 In: a board and a `FleetFilter`. Out: the documents of the page and of the fleet as a whole.
 """
@@ -22,7 +22,7 @@ MOST_NODES = 100  # nodes of one page
 
 @dataclass(frozen=True, slots=True)
 class FleetFilter:
-    """What to show; "" selects everything. `state` is that of at least one GPU; `expression` is a CEL selector."""
+    """Which nodes to show; "" selects all. `state` is one that a GPU of the node has; `expression` is a selector."""
 
     name: str = ""
     labels: str = ""

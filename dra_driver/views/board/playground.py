@@ -1,6 +1,7 @@
-"""The playground: one selector judged on every device of the board, with its cost, its faults and its remedies.
+"""The playground: one selector is evaluated on every device of the board.
 
-In: a board and a `Trial`. Out: the document of its verdicts, the explanation for a device, and completions.
+In: a board and a `Trial`. Out: documents with the verdicts, the cost, the findings and what to write instead; with the
+explanation for one device; and with completions.
 """
 
 from __future__ import annotations
@@ -18,34 +19,35 @@ from dra_driver.selectors.engine import Environment
 from dra_driver.selectors.kubernetes_engine import MAX_COST
 from dra_driver.selectors.lint.findings import LintFinding
 from dra_driver.views.board.board import Board
-from dra_driver.views.board.selector_filter import is_apart
+from dra_driver.views.board.selector_filter import distinguishes_many_nodes
 from dra_driver.views.envelope import DocumentKind, OutputDocument, plain
 from dra_driver.views.fleet.devices import Fleet, FleetDevice
-from dra_driver.views.verdicts.documents import compiled_document, given_document, views_of
+from dra_driver.views.verdicts.documents import compiled_document, inputs_document, views_of
 from dra_driver.views.verdicts.explanations import explanations_document
-from dra_driver.views.verdicts.given import Given
-from dra_driver.views.verdicts.judge import ABORT, MATCH, NO_MATCH, Judged, judge
-from dra_driver.views.verdicts.linting import linted
+from dra_driver.views.verdicts.inputs import SelectorInputs
+from dra_driver.views.verdicts.linting import lint_queries
 from dra_driver.views.verdicts.matches import rows_of
 from dra_driver.views.verdicts.misses import miss_document, misses
 from dra_driver.views.verdicts.queries import Query, WrittenSelector
+from dra_driver.views.verdicts.query_verdicts import ABORT, MATCH, NO_MATCH, QueryVerdicts, judge
 
 MOST_CHARACTERS = 10_240  # Source: Kubernetes API resource/v1 CELSelectorExpressionMaxLength
-_MOST_ROWS, _MOST_DEVICES = 60, 64  # the most that is shown: kinds of nodes, and devices of each verdict on a node
+_MOST_ROWS = 60  # kinds of nodes that are shown
+_MOST_DEVICES = 64  # devices of each verdict that are shown of a node
 _MOST_VIEWS = 2_000  # devices whose names and values are offered as completions
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """An expression, and the rules to judge it by; "" stands for the version of the board."""
+    """An expression, and the version, gates and environment to evaluate it with; "" is the version of the board."""
 
     expression: str
     kubernetes: str = ""
     gates: tuple[tuple[str, bool], ...] = ()
     environment: Environment = "new"
 
-    def given(self, board: Board, fleet: Fleet) -> Given:
-        """Return the inputs. Raises: InputError for a version, a gate or a text that is not accepted."""
+    def given(self, board: Board, fleet: Fleet) -> SelectorInputs:
+        """Return the inputs of the evaluation. Raises: InputError for an unknown version or gate, or a long text."""
         kubernetes = self.kubernetes or board.rules.kubernetes
         if kubernetes not in VERSIONS:
             raise InputError("kubernetes", f"Kubernetes {kubernetes[:20]!r} is not known", hint=", ".join(VERSIONS))
@@ -54,19 +56,19 @@ class Trial:
         if unknown_objects := [name for name, _ in self.gates if name not in SELECTOR_GATES]:
             raise InputError("gate", f"no selector depends on gate {unknown_objects[0][:80]!r}")
         query = Query("selector", "selector", [WrittenSelector("-e", self.expression)])
-        return Given(fleet, [query], kubernetes, dict(self.gates), self.environment)
+        return SelectorInputs(fleet, [query], kubernetes, dict(self.gates), self.environment)
 
 
-def play(board: Board, trial: Trial) -> OutputDocument:
+def try_selector(board: Board, trial: Trial) -> OutputDocument:
     """Return the verdicts on all devices, and the findings about the expression. Raises: InputError."""
-    given = _quick(trial.given(board, board.fleet()))
+    given = _shortened(trial.given(board, board.fleet()))
     [judged] = judge(given.queries, given.fleet, given.engine(), given.environment)
     one = judged.compiled[0]
-    remarks = next(linted([judged], given, frozenset()), None)
+    remarks = next(lint_queries([judged], given, frozenset()), None)
     position = one.error.position if one.error else None
     rows = rows_of(judged)
     content = {
-        **given_document(given),
+        **inputs_document(given),
         "selector": compiled_document(one, judged, given),
         "position": {"line": position[0], "column": position[1]} if position else None,
         "costLimit": MAX_COST,
@@ -85,18 +87,18 @@ def _finding(one: LintFinding) -> Wire:
     return {**about, "fix": one.fix, "safe": one.is_safe, "effect": one.effect}
 
 
-def _quick(given: Given) -> Given:
-    """Return inputs that can be judged in time: one node of each kind, if the selector distinguishes such nodes."""
+def _shortened(given: SelectorInputs) -> SelectorInputs:
+    """Return inputs that can be evaluated in time, with one node of each kind if all nodes would take too long."""
     fleet = given.fleet
-    if not is_apart(given):
+    if not distinguishes_many_nodes(given):
         return given
     few = Fleet(fleet.devices, fleet.sources, fleet.notes)
-    note = f"it reads what differs from node to node: judged on {few.node_count:,} of {fleet.node_count:,} nodes"
+    note = f"it reads values that differ between nodes: judged on {few.node_count:,} of {fleet.node_count:,} nodes"
     return replace(given, fleet=replace(few, notes=(*few.notes, note)))
 
 
-def _row(judged: Judged, names: Sequence[str], held: dict[str, list[FleetDevice]]) -> Wire:
-    """Return the verdicts on the devices of a node, and how many nodes have the same."""
+def _row(judged: QueryVerdicts, names: Sequence[str], held: dict[str, list[FleetDevice]]) -> Wire:
+    """Return the verdicts on the devices of a node, and how many other nodes have the same verdicts."""
     errors = judged.errors()
 
     def named(device: FleetDevice) -> Wire:
@@ -112,7 +114,7 @@ def _row(judged: Judged, names: Sequence[str], held: dict[str, list[FleetDevice]
 
 
 def explain_on(board: Board, trial: Trial, node: str, pool: str, name: str) -> OutputDocument:
-    """Return why one device matches or not, with the value of every part. Raises: InputError."""
+    """Return why one device matches or not, with the value of each part of the expression. Raises: InputError."""
     found = [
         FleetDevice(node, one["spec"]["driver"], pool, wire)
         for one in board.slices_by_node().get(node, ())

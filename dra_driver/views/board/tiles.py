@@ -1,7 +1,7 @@
-"""A node as it is drawn: its devices as tiles, and in each GPU its parts, to scale.
+"""A node as the map draws it: its devices as tiles, and the parts of each GPU to scale.
 
-In: the slices of a node, and which claims hold which devices. Out: `Tile`s. A MIG partition has the place in its GPU
-that its memory slices have; replicas of a shared GPU have equal parts. Pure.
+In: the slices of a node, and which claims hold which devices. Out: `Tile`s. A MIG partition is drawn where its memory
+slices lie in the GPU; the replicas of a shared GPU are drawn as equal parts. Pure.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ Held = Mapping[DeviceId, Sequence[Holding]]  # the holdings of the devices of on
 
 @dataclass(frozen=True, slots=True)
 class TilePart:
-    """A part of a tile: a device, or room for some. `start` and `size` are shares of the tile, from 0 to 1.
+    """A part of a tile: a device, or room in which devices could be made.
 
-    `device` is "" for room in which several devices could be made.
+    `start` and `size` are fractions of the tile, from 0 to 1. `device` is "" for room.
     """
 
     device: str
@@ -92,7 +92,7 @@ def _pool(records: Sequence[SliceRecord], held: Held) -> Iterator[Tile]:
 
 
 def _withheld(tile: Tile) -> Tile:
-    """Return the tile of a pool that is incomplete: no claim gets any device that is free in it."""
+    """Return a tile of an incomplete pool, whose free devices are withheld, because no claim gets them."""
     parts = tuple(_with_state(one, WITHHELD) if one.state == FREE else one for one in tile.parts)
     return _made(tile, parts)
 
@@ -155,7 +155,7 @@ def _parts(name: str, devices: Sequence[DeviceRecord], held: Held, sets: Mapping
     )
     yield from drawn
     if not shares:
-        yield from _gaps(drawn, lambda _start, _size: WITHHELD, "not cut")
+        yield from _gaps(drawn, lambda _start, _size: WITHHELD, "not partitioned")
 
 
 def _on_demand(name: str, devices: Sequence[DeviceRecord], held: Held, sets: Mapping[str, Wire]) -> Iterator[TilePart]:
@@ -206,7 +206,7 @@ def _fits(device: DeviceRecord, left: Mapping[tuple[str, str], float]) -> bool:
 
 
 def place_of(wire: DeviceWire) -> tuple[float, float]:
-    """Return the place of a partition in its GPU: its start and its size, as shares of the GPU's memory slices."""
+    """Return the place of a partition in its GPU: its start and its size, as fractions of the GPU's memory slices."""
     names = [name.rpartition("/")[2] for name in wire.get("capacity") or {}]
     names += [name for taken in wire.get("consumesCounters") or () for name in taken.get("counters") or {}]
     places = {int(found[1]) for name in names if (found := _SLICE.fullmatch(name))}
@@ -227,7 +227,7 @@ def _part(device: DeviceRecord, held: Held, place: tuple[float, float]) -> TileP
 
 
 def _is_tainted(wire: DeviceWire) -> bool:
-    """Return whether a taint keeps pods away; one without an effect only informs."""
+    """Return whether a device has a taint that keeps pods away; a taint with the effect None only informs."""
     return any(one.get("effect") != TaintEffect.NONE for one in wire.get("taints") or ())
 
 

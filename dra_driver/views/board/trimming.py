@@ -1,7 +1,8 @@
-"""What is kept of an object: the parts that pages show, but none of what containers run with.
+"""Reduce objects to the fields that pages show.
 
-In: objects as the API server sends them. Out: the same, reduced. Environment, commands, volumes and annotations are
-removed before anything is kept, so that a secret that a user wrote into a pod is never in the console's memory.
+In: objects as the API server sends them. Out: the same objects with fewer fields. Environment, commands, volumes and
+annotations are removed before an object is stored, so that the console never stores a secret that a user wrote into a
+pod.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _HEALTH = "allocatedResourcesStatus"
 
 
 def trimmed(kind: str, wire: Wire) -> Wire:
-    """Return the parts of an object of a kind that are kept."""
+    """Return an object of a kind with only the fields that are kept."""
     found = {name: value for name, value in wire.items() if name in {"apiVersion", "kind", "spec", "status"}}
     found["metadata"] = _some(wire["metadata"], _METADATA)
     spec, status = _mapping(wire.get("spec")), _mapping(wire.get("status"))

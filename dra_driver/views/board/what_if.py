@@ -1,8 +1,8 @@
-"""What if: the scheduler's timeline after a change, beside the one without it. Nothing is changed anywhere.
+"""What if: the scheduler's timeline with and without a change. It is only simulated.
 
 In: a board and a `FleetChange`: objects that arrive, nodes that are added, removed or partitioned in another way. Out:
-the document of both timelines. Pods that run are known only by their claims: whether they could run elsewhere is not
-considered.
+the document of both timelines. Running pods are known only by their claims, so whether they could run on another node
+is not considered.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from dra_driver.views.board.board import Board
 from dra_driver.views.board.copies import copies
 from dra_driver.views.envelope import DocumentKind, OutputDocument
 from dra_driver.views.fleet.profile_nodes import read_count
-from dra_driver.views.worlds.play import Play, moment_document
 from dra_driver.views.worlds.reading import world_of_files
-from dra_driver.views.worlds.repartition import is_change, recut
+from dra_driver.views.worlds.repartition import is_change, repartitioned_slices
 from dra_driver.views.worlds.scenario import Scenario, arrivals, event_of
+from dra_driver.views.worlds.scenario_run import ScenarioRun, moment_document
 from dra_driver.views.worlds.simulated_nodes import add_profiles
 from dra_driver.views.worlds.world import World
 
@@ -34,11 +34,11 @@ _PASTED = "pasted.yaml"
 
 @dataclass(frozen=True, slots=True)
 class FleetChange:
-    """The change.
+    """A change of the fleet or of what is asked of it.
 
-    `picked` are places of pods and claims of which copies arrive (`copies`); `added` are PROFILE or PROFILE=COUNT;
-    `recut` are pairs of a node and the profile that it becomes, or how its GPUs are then partitioned or shared
-    (`recut`).
+    `objects` are pasted manifests. `picked` are the places of pods and claims of which copies arrive (`copies`).
+    `added` are simulated nodes, as PROFILE or PROFILE=COUNT. `repartitioned` are pairs of a node and either the profile
+    of the machine that replaces it, or the way in which its GPUs are then partitioned or shared (`repartition`).
     """
 
     objects: str = ""
@@ -46,17 +46,17 @@ class FleetChange:
     added: tuple[str, ...] = ()
     drained: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
-    recut: tuple[tuple[str, str], ...] = ()
+    repartitioned: tuple[tuple[str, str], ...] = ()
 
     def check(self) -> None:
-        """Check that profiles are shipped ones: paths of files are not accepted from a page. Raises: InputError."""
-        for given in (*self.added, *(become for _, become in self.recut if not is_change(become))):
+        """Check that profiles are shipped ones, because a page must not name files. Raises: InputError."""
+        for given in (*self.added, *(become for _, become in self.repartitioned if not is_change(become))):
             name, count = read_count(given)
             if name not in profile_names() or count > _MOST_NODES:
                 hint = f"shipped profiles: {', '.join(profile_names())}; at most {_MOST_NODES:,} nodes"
-                raise InputError("profile", f"{given[:80]!r} is no profile with a count, no geometry", hint=hint)
-        if len(self.drained) + len(self.lost) + len(self.recut) > _MOST_EVENTS:
-            raise InputError("too-large", f"at most {_MOST_EVENTS} changes are played")
+                raise InputError("profile", f"{given[:80]!r} is neither a profile nor a geometry", hint=hint)
+        if len(self.drained) + len(self.lost) + len(self.repartitioned) > _MOST_EVENTS:
+            raise InputError("too-large", f"at most {_MOST_EVENTS} changes can be simulated")
 
 
 def what_if(board: Board, change: FleetChange) -> OutputDocument:
@@ -78,26 +78,26 @@ def _moments(board: Board, change: FleetChange, events: Sequence[TimelineEvent])
     add_profiles(world, change.added)
     world.objects["Pod"] += _running(board)
     world.complete()
-    changed = [*events, *(_become(board, world, node, become) for node, become in change.recut)]
+    changed = [*events, *(_become(board, world, node, become) for node, become in change.repartitioned)]
     known = {node["metadata"]["name"] for node in world.of("Node")}
     for one in changed:
         if one.target.partition("/")[0] not in known:
             raise InputError("missing", f"{one.kind}: there is no node {one.target.partition('/')[0][:253]}")
-    play = Play(Scenario(world, (*changed, arrivals(world)), change.added), board.rules)
-    for moment in play.moments(play.beginning()):
+    run = ScenarioRun(Scenario(world, (*changed, arrivals(world)), change.added), board.rules)
+    for moment in run.moments(run.beginning()):
         yield moment_document(moment)
     world.refuse_unknown_objects()
 
 
 def _become(board: Board, world: World, node: str, become: str) -> TimelineEvent:
-    """Return the event of a node that becomes another, or is partitioned or shared in another way.
+    """Return the event by which a node is replaced, or partitioned or shared in another way.
 
     Raises: InputError.
     """
     if not is_change(become):
         return event_of({"replace": {"node": node, "fleet": become}}, 1, world, Path())
     slices = [one for one in world.of("ResourceSlice") if one["spec"].get("nodeName") == node]
-    made = recut(node, slices, become, board.rules)
+    made = repartitioned_slices(node, slices, become, board.rules)
     return TimelineEvent("replace", node, f"the GPUs of {node} become {become}", slices=made)
 
 
@@ -122,7 +122,7 @@ def _paste(world: World, text: str) -> None:
 
 
 def _running(board: Board) -> list[Wire]:
-    """Return the pods that use allocated claims, as far as the claims know them, unless they are on the board."""
+    """Return the pods that allocated claims are reserved for, except those that are on the board."""
     nodes = {one["spec"]["pool"]["name"]: one["spec"].get("nodeName") for one in board.of("ResourceSlice")}
     found: dict[tuple[str, str], Wire] = {}
     for claim in board.of("ResourceClaim"):

@@ -26,9 +26,10 @@ class BranchFlag:
 
 @dataclass(slots=True)
 class Branch:
-    """One line of the tree. `kind` is node, pool, set, device, claim or pod; file, about a device, for people alone.
+    """One line of the tree.
 
-    `text` is for people; `facts` are the same content for programs; `fill` is the part that is held, from 0 to 1.
+    `kind` is node, pool, set (the devices of one GPU), device, claim or pod, or file for a line that only people see.
+    `text` is for people; `facts` are the same content for programs; `fill` is the fraction that is held, from 0 to 1.
     `like` lists further nodes whose subtrees are the same except for the nodes' own names.
     """
 
@@ -48,7 +49,7 @@ def has_flags(branches: Iterable[Branch]) -> bool:
 
 
 def tree_document(kind: DocumentKind, branches: Sequence[Branch], more: Wire) -> OutputDocument:
-    """Return the document of a tree: its branches, and the further content `more`."""
+    """Return the document of a tree: its branches, and the other content in `more`."""
     name = "nodes" if str(kind) == "SliceTree" else "claims"
     return OutputDocument(kind, {name: [branch_document(one) for one in branches], **more})
 

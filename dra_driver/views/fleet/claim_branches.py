@@ -17,7 +17,7 @@ from dra_driver.model.wire import ClaimWire, SliceWire, Wire
 from dra_driver.views.fleet.branch import Branch, BranchFlag
 from dra_driver.views.fleet.device_files import DeviceFiles
 
-TERMINATING = "Terminating"  # the word that kubectl shows for what is being deleted
+TERMINATING = "Terminating"  # kubectl's word for an object that is being deleted
 _UUID_CHARS = 64
 Pods = Mapping[tuple[Any, Any], Wire] | None  # by namespace and name; None if the pods are not known
 
@@ -47,9 +47,9 @@ def picture_of_claims(
     *,
     files: DeviceFiles | None = None,
 ) -> list[Branch]:
-    """Draw the claims with their devices and pods. `slices` and `pods` are None if they are not known.
+    """Return the claims with their devices and pods. `slices` and `pods` are None if they are not known.
 
-    With `files`, each device has below it what the files of this node contain about it.
+    With `files`, what the files of this node contain about a device is a branch below the device.
     """
     published = {
         (s["spec"]["driver"], s["spec"]["pool"]["name"], name)
@@ -76,24 +76,24 @@ def picture_of_claims(
 
 def _held_device(claim: ClaimWire, result: Wire, flags: tuple[BranchFlag, ...]) -> Branch:
     driver, pool, device = result["driver"], result["pool"], result["device"]
-    uuid, unwell = _told(claim, result)
+    uuid, unwell = _reported_status(claim, result)
     text = f"for {result['request']}{_consumed(result)}{f', {uuid}' if uuid else ''}"
     facts = {"driver": driver, "pool": pool, "device": device, **_result_facts(result)}
     return Branch("device", f"{place_name(driver, pool)}/{device}", text, flags=(*flags, *unwell), facts=facts)
 
 
 def _add_files(branch: Branch, held: Sequence[Branch], files: DeviceFiles, uid: str) -> None:
-    """Put what this node's files say below the devices of a claim, and what is wrong with them beside its name."""
-    said, faults = files.of_claim(uid)
+    """Add what this node's files contain to the devices of a claim, and what is wrong with the files to the claim."""
+    contents, faults = files.of_claim(uid)
     branch.flags = (*branch.flags, *(BranchFlag("metadata-file", fault) for fault in faults))
     for device in held:
         key = tuple(device.facts[name] for name in ("request", "driver", "pool", "device"))
-        if one := said.get(key):
+        if one := contents.get(key):
             device.children.append(Branch("file", one.path, str(one)))
 
 
 def _taint_flags(slices: Sequence[SliceWire]) -> dict[DeviceId, tuple[BranchFlag, ...]]:
-    """Return a flag for each taint of each device that has any."""
+    """Return the flags of all devices that have taints: one flag for each taint."""
     return {
         (one["spec"]["driver"], one["spec"]["pool"]["name"], device["name"]): tuple(
             BranchFlag("taint", f"taint {taint_text(taint)}") for taint in device["taints"]
@@ -105,7 +105,7 @@ def _taint_flags(slices: Sequence[SliceWire]) -> dict[DeviceId, tuple[BranchFlag
 
 
 def place_name(driver: str, pool: str) -> str:
-    """Return the name of a pool with its driver, which many pools have in their names already."""
+    """Return the name of a pool with its driver, unless the driver is already a part of the name."""
     return pool if driver in pool.split("/") else f"{driver}/{pool}"
 
 
@@ -116,7 +116,7 @@ def _results(claim: ClaimWire) -> Sequence[Wire]:
 
 
 def claim_branch(claim: ClaimWire, pods: Pods, result: Wire | None = None) -> Branch:
-    """Return a claim with its pods; `result` is that of the device below which it is drawn."""
+    """Return a claim with its pods; `result` is the allocation result for the device below which it is drawn."""
     status = claim.get("status") or {}
     reserved: Sequence[Wire] = status.get("reservedFor") or ()
     flags = []
@@ -144,8 +144,8 @@ def claim_branch(claim: ClaimWire, pods: Pods, result: Wire | None = None) -> Br
     return branch
 
 
-def _told(claim: ClaimWire, result: Wire) -> tuple[str, tuple[BranchFlag, ...]]:
-    """Return the UUID of a device from the claim's status, and a flag if it is not healthy (docs/metadata.md)."""
+def _reported_status(claim: ClaimWire, result: Wire) -> tuple[str, tuple[BranchFlag, ...]]:
+    """Return the UUID that a claim's status has for a device, and a flag if it is not healthy (docs/metadata.md)."""
     keys = ("driver", "pool", "device", "shareID")
     for entry in (claim.get("status") or {}).get("devices") or ():
         if all(entry.get(key) == result.get(key) for key in keys):

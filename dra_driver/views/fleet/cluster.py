@@ -1,6 +1,6 @@
-"""The live cluster as an input: its slices, classes and claims, read with the user's kubeconfig or a ServiceAccount.
+"""A live cluster as an input: its slices, classes and claims, read with the user's kubeconfig or a ServiceAccount.
 
-In: a person's access. Out: wire objects. It only reads.
+In: access to a cluster. Out: wire objects. It only reads.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Cluster:
         return fleet_of_slices(slices, f"cluster ({self.name})")
 
     def slices(self) -> list[Wire]:
-        """Read all ResourceSlices as they are. Raises: ApiError."""
+        """Read all ResourceSlices as wire objects. Raises: ApiError."""
         return self._list(SLICES)
 
     def classes(self) -> list[Wire]:

@@ -1,8 +1,8 @@
 """Lists of a live cluster, read page by page, with their progress shown.
 
 In: a connection and the path of a collection. Out: all its objects. If the server refuses to continue a list, the list
-starts over or continues behind the last object, as the server says (`kube.pages`). Slices that are like earlier ones
-are not parsed.
+starts over or continues after the last object, as the server demands (`kube.pages`). A slice whose text equals that of
+an earlier one, except for names and some attributes, is not parsed.
 """
 
 from __future__ import annotations

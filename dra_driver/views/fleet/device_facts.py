@@ -34,9 +34,9 @@ def profile_of(wire: Wire) -> str:
 
 
 def part_of(wire: Wire) -> str:
-    """Return the profile of a partition of any kind; "" for a device that is no partition.
+    """Return the profile of a partition of any kind; "" for a device that is not a partition.
 
-    A partition that the hardware itself made has the mode of its GPU, or "partition" where that is not known.
+    A partition that the hardware itself makes has the partitioning mode of its GPU, or "partition" if that is unknown.
     """
     if (string_of(wire, "type") or "").endswith("-partition"):
         return string_of(wire, "partitionProfile") or "partition"
@@ -44,7 +44,7 @@ def part_of(wire: Wire) -> str:
 
 
 def memory_of(wire: Wire) -> str | None:
-    """Return the memory as it is published and a selector has it, such as "81559Mi"; None if it is not published."""
+    """Return the published quantity of memory, as selectors see it, such as "81559Mi"; None if there is none."""
     for key, value in (wire.get("capacity") or {}).items():
         if key.rpartition("/")[2] == "memory" and isinstance(value, dict):
             return str(value.get("value"))
@@ -52,7 +52,7 @@ def memory_of(wire: Wire) -> str | None:
 
 
 def memory_text(quantity: str) -> str:
-    """Return an amount of memory in GiB, with the quantity that goes into a selector beside it.
+    """Return an amount of memory in GiB, followed by the quantity to use in a selector.
 
     >>> memory_text("81559Mi")
     '79.6 GiB (81559Mi)'

@@ -1,8 +1,8 @@
 """Device files: what the files of this node contain about the devices of claims (docs/metadata.md).
 
-In: the CDI folder of a node, below which each driver has a folder of such files. Out: the content about each device of
-a claim. A file is read only if its claim is shown; a file that can't be read, or that is about another claim, is named.
-Symbolic links are not followed.
+In: the CDI folder of a node, in which each driver has a folder of such files. Out: the content about each device of a
+claim. A file is read only if its claim is shown; a file that can't be read, or that is about another claim, is
+reported. Symbolic links are not followed.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class DeviceFile:
 
     def __str__(self) -> str:
         """Return the attributes on one line."""
-        said = ", ".join(f"{name}={value}" for name, value in self.attributes)
-        return f"generation {self.generation}: {said}"
+        attributes = ", ".join(f"{name}={value}" for name, value in self.attributes)
+        return f"generation {self.generation}: {attributes}"
 
 
 class DeviceFiles:
@@ -46,7 +46,7 @@ class DeviceFiles:
             self._files.setdefault(file.name.rpartition("_")[0], []).append(file)
 
     def of_claim(self, uid: str) -> tuple[dict[DeviceKey, DeviceFile], list[str]]:
-        """Return the content about each device of a claim, and the faults of files without any."""
+        """Return the content about each device of a claim, and what is wrong with files that can't be used."""
         found: dict[DeviceKey, DeviceFile] = {}
         faults = []
         for file in self._files.get(uid, ()):
@@ -62,7 +62,7 @@ class DeviceFiles:
         return found, faults
 
     def _found(self) -> Iterator[Path]:
-        """Yield the files in the order of their names, as many as are looked at."""
+        """Yield at most `_MOST_FILES` files, in the order of their names."""
         count = 0
         for folder in sorted(self._folder.glob(FOLDERS)):
             try:

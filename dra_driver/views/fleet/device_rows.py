@@ -1,4 +1,4 @@
-"""Published devices as rows of a table: the possible partitions of a GPU share one row.
+"""Published devices as rows of a table, in which all placements of a GPU share one row.
 
 In: devices as ResourceSlices have them. Out: cells, and lines that count the placements of each GPU. Pure.
 """
@@ -14,7 +14,7 @@ from dra_driver.views.wording import counted, plural
 
 TITLES = ("device", "type", "product", "memory", "NUMA", "compute", "NVLink domain", "UUID")
 NUMBERS = frozenset({"memory", "NUMA"})
-FEW_TITLES = 5  # how many of them a narrow row shows
+FEW_TITLES = 5  # how many of these a narrow table shows
 _PART = "-mig-"
 
 
@@ -32,7 +32,7 @@ def device_rows(devices: Sequence[DeviceWire], *, is_wide: bool = False) -> Iter
 
 
 def placement_lines(devices: Sequence[DeviceWire]) -> list[str]:
-    """Return how GPUs can be partitioned, in one line for all equal GPUs."""
+    """Return which placements GPUs have, in one line for all GPUs with the same placements."""
     alike: dict[tuple[tuple[str, int], ...], int] = {}
     for gpu in _by_gpu(devices).values():
         counts = Counter(f"{profile_of(one)} ({memory_of(one)})" for one in gpu if is_placement(one))

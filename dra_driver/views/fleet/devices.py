@@ -27,7 +27,7 @@ SOME_NODES = "(by node selector)"
 
 @dataclass(frozen=True, slots=True)
 class FleetDevice:
-    """One device: what selectors see of it, and its node and pool."""
+    """One device as it is published, with its node, driver and pool."""
 
     node: str
     driver: str
@@ -53,7 +53,7 @@ class Repeat:
 class Fleet:
     """All devices and their origin. `notes` are facts about the fleet for the user to read.
 
-    The devices of the nodes in `repeats` are not included.
+    `repeats` are nodes with the same devices as a node of the fleet; their devices are not in `devices`.
     """
 
     devices: tuple[FleetDevice, ...] = ()
@@ -63,7 +63,7 @@ class Fleet:
 
     def __add__(self, other: Fleet) -> Fleet:
         if (self.repeats or other.repeats) and not set(self.nodes).isdisjoint(other.nodes):
-            # Devices that one fleet adds to a node are missing on the nodes like it.
+            # One fleet adds devices to a node of the other, and the nodes that repeat this node do not have them.
             return self.unfolded() + other.unfolded()
         return Fleet(
             self.devices + other.devices,
@@ -90,7 +90,7 @@ class Fleet:
         return len(self.nodes) + sum(len(repeat.names) for repeat in self.repeats)
 
     def unfolded(self) -> Fleet:
-        """Return the same fleet with the devices of every node listed."""
+        """Return the same fleet with the devices of every node in `devices`, and without repeats."""
         if not self.repeats:
             return self
         rows: dict[str, list[FleetDevice]] = {}
@@ -117,7 +117,7 @@ class Fleet:
 
 
 def fleet_of_slices(slices: Sequence[tuple[str, SliceWire]], source: str) -> Fleet:
-    """Return the devices of slices, each given with its origin. Raises: InputError for an invalid slice."""
+    """Return the devices of slices; each slice comes with its origin. Raises: InputError for an invalid slice."""
     specs = [(origin, _mapping(wire.get("spec"), origin, "spec")) for origin, wire in slices]
     newest: dict[tuple[str, str], int] = {}
     for origin, spec in specs:
@@ -143,7 +143,7 @@ def fleet_of_slices(slices: Sequence[tuple[str, SliceWire]], source: str) -> Fle
 def _repeats(specs: Sequence[dict[str, Any]]) -> tuple[Repeat, ...]:
     """Return which nodes repeat others: all their slices are replicas, and their pools have the nodes' names.
 
-    If there are few enough nodes to show one by one, they keep their order in the file.
+    If there are only a few nodes, none is treated as a repeat, so that they are shown in the order of the file.
     """
     from dra_driver.allocation.explaining.node_kinds import FEW_NODES
 
@@ -208,7 +208,7 @@ def _mapping(value: Any, origin: str, field: str) -> dict[str, Any]:
 
 
 def fleet_of_profiles(given: Iterable[str], fleet: Fleet, offer: FleetOffer | None = None) -> Fleet:
-    """Return a fleet with simulated nodes added, given as NAME or NAME=COUNT. Every node gets a name of its own.
+    """Return a fleet with simulated nodes added, given as NAME or NAME=COUNT. Every node gets a name that is not used.
 
     Raises: InputError, UsageError.
     """
@@ -223,14 +223,14 @@ def fleet_of_profiles(given: Iterable[str], fleet: Fleet, offer: FleetOffer | No
 def fleet_of_profile(
     name_or_path: str, count: int = 1, taken: Collection[str] = (), offer: FleetOffer | None = None
 ) -> Fleet:
-    """Return what nodes of a profile would publish, including other drivers' devices; only the first node is complete.
+    """Return what nodes of a profile would publish, including other drivers' devices; further nodes are repeats.
 
-    No node gets a name that is in `taken`. Without an offer, the partitions are those that exist on the hardware.
-    Raises: InputError.
+    No node gets a name that is in `taken`. Without an offer, only the partitions that exist on the hardware are
+    published. Raises: InputError.
     """
-    from dra_driver.views.fleet.profile_nodes import AS_THEY_STAND, ProfileNodes
+    from dra_driver.views.fleet.profile_nodes import EXISTING_PARTITIONS, ProfileNodes
 
-    simulated = ProfileNodes(name_or_path, offer or AS_THEY_STAND)
+    simulated = ProfileNodes(name_or_path, offer or EXISTING_PARTITIONS)
     first, *further = simulated.free_names(max(count, 1), taken)
     devices = tuple(_replicas(simulated.shapes, first)) if count else ()
     repeats = (Repeat(first, tuple(further), simulated.shapes),) if further and devices else ()

@@ -34,6 +34,6 @@ def holder_line(holder: Wire) -> str:
 
 
 def holders_document(found: Sequence[Wire], driver: str, unseen: Sequence[UnseenObjects]) -> OutputDocument:
-    """Return the document of all claims, and of what may not be read."""
+    """Return the document of the claims that were found, and of the objects that may not be read."""
     content = {"driver": driver, "claims": list(found), "unseen": unseen_document(unseen)}
     return OutputDocument(DocumentKind.CLAIMS_IN_USE, content)

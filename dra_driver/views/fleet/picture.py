@@ -1,7 +1,7 @@
 """The picture of a cluster as a tree: node, pool, GPU, device, claim, pod.
 
-In: slices, claims and pods as wire dicts. Out: `Branch`es with a line of text, a fill between 0 and 1 for something
-shared, and flags for what deserves a reader's attention. It is pure, and decides nothing.
+In: slices, claims and pods as wire dicts. Out: `Branch`es with a line of text, the fraction that is held (0 to 1) for
+GPUs and shared devices, and flags for what deserves a reader's attention. Pure.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _DRAWN = tuple(Read("attributes", None, name) for name in _PRODUCT)
 def picture_of_slices(
     slices: Sequence[SliceWire], claims: Sequence[ClaimWire], pods: Sequence[Wire] | None = None
 ) -> list[Branch]:
-    """Draw the nodes with their pools, devices, claims and pods. `pods` is None if they are not known."""
+    """Return the nodes with their pools, devices, claims and pods. `pods` is None if they are not known."""
     held = holdings(claims)
     known = None if pods is None else {(p["metadata"].get("namespace"), p["metadata"]["name"]): p for p in pods}
     pools: dict[PoolId, list[SliceRecord]] = {}
@@ -47,21 +47,23 @@ def picture_of_slices(
         nodes.setdefault(records[0].spec.get("nodeName") or _SEVERAL, []).append(records)
     busy = {key[:2] for key in held}
     branches = []
-    for names in _alike({name: nodes[name] for name in sorted(nodes)}, busy):
+    for names in _equal_nodes({name: nodes[name] for name in sorted(nodes)}, busy):
         branch = Branch("node", names[0], like=tuple(names[1:]))
         branch.children = [_pool(records, held, known) for records in nodes[names[0]]]
         branches.append(branch)
-    return [*branches, *_silent_nodes(pools.keys(), held, known)]
+    return [*branches, *_unpublished_pools(pools.keys(), held, known)]
 
 
-def _silent_nodes(published: Collection[PoolId], held: Mapping[DeviceId, list[Holding]], pods: Pods) -> list[Branch]:
-    """Draw the pools that are no longer published, but whose devices claims hold."""
+def _unpublished_pools(
+    published: Collection[PoolId], held: Mapping[DeviceId, list[Holding]], pods: Pods
+) -> list[Branch]:
+    """Return the pools that are no longer published although claims hold devices of them."""
     branches = []
     for pool in dict.fromkeys(key[:2] for key in held if key[:2] not in published):
-        gone = BranchFlag("pool-gone", "gone as a whole: its agent publishes nothing")
+        gone = BranchFlag("pool-gone", "the whole pool is gone: its agent publishes nothing")
         facts = {"driver": pool[0], "pool": pool[1], "generation": None}
         child = Branch("pool", place_name(*pool), flags=(gone,), facts=facts)
-        child.children = list(_ghosts(pool, set(), held, pods))
+        child.children = list(_unpublished_devices(pool, set(), held, pods))
         branches.append(Branch("node", _node_of(pool, held, pods), children=[child]))
     return branches
 
@@ -76,24 +78,26 @@ def _node_of(pool: PoolId, held: Mapping[DeviceId, list[Holding]], pods: Pods) -
     return pool[1].partition("/")[0]
 
 
-def _alike(nodes: Mapping[str, list[list[SliceRecord]]], busy: set[PoolId]) -> Iterable[list[str]]:
-    """Combine nodes that look the same and whose devices are all free."""
+def _equal_nodes(nodes: Mapping[str, list[list[SliceRecord]]], busy: set[PoolId]) -> Iterable[list[str]]:
+    """Combine nodes that are drawn alike and whose devices are all free."""
     found: dict[Hashable, list[str]] = {}
-    looks: dict[int, Hashable] = {}
+    drawn: dict[int, Hashable] = {}
     for name, pools in nodes.items():
         is_apart = len(nodes) <= FEW_NODES or name == _SEVERAL or any(records[0].pool_id in busy for records in pools)
-        key: Hashable = name if is_apart else tuple(_look(records, name, looks) for records in pools)
+        key: Hashable = name if is_apart else tuple(_drawn_pool(records, name, drawn) for records in pools)
         found.setdefault(key, []).append(name)
     return found.values()
 
 
-def _look(records: Sequence[SliceRecord], node: str, looks: dict[int, Hashable]) -> Hashable:
-    """Return everything that is drawn of a pool except its name; `looks` caches what is drawn of lists of devices."""
-    slices = [(one.generation, one.count, repr(one.sets) if one.sets else "", _looks(one, looks)) for one in records]
+def _drawn_pool(records: Sequence[SliceRecord], node: str, drawn: dict[int, Hashable]) -> Hashable:
+    """Return everything that is drawn of a pool except its name; `drawn` caches the part for lists of devices."""
+    slices = [
+        (one.generation, one.count, repr(one.sets) if one.sets else "", _drawn_devices(one, drawn)) for one in records
+    ]
     return records[0].driver, tuple(slices), all(one.spec.get("nodeName") == node for one in records) or node
 
 
-def _looks(record: SliceRecord, known: dict[int, Hashable]) -> Hashable:
+def _drawn_devices(record: SliceRecord, known: dict[int, Hashable]) -> Hashable:
     wires = record.wires
     if isinstance(wires, Replica) and not wires.shape.varies_in(_DRAWN):
         wires = wires.shape.wires
@@ -129,7 +133,7 @@ def _pool(records: Sequence[SliceRecord], held: Mapping[DeviceId, list[Holding]]
         group.facts = {"counterSet": name, "freePartitions": _partitions_left(members[name], held, left)}
         branch.children.append(group)
     branch.children += _by_gpu([_device(device, held, pods) for device in alone])
-    branch.children += list(_ghosts(current[0].pool_id, names, held, pods))
+    branch.children += list(_unpublished_devices(current[0].pool_id, names, held, pods))
     return branch
 
 
@@ -142,12 +146,12 @@ def _pool_flags(records: Sequence[SliceRecord], current: Sequence[SliceRecord]) 
 
 
 def _gpu_of(devices: Sequence[DeviceRecord], counter_set: str) -> str:
-    """Return the GPU that a counter set belongs to, by the devices that draw from it; the set's own name for none."""
+    """Return the GPU of the devices that consume a counter set; the set's own name if no device does."""
     return _PART.split(devices[0].id[2], maxsplit=1)[0] if devices else counter_set
 
 
 def _by_gpu(devices: Sequence[Branch]) -> list[Branch]:
-    """Group the existing partitions and the replicas of one GPU; they are named after it."""
+    """Group the existing partitions and the replicas of one GPU, whose names begin with that of the GPU."""
     found: list[Branch] = []
     gpus: dict[str, Branch] = {}
     for device in devices:
@@ -188,14 +192,14 @@ def _left(one: Wire, used: Mapping[tuple[str, str], Amount]) -> Left:
 
 
 def _fits(device: DeviceRecord, left: Left) -> bool:
-    """Return whether enough is left of the known counters for what a device takes from them."""
+    """Return whether enough is left of the known counters for what a device consumes."""
     return all(amount <= left[counter] for counter, amount in flat_takes(device) if counter in left)
 
 
 def _partitions_left(
     devices: Sequence[DeviceRecord], held: Mapping[DeviceId, list[Holding]], left: Left
 ) -> dict[str, int]:
-    """Return, by profile, how many partitions could be made at once if no other profile were used."""
+    """Return, by profile, how many partitions could exist at once if no other profile were used."""
     free = [one for one in devices if one.id not in held and part_of(one.wire) and not one.wire.get("taints")]
     found: dict[str, int] = {}
     for profile in dict.fromkeys(part_of(one.wire) for one in free):
@@ -246,7 +250,9 @@ def _shared(device: DeviceRecord, holders: Sequence[Holding]) -> float:
     return max(shares, default=0.0)
 
 
-def _ghosts(pool: PoolId, names: set[str], held: Mapping[DeviceId, list[Holding]], pods: Pods) -> Iterator[Branch]:
+def _unpublished_devices(
+    pool: PoolId, names: set[str], held: Mapping[DeviceId, list[Holding]], pods: Pods
+) -> Iterator[Branch]:
     """Yield the devices that claims hold although they are not published."""
     for key, holders in held.items():
         if key[:2] == pool and key[2] not in names:

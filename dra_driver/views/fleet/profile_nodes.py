@@ -1,7 +1,7 @@
 """Simulated nodes: any number of nodes of one profile, which is read once.
 
-In: a profile's name or file. Out: node names, and the devices of each node by driver. Only some attributes of the
-devices depend on the node (identifiers made from its name), so all nodes share one copy of the rest.
+In: a profile's name or file. Out: node names, and the devices of each node by driver. Only identifiers, which are made
+from the node's name, differ between nodes; all nodes share one copy of everything else.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ MOST_NODES = 100_000
 
 @dataclass(frozen=True, slots=True)
 class FleetOffer:
-    """How simulated nodes offer partitions: as the agent does under a Kubernetes version and its gates.
+    """How simulated nodes offer partitions: as the agent does with a Kubernetes version and its gates.
 
-    `minor` is that of the API server's version, on which the layout of slices depends.
+    `minor` is the minor version of the API server, on which the layout of slices depends; 0 stands for the newest.
+    `words` say the same for people.
     """
 
     is_on_demand: bool = False
@@ -37,12 +38,12 @@ class FleetOffer:
     words: str = ""
 
 
-AS_THEY_STAND = FleetOffer()
+EXISTING_PARTITIONS = FleetOffer()
 
 
 @dataclass(frozen=True, slots=True)
 class SliceShape:
-    """One slice of every node: its devices, or its counter sets, or both."""
+    """One slice that every node of the profile has: its devices, its counter sets, or both."""
 
     driver: str
     shape: ReplicaShape | None
@@ -52,7 +53,7 @@ class SliceShape:
 class ProfileNodes:
     """The nodes of one profile. Raises: InputError for an invalid profile."""
 
-    def __init__(self, name_or_path: str, offer: FleetOffer = AS_THEY_STAND) -> None:
+    def __init__(self, name_or_path: str, offer: FleetOffer = EXISTING_PARTITIONS) -> None:
         self.name = name_or_path
         self._profile = load_profile(name_or_path)
         self._policy = MigPolicy(is_dynamic=offer.is_on_demand)
@@ -62,7 +63,7 @@ class ProfileNodes:
         self.notes = tuple(f"{first}: {problem.subject}: {problem.message}" for problem in inventory.problems)
         unknown = sum("resource.kubernetes.io/numaNode" not in device.attributes for device in inventory.devices)
         if unknown:
-            self.notes += (f"{self.name}: the profile does not know the NUMA nodes",)
+            self.notes += (f"{self.name}: the profile does not name the NUMA nodes",)
         if inventory.waiting_for:
             self.notes += (f"{first}: nothing is published: waiting for {inventory.waiting_for}",)
         own = [device_wire(device) for device in inventory.devices]
@@ -79,7 +80,7 @@ class ProfileNodes:
         return self._profile.node_name_of(number)
 
     def free_names(self, count: int, taken: Collection[str]) -> list[str]:
-        """Return `count` names of nodes, without those that other nodes have."""
+        """Return the first `count` names of nodes that are not in `taken`."""
         names = (self.name_of(number) for number in itertools.count(1))
         return list(itertools.islice((name for name in names if name not in taken), count))
 
@@ -111,7 +112,7 @@ class ProfileNodes:
         return build_inventory(facts_of(self._profile, node), self._policy)
 
     def _own(self, node: str) -> dict[str, DeviceWire]:
-        """Return the devices of a node by name; those of the latest node are kept."""
+        """Return the devices of a node by name; those of the latest node are cached."""
         if self._latest[0] != node:
             wires = map(device_wire, self._inventory(node).devices)
             self._latest = (node, {wire["name"]: wire for wire in wires})

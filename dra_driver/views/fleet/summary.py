@@ -1,6 +1,6 @@
-"""The fleet in figures: what each node has and has left, and what each namespace and class of devices holds.
+"""The fleet in figures: what each node has and what is free, and what each namespace and class of devices holds.
 
-In: the branches of a picture, and claims as wire dicts. Out: rows. Nodes with the same figures share a row. Pure.
+In: the branches of `picture`, and claims as wire dicts. Out: rows. Nodes with equal figures share a row. Pure.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from dra_driver.model.wire import ClaimWire, Wire
 from dra_driver.views.fleet.branch import Branch, has_flags
 from dra_driver.views.wording import plural
 
-MOST_ROWS = 8  # rows that show the partitions of each profile
+MOST_ROWS = 8  # with more rows, the partitions of each profile are not listed
 _GPU_TYPES = frozenset(map(str, DeviceType))
 _SICK = frozenset({"taint", "incomplete", "pool-gone", "not-published"})
 
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """The figures of one node, which each of the nodes in `like` has too.
+    """The figures of one node, which are the same for each node in `like`.
 
-    `products` counts the GPUs of each product, `others` the devices that are no GPUs, such as network cards.
-    `partitions` has the free ones by profile: how many of this profile could be made if no other were.
+    `products` counts the GPUs of each product, `others` the devices that are not GPUs, such as network cards.
+    `partitions` are the free partitions by profile: how many could be made if no other profile were used.
     """
 
     node: str
@@ -65,7 +65,7 @@ def node_rows(branches: Iterable[Branch]) -> list[NodeRow]:
 
 
 def compact(rows: Sequence[NodeRow]) -> list[NodeRow]:
-    """Return the rows; if there are many, with partitions counted instead of listed, and equal rows combined."""
+    """Return the rows; if there are many, partitions are counted instead of listed, and equal rows are combined."""
     if len(rows) <= MOST_ROWS:
         return list(rows)
     short = (replace(row, partitions=(("", row.most_partitions),), is_compact=True) for row in rows)
@@ -82,7 +82,7 @@ def _together(rows: Iterable[tuple[NodeRow, Sequence[str]]]) -> list[NodeRow]:
 def _node_row(node: Branch) -> NodeRow:
     """Return the figures of a node.
 
-    In a pool that is gone or incomplete nothing counts as free: no claim gets any of it.
+    In a pool that is gone or incomplete nothing counts as free, because no claim gets a device of it.
     """
     below = [(one, pool) for pool in node.children for one in pool.children]
     gpus = [(one, _is_broken(pool)) for one, pool in below if _is_gpu(one, str(pool.facts.get("driver", "")))]
@@ -107,7 +107,7 @@ def _is_broken(branch: Branch) -> bool:
 
 
 def _is_gpu(branch: Branch, driver: str) -> bool:
-    """Return whether devices are those of a GPU: by their type, or their driver's name, such as gpu.example.com."""
+    """Return whether devices are those of a GPU, by their type or by a driver's name such as gpu.example.com."""
     types = {one.facts.get("type") for one in _devices(branch)}
     return bool(types & _GPU_TYPES) or driver.partition(".")[0] == "gpu"
 
@@ -190,7 +190,7 @@ def _classes(claim: ClaimWire) -> dict[str, str]:
 
 
 def folded_tree(branches: Iterable[Branch]) -> list[Branch]:
-    """Return the tree without devices that are free or blocked by held ones; each GPU shows their number instead."""
+    """Return the tree without devices that are free or blocked by held ones; a GPU shows how many are free instead."""
     return [_folded(branch) for branch in branches]
 
 
@@ -208,7 +208,7 @@ def _folded(branch: Branch) -> Branch:
 
 
 def _equal_ones(gpus: Sequence[Branch]) -> Iterator[Branch]:
-    """Yield GPUs; those that look the same, and of which nothing is held, share a line."""
+    """Yield GPUs; equal ones of which nothing is held share a line."""
     found: dict[tuple[str, str], list[Branch]] = {}
     for gpu in gpus:
         is_idle = not gpu.children and not gpu.flags and gpu.facts.get("state", "free") == "free"

@@ -1,8 +1,8 @@
-"""Template of a node: its slices as they would be on any machine of its kind, for an autoscaler that sees none.
+"""Template of a node: the slices of any machine of its kind, for an autoscaler that has no such node yet.
 
-In: the slices of one node, live or of a profile. Out: the slices of a node called `TEMPLATE_NODE`, without what only
-one machine has (UUIDs, serial numbers), what depends on the image that it boots (driver versions) and what passes
-(taints), and the annotations of a cluster-api node group.
+In: the slices of one node, live or of a profile. Out: the slices of a node called `TEMPLATE_NODE`, and the annotations
+of a cluster-api node group. The template leaves out what differs between machines (UUIDs, serial numbers), what depends
+on the image that a machine boots (driver versions), and what is temporary (taints).
 
 Source: Cluster Autoscaler, cluster-api provider: annotations of a scalable resource.
 """
@@ -22,13 +22,13 @@ LEFT_OUT = frozenset(
         *("vbiosVersion", "driverVersion", "driverVersionFull", "cudaDriverVersion"),
     ]
 )
-# That devices share the value is a property of the kind of node, the value itself is one machine's.
+# The kind of node determines which devices share such a value, but the value itself belongs to one machine.
 _DOMAINS = ("nvlinkDomain", "fabricDomain")
 _ANNOTATION = "capacity.cluster-autoscaler.kubernetes.io"
 
 
 def node_template(slices: Sequence[Wire], node: str) -> list[Wire]:
-    """Return the slices of a node as a template, its newest pools only, ordered as they are named."""
+    """Return the slices of a node as a template, of the newest generations only, in the order of their names."""
     newest: dict[str, int] = {}
     for one in slices:
         pool = one["spec"]["pool"]
@@ -41,7 +41,7 @@ def node_template(slices: Sequence[Wire], node: str) -> list[Wire]:
 def group_annotations(template: Sequence[Wire]) -> dict[str, str]:
     """Return the annotations of a cluster-api node group that is scaled to zero; none for a node without whole GPUs.
 
-    They can only state the number of whole GPUs, and of one driver: the one with the most.
+    Annotations can only state the number of whole GPUs of one driver: the driver with the most GPUs.
     """
     counts = Counter(
         one["spec"]["driver"]

@@ -1,1 +1,1 @@
-"""Migrated manifests: whether their requests find devices, and the report."""
+"""Migrated manifests: checks of whether their requests find devices, and the report."""

@@ -15,14 +15,14 @@ from dra_driver.selectors.kubernetes_engine import KubernetesEngine
 from dra_driver.views.fleet.devices import Fleet
 from dra_driver.views.objects.classes import Classes
 from dra_driver.views.objects.documents import Document, parse_documents
-from dra_driver.views.verdicts.judge import ABORT, MATCH, Judged, judge
 from dra_driver.views.verdicts.queries import TEMPLATE, queries_of
+from dra_driver.views.verdicts.query_verdicts import ABORT, MATCH, QueryVerdicts, judge
 from dra_driver.views.wording import plural
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The outcome for one request. `devices` is None if no devices were given and only the text was checked."""
+    """The outcome for one request. `devices` is None if there was no fleet and only the text was checked."""
 
     template: str
     request: str
@@ -38,7 +38,7 @@ class Check:
     def words(self) -> str:
         """Return the outcome as a sentence."""
         if self.problem or self.devices is None:
-            return self.problem or "the API server accepts it; not tried on devices"
+            return self.problem or "the API server accepts it; it was not evaluated on devices"
         subject = "this selector matches" if len(self.expressions) == 1 else "these selectors match"
         subject = "the class matches" if not self.expressions else subject
         found = f"{subject} {plural(self.devices, 'device')} on {plural(self.nodes, 'node')}"
@@ -47,7 +47,7 @@ class Check:
         if self.wanted > 1 or not self.nodes_with_enough:
             enough = plural(self.nodes_with_enough, "node") if self.nodes_with_enough else "no node"
             verb = "has" if self.nodes_with_enough <= 1 else "have"
-            found += f"; {enough} {verb} the {self.wanted} that it wants" if self.devices else ""
+            found += f"; {enough} {verb} the {self.wanted} that the request wants" if self.devices else ""
         return found
 
     @property
@@ -89,7 +89,7 @@ def _bare(document: Document, request: dict[str, Any], problem: str = "") -> Che
     return Check(document.name, request["name"], exactly.get("count", 1), texts, problem=problem)
 
 
-def _counted(bare: Check, judged: Judged, fleet: Fleet | None) -> Check:
+def _counted(bare: Check, judged: QueryVerdicts, fleet: Fleet | None) -> Check:
     """Count the devices that a request matches."""
     problems = [one.error.text if one.error else one.refusal for one in judged.compiled if one.error or one.refusal]
     problem = f"the API server refuses it: {problems[0]}" if problems else ""

@@ -1,4 +1,4 @@
-"""What a migration changed, why, and what is lost, as a document; and the changes of a file as a unified diff.
+"""The report of a migration as a document: what was changed and why, and what is lost; and a file's changes as a diff.
 
 In: migrated files and checks. Out: text and plain dicts.
 """

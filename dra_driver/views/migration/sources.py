@@ -1,4 +1,4 @@
-"""What is wrong with manifests before they are migrated: fields that the API does not have, values of another type.
+"""Check manifests before they are migrated, for fields that the API does not have and values of the wrong type.
 
 In: texts. Out: nothing, or the first fault with its line and column.
 """
@@ -17,13 +17,13 @@ _VARIABLES = "fill in variables (envsubst, helm template) before migrating"
 
 
 def refuse_faults(sources: Sequence[SourceText]) -> None:
-    """Refuse objects with faults, whose changes would hide them. Raises: InputError("input.object")."""
+    """Refuse objects with faults, which a migration would only hide. Raises: InputError("input.object")."""
     checker = ShapeChecker()
     for source in sources:
         try:
             documents = list(parse_documents(source.text, source.origin))
         except InputError:
-            continue  # a template that is not rendered, or not YAML: the migration reports what it is
+            continue  # a template that is not rendered, or text that is not YAML: the migration itself reports it
         for document in documents:
             try:
                 checked(document, checker)

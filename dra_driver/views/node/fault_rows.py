@@ -31,7 +31,7 @@ def fault_rows(folder: Path, now: float) -> list[Wire] | None:
 
 
 def cordon_document(device: str, cordon: Cordon | None) -> OutputDocument:
-    """Return the document about a device: its cordon, or that it has none."""
+    """Return the document of a device's cordon; `cordon` is None if the device has none."""
     content = {
         "device": device,
         "isCordoned": cordon is not None,
@@ -43,7 +43,7 @@ def cordon_document(device: str, cordon: Cordon | None) -> OutputDocument:
 
 
 def fault_place(row: Wire) -> str:
-    """Return the device of a row, and the partition if it is about one, for people."""
+    """Return the device of a row, and its partition if the fault is about one, as text for people."""
     part = row["partition"]
     return f"{row['device']} (profile {part['profileId']}, slice {part['start']})" if part else str(row["device"])
 
@@ -88,5 +88,5 @@ def _case_row(case: RemediationCase) -> Wire:
 
 
 def time_text(at: float) -> str:
-    """Return a time as it is shown, in UTC and whole seconds."""
+    """Return a time in seconds since 1970 as text, in UTC and whole seconds."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

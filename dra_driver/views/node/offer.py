@@ -21,21 +21,21 @@ from dra_driver.inventory.sharing.rules import SharingRules
 from dra_driver.model.errors import DriverError
 from dra_driver.model.shares import DeviceType
 from dra_driver.views.access import ClusterAccess
-from dra_driver.views.node.settings import Chosen
+from dra_driver.views.node.settings import NodeSettings
 
 SHARED = "whole, and shared"
 
 
 @dataclass(frozen=True, slots=True)
 class OfferPreview:
-    """What a node would publish. `is_counting` is None if no server answered whether it keeps shared counters.
+    """What a node would publish.
 
-    `server` is the server that was asked, or why none was; `exceptions` says which GPUs are not partitioned on demand,
-    and why.
+    `are_counters_kept` is None if no server answered whether it keeps shared counters; `server` is the server that was
+    asked, or why none was. `exceptions` has the GPUs that are not partitioned on demand, with the reasons.
     """
 
     inventory: Inventory
-    is_counting: bool | None
+    are_counters_kept: bool | None
     server: str
     exceptions: Mapping[str, str]
 
@@ -43,34 +43,38 @@ class OfferPreview:
     def devices(self) -> tuple[Device, ...]:
         """Return the devices that are published: with counters, unless the server drops those."""
         return (
-            self.inventory.offering.plain if self.is_counting is False and self.is_on_demand else self.inventory.devices
+            self.inventory.offering.plain
+            if self.are_counters_kept is False and self.is_on_demand
+            else self.inventory.devices
         )
 
     @property
     def is_on_demand(self) -> bool:
-        """Return whether any GPU would be cut on demand."""
+        """Return whether any GPU would be partitioned on demand."""
         return bool(self.inventory.offering.counter_sets)
 
 
-def offer_of(selected: Chosen, facts: Facts, access: ClusterAccess, rules: SharingRules) -> OfferPreview:
+def offer_of(selected: NodeSettings, facts: Facts, access: ClusterAccess, rules: SharingRules) -> OfferPreview:
     """Work out what the agent would publish for this hardware."""
     policy = MigPolicy(selected.is_mig_dynamic, selected.has_all_profiles, _ownership(selected))
     inventory = build_inventory(facts, policy, rules)
     shared = {device.gpu.pci_address for device in inventory.devices if device.type is DeviceType.GPU_SHARE}
-    cuttable = [gpu for gpu in facts.gpus if gpu.mig_profiles or gpu.mig_enabled]
-    said = {gpu.pci_address: SHARED if gpu.pci_address in shared else offer_text(gpu, policy) for gpu in cuttable}
-    exceptions = {address: how for address, how in said.items() if how != ON_DEMAND}
-    is_counting, server = _ask(selected, inventory, access) if inventory.offering.counter_sets else (None, "")
-    return OfferPreview(inventory, is_counting, server, exceptions)
+    partitionable = [gpu for gpu in facts.gpus if gpu.mig_profiles or gpu.mig_enabled]
+    how_of = {
+        gpu.pci_address: SHARED if gpu.pci_address in shared else offer_text(gpu, policy) for gpu in partitionable
+    }
+    exceptions = {address: how for address, how in how_of.items() if how != ON_DEMAND}
+    are_counters_kept, server = _ask(selected, inventory, access) if inventory.offering.counter_sets else (None, "")
+    return OfferPreview(inventory, are_counters_kept, server, exceptions)
 
 
-def runs_here(selected: Chosen) -> bool:
+def runs_here(selected: NodeSettings) -> bool:
     """Return whether an agent has run on this node."""
     return (selected.data / "ledger.db").exists()
 
 
-def _ownership(selected: Chosen) -> Ownership:
-    """Read which partitions are the agent's. Without a ledger, every partition is an administrator's."""
+def _ownership(selected: NodeSettings) -> Ownership:
+    """Read which partitions the agent made. Without a ledger, every partition is an administrator's."""
     if not runs_here(selected):
         return Ownership()
     from dra_driver.plugin.ledger.ledger import Ledger
@@ -88,10 +92,10 @@ def _ownership(selected: Chosen) -> Ownership:
         ledger.close()
 
 
-def _ask(selected: Chosen, inventory: Inventory, access: ClusterAccess) -> tuple[bool | None, str]:
-    """Ask a server whether it keeps shared counters. Return the answer, and which server was asked or why none was."""
+def _ask(selected: NodeSettings, inventory: Inventory, access: ClusterAccess) -> tuple[bool | None, str]:
+    """Ask a server whether it keeps shared counters; return the answer, and which server was asked or why none was."""
     if not access.kubeconfig and not os.environ.get("KUBERNETES_SERVICE_HOST"):
-        return None, "no API server was asked: --kubeconfig names none"
+        return None, "no API server was asked, because there is no --kubeconfig"
     from dra_driver.controller.content import content_of
     from dra_driver.controller.layout import SliceSpec
     from dra_driver.controller.probe import keeps_counters

@@ -1,6 +1,6 @@
 """Remediations of this node as rows, from what its agent has recorded.
 
-In: the agent's data folder. Out: one row for each GPU that was ever treated, with the keys of the document
+In: the agent's data folder. Out: one row for each GPU that was ever remediated, with the keys of the document
 `NodeRemediation`. It only reads.
 """
 

@@ -23,18 +23,19 @@ from dra_driver.views.access import ClusterAccess
 from dra_driver.views.envelope import DocumentKind, OutputDocument
 from dra_driver.views.node.fault_rows import fault_rows
 from dra_driver.views.node.offer import OfferPreview, offer_of
-from dra_driver.views.node.settings import Chosen
+from dra_driver.views.node.settings import NodeSettings
 
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
     """What a node would publish and what is wrong with it.
 
-    `left_out` is what containers will not get on this node; `withheld` is why the agent would publish none of it, as
-    far as the sockets on the node show, or "". `faults` are what an agent on this node recorded, as in `NodeHealth`.
+    `left_out` is what containers will not get on this node. `withheld` is the reason why the agent would publish
+    nothing, as far as the sockets on the node show, or "". `faults` are those that an agent on this node recorded, as
+    in `NodeHealth`.
     """
 
-    selected: Chosen
+    selected: NodeSettings
     facts: Facts
     offer: OfferPreview
     left_out: tuple[str, ...]
@@ -42,7 +43,7 @@ class NodeReport:
     faults: tuple[Wire, ...] = ()
 
 
-def report_of(selected: Chosen, access: ClusterAccess) -> NodeReport:
+def report_of(selected: NodeSettings, access: ClusterAccess) -> NodeReport:
     """Read the hardware, and ask the API server what it would keep; the hardware is closed afterwards.
 
     Raises: InputError for a wrong file of sharing rules, HardwareError.
@@ -72,7 +73,7 @@ def report_document(report: NodeReport) -> OutputDocument:
         "withheld": report.withheld or None,
         "mig": {
             "onDemand": offer.is_on_demand,
-            "countersKept": offer.is_counting,
+            "countersKept": offer.are_counters_kept,
             "how": offer.server or None,
             "asTheyStand": [{"pciAddress": address, "reason": reason} for address, reason in offer.exceptions.items()],
         },
@@ -111,19 +112,19 @@ def slices_of(report: NodeReport) -> list[Wire]:
 
 
 def _counter_sets(offer: OfferPreview) -> list[Wire]:
-    with_counters = offer.is_on_demand and offer.is_counting is not False
+    with_counters = offer.is_on_demand and offer.are_counters_kept is not False
     sets = offer.inventory.offering.counter_sets if with_counters else {}
     return [counter_set_wire(*item) for item in sets.items()]
 
 
-def _faults(selected: Chosen) -> tuple[Wire, ...]:
-    """Return what the agent has recorded; nothing if that can't be read, which `health show` reports."""
+def _faults(selected: NodeSettings) -> tuple[Wire, ...]:
+    """Return the faults that the agent has recorded; none if they can't be read, which `health show` reports."""
     with suppress(DriverError, OSError):
         return tuple(fault_rows(selected.data, time.time()) or ())
     return ()
 
 
-def withheld_reason(selected: Chosen) -> str:
+def withheld_reason(selected: NodeSettings) -> str:
     """Return why the agent would publish nothing, as far as sockets on the node show; empty if there is no reason."""
     if other := SameNameDrivers(selected.registrar, selected.data, driver=selected.driver).find():
         return other
@@ -131,7 +132,7 @@ def withheld_reason(selected: Chosen) -> str:
     return f"a device plugin serves these GPUs (socket {sockets[0]})" if sockets else ""
 
 
-def _vendor_of(selected: Chosen) -> str:
+def _vendor_of(selected: NodeSettings) -> str:
     return registered_or_default(selected.hardware.vendor).name
 
 

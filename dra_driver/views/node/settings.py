@@ -1,6 +1,6 @@
 """The settings of a node that decide what it offers, under the names of the agent's flags.
 
-In: the agent's flags, resolved. Out: a `Chosen`, which reads the file of sharing rules on demand.
+In: the values of the agent's flags. Out: `NodeSettings`, which read the file of sharing rules on demand.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dra_driver.model.sharing import Tenants
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class NodeSettings:
     """The settings chosen by the flags."""
 
     node: str
@@ -31,7 +31,7 @@ class Chosen:
     mps_tenants: Tenants = Tenants.ANY
 
     def rules(self) -> SharingRules:
-        """Read the sharing rules; the node's labels are not known here. Raises: InputError with every fault."""
+        """Read the sharing rules; the node's labels stay unknown. Raises: InputError with every fault."""
         if self.sharing_config is None:
             return NOTHING_SHARED
         from dra_driver.claims.node_settings import read_sharing_config

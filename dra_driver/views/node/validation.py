@@ -1,7 +1,7 @@
-"""Validation of this node's devices by hand: which are tested, who has them, and what was found.
+"""Validation of this node's devices by `dra-driver validate`.
 
-In: the settings of a node, the devices to test. Out: a row for each device. A device that is in use is not touched.
-Results are handed to an agent on this node, which taints devices that failed and offers those that passed.
+In: the settings of a node, and the devices to test. Out: the result of each. A device that is in use is not tested.
+Results are passed to an agent on this node, which taints devices that failed and offers those that passed.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ from dra_driver.validation.turn import ValidationTurn
 from dra_driver.validation.validator import DEADLINES, Validator
 from dra_driver.views.envelope import DocumentKind, OutputDocument
 from dra_driver.views.node.report import withheld_reason
-from dra_driver.views.node.settings import Chosen
+from dra_driver.views.node.settings import NodeSettings
 
 READING_SECONDS = 5.0
-Told = Callable[[TestedDevice, str], None]  # a device, and the step of its test that begins
+ShowStep = Callable[[TestedDevice, str], None]  # is called with a device and the step of its test that begins
 
 
 @dataclass(frozen=True, slots=True)
 class ValidationOrder:
-    """How to test: a level, the command of level COMMAND, a deadline for each device in seconds (0: the usual one)."""
+    """How to test: the level, the command of level COMMAND, and a deadline in seconds for each device (0: default)."""
 
     level: ValidationLevel
     command: tuple[str, ...] = ()
     deadline_s: float = 0.0
 
 
-class PresentHolders:
-    """Who has the devices of this node, according to everything that can be read here."""
+class CurrentHolders:
+    """Who uses the devices of this node: claims of the ledger, pods of the kubelet, processes, or another driver."""
 
-    def __init__(self, selected: Chosen) -> None:
+    def __init__(self, selected: NodeSettings) -> None:
         self._selected = selected
         path = selected.data / "ledger.db"
         self._ledger = Ledger(path, reads_only=True) if path.exists() else None
@@ -61,7 +61,7 @@ class PresentHolders:
             self._ledger.close()
 
     def holder_of(self, gpu: GpuFacts, partition: PartitionFacts | None) -> str:
-        """Return who uses a device, in words; empty if it is free."""
+        """Return who uses a device, as text; "" if it is free."""
         device = unshared_name(gpu, partition)
         return (
             self._serving
@@ -71,24 +71,24 @@ class PresentHolders:
         )
 
     def claims_of(self, device: str) -> str:
-        """Return which claims the ledger has for a device, in words; empty for none."""
+        """Return the claims that the ledger has for a device, as text; "" for none."""
         return holding_claims(self._ledger, device) if self._ledger is not None else ""
 
     def fault_of(self, gpu: GpuFacts, partition: PartitionFacts | None) -> str:
-        """Return the GPU's present fault, by the vendor's library, if it keeps pods away; empty if there is none."""
+        """Return the GPU's present fault, as the vendor's library reports it, if it keeps pods away; "" for none."""
         del partition
         return self._faults.get(gpu.pci_address, "")
 
     @cached_property
     def _serving(self) -> str:
-        """Return which other driver may hand out or hold any of the devices."""
+        """The other driver that serves the devices of this node or holds one, as text; "" if there is none."""
         left = read_leftovers(self._selected.cdi, self._selected.driver)
         return withheld_reason(self._selected) or (
             f"another driver's claim {next(iter(left))} holds one" if left else ""
         )
 
     def _pods_with(self, device: str) -> str:
-        """Return whether the kubelet reports a claim with the device; no answer counts as yes."""
+        """Return which pod's claim has a device according to the kubelet; if it does not answer, why not."""
         selected = self._selected
         socket = selected.registrar.parent / "pod-resources/kubelet.sock"
         if not socket.exists():
@@ -97,12 +97,12 @@ class PresentHolders:
         try:
             claims = PodResources(socket, selected.driver).pods().claims.values()
         except DriverError as error:
-            return f"it can't be read which claims pods have: {error}"
+            return f"the claims of pods can't be read: {error}"
         return held_among([one.device for claim in claims for one in claim.devices if one.pool == pool], device)
 
     @cached_property
     def _faults(self) -> dict[str, str]:
-        """Read the vitals of all GPUs once; return the worst fault of each that has one."""
+        """The worst present fault of each GPU that has one; all GPUs are read once."""
         hardware = self._selected.hardware
         if not isinstance(hardware, HealthReporter):
             return {}
@@ -124,9 +124,9 @@ class PresentHolders:
 
 
 def chosen_devices(facts: Facts, wanted: Sequence[str]) -> tuple[TestedDevice, ...]:
-    """Return the devices that are named by name, UUID or a GPU's PCI address; all devices if none is named.
+    """Return the devices with a name, a UUID or a GPU's PCI address in `wanted`; all devices if `wanted` is empty.
 
-    Raises: InputError("input.device") for a name that is not a device here, listing those that are.
+    Raises: InputError("input.device") for a text that names no device of this node; the hint lists the devices.
     """
     every = tuple(one for gpu in facts.gpus for one in devices_of(gpu))
     found: dict[str, TestedDevice] = {}
@@ -140,10 +140,10 @@ def chosen_devices(facts: Facts, wanted: Sequence[str]) -> tuple[TestedDevice, .
 
 
 def validate_devices(
-    selected: Chosen, devices: Sequence[TestedDevice], order: ValidationOrder, told: Told
+    selected: NodeSettings, devices: Sequence[TestedDevice], order: ValidationOrder, show_step: ShowStep
 ) -> Iterator[tuple[TestedDevice, ValidationResult]]:
-    """Test devices one after the other, and yield each with its result. Results go to an agent on this node too."""
-    holders = PresentHolders(selected)
+    """Test devices one after the other, and yield each with its result, which an agent on this node gets as well."""
+    holders = CurrentHolders(selected)
     deadlines = {**DEADLINES, order.level: order.deadline_s or DEADLINES.get(order.level, 0.0)}
     with _turn_folder(selected.data) as folder:
         validator = Validator(
@@ -151,7 +151,7 @@ def validate_devices(
         )
         try:
             for one in devices:
-                result = validator.validate(one.gpu, one.partition, order.level, partial(told, one))
+                result = validator.validate(one.gpu, one.partition, order.level, partial(show_step, one))
                 if result.is_conclusive and result.level is not ValidationLevel.READING and selected.data.is_dir():
                     ResultsFile(selected.data).add(one.uuid, result)
                 yield one, result
@@ -161,7 +161,7 @@ def validate_devices(
 
 @contextmanager
 def _turn_folder(data: Path) -> Iterator[Path]:
-    """Yield the agent's folder or, without one, a folder of this command's own: a container has no folder for that."""
+    """Yield the agent's folder; if there is none, as in a container, a temporary folder."""
     if data.is_dir():
         yield data
         return
@@ -169,7 +169,9 @@ def _turn_folder(data: Path) -> Iterator[Path]:
         yield Path(alone)
 
 
-def validation_document(selected: Chosen, rows: Sequence[tuple[TestedDevice, ValidationResult]]) -> OutputDocument:
+def validation_document(
+    selected: NodeSettings, rows: Sequence[tuple[TestedDevice, ValidationResult]]
+) -> OutputDocument:
     """Return the document of results."""
     content = {"node": selected.node, "driver": selected.driver, "devices": [_row(*row) for row in rows]}
     return OutputDocument(DocumentKind.VALIDATION, content)

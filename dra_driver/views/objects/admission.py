@@ -1,7 +1,7 @@
 """Admission: claims and templates that an API server would refuse, found before they are created.
 
 In: an object that people write. Out: an error with line and column. Rules that depend on the version, the gates or the
-namespace are not checked here, nor are selectors, about which verdicts say more.
+namespace are not checked here; nor are selectors, for which `verdicts` has better explanations.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """API versions: objects of resource.k8s.io in the form of v1, whatever version they were written for.
 
-In: an object. Out: the same object in v1, converted as the API server does; or what is wrong with it: a version that no
-server serves any more, or a field in the place where an older version had it.
+In: an object. Out: the same object in v1, converted as the API server converts it; or an error for a version that no
+supported server serves, or for a field in the place where an older version had it.
 Source: Kubernetes resource/v1beta1 conversion (a request's fields move under `exactly`, a device's leave `basic`);
 v1beta2 has v1's shape; v1alpha2 and v1alpha3 objects are not served since 1.32 and 1.33.
 """
@@ -44,17 +44,17 @@ def as_v1(wire: Wire, at: str) -> Wire:
 
 
 def _refuse_old_shapes(wire: Wire, at: str) -> None:
-    """Refuse fields in the places where v1beta1 had them, because a server drops them."""
+    """Refuse fields in the places where v1beta1 had them, because in v1 a server drops them."""
     for number, request in enumerate(_requests(wire)):
         old = sorted(_EXACT & request.keys()) if isinstance(request, dict) else []
         if old:
             path = f"{_path_of_requests(wire)}[{number}].{old[0]}"
             raise InputError(
-                "object", f"{at}: {path}: in v1 this stands under `exactly:`", hint="v1beta1 had it beside `name:`"
+                "object", f"{at}: {path}: in v1 this field is under `exactly:`", hint="v1beta1 had it beside `name:`"
             )
     for number, device in enumerate(_devices(wire)):
         if isinstance(device, dict) and "basic" in device:
-            raise InputError("object", f"{at}: spec.devices[{number}].basic: in v1 its fields stand beside `name:`")
+            raise InputError("object", f"{at}: spec.devices[{number}].basic: in v1 its fields are beside `name:`")
 
 
 def _converted(wire: Wire) -> Wire:

@@ -1,7 +1,7 @@
 """DeviceClasses by name: from the given files, the cluster, or the chart.
 
-In: class objects. Out: a class with its origin, or an error with the nearest name. The chart's own classes lie in
-`deviceclasses/`: beside the package in a checkout, inside it when installed.
+In: class objects. Out: a class, or an error with the most similar name. The chart's own classes are in the folder
+`deviceclasses`, which is beside the package in a checkout and inside it when installed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Classes:
             self._known[document.name] = document.wire, "file"
 
     def find(self, name: str, wanted_by: str) -> ClassWire:
-        """Return a class and its origin. Raises: InputError("input.no-class")."""
+        """Return a class, for an object called `wanted_by` in the error. Raises: InputError("input.no-class")."""
         found = self._known.get(name)
         if found is None:
             near = get_close_matches(name, list(self._known), n=1)

@@ -1,7 +1,7 @@
 """Kubernetes objects from files and standard input, as people and kubectl write them.
 
-In: paths ("-" is standard input). Out: objects as plain dicts, each with where it was found; Lists are expanded. What
-many ResourceSlices have in common is kept in memory once, and it is read once. Never: executes YAML tags.
+In: paths ("-" is standard input). Out: objects as plain dicts, each with its place; Lists are expanded. What many
+ResourceSlices have in common is parsed once, and kept in memory once. Never: executes YAML tags.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from dra_driver.views.progress import NoProgress, ProgressLines
 STDIN = "-"
 KEPT_MAX = 4 << 20  # in bytes: the largest text that is kept to find lines in it
 SIZE_MAX = 256 << 20  # in bytes, for text
-STREAM_MAX = 1 << 30  # in bytes, for a JSON object, only part of which is held as text
+STREAM_MAX = 1 << 30  # in bytes, for a file that is read piece by piece, so that only a part of its text is in memory
 _SHOWN_MAX = 4096  # in characters of a path; anything longer can't be a file
 _LISTS_MAX = 4  # nesting levels of Lists in Lists
 
@@ -42,7 +42,7 @@ Step = str | int
 class Document:
     """One object. `path` leads to it inside document number `number` of the file (for the entries of a List).
 
-    `text` is everything that was read, if it can't be read once more to find a line; otherwise "".
+    `text` is the text of the whole input, if that can't be read once more to find a line; otherwise "".
     """
 
     origin: str
@@ -65,7 +65,7 @@ class Document:
 
 
 def read_documents(paths: Sequence[str], lines: ProgressLines = NoProgress) -> list[Document]:
-    """Read all objects of some files. A folder stands for the YAML and JSON files in it; `lines` shows how far it is.
+    """Read all objects of some files; `lines` shows the progress. A folder stands for the YAML and JSON files in it.
 
     Raises: InputError("input.unreadable", "input.too-large", "input.not-yaml", "input.not-an-object").
     """
@@ -87,7 +87,7 @@ def read_documents(paths: Sequence[str], lines: ProgressLines = NoProgress) -> l
 
 @contextmanager
 def _without_collection() -> Iterator[None]:
-    """Pause the garbage collector, which would scan millions of new values again and again; they hold no cycles."""
+    """Pause the garbage collector: it would scan millions of new values again and again, which hold no cycles."""
     gc.disable()
     try:
         yield
@@ -234,7 +234,7 @@ def load_text(text: str, origin: str, each: Each | None = None) -> list[Any]:
         except RecursionError as fault:
             raise _nested(origin) from fault
         except ValueError:
-            pass  # YAML's flow style, or several JSON documents in a row: the YAML reader below reports what is wrong
+            pass  # YAML's flow style, or several JSON documents in a row: the YAML reader below accepts or reports it
     try:
         return list(load_yaml(text, each))
     except TooDeepError as fault:

@@ -1,8 +1,8 @@
 """Equal slices: ResourceSlices whose text equals that of an earlier one, except for names and some attributes.
 
-In: the entries of a list while it is read. Out: for a slice like an earlier one, without parsing it, the same object
-with its own names, whose devices are a `Replica`; for any other entry nothing. Ten thousand nodes of one kind have a
-few shapes in common, and they differ only in short texts: UUIDs, names, times.
+In: the entries of a list while it is read. Out: for a slice whose text equals an earlier one's, an object with its own
+names, whose devices are a `Replica`, made without parsing; nothing for any other entry. Ten thousand nodes of one kind
+have slices of a few shapes, which differ only in short texts: UUIDs, names, times.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dra_driver.views.progress import ProgressLine
 
 _KIND, _VERSIONS = "ResourceSlice", (None, "resource.k8s.io/v1", "resource.k8s.io/v1beta2")
 _MOST_KINDS = 64
-_MOST_VARYING = 6  # attributes that differ; nodes with more of them are of different kinds
+_MOST_VARYING = 6  # attributes that differ; slices that differ in more of them are of different kinds
 _FIRST_TRIES = 64
 _DEVICES = ("spec", "devices")
 _NODE = ("spec", "nodeName")
@@ -49,9 +49,9 @@ class _SliceKind:
         return None if wire is None else (wire, found[1])
 
     def widen(self, other: OpenText) -> Wire | None:
-        """Accept from now on what is different in another slice whose text is otherwise equal; return that slice.
+        """Let the texts in which another slice differs vary from now on; return that slice.
 
-        Return None if too much differs, or if this kind already has the slice's node.
+        Return None if too many attributes differ, or if this kind already has the slice's node.
         """
         pairs = zip(self.base.values, other.values, strict=True)
         holes = self._holes | {number for number, (one, another) in enumerate(pairs) if one != another}
@@ -90,7 +90,7 @@ class _SliceKind:
 
 
 class EqualSlices:
-    """The slices of one list, or of several, that were seen so far; `line` shows how many entries were read."""
+    """The kinds of slices that were seen in one or several lists; `line` shows how many entries were read."""
 
     def __init__(self, line: ProgressLine) -> None:
         self._line = line
@@ -100,25 +100,25 @@ class EqualSlices:
         self._tries = self._matches = 0
 
     def share(self, value: Any) -> None:
-        """Replace the parts that an entry has in common with earlier ones, if there is no text of it to compare."""
+        """Replace the parts of an entry that equal parts of earlier entries, so that these are in memory once."""
         self._tries += 1
-        self._line.tell(self._tries + self._matches)
+        self._line.update(self._tries + self._matches)
         self._values.share(value)
 
     def take(self, text: str, place: int) -> tuple[Any, int] | None:
-        """Return the entry that begins at an offset, and its end, if it is like an earlier slice; otherwise None."""
+        """Return the entry that begins at an offset, and its end, if it equals an earlier slice; otherwise None."""
         for number, kind in enumerate(self._kinds):
             found = kind.match(text, place)
             if found is not None:
                 self._matches += 1
-                self._line.tell(self._tries + self._matches)
+                self._line.update(self._tries + self._matches)
                 if number:
                     self._kinds.insert(0, self._kinds.pop(number))
                 return found
         return None
 
     def parsed(self, text: str, value: Any, opened: Opener) -> Any:
-        """Return what to keep of an entry that was parsed from a text; `opened` takes such a text apart."""
+        """Return what to keep of an entry that was parsed from a text; `opened` splits the text where it may vary."""
         self.share(value)
         if self._tries > _FIRST_TRIES and self._tries > self._matches:
             return value  # the slices have little in common, so looking for equal ones costs more than it saves
@@ -138,7 +138,7 @@ class EqualSlices:
 
 
 def _may_be_open(path: Path) -> bool:
-    """Return whether the text at a place may differ between equal slices: names, metadata, texts of attributes."""
+    """Return whether the text at a path may differ between equal slices: names, metadata, texts of attributes."""
     if path[:2] == _DEVICES:
         return len(path) == 6 and path[3] == "attributes" and path[5] in _TEXTS
     return path[0] == "metadata" or path in _NAMES

@@ -1,7 +1,8 @@
-"""The fields of pods, of nodes, and of the workloads that pods are made from, with their types.
+"""The fields of pods, nodes and workloads (objects from which pods are made), with their types.
 
-In: an object of one of those kinds. Out: its faults: fields that the API does not have, and values of another type, as
-an API server finds them under strict validation. The table is data; a field that only a newer version has is accepted.
+In: an object of one of these kinds. Out: its faults, as an API server finds them under strict validation: fields that
+the API does not have, and values of the wrong type. The table is data; a field that only a newer version has is
+accepted.
 Source: Kubernetes' OpenAPI of 1.35 (core/v1, apps/v1, batch/v1), with the fields that 1.36 and 1.37 add.
 """
 
@@ -27,7 +28,7 @@ _SCALARS: Mapping[str, tuple[str, tuple[type, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class FieldFault:
-    """One fault: the path, what the value should be ("" for an unknown field), and the fields that are known there."""
+    """One fault: the path, the expected type ("" for an unknown field), and the fields that are known at that place."""
 
     path: tuple[Step, ...]
     wanted: str = ""
@@ -35,9 +36,10 @@ class FieldFault:
 
 
 def has_fields(kind: str, api_version: object) -> bool:
-    """Return whether the fields of a kind are known: not those of another group's kind of this name.
+    """Return whether the fields of a kind are known.
 
-    Volcano has a Job of its own, and Knative a Service; the groups of the kinds here have no dot in their names.
+    A kind with the same name in another API group is a different one: Volcano, for example, has its own Job. The groups
+    of the kinds in the table have no dot in their names.
     """
     group = str(api_version or "").rpartition("/")[0]
     return kind in _KINDS and "." not in group and kind in _table()

@@ -1,6 +1,6 @@
-"""Fields of resource.k8s.io objects that only alpha gates of Kubernetes 1.36 and 1.37 keep, and that real objects have.
+"""Fields of resource.k8s.io objects that an API server keeps only with alpha gates of Kubernetes 1.36 and 1.37.
 
-In: the fields that the embedded API serves. Out: the same with those that it does not serve.
+In: the fields that the embedded API serves. Out: these and the newer fields, which real objects may have.
 Source: Kubernetes API resource/v1, 1.36 and 1.37.
 """
 
@@ -25,7 +25,7 @@ _CLAIM_STATUS = {"allocation": {"devices": {"results": [{"skipNodeOperations": [
 
 
 def _with(known: Any, more: Any) -> Any:
-    """Return fields with more fields at any depth."""
+    """Return `known` with the fields of `more` added at any depth."""
     if isinstance(known, dict):
         return known | {name: _with(known[name], one) if name in known else one for name, one in more.items()}
     return [_with(known[0], more[0])]

@@ -12,18 +12,17 @@ from dra_driver.allocation.pools.replicas import Replica
 from dra_driver.model.errors import InputError
 from dra_driver.model.quantity import Quantity
 from dra_driver.model.quantity_text import QuantityError
-from dra_driver.views.objects.shapes import DEVICES, OBJECTS, Many, Named, PlainValue, Record, Shape
+from dra_driver.views.objects.shapes import DEVICES, OBJECTS, ListShape, MapShape, ObjectShape, ScalarShape, Shape
 
-_GOOD_MAX = 65_536
+_VALID_MAX = 65_536
 
 
 class ShapeChecker:
-    """Checks objects. A value that was found valid is not checked again in another object that shares it."""
+    """Checks objects. A value that is part of several objects is checked once."""
 
     def __init__(self) -> None:
-        self._good: dict[
-            int, dict[int, Any]
-        ] = {}  # by shape, then by id(); the values are kept so that their ids stay unique
+        # Valid values by the id() of their shape and their own; they are kept so that their ids stay unique.
+        self._valid: dict[int, dict[int, Any]] = {}
 
     def knows(self, kind: str) -> bool:
         """Return whether there is a shape for a kind."""
@@ -39,29 +38,29 @@ class ShapeChecker:
 
     def _check(self, shape: Shape, value: Any, at: str, path: str) -> None:
         match shape:
-            case Record():
+            case ObjectShape():
                 self._record(shape, value, at, path)
-            case Named():
+            case MapShape():
                 self._named(shape, _typed(value, dict, "a mapping", at, path), at, path)
-            case Many() if isinstance(value, Replica):
+            case ListShape() if isinstance(value, Replica):
                 self._check_shared(shape, value.shape.wires, at, path)
-            case Many():
+            case ListShape():
                 for number, entry in enumerate(_typed(value, list, "a list", at, path)):
                     self._check(shape.of, entry, at, f"{path}[{number}]")
-            case PlainValue():
+            case ScalarShape():
                 if type(value) not in shape.types:
                     raise _fault(shape.what, value, at, path)
                 if shape.is_quantity:
                     _check_quantity(value, at, path)
 
-    def _check_shared(self, shape: Many, wires: Any, at: str, path: str) -> None:
-        """Check the devices that many slices have in common, once."""
-        good = self._good.setdefault(id(shape), {})
-        if id(wires) not in good:
+    def _check_shared(self, shape: ListShape, wires: Any, at: str, path: str) -> None:
+        """Check the devices that many slices have in common, unless they were checked before."""
+        valid = self._valid.setdefault(id(shape), {})
+        if id(wires) not in valid:
             self._check(shape, wires, at, path)
-            good[id(wires)] = wires
+            valid[id(wires)] = wires
 
-    def _record(self, shape: Record, value: Any, at: str, path: str) -> None:
+    def _record(self, shape: ObjectShape, value: Any, at: str, path: str) -> None:
         held = _typed(value, dict, "a mapping", at, path)
         for name in [name for name, inner in held.items() if inner is None]:
             del held[name]
@@ -71,16 +70,16 @@ class ShapeChecker:
             if (of := shape.fields.get(name)) is not None:
                 self._check(of, inner, at, f"{path}.{name}")
 
-    def _named(self, shape: Named, held: dict[Any, Any], at: str, path: str) -> None:
-        good = self._good.setdefault(id(shape), {})
-        if good.keys() >= set(map(id, held.values())) and all(type(name) is str for name in held):
+    def _named(self, shape: MapShape, held: dict[Any, Any], at: str, path: str) -> None:
+        valid = self._valid.setdefault(id(shape), {})
+        if valid.keys() >= set(map(id, held.values())) and all(type(name) is str for name in held):
             return
         for name, inner in held.items():
             if type(name) is not str:
                 raise _fault("named by texts", name, at, path)
             self._check(shape.of, inner, at, f"{path}.{name[:80]}")
-            if len(good) < _GOOD_MAX:
-                good[id(inner)] = inner
+            if len(valid) < _VALID_MAX:
+                valid[id(inner)] = inner
 
 
 def _typed(value: Any, wanted: type, what: str, at: str, path: str) -> Any:

@@ -18,8 +18,8 @@ from dra_driver.views.objects.newest_fields import CLAIM, SLICE, TEMPLATE
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PlainValue:
-    """One value of one of several types."""
+class ScalarShape:
+    """A single value that has one of several types; `what` describes them for people."""
 
     what: str
     types: frozenset[type]
@@ -27,34 +27,34 @@ class PlainValue:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Many:
+class ListShape:
     """A list of values of one shape."""
 
     of: Shape
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Named:
+class MapShape:
     """A mapping whose keys are chosen by the object's author."""
 
     of: Shape
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Record:
+class ObjectShape:
     """A mapping with these fields; other fields are ignored."""
 
     fields: Mapping[str, Shape] = field(default_factory=dict)
     required: frozenset[str] = frozenset()
 
 
-Shape = PlainValue | Many | Named | Record
+Shape = ScalarShape | ListShape | MapShape | ObjectShape
 
-_SCALARS: dict[Any, PlainValue] = {
-    str: PlainValue("a text", frozenset({str})),
-    int: PlainValue("a whole number", frozenset({int})),
-    bool: PlainValue("true or false", frozenset({bool})),
-    QUANTITY: PlainValue("a quantity", frozenset({str, int, float}), is_quantity=True),
+_SCALARS: dict[Any, ScalarShape] = {
+    str: ScalarShape("a text", frozenset({str})),
+    int: ScalarShape("a whole number", frozenset({int})),
+    bool: ScalarShape("true or false", frozenset({bool})),
+    QUANTITY: ScalarShape("a quantity", frozenset({str, int, float}), is_quantity=True),
 }
 _UNCHECKED = (ANY, TIME)  # this program only needs to know whether there is a time
 
@@ -125,18 +125,18 @@ _REQUIRED: Mapping[str, tuple[str, ...]] = {
 
 
 def _shape_of(fields: Any, required: frozenset[str], path: str = "") -> Shape:
-    """Return the shape of what has these fields; `path` leads to it, and `required` to the fields that must be."""
+    """Return the shape of a value at a path with these fields; `required` are the paths of the required fields."""
     if isinstance(fields, dict):
         paths = {name: f"{path}.{name}".lstrip(".") for name, of in fields.items()}
         checked = {name: of for name, of in fields.items() if of not in _UNCHECKED}
-        return Record(
+        return ObjectShape(
             {name: _shape_of(of, required, paths[name]) for name, of in checked.items()},
             frozenset(name for name, at in paths.items() if _is_required(at, required)),
         )
     if isinstance(fields, list):
-        return Many(_shape_of(fields[0], required, f"{path}[]"))
+        return ListShape(_shape_of(fields[0], required, f"{path}[]"))
     if isinstance(fields, Map):
-        return Named(_shape_of(fields.value, required, f"{path}{{}}"))
+        return MapShape(_shape_of(fields.value, required, f"{path}{{}}"))
     return _SCALARS[fields]
 
 
@@ -149,4 +149,4 @@ OBJECTS: Mapping[str, Shape] = {
     for kind, fields in _FIELDS.items()
 }
 DEVICES = _shape_of(CLAIM["spec"]["devices"], frozenset(path.removeprefix("devices.") for path in _REQUEST))
-"""What a claim asks for."""
+"""The shape of `spec.devices` of a claim."""

@@ -1,7 +1,7 @@
-"""Strictness: fields that the API does not have, and the line and column of a fault.
+"""Refuse fields that the API does not have, and find the line and column of a fault.
 
 In: an object that people write (claim, template, class), or a fault with a path. Out: an error with line and column.
-The API server would drop a misspelt field, and the object would then ask for something other than its author meant.
+The API server drops a misspelt field, and the object then asks for something other than its author meant.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Step = str | int
 
 
 def refuse_unknown(document: Document, wire: Any) -> None:
-    """Refuse a field that is not in the API, or of another type. Raises: InputError("input.object")."""
+    """Refuse an object with an unknown field, or with a value of the wrong type. Raises: InputError("input.object")."""
     if has_fields(document.kind, document.wire.get("apiVersion")):
         for fault in field_faults(document.kind, wire):
             raise _fault(document, fault)
@@ -48,7 +48,7 @@ def refuse_unknown(document: Document, wire: Any) -> None:
 
 
 def checked(document: Document, checker: ShapeChecker) -> Wire:
-    """Return a document's object in v1 if nothing is wrong with it. Raises: InputError, with line and column."""
+    """Check a document, and return its object in v1. Raises: InputError with line and column."""
     try:
         wire = as_v1(document.wire, f"{shown(document.origin)}: {document.kind} {document.name}")
         if checker.knows(document.kind):
@@ -102,7 +102,7 @@ def _written(path: tuple[Step, ...]) -> str:
 
 
 def _at(document: Document, path: tuple[Step, ...]) -> str:
-    """Return file, line and column of a field, or of the nearest enclosing one that is in the file."""
+    """Return file, line and column of a field; if it is not in the file, those of the innermost field around it."""
     mark = _mark(document, (*document.path, *path))
     where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
     return f"{shown(document.origin)}{where}"
@@ -128,7 +128,7 @@ def _mark(document: Document, path: tuple[Step, ...]) -> yaml.Mark | None:
 
 
 def _next(node: Any, path: tuple[Step, ...]) -> tuple[tuple[yaml.Mark, Any] | None, int]:
-    """Return the field or entry to which a path continues, and its number of steps, because a key may contain dots."""
+    """Return the next field or entry on a path, and how many steps lead to it: several if its key contains dots."""
     for taken in range(1, len(path) + 1):
         step = path[0] if taken == 1 else ".".join(map(str, path[:taken]))
         if found := _child(node, step):

@@ -1,9 +1,9 @@
-"""The JSON schemas of all documents that commands write, of which docs/schemas is made.
+"""The JSON schemas of all documents that commands write, from which docs/schemas is generated.
 
     python -m dra_driver.views.schemas.documents FOLDER
 
 In: nothing. Out: a file for each kind. Fields called `sentence`, `message`, `reason`, `notes`, `how`, `remedy`, `what`,
-`why`, `source`, `query`, and the `subject` of a finding, are for people and may be worded otherwise in any version; all
+`why`, `source`, `query`, and the `subject` of a finding, are for people, and any version may change their wording; all
 others are data.
 """
 

@@ -1,4 +1,4 @@
-"""The schemas of trees of a fleet, and of its figures.
+"""The schemas of the trees and figures of a fleet.
 
 In: nothing. Out: schemas of records, for `documents`.
 """

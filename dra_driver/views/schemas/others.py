@@ -1,4 +1,4 @@
-"""The schemas of migrated files, faults of a node, and findings of the doctor.
+"""The schemas of migrated files, the demo, checked files, findings of the doctor, and a node's faults and tests.
 
 In: nothing. Out: schemas of records, for `documents`.
 """

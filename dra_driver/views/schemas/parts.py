@@ -1,7 +1,7 @@
-"""The parts of which the JSON schemas of documents are made: records without further fields, objects of the API.
+"""The parts of the JSON schemas of documents: types, lists, records, and objects of the API.
 
-In: names and schemas. Out: schemas (draft 2020-12). Objects that come from the API (devices, allocation results) are
-described as far as this driver writes them; those that it passes on may have more fields.
+In: names and schemas. Out: schemas (draft 2020-12). Devices have only the fields that this driver writes; allocation
+results, which it passes on, may have others.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def one_of(*values: str) -> Wire:
 
 
 def record(optional: Mapping[str, Wire] | None = None, /, **fields: Wire) -> Wire:
-    """Return the schema of an object that has all of these fields, perhaps the `optional` ones, and no other."""
+    """Return the schema of an object that has all of these fields, may have the `optional` ones, and has no other."""
     properties = {**fields, **(optional or {})}
     return {"type": "object", "properties": properties, "required": list(fields), "additionalProperties": False}
 

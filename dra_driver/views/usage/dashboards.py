@@ -1,6 +1,7 @@
-"""The dashboards that are shipped for Grafana, as far as the console draws them: figures, and lines over time.
+"""The shipped Grafana dashboards, reduced to the kinds of panels that the console draws: figures and lines over time.
 
-In: `dashboards.yaml`, beside the chart in a checkout, inside the package when installed. Out: `GpuDashboard`s.
+In: `dashboards.yaml`, which is beside the chart in a checkout and inside the package when installed. Out:
+`GpuDashboard`s.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class DashboardPanel:
 
 @dataclass(frozen=True, slots=True)
 class GpuDashboard:
-    """A dashboard. `variables` stand in its expressions as `$name`."""
+    """A dashboard. `variables` are names that its expressions contain as `$name`."""
 
     title: str
     about: str

@@ -1,6 +1,6 @@
-"""The report as a document for programs, and as rows for spreadsheets.
+"""The usage report as a document for programs, and as rows for spreadsheets.
 
-In: a report. Out: a document of the common envelope; rows of texts. Hours are rounded to seconds, money to cents.
+In: a report. Out: a document, and rows of texts. Hours are rounded to seconds, money to cents.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ def csv_rows(report: UsageReport) -> Iterator[list[str]]:
 
 
 def hours(value: float) -> float:
-    """Return hours, to the second."""
+    """Return hours, rounded to four decimals, which is less than a second."""
     return round(value, 4)
 
 
 def money(value: float | None) -> float | None:
-    """Return an amount, to the cent."""
+    """Return an amount of money, rounded to the cent."""
     return None if value is None else round(value, 2)
 
 
@@ -82,7 +82,7 @@ def _size(one: SizeAdvice) -> dict[str, Any]:
 
 
 def _harmless(cell: str) -> str:
-    """Return a cell that no spreadsheet takes for a formula, because names come from tenants."""
+    """Return a cell that no spreadsheet takes for a formula, because tenants choose the names in it."""
     return (
         f"'{cell}" if cell[:1] in {"=", "+", "@", "\t", "\r"} or (cell[:1] == "-" and not cell[1:2].isdigit()) else cell
     )

@@ -1,9 +1,9 @@
-"""Read what the agents themselves have counted, through the API server's proxy to pods, with the user's own rights.
+"""Read what the agents have counted from the agents, through the API server's proxy to pods, with the user's rights.
 
-In: a cluster. Out: `Counted`, as far back as the agents count: totals from when each node began, and claims that exist
-or ended in the last five minutes. Agents that can't be asked are named. Each page has a limit of time and of size, and
-so have all of them together: a page is added up as soon as it is read, and an agent whose page does not fit is named as
-one that was not asked.
+In: a cluster. Out: `UsageCounts`: totals since each agent began to count, and claims that exist or ended in the last
+five minutes. A note names the agents that could not be asked. Each page has a limit of time and of size, and so have
+all pages together: a page is added up as soon as it is read, and an agent whose page exceeds a limit counts as one that
+could not be asked.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from dra_driver.kube.pages import objects
 from dra_driver.model.errors import ApiError, DriverError
 from dra_driver.model.wire import Wire
 from dra_driver.views.access import ClusterAccess
-from dra_driver.views.usage.counted import Counted, CountedClaim, CountedTotal, CountedUnclaimed, GpuParts
 from dra_driver.views.usage.joining import ClaimSeries, claims_of, namespace_of, totals_of
 from dra_driver.views.usage.prices import NodeKind
 from dra_driver.views.usage.samples import Sample, samples_of_page
+from dra_driver.views.usage.usage_counts import ClaimUsage, GpuParts, NamespaceUsage, UnclaimedTime, UsageCounts
 
 PAGE_SECONDS = 20.0
 ALL_SECONDS = 300.0
-PAGE_BYTES = 8 << 20  # one with 224 tenants has half a MiB
+PAGE_BYTES = 8 << 20  # the page of an agent with 224 tenants has half a MiB
 PAGE_ROWS = 4096  # claims, totals and the like
 ALL_ROWS = 500_000
 AT_ONCE = 8
@@ -57,7 +57,7 @@ class AgentPage:
     path: str
 
 
-def read_agents(access: ClusterAccess, end: datetime, namespace: str = "") -> Counted:
+def read_agents(access: ClusterAccess, end: datetime, namespace: str = "") -> UsageCounts:
     """Return what the agents have counted until now. Raises: ApiError if none could be asked; InputError, NodeError."""
     api = access.connect()
     try:
@@ -66,7 +66,7 @@ def read_agents(access: ClusterAccess, end: datetime, namespace: str = "") -> Co
         api.close()
 
 
-def counted_by_agents(api: KubeApi, end: datetime, namespace: str = "") -> Counted:
+def counted_by_agents(api: KubeApi, end: datetime, namespace: str = "") -> UsageCounts:
     """Return what the agents have counted until now, with the rights of this connection.
 
     Raises: ApiError if none could be asked.
@@ -80,7 +80,7 @@ def counted_by_agents(api: KubeApi, end: datetime, namespace: str = "") -> Count
         why = f"the first: {silent[0][1].message[:300]}" if silent else "no pod has their labels"
         raise ApiError(
             "agents", f"no agent of {len(pages)} could be asked: {why}",
-            hint="it needs get on pods/proxy; agents with metrics.readers=authorized need --prometheus",
+            hint="you need the verb get on pods/proxy; if metrics.readers is authorized, use --prometheus",
         )  # fmt: skip
     return sums.counted(_notes(silent, len(pages)))
 
@@ -103,7 +103,7 @@ def agent_pages(pods: Iterable[Wire]) -> list[AgentPage]:
 
 
 def node_kinds(nodes: Iterable[Wire]) -> dict[str, NodeKind]:
-    """Return by which kind each node is priced, from its labels."""
+    """Return the kind by which each node is priced, from its labels."""
     found = {}
     for node in nodes:
         labels = {
@@ -116,11 +116,11 @@ def node_kinds(nodes: Iterable[Wire]) -> dict[str, NodeKind]:
 
 
 class PageSums(NamedTuple):
-    """What one page has counted."""
+    """What an agent has counted, from its page."""
 
-    claims: tuple[CountedClaim, ...]
-    totals: tuple[CountedTotal, ...]
-    unclaimed: tuple[CountedUnclaimed, ...]
+    claims: tuple[ClaimUsage, ...]
+    totals: tuple[NamespaceUsage, ...]
+    unclaimed: tuple[UnclaimedTime, ...]
     parts: GpuParts
 
 
@@ -130,9 +130,9 @@ class _Sums:
     def __init__(self, end: datetime) -> None:
         self._end, self._mutex = end, threading.Lock()
         self._rows = 0
-        self._claims: list[CountedClaim] = []
-        self._totals: dict[tuple[str, str, str, str], CountedTotal] = {}
-        self._unclaimed: list[CountedUnclaimed] = []
+        self._claims: list[ClaimUsage] = []
+        self._totals: dict[tuple[str, str, str, str], NamespaceUsage] = {}
+        self._unclaimed: list[UnclaimedTime] = []
         self._parts: dict[tuple[str, str], float] = {}
 
     def add(self, page: PageSums, where: str) -> None:
@@ -149,9 +149,9 @@ class _Sums:
                 key = one.namespace, one.device_class, one.model, one.profile
                 self._totals[key] = one.plus(self._totals[key]) if key in self._totals else one
 
-    def counted(self, notes: tuple[str, ...]) -> Counted:
-        """Return all of it."""
-        return Counted(
+    def counted(self, notes: tuple[str, ...]) -> UsageCounts:
+        """Return the sum of all pages."""
+        return UsageCounts(
             source="the agents, since they began to count",
             begin=None,
             end=self._end,
@@ -164,11 +164,12 @@ class _Sums:
 
 
 def _read(api: KubeApi, page: AgentPage, sums: _Sums, until: float, namespace: str) -> DriverError | None:
-    """Add a page to the sums; return why that is not possible."""
+    """Read a page and add it to the sums; return the error if that fails, else None."""
     where, left = f"agent {page.pod}", until - time.monotonic()
     try:
         if left <= 0:
-            raise ApiError("timeout", f"{where} was not asked: {ALL_SECONDS:.0f} s were over; ask a Prometheus instead")
+            text = f"{where} was not asked, because {ALL_SECONDS:.0f} s were over; use --prometheus instead"
+            raise ApiError("timeout", text)
         answer = api.request("GET", page.path, timeout_s=min(PAGE_SECONDS, left), parse=_text)
         samples = list(samples_of_page(answer["text"], _PREFIX, where))
         _check_pools(samples, page)
@@ -179,20 +180,20 @@ def _read(api: KubeApi, page: AgentPage, sums: _Sums, until: float, namespace: s
 
 
 def _check_pools(samples: list[Sample], page: AgentPage) -> None:
-    """Refuse a page about another node: the API server says where a pod runs, the page only what it likes.
+    """Refuse a page about another node than the one on which its pod runs according to the API server.
 
     Raises: ApiError.
     """
     pools = {one.labels.get("dra_pool_name", "") for one in samples} - {""}
     for pool in sorted(pools):
         if pool.partition("/")[0] != page.node:
-            why = f"it names the pool {pool[:80]!r}, which is not of its node {page.node!r}"
-            raise ApiError("metrics", f"agent {page.pod}: this page is not believed: {why}")
+            why = f"it names the pool {pool[:80]!r}, which is not one of its node {page.node!r}"
+            raise ApiError("metrics", f"agent {page.pod}: its page is refused: {why}")
 
 
 def _text(body: bytes) -> Wire:
     if len(body) > PAGE_BYTES:
-        raise ValueError(f"a page of {len(body)} bytes, of at most {PAGE_BYTES}")
+        raise ValueError(f"the page has {len(body)} bytes; at most {PAGE_BYTES} are allowed")
     return {"text": body.decode()}
 
 
@@ -217,7 +218,7 @@ def _counted(samples: list[Sample], namespace: str) -> PageSums:
 
     kinds = ("allocated", "busy", "measured")
     unclaimed = (
-        CountedUnclaimed(one.labels.get("dra_pool_name", ""), one.labels.get("model", ""), one.value)
+        UnclaimedTime(one.labels.get("dra_pool_name", ""), one.labels.get("model", ""), one.value)
         for one in ([] if namespace else rows("dra_unclaimed_seconds_total"))
     )
     parts = {(one.labels.get("model", ""), one.labels.get("profile", "")): one.value for one in rows("dra_gpu_part")}

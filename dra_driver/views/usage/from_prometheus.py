@@ -1,8 +1,9 @@
-"""Read what was counted over a time from a Prometheus.
+"""Read what was counted over a period from a Prometheus.
 
-In: its address, a time. Out: `Counted`. Counters of claims are read at both ends of the time, so that a claim counts to
-the second although its series ends with it; totals, which never end, are read by their increase. Each query has a time
-limit and a largest answer. Labels are also found under the names that Prometheus gives them without `honorLabels`.
+In: its address and a period. Out: `UsageCounts`. The counters of a claim are read at both ends of the period, so that
+its time is exact to the second although its series ends with the claim; totals, which never end, are read by their
+increase. Queries have a time limit, and answers a limit of size. Labels are also found under the names that Prometheus
+gives them without `honorLabels`.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from dra_driver.kube.tls import TlsMaterial
 from dra_driver.kube.tokens import StaticToken, TokenFile
 from dra_driver.model.errors import ApiError, UsageError
 from dra_driver.model.wire import Wire
-from dra_driver.views.usage.counted import Counted, CountedTotal, CountedUnclaimed
 from dra_driver.views.usage.joining import ClaimSeries, claims_of, namespace_of, totals_of
 from dra_driver.views.usage.samples import Sample, samples_of_answer
+from dra_driver.views.usage.usage_counts import NamespaceUsage, UnclaimedTime, UsageCounts
 
 QUERY_SECONDS = 60.0
 RANGE_SECONDS = 10.0
@@ -30,7 +31,7 @@ _KIND = "namespace, exported_namespace, device_class, model, profile"
 
 @dataclass(frozen=True, slots=True)
 class PrometheusAddress:
-    """The address of a Prometheus. Without a CA the system's are trusted; the token is read from a file."""
+    """The address of a Prometheus. Without `ca_file`, the system's authorities are trusted."""
 
     url: str
     token_file: str = ""
@@ -55,7 +56,7 @@ class PrometheusAddress:
 
 
 class PrometheusQueries:
-    """Queries about one time."""
+    """Queries about one period, and one namespace if `namespace` is not ""."""
 
     def __init__(self, api: KubeApi, name: str, begin: datetime, end: datetime, namespace: str = "") -> None:
         self._api, self._name, self._begin, self._end = api, name, begin, end
@@ -66,12 +67,12 @@ class PrometheusQueries:
     def at_end(
         self, function: str, by: str, outer: str = "sum", name: str = "", where: str | None = None
     ) -> list[Sample]:
-        """Return a function of a metric over the whole time, put together by labels. Raises: ApiError."""
+        """Return a function of a metric over the whole period, aggregated by labels. Raises: ApiError."""
         selector = self._claims if where is None else where
         return self._ask(f"{outer} by ({by}) ({function}({name}{selector}{self._window}))", self._end)
 
     def at_begin(self, by: str, name: str, outer: str = "sum") -> list[Sample]:
-        """Return a metric at the beginning of the time. Raises: ApiError."""
+        """Return a metric at the beginning of the period, aggregated by labels. Raises: ApiError."""
         return self._ask(f"{outer} by ({by}) ({name}{self._claims})", self._begin)
 
     def devices(self) -> list[Sample]:
@@ -81,7 +82,7 @@ class PrometheusQueries:
         return self._ask(f"count by (dra_claim_uid) ({devices})", self._end)
 
     def of_namespace(self, rows: Sequence[Sample]) -> list[Sample]:
-        """Return the samples of the namespace that is asked about."""
+        """Return the samples of the namespace, or all samples if there is none."""
         return [row for row in rows if not self._namespace or namespace_of(row) == self._namespace]
 
     def _ask(self, query: str, at: datetime) -> list[Sample]:
@@ -99,18 +100,18 @@ class PrometheusQueries:
 
 
 def ask_range(api: KubeApi, query: str, begin: datetime, end: datetime, step_s: int) -> Wire:
-    """Return the answer to a query over a time, unchecked. Raises: ApiError."""
+    """Return the unchecked answer to a range query. Raises: ApiError."""
     asked = {"query": query, "step": str(step_s), "start": f"{begin.timestamp():.0f}", "end": f"{end.timestamp():.0f}"}
     return api.request("GET", "/api/v1/query_range", query=asked, timeout_s=RANGE_SECONDS)
 
 
-def read_prometheus(address: PrometheusAddress, begin: datetime, end: datetime, namespace: str = "") -> Counted:
+def read_prometheus(address: PrometheusAddress, begin: datetime, end: datetime, namespace: str = "") -> UsageCounts:
     """Return what was counted from `begin` to `end`. Raises: ApiError, UsageError."""
     api, name = address.connect(), urlsplit(address.url).hostname or address.url
     try:
         asked = PrometheusQueries(api, name, begin, end, namespace)
         parts = asked.at_end("max_over_time", "model, profile", "max", "dra_gpu_part", "")
-        return Counted(
+        return UsageCounts(
             source=f"Prometheus {name}",
             begin=begin,
             end=end,
@@ -140,8 +141,9 @@ def _claim_series(asked: PrometheusQueries) -> ClaimSeries:
 def _increases(asked: PrometheusQueries, metric: str, *, keeps_count: bool) -> list[Sample]:
     """Return by how much a counter of each claim grew.
 
-    A counter that `keeps_count` over restarts of the agent is the same in the series before and after a restart, so the
-    largest counts. Other counters begin again: their series are added up, and one that fell counts by its increase.
+    With `keeps_count`, the counter goes on after a restart of the agent, so of the series before and after it only the
+    larger counts. Other counters start again at 0: their series are added up, and of a series that was reset, the
+    increase counts.
     """
     outer = "max" if keeps_count else "sum"
     ends = asked.at_end("max_over_time", _CLAIM, outer, metric)
@@ -160,7 +162,7 @@ def _grown(end: Sample, begins: Mapping[tuple[tuple[str, str], ...], float]) -> 
     return max(0.0, end.value - begins.get(_key(end), 0.0))
 
 
-def _totals(asked: PrometheusQueries) -> tuple[CountedTotal, ...]:
+def _totals(asked: PrometheusQueries) -> tuple[NamespaceUsage, ...]:
     hours = {
         name: asked.of_namespace(asked.at_end("increase", _KIND, "sum", f"dra_{name}_seconds_total", ""))
         for name in ("allocated", "busy", "measured")
@@ -168,11 +170,9 @@ def _totals(asked: PrometheusQueries) -> tuple[CountedTotal, ...]:
     return totals_of(hours)
 
 
-def _unclaimed(asked: PrometheusQueries) -> tuple[CountedUnclaimed, ...]:
+def _unclaimed(asked: PrometheusQueries) -> tuple[UnclaimedTime, ...]:
     rows = asked.at_end("increase", "dra_pool_name, model", "sum", "dra_unclaimed_seconds_total", "")
-    found = (
-        CountedUnclaimed(one.labels.get("dra_pool_name", ""), one.labels.get("model", ""), one.value) for one in rows
-    )
+    found = (UnclaimedTime(one.labels.get("dra_pool_name", ""), one.labels.get("model", ""), one.value) for one in rows)
     return tuple(sorted((one for one in found if one.seconds > 0), key=lambda one: (one.pool, one.model)))
 
 

@@ -1,7 +1,7 @@
-"""Joining: series about claims, put together into one value for each claim.
+"""Join the series about claims into one value for each claim.
 
-In: samples, each of one quantity. Out: claims. A quantity that a claim lacks is left out: a claim whose use was not
-measured is not idle.
+In: samples, each of one quantity. Out: claims. A quantity that a claim lacks stays unknown: a claim whose use was not
+measured does not count as idle.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dra_driver.views.usage.counted import CountedClaim, CountedTotal
 from dra_driver.views.usage.samples import Sample
+from dra_driver.views.usage.usage_counts import ClaimUsage, NamespaceUsage
 
 _KEY = ("dra_claim_uid", "dra_claim_namespace", "dra_claim_name", "device_class", "model", "profile", "dra_pool_name")
 _QUANTILE = 0.95
@@ -28,7 +28,7 @@ class ClaimSeries:
     activity: Sequence[Sample] = field(default=())  # buckets of a histogram, cumulative
 
 
-def claims_of(series: ClaimSeries) -> tuple[CountedClaim, ...]:
+def claims_of(series: ClaimSeries) -> tuple[ClaimUsage, ...]:
     """Return the claims, in the order of their names."""
     hours: dict[tuple[str, ...], dict[str, float]] = defaultdict(dict)
     for quantity, rows in series.hours.items():
@@ -39,7 +39,7 @@ def claims_of(series: ClaimSeries) -> tuple[CountedClaim, ...]:
     devices = {_uid(one): max(1, round(one.value)) for one in series.devices}
     memory = {_uid(one): one.value for one in series.memory if one.value > 0}
     return tuple(
-        CountedClaim(
+        ClaimUsage(
             namespace, name, uid, device_class, model, profile, pool,
             allocated_s=found.get("allocated", 0.0),
             busy_s=min(found.get("busy", 0.0), found.get("measured", 0.0)),
@@ -54,7 +54,7 @@ def claims_of(series: ClaimSeries) -> tuple[CountedClaim, ...]:
     )  # fmt: skip
 
 
-def totals_of(hours: Mapping[str, Sequence[Sample]]) -> tuple[CountedTotal, ...]:
+def totals_of(hours: Mapping[str, Sequence[Sample]]) -> tuple[NamespaceUsage, ...]:
     """Return the totals by namespace, class, model and profile, in the order of their names."""
     rows: dict[tuple[str, str, str, str], dict[str, float]] = defaultdict(dict)
     for quantity, samples in hours.items():
@@ -63,14 +63,14 @@ def totals_of(hours: Mapping[str, Sequence[Sample]]) -> tuple[CountedTotal, ...]
             key = (namespace_of(one), label("device_class", ""), label("model", ""), label("profile", ""))
             rows[key][quantity] = rows[key].get(quantity, 0.0) + max(0.0, one.value)
     return tuple(
-        CountedTotal(*key, found.get("allocated", 0.0), found.get("busy", 0.0), found.get("measured", 0.0))
+        NamespaceUsage(*key, found.get("allocated", 0.0), found.get("busy", 0.0), found.get("measured", 0.0))
         for key, found in sorted(rows.items())
         if any(found.values())
     )
 
 
 def namespace_of(sample: Sample) -> str:
-    """Return the namespace of the claims, which Prometheus renames if it keeps its own."""
+    """Return the namespace of the claims; without `honorLabels`, Prometheus renames this label."""
     return sample.labels.get("exported_namespace") or sample.labels.get("namespace", "")
 
 
@@ -88,7 +88,7 @@ def _pods(rows: Sequence[Sample]) -> dict[str, tuple[str, ...]]:
 
 
 def _p95(rows: Sequence[Sample]) -> dict[str, float]:
-    """Return the bound of the bucket that the 95th percentile lies in, so that advice is never too small."""
+    """Return the upper bound of the bucket with the 95th percentile, so that the advised size is never too small."""
     buckets: dict[str, dict[float, float]] = defaultdict(dict)
     for one in rows:
         try:

@@ -1,7 +1,7 @@
-"""A dashboard as it looks now: its queries sent to a Prometheus over some hours.
+"""The data of a dashboard: its queries are sent to a Prometheus, for the last hours.
 
-In: the Prometheus' address, a dashboard's name, hours. Out: a document. Each panel has its own answer, or the reason
-why it has none; of many series the largest are kept. Prometheus' answers are hostile until checked.
+In: the address of a Prometheus, the name of a dashboard, a number of hours. Out: a document. Each panel has its answer,
+or the reason why there is none; of many series, the largest are kept. The answers are hostile until checked.
 
 Source: Prometheus' HTTP API, "Range queries"; Grafana's variables `$__rate_interval` and `$__range`.
 """
@@ -33,7 +33,7 @@ Point = list[float | None]
 
 
 def dashboard(address: PrometheusAddress, name: str, hours: int, now: datetime) -> OutputDocument:
-    """Return the document of a dashboard. Raises: InputError for an unknown one; UsageError for no URL."""
+    """Return the document of a dashboard. Raises: InputError for an unknown dashboard, UsageError for a bad URL."""
     known = gpu_dashboards()
     if name not in known or not 0 < hours <= MOST_HOURS:
         raise InputError("question", f"a dashboard is one of {', '.join(known)}, over 1 to {MOST_HOURS} hours")
@@ -80,7 +80,7 @@ def _panel(api: KubeApi, of: GpuDashboard, panel: DashboardPanel, begin: datetim
 
 
 def _written(expression: str, of: GpuDashboard, step: int, span: timedelta) -> str:
-    """Return an expression with the values of Grafana's variables: every value of each, and its times."""
+    """Return an expression with Grafana's variables replaced: by a pattern for all values, and by durations."""
     found = expression.replace("$__rate_interval", f"{max(120, 4 * step)}s")
     found = found.replace("$__range", f"{span.total_seconds():.0f}s")
     for name in of.variables:
@@ -92,7 +92,7 @@ def _series(answer: Wire, legend: str) -> Iterator[Wire]:
     data = answer.get("data")
     rows = data.get("result") if answer.get("status") == "success" and isinstance(data, dict) else None
     if not isinstance(rows, list) or len(rows) > _MOST_READ:
-        raise ApiError("prometheus", "this is not the answer to a query, or one of too many series")
+        raise ApiError("prometheus", "this is not the answer to a query, or it has too many series")
     for row in rows:
         labels, values = (row.get("metric"), row.get("values")) if isinstance(row, dict) else (None, None)
         if isinstance(labels, dict) and isinstance(values, list):

@@ -1,7 +1,7 @@
-"""Prices: what an hour of a GPU costs, from a person's table.
+"""Prices: what an hour of a GPU costs, from a table that the user writes.
 
 In: a YAML file. Out: a price for a model, on an instance type, spot or on demand. The first row that matches counts. A
-row with a profile is the price of such a partition; without such a row a partition costs its part of its GPU.
+row with a profile is the price of such a partition; without one, a partition costs its fraction of the GPU's price.
 
     version: prices/v1
     currency: USD
@@ -30,7 +30,7 @@ _CURRENCY = r"[A-Z]{3}"
 
 @dataclass(frozen=True, slots=True)
 class NodeKind:
-    """By what a node is priced: its instance type, and whether it is spot; "" if that is not known."""
+    """What the price of a node depends on: its instance type, and whether it is spot; "" if that is not known."""
 
     instance_type: str = ""
     capacity: str = ""
@@ -41,7 +41,7 @@ ANY_NODE = NodeKind()
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """One row. Empty texts match everything; the model may have wildcards."""
+    """One row of the table. Empty texts match everything; the model may have wildcards."""
 
     model: str
     per_hour: Decimal
@@ -51,7 +51,7 @@ class Price:
     source: str = ""
 
     def is_for(self, model: str, profile: str, node: NodeKind) -> bool:
-        """Return whether the row is about such a device."""
+        """Return whether the row is the price of a device of a model and profile on such a node."""
         return (
             fnmatchcase(model, self.model)
             and self.profile in {"", profile}
@@ -62,13 +62,13 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class PriceTable:
-    """A person's prices."""
+    """All prices, in one currency."""
 
     currency: str = "USD"
     rows: tuple[Price, ...] = ()
 
     def per_device_hour(self, model: str, profile: str, part: float, node: NodeKind = ANY_NODE) -> float | None:
-        """Return what a device costs in an hour; `part` is its part of a GPU. None if there is no price."""
+        """Return what a device costs in an hour, or None if there is no price; `part` is its fraction of a GPU."""
         row = next((one for one in self.rows if one.is_for(model, profile, node)), None)
         if row is None:
             return None

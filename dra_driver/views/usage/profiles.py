@@ -1,7 +1,7 @@
-"""Profiles: the possible partitions of a model, and the part of the GPU that each has, for advice and for old series.
+"""The profiles of a model, and the fraction of the GPU that each has; for advice, and for series without that fraction.
 
-In: a model as NVML names it. Out: its profiles, from the figures of cards that ship with the simulator; nothing for a
-model that is not among them.
+In: a model as NVML names it. Out: its profiles, from the data of the models that ship with the simulator; nothing for
+any other model.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SHARE = "-share"
 
 @dataclass(frozen=True, slots=True)
 class ProfileSize:
-    """What a device of a profile has: memory in bytes, and its parts of the GPU (0 to 1)."""
+    """What a device of a profile has: memory in bytes, and its fractions of the multiprocessors and of the GPU."""
 
     name: str
     memory_bytes: int
@@ -42,7 +42,7 @@ def size_of(model: str, profile: str) -> ProfileSize | None:
 
 
 def gpu_part_of(model: str, profile: str) -> float:
-    """Return the part of a GPU that a device takes; 1 if that is not known."""
+    """Return the fraction of a GPU that a device takes; 1 if that is not known."""
     size = size_of(model, profile)
     return size.gpu_part if size is not None else 1.0
 

@@ -1,7 +1,7 @@
-"""The report: hours and money by claim, pod, namespace, class, node or pool, and what could be saved.
+"""The usage report: hours and money by claim, pod, namespace, class, node or pool, and what could be saved.
 
-In: what was counted, prices, kinds of nodes. Out: `UsageReport`. Hours are device-hours; money counts a partition as
-its part of a GPU. Rows by namespace and class come from totals, which have the shortest claims too.
+In: what was counted, prices, kinds of nodes. Out: `UsageReport`. Hours are device-hours; in money, a partition counts
+as its fraction of a GPU. Rows by namespace and class come from totals, which include the shortest claims.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from dra_driver.views.usage.advice import IdleClaim, SizeAdvice, idle_hours, is_idle, size_for
-from dra_driver.views.usage.counted import Counted, CountedClaim, CountedTotal, CountedUnclaimed
 from dra_driver.views.usage.prices import ANY_NODE, NodeKind, PriceTable
 from dra_driver.views.usage.profiles import WHOLE, gpu_part_of
+from dra_driver.views.usage.usage_counts import ClaimUsage, NamespaceUsage, UnclaimedTime, UsageCounts
 from dra_driver.views.usage.what_if import WhatIf
 
 NO_PODS = "(no pod was seen)"
 
 
 class Grouping(enum.StrEnum):
-    """By what the rows are grouped."""
+    """What the rows of a report are grouped by."""
 
     CLAIM = "claim"
     POD = "pod"
@@ -32,9 +32,9 @@ class Grouping(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class UsageRow:
-    """Hours and money of one name.
+    """The hours and the cost of one row.
 
-    `unmeasured` are allocated hours whose use is not known; None means that there is no price.
+    `unmeasured` are allocated hours whose use is not known. A cost is None if there is no price.
     """
 
     name: str
@@ -43,13 +43,13 @@ class UsageRow:
     idle: float = 0.0
     unmeasured: float = 0.0
     unclaimed: float = 0.0
-    gpu_hours: float = 0.0  # allocated and unclaimed, a partition as its part of a GPU
-    cost: float | None = None  # the cost of what is allocated
+    gpu_hours: float = 0.0  # allocated and unclaimed; a partition counts as its fraction of a GPU
+    cost: float | None = None  # of the allocated hours
     idle_cost: float | None = None
     unclaimed_cost: float | None = None
 
     def plus(self, other: UsageRow) -> UsageRow:
-        """Return the sum of both under this name."""
+        """Return the sum of both rows, with the name of this one."""
         return UsageRow(
             self.name,
             self.allocated + other.allocated,
@@ -68,7 +68,7 @@ class UsageRow:
 class UsageReport:
     """What GPUs were used for."""
 
-    counted: Counted
+    counted: UsageCounts
     by: Grouping
     currency: str
     rows: tuple[UsageRow, ...]
@@ -81,9 +81,9 @@ class UsageReport:
 
 
 class _Costing:
-    """What devices cost."""
+    """What devices cost on the nodes where they are; collects the models that have no price."""
 
-    def __init__(self, counted: Counted, prices: PriceTable, nodes: Mapping[str, NodeKind]) -> None:
+    def __init__(self, counted: UsageCounts, prices: PriceTable, nodes: Mapping[str, NodeKind]) -> None:
         self._parts, self._prices, self._nodes = counted.parts, prices, nodes
         self.unpriced: set[str] = set()
 
@@ -98,7 +98,7 @@ class _Costing:
             self.unpriced.add(model or "(an unknown model)")
         return found
 
-    def row(self, name: str, one: CountedClaim | CountedTotal, node: str = "") -> UsageRow:
+    def row(self, name: str, one: ClaimUsage | NamespaceUsage, node: str = "") -> UsageRow:
         allocated, measured = one.allocated_s / 3600, min(one.measured_s, one.allocated_s) / 3600
         busy = min(one.busy_s / 3600, measured)
         price = self.per_hour(one.model, one.profile, node)
@@ -111,9 +111,9 @@ class _Costing:
 
 
 def report_of(
-    counted: Counted, by: Grouping, prices: PriceTable, nodes: Mapping[str, NodeKind] | None = None
+    counted: UsageCounts, by: Grouping, prices: PriceTable, nodes: Mapping[str, NodeKind] | None = None
 ) -> UsageReport:
-    """Return the report; `nodes` says by what each node is priced. Rows that cost most come first."""
+    """Return the report; `nodes` has the kind by which each node is priced. Rows with the highest cost come first."""
     costing = _Costing(counted, prices, nodes or {})
     used = list(_used(counted, by, costing))
     free = [_unclaimed(costing, one.node if by is Grouping.NODE else one.pool, one) for one in counted.unclaimed]
@@ -135,7 +135,7 @@ def report_of(
     )
 
 
-def _used(counted: Counted, by: Grouping, costing: _Costing) -> Iterable[UsageRow]:
+def _used(counted: UsageCounts, by: Grouping, costing: _Costing) -> Iterable[UsageRow]:
     if by in {Grouping.NAMESPACE, Grouping.CLASS} and counted.totals:
         for one in counted.totals:
             yield costing.row(one.namespace if by is Grouping.NAMESPACE else one.device_class, one)
@@ -145,11 +145,11 @@ def _used(counted: Counted, by: Grouping, costing: _Costing) -> Iterable[UsageRo
         yield costing.row(name(claim), claim, claim.node)
 
 
-def _pod_name(claim: CountedClaim) -> str:
+def _pod_name(claim: ClaimUsage) -> str:
     return f"{claim.namespace}/{', '.join(claim.pods)}" if claim.pods else f"{claim.namespace}/{NO_PODS}"
 
 
-_NAMES: Mapping[Grouping, Callable[[CountedClaim], str]] = {
+_NAMES: Mapping[Grouping, Callable[[ClaimUsage], str]] = {
     Grouping.CLAIM: lambda claim: f"{claim.namespace}/{claim.name}",
     Grouping.POD: _pod_name,
     Grouping.NAMESPACE: lambda claim: claim.namespace,
@@ -159,7 +159,7 @@ _NAMES: Mapping[Grouping, Callable[[CountedClaim], str]] = {
 }
 
 
-def _unclaimed(costing: _Costing, name: str, one: CountedUnclaimed) -> UsageRow:
+def _unclaimed(costing: _Costing, name: str, one: UnclaimedTime) -> UsageRow:
     price = costing.per_hour(one.model, WHOLE, one.node)
     hours = one.seconds / 3600
     return UsageRow(name, unclaimed=hours, gpu_hours=hours, unclaimed_cost=None if price is None else hours * price)
@@ -172,7 +172,7 @@ def _added(rows: Iterable[UsageRow]) -> Iterable[UsageRow]:
     return found.values()
 
 
-def _idle(counted: Counted, costing: _Costing) -> Iterable[IdleClaim]:
+def _idle(counted: UsageCounts, costing: _Costing) -> Iterable[IdleClaim]:
     found = []
     for one in counted.claims:
         if is_idle(one):
@@ -182,7 +182,7 @@ def _idle(counted: Counted, costing: _Costing) -> Iterable[IdleClaim]:
     return sorted(found, key=lambda one: (-(one.cost or 0), -one.hours * one.devices, one.namespace, one.name))
 
 
-def _sizes(counted: Counted, costing: _Costing) -> Iterable[SizeAdvice]:
+def _sizes(counted: UsageCounts, costing: _Costing) -> Iterable[SizeAdvice]:
     found = []
     for one in counted.claims:
         size, reason = size_for(one)

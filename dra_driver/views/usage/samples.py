@@ -1,4 +1,4 @@
-"""Samples: labels and numbers, as Prometheus answers queries and as agents write their pages; hostile until checked.
+"""Samples from the answers of a Prometheus and from the pages of agents, both of which are hostile until checked.
 
 In: a decoded answer, or the text of a page. Out: samples whose labels are short texts and whose values are finite.
 Sources: Prometheus' HTTP API ("Instant queries"), its text format 0.0.4.
@@ -36,13 +36,13 @@ def samples_of_answer(answer: Wire, where: str) -> list[Sample]:
     """Return the samples of the answer to an instant query. NaN is left out. Raises: ApiError."""
     data = answer.get("data")
     if answer.get("status") != "success" or not isinstance(data, dict) or data.get("resultType") != "vector":
-        said = str(answer.get("error") or "")[:300]
-        raise _bad(where, f"it is not the answer to a query {said}".rstrip())
+        reason = str(answer.get("error") or "")[:300]
+        raise _bad(where, f"it is not the answer to a query {reason}".rstrip())
     result = data.get("result")
     if not isinstance(result, list):
         raise _bad(where, "its result is not a list")
     if len(result) > MOST_SAMPLES:
-        raise _bad(where, f"it has {len(result)} series, of at most {MOST_SAMPLES}; ask for less with -n")
+        raise _bad(where, f"it has {len(result)} series; at most {MOST_SAMPLES} are allowed; use -n for one namespace")
     found = (_of_row(row, where) for row in result)
     return [one for one in found if math.isfinite(one.value)]
 
@@ -50,9 +50,9 @@ def samples_of_answer(answer: Wire, where: str) -> list[Sample]:
 def _of_row(row: Any, where: str) -> Sample:
     metric, value = (row.get("metric"), row.get("value")) if isinstance(row, dict) else (None, None)
     if not isinstance(metric, dict) or not isinstance(value, list) or len(value) != 2 or not isinstance(value[1], str):
-        raise _bad(where, "a series of it has no labels or no value")
+        raise _bad(where, "one of its series has no labels or no value")
     if len(metric) > MOST_LABELS or not all(_is_label(text) for pair in metric.items() for text in pair):
-        raise _bad(where, "a series of it has labels that are too many, too long or no texts")
+        raise _bad(where, "one of its series has too many labels, or labels that are too long or not texts")
     try:
         number = float(value[1])
     except ValueError as error:
@@ -72,17 +72,17 @@ def samples_of_page(text: str, prefix: str, where: str) -> Iterator[Sample]:
         matched = _SAMPLE.fullmatch(line)
         labels = _labels(matched[2] or "") if matched else None
         if matched is None or labels is None or count > MOST_SAMPLES:
-            raise _bad(where, f"{line[:80]!r} is not a sample, or one too many")
+            raise _bad(where, f"{line[:80]!r} is not a sample, or there are more than {MOST_SAMPLES} samples")
         try:
             value = float(matched[3])
         except ValueError as error:
-            raise _bad(where, f"{line[:80]!r} has no number") from error
+            raise _bad(where, f"the value of {line[:80]!r} is not a number") from error
         if math.isfinite(value):
             yield Sample(matched[1], labels, value)
 
 
 def _labels(text: str) -> dict[str, str] | None:
-    """Return labels by name; None if the text is anything else."""
+    """Return labels by name; None if the text is not a list of labels."""
     found: dict[str, str] = {}
     at = 0
     while at < len(text):
@@ -99,4 +99,4 @@ def _is_label(text: Any) -> bool:
 
 
 def _bad(where: str, why: str) -> ApiError:
-    return ApiError("metrics", f"{where}: this is no answer that can be used: {why}")
+    return ApiError("metrics", f"{where}: the answer can't be used: {why}")

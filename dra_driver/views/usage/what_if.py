@@ -1,8 +1,8 @@
 """What if: which GPUs would become free if claims had the advised size, as this driver's allocator decides.
 
-In: advice, the cluster's slices and claims. Out: how many claims can change, and the GPUs that would then be free, with
-their nodes. All claims that change release their devices first, and are then placed one after the other, each on the
-first of their nodes on which it fits; the other claims keep their devices. Nothing is changed in the cluster.
+In: advice, the cluster's slices and claims. Out: how many claims can be resized, and the GPUs that would then be free,
+with their nodes. All claims to be resized release their devices first, and are then placed one after the other, each on
+the first of their nodes on which it fits; the other claims keep their devices. It is only simulated.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dra_driver.views.usage.advice import SizeAdvice
 
 _CLASS = "what-if"
 Gpu = tuple[str, str]
-"""A GPU: its pool and its UUID."""
+"""The pool and the UUID of a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class WhatIf:
 
 @dataclass(frozen=True, slots=True)
 class UsageState:
-    """Slices and claims as wire objects, and the version whose allocator decides."""
+    """Slices and claims as wire objects, the version whose allocator decides, and the driver to look at."""
 
     slices: Sequence[Wire]
     claims: Sequence[Wire]
@@ -103,7 +103,7 @@ def _gpus_of_devices(state: UsageState) -> dict[tuple[str, str], Gpu]:
 
 
 def _uuid(attributes: Mapping[str, Wire]) -> str:
-    """Return the UUID of the GPU that a device is or is cut from."""
+    """Return the UUID of the GPU that a device is, or is a partition of."""
     texts = (attributes.get(name, {}).get("string") for name in ("parentUUID", "uuid"))
     return next((str(text) for text in texts if text), "")
 

@@ -1,1 +1,1 @@
-"""What selectors match in a fleet: matches, explanations, nearest misses, findings, and their documents."""
+"""What selectors match in a fleet: verdicts, explanations, nearest misses, findings, and their documents."""

@@ -1,4 +1,4 @@
-"""The parts that the documents about selectors share: the inputs, each expression, and the names that no device has.
+"""The parts that all documents about selectors have: the inputs, and each expression with the names no device has.
 
 In: evaluated queries. Out: plain dicts.
 """
@@ -14,13 +14,13 @@ from dra_driver.selectors.evaluation.device_view import DeviceView, prepare_devi
 from dra_driver.selectors.kubernetes_engine import KubernetesSelector
 from dra_driver.selectors.suggestions import UnknownName, suggest, unknown_names
 from dra_driver.views.fleet.devices import Fleet
-from dra_driver.views.verdicts.given import Given
-from dra_driver.views.verdicts.judge import Compiled, Judged
+from dra_driver.views.verdicts.inputs import SelectorInputs
+from dra_driver.views.verdicts.query_verdicts import CompiledSelector, QueryVerdicts
 from dra_driver.views.verdicts.remedies import remedy_document, remedy_of
 
 
-def unknowns(one: Compiled, given: Given) -> list[UnknownName]:
-    """Return the unknown names: functions if the expression does not compile, otherwise attributes of the devices."""
+def unknowns(one: CompiledSelector, given: SelectorInputs) -> list[UnknownName]:
+    """Return the unknown names: functions if the expression does not compile, otherwise attributes and capacities."""
     if one.error is not None:
         return suggest(one.error, declare(given.kubernetes, given.gates, given.environment))
     if isinstance(one.selector, KubernetesSelector) and given.fleet.devices:
@@ -34,7 +34,7 @@ def views_of(fleet: Fleet) -> list[DeviceView]:
 
 
 def _views_by_names(fleet: Fleet) -> Iterable[DeviceView]:
-    """Convert one device for each distinct set of attribute and capacity names."""
+    """Convert one device for each set of attribute and capacity names."""
     known: dict[Any, DeviceView] = {}
     for device in fleet.devices:
         key = device.driver, *(tuple(device.wire.get(field) or ()) for field in ("attributes", "capacity"))
@@ -43,7 +43,7 @@ def _views_by_names(fleet: Fleet) -> Iterable[DeviceView]:
     return known.values()
 
 
-def compiled_document(one: Compiled, judged: Judged, given: Given) -> Wire:
+def compiled_document(one: CompiledSelector, judged: QueryVerdicts, given: SelectorInputs) -> Wire:
     """Return the JSON document for one expression."""
     error, selector = one.error, one.selector
     return {
@@ -62,7 +62,7 @@ def compiled_document(one: Compiled, judged: Judged, given: Given) -> Wire:
     }
 
 
-def given_document(given: Given) -> Wire:
+def inputs_document(given: SelectorInputs) -> Wire:
     """Return the JSON document for the inputs: version, gates and devices."""
     return {
         "kubernetes": given.kubernetes,

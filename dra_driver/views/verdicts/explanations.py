@@ -1,6 +1,6 @@
-"""Why devices match or do not: the explanation of each group of equal devices, and the document.
+"""Why devices match or do not: the explanation for each group of equal devices, and the document.
 
-In: evaluated queries. Out: explanations with the value of every part, in the order of the selectors.
+In: evaluated queries. Out: explanations with the value of each part of an expression, in the order of the selectors.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from dra_driver.model.wire import Wire
 from dra_driver.selectors.explain import Explanation, ExpressionPart, explain
 from dra_driver.views.envelope import DocumentKind, OutputDocument
 from dra_driver.views.fleet.devices import Fleet
-from dra_driver.views.verdicts.documents import compiled_document, given_document
-from dra_driver.views.verdicts.given import Given
-from dra_driver.views.verdicts.judge import ABORT, MATCH, NO_MATCH, Group, Judged
+from dra_driver.views.verdicts.documents import compiled_document, inputs_document
+from dra_driver.views.verdicts.inputs import SelectorInputs
 from dra_driver.views.verdicts.misses import miss_document, misses
+from dra_driver.views.verdicts.query_verdicts import ABORT, MATCH, NO_MATCH, QueryVerdicts, VerdictGroup
 
 
-def narrowed(given: Given, names: tuple[str, ...]) -> Given:
-    """Return a fleet with only the named devices. Raises: UsageError for a name that no device has."""
+def narrowed(given: SelectorInputs, names: tuple[str, ...]) -> SelectorInputs:
+    """Return the inputs with only the named devices. Raises: UsageError for a name that no device has."""
     known = {device.name for device in given.fleet.devices}
     for name in names:
         if name not in known:
@@ -32,10 +32,10 @@ def narrowed(given: Given, names: tuple[str, ...]) -> Given:
             )
     kept = tuple(device for device in given.fleet.devices if device.name in names)
     fleet = Fleet(kept, given.fleet.sources, given.fleet.notes)
-    return Given(fleet, given.queries, given.kubernetes, given.gates, given.environment)
+    return SelectorInputs(fleet, given.queries, given.kubernetes, given.gates, given.environment)
 
 
-def explanations_of(judged: Judged, group: Group) -> list[tuple[int, Explanation]]:
+def explanations_of(judged: QueryVerdicts, group: VerdictGroup) -> list[tuple[int, Explanation]]:
     """Explain the selectors in order, up to and including the one that decides."""
     last = len(judged.compiled) if group.verdict.step is None else group.verdict.step + 1
     found = []
@@ -45,13 +45,13 @@ def explanations_of(judged: Judged, group: Group) -> list[tuple[int, Explanation
     return found
 
 
-def explanations_document(judged: Sequence[Judged], given: Given) -> OutputDocument:
+def explanations_document(judged: Sequence[QueryVerdicts], given: SelectorInputs) -> OutputDocument:
     """Return the document of all queries."""
-    content = {**given_document(given), "queries": [_document(one, given) for one in judged]}
+    content = {**inputs_document(given), "queries": [_document(one, given) for one in judged]}
     return OutputDocument(DocumentKind.SELECTOR_EXPLANATIONS, content)
 
 
-def _document(judged: Judged, given: Given) -> Wire:
+def _document(judged: QueryVerdicts, given: SelectorInputs) -> Wire:
     return {
         "query": judged.query.title,
         "usedBy": judged.query.users,
@@ -62,7 +62,7 @@ def _document(judged: Judged, given: Given) -> Wire:
     }
 
 
-def _group(judged: Judged, group: Group) -> Wire:
+def _group(judged: QueryVerdicts, group: VerdictGroup) -> Wire:
     return {
         "verdict": group.verdict.kind,
         "selector": group.verdict.step,

@@ -1,6 +1,6 @@
-"""Findings of selectors: each selector that was given, with what is found in it and how to write it better.
+"""The findings of lint about the selectors that a user gave, and a better expression for each.
 
-In: evaluated queries. Out: `Linted` selectors, and the document. It changes no file.
+In: evaluated queries. Out: `LintedSelector`s, and the document. It changes no file.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from dra_driver.selectors.lint.autoscalers import Autoscaler
 from dra_driver.selectors.lint.findings import LintFinding, LintSubject
 from dra_driver.selectors.lint.lint import apply_safe_fixes, lint
 from dra_driver.views.envelope import DocumentKind, OutputDocument
-from dra_driver.views.verdicts.documents import compiled_document, given_document
-from dra_driver.views.verdicts.given import Given
-from dra_driver.views.verdicts.judge import Compiled, Judged
+from dra_driver.views.verdicts.documents import compiled_document, inputs_document
+from dra_driver.views.verdicts.inputs import SelectorInputs
+from dra_driver.views.verdicts.query_verdicts import CompiledSelector, QueryVerdicts
 
 Place = tuple[str, int, tuple[str | int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Linted:
+class LintedSelector:
     """One selector with its findings; `better` is its expression after all safe fixes."""
 
-    compiled: Compiled
+    compiled: CompiledSelector
     subject: LintSubject
     findings: tuple[LintFinding, ...]
     better: str | None
@@ -42,10 +42,10 @@ class Linted:
         )
 
 
-def linted(
-    judged: list[Judged], given: Given, disabled: frozenset[str], autoscaler: Autoscaler | None = None
-) -> Iterator[Linted]:
-    """Lint every selector that the user gave, each once."""
+def lint_queries(
+    judged: list[QueryVerdicts], given: SelectorInputs, disabled: frozenset[str], autoscaler: Autoscaler | None = None
+) -> Iterator[LintedSelector]:
+    """Lint the selectors that the user gave, each once."""
     seen: set[Any] = set()
     engine = given.engine()
     for query in judged:
@@ -70,11 +70,11 @@ def linted(
                     is_last=not following or (written.in_class and not following[0].written.in_class),
                 )
                 found = tuple(lint(subject, disabled, autoscaler))
-                yield Linted(one, subject, found, apply_safe_fixes(subject, disabled))
+                yield LintedSelector(one, subject, found, apply_safe_fixes(subject, disabled))
             reached = [group for group in reached if _holds(one, group.view)]
 
 
-def _holds(one: Compiled, view: Any) -> bool:
+def _holds(one: CompiledSelector, view: Any) -> bool:
     assert one.selector is not None  # noqa: S101  (checked by the caller)
     try:
         return one.selector.matches_view(view)
@@ -82,10 +82,10 @@ def _holds(one: Compiled, view: Any) -> bool:
         return False
 
 
-def linted_again(
-    one: Linted, fixed: frozenset[Place], disabled: frozenset[str], autoscaler: Autoscaler | None = None
-) -> Linted:
-    """Lint a file again after it was written."""
+def lint_rewritten(
+    one: LintedSelector, fixed: frozenset[Place], disabled: frozenset[str], autoscaler: Autoscaler | None = None
+) -> LintedSelector:
+    """Lint a selector again if its place is in `fixed`, because it was rewritten there."""
     if one.better is None or one.place not in fixed:
         return one
     selector = one.subject.engine.compile(one.better, environment=one.subject.selector.declarations.environment)
@@ -94,11 +94,11 @@ def linted_again(
 
 
 def findings_document(
-    judged: Sequence[Judged], found: Sequence[Linted], given: Given, fixed: frozenset[Place]
+    judged: Sequence[QueryVerdicts], found: Sequence[LintedSelector], given: SelectorInputs, fixed: frozenset[Place]
 ) -> OutputDocument:
     """Return the document of all selectors; `fixed` lists the places that were rewritten."""
     content = {
-        **given_document(given),
+        **inputs_document(given),
         "compileErrors": [
             compiled_document(one, query, given) for query in judged for one in query.compiled if one.error is not None
         ],
@@ -107,7 +107,7 @@ def findings_document(
     return OutputDocument(DocumentKind.SELECTOR_FINDINGS, content)
 
 
-def _selector_document(one: Linted, *, is_mended: bool) -> Wire:
+def _selector_document(one: LintedSelector, *, is_mended: bool) -> Wire:
     return {
         "source": one.compiled.written.label,
         "file": one.compiled.written.document.origin if one.compiled.written.document else None,

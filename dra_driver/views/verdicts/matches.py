@@ -1,6 +1,6 @@
 """Which devices match, node by node.
 
-In: evaluated queries. Out: rows, in which similar nodes are combined, and the document.
+In: evaluated queries. Out: rows, in which nodes with equal verdicts are combined, and the document.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from dra_driver.model.wire import Wire
 from dra_driver.selectors.engine import Engine
 from dra_driver.views.envelope import DocumentKind, OutputDocument
 from dra_driver.views.fleet.devices import FleetDevice
-from dra_driver.views.verdicts.documents import compiled_document, given_document
-from dra_driver.views.verdicts.given import Given
-from dra_driver.views.verdicts.judge import ABORT, MATCH, NO_MATCH, Judged
+from dra_driver.views.verdicts.documents import compiled_document, inputs_document
+from dra_driver.views.verdicts.inputs import SelectorInputs
 from dra_driver.views.verdicts.misses import miss_document, misses
+from dra_driver.views.verdicts.query_verdicts import ABORT, MATCH, NO_MATCH, QueryVerdicts
 
 
-def rows_of(judged: Judged) -> list[tuple[list[str], dict[str, list[FleetDevice]]]]:
-    """Return the nodes with their devices by verdict. If there are too many nodes to read, equal ones are combined."""
+def rows_of(judged: QueryVerdicts) -> list[tuple[list[str], dict[str, list[FleetDevice]]]]:
+    """Return the nodes with their devices by verdict. If there are many nodes, equal ones are combined."""
     nodes = judged.by_node()
     if sum(1 + len(judged.like.get(node, ())) for node in nodes) <= FEW_NODES:
         return [([name], held) for node, held in nodes.items() for name in (node, *judged.like.get(node, ()))]
@@ -35,10 +35,10 @@ def rows_of(judged: Judged) -> list[tuple[list[str], dict[str, list[FleetDevice]
     return list(found.values())
 
 
-def matches_document(judged: Sequence[Judged], given: Given, engine: Engine) -> OutputDocument:
+def matches_document(judged: Sequence[QueryVerdicts], given: SelectorInputs, engine: Engine) -> OutputDocument:
     """Return the document of all queries."""
     content = {
-        **given_document(given),
+        **inputs_document(given),
         "engine": engine.name,
         "caveat": engine.caveat,
         "queries": [_document(one, given) for one in judged],
@@ -46,7 +46,7 @@ def matches_document(judged: Sequence[Judged], given: Given, engine: Engine) -> 
     return OutputDocument(DocumentKind.SELECTOR_MATCHES, content)
 
 
-def _document(judged: Judged, given: Given) -> Wire:
+def _document(judged: QueryVerdicts, given: SelectorInputs) -> Wire:
     errors = judged.errors()
 
     def named(device: FleetDevice, node: str) -> Wire:

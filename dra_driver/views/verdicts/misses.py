@@ -12,7 +12,7 @@ from dra_driver.model.wire import Wire
 from dra_driver.selectors.engine import SelectorRuntimeError
 from dra_driver.selectors.explain import nearest_misses
 from dra_driver.selectors.kubernetes_engine import KubernetesSelector
-from dra_driver.views.verdicts.judge import MATCH, Group, Judged
+from dra_driver.views.verdicts.query_verdicts import MATCH, QueryVerdicts, VerdictGroup
 
 _MOST = 3
 
@@ -34,7 +34,7 @@ class Miss:
         return f"{self.devices} of {self.of} device{'' if self.of == 1 else 's'} {verb} but for {self.reason}"
 
 
-def misses(judged: Judged) -> list[Miss]:
+def misses(judged: QueryVerdicts) -> list[Miss]:
     """Find the nearest misses."""
     selectors = [one.selector for one in judged.compiled if isinstance(one.selector, KubernetesSelector)]
     total = sum(judged.size(group) for group in judged.groups)
@@ -50,7 +50,7 @@ def misses(judged: Judged) -> list[Miss]:
 
 
 def miss_document(miss: Miss) -> Wire:
-    """Return the document of a miss."""
+    """Return the document of a near miss."""
     return {
         "sentence": miss.sentence,
         "selector": miss.label,
@@ -60,7 +60,7 @@ def miss_document(miss: Miss) -> Wire:
     }
 
 
-def _holds(selector: KubernetesSelector, group: Group) -> bool:
+def _holds(selector: KubernetesSelector, group: VerdictGroup) -> bool:
     try:
         return selector.matches_view(group.view)
     except SelectorRuntimeError:

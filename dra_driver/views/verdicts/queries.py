@@ -1,7 +1,7 @@
-"""The selectors to judge: from -e, classes, claims, templates, and the claims and classes that pods refer to.
+"""The selectors to evaluate: from -e, classes, claims, templates, and the claims and classes that pods refer to.
 
-In: expressions and documents. Out: `Query`s: the selectors of one request in the scheduler's order: those of the class,
-then those of the request. It compiles nothing.
+In: expressions and documents. Out: `Query`s. Each has the selectors of one request in the scheduler's order, those of
+the class before those of the request. Nothing is compiled here.
 
 Source: Kubernetes API resource/v1 DeviceClassSpec, DeviceRequest (exactly, firstAvailable); v1beta1 requests hold the
 fields of `exactly` themselves.
@@ -21,7 +21,7 @@ from dra_driver.views.objects.classes import Classes
 from dra_driver.views.objects.documents import Document, Step, shown
 
 CLASS, CLAIM, TEMPLATE, SLICE = "DeviceClass", "ResourceClaim", "ResourceClaimTemplate", "ResourceSlice"
-# The path of the pod in each kind that creates pods.
+# The path of the pod's spec in each kind of object that contains one.
 _POD_SPECS: dict[str, tuple[str, ...]] = {
     "Pod": ("spec",),
     "PodTemplate": ("template", "spec"),
@@ -64,7 +64,7 @@ class Query:
 
     @property
     def is_class(self) -> bool:
-        """Return whether this is a class by itself, without a request."""
+        """Return whether these are the selectors of a class alone, without a request."""
         return all(written.in_class for written in self.selectors) and self.title.startswith("class ")
 
 
@@ -85,7 +85,7 @@ def queries_of(
 
 @dataclass(frozen=True, slots=True)
 class _Owner:
-    """The claim or template that holds a request. `at` names it in errors."""
+    """The claim or template that contains a request. `at` names it in errors."""
 
     document: Document | None
     namespace: str
@@ -158,7 +158,7 @@ class _QueryBuilder:
         ]
 
     def _pod(self, document: Document) -> list[Query]:
-        """Record what a pod refers to, and return queries for its extended resources."""
+        """Add a pod to the users of the claims that it refers to, and return queries for its extended resources."""
         at = f"{shown(document.origin)}: {document.kind} {document.name}"
         spec = _walk(document.wire, _POD_SPECS[document.kind], at)
         user = f"{document.kind} {document.name}"

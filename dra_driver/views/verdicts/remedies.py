@@ -1,6 +1,6 @@
-"""Remedies of queries: what is wrong with a selector, and what to write instead.
+"""Remedies for the selectors of queries: what is wrong, and what to write instead.
 
-In: evaluated queries. Out: remedies, judged by the devices that the query's earlier selectors accept, and documents.
+In: evaluated queries. Out: remedies that suit the devices which the query's earlier selectors accept, and documents.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from dra_driver.selectors.evaluation.device_view import DeviceView, prepare_devi
 from dra_driver.selectors.kubernetes_engine import KubernetesSelector
 from dra_driver.selectors.lint.guarded_remedy import guarded_remedy
 from dra_driver.selectors.remedies.remedies import Remedy
-from dra_driver.views.verdicts.given import Given
-from dra_driver.views.verdicts.judge import Compiled, Judged
+from dra_driver.views.verdicts.inputs import SelectorInputs
+from dra_driver.views.verdicts.query_verdicts import CompiledSelector, QueryVerdicts
 
 _MOST_VIEWS = 2_000  # devices that are examined for the names and values that the author may have meant
 _NO_CONDITION = Remedy(("a selector is a condition, true or false: compare this value with what is wanted",), "")
 
 
-def remedy_of(one: Compiled, judged: Judged, given: Given) -> Remedy | None:
+def remedy_of(one: CompiledSelector, judged: QueryVerdicts, given: SelectorInputs) -> Remedy | None:
     """Return the remedy of one expression of a query, or None if no rule knows what is wrong."""
     if one.error is None and not given.fleet.devices:
         return None
@@ -40,11 +40,11 @@ def remedy_document(found: Remedy | None) -> Wire | None:
 
 
 def _is_ours(selector: object) -> bool:
-    """Return whether a selector was compiled by this driver's own engine: only that one makes a tree."""
+    """Return whether a selector was compiled by this driver's own engine; only this engine keeps a syntax tree."""
     return isinstance(selector, KubernetesSelector)
 
 
-def _views(given: Given) -> list[DeviceView]:
+def _views(given: SelectorInputs) -> list[DeviceView]:
     return [prepare_device(device.wire, device.driver) for device in islice(given.fleet.devices, _MOST_VIEWS)]
 
 

@@ -1,7 +1,7 @@
-"""Replace expressions inside a YAML or JSON file; everything else stays as it was written, including comments.
+"""Replace expressions inside a YAML or JSON file, without changing the rest of its text, comments included.
 
-In: a file's text, and new expressions by document and path. Out: the new text, or None if no text can be made that
-reads back with exactly that change.
+In: a file's text, and new expressions by document and path. Out: the new text; None if it could not be made so that,
+when read, it differs from the old one by exactly these expressions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9(/][^\n\t]*[^\s:]")
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class ExpressionChange:
     """One expression to replace: document `number` of the file, the path in it, the new text."""
 
     number: int
@@ -29,15 +29,14 @@ class Exchange:
     expression: str
 
 
-def exchanged(text: str, origin: str, exchanges: Sequence[Exchange]) -> str | None:
+def with_new_expressions(text: str, origin: str, changes: Sequence[ExpressionChange]) -> str | None:
     """Return the text with the expressions replaced, or None if that can't be done safely."""
     import yaml
 
-    roots = list(
-        yaml.compose_all(text, Loader=yaml.SafeLoader)
-    )  # the caller has already read this text, so its depth is bounded
+    # The caller has already read this text, so its nesting is bounded.
+    roots = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
     edits = []
-    for one in exchanges:
+    for one in changes:
         node = _scalar(roots[one.number], one.path)
         if node is None:
             return None
@@ -45,7 +44,7 @@ def exchanged(text: str, origin: str, exchanges: Sequence[Exchange]) -> str | No
     made = text
     for start, end, new in sorted(edits, reverse=True):
         made = made[:start] + new + made[end:]
-    return made if _reads_back(text, made, origin, exchanges) else None
+    return made if _reads_back(text, made, origin, changes) else None
 
 
 def _scalar(node: Any, path: Sequence[Step]) -> Any:
@@ -83,10 +82,10 @@ def _written(text: str, node: Any, expression: str) -> str:
     return "'" + expression.replace("'", "''") + "'"
 
 
-def _reads_back(before: str, after: str, origin: str, exchanges: Sequence[Exchange]) -> bool:
+def _reads_back(before: str, after: str, origin: str, changes: Sequence[ExpressionChange]) -> bool:
     """Return whether the new text holds the old objects with the new expressions, and no other change."""
     wanted = deepcopy(load_text(before, origin))
-    for one in exchanges:
+    for one in changes:
         holder = wanted[one.number]
         for step in one.path[:-1]:
             holder = holder[step]

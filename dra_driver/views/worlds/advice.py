@@ -1,6 +1,7 @@
 """Advice for a claim that fits nowhere: what is wrong with its selectors, and what to write instead.
 
-In: a world, the rules that apply, a subject. Out: two sentences for each selector for which a rule knows a remedy.
+In: a world, the rules that apply, a subject. Out: sentences for each selector that has a remedy, and for each missing
+class.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _MOST_VIEWS = 2_000  # devices that are examined for the names and values that t
 def advised(
     world: World, rules: AppliedRules, subject: ExplainedSubject, explanation: AllocationExplanation | None
 ) -> tuple[ExplainedSubject, AllocationExplanation | None]:
-    """Add advice to the notes of a subject: on selectors and room if it fits nowhere, and on the CUDA it needs."""
+    """Add advice to the notes of a subject: on selectors and room if it fits nowhere, and on the CUDA that it needs."""
     if explanation is None:
         return subject, explanation
     gates = {name: on for name, on in rules.gates.items() if name in SELECTOR_GATES}
@@ -50,7 +51,7 @@ def advised(
 def selector_advice(
     world: World, engine: KubernetesEngine, subject: ExplainedSubject, views: list[DeviceView]
 ) -> tuple[str, ...]:
-    """Return what to write instead in the selectors of a subject's claims; () if no rule knows."""
+    """Return what to write instead in the selectors of a subject's claims; () if there is no remedy."""
     found: list[str] = []
     for label, class_name, expression in _expressions(subject):
         reached = [view for view in views if _passes(world, class_name, engine, view)]
@@ -62,7 +63,7 @@ def selector_advice(
 
 
 def class_advice(world: World, subject: ExplainedSubject) -> tuple[str, ...]:
-    """Return which classes of a subject's claims do not exist, with the most similar name."""
+    """Return a sentence for each class of a subject's claims that does not exist, with the most similar name."""
     known = [one["metadata"]["name"] for one in world.of("DeviceClass")]
     found: dict[str, str] = {}
     for claim in subject.claims:

@@ -1,7 +1,7 @@
-"""Advice on room: which running pods would have to be elsewhere so that a subject that fits nowhere fits.
+"""Advice on room: which running pods would have to move so that a subject that fits nowhere would fit.
 
-In: a world, whose rules apply, a subject that fits on no node. Out: at most one sentence. Only a limited number of
-attempts is made; `dra-driver simulate --defrag` looks further.
+In: a world, the rules that apply, a subject that fits on no node. Out: at most one sentence. Only a limited number of
+moves is tried; `dra-driver simulate --defrag` tries more.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Workloads of a live cluster: the pods that were made from one, or its template; and the last event of a pod.
+"""Workloads of a live cluster: the pods of a workload, or its template if there are none; and a pod's last event.
 
 In: access to a cluster, and what was asked for. Out: workloads of a `World`. It only reads.
 """
@@ -22,7 +22,7 @@ _MOST_EVENTS = "500"
 
 
 def add_cluster_workload(world: World, access: ClusterAccess, asked: Sequence[str], namespace: str) -> None:
-    """Add a workload of a cluster to a world: with its pods if there are any, or else with its template.
+    """Add a workload of a cluster to a world: its pods if there are any, otherwise its template.
 
     Raises: ApiError if the cluster can't be asked.
     """

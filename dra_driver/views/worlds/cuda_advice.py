@@ -22,7 +22,7 @@ from dra_driver.views.worlds.world import World
 def cuda_advice(
     world: World, engine: KubernetesEngine, subject: ExplainedSubject, views: list[DeviceView]
 ) -> Iterator[str]:
-    """Yield two sentences for each need that some devices can't meet: what is missing, and what to write."""
+    """Yield two sentences for each need that some devices do not meet: what is missing, and the selector to add."""
     metadata = [{"metadata": claim["metadata"]} for claim in subject.claims]
     needs = [need for wire in ([subject.pod] if subject.pod else []) + metadata for need in cuda_needs(wire)]
     if not needs:
@@ -32,17 +32,17 @@ def cuda_advice(
             for one in (request.get("exactly"), *(request.get("firstAvailable") or ())):
                 reached = [view for view in views if one and _passes(world, engine, one, view)]
                 for need in needs:
-                    yield from _short(need, request["name"], reached)
+                    yield from _sentences(need, request["name"], reached)
 
 
-def _short(need: CudaNeed, request: str, reached: list[DeviceView]) -> Iterator[str]:
+def _sentences(need: CudaNeed, request: str, reached: list[DeviceView]) -> Iterator[str]:
     served = [(view, _versions(view)) for view in reached]
     known = [(cuda, driver) for _, (cuda, driver) in served if cuda is not None]
     old = [cuda for cuda, driver in known if not need.is_met_by(cuda, driver)]
     if old:
         yield (
             f"{need.stated_by} needs CUDA {need.version}: {len(old)} of {len(reached)} devices that request {request} "
-            f"may get have a driver for less (CUDA {min(old)})"
+            f"may get have a driver that supports less (the oldest CUDA {min(old)})"
         )
         yield f"add to its selectors: {need.selector}"
 

@@ -1,6 +1,7 @@
-"""Explanations of subjects, which are judged one after the other; their exit status, and the document.
+"""The exit status and the document for explained subjects.
 
-In: a world, the rules that apply, and subjects. Out: each subject with its explanation; None if it is settled.
+In: subjects with their explanations, which are None for subjects that already have an answer, and the rules that apply.
+Out: an exit status, and a document.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ def exit_code(judged: Sequence[Explained], world: World) -> ExitCode:
     ):
         return ExitCode.ENVIRONMENT
     if not judged and world.unseen:
-        return ExitCode.ENVIRONMENT  # there may be some that can't be seen
+        return ExitCode.ENVIRONMENT  # there may be subjects that can't be seen
     is_well = all(subject.ok if explanation is None else explanation.ok for subject, explanation in judged)
     return ExitCode.OK if is_well else ExitCode.NO_MATCH
 
 
 def explanations_document(judged: Sequence[Explained], rules: AppliedRules, *, is_one: bool) -> OutputDocument:
-    """Return the document of all subjects; with `is_one`, and one subject, that of the subject itself."""
+    """Return the document of all subjects; with `is_one` and a single subject, the document of that subject."""
     documents = [_document(subject, explanation, rules) for subject, explanation in judged]
     if is_one and len(documents) == 1:
         return OutputDocument(DocumentKind.EXPLANATION, documents[0])
@@ -45,11 +46,11 @@ def explanations_document(judged: Sequence[Explained], rules: AppliedRules, *, i
 
 
 def _document(subject: ExplainedSubject, explanation: AllocationExplanation | None, rules: AppliedRules) -> Wire:
-    """Return the document of all kinds of nodes; the first of them have all their devices."""
+    """Return the document of a subject. Only the first `MOST_WRITTEN` kinds of nodes are described by their devices."""
     gates = {name: {"on": on, "how": rules.how[name]} for name, on in sorted(rules.gates.items())}
     head: Wire = {"subject": _subject(subject), "notes": list(subject.notes), "gates": gates}
     if explanation is None:
-        ended: Wire = {"ok": subject.ok, "sentence": subject.settled, "nodes": [], "aborts": False}
+        ended: Wire = {"ok": subject.ok, "sentence": subject.answer, "nodes": [], "aborts": False}
         return {**ended, "kubernetes": rules.kubernetes, "exact": True, **head}
     nodes = [_node(node, with_funnels=place < MOST_WRITTEN) for place, node in enumerate(explanation.nodes)]
     return {
@@ -64,7 +65,7 @@ def _document(subject: ExplainedSubject, explanation: AllocationExplanation | No
 
 
 def _subject(subject: ExplainedSubject) -> Wire:
-    """Write down the subject: its kind in lower case, its namespace, its name."""
+    """Return the kind of a subject in lower case, its namespace and its name."""
     kind, _, name = subject.name.partition(" ")
     if subject.pod is not None:
         metadata = subject.pod["metadata"]
@@ -76,7 +77,7 @@ def _subject(subject: ExplainedSubject) -> Wire:
 def _node(node: NodeExplanation, *, with_funnels: bool) -> Wire:
     """Return the document of a node.
 
-    It says whether the search takes too long, but not how many placements were tried.
+    It contains whether the search took too long, but not how many placements were tried.
     """
     outcome = node.outcome
     return {

@@ -1,8 +1,8 @@
 """Pods of a world: the claims of each, and its phase.
 
-In: a `World` and a pod of it. Out: the pod's claims, made from templates if the cluster would make them; a name for
-people; whether it runs. If something that a pod refers to is missing, that is an error, which suggests the nearest
-name.
+In: a `World` and a pod of it. Out: the pod's claims, including those that the cluster would make from templates; a name
+for people; whether the pod runs. It is an error if something that a pod refers to is missing; the error suggests the
+most similar name.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OVER = frozenset({"Succeeded", "Failed"})
 
 @dataclass(frozen=True, slots=True)
 class PodClaims:
-    """A pod's claims. `resources` are the extended resources that it asks for and that no class serves."""
+    """A pod's claims. `resources` are the extended resources that the pod asks for and that no class serves."""
 
     claims: tuple[Wire, ...] = ()
     resources: tuple[str, ...] = ()
@@ -83,18 +83,18 @@ def _found(world: World, kind: str, name: str, wanted: Wire, pod: Wire) -> Wire:
     text = f"pod {pod_name(pod)} can't be scheduled: {needs}"
     maker = world.makers.get((namespace, name))
     if maker:
-        raise InputError("missing", f"{text}, which {maker} makes: that is another driver's work and not known here")
+        raise InputError("missing", f"{text}, which another driver makes for {maker}, so it is not known here")
     here = {one["metadata"]["name"]: one["metadata"].get("namespace") or namespace for one in world.of(kind)}
     own = [one for one, where in here.items() if where == namespace]
     near = get_close_matches(name, own, n=1, cutoff=0.5)
-    hint = f"did you mean {namespace}/{near[0]}?" if near else f"there is no {kind} like it in namespace {namespace}"
+    hint = f"did you mean {namespace}/{near[0]}?" if near else f"no {kind} in namespace {namespace} has a similar name"
     if not near and name in here:
         hint = f"there is one in namespace {here[name]}, but a pod uses only those of its own namespace"
     raise InputError("missing", f"{text}, which is missing", hint=hint)
 
 
 def extended_resources(pod: Wire) -> tuple[str, ...]:
-    """Return the extended resources of which a pod's containers ask for more than none.
+    """Return the extended resources that a pod's containers ask for, except those with an amount of 0.
 
     Source: Kubernetes resource names: those with a domain, except kubernetes.io's own and huge pages.
     """
@@ -117,7 +117,10 @@ def _is_none(amount: object) -> bool:
 
 
 def is_unknown(world: World, resource: str) -> bool:
-    """Return whether a resource is not one of devices, and no node says what it offers (simulated ones do not)."""
+    """Return whether it can't be known who offers a resource: no class does, and no node lists what it offers.
+
+    Simulated nodes do not list it.
+    """
     if any((node.get("status") or {}).get("allocatable") for node in world.of("Node")):
         return False
     domain = resource.partition("/")[0]
@@ -128,7 +131,7 @@ def is_unknown(world: World, resource: str) -> bool:
 
 
 def unknown_resources(world: World, pod: Wire) -> str:
-    """Return a sentence on the resources of a pod that are not judged; "" if there is none."""
+    """Return a sentence on the resources of a pod of which it is not known who offers them; "" if there are none."""
     names = [name for name in extended_resources(pod) if is_unknown(world, name)]
     return f"not judged: {', '.join(names)}; the nodes here do not say whether they offer it" if names else ""
 
@@ -137,7 +140,7 @@ def unserved(world: World, resources: Sequence[str]) -> str:
     """Return a sentence on what happens to extended resources that no class serves."""
     names = ", ".join(resources)
     if is_offered(world, resources):
-        return f"asks for {names}, which a device plugin offers: that is not judged here"
+        return f"asks for {names}, which a device plugin offers; whether that fits is not judged here"
     classes = sorted(
         f"{one['metadata']['name']} ({resource})"
         for one in world.of("DeviceClass")
@@ -159,14 +162,14 @@ def is_offered(world: World, resources: Sequence[str]) -> bool:
 
 
 def pod_name(pod: Wire) -> str:
-    """Return a name of a pod for people; a pod in the default namespace is shown without its namespace."""
+    """Return the name of a pod for people, with its namespace unless that is "default"."""
     namespace = _namespace(pod)
     name = pod["metadata"]["name"]
     return str(name) if namespace == "default" else f"{namespace}/{name}"
 
 
 def has_ended(pod: Wire) -> bool:
-    """Return whether a pod has ended: nothing of it runs, and its devices are released."""
+    """Return whether a pod has ended, so that nothing of it runs and its devices are released."""
     return (pod.get("status") or {}).get("phase") in _OVER
 
 

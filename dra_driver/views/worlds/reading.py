@@ -25,7 +25,7 @@ from dra_driver.views.worlds.world import PATHS, World, with_defaults
 class WantedObjects:
     """Which objects to read from a cluster.
 
-    `at_home` reads only the one namespace; `gates` also asks which fields the server keeps.
+    With `at_home`, only those of the namespace of `access`; with `gates`, also which fields the server keeps.
     """
 
     kinds: tuple[str, ...]

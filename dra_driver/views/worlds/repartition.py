@@ -1,8 +1,9 @@
-"""A node that is partitioned or shared in another way: the slices that its agent would then publish.
+"""The slices that a node's agent would publish if the node's GPUs were partitioned or shared in another way.
 
-In: the slices of a node as they are, and a change: a MIG geometry (`all-1g.10gb`, `all-balanced`, `all-disabled`,
-`1g.10gb=4,3g.40gb=1`), `on-demand`, or `shares:N`. Out: its slices after the change. GPUs keep their addresses, places
-and links, and are of the shipped models with their product names; identifiers such as UUIDs are invented.
+In: the slices of a node, and a change: a MIG geometry (`all-1g.10gb`, `all-balanced`, `all-disabled`,
+`1g.10gb=4,3g.40gb=1`), `on-demand`, or `shares:N`. Out: its slices after the change. GPUs keep their PCI addresses,
+NUMA nodes and links; everything else comes from the shipped model with the same product name, and identifiers such as
+UUIDs are invented.
 """
 
 from __future__ import annotations
@@ -37,14 +38,15 @@ _ADDRESS = re.compile(r"gpu-([0-9a-f]{4})-([0-9a-f]{2})-([0-9a-f]{2})-([0-7])")
 
 
 def is_change(text: str) -> bool:
-    """Return whether a text names a change of how GPUs are partitioned or shared."""
+    """Return whether a text is a way to partition or share GPUs, as in the module's header."""
     return text == ON_DEMAND or _SHARES.fullmatch(text) is not None or is_geometry(text, {})
 
 
-def recut(node: str, slices: Sequence[Wire], change: str, rules: AppliedRules) -> tuple[Wire, ...]:
-    """Return the slices of a node after a change, as an API server with these rules keeps them; others unchanged.
+def repartitioned_slices(node: str, slices: Sequence[Wire], change: str, rules: AppliedRules) -> tuple[Wire, ...]:
+    """Return the slices of a node after a change, as an API server with these rules stores them.
 
-    Raises: InputError for a change that its GPUs can't have, or GPUs that no shipped model describes.
+    The slices of other drivers are not changed. Raises: InputError for a change that the GPUs can't have, or for GPUs
+    that no shipped model describes.
     """
     ours = [one for one in slices if one["spec"]["driver"] == NVIDIA_DRIVER]
     gpus = tuple(_gpus(node, [wire for one in ours for wire in one["spec"].get("devices") or ()]))
@@ -88,17 +90,17 @@ def _changed(profile: Profile, node: str, change: str) -> Inventory:
     if shares is not None:
         count = int(shares[1])
         if not 2 <= count <= REPLICAS_MOST:
-            raise InputError("recut", f"{change}: a GPU is shared by 2 to {REPLICAS_MOST}")
+            raise InputError("recut", f"{change}: a GPU can have 2 to {REPLICAS_MOST} shares")
         rules = SharingRules((SharingRule("what-if", mode=ShareMode.REPLICAS, replicas=count),), node)
         return build_inventory(facts_of(profile, node), sharing=rules)
     gpus = tuple(
-        _cut(gpu, facts, number, change)
+        _partitioned(gpu, facts, number, change)
         for number, (gpu, facts) in enumerate(zip(profile.gpus, facts_of(profile, node).gpus, strict=True))
     )
     return build_inventory(facts_of(replace(profile, gpus=gpus), node))
 
 
-def _cut(gpu: SimulatedGpu, facts: GpuFacts, number: int, change: str) -> SimulatedGpu:
+def _partitioned(gpu: SimulatedGpu, facts: GpuFacts, number: int, change: str) -> SimulatedGpu:
     wanted = wanted_of(facts, number, change, {})
     if not isinstance(wanted, WantedGeometry):
         raise InputError("recut", f"{change} on {gpu.pci_address}, {gpu.model.product_name}: {wanted}")
@@ -109,7 +111,7 @@ def _cut(gpu: SimulatedGpu, facts: GpuFacts, number: int, change: str) -> Simula
 
 
 def _gpus(node: str, devices: Sequence[DeviceWire]) -> Iterator[SimulatedGpu]:
-    """Yield the GPUs whose devices these are, in the order of their addresses. Raises: InputError."""
+    """Yield the GPUs to which devices belong, in the order of their addresses. Raises: InputError."""
     by_name: dict[str, DeviceWire] = {}
     for wire in devices:
         name = _PART.split(wire["name"], maxsplit=1)[0]
@@ -120,7 +122,7 @@ def _gpus(node: str, devices: Sequence[DeviceWire]) -> Iterator[SimulatedGpu]:
         wire, address = by_name[name], _ADDRESS.fullmatch(name)
         product = string_of(wire, "productName") or ""
         if address is None or product not in models:
-            known = "no shipped model has its product name" if address else "its name holds no PCI address"
+            known = "no shipped model has its product name" if address else "its name contains no PCI address"
             raise InputError("recut", f"{name} on {node}, {product or 'of an unknown product'}: {known}")
         yield SimulatedGpu(
             "{}:{}:{}.{}".format(*address.groups()),
@@ -147,6 +149,6 @@ def _number(text: str) -> int | None:
 
 
 def _version(slices: Sequence[Wire], name: str) -> str | None:
-    """Return an attribute that all devices of a node have in common, from the first of them."""
+    """Return an attribute of a node's first device, for attributes that are equal for all devices of a node."""
     first = next((wire for one in slices for wire in one["spec"].get("devices") or ()), None)
     return _known(attribute_of(first, name)) if first is not None else None

@@ -1,9 +1,10 @@
 """The rules that apply: the version of Kubernetes and its feature gates, as far as the cluster shows them.
 
-In: a world, and what the user chose. Out: `AppliedRules`. A gate is on if the cluster keeps the fields behind it: in
-objects that exist, or in an object that is created as a dry run. The user's choice takes precedence over what was seen.
+In: a world, and the user's options. Out: `AppliedRules`. A gate is on if the API server keeps its fields, in objects
+that exist or in an object that is created as a dry run. The user's options take precedence.
 
-Only the API server's gates can be seen; a scheduler may have others, so each gate is reported with how it was found.
+Only the API server's gates can be found out, and a scheduler may have others, so each gate is reported together with
+how it was found.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _LIST_TYPES = frozenset({"ints", "bools", "strings", "versions"})
 
 @dataclass(frozen=True, slots=True)
 class AppliedRules:
-    """A version, the gates that differ from its defaults, and one sentence on how they were found."""
+    """A version, the gates that differ from its defaults, and for each of them how that was found."""
 
     kubernetes: str
     gates: Mapping[str, bool]
@@ -45,19 +46,19 @@ class AppliedRules:
 
     @property
     def words(self) -> str:
-        """Return which gates are not at the version's defaults, and how that was found."""
-        said = [f"{name} {'on' if on else 'off'} ({self.how[name]})" for name, on in sorted(self.gates.items())]
-        return "; ".join(said)
+        """Return the gates that differ from the version's defaults, and how that was found, as text."""
+        differing = [f"{name} {'on' if on else 'off'} ({self.how[name]})" for name, on in sorted(self.gates.items())]
+        return "; ".join(differing)
 
     def is_on(self, gate: str) -> bool:
         """Return whether a gate is on."""
         return gate in gates_on(self.kubernetes, self.gates)
 
 
-def settle_rules(world: World, version: str | None, given: Mapping[str, bool], mig: str = DYNAMIC) -> AppliedRules:
-    """Return the rules for a world, which from then on offers simulated nodes, and serves resources, by these rules.
+def apply_rules(world: World, version: str | None, given: Mapping[str, bool], mig: str = DYNAMIC) -> AppliedRules:
+    """Return the rules for a world, and set how the world offers simulated nodes and serves extended resources.
 
-    Call it before simulated nodes are added, because their slices say nothing about the cluster.
+    Call it before simulated nodes are added, because the gates are derived from the slices of the cluster.
 
     Raises: UnknownVersionError.
     """
@@ -78,17 +79,17 @@ def settle_rules(world: World, version: str | None, given: Mapping[str, bool], m
 
 
 def offer_under(kubernetes: str, gates: Mapping[str, bool], mig: str) -> FleetOffer:
-    """Return what the agent offers with `--mig` under a version and gates that differ from its defaults."""
+    """Return how the agent offers partitions with `--mig`, a version, and gates that differ from its defaults."""
     minor = int(kubernetes.removeprefix("v").split(".")[1])
     if mig != DYNAMIC:
-        return FleetOffer(False, minor, f"partitions as they stand (--mig {mig})")
+        return FleetOffer(False, minor, f"existing partitions only (--mig {mig})")
     if PARTITIONS in gates_on(kubernetes, gates):
         return FleetOffer(True, minor, "partitions on demand (--mig dynamic)")
-    return FleetOffer(False, minor, f"partitions as they stand, because {PARTITIONS} is off")
+    return FleetOffer(False, minor, f"existing partitions only, because {PARTITIONS} is off")
 
 
 def _kept_by(slices: Sequence[SliceWire]) -> set[str]:
-    """Return the gates whose fields are present in slices. Slices of simulated nodes are not considered."""
+    """Return the gates whose fields occur in slices, apart from slices of simulated nodes."""
     found: set[str] = set()
     seen: set[int] = set()
     for one in slices:
@@ -124,7 +125,7 @@ def headline(rules: AppliedRules, world: World, profiles: Sequence[str], note: s
 
 
 def ask_gates(api: KubeApi, minor: int, nodes: Sequence[Wire]) -> dict[str, bool]:
-    """Ask an API server which fields it keeps, by creates as dry runs. Gates without an answer are left out."""
+    """Ask an API server which fields it keeps, by dry-run creates. Gates without an answer are left out."""
     kept = {}
     node = nodes[0]["metadata"]["name"] if nodes else "node"
     for gate, question in QUESTIONS.items():

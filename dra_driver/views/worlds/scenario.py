@@ -1,6 +1,6 @@
-"""Scenarios: the file that `simulate` plays.
+"""Scenarios: the files that `simulate` runs.
 
-In: a YAML file. Out: its fleet, files and events. The language:
+In: a YAML file. Out: its fleet, objects and events. The format:
 
     kubernetes: "1.36"                     # optional, as are gates: {NAME: true}
     fleet: {dgx-h100: 2}                   # simulated nodes by profile
@@ -38,7 +38,7 @@ from dra_driver.views.worlds.pods import (
     unserved,
 )
 from dra_driver.views.worlds.reading import default_requests, world_of_files
-from dra_driver.views.worlds.rules import KNOWN_GATES, AppliedRules, settle_rules
+from dra_driver.views.worlds.rules import KNOWN_GATES, AppliedRules, apply_rules
 from dra_driver.views.worlds.simulated_nodes import add_profiles
 from dra_driver.views.worlds.world import World
 
@@ -59,7 +59,10 @@ class Scenario:
 def read_scenario(
     path: str, kubernetes: str | None, given: Mapping[str, bool], mig: str
 ) -> tuple[Scenario, AppliedRules]:
-    """Read a scenario and its rules; what is `given` takes precedence over the file. Raises: InputError."""
+    """Read a scenario and its rules; `kubernetes` and the gates `given` override those of the file.
+
+    Raises: InputError.
+    """
     from dra_driver.views.objects.documents import load_text, read_text
 
     wire = (load_text(read_text(path), path) or [None])[0]
@@ -78,7 +81,7 @@ def read_scenario(
     folder = Path(path).parent
     world = world_of_files([str(folder / name) for name in map(str, files)])
     version = kubernetes or str(wire.get("kubernetes") or "") or None
-    rules = settle_rules(world, version, {**gates, **given}, mig)
+    rules = apply_rules(world, version, {**gates, **given}, mig)
     add_profiles(world, [f"{name}={count}" for name, count in fleet.items()])
     world.complete()
     events = tuple(event_of(entry, number, world, folder) for number, entry in enumerate(timeline, 1))
@@ -96,7 +99,7 @@ def _of(wire: Wire, key: str, kind: type[_Kind], path: str) -> _Kind:
 
 
 def arrivals(world: World) -> TimelineEvent:
-    """Return arrivals for everything in a world that waits: its pods, then claims that no pod uses."""
+    """Return the arrival of everything in a world that waits: its pods, then claims that no pod uses."""
     jobs = list(jobs_of(world))
     pods = sum(job.pod is not None for job in jobs)
     claims = [plural(len(jobs) - pods, "claim")] if len(jobs) > pods else []
@@ -126,7 +129,7 @@ def jobs_of(world: World) -> Iterator[Job]:
 
 
 def _arriving(world: World, pod: Wire) -> tuple[Job | None, tuple[Wire, ...]]:
-    """Return a pod's job, with its claims as they are in the world; None for a pod that asks for no device."""
+    """Return a pod's job and the claims that it has in the world; the job is None if the pod asks for no device."""
     try:
         asked = pod_claims(world, pod)
     except InputError as fault:
@@ -144,9 +147,9 @@ def _arriving(world: World, pod: Wire) -> tuple[Job | None, tuple[Wire, ...]]:
 
 
 def running_jobs(world: World) -> dict[str, tuple[Job, str, list[Wire]]]:
-    """Return the pods that have a node and hold devices, by name, in the form in which a timeline keeps them.
+    """Return the pods that have a node and hold devices, by name: the job, the node and the claims of each.
 
-    They are on their node but not tied to it: one that is evicted may get another.
+    The job does not require the node, so that a pod that is evicted may get another one.
     """
     found = {}
     for pod in world.of("Pod"):
@@ -173,7 +176,7 @@ def _without_allocation(claim: Wire) -> Wire:
 
 
 def event_of(entry: Any, number: int, world: World, folder: Path) -> TimelineEvent:
-    """Return an entry of a timeline as an event; files that it names lie in `folder`. Raises: InputError."""
+    """Return an entry of a timeline as an event; the files that it names are in `folder`. Raises: InputError."""
     if not isinstance(entry, dict) or len(entry) != 1:
         raise InputError("scenario", f"timeline entry {number} is not one KIND: …", hint=", ".join(KINDS))
     [(kind, what)] = entry.items()
@@ -183,7 +186,7 @@ def event_of(entry: Any, number: int, world: World, folder: Path) -> TimelineEve
         return _arrive(what, number, world, folder)
     if kind == "replace":
         if not isinstance(what, dict) or not all(isinstance(what.get(key), str) for key in ("node", "fleet")):
-            raise InputError("scenario", f"timeline entry {number}: replace wants {{node, fleet}}")
+            raise InputError("scenario", f"timeline entry {number}: replace needs {{node, fleet}}")
         other = World(offer=world.offer)
         add_profiles(other, [str(what["fleet"])])
         slices = tuple(_moved(one, what["node"]) for one in other.of("ResourceSlice"))

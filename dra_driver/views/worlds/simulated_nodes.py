@@ -1,6 +1,6 @@
-"""Simulated nodes of a world, by the names of profiles.
+"""Add simulated nodes to a world.
 
-In: profiles, each with a count. Out: their nodes and slices in the world.
+In: names of profiles, each with a count. Out: their nodes and slices in the world.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Subjects: what `explain` is asked about, and what can be said about each before any device is considered.
+"""Subjects: the pods and claims that `explain` is asked about.
 
-In: a world and the words of the command line. Out: `ExplainedSubject`s: pods with their claims, or claims. A pod that
-runs, has ended, waits for its kubelet or refers to something that is missing gets a sentence (`settled`); all others
-are judged.
+In: a world and the arguments of the command. Out: `ExplainedSubject`s: pods with their claims, or claims. A pod that
+runs, has ended, waits for its kubelet or refers to something that is missing already has an `answer`; all others are
+explained by the allocator.
 """
 
 from __future__ import annotations
@@ -38,15 +38,16 @@ CLAIM_WORDS = frozenset({"claim", "claims", "resourceclaim", "resourceclaims"})
 POD_WORDS = frozenset({"pod", "pods", "po"})
 
 
-Selected = Callable[[Wire], bool]  # returns whether an object is among those that are asked about
+Selected = Callable[[Wire], bool]  # whether an object is one of those that are asked about
 LastEvent = Callable[[str, str], str]  # of a pod, by namespace and name; "" if there is none
 
 
 @dataclass(frozen=True, slots=True)
 class ExplainedSubject:
-    """One thing to explain. If `settled` is set, it is the whole answer; `ok` is then the verdict, if `is_known`.
+    """One pod or claim to explain.
 
-    Of `claims`, those that hold nothing are judged; those in `allocated` bind the pod to their nodes.
+    `claims` are those without an allocation; those in `allocated` bind the pod to their nodes. If `answer` is set, no
+    allocator is needed: `ok` is then the verdict, unless `is_known` is False.
     """
 
     name: str
@@ -54,7 +55,7 @@ class ExplainedSubject:
     claims: tuple[Wire, ...] = ()
     allocated: tuple[Wire, ...] = ()
     notes: tuple[str, ...] = ()
-    settled: str = ""
+    answer: str = ""
     ok: bool = False
     is_known: bool = True
 
@@ -62,7 +63,7 @@ class ExplainedSubject:
 def subjects_of(
     world: World, words: Sequence[str], namespace: str, last_event: LastEvent, selected: Selected
 ) -> list[ExplainedSubject]:
-    """Return what is asked about: KIND NAME, or all `selected` objects of one KIND or of all.
+    """Return what is asked about: the object KIND NAME, or all `selected` objects of one KIND or of all kinds.
 
     Raises: InputError.
     """
@@ -76,11 +77,11 @@ def subjects_of(
         return [_pod(world, _find(world, "Pod", "pod", namespace, name), last_event)]
     found = _workloads(world, SHORT_KINDS.get(kind, kind), namespace, name)
     pods = [_pod(world, pod, last_event) for one in found for pod in one.pods]
-    return pods + [ExplainedSubject(f"{kind} {name}", settled=one.idle, ok=True) for one in found if one.idle]
+    return pods + [ExplainedSubject(f"{kind} {name}", answer=one.idle, ok=True) for one in found if one.idle]
 
 
 def is_one_object(words: Sequence[str]) -> bool:
-    """Return whether one claim or pod is asked about; a workload is any number of pods."""
+    """Return whether one claim or pod is asked about; a workload may have any number of pods."""
     return len(words) == 2 and words[0].lower() in CLAIM_WORDS | POD_WORDS
 
 
@@ -89,7 +90,7 @@ def _kinds(word: str) -> set[str]:
     kinds = {"ResourceClaim": CLAIM_WORDS, "Pod": POD_WORDS}
     found = {kind for kind, words in kinds.items() if word.lower() in words}
     if not found:
-        raise UsageError("target", f"explain {word} wants a name; without one it explains pods or claims")
+        raise UsageError("target", f"explain {word} needs a name; only pods and claims can be explained without one")
     return found
 
 
@@ -104,7 +105,7 @@ def _everything(world: World, kinds: set[str], last_event: LastEvent, selected: 
         if claim_name(claim) not in used:
             yield _claim(world, claim)
     for sentence in world.idle:
-        yield ExplainedSubject(sentence, settled=sentence, ok=True)
+        yield ExplainedSubject(sentence, answer=sentence, ok=True)
 
 
 def _find(world: World, kind: str, word: str, namespace: str, name: str) -> Wire:
@@ -116,7 +117,7 @@ def _find(world: World, kind: str, word: str, namespace: str, name: str) -> Wire
         raise ApiError("not-seen", text, hint=f"bind ClusterRole {OWN_VIEW} in namespace {namespace}")
     names = [one["metadata"]["name"] for one in world.of(kind)]
     near = get_close_matches(name, names, n=1)
-    hint = "-n gives the namespace, -f a file"
+    hint = "-n sets the namespace, -f reads a file"
     if near:
         where = {one["metadata"]["name"]: one["metadata"].get("namespace") or namespace for one in world.of(kind)}
         hint = f"did you mean {where[near[0]]}/{near[0]}? {hint}"
@@ -131,7 +132,7 @@ def _workloads(world: World, kind: str, namespace: str, name: str) -> list[Workl
     wanted = [one for one in wanted if (one.template.namespace or namespace) == namespace]
     if not wanted:
         known = ", ".join(sorted({f"{one.template.kind.lower()}/{one.template.name}" for one in world.workloads})[:10])
-        hint = f"there are {known}" if known else "-n gives the namespace, -f a file with it"
+        hint = f"there are {known}" if known else "-n sets the namespace, -f reads a file with it"
         raise InputError("missing", f"there is no {kind} {namespace}/{name} with pods", hint=hint)
     return wanted
 
@@ -140,27 +141,27 @@ def _claim(world: World, claim: Wire) -> ExplainedSubject:
     name = f"claim {claim_name(claim)}"
     if not allocation_of(claim):
         if why := not_known(world):
-            return ExplainedSubject(name, settled=f"it is not known whether {name} fits: {why}", is_known=False)
+            return ExplainedSubject(name, answer=f"it is not known whether {name} fits: {why}", is_known=False)
         return ExplainedSubject(name, claims=(claim,))
     users = [one["name"] for one in (claim.get("status") or {}).get("reservedFor") or ()]
     used = f"used by pods {', '.join(users[:8])}" if users else "used by no pod"
     if claim["metadata"].get("deletionTimestamp"):
         used += "; it is being deleted"
-    return ExplainedSubject(name, settled=f"{name} is allocated: it holds {_held([claim])}; {used}", ok=True)
+    return ExplainedSubject(name, answer=f"{name} is allocated: it holds {_held([claim])}; {used}", ok=True)
 
 
 def _pod(world: World, pod: Wire, last_event: LastEvent) -> ExplainedSubject:
     name = f"pod {pod_name(pod)}"
     if has_ended(pod):
         return ExplainedSubject(
-            name, pod, settled=f"{name} has ended ({pod['status']['phase']}) and holds nothing", ok=True
+            name, pod, answer=f"{name} has ended ({pod['status']['phase']}) and holds nothing", ok=True
         )
     try:
         asked = pod_claims(world, pod)
     except InputError as fault:
         hint = f" ({fault.hint})" if fault.hint else ""
         is_known = fault.code != NOT_SEEN or is_bound(pod)
-        return ExplainedSubject(name, pod, settled=f"{fault.message}{hint}", ok=is_bound(pod), is_known=is_known)
+        return ExplainedSubject(name, pod, answer=f"{fault.message}{hint}", ok=is_bound(pod), is_known=is_known)
     allocated = tuple(claim for claim in asked.claims if allocation_of(claim))
     if is_bound(pod):
         return _bound(name, pod, allocated, last_event)
@@ -170,28 +171,28 @@ def _pod(world: World, pod: Wire, last_event: LastEvent) -> ExplainedSubject:
 def _waiting(
     world: World, name: str, pod: Wire, asked: PodClaims, allocated: tuple[ClaimWire, ...]
 ) -> ExplainedSubject:
-    """Return what is to be explained of a pod that is on no node."""
+    """Return the subject for a pod that has no node yet."""
     if pod["metadata"].get("deletionTimestamp"):
-        return ExplainedSubject(name, pod, settled=f"{name} is being deleted and is not scheduled any more")
+        return ExplainedSubject(name, pod, answer=f"{name} is being deleted and is not scheduled any more")
     if gates := (pod.get("spec") or {}).get("schedulingGates"):
         held = ", ".join(str(one.get("name")) for one in gates if isinstance(one, dict))
         return ExplainedSubject(
-            name, pod, settled=f"{name} is not scheduled before its scheduling gates are gone: {held}"
+            name, pod, answer=f"{name} is not scheduled before its scheduling gates are gone: {held}"
         )
     asks = asked.resources or any(not allocation_of(claim) for claim in asked.claims)
     if asks and (why := not_known(world)):
-        return ExplainedSubject(name, pod, settled=f"it is not known whether {name} fits: {why}", is_known=False)
+        return ExplainedSubject(name, pod, answer=f"it is not known whether {name} fits: {why}", is_known=False)
     notes = _resource_notes(world, pod)
     if asked.resources:
         ok = is_offered(world, asked.resources)
-        return ExplainedSubject(name, pod, settled=f"{name} {unserved(world, asked.resources)}", ok=ok)
+        return ExplainedSubject(name, pod, answer=f"{name} {unserved(world, asked.resources)}", ok=ok)
     if not asked.claims:
-        return ExplainedSubject(name, pod, notes=notes, settled=f"{name} asks for no device", ok=True)
+        return ExplainedSubject(name, pod, notes=notes, answer=f"{name} asks for no device", ok=True)
     return ExplainedSubject(name, pod, tuple(c for c in asked.claims if not allocation_of(c)), allocated, notes)
 
 
 def _bound(name: str, pod: Wire, allocated: Sequence[Wire], last_event: LastEvent) -> ExplainedSubject:
-    """Return what a pod with a node holds, and whether its kubelet has begun to start it."""
+    """Return the subject for a pod with a node: what it holds, and whether its kubelet has begun to start it."""
     node, held = pod["spec"]["nodeName"], _held(allocated)
     status = pod.get("status") or {}
     ending = bool(pod["metadata"].get("deletionTimestamp"))
@@ -201,17 +202,17 @@ def _bound(name: str, pod: Wire, allocated: Sequence[Wire], last_event: LastEven
     )
     if ending:
         text = f"{name} is terminating on node {node}: it is being deleted, and until it has ended it holds {held}"
-        return ExplainedSubject(name, pod, allocated=tuple(allocated), settled=text, ok=True)
+        return ExplainedSubject(name, pod, allocated=tuple(allocated), answer=text, ok=True)
     if status.get("phase") == "Running" or (prepared and status.get("phase")):
         verb = "runs" if status.get("phase") == "Running" else "starts"
         text = f"{name} {verb} on node {node} and holds {held}"
-        return ExplainedSubject(name, pod, allocated=tuple(allocated), settled=text, ok=True)
+        return ExplainedSubject(name, pod, allocated=tuple(allocated), answer=text, ok=True)
     if not allocated:
-        return ExplainedSubject(name, pod, settled=f"{name} is bound to node {node} and holds no device", ok=True)
+        return ExplainedSubject(name, pod, answer=f"{name} is bound to node {node} and holds no device", ok=True)
     event = last_event(pod["metadata"].get("namespace") or "default", pod["metadata"]["name"])
-    said = f"; the kubelet's last event: {event}" if event else ""
-    text = f"{name} is bound to node {node}, which has not prepared its devices yet: {held}{said}"
-    return ExplainedSubject(name, pod, allocated=tuple(allocated), settled=text)
+    reported = f"; the kubelet's last event: {event}" if event else ""
+    text = f"{name} is bound to node {node}, which has not prepared its devices yet: {held}{reported}"
+    return ExplainedSubject(name, pod, allocated=tuple(allocated), answer=text)
 
 
 def _held(claims: Sequence[Wire]) -> str:

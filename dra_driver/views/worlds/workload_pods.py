@@ -12,7 +12,7 @@ from dra_driver.allocation.pools.pod_nodes import why_not_on
 from dra_driver.embedded.scheduling.pod_templates import PodTemplate
 from dra_driver.model.wire import Wire
 
-# Taints that DaemonSet controllers let their pods tolerate. Source: kubernetes.io, DaemonSet, taints and tolerations.
+# Taints that the DaemonSet controller makes pods tolerate. Source: kubernetes.io, DaemonSet, taints and tolerations.
 _TOLERATED_BY_DAEMONS = [
     {"key": key, "operator": "Exists", "effect": effect}
     for key, effect in (
@@ -28,7 +28,7 @@ _TOLERATED_BY_DAEMONS = [
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A template in an object, and the pods that were made from it."""
+    """A pod template of an object, and the pods that were made from it."""
 
     template: PodTemplate
     pods: tuple[Wire, ...]

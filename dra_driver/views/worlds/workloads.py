@@ -1,7 +1,7 @@
-"""Workloads in files: objects from which pods are made, and objects that do not concern devices.
+"""Workloads in files: objects from which pods are made. Objects that have nothing to do with devices are left out.
 
-In: an object that is no pod, claim, class, node or slice. Out: its pod templates in the world, or its name in the list
-of what is not understood, so that nothing is left out silently.
+In: an object that is not a pod, claim, class, node or slice. Out: its pod templates in the world; or its name in the
+list of unknown objects, so that no object that may matter is left out silently.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _WITHOUT_PODS = frozenset(
 
 
 def add_workload(world: World, wire: Wire, name: str) -> None:
-    """Add the pod templates of an object; if it has none and might need some, list its name as not understood.
+    """Add the pod templates of an object; if none is known although it may make pods, list it as an unknown object.
 
     Raises: InputError for a number of pods that is not a valid count.
     """
@@ -53,7 +53,7 @@ def add_workload(world: World, wire: Wire, name: str) -> None:
 
 
 def _note_maker(world: World, wire: Wire, name: str) -> None:
-    """Record the ResourceClaimTemplate that a ComputeDomain asks its own driver to make.
+    """Record the ResourceClaimTemplate that another driver makes for a ComputeDomain.
 
     Source: NVIDIA k8s-dra-driver-gpu, ComputeDomain resource.nvidia.com/v1beta1, spec.channel.resourceClaimTemplate.
     """

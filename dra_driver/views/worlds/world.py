@@ -1,6 +1,7 @@
 """The world of `explain` and `simulate`: nodes, slices, classes, claims and pods as wire objects.
 
-In: objects, which `reading` and `simulated_nodes` add. Out: a `World`, which completes itself with what they imply.
+In: objects, which `reading` and `simulated_nodes` add. Out: a `World`, to which `complete` adds the objects that these
+imply.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dra_driver.kube import paths
 from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire
 from dra_driver.views.access import UnseenObjects
-from dra_driver.views.fleet.profile_nodes import AS_THEY_STAND, FleetOffer
+from dra_driver.views.fleet.profile_nodes import EXISTING_PARTITIONS, FleetOffer
 from dra_driver.views.objects.shape_checker import ShapeChecker
 from dra_driver.views.worlds.workload_pods import Workload, pods_of
 
@@ -30,13 +31,18 @@ PATHS = {
 
 @dataclass(slots=True)
 class World:
-    """Objects by kind. `kubernetes` is the cluster's version, "" for files.
+    """Objects by kind, and what is known beside them.
 
-    `templates` are those of workloads whose pods `complete` adds, and then notes in `workloads`. `unknown_objects` are
-    objects that are not understood, `without_devices` pods that ask for none; `idle` names workloads without pods, or
-    that are being deleted. `makers` names, by namespace and name, what makes a ResourceClaimTemplate that is not there.
-    `kept` says of gates whether the API server keeps their fields. `offer` says how simulated nodes offer partitions;
-    with `serves_resources`, classes serve extended resources. `unseen` is what may not be read of the cluster.
+    kubernetes: the cluster's version, "" for files.
+    templates: pod templates of workloads. `complete` makes pods of them, and moves them to `workloads`.
+    unknown_objects: objects that may make pods, but not by a known pod template.
+    without_devices: pods that ask for no device.
+    idle: sentences about workloads without pods, and about pods that are being deleted.
+    makers: what makes a ResourceClaimTemplate that does not exist yet, by its namespace and name.
+    kept: whether the API server keeps the fields of a gate.
+    offer: how simulated nodes offer partitions.
+    serves_resources: whether classes serve extended resources.
+    unseen: what may not be read of the cluster.
     """
 
     objects: dict[str, list[Wire]] = field(default_factory=lambda: {kind: [] for kind in PATHS})
@@ -49,7 +55,7 @@ class World:
     makers: dict[tuple[str, str], str] = field(default_factory=dict)
     kept: dict[str, bool] = field(default_factory=dict)
     classes_by_resource: dict[str, str] = field(default_factory=dict)
-    offer: FleetOffer = AS_THEY_STAND
+    offer: FleetOffer = EXISTING_PARTITIONS
     profile_notes: list[str] = field(default_factory=list)
     serves_resources: bool = False
     unseen: list[UnseenObjects] = field(default_factory=list)
@@ -59,7 +65,7 @@ class World:
         return self.objects[kind]
 
     def find(self, kind: str, namespace: str, name: str) -> Wire | None:
-        """Return one object; in files, the namespace may be missing."""
+        """Return one object, or None; an object of a file without a namespace is found in any namespace."""
         for wire in self.objects[kind]:
             metadata = wire["metadata"]
             if metadata["name"] == name and metadata.get("namespace", namespace) == namespace:
@@ -81,8 +87,8 @@ class World:
         if self.unknown_objects:
             raise InputError(
                 "not-understood",
-                f"not judged, because no pod template is known in it: {', '.join(self.unknown_objects[:20])}",
-                hint="give the pods that it makes (kubectl get pods -o yaml) beside it",
+                f"not judged, because their pod templates are not known: {', '.join(self.unknown_objects[:20])}",
+                hint="add the pods that such an object makes (kubectl get pods -o yaml) to the files",
             )
 
     def complete(self) -> None:
@@ -117,13 +123,13 @@ class World:
 
 
 def bare_node(name: str) -> Wire:
-    """Make a minimal node with the name that a slice refers to."""
+    """Return a minimal node with a name, such as one that a slice refers to."""
     metadata = {"name": name, "labels": {"kubernetes.io/hostname": name}}
     return {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
 
 
 def with_defaults(wire: Wire) -> Wire:
-    """Return a namespaced object with the namespace and the name that it would get."""
+    """Return a namespaced object with a namespace and a name, as the API server would set them if they are missing."""
     metadata = dict(wire["metadata"])
     metadata.setdefault("namespace", "default")
     metadata.setdefault("name", secrets.token_hex(4))

@@ -20,7 +20,7 @@ class _SentProgress:
         self._send, self._noun, self._total = send, noun, total
         self._next = 0.0
 
-    def tell(self, done: int) -> None:
+    def update(self, done: int) -> None:
         """Send how many are done, unless that was sent a moment ago."""
         if (now := time.monotonic()) >= self._next:
             self._next = now + _SECONDS

@@ -15,7 +15,7 @@ from dra_driver.views.board.board import Board
 from dra_driver.views.board.claims_page import MOST_ROWS, claim_page, claims_page, explanation
 from dra_driver.views.board.device_page import device_page
 from dra_driver.views.board.fleet_page import MOST_NODES, FleetFilter, fleet_page, fleet_summary
-from dra_driver.views.board.playground import Trial, completions, explain_on, play
+from dra_driver.views.board.playground import Trial, completions, explain_on, try_selector
 from dra_driver.views.board.what_if import MOST_TEXT as MOST_PASTED
 from dra_driver.views.board.what_if import FleetChange, what_if
 
@@ -69,7 +69,7 @@ def _trial(question: BoardQuestion) -> Trial:
 
 
 def _selector(board: Board, question: BoardQuestion) -> Wire:
-    return play(board, _trial(question)).wire()
+    return try_selector(board, _trial(question)).wire()
 
 
 def _selector_on(board: Board, question: BoardQuestion) -> Wire:

@@ -301,7 +301,7 @@ def test_selectors_are_tried_on_the_live_cluster_and_names_there_are_kept(
     status, again, _ = _migrate(cluster, tmp_path, made)
     assert (status, again) == (0, made)
     status, _, said = _migrate(cluster, tmp_path, text.replace("COUNT", "31"))
-    assert (status, "no node has the 31 that it wants" in said) == (1, True)
+    assert (status, "no node has the 31 that the request wants" in said) == (1, True)
     cluster.kubectl("delete", "resourceclaimtemplates", "--all", "-n", stage.namespace)
 
 

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from dra_driver.views.worlds.rules import settle_rules
+from dra_driver.views.worlds.rules import apply_rules
 from dra_driver.views.worlds.simulated_nodes import add_profiles
 from dra_driver.views.worlds.world import World
 
@@ -21,7 +21,7 @@ SINCE = "2026-01-12T09:30:00Z"
 def write_scene(folder: Path) -> str:
     """Write the file, and return its path."""
     world = World()
-    rules = settle_rules(world, "1.36", {})
+    rules = apply_rules(world, "1.36", {})
     add_profiles(world, PROFILES)
     assert rules.kubernetes == "1.36"
     slices = [plain(one) for one in world.of("ResourceSlice")]

@@ -22,7 +22,7 @@ from dra_driver.model.errors import ExitCode
 from dra_driver.selectors.checking.declarations import declare
 from dra_driver.selectors.completion import Completions
 from dra_driver.selectors.evaluation.device_view import prepare_device
-from dra_driver.views.verdicts.rewrite import Exchange, exchanged
+from dra_driver.views.verdicts.rewrite import ExpressionChange, with_new_expressions
 
 ROOT = Path(__file__).parents[3]
 A = 'device.attributes["gpu.nvidia.com"]'
@@ -185,7 +185,7 @@ def test_lint_prints_the_better_expression_for_e(capsys):
 @pytest.mark.parametrize("new", ["b == 2", 'b["x: y"] == "#"', "b\n&& c", "!b", '"x" in b', "'x' in b", "b ? c : d"])
 def test_an_exchange_reads_back_and_changes_nothing_else(written, new):
     text = f"x: 1 # one\ny:\n  e: {written}\nz: [2]\n---\nw: é\n"
-    made = exchanged(text, "here", [Exchange(0, ("y", "e"), new)])
+    made = with_new_expressions(text, "here", [ExpressionChange(0, ("y", "e"), new)])
     if written.startswith("|\n") and made is None:
         return
     assert made is not None

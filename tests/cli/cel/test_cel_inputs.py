@@ -223,7 +223,7 @@ def test_a_file_that_is_wrong_is_one_line_of_explanation(text, tmp_path, capsys)
         err = capsys.readouterr().err
         assert status == ExitCode.BAD_INPUT, err
         assert "Traceback" not in err
-        assert str(path) in err or "the files hold" in err or "DeviceClass ?" in err
+        assert str(path) in err or "the files contain" in err or "DeviceClass ?" in err
 
 
 def test_nesting_up_to_the_bound_is_read():

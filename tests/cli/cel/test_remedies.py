@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from dra_driver.cli.main import run
-from dra_driver.cli.output import say_code
+from dra_driver.cli.output import print_code
 from dra_driver.hardware.simulated.profile import profile_path
 from dra_driver.model.errors import ExitCode
 
@@ -91,6 +91,6 @@ def test_what_is_there_to_be_copied_is_not_broken_into_lines(capsys, monkeypatch
 
 def test_expressions_are_broken_between_their_conditions_alone():
     out, words = Console(width=30, file=io.StringIO()), 'a == "x && y" && b.startsWith(\'one || "two\') || c'
-    say_code(out, words, indent=2)
+    print_code(out, words, indent=2)
     lines = out.file.getvalue().splitlines()
     assert lines == ['  a == "x && y" &&', "  b.startsWith('one || \"two') ||", "  c"]

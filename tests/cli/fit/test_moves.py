@@ -11,7 +11,7 @@ import yaml
 
 from dra_driver.cli.main import run
 from dra_driver.model.errors import ExitCode
-from dra_driver.views.worlds.rules import settle_rules
+from dra_driver.views.worlds.rules import apply_rules
 from dra_driver.views.worlds.simulated_nodes import add_profiles
 from dra_driver.views.worlds.world import World
 
@@ -76,7 +76,7 @@ def held(name: str, device: str, pool: str) -> list[dict]:
 
 def test_explain_says_where_a_claim_would_fit_if_a_pod_were_elsewhere(tmp_path, capsys):
     world = World()
-    settle_rules(world, "1.36", {}, "dynamic")
+    apply_rules(world, "1.36", {}, "dynamic")
     add_profiles(world, ["dgx-h100"])
     pool = world.of("ResourceSlice")[0]["spec"]["pool"]["name"]
     asked = {

@@ -128,7 +128,7 @@ def test_simulated_nodes_offer_what_the_agent_does_under_the_version_and_gates(p
     assert "simulated nodes: partitions on demand" in err
     code, _, err = play(MIG, args=("simulate", "--kubernetes", "1.36", "--mig", "static"), fleet=fleet)
     assert code == ExitCode.NO_MATCH
-    assert "partitions as they stand (--mig static)" in err
+    assert "existing partitions only (--mig static)" in err
     for version in ("1.34", "1.35"):
         gate = ("--kubernetes", version, "--gate", "DRAPartitionableDevices=true")
         assert play(MIG, args=("explain", "claim/part", *gate), fleet=fleet)[0] == ExitCode.OK
@@ -151,7 +151,7 @@ def test_four_gpus_of_one_numa_node_fit_on_machines_whose_design_is_known(play, 
 def test_a_profile_that_does_not_know_its_numa_nodes_says_so(play):
     code, _, err = play(NUMA, fleet="l40s")
     assert code == ExitCode.NO_MATCH
-    assert "l40s: the profile does not know the NUMA nodes" in err
+    assert "l40s: the profile does not name the NUMA nodes" in err
 
 
 def test_two_nodes_of_one_profile_have_two_names(play):

@@ -67,7 +67,7 @@ def test_the_partition_that_was_made_for_a_claim_is_shown_with_its_uuid_and_all_
 
 
 def test_away_from_the_node_it_is_said_where_the_files_are(claims):
-    assert "those are on the claims' nodes, where deviceMetadata is on" in claims("-o", "wide")
+    assert "they are on the claims' nodes, if deviceMetadata is on there" in claims("-o", "wide")
 
 
 def test_a_file_of_a_version_that_is_not_known_is_passed_over_for_one_that_is(claims, file):

@@ -145,7 +145,7 @@ def test_a_folder_that_is_no_copy_of_sysfs_is_refused_instead_of_told_as_a_machi
     tree = AmdTree(tmp_path).write(AmdCard("0000:05:00.0"))
     assert main.run(["devices", "--hardware", "amd", "--sysfs-root", tree.roots.sys]) == 0
     capsys.readouterr()
-    for wrong, hint in ((tmp_path, f"try {tree.roots.sys}"), (tmp_path / "typo", "give the folder that was /sys")):
+    for wrong, hint in ((tmp_path, f"try {tree.roots.sys}"), (tmp_path / "typo", "name the folder that was /sys")):
         assert main.run(["devices", "--hardware", "amd", "--sysfs-root", str(wrong)]) == 2
         err = capsys.readouterr().err
         assert "[usage.sysfs-root]" in err

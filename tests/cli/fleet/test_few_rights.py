@@ -213,8 +213,8 @@ def test_nothing_seen_is_never_called_nothing_there(cluster, capsys):
         api.faults.fail_next(403, count=1000, method=method, contains="/namespaces/")
     to = ("--kubeconfig", kubeconfig)
     for words, said in (
-        (("slices",), "What there is is not known"),
-        (("claims",), "Which claims there are is not known"),
+        (("slices",), "The devices are not known"),
+        (("claims",), "The claims are not known"),
         (("explain", "pods"), "nothing to explain"),
         (("simulate",), "what would happen is not known"),
         (("in-use",), "No claim that may be read"),

@@ -84,9 +84,9 @@ def test_annotations_are_of_the_driver_that_has_gpus(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        (["--fleet", "dgx-h100=2"], "2 nodes found"),
-        (["--fleet", "dgx-h100", "--node", "a", "--node", "b"], "2 nodes given"),
-        (["--fleet", "dgx-h100", "--node", "nowhere"], "no ResourceSlice is of node nowhere"),
+        (["--fleet", "dgx-h100=2"], "2 nodes were found"),
+        (["--fleet", "dgx-h100", "--node", "a", "--node", "b"], "2 nodes were named"),
+        (["--fleet", "dgx-h100", "--node", "nowhere"], "node nowhere has no ResourceSlice"),
     ],
 )
 def test_a_template_is_of_one_node(capsys, arguments, what):

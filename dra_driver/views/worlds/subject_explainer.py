@@ -1,8 +1,8 @@
-"""Judging: the allocator's explanation of each subject, while the devices of the subjects before it are taken.
+"""Explain subjects one after the other, each with the devices of the earlier ones taken.
 
-In: a world, the rules that apply, and subjects one after the other. Out: an explanation of each. A subject that fits
-takes its devices on the first node on which it fits, so that of several pods each is judged with the others present; a
-claim that several of them share is allocated once.
+In: a world, the rules that apply, and subjects. Out: the allocator's explanation of each. A subject that fits takes its
+devices on the first node on which it fits, so that they are not free for the next one; a claim that several subjects
+share is allocated once.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from dra_driver.views.worlds.world import World
 _COMPARED, _NEWER = "1.35", "1.36"  # the two versions between which verdicts changed most
 
 
-class Judge:
-    """The state of a cluster. It changes with every subject that fits."""
+class SubjectExplainer:
+    """Explains subjects in the state of a cluster, which changes with every subject that fits."""
 
     def __init__(
         self, world: World, rules: AppliedRules, only: Sequence[str] = (), lines: ProgressLines = NoProgress
@@ -44,12 +44,12 @@ class Judge:
 
     @property
     def is_exact(self) -> bool:
-        """Whether recorded verdicts of this version exist."""
+        """Whether there are recorded verdicts of this version of Kubernetes."""
         return self._allocator.rules.exact
 
     def explain(self, subject: ExplainedSubject) -> AllocationExplanation | None:
-        """Explain one subject; return None if it is settled."""
-        if subject.settled:
+        """Explain one subject; return None if it already has an answer."""
+        if subject.answer:
             return None
         known = [self._made.get(claim_name(claim)) for claim in subject.claims]
         claims = [claim for claim, made in zip(subject.claims, known, strict=True) if made is None]

@@ -1,6 +1,6 @@
-"""Counted: what the agents have counted over a time, as values that do not depend on where they were read.
+"""What the agents have counted over a period, as values that do not depend on where they were read.
 
-Seconds are device-seconds: two devices for an hour are 7,200. A share counts as its part of its device.
+Seconds are device-seconds: two devices for an hour are 7,200. A share counts as a fraction of its device.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 GpuParts = Mapping[tuple[str, str], float]
-"""Which part of a GPU a device takes (0 to 1), by model and profile."""
+"""The fraction of a GPU that a device takes (0 to 1), by model and profile."""
 
 
 @dataclass(frozen=True, slots=True)
-class CountedClaim:
-    """One claim, as far as its devices are of one class, model and profile and in one pool."""
+class ClaimUsage:
+    """The use of a claim's devices of one class, model and profile in one pool."""
 
     namespace: str
     name: str
@@ -29,8 +29,8 @@ class CountedClaim:
     measured_s: float = 0.0
     pods: tuple[str, ...] = ()
     devices: int = 1
-    memory_max_bytes: float | None = None  # the most on one device
-    sm_p95: float | None = None  # 95 % of the readings of multiprocessors at work are not above this (0 to 1)
+    memory_max_bytes: float | None = None  # the largest amount on one device
+    sm_p95: float | None = None  # the 95th percentile of the fraction of multiprocessors at work (0 to 1)
 
     @property
     def node(self) -> str:
@@ -44,8 +44,8 @@ class CountedClaim:
 
 
 @dataclass(frozen=True, slots=True)
-class CountedTotal:
-    """All claims of a namespace that had devices of one class, model and profile, however short they were."""
+class NamespaceUsage:
+    """The use of devices of one class, model and profile by all claims of a namespace, the shortest included."""
 
     namespace: str
     device_class: str
@@ -55,8 +55,8 @@ class CountedTotal:
     busy_s: float = 0.0
     measured_s: float = 0.0
 
-    def plus(self, other: CountedTotal) -> CountedTotal:
-        """Return the sum of both, which are of one namespace, class, model and profile."""
+    def plus(self, other: NamespaceUsage) -> NamespaceUsage:
+        """Return the sum of both, which must be about the same namespace, class, model and profile."""
         return replace(
             self,
             allocated_s=self.allocated_s + other.allocated_s,
@@ -66,8 +66,8 @@ class CountedTotal:
 
 
 @dataclass(frozen=True, slots=True)
-class CountedUnclaimed:
-    """GPU-seconds of a pool that no claim had."""
+class UnclaimedTime:
+    """GPU-seconds of a pool in which no claim had the GPU."""
 
     pool: str
     model: str
@@ -80,14 +80,14 @@ class CountedUnclaimed:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
-    """What was counted from `begin` to `end`; `begin` is None if it goes back as far as the agents count."""
+class UsageCounts:
+    """What was counted from `begin` to `end`; `begin` is None if it is the time when each agent began to count."""
 
     source: str
     begin: datetime | None
     end: datetime
-    claims: tuple[CountedClaim, ...] = ()
-    totals: tuple[CountedTotal, ...] = ()
-    unclaimed: tuple[CountedUnclaimed, ...] = ()
+    claims: tuple[ClaimUsage, ...] = ()
+    totals: tuple[NamespaceUsage, ...] = ()
+    unclaimed: tuple[UnclaimedTime, ...] = ()
     parts: GpuParts = field(default_factory=dict)
     notes: tuple[str, ...] = ()

@@ -27,8 +27,8 @@ MATCH, NO_MATCH, ABORT = "match", "noMatch", "abort"
 
 
 @dataclass(frozen=True, slots=True)
-class Compiled:
-    """One expression after compilation. `refusal` is why the API server would not store it; None if it would."""
+class CompiledSelector:
+    """One expression after compilation. `refusal` is the reason why the API server would not store it, or None."""
 
     written: WrittenSelector
     selector: KubernetesSelector | None
@@ -46,7 +46,7 @@ class DeviceVerdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class VerdictGroup:
     """A group of equal devices: one converted representative, the devices, and their verdict."""
 
     view: DeviceView
@@ -55,15 +55,15 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """The results of one query on one fleet. `groups` is empty if an expression does not compile.
+class QueryVerdicts:
+    """The verdicts of one query on one fleet. `groups` is empty if an expression does not compile.
 
-    The devices of a node named in `like` also stand for the nodes listed there, whose results are the same.
+    `like` has, by the name of a node, further nodes for which the verdicts are the same.
     """
 
     query: Query
-    compiled: tuple[Compiled, ...]
-    groups: tuple[Group, ...]
+    compiled: tuple[CompiledSelector, ...]
+    groups: tuple[VerdictGroup, ...]
     like: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
@@ -75,7 +75,7 @@ class Judged:
         """Count the devices that have a verdict."""
         return sum(self.size(group) for group in self.groups if group.verdict.kind == kind)
 
-    def size(self, group: Group) -> int:
+    def size(self, group: VerdictGroup) -> int:
         """Count the devices of a group."""
         if not self.like:
             return len(group.devices)
@@ -96,9 +96,9 @@ class Judged:
         return {id(one): (group.verdict.error, group.verdict.step) for group in aborting for one in group.devices}
 
 
-def judge(queries: Iterable[Query], fleet: Fleet, engine: Engine, environment: Environment) -> list[Judged]:
+def judge(queries: Iterable[Query], fleet: Fleet, engine: Engine, environment: Environment) -> list[QueryVerdicts]:
     """Evaluate every query on the fleet."""
-    known: dict[str, Compiled] = {}
+    known: dict[str, CompiledSelector] = {}
     found = []
     for query in queries:
         compiled = []
@@ -106,20 +106,20 @@ def judge(queries: Iterable[Query], fleet: Fleet, engine: Engine, environment: E
             if written.expression not in known:
                 known[written.expression] = compile_written(written, engine, environment)
             one = known[written.expression]
-            compiled.append(Compiled(written, one.selector, one.error, one.refusal))
+            compiled.append(CompiledSelector(written, one.selector, one.error, one.refusal))
         if any(one.error for one in compiled):
-            found.append(Judged(query, tuple(compiled), ()))
+            found.append(QueryVerdicts(query, tuple(compiled), ()))
             continue
-        looked_at = fleet if _can_be_folded(compiled, fleet) else fleet.unfolded()
-        found.append(Judged(query, tuple(compiled), tuple(_groups(compiled, looked_at)), looked_at.like))
+        evaluated = fleet if _can_be_folded(compiled, fleet) else fleet.unfolded()
+        found.append(QueryVerdicts(query, tuple(compiled), tuple(_groups(compiled, evaluated)), evaluated.like))
     return found
 
 
-def exit_code(judged: Sequence[Judged], environment: Environment) -> ExitCode:
+def exit_code(judged: Sequence[QueryVerdicts], environment: Environment) -> ExitCode:
     """Return the exit status for all queries.
 
-    A compile error (for new objects also a refusal) takes precedence over a device that aborts scheduling, and that
-    over everything else.
+    A compile error (for new objects also a refusal) takes precedence over a device that aborts scheduling, and such a
+    device over everything else.
     """
     if not all(one.compiles for one in judged):
         return ExitCode.BAD_INPUT
@@ -133,14 +133,14 @@ def exit_code(judged: Sequence[Judged], environment: Environment) -> ExitCode:
     return ExitCode.OK if all(matched.values()) else ExitCode.NO_MATCH
 
 
-def compile_written(written: WrittenSelector, engine: Engine, environment: Environment) -> Compiled:
+def compile_written(written: WrittenSelector, engine: Engine, environment: Environment) -> CompiledSelector:
     """Compile one expression."""
     try:
         selector = engine.compile(written.expression, environment=environment)
     except SelectorCompileError as error:
-        return Compiled(written, None, error)
+        return CompiledSelector(written, None, error)
     refusal = None if selector.admissible is not False else refusal_of(selector, engine)
-    return Compiled(written, selector, None, refusal)  # type: ignore[arg-type]  # read_set: our own engine only
+    return CompiledSelector(written, selector, None, refusal)  # type: ignore[arg-type]  # read_set: our own engine only
 
 
 def refusal_of(selector: object, engine: Engine) -> str:
@@ -152,12 +152,12 @@ def refusal_of(selector: object, engine: Engine) -> str:
     try:
         cost = engine.compile(selector.expression, environment="new").max_cost or 0
     except SelectorCompileError as error:
-        return f"not in a new object of Kubernetes {selector.kubernetes}: {error.text}"
+        return f"not accepted in a new object of Kubernetes {selector.kubernetes}: {error.text}"
     return f"too complex: worst-case cost {number(cost)} exceeds the limit of {number(MAX_COST)}"
 
 
-def _can_be_folded(compiled: Sequence[Compiled], fleet: Fleet) -> bool:
-    """Return whether the selectors read no attribute in which the nodes of a profile differ."""
+def _can_be_folded(compiled: Sequence[CompiledSelector], fleet: Fleet) -> bool:
+    """Return whether the selectors read no attribute in which a node and its repeats differ."""
     shapes = [shape for repeat in fleet.repeats for shape in repeat.shapes]
     selectors = [one.selector for one in compiled]
     return all(
@@ -166,7 +166,7 @@ def _can_be_folded(compiled: Sequence[Compiled], fleet: Fleet) -> bool:
     )
 
 
-def _groups(compiled: Sequence[Compiled], fleet: Fleet) -> list[Group]:
+def _groups(compiled: Sequence[CompiledSelector], fleet: Fleet) -> list[VerdictGroup]:
     selectors = [one.selector for one in compiled if one.selector is not None]
     if all(isinstance(selector, KubernetesSelector) for selector in selectors):
         reads = ReadSet(frozenset().union(*(s.read_set.reads for s in selectors)), frozenset())
@@ -177,10 +177,12 @@ def _groups(compiled: Sequence[Compiled], fleet: Fleet) -> list[Group]:
         pairs = list(zip(groups.views, members, strict=True))
     else:
         pairs = [(prepare_device(device.wire, device.driver), [device]) for device in fleet.devices]
-    return [Group(view, tuple(devices), _verdict(selectors, compiled, view)) for view, devices in pairs]
+    return [VerdictGroup(view, tuple(devices), _verdict(selectors, compiled, view)) for view, devices in pairs]
 
 
-def _verdict(selectors: Sequence[KubernetesSelector], compiled: Sequence[Compiled], view: DeviceView) -> DeviceVerdict:
+def _verdict(
+    selectors: Sequence[KubernetesSelector], compiled: Sequence[CompiledSelector], view: DeviceView
+) -> DeviceVerdict:
     for step, selector in enumerate(selectors):
         try:
             if not selector.matches_view(view):

@@ -1,6 +1,6 @@
-"""A play: a scenario, the state in which it begins, and what happens in it.
+"""The run of a scenario: the state in which it begins, and what happens with each event.
 
-In: a scenario and the rules that apply. Out: a `EventOutcome` for each event, and the document.
+In: a scenario and the rules that apply. Out: an `EventOutcome` for each event, and the document.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from dra_driver.views.worlds.world import World
 
 
 @dataclass(frozen=True, slots=True)
-class Play:
-    """A scenario with the rules by which it is played."""
+class ScenarioRun:
+    """A scenario with the rules that apply to it."""
 
     scenario: Scenario
     rules: AppliedRules
@@ -32,7 +32,7 @@ class Play:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to which anything could happen: no claim, no pod, no workload."""
+        """Whether the scenario has no claim, no pod and no workload, so that nothing can happen."""
         world = self.world
         there = (*world.of("Pod"), *world.of("ResourceClaim"), *world.workloads, *world.unknown_objects)
         return not there and not any(event.jobs or event.kind != "arrive" for event in self.scenario.events)
@@ -45,7 +45,7 @@ class Play:
     def moments(
         self, timeline: Timeline, drained: Sequence[str] = (), lines: ProgressLines = NoProgress
     ) -> Iterator[EventOutcome]:
-        """Play the events from a beginning, and yield the moment after each; `drained` nodes are drained first."""
+        """Run the events on a timeline, and yield the moment after each; `drained` nodes are drained first."""
         events = [TimelineEvent("drain", node) for node in drained] + list(self.scenario.events)
         for event in counted(events, "events", lines):
             yield timeline.apply(event)
@@ -66,13 +66,13 @@ class Play:
 
 
 def moments_document(moments: Sequence[EventOutcome], rearrangements: Sequence[Rearrangement]) -> OutputDocument:
-    """Return the document of all moments, and of the moves that would make room in the end."""
+    """Return the document of all moments, and of the moves that would make room for what waits in the end."""
     content = {"moments": [moment_document(moment) for moment in moments], "rearrangements": plain(rearrangements)}
     return OutputDocument(DocumentKind.SIMULATION, content)
 
 
 def moment_document(moment: EventOutcome) -> Wire:
-    """Return the document of a moment. Shares are rounded, because they are results of divisions."""
+    """Return the document of a moment, with fractions rounded to three decimals."""
     event, usage = moment.event, moment.usage
     jobs = [job.name for job in event.jobs]
     return {

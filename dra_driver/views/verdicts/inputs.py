@@ -1,6 +1,6 @@
-"""The inputs by which selectors are judged: devices, selectors, a version of Kubernetes and its gates.
+"""The inputs of an evaluation of selectors: devices, selectors, a version of Kubernetes and its gates.
 
-In: a fleet and queries. Out: `Given`, with the engine for its version.
+In: a fleet and queries. Out: `SelectorInputs`, with the engine for the version.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dra_driver.views.verdicts.queries import Query
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class SelectorInputs:
     """The inputs of a question about selectors."""
 
     fleet: Fleet
