@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.hardware.passthrough.below import read_below
+from dra_driver.hardware.passthrough.attached_devices import read_attached_devices
 from dra_driver.model.errors import HardwareError
 from tests.passthrough.support.bus import AUDIO, BEFORE, DURING, GPU, PASSED, PassingRig
 
@@ -93,5 +93,5 @@ def test_what_hangs_on_a_function_is_read_to_a_bound_and_links_are_not_followed(
     put(rig, AUDIO, "sound/card1/dev", "116:99999999999")
     put(rig, AUDIO, "sound/card2/dev", "none")
     put(rig, AUDIO, "/".join(["hub"] * 40) + "/dev", ZERO)
-    assert read_below(rig.roots, AUDIO).nodes == frozenset()
-    assert read_below(rig.roots, "0000:99:00.0").nodes == frozenset()
+    assert read_attached_devices(rig.roots, AUDIO).nodes == frozenset()
+    assert read_attached_devices(rig.roots, "0000:99:00.0").nodes == frozenset()

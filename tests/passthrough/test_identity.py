@@ -75,7 +75,7 @@ def test_what_is_not_known_from_before_is_no_difference() -> None:
     now = PciIdentity("vendor 0x8086", SERIAL)
     assert now.difference_from(PciIdentity()) == ""
     assert now.difference_from(PciIdentity("vendor 0x8086")) == ""
-    assert "is not there, and was" in PciIdentity("vendor 0x8086").difference_from(now)
+    assert "is missing, but was" in PciIdentity("vendor 0x8086").difference_from(now)
 
 
 def returned(tmp_path: Path, file: str, content: bytes) -> VendorRig:
@@ -95,8 +95,8 @@ def returned(tmp_path: Path, file: str, content: bytes) -> VendorRig:
 @pytest.mark.parametrize(
     ("file", "content", "why"),
     [
-        ("config", space((0x0003, 0, serial("6c-9c-ed-ff-ff-00-12-35"))), "its serial number is .*-35, and was .*-34"),
-        ("config", WITH_SERIAL[:0x100], "its serial number is not there, and was"),
+        ("config", space((0x0003, 0, serial("6c-9c-ed-ff-ff-00-12-35"))), "its serial number is .*-35, but was .*-34"),
+        ("config", WITH_SERIAL[:0x100], "its serial number is missing, but was"),
         ("subsystem_device", b"0x4906\n", "subsystem_device 0x4906"),
     ],
 )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dra_driver.hardware.passthrough.group import read_passed_group
+from dra_driver.hardware.passthrough.group import read_passthrough_group
 from dra_driver.hardware.passthrough.writing import ChildWriter
 from dra_driver.hardware.simulated.kernel import AUDIO_CLASS, BRIDGE_CLASS
 from dra_driver.model.errors import ClaimError, HardwareError
@@ -294,7 +294,7 @@ def test_a_group_that_serves_the_host_is_refused_with_the_functions_names(rig):
 def test_a_bridge_and_a_function_without_a_driver_are_no_obstacle(rig):
     rig.kernel.kernel.add_function("0000:40:01.0", "pcieport", GROUP, pci_class=BRIDGE_CLASS)
     rig.kernel.kernel.add_function("0000:43:00.0", "", GROUP, pci_class=0x010802)
-    assert [one.address for one in read_passed_group(rig.roots, GPU).functions] == [GPU, AUDIO]
+    assert [one.address for one in read_passthrough_group(rig.roots, GPU).functions] == [GPU, AUDIO]
 
 
 def test_a_gpu_with_virtual_functions_is_refused(rig):

@@ -16,7 +16,7 @@ from dra_driver.hardware import pci
 from dra_driver.hardware.facts import Facts, GpuFacts, PassthroughFacts, Problem
 from dra_driver.hardware.passthrough.drivers import is_vfio, needed_driver
 from dra_driver.hardware.passthrough.functions import is_of, read_addressable_bytes, read_function, read_physical
-from dra_driver.hardware.passthrough.group import read_passed_group
+from dra_driver.hardware.passthrough.group import read_passthrough_group
 from dra_driver.hardware.passthrough.readiness import has_iommufd, require_passable, require_safe_iommu
 from dra_driver.hardware.port import Roots
 from dra_driver.hardware.vendors import load_vendor
@@ -88,7 +88,7 @@ class PassthroughGpus:
     ) -> PassthroughFacts | None:
         try:
             require_safe_iommu(self._roots)
-            group = read_passed_group(self._roots, address)
+            group = read_passthrough_group(self._roots, address)
             needed_driver(self._roots, address, rule.driver)
             require_passable(self._roots, address)
         except DriverError as error:

@@ -1,7 +1,7 @@
 """The program that tests an NVIDIA device, with the libraries of the driver root.
 
-libcuda is found as NVML is. What it loads by name later is loaded before it from the same folder, because
-LD_LIBRARY_PATH would mix the driver root's C library with this process's own.
+libcuda is found in the same way as NVML. The libraries that it loads by name later are loaded before it from the same
+folder, because LD_LIBRARY_PATH would mix the driver root's C library with this process's own.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ RETRY_S = 3.0  # the interval at which opening a library that could not be opene
 
 
 class Discovery:
-    """What is here.
+    """Finds the GPUs of this node.
 
     Args:
         roots: where the node's trees are.
@@ -66,10 +66,10 @@ class Discovery:
         Raises: HardwareError("hardware.driver-changed", retry LATER): a new process must replace this one.
         """
         if not self.is_present():
-            self._use.let_go()
+            self._use.release()
             return Facts(VENDOR)
         if self._use.is_outdated:
-            self._use.let_go()
+            self._use.release()
             raise HardwareError(
                 "driver-changed",
                 "the NVIDIA driver was replaced after this process had loaded its library",
@@ -80,7 +80,7 @@ class Discovery:
             session = self._use.open(is_renewed=bool(self._known.lost))
         except NotOpen as reason:
             if not reason.is_late:
-                self._use.let_go()
+                self._use.release()
             self._is_waiting = True
             return self._known.waiting(reason)
         session.read_gpus(self._patience_s, self._overdue_s)
@@ -112,4 +112,4 @@ class Discovery:
         The caller holds the lock of the library's use.
         """
         self._is_waiting = False
-        self._use.let_go()
+        self._use.release()

@@ -1,4 +1,4 @@
-"""What is known of an NVIDIA GPU, beside what every device has."""
+"""The facts of an NVIDIA GPU, in addition to those of every device."""
 
 from __future__ import annotations
 

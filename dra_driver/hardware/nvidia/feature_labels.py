@@ -1,4 +1,4 @@
-"""Labels of a node as GPU feature discovery writes them: those that are true of the whole node, whatever claims do.
+"""Labels of a node as GPU feature discovery writes them: those that apply to the whole node, whatever claims do.
 
 In: the facts of a node's GPUs, and where its trees are. Out: labels. Where GPUs differ, only what they have in common
 becomes a label. How GPUs are shared or partitioned is left to the published devices, because it changes with claims.

@@ -26,7 +26,7 @@ Work = Callable[[Nvml, Handle, GpuFacts], T]  # called with the library, the GPU
 
 
 class GpuCalls:
-    """The library, as far as it is asked about single GPUs.
+    """The calls about single GPUs.
 
     Args:
         use: the use of the library, whose session may not be open.

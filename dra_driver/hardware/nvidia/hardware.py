@@ -90,7 +90,7 @@ class NvidiaHardware:
         return channel_edits(self._roots)
 
     def channel_state(self) -> str | None:
-        """Return what the host's daemon says of the channel's domain."""
+        """Return the state that the host's daemon reports for the channel's domain."""
         from dra_driver.hardware.nvidia.edits.imex import domain_state  # noqa: PLC0415 - only where a channel is wanted
 
         return domain_state(self._roots)

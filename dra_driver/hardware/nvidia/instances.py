@@ -22,7 +22,7 @@ GONE = frozenset(["NOT_FOUND", "INVALID_ARGUMENT", "NOT_SUPPORTED"])
 
 @dataclass(frozen=True, slots=True)
 class SeenPartition:
-    """A partition as it was seen, whose instances a few calls find again if it still stands.
+    """A partition as it was seen; a few calls find its instances again if it still exists.
 
     A library numbers instances anew after one was destroyed, and may give a partition elsewhere the same UUID, so
     place, size and UUID are compared. What was kept too long costs calls, and is never believed. `index` is that of its
@@ -86,7 +86,7 @@ class SharedInstance(Exception):
 def make_partition(
     nvml: Nvml, gpu: Handle, profile: MigProfile, start: int, *, is_empty: bool
 ) -> tuple[SeenPartition, bool]:
-    """Create GPU instance and compute instance, or whichever of them is missing.
+    """Create a GPU instance and its compute instance, or only the missing one.
 
     Return the partition, and whether it is new. MIG mode has to be on; `is_empty` says that it has just been switched
     on, so that there is nothing to look for. Raises: NvmlFault, SharedInstance.

@@ -30,7 +30,7 @@ FOLDERS = (
 
 @dataclass(frozen=True, slots=True)
 class LibraryFile:
-    """A library file as it was when looked at: a driver's upgrade changes its size or its time.
+    """A library file as it was when it was looked at: an upgrade of the driver changes its size or its time.
 
     Device and inode don't count, because a driver container that is restarted mounts the same library again.
     """

@@ -1,7 +1,7 @@
-"""This process's use of NVIDIA's library: opened when there is hardware to ask, and again when the bus changed.
+"""This process's use of NVIDIA's library: opened when there is a GPU, and again when the bus changed.
 
-In: roots, and the longest that a call may take. Out: the open session, or `NotOpen` with what this node waits for. A
-library that a call in flight prevents from being shut down is shut down later.
+In: roots, and the longest that a call may take. Out: the open session, or `NotOpen` with what this node waits for. If a
+call in flight prevents the library from being shut down, that is done later.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class LibraryUse:
         bus = bus_seen(self._roots, sysfs.read_nodes(self._roots))
         session = self.session
         if session is not None and (session.bus != bus or is_renewed) and not session.has_calls_in_flight():
-            self.let_go()
+            self.release()
         if self.session is None:
             self._open()
             self.session = NvmlSession(self._roots, self._driver, bus)
@@ -72,7 +72,7 @@ class LibraryUse:
         self._count(self.session)
         return self.session
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Shut the library down as often as it was initialised; what a call in flight prevents is retried next time."""
         if self.session is not None:
             self.leaving.append(self.session)
@@ -104,9 +104,9 @@ class LibraryUse:
 
 
 def bus_seen(roots: Roots, nodes: tuple[tuple[str, int], ...]) -> Hashable:
-    """Return what the library looks at only during initialisation.
+    """Return the state that the library reads only during initialisation.
 
-    That is the GPUs on the bus, those that the driver drives, and the GPUs' nodes. `nodes` is what `sysfs.read_nodes`
+    This is the GPUs on the bus, those that the driver drives, and the GPUs' nodes. `nodes` is what `sysfs.read_nodes`
     returned.
     """
     names_of_gpus = tuple(name for name, _ in nodes if name.removeprefix("nvidia").isdecimal())

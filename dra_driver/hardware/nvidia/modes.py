@@ -107,11 +107,11 @@ class Modes:
             raise HardwareError("not-answering", text, retry=Retry.LATER) from late
         except OSError as exc:
             raise HardwareError("nvidia-smi-failed", f"{PROGRAM} can't be run: {exc}", retry=Retry.LATER) from exc
-        said = " ".join(done.stdout.decode("utf-8", "replace").split())
-        # some releases report a refusal as a warning and exit with status 0
-        if done.returncode or _UNSUPPORTED.search(said):
-            raise _failure(device, done.returncode, said)
-        return said
+        output = " ".join(done.stdout.decode("utf-8", "replace").split())
+        # Some releases report a refusal as a warning and exit with status 0.
+        if done.returncode or _UNSUPPORTED.search(output):
+            raise _failure(device, done.returncode, output)
+        return output
 
     def _program(self) -> str:
         """Return the path of nvidia-smi: from our PATH where the driver root is our root, else below that root."""
@@ -165,14 +165,14 @@ def _limit_refusal(fault: NvmlFault, device: SharedDevice, cgroup: str) -> Hardw
     return HardwareError("memory-limit-failed", text, retry=Retry.LATER)
 
 
-def _failure(device: SharedDevice, code: int, said: str) -> HardwareError:
-    text = f"output of {PROGRAM}: {said[:_OUTPUT_MOST] or 'none'} (exit status {code})"
-    if _UNSUPPORTED.search(said):
+def _failure(device: SharedDevice, code: int, output: str) -> HardwareError:
+    text = f"output of {PROGRAM}: {output[:_OUTPUT_MOST] or 'none'} (exit status {code})"
+    if _UNSUPPORTED.search(output):
         return HardwareError(
             "time-slice-unsupported",
             f"the time slice of {device} can't be set: {text}",
             hint="older and virtual GPUs have no such setting: remove the interval from the config",
         )
-    if _FORBIDDEN.search(said):
+    if _FORBIDDEN.search(output):
         return HardwareError("no-permission", f"time slice of {device}: {text}", hint="run the agent privileged")
     return HardwareError("nvidia-smi-failed", f"time slice of {device}: {text}", retry=Retry.LATER)

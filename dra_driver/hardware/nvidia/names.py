@@ -1,6 +1,6 @@
-"""NVML's numbers as the words that NVIDIA's DRA driver publishes, and MIG profile names.
+"""Names for NVML's numbers, as NVIDIA's DRA driver publishes them, and MIG profile names.
 
-Pure. Claims written for NVIDIA's driver compare with these words, so they are that driver's, not the header's.
+Pure. Claims written for NVIDIA's driver compare with these names, so they are that driver's and not those of nvml.h.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Partitioning: MIG mode and partitions of NVIDIA GPUs, with deadlines.
 
-In: what a caller wants of one GPU. Out: that, done by the GPU's worker, or a HardwareError that explains what prevents
-it. Calls for one GPU wait for each other; nothing else waits. An operation on something that is in use is repeated
-until the deadline, and the worker is free in between. A caller that repeats a call which outlasted its deadline finds
-its result.
+In: the change that a caller wants of one GPU. Out: its result, from the GPU's worker, or a HardwareError that explains
+what prevents it. Calls for one GPU wait for each other; nothing else waits. An operation on something that is in use is
+repeated until the deadline, and the worker is free in between. A caller that repeats a call which outlasted its
+deadline finds its result.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ class _GpuReader:
 
     def _facts(self, gpu: Handle, uuid: str, minor: int, memory_bytes: int | None) -> NvidiaGpu:
         nvml, optional, address = self._nvml, self._optional, self._address or ""
-        capable, enabled, cut = self._mig(gpu, uuid, memory_bytes)
+        capable, enabled, mig = self._mig(gpu, uuid, memory_bytes)
         capability = optional("compute capability", lambda: nvml.compute_capability(gpu))
         toggles = bool(capable and capability and capability[0] >= _TOGGLES_FROM)
         return NvidiaGpu(
@@ -164,8 +164,8 @@ class _GpuReader:
             memory_bandwidth_bytes_per_s=optional("memory bandwidth", lambda: self._memory_bandwidth(gpu)),
             power_limit_max_w=optional("power limit", lambda: nvml.power_limit_max_mw(gpu) // 1000 or None),
             sm_clock_max_mhz=optional("multiprocessor clock", lambda: nvml.sm_clock_max_mhz(gpu) or None),
-            partitions=cut.partitions,
-            unusable=cut.unusable,
+            partitions=mig.partitions,
+            unusable=mig.unusable,
             mig_profiles=self._mig_profiles(gpu, uuid, memory_bytes, expected=enabled or toggles) if capable else (),
             mig_toggles_without_reset=toggles,
             pci_id=pci.read_pci_id(self._roots, address),
@@ -183,9 +183,9 @@ class _GpuReader:
         return True
 
     def _memory_bandwidth(self, gpu: Handle) -> int | None:
-        """Return the memory interface's highest rate in bytes per second: two transfers a clock, as wide as the bus.
+        """Return the memory's highest bandwidth in bytes per second: two transfers a clock, each as wide as the bus.
 
-        NVIDIA's data sheets give this figure, rounded, for every GPU of the shipped profiles (HBM, GDDR6 and GDDR7).
+        NVIDIA's data sheets have this figure, rounded, for every GPU of the shipped profiles (HBM, GDDR6 and GDDR7).
         """
         clock, bits = self._nvml.memory_clock_max_mhz(gpu), self._nvml.memory_bus_bits(gpu)
         return clock * _HERTZ_PER_MHZ * _TRANSFERS_PER_CLOCK * bits // _BITS_PER_BYTE or None
@@ -201,15 +201,15 @@ class _GpuReader:
             if fault.name == "NOT_SUPPORTED":
                 return False, False, MigReading()
             self._note("MIG mode", fault)
-            cut = self._cut(gpu, uuid, memory_bytes)
-            return (True, True, cut) if cut.partitions else (None, False, MigReading())
+            found = self._partitions(gpu, uuid, memory_bytes)
+            return (True, True, found) if found.partitions else (None, False, MigReading())
         if pending != enabled:
             wanted = "on" if pending else "off"
             text = f"MIG mode will be {wanted} after the GPU's next reset"
             self._problems.append(Problem("hardware.mig-mode-pending", self._subject, text))
-        return True, enabled, self._cut(gpu, uuid, memory_bytes) if enabled else MigReading()
+        return True, enabled, self._partitions(gpu, uuid, memory_bytes) if enabled else MigReading()
 
-    def _cut(self, gpu: Handle, uuid: str, memory_bytes: int | None) -> MigReading:
+    def _partitions(self, gpu: Handle, uuid: str, memory_bytes: int | None) -> MigReading:
         found = self._optional(
             "MIG devices",
             lambda: read_partitions(

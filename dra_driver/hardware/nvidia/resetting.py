@@ -1,6 +1,6 @@
 """Resetting NVIDIA's GPUs: nvidia-smi below the driver root, persistence mode, and who has a GPU open.
 
-In: GPUs. Out: an effect, or a HardwareError with the program's own words. NVML has no call that resets a GPU.
+In: GPUs. Out: an effect, or a HardwareError with the output of the program. NVML has no call that resets a GPU.
 Source: nvidia-smi(1), --gpu-reset: no process may have the GPU open, and persistence mode counts as one.
 """
 
@@ -46,8 +46,8 @@ def reset_gpus(roots: Roots, gpus: Sequence[GpuFacts], timeout_s: float) -> None
     if end.status is None:
         raise HardwareError("reset-failed", f"{PROGRAM} did not end within {timeout_s:.0f} s", retry=Retry.LATER)
     if end.status or _REFUSED.search(end.output):  # some releases report a refusal and exit with status 0
-        said = f"{end.output or 'nothing'} (exit status {end.status})"
-        raise HardwareError("reset-failed", f"{PROGRAM} --gpu-reset said: {said}", retry=Retry.LATER)
+        text = f"{PROGRAM} --gpu-reset printed: {end.output or 'nothing'} (exit status {end.status})"
+        raise HardwareError("reset-failed", text, retry=Retry.LATER)
 
 
 def persistence(calls: GpuCalls, gpu: GpuFacts, deadline_s: float) -> bool | None:
@@ -83,7 +83,7 @@ def processes_with(roots: Roots, gpu: GpuFacts) -> tuple[int, ...]:
 def _has_open(folder: Path, node: os.stat_result) -> bool:
     try:
         descriptors = os.listdir(folder)  # noqa: PTH208 - names are enough
-    except OSError:  # the process has ended, or is not ours to look at
+    except OSError:  # the process has ended, or this one may not look at it
         return False
     for name in descriptors:
         path = f"{folder}/{name}"

@@ -73,7 +73,7 @@ def _read_gpu_address(path: str, inode: int) -> str | None:  # noqa: ARG001 - a 
 
 
 def read_driver_version(roots: Roots) -> str | None:
-    """Return the loaded kernel driver's version as it spells it ("580.65.06"), or None when none is loaded."""
+    """Return the loaded kernel driver's version as the driver writes it ("580.65.06"), or None if none is loaded."""
     path = f"{roots.sys}/module/nvidia/version"
     stamp = stamp_of(path)
     version = _read_version(path, stamp) if stamp is not None else None
@@ -85,7 +85,7 @@ def read_driver_version(roots: Roots) -> str | None:
 
 @lru_cache(maxsize=4)
 def _read_version(path: str, stamp: Stamp) -> str | None:  # noqa: ARG001 - a module loaded anew has another file
-    """Return a kernel module's version, which each Prepare asks for. Sysfs makes new files for each module loaded."""
+    """Return a kernel module's version, which each Prepare needs. Sysfs has new files after each load of a module."""
     return read_text(path)
 
 

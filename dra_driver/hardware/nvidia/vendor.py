@@ -28,7 +28,7 @@ A name without a domain belongs to the driver's own domain, `gpu.nvidia.com`. In
     device.attributes["gpu.nvidia.com"].driverVersion.isGreaterThan(semver("570.0.0"))
 
 An unknown value is left out. A selector that reads a name that a device lacks fails, and the scheduler then
-gives up on the whole claim. Where a name can be absent, make it optional:
+does not allocate the claim at all. Where a name can be absent, make it optional:
 
     device.attributes["gpu.nvidia.com"].?nvlinkCount.orValue(0) >= 12
 
@@ -42,7 +42,7 @@ _CLOSING = """\
 A device has room for 32 attributes and capacities together. Names of NVIDIA's driver and of Kubernetes come first, then
 those of sharing; the rest of our own follow by rank while there is room, the same ones for all devices of a type. Whole
 GPUs carry up to {gpu} values, partitions up to {mig} and {slices} memory slices, shares of them up to {gpu_share} and
-{mig_share}. A partition of more memory slices than that leaves out the highest, and a text of more than 64 bytes is
+{mig_share}. A partition of more memory slices than that lacks the highest ones, and a text of more than 64 bytes is
 left out; both are listed among the problems of `dra-driver devices`.
 """
 

@@ -1,4 +1,4 @@
-"""VFIO drivers: which one a function needs, and under which name the kernel has it.
+"""VFIO drivers: the one that a function needs, and the name under which the kernel has it.
 
 The general driver is vfio-pci. Some GPUs need a variant that shows virtual machines more than their registers; with the
 general one, the memory of such a GPU would be missing. For a virtual function of another vendor's GPU, a variant is
@@ -18,9 +18,8 @@ from dra_driver.model.errors import HardwareError, Retry
 
 GENERAL = "vfio-pci"
 _NVGRACE = "nvgrace_gpu_vfio_pci"
-_VARIANTS_OF_FUNCTIONS = {
-    0x8086: "xe_vfio_pci"
-}  # by PCI vendor: the variant for its virtual functions, used where it is loaded
+# By PCI vendor: the variant for its virtual functions, used where it is loaded.
+_VARIANTS_OF_FUNCTIONS = {0x8086: "xe_vfio_pci"}
 _VARIANTS = {id_ << 16 | 0x10DE: _NVGRACE for id_ in (0x2342, 0x2345, 0x2348, 0x2941, 0x31C2)}
 
 

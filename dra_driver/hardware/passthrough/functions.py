@@ -70,7 +70,7 @@ def read_addressable_bytes(roots: Roots, address: str) -> int:
 
 
 def read_override(roots: Roots, address: str) -> str:
-    """Return the driver that alone may bind the function, or "" where any may."""
+    """Return the only driver that may bind the function, or "" if any driver may."""
     text = read_text(function_folder(roots, address) / "driver_override") or ""
     return "" if text == "(null)" else text
 

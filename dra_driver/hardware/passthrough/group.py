@@ -1,8 +1,8 @@
-"""IOMMU groups: what has to leave the host's drivers together, and what stands in the way.
+"""IOMMU groups: the functions that have to leave the host's drivers together, and those that prevent it.
 
 A virtual machine gets a group only if no function of it serves the host. The audio and USB functions of a graphics card
-go along with it. If a driver of the host has any other function of the group, the error names that function and the
-card is not passed on.
+are passed along with the GPU. If a driver of the host has any other function of the group, the error names that
+function and the card is not passed through.
 Source: Linux, iommu_group_claim_dma_owner: functions without a driver, with a VFIO driver or pci-stub, and bridges are
 no obstacle.
 """
@@ -22,18 +22,18 @@ _COMPANIONS = (0x0403, 0x0C03, 0x0C80)
 
 
 @dataclass(frozen=True, slots=True)
-class PassedGroup:
+class PassthroughGroup:
     """An IOMMU group, and the functions of it that go to the virtual machine: the GPU first, then its companions."""
 
     number: int
     functions: tuple[PciFunctionState, ...]
 
 
-def read_passed_group(roots: Roots, address: str) -> PassedGroup:
-    """Return what has to be bound to a VFIO driver so that a GPU can be passed on.
+def read_passthrough_group(roots: Roots, address: str) -> PassthroughGroup:
+    """Return what has to be bound to a VFIO driver so that a GPU can be passed through.
 
     Raises: HardwareError("hardware.gpu-gone", LATER), ("hardware.no-iommu-group"), ("hardware.group-not-viable") with
-    the functions that stand in the way.
+    the functions that prevent it.
     """
     gpu = read_function(roots, address)
     if gpu is None:
@@ -53,7 +53,7 @@ def read_passed_group(roots: Roots, address: str) -> PassedGroup:
             f"GPU {address} shares IOMMU group {gpu.group} with {', '.join(map(str, blockers))}, which the host uses",
             hint="move the card to a slot with a group of its own, or release those functions from their drivers",
         )
-    return PassedGroup(gpu.group, (gpu, *companions))
+    return PassthroughGroup(gpu.group, (gpu, *companions))
 
 
 def _is_companion(one: PciFunctionState, gpu: PciFunctionState) -> bool:

@@ -24,7 +24,7 @@ _EMPTY = (b"\0" * 8, b"\xff" * 8)
 
 @dataclass(frozen=True, slots=True)
 class PciIdentity:
-    """`numbers` are those in sysfs, in one text; `serial` is the serial number, "" where there is none to be read."""
+    """`numbers` are those in sysfs, in one text; `serial` is the serial number, "" if none can be read."""
 
     numbers: str = ""
     serial: str = ""
@@ -33,12 +33,12 @@ class PciIdentity:
         """Return in words how this differs from what was read before; "" where it does not, or nothing is known.
 
         >>> PciIdentity("8086:56c0", "00-11").difference_from(PciIdentity("8086:56c0", "00-22"))
-        'its serial number is 00-11, and was 00-22'
+        'its serial number is 00-11, but was 00-22'
         """
         if before.numbers and self.numbers != before.numbers:
-            return f"its PCI numbers are {self.numbers or 'not there'}, and were {before.numbers}"
+            return f"its PCI numbers are {self.numbers or 'missing'}, but were {before.numbers}"
         if before.serial and self.serial != before.serial:
-            return f"its serial number is {self.serial or 'not there'}, and was {before.serial}"
+            return f"its serial number is {self.serial or 'missing'}, but was {before.serial}"
         return ""
 
 

@@ -1,7 +1,7 @@
 """Device nodes by which a virtual machine gets a function: of its IOMMU group, or its own below iommufd.
 
-In: roots and what the kernel made. Out: nodes for a container. Nothing waits: the kernel makes them before a bind
-returns.
+In: roots, and the nodes that the kernel created. Out: nodes for a container. Nothing waits: the kernel creates them
+before a bind returns.
 Source: Linux, Documentation/driver-api/vfio.rst, "IOMMUFD and VFIO device cdev".
 """
 
@@ -35,7 +35,7 @@ def function_node_name(roots: Roots, address: str, group: int, *, prefers_iommuf
         return f"vfio/{group}"
     found = next((n for n in entries_of(function_folder(roots, address) / "vfio-dev") if n.startswith("vfio")), None)
     if found is None:
-        text = f"the kernel has iommufd, but made no device of its own for {address}"
+        text = f"the kernel has iommufd, but created no device node for {address}"
         raise HardwareError("node-missing", text, hint="use backendPolicy LegacyOnly", retry=Retry.LATER)
     return f"vfio/devices/{found}"
 

@@ -23,9 +23,8 @@ from dra_driver.model.errors import HardwareError, Retry
 BeforeWrite = Callable[[str, str], None]
 Remaining = Callable[[], float]
 _NOTHING = "\n"  # clears driver_override
-WRITE_SECONDS = (
-    2.0  # the least time for any write: attempts that end before their first write is over never make progress
-)
+# The least time for any write, because attempts that end before their first write is done never make progress.
+WRITE_SECONDS = 2.0
 OVERRIDE, UNBIND, BIND, CLEAR, RESET = "override", "unbind", "bind", "clear", "reset"
 
 
@@ -87,8 +86,8 @@ class Switching:
         self._write(address, BIND, folder / "bind", address)
         now = self._driver_of(address)
         if now != driver:
-            text = f"{address} was written to {driver}'s bind, and is bound to {now or 'no driver'}"
-            raise HardwareError("bind-failed", text, hint="the kernel's log says why", retry=Retry.LATER)
+            text = f"{address} was written to {driver}'s bind, but is bound to {now or 'no driver'}"
+            raise HardwareError("bind-failed", text, hint="the kernel's log has the reason", retry=Retry.LATER)
 
     def _clear(self, address: str) -> None:
         """Let any driver bind the function again, as before. Raises: HardwareError."""
@@ -106,13 +105,13 @@ class Switching:
             raise HardwareError(
                 "not-answering",
                 f"{what} of {address} does not return: something still uses the device, or its driver hangs",
-                hint="the kernel's log says what it waits for",
+                hint="the kernel's log shows what it waits for",
                 retry=Retry.LATER,
             ) from error
         except OSError as error:
             code = "unbind-failed" if what == UNBIND else "bind-failed"
-            said = os.strerror(error.errno) if error.errno else str(error)
-            raise HardwareError(code, f"{what} of {address}: {said}", retry=Retry.LATER) from error
+            reason = os.strerror(error.errno) if error.errno else str(error)
+            raise HardwareError(code, f"{what} of {address}: {reason}", retry=Retry.LATER) from error
 
     def _driver_of(self, address: str) -> str:
         now = read_function(self._access.roots, address)
@@ -129,5 +128,5 @@ class Switching:
 
     @staticmethod
     def _not_reset(address: str, why: str) -> HardwareError:
-        text = f"{address} was in a virtual machine and is not reset: {why}"
+        text = f"{address} was in a virtual machine and could not be reset: {why}"
         return HardwareError("function-not-reset", text, hint="reboot the node", retry=Retry.LATER)

@@ -66,8 +66,8 @@ def _open_of(process: str) -> Iterator[_Identity]:
             continue
         if (found := _identity(path)) is not None:
             yield found
-        if "/dri/" in target and (said := _PCI_DEVICE.search(read_text(f"{process}/fdinfo/{name}") or "")):
-            yield _drawn(said[1])
+        if "/dri/" in target and (drm := _PCI_DEVICE.search(read_text(f"{process}/fdinfo/{name}") or "")):
+            yield _drawn(drm[1])
 
 
 def _drawn(address: str) -> _Identity:
@@ -75,7 +75,7 @@ def _drawn(address: str) -> _Identity:
 
 
 def _identity(path: str) -> _Identity | None:
-    """Return what makes two files one device; None for a file that is not a device, or no longer exists."""
+    """Return what identifies the device behind a file; None for /dev/null, and for a file that no longer exists."""
     try:
         found = os.stat(path)  # noqa: PTH116 - thousands of them
     except OSError:

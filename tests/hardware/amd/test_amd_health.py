@@ -18,7 +18,7 @@ from dra_driver.hardware.kernel_records import KernelRecords
 from dra_driver.hardware.port import HealthReporter
 from dra_driver.health.fault import FaultKey
 from dra_driver.health.fault_track import FaultTrack
-from dra_driver.health.indications import Before, indications_of
+from dra_driver.health.indications import EarlierReadings, indications_of
 from dra_driver.health.known_gpus import KnownGpus
 from tests.support.nodes.amd_tree import AmdCard, AmdTree
 
@@ -32,7 +32,7 @@ def vitals(tree: AmdTree, **files: str) -> Vitals:
 
 
 def bad(reading: Vitals) -> set[FaultKey]:
-    return {sign.key for sign in indications_of(reading, Before()) if sign.is_bad}
+    return {sign.key for sign in indications_of(reading, EarlierReadings()) if sign.is_bad}
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def log(tree: AmdTree) -> KernelLog:
 
 def faults(tree: AmdTree, resets: ResetLog) -> set[tuple[FaultKey, str]]:
     (reading,) = read_all_vitals(tree.roots, resets)
-    return {(sign.key, sign.value) for sign in indications_of(reading, Before()) if sign.is_bad}
+    return {(sign.key, sign.value) for sign in indications_of(reading, EarlierReadings()) if sign.is_bad}
 
 
 def resets_of(log: KernelLog) -> ResetLog:
@@ -196,6 +196,6 @@ def test_three_resets_within_an_hour_keep_the_gpu_from_new_claims_for_ten_minute
     for _ in range(3):
         for reset in (DriverReset.DONE, *[DriverReset.NONE] * 3):
             reading, at = Vitals(CARD.address, at, reset=reset), at + 10
-            (sign,) = (one for one in indications_of(reading, Before()) if one.key is track.key)
+            (sign,) = (one for one in indications_of(reading, EarlierReadings()) if one.key is track.key)
             track = track.after(sign, at)
     assert track.is_raised

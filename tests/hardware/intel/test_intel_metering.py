@@ -16,7 +16,7 @@ from dra_driver.hardware.intel.metering.reading import THROTTLED, IntelReader
 from dra_driver.hardware.metered import Measure, MeterPlan
 from dra_driver.hardware.port import HealthReporter, Metered
 from dra_driver.health.fault import FaultKey
-from dra_driver.health.indications import Before, indications_of
+from dra_driver.health.indications import EarlierReadings, indications_of
 from tests.support.nodes.intel_tree import IntelCard, IntelTree
 
 ARC = IntelCard("0000:03:00.0")
@@ -65,7 +65,7 @@ def vitals(tree: IntelTree, card: IntelCard) -> Vitals:
 
 
 def bad(reading: Vitals) -> set[FaultKey]:
-    return {sign.key for sign in indications_of(reading, Before()) if sign.is_bad}
+    return {sign.key for sign in indications_of(reading, EarlierReadings()) if sign.is_bad}
 
 
 def test_power_and_use_follow_from_two_rounds(tree: IntelTree, clock: list[float]) -> None:

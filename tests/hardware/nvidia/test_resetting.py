@@ -57,7 +57,7 @@ def test_a_driver_root_without_the_program_is_named(tmp_path):
 @needs_root
 def test_a_root_without_the_program_ends_with_a_status_and_its_reason(tmp_path):
     end = run_program(["/bin/none"], 10.0, root=str(tmp_path))
-    assert (end.status, "can't be run below" in end.said) == (127, True)
+    assert (end.status, "can't be run below" in end.output) == (127, True)
     assert run_program(["/bin/none"], 10.0, root=str(tmp_path / "none")).status == 125
     with pytest.raises(OSError, match="none"):
         run_program(["/bin/none"], 10.0)
@@ -65,7 +65,7 @@ def test_a_root_without_the_program_ends_with_a_status_and_its_reason(tmp_path):
 
 def test_only_the_end_of_what_a_program_prints_is_kept(tmp_path):
     end = run_program([sys.executable, "-c", "print('x' * 100000 + 'end')"], 20.0)
-    assert (end.status, end.said[-4:], len(end.said)) == (0, "xend", 600)
+    assert (end.status, end.output[-4:], len(end.output)) == (0, "xend", 600)
 
 
 @pytest.mark.parametrize("null_nodes", [False, True])

@@ -1,8 +1,8 @@
 """The NVIDIA driver root as a tree of its own: paths inside it come in, paths on the host go out.
 
 The root is the host's / or a driver container's file system (/run/nvidia/driver), which this process sees below a
-mount. Symlinks are followed as if that mount were /, so none leads outside. The tree remembers what it looked at, which
-makes it cheap to check whether another look would find the same.
+mount. Symlinks are followed as if that mount were /, so none leads outside. The tree remembers the paths that it looked
+at, which makes it cheap to check whether another look would find the same.
 """
 
 from __future__ import annotations

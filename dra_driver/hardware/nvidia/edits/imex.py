@@ -27,7 +27,7 @@ _NODE = f"/dev/{MAJOR_NAME}/channel0"
 
 
 def read_channel(roots: Roots, facts: Facts) -> ChannelFacts | Problem | None:
-    """Return the channel of a node, why it has none, or None where no GPU is in a fabric of several nodes."""
+    """Return the channel of a node, why it has none, or None if no GPU is in a fabric of several nodes."""
     domains = {gpu.link_domain for gpu in facts.gpus if not gpu.is_lost}
     cliques = {one for one in domains if one and _CLIQUE.fullmatch(one)}
     if not cliques:
@@ -59,11 +59,11 @@ def channel_edits(roots: Roots) -> Edits:
     major = channel_major(roots)
     if major is None:
         raise HardwareError("no-channel", f"the kernel has no device numbers for {MAJOR_NAME}", retry=Retry.LATER)
-    said = domain_state(roots)
-    if said is not None and said != READY:
+    state = domain_state(roots)
+    if state is not None and state != READY:
         raise HardwareError(
             "imex-not-ready",
-            f"{PROGRAM} says of this node's IMEX domain: {said or 'nothing'}, not {READY}",
+            f"{PROGRAM} reports for this node's IMEX domain: {state or 'nothing'}, not {READY}",
             hint="the daemons of the host (nvidia-imex.service) and their nodes_config.cfg (docs/multi-node-nvlink.md)",
             retry=Retry.LATER,
         )

@@ -1,4 +1,4 @@
-"""PathWatch: one question to the kernel whether anything happened at many paths, in place of a look at each of them.
+"""PathWatch: asks the kernel once whether anything happened at many paths, instead of looking at each of them.
 
 In: absolute paths, each a file, a folder, a link, or nothing yet. Out: whether something may have changed there since
 the last question. Folders above a path are watched too, because they may be renamed, and so is the list of mounts,
@@ -25,7 +25,7 @@ _EVENT = struct.Struct("iIII")  # watch, what happened, cookie, length of the na
 _PIECE_BYTES = 64 * 1024
 _MOUNTS = "/proc/self/mountinfo"
 
-_Names = set[bytes] | None  # the entries of a folder that count; None for all of them, and for what is no folder
+_Names = set[bytes] | None  # the entries of a folder that count; None for all of them, and for anything but a folder
 _Inode = tuple[int, int] | None  # the device and number of what is at a path; None where there is nothing
 
 
@@ -38,7 +38,7 @@ class PathWatch:
         self._fds: list[int] = []
         self._poller = select.epoll()
         self._polling = threading.Lock()
-        self._has_mounts_changed = False  # which the kernel says to the first who asks, and to nobody else
+        self._has_mounts_changed = False  # kept here, because the kernel reports a change only to the first poll
         self._names: dict[int, _Names] = {}
         self._inodes: dict[tuple[str, bool], _Inode] = {}  # by watched path and whether a link there is followed
         try:
@@ -62,15 +62,15 @@ class PathWatch:
             return False
 
     def has_seen(self) -> bool:
-        """Return whether something has happened that counts, and forget it.
+        """Return whether something relevant has happened, and forget it.
 
-        The start of each pod changes the list of mounts of a node, and hardly ever at a watched path. A new watch for
-        each such change would cost milliseconds, so the old one is kept while every path leads to what is watched.
+        The start of each pod changes the node's list of mounts, but hardly ever at a watched path. A new watch for each
+        such change would cost milliseconds, so the old one is kept while every path still leads to the watched inode.
         """
         self._polled_fds()
         with self._polling:
             counts, self._has_mounts_changed = self._has_mounts_changed, False
-        if counts:  # forgotten above before the paths are looked at: what is mounted from now on counts the next time
+        if counts:  # the flag was cleared before the paths are looked at, so a mount from now on counts the next time
             self.is_whole = self.is_whole and all(_inode(*place) == was for place, was in self._inodes.items())
         counts = counts or not self.is_whole
         with contextlib.suppress(BlockingIOError):
@@ -82,14 +82,14 @@ class PathWatch:
         return counts
 
     def close(self) -> None:
-        """Stop to watch."""
+        """Stop watching."""
         self._poller.close()
         while self._fds:
             os.close(self._fds.pop())
 
     def _polled_fds(self) -> list[tuple[int, int]]:
         """Return what there is to read, and remember whether mounts have changed. Raises: ValueError once closed."""
-        with self._polling:  # so that nobody finds it quiet before it is remembered
+        with self._polling:  # so that no other thread finds the watch quiet before the change is remembered
             found = self._poller.poll(0, 2)
             if found and any(fd == self._mounts for fd, _ in found):
                 self._has_mounts_changed = True
@@ -126,7 +126,7 @@ def _inode(path: str, follows_links: bool) -> _Inode:
 
 
 def _watched(paths: Iterable[str]) -> dict[str, _Names]:
-    """Return the paths to watch, and with each folder above them the entries of it that lead there."""
+    """Return the paths to watch and, with each folder above them, those of its entries that lead to a path."""
     watched: dict[str, _Names] = {}
     for path in paths:
         watched[path] = None
@@ -142,7 +142,7 @@ def _watched(paths: Iterable[str]) -> dict[str, _Names]:
 
 
 def _what_happened(piece: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """Yield of each event its watch, what happened, and the name of the entry."""
+    """Yield the watch, the kind and the entry's name of each event."""
     place = 0
     while place < len(piece):
         watch, what, _, length = _EVENT.unpack_from(piece, place)

@@ -1,8 +1,8 @@
-"""WatchedTrees: whether driver roots are still as they were looked at, which each Prepare asks.
+"""WatchedTrees: whether driver roots are unchanged since they were looked at, which each Prepare has to know.
 
-To compare every path takes a third of the time of a Prepare. So the kernel is asked whether anything happened, and the
-paths are compared when something did, or when the last comparison is older than `COMPARED_SECONDS`: a file system of
-another machine does not report what others change.
+Comparing every path takes a third of the time of a Prepare. So the kernel is asked whether anything happened, and the
+paths are compared only if something did, or if the last comparison is older than `COMPARED_SECONDS`: for a network file
+system the kernel does not report what other machines change.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ COMPARED_SECONDS = 2.0
 
 
 class WatchedTrees:
-    """Trees that were looked at, with a watch over what was looked at. Any thread may ask.
+    """Trees that were looked at, with a watch over everything that was looked at. Any thread may call any method.
 
-    `beside` are paths that are watched, but not compared here. While `comparisons` stays the same, nothing happens at
-    them either.
+    `beside` are further paths that are watched, but not compared here. While `comparisons` stays the same, nothing has
+    happened at them either.
     """
 
     def __init__(self, *trees: DriverRoot, beside: Iterable[str] = ()) -> None:
@@ -48,9 +48,9 @@ class WatchedTrees:
             self._end_watch()
 
     def _is_same(self) -> bool:
-        """Compare every path, unless what has happened is nothing that counts.
+        """Compare every path, unless nothing relevant has happened.
 
-        The watch is quiet again before that is known: so there is doubt from before until after it.
+        Reading the watch makes it quiet before the result is known, so `_is_in_doubt` is set from before until after.
         """
         was_in_doubt, self._is_in_doubt = self._is_in_doubt, True
         is_fresh = time.monotonic() - self._compared_at < COMPARED_SECONDS
@@ -70,7 +70,7 @@ class WatchedTrees:
     def _begin_watch(self) -> None:
         try:
             self._watch = PathWatch((*self._beside, *(path for tree in self._trees for path in tree.looked())))
-        except OSError:  # this node allows no more of them: each call compares
+        except OSError:  # the kernel allows no more watches: then each call compares
             self._can_watch = False
 
     def _end_watch(self) -> None:

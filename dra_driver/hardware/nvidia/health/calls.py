@@ -30,7 +30,7 @@ _GPU_SENSOR, _SLOWDOWN = 0, 1  # NVML_TEMPERATURE_GPU, NVML_TEMPERATURE_THRESHOL
 
 @dataclass(frozen=True, slots=True)
 class LibraryEvent:
-    """One event: whose, of which type (a bit of NVML's), its data, and the instances that it is attributed to."""
+    """One event: its device, its type (a bit of NVML's), its data, and the instances that it is attributed to."""
 
     device: int
     kind: int
@@ -190,7 +190,7 @@ def _instances(data: Any) -> tuple[int, int]:
 
 
 def _number(value: Any) -> int | None:
-    """Return a field's value as a whole number; None for one that is none (NVML_VALUE_TYPE_*)."""
+    """Return a field's value as a whole number; None for one that is not finite (NVML_VALUE_TYPE_*)."""
     if value.valueType == _DOUBLE:
         return int(value.value.dVal) if math.isfinite(value.value.dVal) else None
     if value.valueType in _SIGNED:

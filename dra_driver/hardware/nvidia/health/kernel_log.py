@@ -1,7 +1,7 @@
 """The kernel log as a source of Xids: records that the NVIDIA driver wrote.
 
-In: the kernel's records. Out: Xids. A record counts only if it begins with the driver's words, so that the name of a
-process, which the driver prints further on in its lines, is never taken for an Xid.
+In: the kernel's records. Out: Xids. A record counts only if it begins like the driver's messages, so that the name of a
+process, which the driver prints further on in its lines, is never mistaken for an Xid.
 
 Source: the driver's own format, `NVRM: Xid (PCI:dddd:bb:dd GPU-I:nn): code`.
 """

@@ -1,7 +1,7 @@
-"""Observation: what health and metering see of each session of the library, in one watch.
+"""Observation: health and metering of the GPUs of each session of the library, by one watch.
 
-Health and metering are on or off, each by itself. A session is watched while one of them is on; what both need is read
-by one thread. Their modules are imported only where they are on.
+Health and metering can be on or off independently. A session is watched while at least one of them is on, by one thread
+for both. Their modules are imported only where they are on.
 """
 
 from __future__ import annotations
@@ -85,6 +85,6 @@ class Observation:
             session.watch = HealthWatch(Watched(), lambda: None, meter=lambda: self._meter, polls=False)
 
     def leave(self, session: NvmlSession) -> None:
-        """Take note that a session is being closed."""
+        """Record that a session is being closed."""
         if self._health is not None and session.watch is not None:
             self._health.end_session(session.watch)

@@ -1,7 +1,7 @@
 """The health ability of NVIDIA's hardware: the watch of the current session, the kernel log and the bus, as one report.
 
-Any thread may call any method. Sessions come and go (a GPU was lost, the driver is unloaded); what a watch had found
-stays until it is taken.
+Any thread may call any method. Sessions begin and end (a GPU was lost, the driver is unloaded); what a watch has found
+is kept until it is reported.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class NvidiaHealth:
             return self._watch
 
     def end_session(self, watch: HealthWatch) -> None:
-        """Take note that a watch ends."""
+        """Record that a watch ends."""
         with self._mutex:
             if self._watch is watch:
                 self._watch = None

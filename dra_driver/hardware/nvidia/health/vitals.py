@@ -34,7 +34,7 @@ class WatchedGpu:
 
 
 def watched_gpu(nvml: HealthNvml, handle: Handle, address: str) -> WatchedGpu:
-    """Return a GPU with what never changes about it. Raises: NvmlFault where it can't be read."""
+    """Return a GPU with its properties that never change. Raises: NvmlFault if it can't be read."""
     links = []
     for link in range(MAX_LINKS):
         try:

@@ -83,7 +83,7 @@ class HealthWatch:
         return (call, seconds) if seconds > EXPECTED_SECONDS else ("", 0.0)
 
     def end(self, timeout_s: float) -> bool:
-        """Stop using the library; return whether that is so within the time."""
+        """Stop using the library; return whether the thread has stopped within the time."""
         self._stop.set()
         self._worker.stop()
         return self._job.wait(timeout_s)
@@ -92,7 +92,7 @@ class HealthWatch:
         events = None
         try:
             events = self._open()
-            self._is_wanted.set()  # the first readings are there before the GPUs are offered
+            self._is_wanted.set()  # so that there are readings before the GPUs are offered
             due = polled_at = float("-inf")
             while not self._stop.is_set():
                 self._turned_at = time.monotonic()
@@ -146,7 +146,7 @@ class HealthWatch:
                 return  # the library is gone, and the event set with it
 
     def _wait(self, events: Any) -> None:
-        """Wait for the next event and take those that are there."""
+        """Wait for the next event, and take it and those that have already come."""
         wait_ms = 0 if self._is_wanted.is_set() else WAIT_MS
         if events is None:
             self._pause(wait_ms)
@@ -167,12 +167,12 @@ class HealthWatch:
             self._stop.wait(WAIT_MS / 1000)
 
     def _pause(self, wait_ms: float) -> None:
-        """Wait until readings are wanted, at most for so long."""
+        """Wait until readings are wanted, for `wait_ms` milliseconds at most."""
         self._worker.mark(_IDLE)
         self._is_wanted.wait(max(0.0, wait_ms / 1000))
 
     def _gpu_of(self, event: LibraryEvent) -> WatchedGpu | None:
-        """Return the GPU that an event is about, whichever handle the library names it by."""
+        """Return the GPU that an event is about, whichever of its handles the library uses."""
         known = self._gpus.get(event.device)
         if known is not None:
             return known
@@ -193,7 +193,7 @@ class HealthWatch:
             with self._found.changed:
                 del self._found.xids[:-EVENTS_MOST]
                 self._found.xids.append(xid)
-        self._is_wanted.set()  # whatever it is, the readings show what it means
+        self._is_wanted.set()  # whatever the event is, new readings show what it means
         self._notify()
 
     def _poll(self) -> None:

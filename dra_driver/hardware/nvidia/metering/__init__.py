@@ -1,1 +1,1 @@
-"""What NVIDIA's GPUs do, measured in the thread that also watches their health. Imported only where it is wanted."""
+"""Measurements of NVIDIA's GPUs, by the thread that also watches their health. Imported only where GPUs are metered."""

@@ -33,7 +33,7 @@ def _counter(name: str, meaning: str, quantity: Measure, *, is_default: bool = T
 
 
 _Q = Measure
-_MET = "Time that clocks were held down, in ns: "
+_MET = "Time that clocks were throttled (in ns) by "
 _CALLED = (  # each takes a call of its own
     ("DEV_FB_TOTAL", "Memory of the GPU (in MiB).", _Q.MEMORY_TOTAL_BYTES),
     (
@@ -45,18 +45,22 @@ _CALLED = (  # each takes a call of its own
     ("DEV_MAX_MEM_CLOCK", "Highest clock of the memory (in MHz).", _Q.MEMORY_CLOCK_MOST_MHZ),
     ("DEV_FAN_SPEED", "Speed of the fan (in %).", _Q.FAN_PERCENT),
     ("DEV_PSTATE", "Performance state, 0 (highest) to 15.", _Q.PERFORMANCE_STATE),
-    ("DEV_CLOCKS_EVENT_REASONS", "Why the clocks are held down, as a bit set.", _Q.CLOCK_REASONS),
+    ("DEV_CLOCKS_EVENT_REASONS", "Why the clocks are throttled, as a bit set.", _Q.CLOCK_REASONS),
     ("DEV_CLOCK_THROTTLE_REASONS", "The same under its older name.", _Q.CLOCK_REASONS),
     ("DEV_POWER_MGMT_LIMIT", "Limit of power that is set (in W).", _Q.POWER_LIMIT_W),
     ("DEV_POWER_MGMT_LIMIT_MIN", "Lowest limit of power that can be set (in W).", _Q.POWER_LIMIT_LEAST_W),
     ("DEV_POWER_MGMT_LIMIT_MAX", "Highest limit of power that can be set (in W).", _Q.POWER_LIMIT_MOST_W),
-    ("DEV_ENFORCED_POWER_LIMIT", "Limit of power that holds, with all limiters (in W).", _Q.POWER_LIMIT_ENFORCED_W),
+    (
+        "DEV_ENFORCED_POWER_LIMIT",
+        "Limit of power that is enforced, with all limiters (in W).",
+        _Q.POWER_LIMIT_ENFORCED_W,
+    ),
     ("DEV_SLOWDOWN_TEMP", "Temperature at which the GPU slows down (in C).", _Q.SLOWDOWN_TEMPERATURE_C),
     ("DEV_SHUTDOWN_TEMP", "Temperature at which the GPU shuts down (in C).", _Q.SHUTDOWN_TEMPERATURE_C),
     ("DEV_GPU_MAX_OP_TEMP", "Highest temperature at which the GPU works (in C).", _Q.GPU_TEMPERATURE_MOST_C),
     ("DEV_MEM_MAX_OP_TEMP", "Highest temperature at which the memory works (in C).", _Q.MEMORY_TEMPERATURE_MOST_C),
-    ("DEV_PCIE_LINK_GEN", "Generation of the PCIe link as it runs.", _Q.PCIE_GENERATION),
-    ("DEV_PCIE_LINK_WIDTH", "Lanes of the PCIe link as it runs.", _Q.PCIE_LANES),
+    ("DEV_PCIE_LINK_GEN", "Current generation of the PCIe link.", _Q.PCIE_GENERATION),
+    ("DEV_PCIE_LINK_WIDTH", "Current number of lanes of the PCIe link.", _Q.PCIE_LANES),
 )
 NAMES: tuple[MetricName, ...] = (
     _gauge("DEV_SM_CLOCK", "Clock of the multiprocessors (in MHz).", _Q.SM_CLOCK_MHZ),
@@ -174,7 +178,7 @@ NAMES: tuple[MetricName, ...] = (
         FamilyHead(
             "DCGM_EXP_CLOCK_EVENTS_COUNT",
             SampleKind.GAUGE,
-            "Readings of the last five minutes in which the clocks were held down, by reason.",
+            "Readings of the last five minutes in which the clocks were throttled, by reason.",
         ),
         RECENT_CLOCK_EVENTS,
         is_default=False,

@@ -1,7 +1,7 @@
-"""Meter: what is measured from `begin_metering` until `end_metering`, and the rounds that measure it.
+"""Meter: the measurements from `begin_metering` until `end_metering`, and the rounds in which they are taken.
 
-The rounds are taken by the thread of the session's watch, so that the library is open once and has one more user at
-most. A report contains what is in memory, so a library call that hangs makes its readings old but delays no caller.
+The rounds run in the thread of the session's watch, so that the library is open only once, with at most one more user.
+A report contains what is in memory: a library call that hangs makes the readings old, but delays no caller.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class NvidiaMeter:
 
 
 class MeterRounds:
-    """The rounds of one session. For the one thread that makes the library calls."""
+    """The rounds of one session, for the one thread that makes the library calls."""
 
     def __init__(self, meter: NvidiaMeter, mark: Callable[[str], None], gpus: Collection[WatchedGpu]) -> None:
         self.meter, self._gpus = meter, tuple(gpus)
@@ -78,7 +78,7 @@ class MeterRounds:
         self.meter.plan.notify()
 
     def close(self) -> None:
-        """Release what profiling holds in the library."""
+        """Release the samples that profiling has allocated in the library."""
         if self._profiling is not None:
             self._profiling.close()
 

@@ -34,7 +34,7 @@ _OF_GPU_ONLY = (20, 21)
 
 
 class Profiling:
-    """The counters of one session's GPUs. For the one thread that makes the library calls."""
+    """The counters of one session's GPUs, for the one thread that makes the library calls."""
 
     def __init__(self, nvml: MeterNvml, clock: Callable[[], float] = time.monotonic) -> None:
         self._nvml, self._clock = nvml, clock

@@ -18,7 +18,7 @@ _WATTS = 0.001
 
 
 class _NumberCall(NamedTuple):
-    """A function, its arguments, by how much its answer is multiplied, and which part of a pair is meant."""
+    """A function, its arguments, the factor for its answer and, if the answer is a pair, which part is meant."""
 
     function: str
     arguments: tuple[int, ...] = ()

@@ -1,1 +1,1 @@
-"""The names that NVIDIA's devices are published with."""
+"""The names under which the attributes and capacities of NVIDIA's devices are published."""

@@ -2,8 +2,8 @@
 
 In: what a vendor found out about one device. Out: its values by published name; no other code spells such a name. The
 names, kinds and values of NVIDIA's driver come first and unchanged, so that device classes and claims written for it
-work as they are; then come our own, by rank, while the API's limit of 32 leaves room. Which names a device type carries
-is decided here once, not per device: an unknown fact is left out, and nothing moves up into its place.
+work unchanged; then come our own, by rank, while the API's limit of 32 leaves room. The names that a device type
+carries are fixed here, not chosen for each device: an unknown fact is left out, and no other name takes its place.
 
 Never published: anything that changes because a claim was prepared (MIG mode, compute mode, current clocks or limits).
 `docs/attributes.md` is generated from this table.

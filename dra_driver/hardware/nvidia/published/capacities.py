@@ -1,4 +1,4 @@
-"""The capacities that we publish."""
+"""The table of every capacity of NVIDIA's devices."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CAPACITIES: tuple[Published, ...] = (
     Published(
         MEMORY,
         ValueKind.QUANTITY,
-        "Memory of the device, or of a replica its part. Absent on GPUs that share the host's memory and report none.",
+        "Memory of the device, or a replica's part of it. Absent on GPUs that share the host's memory and report none.",
         ALL,
         values.memory,
         unit="bytes",

@@ -47,7 +47,7 @@ OWN_ATTRIBUTES: tuple[Published, ...] = (
     Published(
         "migCapable",
         ValueKind.BOOL,
-        "Whether the GPU can be partitioned with MIG (not whether it is).",
+        "Whether the GPU can be partitioned with MIG (not whether it is partitioned).",
         GPU,
         of_gpu(NvidiaGpu, lambda gpu: gpu.mig_capable),
         owner=Owner.OURS,

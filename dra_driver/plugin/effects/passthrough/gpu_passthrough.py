@@ -16,7 +16,7 @@ from dra_driver.claims.passthrough_plan import PassthroughStep
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.hardware.passthrough.drivers import is_vfio, needed_driver
 from dra_driver.hardware.passthrough.functions import read_function
-from dra_driver.hardware.passthrough.group import read_passed_group
+from dra_driver.hardware.passthrough.group import read_passthrough_group
 from dra_driver.hardware.passthrough.identity import read_identity
 from dra_driver.hardware.passthrough.nodes import function_node
 from dra_driver.hardware.passthrough.readiness import require_passable, require_safe_iommu
@@ -66,7 +66,7 @@ class GpuPassthrough(StepPerformer[PassthroughStep, RecordedPassthrough]):
         self._returning.await_checked(step.gpu.pci_address, deadline)
         roots, address = self._access.roots, step.gpu.pci_address
         require_safe_iommu(roots)
-        group = read_passed_group(roots, address)
+        group = read_passthrough_group(roots, address)
         wanted = step.gpu.passthrough.driver if step.gpu.passthrough else ""
         driver = needed_driver(roots, address, wanted)
         require_passable(roots, address)

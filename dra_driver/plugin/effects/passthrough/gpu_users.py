@@ -11,7 +11,7 @@ from pathlib import Path
 
 from dra_driver.hardware.facts import GpuFacts
 from dra_driver.hardware.passthrough import users
-from dra_driver.hardware.passthrough.below import read_below
+from dra_driver.hardware.passthrough.attached_devices import read_attached_devices
 from dra_driver.hardware.passthrough.nodes import every_node_name
 from dra_driver.hardware.passthrough.writing import BusAccess
 from dra_driver.hardware.port import Hardware, ProcessLister, Resettable
@@ -43,7 +43,7 @@ class GpuUsers:
         """
         roots = self._access.roots
         names = users.node_names(roots, gpu.pci_address, gpu.nodes)
-        numbers = read_below(roots, gpu.pci_address).nodes
+        numbers = read_attached_devices(roots, gpu.pci_address).nodes
         found = {*listed, *users.processes_with(roots, names, gpu.pci_address, numbers)}
         if isinstance(self._hardware, users.ComputeLister):
             found |= self._hardware.computing_on(gpu.pci_address)
@@ -51,11 +51,11 @@ class GpuUsers:
             found.update(self._hardware.open_by(gpu))
         self._refuse(found, f"GPU {gpu.pci_address} can't leave its driver")
         for address in companions:
-            below = read_below(roots, address)
+            attached = read_attached_devices(roots, address)
             text = f"{address}, which goes along with GPU {gpu.pci_address}, can't leave its driver"
-            self._refuse(users.processes_with(roots, (), numbers=below.nodes), text)
-            if below.kept:
-                raise _in_use(f"{text}: it has {', '.join(below.kept[:NAMED_MOST])}", "remove them")
+            self._refuse(users.processes_with(roots, (), numbers=attached.nodes), text)
+            if attached.in_use:
+                raise _in_use(f"{text}: it has {', '.join(attached.in_use[:NAMED_MOST])}", "remove them")
 
     def require_left(self, address: str, group: int) -> None:
         """Refuse a GPU that a virtual machine still has. Raises: HardwareError("hardware.gpu-in-use")."""

@@ -1,8 +1,8 @@
-"""What hangs on a PCI function: the device nodes below it by their numbers, disks, and network interfaces.
+"""What is attached to a PCI function: the device nodes below it by their numbers, disks, and network interfaces.
 
 In: roots and an address. Out: values read now. A graphics card's audio function has the nodes of a sound card below it,
 its USB controller those of everything that is plugged in. Unbinding a function waits in the kernel until its nodes are
-closed, and takes a disk or a network interface from the host without a question.
+closed, and takes a disk or a network interface from the host without checking whether it is in use.
 Source: Linux, Documentation/ABI/testing/sysfs-devices (`dev`: major and minor); sound/core/init.c, snd_card_free; RFC
 2863, operstate.
 """
@@ -23,30 +23,30 @@ _NUMBERS = re.compile(r"(\d{1,4}):(\d{1,7})")
 
 
 @dataclass(frozen=True, slots=True)
-class Below:
-    """`nodes` are the numbers of character devices. `kept` names disks, and network interfaces that are not down."""
+class AttachedDevices:
+    """`nodes` are the numbers of character devices; `in_use` names disks, and network interfaces that are not down."""
 
     nodes: frozenset[int]
-    kept: tuple[str, ...] = ()
+    in_use: tuple[str, ...] = ()
 
 
-def read_below(roots: Roots, address: str) -> Below:
-    """Return what hangs on a function; nothing for one that is not on the bus."""
+def read_attached_devices(roots: Roots, address: str) -> AttachedDevices:
+    """Return what is attached to a function; nothing for one that is not on the bus."""
     nodes: set[int] = set()
-    kept: list[str] = []
+    in_use: list[str] = []
     home = os.path.realpath(function_folder(roots, address))
     for folder in _folders(home):
         above = folder.removeprefix(home).split("/")[1:-1]
         name = folder.rpartition("/")[2]
         if "block" in above:
             if above[-1] == "block":
-                kept.append(f"disk {name}")
+                in_use.append(f"disk {name}")
         elif above[-1:] == ["net"]:
             if read_text(f"{folder}/operstate") != "down":
-                kept.append(f"network interface {name}")
+                in_use.append(f"network interface {name}")
         elif found := _NUMBERS.fullmatch(read_text(f"{folder}/dev") or ""):
             nodes.add(os.makedev(int(found[1]), int(found[2])))
-    return Below(frozenset(nodes), tuple(kept))
+    return AttachedDevices(frozenset(nodes), tuple(in_use))
 
 
 def _folders(home: str) -> Iterator[str]:
