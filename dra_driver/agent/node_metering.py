@@ -12,7 +12,7 @@ from dra_driver.hardware.port import Metered
 from dra_driver.hardware.vendors import load_vendor
 from dra_driver.inventory.offering import CurrentInventory
 from dra_driver.metering.node_meter import MeterSettings, NodeMeter
-from dra_driver.metering.selection import Selection, read_selection, usual_selection
+from dra_driver.metering.selection import Selection, default_selection, read_selection
 from dra_driver.metering.subjects import LabelStyle
 from dra_driver.model.vendors import registered_or_default
 from dra_driver.telemetry.logs import fields
@@ -50,7 +50,7 @@ def _names(vendor: str) -> MetricNames:
 
 def _selection(names: MetricNames, file: Path | None) -> Selection:
     if file is None or not names.takes_counters_file:
-        return usual_selection(names)
+        return default_selection(names)
     selection = read_selection(file, names)
     if selection.unknown:
         log.warning(

@@ -104,7 +104,7 @@ class NodeProcess:
 
     def metrics(self) -> bytes:
         """Return the metrics of all drivers; with several, each sample names its driver."""
-        from dra_driver.telemetry.metrics import Metrics, Snapshot, render_together  # noqa: PLC0415
+        from dra_driver.telemetry.metrics import Metrics, Snapshot, render_joined  # noqa: PLC0415
 
         running = {life.options.driver: life.agent for life in self._lives if life.agent is not None}
         if not running:
@@ -113,7 +113,7 @@ class NodeProcess:
         pages = {driver: agent.metrics for driver, agent in running.items() if agent.metrics is not None}
         if len(pages) == 1:
             return next(iter(pages.values())).render()
-        return render_together(pages)
+        return render_joined(pages)
 
     def review_api(self) -> KubeApi:
         """Return the client by which readers of metrics are reviewed. Raises: DriverError for unusable credentials."""

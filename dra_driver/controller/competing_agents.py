@@ -3,7 +3,7 @@
 Each agent marks the slices that it writes with an annotation: the folder that it works from, since when, and where it
 runs. In: planned writes. Out: those writes, marked; or an error, if an agent that has run for longer keeps changing
 the same slices. "Keeps changing" means twice within ten seconds, between writes of ours. The agent that started later
-then stops publishing until no slice of the other is left; the other goes on. Instances that share a folder are not
+then stops publishing until no slice of the other is left; the other continues. Instances that share a folder are not
 competitors: they take turns by a lock. The writes of an unmarked agent (an older version) look like those of a user.
 """
 

@@ -4,7 +4,7 @@ In: what was sent and what came back. Out: what to remember as stored, which dro
 problem. A harmless loss is remembered as if the field had been kept, so the field is sent again only with the next
 write that is needed anyway. After an unsafe loss (shared counters, blocking taints, devices that may be allocated many
 times) the pool offers a substitute until the server has another version. From time to time the server is also asked
-again whether it keeps taints, so that devices withheld for want of taints are soon offered again.
+again whether it keeps taints, so that devices withheld because their taints were dropped are soon offered again.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from dra_driver.controller.diff import WritePlan, generation_of, keys_of, plan_w
 from dra_driver.controller.dropped_fields import DroppedFields
 from dra_driver.controller.layout import SliceSpec, lay_out
 from dra_driver.controller.probe import Probe
-from dra_driver.controller.server import ServerFacts
+from dra_driver.controller.server_facts import ServerFacts
 from dra_driver.controller.validity import find_faults
 from dra_driver.inventory.offering import KeptFields, Offering
 from dra_driver.model.errors import ApiError

@@ -14,7 +14,7 @@ from dra_driver.controller.content import PoolContent
 from dra_driver.controller.diff import WritePlan
 from dra_driver.controller.dropped_fields import DroppedFields
 from dra_driver.controller.pool_plan import PoolPlanner
-from dra_driver.controller.server import ServerFacts
+from dra_driver.controller.server_facts import ServerFacts
 from dra_driver.controller.watched_slices import WatchedSlices
 from dra_driver.controller.writer import SliceWriter
 from dra_driver.model.wire import SliceWire

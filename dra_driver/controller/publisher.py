@@ -20,7 +20,7 @@ from dra_driver.controller.pool_plan import Offers, PoolPlanner
 from dra_driver.controller.pool_sync import PoolSync, StoppedError
 from dra_driver.controller.probe import Probe
 from dra_driver.controller.schedule import SETTLE_SECONDS, Schedule
-from dra_driver.controller.server import ServerFacts
+from dra_driver.controller.server_facts import ServerFacts
 from dra_driver.controller.status import PublisherStatus
 from dra_driver.controller.watched_slices import WatchedSlices
 from dra_driver.controller.writer import SliceWriter

@@ -12,14 +12,14 @@ from dra_driver.doctor.checks import (
     agent_checks,
     claim_checks,
     class_checks,
+    conflict_checks,
     downgrade_checks,
     fabric_checks,
     health_checks,
     kubernetes_checks,
     node_checks,
-    placement_checks,
+    node_taint_checks,
     pod_checks,
-    server_checks,
     slice_checks,
     tenant_checks,
     upgrade_checks,
@@ -117,7 +117,7 @@ def _of_cluster(cluster: ClusterEvidence, now: datetime) -> Iterator[Finding]:
     yield from slice_checks.check_presence(cluster)
     yield from slice_checks.check_pools(cluster)
     yield from health_checks.check_taints(cluster)
-    yield from server_checks.check_servers(cluster)
+    yield from conflict_checks.check_conflicts(cluster)
     yield from fabric_checks.check_channels(cluster)
     yield from class_checks.check_classes(cluster)
     yield from tenant_checks.check_tenants(cluster)
@@ -127,7 +127,7 @@ def _of_cluster(cluster: ClusterEvidence, now: datetime) -> Iterator[Finding]:
     yield from class_checks.check_claim_selectors(cluster)
     yield from pod_checks.check_references(cluster)
     yield from pod_checks.check_resources(cluster)
-    yield from placement_checks.check_taints(cluster)
+    yield from node_taint_checks.check_taints(cluster)
     yield from upgrade_checks.check_paused(cluster)
 
 

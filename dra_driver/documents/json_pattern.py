@@ -47,7 +47,7 @@ class OpenText:
             begin = end
         self.pieces = (*pieces, text[begin:])
 
-    def is_true_to(self, value: Any) -> bool:
+    def agrees_with(self, value: Any) -> bool:
         """Return whether each path leads to the string at its place; it does not if an object has a name twice."""
         return len(set(self.paths)) == len(self.paths) and all(
             at(value, path) == held for path, held in zip(self.paths, self.values, strict=True)

@@ -36,7 +36,7 @@ class DevicePlace:
         return cordon.device in {self.name, self.shared, gpu_name(self.gpu)}
 
 
-def is_touched(place: DevicePlace, fault: Fault) -> bool:
+def is_affected(place: DevicePlace, fault: Fault) -> bool:
     """Return whether a fault affects a device."""
     return is_within(place, fault.subject)
 
@@ -66,7 +66,7 @@ def verdicts_of(
     for place in places:
         worst: dict[FaultKey, Verdict] = {}
         for verdict in verdicts:
-            if is_touched(place, verdict.fault):
+            if is_affected(place, verdict.fault):
                 key = verdict.fault.key
                 worst[key] = _worse(worst[key], verdict) if key in worst else verdict
         held = [cordon.since for cordon in cordons if place.is_cordoned_by(cordon)]

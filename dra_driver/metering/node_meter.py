@@ -22,11 +22,11 @@ from dra_driver.metering.billing import Billing
 from dra_driver.metering.claim_tally import ClaimTallies
 from dra_driver.metering.holders import Holder, Subject, holders_of
 from dra_driver.metering.measured import Intervals
-from dra_driver.metering.own_series import Ages, claim_lines, xid_lines
+from dra_driver.metering.own_series import ReadingAges, claim_lines, xid_lines
 from dra_driver.metering.plausible import plausible
 from dra_driver.metering.recent import RecentEvents
 from dra_driver.metering.selection import Selection
-from dra_driver.metering.series import Scene, lines_of
+from dra_driver.metering.series import MeterSnapshot, lines_of
 from dra_driver.metering.subjects import LabelStyle, gpus_of
 from dra_driver.model.errors import DriverError, LedgerError, NodeError
 from dra_driver.plugin.ledger.ledger import Ledger
@@ -84,7 +84,7 @@ class NodeMeter:
         self._tallies = ClaimTallies(settings.pool)
         self._is_billing = False
         self._recent = RecentEvents()
-        self._page: tuple[bytes, Ages | None] = (b"", None)
+        self._page: tuple[bytes, ReadingAges | None] = (b"", None)
 
     def start(self) -> None:
         """Start metering, because this instance has got the node's role."""
@@ -135,12 +135,14 @@ class NodeMeter:
         self._shared = frozenset(gpu for (gpu, _), found in holders.items() if len(found) > 1)
         self._bill(inventory, report, holders)
         self._recent.turn(report, self._clock())
-        scene = self._scene(inventory, report, holders)
-        self._page = (self._text(scene), Ages(scene))
+        snapshot = self._snapshot(inventory, report, holders)
+        self._page = (self._text(snapshot), ReadingAges(snapshot))
         return self._settings.beat_s
 
-    def _scene(self, inventory: Inventory, report: MeterReport, holders: Mapping[Subject, tuple[Holder, ...]]) -> Scene:
-        return Scene(
+    def _snapshot(
+        self, inventory: Inventory, report: MeterReport, holders: Mapping[Subject, tuple[Holder, ...]]
+    ) -> MeterSnapshot:
+        return MeterSnapshot(
             gpus_of(inventory),
             inventory.driver_version or "",
             report,
@@ -151,9 +153,11 @@ class NodeMeter:
             self._recent,
         )
 
-    def _text(self, scene: Scene) -> bytes:
-        lines = list(lines_of(self._settings.selection.names, scene)) if self._settings.has_common_names else []
-        return _joined([*lines, *claim_lines(scene), *xid_lines(scene), *self._billing.lines(), *self._tallies.lines()])
+    def _text(self, snapshot: MeterSnapshot) -> bytes:
+        lines = list(lines_of(self._settings.selection.names, snapshot)) if self._settings.has_common_names else []
+        return _joined(
+            [*lines, *claim_lines(snapshot), *xid_lines(snapshot), *self._billing.lines(), *self._tallies.lines()]
+        )
 
     def _bill(self, inventory: Inventory, report: MeterReport, holders: Mapping[Subject, tuple[Holder, ...]]) -> None:
         """Add up the hours. While the ledger can't be used, they do not change, and are added up later."""

@@ -29,7 +29,7 @@ class Selection:
     unknown: tuple[str, ...] = ()
 
 
-def usual_selection(known: MetricNames) -> Selection:
+def default_selection(known: MetricNames) -> Selection:
     """Return the names and labels of a vendor that are published if no counters file is given."""
     return Selection(tuple(name for name in known.names if name.is_default), known.default_fields)
 

@@ -27,7 +27,7 @@ from dra_driver.telemetry.exposition import labels_text, sample_line
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class MeterSnapshot:
     """Everything that one text is rendered from. `proc` is where processes are looked up."""
 
     gpus: tuple[GpuFacts, ...]
@@ -51,12 +51,12 @@ class SubjectSeries:
     parts: list[tuple[str, Mapping[str, float]]] = field(default_factory=list)
 
 
-def lines_of(names: Iterable[MetricName], scene: Scene) -> Iterator[str]:
+def lines_of(names: Iterable[MetricName], snapshot: MeterSnapshot) -> Iterator[str]:
     """Yield the lines of all names that have a sample."""
-    subjects = tuple(_subjects(scene))
+    subjects = tuple(_subjects(snapshot))
     headed = None
     for name in names:
-        samples = [line for subject in subjects for line in _samples(name, subject, scene.recent)]
+        samples = [line for subject in subjects for line in _samples(name, subject, snapshot.recent)]
         if samples:
             if headed != name.head:
                 yield from name.head.lines()
@@ -79,20 +79,20 @@ def _samples(name: MetricName, subject: SubjectSeries, recent: RecentEvents) -> 
         yield sample_line(name.head.name, labels + more, name.value(value))
 
 
-def _subjects(scene: Scene) -> Iterator[SubjectSeries]:
-    heads = labels_of_subjects(scene.gpus, scene.style, scene.driver_version)
-    partitions = partitions_of(scene.gpus)
+def _subjects(snapshot: MeterSnapshot) -> Iterator[SubjectSeries]:
+    heads = labels_of_subjects(snapshot.gpus, snapshot.style, snapshot.driver_version)
+    partitions = partitions_of(snapshot.gpus)
     by_gpu: dict[str, dict[Subject, Reading]] = {}
-    for reading in scene.report.readings:
+    for reading in snapshot.report.readings:
         if (reading.gpu, reading.gi_id) in heads:
             by_gpu.setdefault(reading.gpu, {})[reading.gpu, reading.gi_id] = reading
-    for address in dict.fromkeys(gpu.pci_address for gpu in scene.gpus):
+    for address in dict.fromkeys(gpu.pci_address for gpu in snapshot.gpus):
         readings = by_gpu.get(address, {})
-        for subject, values in _shared_out(readings, repeats_gpu=scene.repeats_gpu).items():
-            yield _of_subject(scene, readings[subject], values, heads[subject], partitions.get(subject))
+        for subject, values in _without_repeats(readings, repeats_gpu=snapshot.repeats_gpu).items():
+            yield _of_subject(snapshot, readings[subject], values, heads[subject], partitions.get(subject))
 
 
-def _shared_out(readings: Mapping[Subject, Reading], *, repeats_gpu: bool) -> dict[Subject, dict[str, float]]:
+def _without_repeats(readings: Mapping[Subject, Reading], *, repeats_gpu: bool) -> dict[Subject, dict[str, float]]:
     """Return the values of each subject of one GPU, without those that another subject reports as well."""
     values = {subject: dict(reading.values) for subject, reading in readings.items()}
     whole = next((subject for subject in values if subject[1] is None), None)
@@ -107,19 +107,19 @@ def _shared_out(readings: Mapping[Subject, Reading], *, repeats_gpu: bool) -> di
 
 
 def _of_subject(
-    scene: Scene,
+    snapshot: MeterSnapshot,
     reading: Reading,
     values: dict[str, float],
     head: tuple[tuple[str, str], ...],
     partition: PartitionFacts | None,
 ) -> SubjectSeries:
     subject = (reading.gpu, reading.gi_id)
-    holders = scene.holders.get(subject, ())
-    own = {holder: labels_of_holder(holder, partition, scene.style) for holder in holders}
+    holders = snapshot.holders.get(subject, ())
+    own = {holder: labels_of_holder(holder, partition, snapshot.style) for holder in holders}
     only = own[holders[0]] if len(holders) == 1 else ()
-    last = scene.report.last_xids.get(subject, 0 if reading.gi_id is None else None)
+    last = snapshot.report.last_xids.get(subject, 0 if reading.gi_id is None else None)
     made = SubjectSeries(subject, text_of(head, only), values, last)
     if len(holders) > 1 and reading.processes is not None:
-        uses = uses_of(holders, reading.processes, scene.proc)
+        uses = uses_of(holders, reading.processes, snapshot.proc)
         made.parts = [(text_of(head, own[holder]), use.values) for holder, use in uses.items()]
     return made

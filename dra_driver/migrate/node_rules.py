@@ -16,7 +16,7 @@ from typing import Any
 
 from dra_driver.migrate.device_kind import DeviceKind
 from dra_driver.migrate.labels.requirement import DOMAIN, IN, LabelRequirement, NotExpressible
-from dra_driver.migrate.labels.translation import expressed, refined
+from dra_driver.migrate.labels.translation import refined, to_cel
 from dra_driver.migrate.report import ReportSubject
 
 Rows = dict[DeviceKind, list[str]]
@@ -86,7 +86,7 @@ def _selector(spec: dict[str, Any], rows: Rows, subject: ReportSubject) -> None:
 
 def _moved(rule: LabelRequirement, rows: Rows, place: ReportSubject) -> bool:
     """Translate a requirement for every kind and return True, or report that it stays and return False."""
-    translated = {kind: expressed(rule, kind) for kind in rows}
+    translated = {kind: to_cel(rule, kind) for kind in rows}
     for found in translated.values():
         if isinstance(found, NotExpressible):
             _stays(rule, found, place)
@@ -197,7 +197,7 @@ def _joined(expressions: list[str]) -> str:
 def _split(term: dict[str, Any], rows: Rows) -> _Split:
     made = _Split(_term_rules(term), {kind: [] for kind in rows})
     for position, rule in made.rules:
-        translated = {kind: expressed(rule, kind) for kind in rows}
+        translated = {kind: to_cel(rule, kind) for kind in rows}
         if any(isinstance(found, NotExpressible) for found in translated.values()):
             continue
         made.moved.append(position)

@@ -17,11 +17,11 @@ from typing import Any
 from dra_driver.migrate.devices_wanted import DeviceRequest, WantedDevices, free_name, requests_of
 from dra_driver.migrate.node_rules import kind_by_labels, move_to_selectors
 from dra_driver.migrate.pod_remarks import (
-    remark_ephemeral,
-    remark_leftovers,
-    remark_monitors,
-    remark_requests_alone,
-    remark_rules_alone,
+    report_ephemeral,
+    report_monitors,
+    report_remaining,
+    report_requests_alone,
+    report_rules_alone,
 )
 from dra_driver.migrate.pods import Container, PodShape
 from dra_driver.migrate.report import ReportSubject, shown_path
@@ -44,10 +44,10 @@ class PodMigration:
         """Migrate one pod in place; `name` returns the names of templates for claim specs. Raises: InputError."""
         place = subject.below(*shape.path)
         wants = self._wants(shape, subject)
-        remark_ephemeral(shape.spec, place)
+        report_ephemeral(shape.spec, place)
         if not any(want.count for want in wants):
             _drop_zeros(wants, subject)
-            remark_rules_alone(shape.spec, place)
+            report_rules_alone(shape.spec, place)
             return
         wanted = [want for want in wants if want.count]
         claims = _PodClaims(shape)
@@ -61,8 +61,8 @@ class PodMigration:
         owned = claims.add(templates, place)
         _use_claims(wants, requests, owned, subject)
         _tolerate(shape.spec, sorted({want.resource for want in wanted}), place)
-        remark_leftovers(shape, place)
-        remark_monitors([want.resource for want in wanted if want.kind.is_monitor], place)
+        report_remaining(shape, place)
+        report_monitors([want.resource for want in wanted if want.kind.is_monitor], place)
 
     def _wants(self, shape: PodShape, subject: ReportSubject) -> list[WantedDevices]:
         """Return what every container wants."""
@@ -74,7 +74,7 @@ class PodMigration:
                 assert kind is not None  # noqa: S101  (counts_of returns only resources with a kind)
                 wanted = min(count, 1) if kind.is_monitor else count  # a monitor sees all devices, so one is enough
                 found.append(WantedDevices(container, resource, kind_by_labels(shape.spec, kind), wanted))
-            remark_requests_alone(container, subject.below(*container.path), self.known)
+            report_requests_alone(container, subject.below(*container.path), self.known)
         return found
 
 

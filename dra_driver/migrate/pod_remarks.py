@@ -15,7 +15,7 @@ from dra_driver.migrate.resources import Known, kind_of, rows_of
 _VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 
 
-def remark_leftovers(shape: PodShape, place: ReportSubject) -> None:
+def report_remaining(shape: PodShape, place: ReportSubject) -> None:
     """Report what stays in a migrated pod, and what no claim can replace."""
     place.lost(
         "topology-manager",
@@ -23,7 +23,7 @@ def remark_leftovers(shape: PodShape, place: ReportSubject) -> None:
         "nothing to do if its policy is none; a claim of several GPUs keeps them on one NUMA node with the"
         " constraint matchAttribute: resource.kubernetes.io/numaNode",
     )
-    _remark_scheduling(shape.spec, place)
+    _report_scheduling(shape.spec, place)
     if shape.spec.get("runtimeClassName") == "nvidia":
         place.lost(
             "runtime-class",
@@ -32,10 +32,10 @@ def remark_leftovers(shape: PodShape, place: ReportSubject) -> None:
             "runtimeClassName",
         )
     for container in shape.containers:
-        _remark_visible_devices(container, place)
+        _report_visible_devices(container, place)
 
 
-def _remark_scheduling(spec: dict[str, Any], place: ReportSubject) -> None:
+def _report_scheduling(spec: dict[str, Any], place: ReportSubject) -> None:
     if node := spec.get("nodeName"):
         place.lost(
             "node-name",
@@ -52,7 +52,7 @@ def _remark_scheduling(spec: dict[str, Any], place: ReportSubject) -> None:
         )
 
 
-def _remark_visible_devices(container: Container, place: ReportSubject) -> None:
+def _report_visible_devices(container: Container, place: ReportSubject) -> None:
     for number, one in rows_of(container.wire.get("env")):
         if one.get("name") == _VISIBLE:
             path = (*container.path, "env", number)
@@ -65,7 +65,7 @@ def _remark_visible_devices(container: Container, place: ReportSubject) -> None:
             )
 
 
-def remark_monitors(resources: list[str], place: ReportSubject) -> None:
+def report_monitors(resources: list[str], place: ReportSubject) -> None:
     """Report resources that showed all GPUs of a node, which only some namespaces may ask for in claims."""
     for resource in dict.fromkeys(resources):
         place.lost(
@@ -75,7 +75,7 @@ def remark_monitors(resources: list[str], place: ReportSubject) -> None:
         )
 
 
-def remark_ephemeral(spec: dict[str, Any], place: ReportSubject) -> None:
+def report_ephemeral(spec: dict[str, Any], place: ReportSubject) -> None:
     """Report ephemeral containers that name resources."""
     for number, one in rows_of(spec.get("ephemeralContainers")):
         if one.get("resources"):
@@ -88,7 +88,7 @@ def remark_ephemeral(spec: dict[str, Any], place: ReportSubject) -> None:
             )
 
 
-def remark_requests_alone(container: Container, place: ReportSubject, known: Known) -> None:
+def report_requests_alone(container: Container, place: ReportSubject, known: Known) -> None:
     """Report extended resources that a container requests without a limit."""
     resources = container.wire.get("resources")
     if not isinstance(resources, dict):
@@ -105,7 +105,7 @@ def remark_requests_alone(container: Container, place: ReportSubject, known: Kno
             )
 
 
-def remark_rules_alone(spec: dict[str, Any], place: ReportSubject) -> None:
+def report_rules_alone(spec: dict[str, Any], place: ReportSubject) -> None:
     """Report rules on the labels of GPUs in a pod that asks for none."""
     if rules := gpu_rules(spec):
         place.lost(

@@ -56,7 +56,7 @@ def rows_of(value: Any) -> list[tuple[int, dict[str, Any]]]:
     )
 
 
-_COUNT_MOST = 100_000  # of devices for one container
+_COUNT_MOST = 100_000  # a higher number of devices for one container is taken for a mistake
 
 
 def counts_of(resources: Any, at: str, known: Known = NOTHING_KNOWN) -> dict[str, int]:

@@ -45,7 +45,7 @@ class GpuAction:
             self._node.resume()
             return acted
         gpus = case.acted_on_among(self._node.gpus())
-        if not is_reboot and (why := self._node.let_go(gpus)):
+        if not is_reboot and (why := self._node.release_library(gpus)):
             return case.waiting(why)
         if not case.is_acting:
             case = replace(case, tries=case.tries + 1, boot=self._boot_id, is_acting=True, waits_for="")

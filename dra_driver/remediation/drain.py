@@ -72,14 +72,14 @@ class GpuDrain:
             return case.waiting("other nodes of the cluster to finish their remediations")
         return case.at(Stage.DRAINED, now)
 
-    def let_go(self, case: RemediationCase) -> RemediationCase:
+    def release_library(self, case: RemediationCase) -> RemediationCase:
         """Make this agent release the GPU, unless it is in use again. Raises: DriverError."""
         gpus = case.acted_on_among(self._node.gpus())
         if case.action is RemediationAction.RESET and self._awaits_driver(case):
             return self._await_driver(case)
         if case.action is RemediationAction.RESET and any(gpu.partitions for gpu in gpus):
             return self._await_partitions(case)
-        why = self._node.let_go(gpus) or self._used(case) or self._blocked(gpus)
+        why = self._node.release_library(gpus) or self._used(case) or self._blocked(gpus)
         if not why:
             return case.at(Stage.NVML_LET_GO, self._clock())
         self._node.resume()

@@ -58,7 +58,7 @@ class GpuRecovery:
         self._node.forget_errors(case.gpu)
         return self._outcomes.restored(case).at(Stage.SAME_UUID_FOUND, self._clock())
 
-    def prove(self, case: RemediationCase) -> RemediationCase:
+    def validate(self, case: RemediationCase) -> RemediationCase:
         """Wait until the GPU's readings are good, and then test it."""
         now = self._clock()
         gpu = case.gpu_among(self._node.gpus())
@@ -71,7 +71,7 @@ class GpuRecovery:
                 what = treatment.fault.sentence if treatment else "its health can't be read"
                 return self._outcomes.failed(case, f"the GPU is not healthy: {what}")
             return case.waiting("the GPU's health to be read as good")
-        found = self._node.prove(gpu)
+        found = self._node.validate(gpu)
         if found.verdict is ValidationVerdict.FAILED:
             why = f"validation failed: {found.reason} {found.detail}".rstrip()
             return self._outcomes.failed(replace(case, is_unproven=True), why)

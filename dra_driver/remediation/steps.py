@@ -41,10 +41,10 @@ class RemediationSteps:
             Stage.DETECTED: self._drain.await_taint,
             Stage.TAINTED: self._drain.ask,
             Stage.DRAIN_ASKED: self._drain.await_end,
-            Stage.DRAINED: self._let_go,
+            Stage.DRAINED: self._release_library,
             Stage.NVML_LET_GO: self._action.act,
             Stage.ACTED: recovery.find,
-            Stage.SAME_UUID_FOUND: recovery.prove,
+            Stage.SAME_UUID_FOUND: recovery.validate,
             Stage.VALIDATED: recovery.give_back,
         }
 
@@ -55,6 +55,6 @@ class RemediationSteps:
             self._journal.write(after)
         return after
 
-    def _let_go(self, case: RemediationCase) -> RemediationCase:
+    def _release_library(self, case: RemediationCase) -> RemediationCase:
         """Make the agent release the library; if the action is a reboot, the library stays in use."""
-        return self._action.act(case) if case.action is RemediationAction.REBOOT else self._drain.let_go(case)
+        return self._action.act(case) if case.action is RemediationAction.REBOOT else self._drain.release_library(case)

@@ -57,14 +57,14 @@ class TreatedNode(Protocol):
     def set_persistence(self, gpu: GpuFacts, *, enabled: bool) -> None:
         """Switch persistence mode. Raises: DriverError."""
 
-    def let_go(self, gpus: Sequence[GpuFacts]) -> str:
+    def release_library(self, gpus: Sequence[GpuFacts]) -> str:
         """Keep Prepare from these GPUs and release the vendor's library; calls about other GPUs wait meanwhile.
 
         Return "", or why this is not possible now; nothing has changed then. Idempotent.
         """
 
     def resume(self) -> None:
-        """Undo `let_go` and look at the hardware. Idempotent."""
+        """Undo `release_library` and look at the hardware. Idempotent."""
 
     def reset(self, gpus: Sequence[GpuFacts], timeout_s: float) -> None:
         """Reset these GPUs together. Raises: HardwareError."""
@@ -84,7 +84,7 @@ class TreatedNode(Protocol):
     def forget_errors(self, gpu: str) -> None:
         """Forget the errors that were reported for a GPU before it was treated; lasting ones are found again."""
 
-    def prove(self, gpu: GpuFacts) -> ValidationResult:
+    def validate(self, gpu: GpuFacts) -> ValidationResult:
         """Validate a GPU that no claim and no process uses."""
 
     def take_slot(self) -> float:

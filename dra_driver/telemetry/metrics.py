@@ -83,7 +83,7 @@ class Metrics:
         return self._more()
 
 
-def render_together(metrics: Mapping[str, Metrics]) -> bytes:
+def render_joined(metrics: Mapping[str, Metrics]) -> bytes:
     """Return the metrics of several drivers, by name, as one text; a label `driver` tells them apart."""
     registry = CollectorRegistry()
     registry.register(_JoinedCollector(metrics))

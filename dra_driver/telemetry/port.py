@@ -29,14 +29,14 @@ _ACCEPTED_AT_ONCE = 32  # before the open connections are served again
 _FAULT_SECONDS = 0.05  # to wait after a connection could not be accepted, because a resource ran out
 
 
-class Securing(Protocol):
+class SocketEncryption(Protocol):
     """Turns an accepted connection into an encrypted one."""
 
     def secure(self, sock: socket.socket) -> socket.socket:
         """Return a socket that encrypts and never blocks. Raises: OSError if that is not possible now."""
 
 
-class Gate(Protocol):
+class PageAccess(Protocol):
     """Decides who may see the pages that are rendered on request; the decision may take time."""
 
     def ask(self, token: str, decided: Callable[[PageAnswer | None], None]) -> None:
@@ -57,15 +57,15 @@ class Port:
         quick: Mapping[str, PageAnswer],
         most_connections: int = MOST_CONNECTIONS,
         connection_s: float = CONNECTION_SECONDS,
-        securing: Securing | None = None,
-        gate: Gate | None = None,
+        encryption: SocketEncryption | None = None,
+        access: PageAccess | None = None,
     ) -> None:
         self._quick, self._most, self._connection_s = quick, most_connections, connection_s
-        self._securing, self._gate = securing, gate
+        self._encryption, self._access = encryption, access
         self._listener = _listen(address)
         self.number = int(self._listener.getsockname()[1])
         self.address = f"[{address[0]}]:{self.number}" if ":" in address[0] else f"{address[0]}:{self.number}"
-        self._bell, self._ear = socket.socketpair()
+        self._wake_writer, self._wake_reader = socket.socketpair()
         self._renderers = {path: Renderer(page, self._rendered) for path, page in pages.items()}
         self._done: deque[tuple[StatusConnection, PageAnswer]] = deque()
         self._connections: dict[StatusConnection, None] = {}  # the oldest first
@@ -75,7 +75,7 @@ class Port:
 
     def start(self) -> None:
         """Start answering."""
-        for one in (self._listener, self._ear):
+        for one in (self._listener, self._wake_reader):
             one.setblocking(False)
             self._selector.register(one, selectors.EVENT_READ)
         for renderer in self._renderers.values():
@@ -85,16 +85,16 @@ class Port:
     def stop(self) -> None:
         """Stop answering and free the port."""
         self._is_stopping = True
-        if self._gate is not None:
-            self._gate.stop()
+        if self._access is not None:
+            self._access.stop()
         for renderer in self._renderers.values():
             renderer.stop()
-        self._ring()
+        self._wake()
         if self._thread.is_alive():
             self._thread.join()
         for connection in list(self._connections):
             self._end(connection)
-        for one in (self._listener, self._bell, self._ear):
+        for one in (self._listener, self._wake_writer, self._wake_reader):
             one.close()
         self._selector.close()
 
@@ -112,12 +112,12 @@ class Port:
 
     def _ready(self, sock: object, connection: StatusConnection | None) -> None:
         if connection is not None:
-            self._go_on(connection)
+            self._continue(connection)
         elif sock is self._listener:
             self._accept()
         else:
             with contextlib.suppress(BlockingIOError):
-                self._ear.recv(4096)
+                self._wake_reader.recv(4096)
             while self._done:
                 done, answer = self._done.popleft()
                 if done in self._connections:
@@ -135,7 +135,7 @@ class Port:
                 return
             sock.setblocking(False)
             try:
-                sock = self._securing.secure(sock) if self._securing is not None else sock
+                sock = self._encryption.secure(sock) if self._encryption is not None else sock
             except OSError:
                 sock.close()
                 continue
@@ -144,9 +144,9 @@ class Port:
             connection = StatusConnection(sock, time.monotonic() + self._connection_s)
             self._connections[connection] = None
             self._selector.register(sock, selectors.EVENT_READ, connection)
-            self._go_on(connection)
+            self._continue(connection)
 
-    def _go_on(self, connection: StatusConnection) -> None:
+    def _continue(self, connection: StatusConnection) -> None:
         if connection not in self._connections:  # it has ended since the selector returned it
             return
         try:
@@ -166,14 +166,14 @@ class Port:
             self._answer(connection, self._quick[asked])
         elif asked in self._renderers:
             self._selector.unregister(connection.sock)
-            self._show(connection, self._renderers[asked])
+            self._request_page(connection, self._renderers[asked])
         else:
             known = ", ".join([*self._renderers, *self._quick])
             self._answer(connection, PageAnswer(404, f"try {known}\n".encode()))
 
-    def _show(self, connection: StatusConnection, page: Renderer) -> None:
+    def _request_page(self, connection: StatusConnection, page: Renderer) -> None:
         """Request a page for a connection, as soon as it is known that its client may see it."""
-        if self._gate is None:
+        if self._access is None:
             page.ask(connection)
             return
 
@@ -183,7 +183,7 @@ class Port:
             else:
                 self._rendered([connection], refusal)
 
-        self._gate.ask(connection.token(), decided)
+        self._access.ask(connection.token(), decided)
 
     def _answer(self, connection: StatusConnection, answer: PageAnswer) -> None:
         connection.until = time.monotonic() + self._connection_s
@@ -222,11 +222,11 @@ class Port:
 
     def _rendered(self, connections: list[StatusConnection], answer: PageAnswer) -> None:
         self._done.extend((connection, answer) for connection in connections)
-        self._ring()
+        self._wake()
 
-    def _ring(self) -> None:
+    def _wake(self) -> None:
         with contextlib.suppress(OSError):
-            self._bell.send(b"!")
+            self._wake_writer.send(b"!")
 
 
 def _listen(address: tuple[str, int]) -> socket.socket:

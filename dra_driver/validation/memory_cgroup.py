@@ -81,7 +81,7 @@ def room_below(limit: int, *, root: Path = ROOT, proc: Path = PROC) -> int:
     try:
         most = int((own / files.limit).read_text())
         used = int((own / files.usage).read_text()) - _value(own / "memory.stat", files.cache)
-    except (OSError, ValueError):  # "max"
+    except (OSError, ValueError):  # a cgroup without a limit has "max" in this file
         return limit
     return min(limit, max(0, most - used - RESERVE_BYTES))
 

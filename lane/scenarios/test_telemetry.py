@@ -13,7 +13,7 @@ from lane.agent import Agent
 from lane.sandbox import until
 from lane.stage import Stage
 from lane.workload import claim, container, devices, pod, request, template
-from tests.support.metering.scenes import Sample, samples
+from tests.support.metering.snapshots import Sample, samples
 
 SOON = 20.0
 WHOLE, SHARED, CUT = "0000:01:00.0", "0000:02:00.0", "0000:03:00.0"

@@ -62,7 +62,7 @@ def clock():
 @pytest.fixture
 def port(server, clock):
     gate = MetricsReaders(SimpleNamespace(review_api=lambda: server), clock=clock)
-    one = Port(("127.0.0.1", 0), {"/metrics": lambda: PageAnswer(200, b"x 1\n")}, quick={}, gate=gate)
+    one = Port(("127.0.0.1", 0), {"/metrics": lambda: PageAnswer(200, b"x 1\n")}, quick={}, access=gate)
     one.start()
     yield one
     one.stop()

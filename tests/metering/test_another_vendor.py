@@ -13,11 +13,11 @@ from dra_driver.hardware.metric_names import MetricName, MetricNames
 from dra_driver.inventory.build import build_inventory
 from dra_driver.metering.charges import charges_of
 from dra_driver.metering.holders import holders_of, subject_of
-from dra_driver.metering.series import Scene, lines_of
+from dra_driver.metering.series import MeterSnapshot, lines_of
 from dra_driver.metering.subjects import LabelStyle, gpus_of
 from dra_driver.plugin.ledger.record import ClaimRecord, ClaimState
 from dra_driver.telemetry.exposition import FamilyHead, SampleKind
-from tests.support.metering.scenes import samples
+from tests.support.metering.snapshots import samples
 
 FAN = "fanRpm"
 NAMES = MetricNames(
@@ -67,8 +67,8 @@ def test_series_have_the_vendor_s_names_and_labels_and_each_part_its_own(invento
         Reading(SECOND, 1.0, {Measure.POWER_W: 90.0}),
     )
     style = LabelStyle("node-1", "gpu.amd.com", NAMES, "hostname", ("driver_version",))
-    scene = Scene(gpus_of(inventory), "6.10.5", MeterReport(readings), {}, style, Path("/nonexistent"))
-    found = samples(lines_of(NAMES.names, scene))
+    snapshot = MeterSnapshot(gpus_of(inventory), "6.10.5", MeterReport(readings), {}, style, Path("/nonexistent"))
+    found = samples(lines_of(NAMES.names, snapshot))
     assert [(one.labels["gpu_id"], one.value) for one in found if one.name == "gpu_power"] == [("0", 700), ("4", 90)]
     assert [one.labels["part"] for one in found if one.name == "gpu_used_vram"] == [f"cpx-{n}" for n in range(4)]
     assert [one.value for one in found if one.name == "gpu_fan"] == [900]

@@ -15,7 +15,7 @@ from dra_driver.metering.measured import HolderReading
 from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.ledger.ledger_rows import delete
 from dra_driver.plugin.ledger.record import ClaimRecord, ClaimState
-from tests.support.metering.scenes import gpus, holder, samples
+from tests.support.metering.snapshots import gpus, holder, samples
 
 GPUS = gpus()
 NAMES = [f"gpu-{gpu.pci_address.replace(':', '-').replace('.', '-')}" for gpu in GPUS]

@@ -7,7 +7,7 @@ from dra_driver.hardware.simulated.profile import load_profile
 from dra_driver.hardware.simulated.profile_facts import facts_of
 from dra_driver.metering.own_series import claim_lines
 from dra_driver.metering.series import lines_of
-from tests.support.metering.scenes import USUAL, Made, holder, samples
+from tests.support.metering.snapshots import USUAL, Made, holder, samples
 
 OF_INSTANCE = (
     Measure.MEMORY_FREE_BYTES, Measure.MEMORY_USED_BYTES, Measure.MEMORY_RESERVED_BYTES, Measure.GRAPHICS_RATIO,
@@ -24,7 +24,7 @@ def node(folder, *, parts):
 
 
 def count(made):
-    return len(samples([*lines_of(USUAL.names, made.scene()), *claim_lines(made.scene())]))
+    return len(samples([*lines_of(USUAL.names, made.snapshot()), *claim_lines(made.snapshot())]))
 
 
 def test_eight_gpus_in_use_have_at_most_300_series(tmp_path):

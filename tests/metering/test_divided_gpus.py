@@ -12,9 +12,9 @@ from dra_driver.inventory.build import build_inventory
 from dra_driver.inventory.offering import Inventory
 from dra_driver.metering.holders import Holder, subject_of
 from dra_driver.metering.own_series import claim_lines
-from dra_driver.metering.series import Scene, lines_of
+from dra_driver.metering.series import MeterSnapshot, lines_of
 from dra_driver.metering.subjects import LabelStyle, gpus_of
-from tests.support.metering.scenes import holder, samples
+from tests.support.metering.snapshots import holder, samples
 from tests.support.nodes.amd_tree import AmdCard, AmdTree
 
 CARD = AmdCard("0000:05:00.0", modes=("DPX", "NPS1"), partitions=(128, 129))
@@ -26,7 +26,7 @@ def inventory(tmp_path: Path) -> Inventory:
     return build_inventory(AmdHardware(AmdTree(tmp_path).write(CARD).roots).discover())
 
 
-def scene(inventory: Inventory, *held: str) -> Scene:
+def snapshot(inventory: Inventory, *held: str) -> MeterSnapshot:
     holders: dict[tuple[str, int | None], tuple[Holder, ...]] = {}
     for number, name in enumerate(held):
         subject = subject_of(inventory.find(name, None))
@@ -34,19 +34,19 @@ def scene(inventory: Inventory, *held: str) -> Scene:
         holders[subject] = (replace(holder(f"claim-{number}", device=name), pool="node-1/gpu.amd.com"),)
     report = MeterReport((Reading(CARD.address, 1.0, {Measure.POWER_W: 500.0}),))
     style = LabelStyle("node-1", "gpu.amd.com", NAMES, "hostname")
-    return Scene(gpus_of(inventory), "6.16.13", report, holders, style, Path("/nonexistent"))
+    return MeterSnapshot(gpus_of(inventory), "6.16.13", report, holders, style, Path("/nonexistent"))
 
 
 def test_the_power_of_a_divided_gpu_is_nobodys_unless_one_claim_has_all_parts(inventory: Inventory) -> None:
-    (power,) = [one for one in samples(lines_of(NAMES.names, scene(inventory, PARTS[0]))) if "usage" in one.name]
+    (power,) = [one for one in samples(lines_of(NAMES.names, snapshot(inventory, PARTS[0]))) if "usage" in one.name]
     assert (power.value, "dra_claim_uid" in power.labels) == (500, False)
     assert power.labels["gpu_compute_partition_type"] == "dpx"
-    (power,) = [one for one in samples(lines_of(NAMES.names, scene(inventory, WHOLE))) if "usage" in one.name]
+    (power,) = [one for one in samples(lines_of(NAMES.names, snapshot(inventory, WHOLE))) if "usage" in one.name]
     assert power.labels["dra_device_name"] == WHOLE
 
 
 def test_a_claim_of_a_part_is_shown_with_its_gpu_and_the_number_of_the_part(inventory: Inventory) -> None:
-    found = samples(claim_lines(scene(inventory, *PARTS)))
+    found = samples(claim_lines(snapshot(inventory, *PARTS)))
     assert [(one.labels["gpu_id"], one.labels["gpu_partition_id"]) for one in found] == [("0", "0"), ("1", "1")]
 
 
@@ -54,7 +54,7 @@ def test_a_divided_gpu_is_measured_where_all_its_parts_together_are_no_device(tm
     tree = AmdTree(tmp_path).write(replace(CARD, modes=None))
     (power,) = [
         one
-        for one in samples(lines_of(NAMES.names, scene(build_inventory(AmdHardware(tree.roots).discover()))))
+        for one in samples(lines_of(NAMES.names, snapshot(build_inventory(AmdHardware(tree.roots).discover()))))
         if one.name == "gpu_power_usage"
     ]
     assert (power.value, "gpu_partition_id" in power.labels) == (500, False)

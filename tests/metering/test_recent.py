@@ -9,7 +9,7 @@ from dra_driver.hardware.metric_names import RECENT_CLOCK_EVENTS, RECENT_XIDS
 from dra_driver.hardware.nvidia.metering.dcgm_names import NAMES
 from dra_driver.metering.recent import RecentEvents
 from dra_driver.metering.series import lines_of
-from tests.support.metering.scenes import Made, samples
+from tests.support.metering.snapshots import Made, samples
 
 GPU = ("0000:01:00.0", None)
 WINDOW = ("window_size_in_ms", "300000")
@@ -57,10 +57,10 @@ def test_the_names_of_the_common_exporter_have_its_labels():
     made = Made()
     address = made.gpus[0].pci_address
     made.read(0, {Measure.TEMPERATURE_C: 40.0})
-    scene = made.scene()
-    report = replace(scene.report, xids={(address, None): {48: 2}})
-    scene.recent.turn(MeterReport(), 1.0)
-    scene.recent.turn(report, 2.0)
-    found = samples(lines_of([one for one in NAMES if one.head.name == "DCGM_EXP_XID_ERRORS_COUNT"], scene))
+    snapshot = made.snapshot()
+    report = replace(snapshot.report, xids={(address, None): {48: 2}})
+    snapshot.recent.turn(MeterReport(), 1.0)
+    snapshot.recent.turn(report, 2.0)
+    found = samples(lines_of([one for one in NAMES if one.head.name == "DCGM_EXP_XID_ERRORS_COUNT"], snapshot))
     assert [(one.labels["gpu"], one.labels["xid"], one.value) for one in found] == [("0", "48", 2)]
     assert found[0].labels[WINDOW[0]] == WINDOW[1]

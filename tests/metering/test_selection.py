@@ -3,7 +3,7 @@
 import pytest
 
 from dra_driver.hardware.nvidia.metering.dcgm_names import DCGM_NAMES
-from dra_driver.metering.selection import read_selection, usual_selection
+from dra_driver.metering.selection import default_selection, read_selection
 from dra_driver.model.errors import InputError
 
 FILE = """# Format,,
@@ -53,4 +53,4 @@ def test_a_file_that_is_no_text_or_too_long_is_refused(tmp_path, content):
 
 
 def test_without_a_file_the_usual_names_are_published():
-    assert len(usual_selection(DCGM_NAMES).names) == 25
+    assert len(default_selection(DCGM_NAMES).names) == 25

@@ -6,10 +6,10 @@ import pytest
 
 from dra_driver.hardware.metered import Measure, ProcessUse
 from dra_driver.hardware.nvidia.metering.dcgm_names import NAMES
-from dra_driver.metering.own_series import Ages, claim_lines, xid_lines
+from dra_driver.metering.own_series import ReadingAges, claim_lines, xid_lines
 from dra_driver.metering.series import lines_of
 from dra_driver.plugin.node_claims.pod_resources import ClaimUser
-from tests.support.metering.scenes import Made, gpus, holder, samples
+from tests.support.metering.snapshots import Made, gpus, holder, samples
 
 GIB = 1 << 30
 FULL = dict.fromkeys(Measure, 3.0)
@@ -34,7 +34,7 @@ def with_pods(folder, *pods):
 def test_a_gpu_has_the_labels_of_the_common_exporter_in_their_order_and_those_of_its_claim(made):
     made.read(0, {Measure.TEMPERATURE_C: 54.0})
     made.holders[made.gpus[0].pci_address, None] = (holder("train", uid="p-1", pod="train-0"),)
-    text = next(line for line in lines_of(NAMES, made.scene()) if line.startswith("DCGM_FI_DEV_GPU_TEMP"))
+    text = next(line for line in lines_of(NAMES, made.snapshot()) if line.startswith("DCGM_FI_DEV_GPU_TEMP"))
     gpu = made.gpus[0]
     assert text == (
         f'DCGM_FI_DEV_GPU_TEMP{{gpu="0",UUID="{gpu.uuid}",pci_bus_id="00000000:1B:00.0",device="nvidia0",'
@@ -61,7 +61,7 @@ GOLDEN = {
 
 def test_everything_that_is_measured_has_the_common_exporter_s_name_and_type(made):
     made.read(0, FULL)
-    lines = list(lines_of([name for name in NAMES if name.is_default], made.scene()))
+    lines = list(lines_of([name for name in NAMES if name.is_default], made.snapshot()))
     types = dict(line.split()[2:4] for line in lines if line.startswith("# TYPE"))
     assert types == {**GOLDEN, "DCGM_FI_PROF_SM_ACTIVE": "gauge"}
 
@@ -129,8 +129,8 @@ def test_the_newest_xid_is_a_gauge_and_every_xid_is_counted(made):
     address = made.gpus[0].pci_address
     made.last_xids = {(address, None): 79}
     assert [one.value for one in made.samples("DCGM_FI_DEV_XID_ERRORS")] == [79]
-    scene = made.scene()
-    counted = replace(scene, report=replace(scene.report, xids={(address, None): {79: 2, 13: 5}}))
+    snapshot = made.snapshot()
+    counted = replace(snapshot, report=replace(snapshot.report, xids={(address, None): {79: 2, 13: 5}}))
     assert [(one.labels["xid"], one.value) for one in samples(xid_lines(counted))] == [("13", 5), ("79", 2)]
 
 
@@ -142,13 +142,13 @@ def test_a_claim_of_several_containers_is_named_for_each_and_its_values_stand_on
     (temperature,) = made.samples("DCGM_FI_DEV_GPU_TEMP")
     assert temperature.labels["pod"] == "pod-a"
     assert "container" not in temperature.labels
-    named = [(one.labels["pod"], one.labels["container"]) for one in samples(claim_lines(made.scene()))]
+    named = [(one.labels["pod"], one.labels["container"]) for one in samples(claim_lines(made.snapshot()))]
     assert named == [("pod-a", "one"), ("pod-a", "two")]
 
 
 def test_the_age_of_readings_grows_while_none_come(made):
     made.read(1, {Measure.TEMPERATURE_C: 40.0})
-    ages = Ages(made.scene())
+    ages = ReadingAges(made.snapshot())
     assert [one.value for now in (1003.0, 1060.5) for one in samples(ages.lines(now))] == [3, 60.5]
 
 

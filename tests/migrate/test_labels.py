@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dra_driver.migrate.device_kind import DeviceKind
 from dra_driver.migrate.labels.requirement import LabelRequirement, NotExpressible
-from dra_driver.migrate.labels.translation import expressed, refined
+from dra_driver.migrate.labels.translation import refined, to_cel
 from dra_driver.migrate.node_rules import move_to_selectors
 from dra_driver.migrate.report import FileReport, ReportSubject
 from dra_driver.model.quantity import Quantity
@@ -97,7 +97,7 @@ def rules(draw):
 @settings(max_examples=60, deadline=None)
 @given(rules())
 def test_a_rule_that_can_be_said_matches_the_devices_of_the_nodes_it_matched(rule):
-    said = expressed(rule, GPU)
+    said = to_cel(rule, GPU)
     if not isinstance(said, NotExpressible):
         for wire, labels in gpus():
             # A node without the label of memory has a GPU that reports none; both sides know that.
@@ -123,7 +123,7 @@ def test_alternatives_that_move_match_the_devices_of_the_nodes_they_matched(term
 @settings(max_examples=60, deadline=None)
 @given(rules(), st.booleans())
 def test_no_expression_fails_on_a_device_that_says_nothing_of_itself(rule, is_partition):
-    said = expressed(rule, PART if is_partition else GPU)
+    said = to_cel(rule, PART if is_partition else GPU)
     if isinstance(said, str) and said:
         for wire in ({"name": "bare", "attributes": {}, "capacity": {}}, *(one for one, _ in gpus())):
             assert compiled(said).matches(wire, driver="gpu.nvidia.com") in {True, False}
@@ -142,7 +142,7 @@ def test_no_expression_fails_on_a_device_that_says_nothing_of_itself(rule, is_pa
     ],
 )
 def test_what_devices_do_not_say_is_kept_with_a_reason(label, why):
-    said = expressed(LabelRequirement(f"nvidia.com/{label}", "In", ("8",)), GPU)
+    said = to_cel(LabelRequirement(f"nvidia.com/{label}", "In", ("8",)), GPU)
     assert isinstance(said, NotExpressible)
     assert said.code == why
     assert said.why
@@ -172,28 +172,26 @@ def test_a_partition_is_chosen_by_product_and_profile():
         ("NVIDIA-H100-80GB-HBM3-MIG-2g.20gb", False),
         ("NVIDIA-A100-SXM4-40GB-MIG-1g.10gb", False),
     ):
-        said = expressed(LabelRequirement("nvidia.com/gpu.product", "In", (value,)), PART)
+        said = to_cel(LabelRequirement("nvidia.com/gpu.product", "In", (value,)), PART)
         assert holds(said, part) is wanted
-        assert holds(expressed(LabelRequirement("nvidia.com/gpu.product", "NotIn", (value,)), PART), part) is not wanted
+        assert holds(to_cel(LabelRequirement("nvidia.com/gpu.product", "NotIn", (value,)), PART), part) is not wanted
 
 
 def test_labels_of_a_profile_are_about_partitions_of_that_profile():
     part = DeviceKind(is_partition=True, profile="1g.10gb")
-    assert expressed(LabelRequirement("nvidia.com/mig-1g.10gb.count", "Exists"), part) == ""
-    assert expressed(LabelRequirement("nvidia.com/mig-1g.10gb.count", "Gt", ("0",)), part) == ""
-    assert isinstance(expressed(LabelRequirement("nvidia.com/mig-1g.10gb.count", "Gt", ("3",)), part), NotExpressible)
-    assert "multiprocessors" in expressed(
-        LabelRequirement("nvidia.com/mig-1g.10gb.multiprocessors", "Gt", ("10",)), part
-    )
-    assert isinstance(expressed(LabelRequirement("nvidia.com/mig-2g.20gb.count", "Exists"), part), NotExpressible)
-    assert isinstance(expressed(LabelRequirement("nvidia.com/mig-1g.10gb.count", "Exists"), GPU), NotExpressible)
+    assert to_cel(LabelRequirement("nvidia.com/mig-1g.10gb.count", "Exists"), part) == ""
+    assert to_cel(LabelRequirement("nvidia.com/mig-1g.10gb.count", "Gt", ("0",)), part) == ""
+    assert isinstance(to_cel(LabelRequirement("nvidia.com/mig-1g.10gb.count", "Gt", ("3",)), part), NotExpressible)
+    assert "multiprocessors" in to_cel(LabelRequirement("nvidia.com/mig-1g.10gb.multiprocessors", "Gt", ("10",)), part)
+    assert isinstance(to_cel(LabelRequirement("nvidia.com/mig-2g.20gb.count", "Exists"), part), NotExpressible)
+    assert isinstance(to_cel(LabelRequirement("nvidia.com/mig-1g.10gb.count", "Exists"), GPU), NotExpressible)
 
 
 def test_driver_versions_lose_their_leading_zeros():
-    said = expressed(LabelRequirement("nvidia.com/cuda.driver-version.full", "In", ("535.54.03",)), GPU)
+    said = to_cel(LabelRequirement("nvidia.com/cuda.driver-version.full", "In", ("535.54.03",)), GPU)
     assert 'semver("535.54.3")' in said
 
 
 @pytest.mark.parametrize("rule", [("In", ()), ("Gt", ("a",)), ("Gt", ("1", "2")), ("Exists", ("1",)), ("Like", ("1",))])
 def test_a_rule_that_matches_no_node_stays_where_it_is(rule):
-    assert isinstance(expressed(LabelRequirement("nvidia.com/gpu.memory", *rule), GPU), NotExpressible)
+    assert isinstance(to_cel(LabelRequirement("nvidia.com/gpu.memory", *rule), GPU), NotExpressible)

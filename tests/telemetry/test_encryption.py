@@ -54,7 +54,7 @@ def port(mounted, clock):
         ("127.0.0.1", 0),
         {"/metrics": lambda: PageAnswer(200, BODY)},
         quick={},
-        securing=MountedCertificate(mounted.folder, clock=clock),
+        encryption=MountedCertificate(mounted.folder, clock=clock),
     )
     one.start()
     yield one

@@ -132,7 +132,7 @@ class NodeUnderTreatment:
         """Switch persistence mode."""
         self._hardware.set_persistence(gpu, enabled, CALL_SECONDS)
 
-    def let_go(self, gpus: Sequence[GpuFacts]) -> str:
+    def release_library(self, gpus: Sequence[GpuFacts]) -> str:
         """Keep Prepare from these GPUs and release the vendor's library; return why that was not possible."""
         if self._is_let_go:
             return ""
@@ -152,7 +152,7 @@ class NodeUnderTreatment:
         return "a call of the driver's library to return"
 
     def resume(self) -> None:
-        """Undo `let_go` and look at the hardware."""
+        """Undo `release_library` and look at the hardware."""
         if self._is_let_go:
             self._is_let_go = False
             self._scanner.reacquire()
@@ -193,7 +193,7 @@ class NodeUnderTreatment:
         """Forget the errors that were reported of a GPU before it was treated."""
         self._health.forget_errors(gpu)
 
-    def prove(self, gpu: GpuFacts) -> ValidationResult:
+    def validate(self, gpu: GpuFacts) -> ValidationResult:
         """Validate a GPU that no claim or process uses."""
         return self._proof.prove(gpu)
 

@@ -9,7 +9,7 @@ from dra_driver.agent.status.options import StatusOptions, parse_address
 from dra_driver.agent.status.source import StatusSource
 from dra_driver.model.errors import NodeError
 from dra_driver.telemetry.logs import fields
-from dra_driver.telemetry.port import Gate, Port, Securing
+from dra_driver.telemetry.port import PageAccess, Port, SocketEncryption
 from dra_driver.telemetry.probes import QUICK_PAGES, probe_pages
 from dra_driver.telemetry.rendering import Page
 from dra_driver.telemetry.status_connection import PageAnswer
@@ -39,8 +39,8 @@ class StatusPage:
                 options.metrics_address,
                 pages,
                 quick,
-                securing=_securing(options),
-                gate=_gate(options, source),
+                encryption=_encryption(options),
+                access=_access(options, source),
             )
             self._ports.append(one)
             self.port = one.number
@@ -64,17 +64,17 @@ def _listening(
     pages: Mapping[str, Page],
     quick: Mapping[str, PageAnswer],
     *,
-    securing: Securing | None = None,
-    gate: Gate | None = None,
+    encryption: SocketEncryption | None = None,
+    access: PageAccess | None = None,
 ) -> Port:
     """Return a port that is bound. Raises: UsageError; NodeError("node.metrics-address")."""
     try:
-        return Port(parse_address(address, flag), pages, quick=quick, securing=securing, gate=gate)
+        return Port(parse_address(address, flag), pages, quick=quick, encryption=encryption, access=access)
     except OSError as error:
         raise NodeError("metrics-address", f"cannot listen on {flag}={address}: {error}") from error
 
 
-def _securing(options: StatusOptions) -> Securing | None:
+def _encryption(options: StatusOptions) -> SocketEncryption | None:
     if options.certificate is None:
         return None
     from dra_driver.telemetry.encryption import MountedCertificate  # noqa: PLC0415 - only where it is wanted
@@ -82,7 +82,7 @@ def _securing(options: StatusOptions) -> Securing | None:
     return MountedCertificate(options.certificate)
 
 
-def _gate(options: StatusOptions, source: StatusSource) -> Gate | None:
+def _access(options: StatusOptions, source: StatusSource) -> PageAccess | None:
     if not options.has_known_readers:
         return None
     from dra_driver.agent.status.readers import MetricsReaders  # noqa: PLC0415 - only where it is wanted

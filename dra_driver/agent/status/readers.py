@@ -46,7 +46,7 @@ class _ReaderVerdict:
 
 
 class MetricsReaders:
-    """The gate of /metrics."""
+    """Decides who may read /metrics."""
 
     def __init__(self, source: StatusSource, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._source, self._clock = source, clock

@@ -102,10 +102,10 @@ class LoopbackServer:
             with self._lock:
                 self._connections.add(connection)
             threading.Thread(
-                target=self._converse, args=(connection,), name="embedded-api-connection", daemon=True
+                target=self._serve_connection, args=(connection,), name="embedded-api-connection", daemon=True
             ).start()
 
-    def _converse(self, connection: socket.socket) -> None:
+    def _serve_connection(self, connection: socket.socket) -> None:
         reader = cast("BinaryIO", connection.makefile("rb", buffering=_LINE))
         try:
             while (request := _read(reader, connection)) is not None:

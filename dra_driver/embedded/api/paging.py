@@ -49,7 +49,7 @@ class Paging:
         after: Key | None = None
         revision, stored = self._store.revision, self._store.all(kind)
         if token := query.get("continue", ""):
-            wanted, after = _read(token)
+            wanted, after = _parse_token(token)
             if wanted != _NOW:
                 revision, stored = wanted, self._snapshot(kind, wanted, after)
         chosen: list[Stored] = []
@@ -57,7 +57,7 @@ class Paging:
             if (after is None or _key(one) > after) and matches(one.wire):
                 if limit and len(chosen) == limit:
                     self._keep(kind, revision, stored)
-                    return ListPage(chosen, revision, _write(revision, _key(chosen[-1])))
+                    return ListPage(chosen, revision, _token_of(revision, _key(chosen[-1])))
                 chosen.append(one)
         return ListPage(chosen, revision, "")
 
@@ -71,7 +71,7 @@ class Paging:
         kept = self._snapshots.get((kind, revision))
         if kept is None or revision < self._store.oldest(kind):
             self._snapshots.pop((kind, revision), None)
-            raise list_expired(_write(_NOW, after))
+            raise list_expired(_token_of(_NOW, after))
         return kept
 
 
@@ -80,11 +80,11 @@ def _key(stored: Stored) -> Key:
     return metadata.get("namespace", ""), metadata["name"]
 
 
-def _write(revision: int, after: Key) -> str:
+def _token_of(revision: int, after: Key) -> str:
     return base64.urlsafe_b64encode(json.dumps([revision, *after]).encode()).decode()
 
 
-def _read(token: str) -> tuple[int, Key]:
+def _parse_token(token: str) -> tuple[int, Key]:
     try:
         revision, namespace, name = json.loads(base64.urlsafe_b64decode(token))
         return int(revision), (str(namespace), str(name))

@@ -1,7 +1,7 @@
 """Refusals: the Status objects with which a Kubernetes API server refuses a request.
 
-In: what is wrong. Out: an `ApiError` that carries the HTTP status and the Status object. Never: a decision about what
-is wrong.
+In: what is wrong. Out: an `ApiError` that carries the HTTP status and the Status object. Nothing is checked here: the
+rules and the registry decide what is wrong.
 Source: k8s.io/apimachinery api/errors; meta/v1 Status.
 """
 

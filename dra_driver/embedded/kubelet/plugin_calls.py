@@ -142,7 +142,7 @@ class Plugin:
         self.is_connected = True
         prefix, self._messages = _VERSIONS[version]
         self._channel = _channel(endpoint)
-        self._channel.subscribe(self._note_connectivity, try_to_connect=True)
+        self._channel.subscribe(self._on_connectivity, try_to_connect=True)
         self._prepare = self._call(prefix + "NodePrepareResources", self._messages.NodePrepareResourcesResponse)
         self._unprepare = self._call(prefix + "NodeUnprepareResources", self._messages.NodeUnprepareResourcesResponse)
 
@@ -168,12 +168,12 @@ class Plugin:
 
     def close(self) -> None:
         """Close the connection after a moment: a thread of grpc still watches the channel now, and would crash."""
-        self._channel.unsubscribe(self._note_connectivity)
+        self._channel.unsubscribe(self._on_connectivity)
         closing = threading.Timer(_WATCHED_S, self._channel.close)
         closing.daemon = True
         closing.start()
 
-    def _note_connectivity(self, state: grpc.ChannelConnectivity) -> None:
+    def _on_connectivity(self, state: grpc.ChannelConnectivity) -> None:
         if state is grpc.ChannelConnectivity.READY:
             self.is_connected = True
         elif state in (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN):

@@ -99,7 +99,7 @@ class Connection:
         return self._answer is not None and self._answer.may_be_followed
 
     def is_quiet(self) -> bool:
-        """Return whether the other side has neither ended the connection nor sent bytes that nobody asked for."""
+        """Return whether the other side has neither ended the connection nor sent unsolicited bytes."""
         return self._reader.is_quiet()
 
     def close(self) -> None:

@@ -35,7 +35,7 @@ from dra_driver.migrate.labels.texts import family, product, text
 _NUMBER = re.compile(r"-?[0-9]+")
 
 
-def expressed(rule: LabelRequirement, kind: DeviceKind) -> Translation:
+def to_cel(rule: LabelRequirement, kind: DeviceKind) -> Translation:
     """Translate a requirement into CEL.
 
     Return "" if a claim for such a device demands it already, and `NotExpressible` if no expression can state it.

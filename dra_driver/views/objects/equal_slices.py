@@ -123,7 +123,7 @@ class EqualSlices:
         if self._tries > _FIRST_TRIES and self._tries > self._matches:
             return value  # the slices have little in common, so looking for equal ones costs more than it saves
         own = opened(text, _may_be_open) if _is_plain(value) else None
-        if own is None or not own.is_true_to(value):
+        if own is None or not own.agrees_with(value):
             return value
         kinds = self._by_text.setdefault(own.pieces, [])
         for kind in kinds:

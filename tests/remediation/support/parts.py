@@ -110,7 +110,7 @@ class FileNode:
     def set_persistence(self, gpu: GpuFacts, *, enabled: bool) -> None:
         self.change(persistence=enabled)
 
-    def let_go(self, gpus: Sequence[GpuFacts]) -> str:
+    def release_library(self, gpus: Sequence[GpuFacts]) -> str:
         self.is_let_go = True
         return ""
 
@@ -143,7 +143,7 @@ class FileNode:
     def forget_errors(self, gpu: str) -> None:
         pass
 
-    def prove(self, gpu: GpuFacts) -> ValidationResult:
+    def validate(self, gpu: GpuFacts) -> ValidationResult:
         self._note("prove", gpu.pci_address)
         return ValidationResult(ValidationVerdict(self["proof"]), ValidationLevel.COMPUTE, "as-told")
 

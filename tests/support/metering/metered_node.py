@@ -7,7 +7,7 @@ from urllib.error import URLError
 from dra_driver.embedded.api.kinds import CLAIMS
 from dra_driver.model.names import NVIDIA_DRIVER, pool_name
 from tests.support.agents.agent_process import NODE
-from tests.support.metering.scenes import samples
+from tests.support.metering.snapshots import samples
 from tests.support.ports import free_port
 from tests.support.waiting import until
 

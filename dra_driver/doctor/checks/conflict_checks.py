@@ -14,7 +14,7 @@ from dra_driver.model.wire import Wire
 from dra_driver.plugin.neighbours.device_plugin import allocatable_gpus
 
 
-def check_servers(cluster: ClusterEvidence) -> Iterator[Finding]:
+def check_conflicts(cluster: ClusterEvidence) -> Iterator[Finding]:
     """Check every node on which this driver publishes devices or has an agent."""
     yield from _device_plugins(cluster)
     yield from _other_drivers(cluster)

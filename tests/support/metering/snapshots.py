@@ -1,4 +1,4 @@
-"""Scenes for tests: GPUs as the simulator has them, readings, holders, and samples read back from the text."""
+"""Meter snapshots for tests: GPUs as the simulator has them, readings, holders, and samples read back from the text."""
 
 import re
 from dataclasses import dataclass, field
@@ -9,12 +9,12 @@ from dra_driver.hardware.nvidia.metering.dcgm_names import DCGM_NAMES
 from dra_driver.hardware.simulated.profile import load_profile
 from dra_driver.hardware.simulated.profile_facts import facts_of
 from dra_driver.metering.holders import Holder
-from dra_driver.metering.selection import usual_selection
-from dra_driver.metering.series import Scene, lines_of
+from dra_driver.metering.selection import default_selection
+from dra_driver.metering.series import MeterSnapshot, lines_of
 from dra_driver.metering.subjects import LabelStyle
 from dra_driver.plugin.node_claims.pod_resources import ClaimUser
 
-USUAL = usual_selection(DCGM_NAMES)
+USUAL = default_selection(DCGM_NAMES)
 STYLE = LabelStyle("node-1", "gpu.nvidia.com", DCGM_NAMES, fields=USUAL.labels)
 _SAMPLE = re.compile(r"^(?P<name>\w+)(\{(?P<labels>.*)\})? (?P<value>[-+.\de]+)$")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
@@ -53,7 +53,7 @@ def holder(name: str, *, uid: str = "", pod: str = "", share: str = "", device: 
 
 @dataclass
 class Made:
-    """A scene under construction."""
+    """A snapshot under construction."""
 
     gpus: tuple = field(default_factory=gpus)
     readings: list[Reading] = field(default_factory=list)
@@ -66,9 +66,9 @@ class Made:
     def read(self, index: int, values: dict[Measure, float], gi_id: int | None = None, processes=None) -> None:
         self.readings.append(Reading(self.gpus[index].pci_address, 1000.0, values, gi_id, processes))
 
-    def scene(self) -> Scene:
+    def snapshot(self) -> MeterSnapshot:
         report = MeterReport(tuple(self.readings), {}, self.last_xids)
-        return Scene(self.gpus, "580.126.20", report, self.holders, self.style, self.proc, self.repeats_gpu)
+        return MeterSnapshot(self.gpus, "580.126.20", report, self.holders, self.style, self.proc, self.repeats_gpu)
 
     def samples(self, name: str = "", names=USUAL.names) -> list[Sample]:
-        return [one for one in samples(lines_of(names, self.scene())) if one.name == name or not name]
+        return [one for one in samples(lines_of(names, self.snapshot())) if one.name == name or not name]

@@ -1,4 +1,4 @@
-"""Server: facts about the API server and this node, asked for once, and again when they may have changed.
+"""Server facts: facts about the API server and this node, asked for once, and again when they may have changed.
 
 In: `KubeApi`. Out: the server's minor version (it decides where counters belong) and the ownerReference of our slices.
 """
