@@ -38,7 +38,7 @@ static void change(const char *address, const char *drop, const char *add) {
     if (drop) n += snprintf(made + n, sizeof made - (size_t)n, "drop %s\n", drop);
     if (add) n += snprintf(made + n, sizeof made - (size_t)n, "%s\n", add);
     if (n >= (int)sizeof made || write(state_file, made, (size_t)n) != n) abort();
-    read_from(seen_size, seen_size + n);
+    parse(made, seen_size + n);
 }
 
 /* Die here and now, once: the line that asked for it goes first. */
@@ -59,8 +59,7 @@ static void crash_after(Gpu *gpu, const char *function) {
 }
 
 static int is_mig_on(Gpu *gpu) {
-    const char *mode = fact(gpu->facts, gpu->facts_n, "mig_mode");
-    return mode && *mode == '1';
+    return gpu->has_mig && gpu->mig_now == 1;
 }
 static unsigned minor_of(Gpu *gpu) {
     const char *text = is_mig_on(gpu) ? fact(gpu->facts, gpu->facts_n, "mig_minor") : NULL;

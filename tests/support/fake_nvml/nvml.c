@@ -204,7 +204,12 @@ TEXT_OF(nvmlDeviceGetVbiosVersion, "vbios_version")
 PAIR(nvmlDeviceGetCudaComputeCapability, "compute_capability")
 PAIR(nvmlDeviceGetEccMode, "ecc_mode")
 PAIR(nvmlDeviceGetPowerManagementLimitConstraints, "power_limits_mw")
-PAIR(nvmlDeviceGetMigMode, "mig_mode")
+API nvmlDeviceGetMigMode(void *device, unsigned *now, unsigned *pending) {
+    BEGIN(ON_GPU);
+    *now = (unsigned)gpu->mig_now;
+    *pending = (unsigned)gpu->mig_pending;
+    return leave(gpu->has_mig ? SUCCESS : NOT_SUPPORTED);
+}
 
 API nvmlDeviceGetMinorNumber(void *device, unsigned *out) {
     BEGIN(ON_GPU);

@@ -86,7 +86,7 @@ typedef struct { int is_there; unsigned active, type; char remote[32]; } Link;
 typedef struct { char kind[16]; Process process; } Running;
 typedef struct { unsigned long long sequence, type, data; unsigned gi, ci; } Happened;
 typedef struct {
-    char pci[32]; int is_lost, facts_n, profiles_n, gis_n, cis_n, faults_n, running_n, events_n;
+    char pci[32]; int has_mig, mig_now, mig_pending, is_lost, facts_n, profiles_n, gis_n, cis_n, faults_n, running_n, events_n;
     Happened events[MAX_EVENTS];
     Fact facts[MAX_FACTS]; Profile profiles[MAX_PROFILES]; Gi gis[MAX_INSTANCES]; Ci cis[MAX_INSTANCES];
     Link links[MAX_LINKS]; Fault faults[MAX_FAULTS]; Running running[MAX_PROCESSES];
@@ -99,8 +99,8 @@ typedef struct { int kind; char pci[32]; int gi, ci; } Handle;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static State state;
-static int state_file = -1; /* kept open, so that no other file gets its inode */
-static ino_t seen_inode;
+static int state_file = -1; /* kept open: to look whether it changed takes no search for its path */
+static char seen_path[512];
 static off_t seen_size;
 static int is_read, users, known_n, handles_n, held = -1;
 static char known[MAX_GPUS][32]; /* GPUs on the bus when the library was initialised */
@@ -134,6 +134,7 @@ static void set_fact(Gpu *gpu, const char *key, const char *value) {
     if (i == MAX_FACTS) return;
     if (i == gpu->facts_n) snprintf(gpu->facts[gpu->facts_n++].key, 40, "%s", key);
     snprintf(gpu->facts[i].value, TEXT, "%s", value);
+    if (!strcmp(key, "mig_mode")) gpu->has_mig = sscanf(value, "%d %d", &gpu->mig_now, &gpu->mig_pending) == 2;
 }
 
 static void parse_gpu_line(Gpu *gpu, const char *key, const char *rest) {
@@ -203,9 +204,11 @@ static Gpu *gpu_at(const char *pci) {
  */
 static Gpu *parse_line(char *line, Gpu *gpu) {
     char key[40] = "";
-    int end = 0;
-    if (sscanf(line, " %39s %n", key, &end) < 1 || key[0] == '#') return gpu;
-    const char *rest = line + end;
+    line += strspn(line, " ");
+    size_t n = strcspn(line, " ");
+    if (!n || n >= sizeof key || line[0] == '#') return gpu;
+    memcpy(key, line, n);
+    const char *rest = line + n + strspn(line + n, " ");
     if (!strcmp(key, "gpu") && state.gpus_n < MAX_GPUS) {
         gpu = &state.gpus[state.gpus_n++];
         memset(gpu, 0, sizeof *gpu);
@@ -229,37 +232,43 @@ static const char *next_line(const char *at, char line[LINE]) {
     return at + n + (at[n] == '\n');
 }
 
-/* Parse what the state file has from `from` on. */
-static void read_from(off_t from, off_t size) {
-    char line[LINE], *content = calloc(1, (size_t)(size - from) + 1);
-    if (!content || pread(state_file, content, (size_t)(size - from), from) < 0) abort();
+/* Parse what the state file has between two places, the second of which is its end. */
+static void parse(const char *content, off_t end) {
+    char line[LINE];
     Gpu *gpu = NULL;
     for (const char *at = content; *at;) {
         at = next_line(at, line);
         gpu = parse_line(line, gpu);
     }
+    seen_size = end;
+}
+static void read_from(off_t from, off_t end) {
+    char *content = calloc(1, (size_t)(end - from) + 1);
+    if (!content || pread(state_file, content, (size_t)(end - from), from) < 0) abort();
+    parse(content, end);
     free(content);
-    seen_size = size;
 }
 
-/* Read the state file if another one is in its place by now, or what was added to it. The lock is held. */
+/*
+ * Read the state file if another one is in its place by now (the one that is open here has lost its name then), or what
+ * was added to it. The lock is held.
+ */
 static void refresh(void) {
     const char *path = getenv("FAKE_NVML_STATE");
     struct stat now;
-    if (!path || stat(path, &now)) {
-        state.facts_n = state.faults_n = state.gpus_n = is_read = 0;
-        return;
-    }
-    if (is_read && now.st_ino == seen_inode) {
+    if (is_read && path && !strcmp(path, seen_path) && !fstat(state_file, &now) && now.st_nlink) {
         if (now.st_size > seen_size) read_from(seen_size, now.st_size);
         return;
     }
-    int file = open(path, O_RDWR | O_APPEND | O_CLOEXEC);
-    if (file < 0) return;
-    if (fstat(file, &now)) abort();
+    int file = path ? open(path, O_RDWR | O_APPEND | O_CLOEXEC) : -1;
+    if (file < 0 || fstat(file, &now)) {
+        state.facts_n = state.faults_n = state.gpus_n = is_read = 0;
+        if (file >= 0) close(file);
+        return;
+    }
     if (state_file >= 0) close(state_file);
     state_file = file;
-    seen_inode = now.st_ino;
+    snprintf(seen_path, sizeof seen_path, "%s", path);
     state.facts_n = state.faults_n = state.gpus_n = 0;
     read_from(0, now.st_size);
     is_read = 1;
