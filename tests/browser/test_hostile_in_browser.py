@@ -94,7 +94,7 @@ def test_what_a_cluster_says_is_drawn_as_text_on_every_page(open_console, tmp_pa
     assert drawn_from_data(page) == [0, 0]
     page.evaluate("location.hash = '#/what-if'")
     page.get_by_label("Nodes drained").fill(f"node-{MARKUP}")
-    page.get_by_role("button", name="Play it").click()
+    page.get_by_role("button", name="Simulate").click()
     page.wait_for_selector(".verdicts .message")
     assert drawn_from_data(page) == [0, 0]
 

@@ -1,4 +1,4 @@
-// The frame of all pages: navigation, keys, theme, and the line to the console.
+// The frame of all pages: navigation, keys, theme, and the state of the connection to the console.
 
 import { connect, on } from "./common/api.js";
 import { h, number, replace } from "./common/dom.js";
@@ -25,7 +25,7 @@ const nav = document.getElementById("nav");
 let close = () => {};
 let current = "";
 
-// Shows a text that concerns the whole console; "" takes it away.
+// Shows a message about the whole console above the page; "" removes it.
 function announce(text) {
   notice.textContent = text;
   notice.hidden = !text;
@@ -102,13 +102,13 @@ addEventListener("keydown", (event) => {
   }
 });
 
-// -- the line to the console ------------------------------------------------------------------------------------------
+// -- the connection to the console -------------------------------------------------------------------------------------
 const link = document.getElementById("link");
 connect((isOpen) => {
   link.textContent = isOpen ? "live" : "no connection";
   link.classList.toggle("lost", !isOpen);
   if (isOpen) announce("");
-  else announce("The console does not answer. It may have been ended; this page tries again by itself.");
+  else announce("The console does not answer. It may have been ended; this page keeps trying to reach it.");
 });
 on("progress", ({ noun, done, total }) => {
   link.textContent = total ? `${number(done)} of ${number(total)} ${noun}` : `${number(done)} ${noun}`;

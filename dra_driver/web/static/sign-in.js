@@ -21,5 +21,6 @@ form.addEventListener("submit", async (event) => {
 });
 field.focus();
 
-// Whoever followed a link from elsewhere comes here without the cookie, which only this site's own requests have.
+// A viewer who followed a link on another site arrives here without the cookie, which browsers send only with requests
+// that this site itself made.
 fetch("/api/v1/offers").then((answer) => { if (answer.ok) location.replace(`/${location.hash}`); }).catch(() => {});

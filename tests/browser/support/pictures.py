@@ -53,7 +53,7 @@ def usage(page: Any) -> None:
 
 def what_if(page: Any) -> None:
     page.get_by_label("Nodes added").fill("dgx-h100=1")
-    page.get_by_role("button", name="Play it").click()
+    page.get_by_role("button", name="Simulate").click()
     page.wait_for_selector(".both")
 
 

@@ -1,6 +1,6 @@
-// The address as the state of a page: everything behind the #, so that nothing of it is sent to any server.
+// The address as the state of a page: all of it comes after the #, so that browsers send none of it to a server.
 
-// Writes what is shown into the address, without a new entry in the history and without drawing again.
+// Writes the state into the address, without a new entry in the history and without drawing the page again.
 export function permalink(name, parameters) {
   const query = new URLSearchParams(Object.entries(parameters).filter(([, value]) => value)).toString();
   history.replaceState(null, "", `#/${name}${query ? `?${query}` : ""}`);

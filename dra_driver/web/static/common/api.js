@@ -1,4 +1,4 @@
-// Questions to /api/v1, and its events. A newer question of the same kind ends the older one.
+// Questions to /api/v1, and its events.
 
 export class ApiError extends Error {
   constructor(status, error) {
@@ -11,7 +11,8 @@ export class ApiError extends Error {
 
 const running = new Map();
 
-// Asks a question. `lane` names the kind of question of which only the newest matters; "" for all others.
+// Asks a question. Of all questions with the same `lane` only the newest matters: it ends an older one that is still
+// waiting for its answer. With "", a question never ends another.
 export async function ask(name, question = {}, { post = false, lane = "" } = {}) {
   const control = new AbortController();
   if (lane) {
@@ -34,7 +35,7 @@ export const isOld = (error) => error.name === "AbortError";
 const listeners = new Map();
 let source = null;
 
-// Calls back with each event of a name, as long as the page that listens is shown: it returns a function that ends it.
+// Calls a function with each event of a name. Returns a function that ends this; pages call it when they are left.
 export function on(name, action) {
   if (!listeners.has(name)) {
     listeners.set(name, new Set());
@@ -49,7 +50,7 @@ function dispatch(event) {
   for (const action of [...(listeners.get(event.type) ?? [])]) action(value);
 }
 
-// Opens the stream of events; the browser opens it again whenever it ends. `linked` is told whether it is open.
+// Opens the stream of events, which the browser opens again whenever it ends. Calls `linked` with whether it is open.
 export function connect(linked) {
   source = new EventSource("/api/v1/events");
   source.addEventListener("open", () => linked(true));

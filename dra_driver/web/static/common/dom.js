@@ -1,4 +1,4 @@
-// Elements from data: names and texts only. Nothing here, or anywhere else in these modules, parses markup.
+// Makes elements from names and texts. Nothing here, or anywhere else in these modules, parses markup.
 
 // h("button", {class: "quiet", onclick: f, "aria-label": "Close"}, "×"): attributes, listeners (on…), children.
 export function h(tag, attributes = {}, ...children) {
@@ -13,7 +13,7 @@ export function h(tag, attributes = {}, ...children) {
   return element;
 }
 
-// Adds children: elements, texts and numbers; lists of them; null and false stand for nothing.
+// Adds children: elements, texts, numbers, or lists of these. Null and false are skipped.
 export function append(element, children) {
   for (const child of children) {
     if (child === null || child === undefined || child === false) continue;
@@ -31,7 +31,7 @@ export function replace(element, ...children) {
 export const number = (value) => Number(value).toLocaleString("en-US");
 export const plural = (count, word, words = `${word}s`) => `${number(count)} ${count === 1 ? word : words}`;
 
-// Calls a function once its calls have ceased for some milliseconds.
+// Returns a function that calls another one as soon as it has not been called for some milliseconds.
 export function calmed(milliseconds, action) {
   let timer = 0;
   return (...values) => {
@@ -40,7 +40,7 @@ export function calmed(milliseconds, action) {
   };
 }
 
-// "3 h ago", with the time itself as the title.
+// Returns an element such as "3 h ago", which has the exact time as its title.
 export function since(time) {
   const at = Date.parse(time ?? "");
   if (Number.isNaN(at)) return h("span", { class: "muted" }, "unknown");

@@ -1,4 +1,4 @@
-// The fleet in figures, asked once for all who show some of it, whenever something changed.
+// The fleet in figures: asked for after each change, once for all parts of a page that show some of them.
 
 import { ask, on } from "./api.js";
 
@@ -21,7 +21,7 @@ async function renew() {
   if (latest) for (const action of [...listeners]) action(latest);
 }
 
-// Calls back with the figures, now if they are known and whenever they are new; it returns a function that ends it.
+// Calls a function with the figures, now if they are known and whenever they change. Returns a function that ends this.
 export function onSummary(action) {
   listeners.add(action);
   if (latest) action(latest);

@@ -1,4 +1,5 @@
-// A list of any length of which only the rows in sight exist. Rows have one height; pages of them come when needed.
+// A list of any length in which elements exist only for the visible rows. All rows have the same height, and pages of
+// them are loaded when they become visible.
 
 import { h } from "./dom.js";
 
@@ -28,7 +29,8 @@ export class VirtualList {
     this.age = -1;
   }
 
-  // Asks for everything in sight again; what is shown stays until the answer comes. `fromTop`: it is another list.
+  // Loads the visible rows again; the old ones stay until the answer comes. With `fromTop`, the list has changed as a
+  // whole, and is shown from its beginning.
   async refresh({ fromTop = false } = {}) {
     const age = ++this.age;
     this.asked.clear();
@@ -45,7 +47,7 @@ export class VirtualList {
     if (before) this.refocus(before);
   }
 
-  // Gives the focus to the element with the same data as the one that had it before rows were drawn again.
+  // Moves the focus to the element that has the same data as the focused element had before the rows were drawn again.
   refocus(data) {
     const isSame = (one) => Object.entries(data).every(([name, value]) => one.dataset[name] === value);
     [...this.element.querySelectorAll("button")].find(isSame)?.focus({ preventScroll: true });
@@ -108,13 +110,13 @@ export class VirtualList {
       this.pages.set(page, found.rows);
       this.later();
     } catch {
-      // the next scroll asks again
+      // nothing is shown; the next scroll loads the page again
     } finally {
       this.asked.delete(page);
     }
   }
 
-  // Brings a row into sight.
+  // Scrolls until a row is visible.
   reveal(index) {
     const top = index * this.height;
     if (top < this.element.scrollTop) this.element.scrollTop = top;

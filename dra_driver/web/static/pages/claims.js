@@ -1,4 +1,4 @@
-// Claims and pods: what waits stands first, with the allocator's reasons; what holds devices follows.
+// Claims and pods: first those that wait, with the allocator's reasons, then those that hold devices.
 
 import { permalink } from "../common/address.js";
 import { ask, isOld, on } from "../common/api.js";
@@ -79,7 +79,7 @@ export function claimsPage(main, parameters) {
     if (isOld(reasons) || !selected || selected.name !== name) return;
     replace(panel, head,
       reasons instanceof Error ? h("div", { class: "message bad" }, reasons.message, reasons.hint ? ` (${reasons.hint})` : "") : drawReasons(reasons),
-      h("p", {}, h("a", { class: "button", href: `#/what-if?${new URLSearchParams({ picked: `${kind}/${namespace}/${name}` })}` }, "What if one more like it arrives")),
+      h("p", {}, h("a", { class: "button", href: `#/what-if?${new URLSearchParams({ picked: `${kind}/${namespace}/${name}` })}` }, "What if another one arrives")),
       claim instanceof Error ? h("div", { class: "message bad" }, claim.message) : claim ? drawClaim(claim) : null);
     panel.hidden = false;
   }

@@ -1,4 +1,4 @@
-// A device looked at: what it publishes, who holds it since when, what it could be cut into.
+// The panel of a device: what it publishes, who holds it since when, and its possible partitions.
 
 import { ask } from "../common/api.js";
 import { copied, h, plural, replace, since } from "../common/dom.js";
@@ -27,11 +27,11 @@ function draw(panel, found, close) {
       h("button", { class: "quiet", type: "button", onclick: close, "aria-label": "Close the device" }, "×")),
     h("div", { class: "muted" }, `node ${found.node}, pool ${found.pool}, driver ${found.driver}`),
     found.memory ? h("div", {}, found.memory) : null,
-    found.published ? null : h("div", { class: "message warn" }, "No device of this name is published by itself: it is cut into parts, or gone."),
+    found.published ? null : h("div", { class: "message warn" }, "No device of this name is published: it is divided into parts, or gone."),
     found.taints.map(drawTaint),
-    section(found.holders.length ? `Held by ${plural(found.holders.length, "claim")}` : "Held by nobody", found.holders.map(drawHolder)),
+    section(found.holders.length ? `Held by ${plural(found.holders.length, "claim")}` : "Held by no claim", found.holders.map(drawHolder)),
     Object.keys(found.placements).length
-      ? section("Could be cut into", rows(Object.entries(found.placements).map(([name, value]) => ({ name, value: plural(value, "placement") })))) : null,
+      ? section("Possible partitions", rows(Object.entries(found.placements).map(([name, value]) => ({ name, value: plural(value, "placement") })))) : null,
     section("Capacity", rows(found.capacity)),
     section("Attributes", rows(found.attributes)),
     h("section", { class: "choices" },
@@ -40,7 +40,7 @@ function draw(panel, found, close) {
     uuid ? h("section", {}, h("button", { type: "button", onclick: (event) => copied(event.target, uuid) }, "Copy the UUID")) : null);
 }
 
-// Fills a panel with a device; a fault is shown in its place.
+// Fills a panel with a device, or with an error.
 export async function showDevice(panel, place, close) {
   try {
     draw(panel, await ask("device", place, { lane: "device" }), close);

@@ -1,4 +1,4 @@
-// What the doctor finds: asked for when the page is looked at, not with every change.
+// What the doctor finds. It is asked when the page is opened, not after every change.
 
 import { ask } from "../common/api.js";
 import { h, plural, replace } from "../common/dom.js";
@@ -21,7 +21,7 @@ function draw(found) {
   ];
 }
 
-// Returns a section that asks by itself where there is a doctor.
+// Returns a section that asks the doctor, if this console has one.
 export function doctorSection() {
   const out = h("div", { "aria-live": "polite" }, h("p", { class: "muted" }, "Examining …"));
   const again = h("button", { type: "button", hidden: true, onclick: () => examine() }, "Examine again");

@@ -15,8 +15,8 @@ function describe(tile) {
   return [`${tile.name}: ${tile.product}, ${tile.state}`, ...place.filter(Boolean), ...parts].join("; ");
 }
 
-// The bus in the name of a GPU, such as 1b in gpu-0000-1b-00-0, with its PCI domain where that is not the first: 9:01 in
-// gpu-0009-01-00-0. That is enough to tell the GPUs of a node apart.
+// Returns the PCI bus in the name of a GPU, such as 1b in gpu-0000-1b-00-0, after its domain if that is not 0: 9:01 in
+// gpu-0009-01-00-0. That distinguishes the GPUs of a node.
 function busOf(tile) {
   const [, domain, bus] = (tile.kind === "gpu" && /^gpu-(\w{4,8})-(\w{2})-/.exec(tile.name)) || [];
   if (!bus) return "";
@@ -34,7 +34,7 @@ function drawPart(part, tile) {
   return element;
 }
 
-// Returns a device as a button. Buttons are reached by arrow keys, so only one of the map is in the order of Tab.
+// Returns a device as a button. Arrow keys lead from button to button, so the Tab key stops at only one of them.
 function drawTile(tile, node) {
   const text = describe(tile);
   const element = h("button", {
@@ -60,7 +60,7 @@ function byNuma(tiles) {
   return [...groups];
 }
 
-// Puts each other device (a network card, say) behind the GPU that is at the same PCIe root.
+// Puts each device that is not a GPU (such as a network card) after the GPU at the same PCIe root.
 function inOrder(tiles) {
   const gpus = tiles.filter((tile) => tile.kind === "gpu");
   const others = tiles.filter((tile) => tile.kind !== "gpu");

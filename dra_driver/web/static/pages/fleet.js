@@ -1,4 +1,4 @@
-// The fleet page: figures, filters, and the map of all nodes with a device looked at beside it.
+// The fleet page: figures, filters, the map of all nodes, and beside it the panel of the device that was clicked.
 
 import { permalink } from "../common/address.js";
 import { ask, isOld, on } from "../common/api.js";

@@ -1,4 +1,4 @@
-// What deserves attention, and who holds how much.
+// What deserves attention, and what each namespace and class holds.
 
 import { ask, on } from "../common/api.js";
 import { calmed, h, number, plural, replace } from "../common/dom.js";
@@ -17,7 +17,7 @@ const holders = (title, rows) => h("section", { class: "card" }, h("h2", {}, `He
   rows.length ? table([title, "devices", "claims", "waiting"], rows.map((one) => [one.name, number(one.devices), number(one.claims), one.waiting ? h("b", { class: "warn" }, number(one.waiting)) : "0"]))
     : h("p", { class: "muted" }, "There are no claims."));
 
-// Flags that say the same of a device and its parts stand in one line.
+// Combines equal flags of a device and its parts in one line.
 function together(flags) {
   const found = new Map();
   for (const one of flags) {
@@ -30,7 +30,7 @@ function together(flags) {
   return [...found.values()];
 }
 
-// The node and the device; all that stands between them is the title.
+// Shows the node and the device of a place, and the whole place as the title.
 function placeOf(place) {
   const parts = place.split(" / ");
   return h("span", { class: "mono", title: place }, parts.length > 2 ? `${parts[0]} / ${parts.at(-1)}` : place);

@@ -1,4 +1,5 @@
-// Lines over time: several series, each with a colour and a dash of its own, so that neither is needed alone.
+// Lines over time: several series, each with its own colour and its own dashes, so that either is enough to tell them
+// apart.
 
 import { h, number } from "../common/dom.js";
 import uPlot from "../vendor/uplot.js";
@@ -6,7 +7,7 @@ import uPlot from "../vendor/uplot.js";
 const HEIGHT = 150;
 const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3], [5, 2], [14, 4], [1, 4], [8, 2, 2, 2, 2, 2]];
 
-// A number with the unit that Grafana gives it.
+// Returns a number with its unit, as Grafana shows it.
 export function amount(value, unit) {
   if (value === null || value === undefined) return "–";
   if (unit === "percentunit") return `${number(Math.round(value * 1000) / 10)} %`;
@@ -25,7 +26,7 @@ export function amount(value, unit) {
 
 const last = (series) => series.points.findLast(([, value]) => value !== null)?.[1] ?? null;
 
-// All series on one row of times; stacked ones stand on the sum of those before them.
+// Aligns all series to the same times; the values of stacked series are added to those of the series before them.
 function columns(series, isStacked) {
   const times = [...new Set(series.flatMap((one) => one.points.map(([time]) => time)))].sort((one, other) => one - other);
   const sums = times.map(() => 0);
@@ -41,7 +42,7 @@ function columns(series, isStacked) {
   return [times, ...values];
 }
 
-// Draws a panel with lines. `paint` is called once the element is in the page, and after a change of its width or theme.
+// Draws a panel with lines. Call `paint` when the element is in the page, and after a change of its width or theme.
 export function drawLines(panel) {
   const box = h("div", { class: "canvas", role: "img", "aria-label": `${panel.title}: ${panel.series.map((one) => `${one.name || "value"} ${amount(last(one), panel.unit)}`).join(", ") || "nothing"}` });
   let plot = null;

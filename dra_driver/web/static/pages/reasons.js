@@ -33,7 +33,7 @@ function drawNode(node, isOpen) {
     node.funnels.map(drawFunnel));
 }
 
-// How many devices a node lacks for all requests; nodes that are left out come last.
+// Returns how many devices a node lacks for all requests, to sort nodes; nodes that are not considered come last.
 function lacks(node) {
   if (node.ok) return -1;
   if (node.skipped || !node.funnels.length) return Infinity;
@@ -45,7 +45,8 @@ const CHANGES = {
   "class selector": "be accepted by the class", "request selectors": "be accepted by the request's selectors",
 };
 
-// What would have to change on a node: of each request that lacks devices, those that came furthest, and what lost them.
+// What would have to change on a node: for each request that lacks devices, the devices that passed the most stages, and
+// why they were lost.
 function drawChanges(node) {
   const rows = node.funnels.flatMap((funnel) => {
     const lacking = (funnel.wants ?? funnel.devices) - (funnel.stages.at(-1)?.left ?? funnel.devices);

@@ -1,4 +1,4 @@
-// The whole fleet as one strip: a column for each node, or for each few, in the colour of the worst that it has.
+// The whole fleet as one strip, in which each column is one or several nodes, in the colour of their worst state.
 
 import { h } from "../common/dom.js";
 

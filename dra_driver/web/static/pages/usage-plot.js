@@ -1,4 +1,4 @@
-// Devices held after each event, with and without a change: two stepped lines.
+// A plot of the devices that are held after each event, with and without a change, as two stepped lines.
 
 import { h } from "../common/dom.js";
 import uPlot from "../vendor/uplot.js";

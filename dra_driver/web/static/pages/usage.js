@@ -1,4 +1,4 @@
-// What devices were used for and what that costs, and the dashboards of telemetry.
+// What devices were used for and what that cost, and the dashboards that are shipped for Grafana.
 
 import { permalink } from "../common/address.js";
 import { ask, isOld } from "../common/api.js";
@@ -37,11 +37,11 @@ function drawReport(found) {
       h("thead", {}, h("tr", {}, h("th", { scope: "col" }, found.by), h("th", { scope: "col" }, "device-hours"), titles.map((title) => h("th", { scope: "col", class: "count" }, title)))),
       h("tbody", {}, found.rows.slice(0, MOST).map(line)),
       h("tfoot", {}, h("tr", {}, h("th", { scope: "row" }, "all"), h("td", {}), cells(found.total).map((text) => h("td", { class: "count" }, h("b", {}, text)))))))
-      : h("p", { class: "muted" }, "Nothing was counted in this time."),
-    found.idleClaims.length ? h("section", {}, h("h3", {}, "Claims that did nearly nothing"), found.idleClaims.slice(0, 20).map((one) =>
+      : h("p", { class: "muted" }, "Nothing was counted in this period."),
+    found.idleClaims.length ? h("section", {}, h("h3", {}, "Claims that were nearly idle"), found.idleClaims.slice(0, 20).map((one) =>
       h("div", {}, h("b", {}, `${one.namespace}/${one.name}`), ` ${plural(one.devices, "device")}, ${one.model} ${one.profile}, for ${hours(one.hours)}`,
         one.cost === null ? "" : `, ${money(one.cost, found.currency)}`))) : null,
-    found.sizes.some((one) => one.advice) ? h("section", {}, h("h3", {}, "Claims that would do with less"), found.sizes.filter((one) => one.advice).slice(0, 20).map((one) =>
+    found.sizes.some((one) => one.advice) ? h("section", {}, h("h3", {}, "Claims for which less is enough"), found.sizes.filter((one) => one.advice).slice(0, 20).map((one) =>
       h("div", {}, h("b", {}, `${one.namespace}/${one.name}`), ` ${one.profile} → `, h("b", {}, one.advice), h("span", { class: "muted" }, ` ${one.reason}`)))) : null,
     found.unpriced.length ? h("p", { class: "message warn" }, `without a price: ${found.unpriced.join(", ")}`) : null,
     found.notes.map((text) => h("p", { class: "message" }, text)),
@@ -101,7 +101,7 @@ export function usagePage(main, parameters) {
     const offers = await ask("offers").catch(() => ({ usage: false, dashboard: false, namespaces: [] }));
     if (isClosed) return;
     if (!offers.usage && !offers.dashboard) {
-      replace(report, h("p", {}, "Nothing has counted what these devices are used for."),
+      replace(report, h("p", {}, "This console has no source of usage data."),
         h("p", { class: "muted" }, "Start the console on a cluster with telemetry, and name its Prometheus: ", h("code", { class: "mono" }, "dra-driver console --prometheus http://prometheus:9090")));
       return;
     }

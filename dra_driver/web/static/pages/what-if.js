@@ -18,16 +18,16 @@ spec:
         count: 2
 `;
 const FIELDS = [
-  ["picked", "Copies of pods and claims that are there", "claim/team-a/train=2", "pod or claim, with a count"],
+  ["picked", "Copies of existing pods and claims", "claim/team-a/train=2", "pod or claim, with a count"],
   ["added", "Nodes added", "dgx-h100=2, l40s", "shipped profiles, with counts"],
   ["drained", "Nodes drained", "node-1, node-2", ""],
   ["lost", "Devices lost", "node-1/gpu-0000-1b-00-0", ""],
-  ["recut", "GPUs cut or shared otherwise", "node-1=all-1g.10gb node-2=shares:4",
+  ["recut", "GPUs partitioned or shared in another way", "node-1=all-1g.10gb node-2=shares:4",
     "NODE=all-1g.10gb, all-balanced, all-disabled, 1g.10gb=4,3g.40gb=1, on-demand, shares:4, or a profile that it becomes"],
 ];
 const MOST = 60, MOST_OFFERED = 100;
 
-// Only blanks part changes of GPUs: a geometry is a list with commas itself.
+// Changes of GPUs are separated by blanks only, because a geometry contains commas.
 const split = (name, text) => text.split(name === "recut" ? /\s+/ : /[\s,]+/).filter(Boolean);
 
 function grouped(waiting) {
@@ -66,8 +66,8 @@ export function whatIfPage(main, parameters) {
   const objects = h("textarea", { rows: "14", spellcheck: "false", class: "mono pasted", "aria-label": "Pods and claims, as YAML" });
   objects.value = parameters.get("objects") ?? (parameters.get("picked") ? "" : EXAMPLE);
   const out = h("div", { class: "verdicts", role: "region", "aria-label": "Timelines", tabindex: "0" },
-    h("p", { class: "muted" }, "Nothing is changed in any cluster: the scheduler's own rules are played on what is known now."));
-  const button = h("button", { class: "first", type: "submit" }, "Play it");
+    h("p", { class: "muted" }, "Nothing is changed in any cluster: the scheduler's rules are applied to the present state, with and without the change."));
+  const button = h("button", { class: "first", type: "submit" }, "Simulate");
   let plot = null;
 
   async function run(event) {
@@ -93,7 +93,7 @@ export function whatIfPage(main, parameters) {
     }
   }
 
-  // What can be picked: the last word of the field is completed from what waits and what holds devices now.
+  // Suggests pods and claims that wait or hold devices now, to complete the last word of the field `picked`.
   const offered = h("datalist", { id: "picked-options" });
   async function offer() {
     const found = await ask("claims", { count: MOST_OFFERED }, { lane: "offered" }).catch(() => null);

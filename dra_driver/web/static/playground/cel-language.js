@@ -1,4 +1,4 @@
-// CEL as the editor sees it: words for highlighting. Whether an expression is valid is the server's to say.
+// CEL for the editor, which only needs to highlight words. The server decides whether an expression is valid.
 
 import { StreamLanguage } from "../vendor/codemirror-language.js";
 

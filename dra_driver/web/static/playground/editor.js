@@ -1,4 +1,4 @@
-// The editor for an expression: highlighting, completion from the devices at hand, squiggles where Kubernetes points.
+// The editor for an expression: highlighting, completion from the fleet's devices, and a mark at the place of an error.
 
 import { ask } from "../common/api.js";
 import { autocompletion, closeBrackets, closeBracketsKeymap, completionKeymap } from "../vendor/codemirror-autocomplete.js";
@@ -36,8 +36,8 @@ const look = EditorView.theme({
   "&.cm-focused .cm-selectionBackground, .cm-selectionBackground": { backgroundColor: "color-mix(in srgb, var(--accent) 28%, transparent) !important" },
 });
 
-// Replaces a selection that is typed over. Left to the browser, that makes elements with style attributes, which the
-// policy of the page forbids.
+// Replaces the selection when the user types. A browser that does this itself makes elements with style attributes,
+// which the page's Content-Security-Policy forbids.
 const typedOver = EditorView.domEventHandlers({
   beforeinput(event, view) {
     if (event.inputType !== "insertText" || !event.data || view.composing || view.state.selection.main.empty) return false;
@@ -49,7 +49,7 @@ const typedOver = EditorView.domEventHandlers({
   },
 });
 
-// Returns candidates for what stands before the cursor, from the devices at hand.
+// Returns candidates for completing the text before the cursor, from the fleet's devices.
 async function complete(context, rules) {
   const before = context.state.sliceDoc(Math.max(0, context.pos - 2000), context.pos);
   if (!context.explicit && !/[\w."[]$/.test(before)) return null;
@@ -62,7 +62,7 @@ async function complete(context, rules) {
   };
 }
 
-// Makes an editor. `changed` is called with the text after each change; `rules` returns what the expression is judged by.
+// Makes an editor. Calls `changed` with the text after each change; `rules` returns the version, gates and environment.
 export function makeEditor(text, changed, rules) {
   const view = new EditorView({
     state: EditorState.create({
@@ -85,7 +85,7 @@ export function makeEditor(text, changed, rules) {
     write(value) { view.dispatch({ changes: { from: 0, to: view.state.doc.length, insert: value } }); },
     focus() { view.focus(); },
     close() { view.destroy(); },
-    // Underlines what Kubernetes' message points at: a line and a column, both from 1, or nothing.
+    // Underlines the place of an error: its line and column, both counted from 1. Without a place, removes the mark.
     point(position, message) {
       if (!position) {
         view.dispatch(setDiagnostics(view.state, []));

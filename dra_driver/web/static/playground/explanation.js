@@ -1,4 +1,4 @@
-// Why a device matches or not: the expression as a tree, with the value of every part.
+// Why a device matches or not: the expression as a tree, with the value of each part.
 
 import { h } from "../common/dom.js";
 

@@ -1,4 +1,4 @@
-// Examples to begin with. Each names the driver first: on the devices of another driver the rest would fail.
+// Examples. Each compares the driver first, because the rest would fail on devices of other drivers.
 
 export const GALLERY = [
   {

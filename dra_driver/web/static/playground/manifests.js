@@ -1,8 +1,8 @@
-// Manifests with the selector in them, to be copied.
+// Manifests that contain the selector, for copying.
 
 const indented = (text, spaces) => text.split("\n").map((line) => `${" ".repeat(spaces)}${line}`.trimEnd()).join("\n");
 
-// A block of YAML keeps every character of an expression, but not blanks or empty lines at its ends.
+// A block scalar of YAML keeps every character of an expression except blanks and empty lines at its ends.
 const block = (expression, spaces) => `|-\n${indented(expression.replace(/^\s*\n/, "").trimEnd() || "true", spaces)}`;
 
 export const deviceClass = (expression) => `apiVersion: resource.k8s.io/v1

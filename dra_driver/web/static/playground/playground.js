@@ -91,7 +91,7 @@ export function playgroundPage(main, parameters) {
         unknown.suggestions.length ? `; there are ${unknown.suggestions.join(", ")}` : ""));
     }
     if (one.remedy) seen.push(h("div", { class: "message warn" }, one.remedy.sentences.map((text) => h("div", {}, text)),
-      one.remedy.better ? fixButton(one.remedy.better, "Write it so") : null));
+      one.remedy.better ? fixButton(one.remedy.better, "Use this expression") : null));
     for (const miss of found.nearestMisses) seen.push(h("div", { class: "message" }, "Nearest miss: ", miss.sentence, h("pre", {}, miss.clause)));
     for (const finding of found.findings) {
       seen.push(h("div", { class: "message warn" }, h("span", {}, finding.message), " ", h("span", { class: "muted mono" }, finding.rule),
