@@ -123,7 +123,7 @@ class _Performers:
 
 
 @dataclass(frozen=True, slots=True)
-class _Undoing:
+class _UndoParts:
     """The objects that undo a claim and decide when another claim may have its devices."""
 
     pause: InterruptiblePause
@@ -137,11 +137,11 @@ def compose(context: ClaimContext) -> ClaimWork:
     They start threads only when these are needed.
     """
     performers = _performers(context)
-    undoing = _undoing(context, performers)
-    planner = _planner(context, undoing.pause)
+    undo_parts = _undo_parts(context, performers)
+    planner = _planner(context, undo_parts.pause)
     late_pods = LatePods(context.ledger, context.api, performers.pods, context.locks, performers.limiter)
-    preparer = _preparer(context, performers, undoing, planner, late_pods)
-    repair = _repair(context, performers, undoing, planner, late_pods)
+    preparer = _preparer(context, performers, undo_parts, planner, late_pods)
+    repair = _repair(context, performers, undo_parts, planner, late_pods)
     return ClaimWork(preparer, repair, performers.limiter, performers.late_log)
 
 
@@ -159,7 +159,7 @@ def _performers(context: ClaimContext) -> _Performers:
     return _Performers(modes, sharing, limiter, effects, pods, late_log)
 
 
-def _undoing(context: ClaimContext, performers: _Performers) -> _Undoing:
+def _undo_parts(context: ClaimContext, performers: _Performers) -> _UndoParts:
     ledger, folders = context.ledger, context.folders
     pause = InterruptiblePause(ledger)
     release_watch = ReleaseWatch(ledger, context.node.boot_id, folders.pods, waiting=pause, proc=folders.proc)
@@ -175,7 +175,7 @@ def _undoing(context: ClaimContext, performers: _Performers) -> _Undoing:
         gone=context.gone,
         waiting=pause,
     )
-    return _Undoing(pause, release_watch, undo)
+    return _UndoParts(pause, release_watch, undo)
 
 
 def _planner(context: ClaimContext, pause: InterruptiblePause) -> Planner:
@@ -193,9 +193,9 @@ def _planner(context: ClaimContext, pause: InterruptiblePause) -> Planner:
 
 
 def _preparer(
-    context: ClaimContext, performers: _Performers, undoing: _Undoing, planner: Planner, late_pods: LatePods
+    context: ClaimContext, performers: _Performers, undo_parts: _UndoParts, planner: Planner, late_pods: LatePods
 ) -> Preparer:
-    ledger, boot_id, undo = context.ledger, context.node.boot_id, undoing.undo
+    ledger, boot_id, undo = context.ledger, context.node.boot_id, undo_parts.undo
     return Preparer(
         boot_id,
         ledger=ledger,
@@ -203,14 +203,14 @@ def _preparer(
         planner=planner,
         effects=performers.effects,
         undo=undo,
-        wait=DeviceWait(ledger, boot_id, undoing.pause, undo=undo, release_watch=undoing.release_watch),
+        wait=DeviceWait(ledger, boot_id, undo_parts.pause, undo=undo, release_watch=undo_parts.release_watch),
         late_pods=late_pods,
         validation=context.validation,
     )
 
 
 def _repair(
-    context: ClaimContext, performers: _Performers, undoing: _Undoing, planner: Planner, late_pods: LatePods
+    context: ClaimContext, performers: _Performers, undo_parts: _UndoParts, planner: Planner, late_pods: LatePods
 ) -> Repair:
     return Repair(
         context.node.boot_id,
@@ -219,12 +219,12 @@ def _repair(
         store=context.store,
         locks=context.locks,
         effects=performers.effects,
-        undo=undoing.undo,
+        undo=undo_parts.undo,
         gone=context.gone,
         planner=planner,
         modes=performers.modes,
         sharing=performers.sharing,
-        release_watch=undoing.release_watch,
+        release_watch=undo_parts.release_watch,
         late_pods=late_pods,
         inventory=context.inventory,
         metadata=context.metadata,

@@ -1,4 +1,4 @@
-"""The steps of a plan come in; changes on this node go out.
+"""Effects: the steps of a plan come in, and changes on this node go out.
 
-Each step is performed and undone here. Both are idempotent, because they read back the current state first.
+The steps are carried out and undone here. Both are idempotent, because they start from the current state of the node.
 """

@@ -1,6 +1,6 @@
-"""CdiFiles: the CDI file of a claim, written after everything that it describes was made.
+"""CDI file: the file of a claim is written after everything that it describes was made.
 
-This is the only place where `claims` (what to do) and `cdi` (how a file is written) meet.
+Only this module uses both `claims` (what has to be done) and `cdi` (how a file is written).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dra_driver.plugin.effects.file_records import partition_env
 from dra_driver.plugin.effects.sharing.holders import with_sharing
 from dra_driver.plugin.ledger.recorded_steps import RecordedFile
 from dra_driver.plugin.steps.performer import StepPerformer
-from dra_driver.plugin.steps.step_run import MadePartition, StepRun, Undoing
+from dra_driver.plugin.steps.step_run import MadePartition, StepRun, UndoRun
 
 NODE_SECONDS = 2.0  # how long to wait for the device nodes of a new partition
 _POLL_SECONDS = 0.05
@@ -35,7 +35,7 @@ class DriverCdiNames:
 
     @property
     def kind(self) -> str:
-        """Return the CDI kind of all devices that this driver prepares."""
+        """The CDI kind of all devices that this driver prepares."""
         return ids.kind(self.driver)
 
     def file(self, uid: str) -> str:
@@ -64,19 +64,22 @@ class CdiFiles(StepPerformer[CdiFileStep, RecordedFile]):
         return RecordedFile(step.file)
 
     def perform(self, step: CdiFileStep, recorded: RecordedFile, run: StepRun) -> RecordedFile:
-        """Write the file and what it mounts, unless they have this content. Raises: HardwareError, PrepareError."""
+        """Write the file and the metadata files that it mounts, unless they already have this content.
+
+        Raises: HardwareError, PrepareError.
+        """
         self._write(step, run, run.deadline.sooner(NODE_SECONDS))
         return recorded
 
     def find(self, step: CdiFileStep, _recorded: RecordedFile, run: StepRun) -> None:
-        """Write the file again where nodes or libraries changed. Raises: HardwareError, PrepareError."""
+        """Write the file again if device nodes or libraries have changed. Raises: HardwareError, PrepareError."""
         self._write(step, run, Deadline.after(0))
 
-    def is_shown(self, _recorded: RecordedFile, _undoing: Undoing) -> bool:
-        """Return False, because no other claim uses the file."""
+    def needs_mark(self, _recorded: RecordedFile, _undoing: UndoRun) -> bool:
+        """Return False, because no other claim depends on the file."""
         return False
 
-    def undo(self, recorded: RecordedFile, _undoing: Undoing) -> None:
+    def undo(self, recorded: RecordedFile, _undoing: UndoRun) -> None:
         """Remove the file. Raises: PrepareError."""
         self._store.remove(recorded.file)
 
@@ -102,7 +105,7 @@ class CdiFiles(StepPerformer[CdiFileStep, RecordedFile]):
         run.is_file_changed |= self._store.write(step.file, render(step.cdi_kind, edits, step.common))
 
     def _edits_of(self, partition: MadePartition, patience: Deadline) -> Edits:
-        """Return the edits of a partition that was just made; its device nodes may appear a moment after it.
+        """Return the edits of a partition that was just made, whose device nodes may appear a moment later.
 
         Raises: HardwareError.
         """

@@ -1,8 +1,8 @@
-"""ComputeUnits: which compute units of a GPU the programs of each claim keep to, so that no two claims have the same.
+"""Compute units: chooses the compute units of a GPU to which a claim's programs are limited. No two claims share one.
 
 In: steps of plans. Out: units, in the ledger and for the claim's CDI file. The ledger is the only record: nothing on
-the GPU is set, and a claim's units are free once its row is gone. The choice is made under the GPU's lock, which also
-holds between two agents, and is recorded before any container gets the units.
+the GPU is set, and a claim's units are free when its row is removed. They are chosen under the GPU's lock, which also
+holds between two agents, and are recorded before any container gets them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.ledger.recorded_steps import RecordedComputeUnits
 from dra_driver.plugin.locks import NodeLocks
 from dra_driver.plugin.steps.performer import StepPerformer
-from dra_driver.plugin.steps.step_run import StepRun, Undoing
+from dra_driver.plugin.steps.step_run import StepRun, UndoRun
 
 
 class ComputeUnits(StepPerformer[ComputeUnitsStep, RecordedComputeUnits]):
@@ -30,36 +30,36 @@ class ComputeUnits(StepPerformer[ComputeUnitsStep, RecordedComputeUnits]):
         self._hardware, self._ledger, self._locks = hardware, ledger, locks
 
     def intent(self, step: ComputeUnitsStep) -> RecordedComputeUnits:
-        """Return the record of units that are to be chosen."""
+        """Return the record of a step whose units have not been chosen yet."""
         return RecordedComputeUnits(step.device)
 
     def look(self, step: ComputeUnitsStep, _deadline: Deadline) -> RecordedComputeUnits:
-        """Refuse what can't work. Raises: SharingError("sharing.compute-units-unsupported")."""
+        """Return the intent; refuse a GPU that can't do this. Raises: SharingError("compute-units-unsupported")."""
         self._chooser(step)
         return self.intent(step)
 
     def perform(self, step: ComputeUnitsStep, recorded: RecordedComputeUnits, run: StepRun) -> RecordedComputeUnits:
-        """Choose the units unless that was done before. Idempotent.
+        """Choose the units unless they were chosen before. Idempotent.
 
         Raises: SharingError("sharing.compute-units-taken", LATER), LedgerError, PrepareError.
         """
         if not recorded.units:
             with self._locks.hold([f"compute-units/{step.device.name}"], run.deadline):
                 recorded = replace(recorded, units=tuple(self._choose(run.uid, step)))
-                run.note(recorded)
+                run.record(recorded)
         self.find(step, recorded, run)
         return recorded
 
     def find(self, step: ComputeUnitsStep, recorded: RecordedComputeUnits, run: StepRun) -> None:
-        """Hand the units on to the CDI file."""
+        """Pass the units on to the step that writes the CDI file."""
         if recorded.units:
             run.variables.append((step.in_file, self._chooser(step).compute_unit_edits(recorded.units)))
 
-    def undo(self, recorded: RecordedComputeUnits, _undoing: Undoing) -> None:
-        """Do nothing: the units are free once the claim's row is gone."""
+    def undo(self, recorded: RecordedComputeUnits, _undoing: UndoRun) -> None:
+        """Do nothing: the units are free when the claim's row is removed."""
 
     def _choose(self, uid: str, step: ComputeUnitsStep) -> Sequence[int]:
-        """Return the lowest units that no other claim keeps to. It runs under the GPU's lock. Raises: SharingError."""
+        """Return the lowest units that no other claim has. The caller holds the GPU's lock. Raises: SharingError."""
         others = [one for one in self._ledger.with_step_on(RecordedComputeUnits, step.device.name) if one.uid != uid]
         taken = {
             unit
@@ -73,7 +73,7 @@ class ComputeUnits(StepPerformer[ComputeUnitsStep, RecordedComputeUnits]):
             names = ", ".join(record.full_name for record in others)
             raise SharingError(
                 "compute-units-taken",
-                f"{step.device} has {step.total} compute units, of which claims {names} leave {len(free)}; "
+                f"{step.device} has {step.total} compute units, of which {len(free)} are free beside claims {names}; "
                 f"this claim asks for {step.count}",
                 hint="ask for fewer, or delete this pod and its claim so that another GPU is chosen",
                 retry=Retry.LATER,
@@ -91,7 +91,7 @@ class ComputeUnits(StepPerformer[ComputeUnitsStep, RecordedComputeUnits]):
 
 
 def _free(step: ComputeUnitsStep, taken: set[int]) -> Iterable[int]:
-    """Yield the units that are free, whole pairs where the GPU takes them in pairs."""
+    """Yield the units that are free; only complete pairs if the GPU uses them in pairs."""
     size = 2 if step.in_pairs else 1
     for first in range(0, step.total - size + 1, size):
         group = range(first, first + size)

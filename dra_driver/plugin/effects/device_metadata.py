@@ -1,10 +1,10 @@
-"""DeviceMetadata: the files in which containers read about their devices, and the mounts that bring them there.
+"""Device metadata: files in which containers find facts about their devices, and the mounts that show them there.
 
-There is one file for each request of a claim, named after the claim's UID, so that a claim that was deleted and made
-again under its name has another. A running container has the file itself, not its name: what changes is written into
-the same file. The files lie below the CDI folder, where no runtime looks for them. They are in memory there, so that no
-commit of the ledger waits until they reach a disk. Where that folder is on a disk, they are not forced to it: after a
-power cut the kubelet prepares a claim again before it starts a container, and what was lost is written then.
+There is one file for each request of a claim. Its name contains the claim's UID, so that a claim that was deleted and
+made again under its name has another file. A running container has the file itself mounted, not its name, so changes
+are written into the same file. The files lie below the CDI folder, where no runtime looks for CDI files. That folder is
+usually in memory, so no commit of the ledger waits until they reach a disk. If it is on a disk, they are not synced:
+after a power failure the kubelet prepares a claim again before it starts a container, and lost files are written then.
 Source: KEP-5304; CDI reference library: folders within a CDI folder are not read.
 """
 
@@ -28,15 +28,15 @@ _OPTIONS = ("ro", "bind", "nosuid", "nodev", "noexec")
 
 
 class DeviceMetadata:
-    """The metadata files of one driver's claims on a node. The caller holds the lock of the claim that it names."""
+    """The metadata files of one driver's claims on a node. The caller of a method holds the claim's lock."""
 
     def __init__(self, cdi_folder: Path, driver: str) -> None:
         self._root = os.fspath(cdi_folder / f"{driver}-metadata")  # a string: Paths are slower
 
     def write(self, requests: tuple[RequestMetadata, ...], uuids: Mapping[str, str]) -> Iterator[tuple[str, Mount]]:
-        """Write what is known of the devices into the files; yield the CDI device that mounts each file, and the mount.
+        """Write the facts about the devices into the files; yield the CDI device that mounts each file, and the mount.
 
-        Idempotent. `uuids` are those of the partitions that were made, by device name.
+        Idempotent. `uuids` are the UUIDs of the partitions that were made, by device name.
 
         Raises: PrepareError("prepare.metadata-write", LATER).
         """
@@ -56,7 +56,7 @@ class DeviceMetadata:
             yield request.carrier, Mount(path, request.container_path, _OPTIONS)
 
     def remove(self, uid: str) -> None:
-        """Remove the files of a claim. Idempotent. What can't be removed is logged; the next sweep tries again."""
+        """Remove the files of a claim. Idempotent. One that can't be removed is logged, and left to the next sweep."""
         for name in self._names():
             if _owner(name) != uid:
                 continue
@@ -74,7 +74,7 @@ class DeviceMetadata:
     def _names(self) -> list[str]:
         try:
             return os.listdir(self._root)  # noqa: PTH208
-        except OSError:  # nothing was written yet
+        except OSError:  # no file has been written yet
             return []
 
 
@@ -84,7 +84,10 @@ def _owner(name: str) -> str:
 
 
 def _put(path: str, content: bytes, length: int) -> None:
-    """Replace a file by a new one, atomically."""
+    """Write the content into the file at `path`, which other processes may have open, and make it if it is missing.
+
+    `length` is that of the present content: shorter content is filled up with newlines, so that the file never shrinks.
+    """
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         fd = os.open(path, flags, 0o644)
@@ -101,7 +104,7 @@ def _put(path: str, content: bytes, length: int) -> None:
 
 
 def _read(path: str) -> bytes:
-    """Return the content of a regular file, b"" where there is none."""
+    """Return the content of a file; b"" if it does not exist or can't be read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

@@ -1,6 +1,6 @@
-"""File records: what a claim's CDI file records of partitions and sharing, for the case that the ledger is lost.
+"""File records: partitions and sharing as recorded in a claim's CDI file, in case the ledger is lost.
 
-Each record is an environment variable of a device in the file. `recovery` reads what is written here.
+Each record is an environment variable of a device in the file. `recovery` reads what this module writes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ EFFECT_ENV = "DRA_DRIVER_SHARING"
 
 
 def partition_env(recorded: RecordedPartition) -> tuple[str, ...]:
-    """Return the variable that records a partition; none for an administrator's.
+    """Return the variable that records a partition; none for a partition that an administrator made.
 
     Each partition has its own variable name, because a container with several partitions would otherwise see only the
     last.
@@ -28,7 +28,7 @@ def partition_env(recorded: RecordedPartition) -> tuple[str, ...]:
 
 
 def partitions_of_env(device: str, env: Iterable[str]) -> Iterator[RecordedPartition]:
-    """Yield the partitions that a device's variables record: UUID and boot, but not the GPU."""
+    """Yield the partitions that a device's variables record: their UUID and boot, but no GPU."""
     for value in (variable.partition("=")[2] for variable in env if variable.startswith(OWNER_ENV)):
         uuid, _, boot_id = value.rpartition("/")  # UUIDs of drivers before 470 contain slashes
         yield RecordedPartition(device, None, boot_id=boot_id, owner=US, uuid=uuid)

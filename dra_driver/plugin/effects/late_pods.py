@@ -1,8 +1,8 @@
-"""Late pods: pods that join a claim after it was prepared, and that must be kept to its memory limits too.
+"""Late pods: pods that join a claim after it was prepared, and to which its memory limits apply too.
 
-The kubelet has a claim prepared once, for the first of its pods on the node. So while limits are in force, each new
-pod's cgroup is a reason to ask which pods the claims are reserved for now. A reservation precedes the pod, and a pod's
-cgroup precedes its containers, so the limit is in place before a program has started.
+The kubelet calls Prepare once for a claim, for the first of its pods on the node. So while limits are in force, each
+new cgroup of a pod is a reason to read for which pods the claims are reserved now. The reservation is made before the
+pod starts, and a pod's cgroup before its containers, so the limit is in place before a program starts.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from dra_driver.telemetry.loop import Loop
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.5
-JOIN_SECONDS = 4.0  # time limit for limiting the new pods of one claim
+JOIN_SECONDS = 4.0  # how long limiting the new pods of one claim may take
 
 
 class LatePods:
-    """Looks for new pods twice a second, from `follow` or `resume` on, for as long as any claim has limits."""
+    """Looks for new pods twice a second, after `follow` or `resume` was called, as long as any claim has limits."""
 
     def __init__(
         self, ledger: Ledger, api: ClaimApi, cgroups: PodCgroups, locks: NodeLocks, limiter: MemoryLimiter
     ) -> None:
         self._ledger, self._api, self._cgroups, self._locks, self._limiter = ledger, api, cgroups, locks, limiter
-        self._loop = Loop("joiners", self._turn, failure="check for new pods failed", fault_s=LOOK_SECONDS)
+        self._loop = Loop("late-pods", self._turn, failure="check for new pods failed", fault_s=LOOK_SECONDS)
         self._known: frozenset[str] = frozenset()
 
     def resume(self) -> None:
-        """Start to look if claims that were prepared earlier have limits."""
+        """Start looking for new pods if claims that were prepared earlier have limits."""
         if self._limited():
             self._loop.resume()
 
     def follow(self, prepared: Iterable[RecordedStep]) -> None:
-        """Look at once, and go on, if the steps of the claim that was just prepared include limits."""
+        """Look at once, and go on looking, if the steps of the claim that was just prepared include limits."""
         if any(isinstance(step, RecordedLimit) for step in prepared):
             self._loop.resume()
 
@@ -62,7 +62,7 @@ class LatePods:
         return self._loop.is_running
 
     def look(self) -> bool:
-        """Look once and return whether any claim has limits. Pods that were seen before are not asked about again."""
+        """Look once, and return whether any claim has limits. The API is asked only if there are new pods."""
         present = frozenset(self._cgroups.all())
         if present <= self._known:
             self._known = present
@@ -80,7 +80,7 @@ class LatePods:
         except DriverError as error:
             log.warning("cannot check for new pods", extra=fields(code=error.code, err=str(error)))
             return LOOK_SECONDS
-        self._known = frozenset()  # the next start asks about all pods
+        self._known = frozenset()  # so that all pods count as new after the next start
         return None
 
     def _limited(self) -> tuple[ClaimRecord, ...]:
@@ -97,7 +97,7 @@ class LatePods:
             return False
 
     def _follow(self, record: ClaimRecord, present: frozenset[str]) -> bool:
-        """Limit the pods that have joined a claim. Return False if the claim has to be asked about again."""
+        """Limit the pods that have joined a claim. Return False if the claim has to be read again."""
         if record.state in UNFINISHED:
             return False
         try:

@@ -1,8 +1,8 @@
-"""MemoryLimiter: how much of a GPU's memory pods may use, where the driver enforces it.
+"""Memory limiter: sets how much of a GPU's memory pods may use, on GPUs whose driver enforces such limits.
 
-In: steps of plans. Out: a limit on the cgroup of each of a claim's pods, which is the sum of what all claims of that
-pod have of the GPU. Everything that concerns one GPU happens under its lock, which also holds between two agents. A
-limit disappears with its cgroup, so neither a reboot nor a lost ledger leaves one behind.
+In: steps of plans. Out: a limit on the cgroup of each of a claim's pods: the sum of what all claims of that pod have of
+the GPU. Everything that concerns one GPU happens under its lock, which also holds between two agents. A limit ends with
+its cgroup, so neither a reboot nor a lost ledger leaves one behind.
 Source: NVIDIA, "MPS v3 Memory Partitioning" (a limit holds for the processes of the cgroup and of those below it).
 """
 
@@ -26,7 +26,7 @@ from dra_driver.plugin.ledger.record import UNFINISHED, ClaimRecord, ClaimState
 from dra_driver.plugin.ledger.recorded_steps import RecordedLimit
 from dra_driver.plugin.locks import NodeLocks
 from dra_driver.plugin.steps.performer import StepPerformer
-from dra_driver.plugin.steps.step_run import StepRun, Undoing
+from dra_driver.plugin.steps.step_run import StepRun, UndoRun
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -36,9 +36,10 @@ _GONE = ("hardware.gpu-lost", "hardware.memory-limit-unsupported")  # errors aft
 
 @dataclass(frozen=True, slots=True)
 class LostLimit:
-    """A limit in bytes on a pod's memory of a GPU that something else ended; `problem` says why it is not set again.
+    """A limit in bytes on a pod's memory of a GPU, which another program ended.
 
-    `cgroup` is the pod's folder, and `claims` are those of its claims that the limit comes from.
+    `cgroup` is the pod's folder, `claims` are the claims from which the limit comes, and `problem` is the reason why
+    it could not be set again ("" if it could).
     """
 
     device: str
@@ -50,8 +51,8 @@ class LostLimit:
 
     @property
     def sentence(self) -> str:
-        """Return what happened, as the users of the pod read it."""
-        what = f"the limit of {self.limit >> 20} MiB on the memory of {self.device} was ended by something else"
+        """Return what happened, in a sentence for the users of the pod."""
+        what = f"the limit of {self.limit >> 20} MiB on the memory of {self.device} was ended by another program"
         if self.problem:
             return f"{what}, and can't be set again: {self.problem}"
         return f"{what}; it is set again, for memory that is allocated from now on"
@@ -73,18 +74,18 @@ class MemoryLimiter(StepPerformer[MemoryLimitStep, RecordedLimit]):
         return RecordedLimit(step.device, step.limit, step.pods)
 
     def in_force(self, step: MemoryLimitStep, recorded: RecordedLimit) -> MemoryLimitStep:
-        """Return the limit that the claim was prepared with, for its former and its present pods."""
+        """Return the limit with which the claim was prepared, for its former and its present pods."""
         pods = tuple(dict.fromkeys((*recorded.pods, *step.pods)))
         return MemoryLimitStep(recorded.device, recorded.limit, pods)
 
     def left_in_force(self, recorded: RecordedLimit) -> MemoryLimitStep:
-        """Return the limit that the claim was prepared with."""
+        """Return the limit with which the claim was prepared."""
         return MemoryLimitStep(recorded.device, recorded.limit, recorded.pods)
 
     def perform(self, step: MemoryLimitStep, recorded: RecordedLimit, run: StepRun) -> RecordedLimit:
-        """Limit those of the claim's pods that are on this node, and return them to be recorded. Idempotent.
+        """Limit the claim's pods on this node, and return the record with these pods. Idempotent.
 
-        Raises: SharingError("sharing.no-pod-cgroup", LATER) if none of them is here, HardwareError, PrepareError.
+        Raises: SharingError("sharing.no-pod-cgroup", LATER) if no pod of it is here, HardwareError, PrepareError.
         """
         pods = self._limit(run.uid, step, run.deadline)
         return recorded if pods == recorded.pods else RecordedLimit(step.device, step.limit, pods)
@@ -107,7 +108,7 @@ class MemoryLimiter(StepPerformer[MemoryLimitStep, RecordedLimit]):
         for step in joined:
             self._limit(uid, self.left_in_force(step), deadline)
 
-    def undo(self, recorded: RecordedLimit, undoing: Undoing) -> None:
+    def undo(self, recorded: RecordedLimit, undoing: UndoRun) -> None:
         """Reduce the limits of the claim's pods to what their other claims have.
 
         Raises: HardwareError, PrepareError.
@@ -116,7 +117,7 @@ class MemoryLimiter(StepPerformer[MemoryLimitStep, RecordedLimit]):
         with self._hold(device, deadline):
             if not self._ledger.is_read_only:
                 with tolerate_full_disk("mark a claim"):
-                    self._ledger.set_state(uid, ClaimState.UNPREPARING)  # other claims then no longer count this one
+                    self._ledger.set_state(uid, ClaimState.UNPREPARING)  # so that this claim no longer counts
             others = self._of_others(uid, recorded.key)
             for pod, path in self._cgroups.of(recorded.pods).items():
                 try:
@@ -127,16 +128,16 @@ class MemoryLimiter(StepPerformer[MemoryLimitStep, RecordedLimit]):
                     log.warning("memory limit not removed", extra=fields(device=device.name, err=str(error)))
 
     def has_any(self) -> bool:
-        """Return whether any claim has limits, as far as the ledger can be read."""
+        """Return whether any claim has limits; true if the ledger can't be read."""
         try:
             return bool(self._ledger.with_step(RecordedLimit))
         except LedgerError:
             return True
 
     def recheck(self, deadline: Deadline) -> tuple[LostLimit, ...]:
-        """Set the limits of prepared claims again that something else on the node ended; return which those were.
+        """Find the limits of prepared claims that another program ended, set them again, and return them.
 
-        Nothing is checked where the hardware can't show its limits. Raises: LedgerError, PrepareError.
+        Nothing is checked if the hardware can't report its limits. Raises: LedgerError, PrepareError.
         """
         if not isinstance(self._hardware, MemoryLimitShowing) or self._ledger.is_read_only:
             return ()
@@ -161,7 +162,10 @@ class MemoryLimiter(StepPerformer[MemoryLimitStep, RecordedLimit]):
     def _lost(
         self, shown: MemoryLimitShowing, device: SharedDevice, limit: LostLimit, deadline: Deadline
     ) -> LostLimit | None:
-        """Return what became of a limit that does not hold, set again if that is possible; None if it holds."""
+        """Return None if a limit is in force or its pod is gone; otherwise set it again and return it.
+
+        If it can't be set, the returned limit has the problem.
+        """
         lost = limit
         try:
             found = shown.memory_limit(device, limit.cgroup)
@@ -174,19 +178,19 @@ class MemoryLimiter(StepPerformer[MemoryLimitStep, RecordedLimit]):
         return lost
 
     def _is_in_force(self, record: ClaimRecord) -> bool:
-        """Return whether a claim's limits were set in this boot and are still to hold."""
+        """Return whether a claim's limits were set in this boot and still apply."""
         return record.state not in UNFINISHED and record.boot_id == self._boot_id
 
     def _limit(self, uid: str, step: MemoryLimitStep, deadline: Deadline) -> tuple[str, ...]:
-        """Limit those of a claim's pods that are on this node, and return them. Raises: as `perform`."""
+        """Limit a claim's pods on this node, and return these pods. Raises: as `perform`."""
         with self._hold(step.device, deadline):
             found = self._cgroups.of(step.pods)
             if not found:
                 raise SharingError(
                     "no-pod-cgroup",
-                    f"no cgroup of pod {', '.join(step.pods) or '(none)'} is found, so its memory on "
-                    f"{step.device} can't be limited",
-                    hint="a kubelet without --cgroups-per-qos has no cgroups per pod; remove `enforcement: hard` there",
+                    f"pod {', '.join(step.pods) or '(none)'} has no cgroup, so its memory on {step.device} "
+                    "can't be limited",
+                    hint="a kubelet without --cgroups-per-qos makes no cgroups for pods; remove `enforcement: hard`",
                     retry=Retry.LATER,
                 )
             others = self._of_others(uid, step.key)
@@ -194,10 +198,10 @@ class MemoryLimiter(StepPerformer[MemoryLimitStep, RecordedLimit]):
                 self._set(step.device, path, step.limit + others.get(pod, 0), deadline)
         return tuple(found)
 
-    # The methods below run under the GPU's lock
+    # The callers of the methods below hold the GPU's lock.
 
     def _of_others(self, uid: str, device: str) -> dict[str, int]:
-        """Return, by pod, the sum of what other claims have of a GPU."""
+        """Return the sum of what claims other than `uid` have of a GPU, in bytes by pod."""
         sums: dict[str, int] = {}
         for record in self._ledger.with_step_on(RecordedLimit, device):
             if record.uid == uid or record.state == ClaimState.UNPREPARING:
@@ -214,8 +218,8 @@ class MemoryLimiter(StepPerformer[MemoryLimitStep, RecordedLimit]):
                 "memory-limit-unsupported", f"this agent's hardware backend can't limit the memory of {device}"
             )
         self._hardware.limit_memory(device, cgroup, limit, deadline.remaining())
-        said = "none" if limit is None else f"{limit} bytes"
-        log.info("memory limit set", extra=fields(device=device.name, file=cgroup, status=said))
+        status = "none" if limit is None else f"{limit} bytes"
+        log.info("memory limit set", extra=fields(device=device.name, file=cgroup, status=status))
 
     @contextmanager
     def _hold(self, device: SharedDevice, deadline: Deadline) -> Iterator[None]:

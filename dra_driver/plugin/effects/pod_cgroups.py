@@ -1,7 +1,7 @@
-"""PodCgroups: the cgroup of each pod on this node, found by its name below the kubelet's own cgroup.
+"""Pod cgroups: the cgroup of each pod on this node, found by its name below the kubelet's own cgroup.
 
-In: the root folder of all cgroups, UIDs of pods. Out: folders. The kubelet makes a pod's cgroup before it has the pod's
-claims prepared, and all containers of the pod are below it. Nothing is changed here.
+In: the root folder of all cgroups, UIDs of pods. Out: folders. The kubelet makes a pod's cgroup before it calls Prepare
+for the pod's claims, and all containers of the pod are below it. Nothing is changed here.
 Source: Kubernetes kubelet, cm/pod_container_manager_linux.go, cm/cgroup_manager_linux.go (names with either driver).
 """
 
@@ -15,18 +15,18 @@ from pathlib import Path
 _ROOT = re.compile(r"(.*-)?kubepods(\.slice)?")
 _QOS = re.compile(r"(.*-)?(kubepods-)?(burstable|besteffort)(\.slice)?")
 _POD = re.compile(r"(?:.*-)?pod(?P<uid>[0-9a-fA-F]{8}([-_][0-9a-fA-F]{4}){3}[-_][0-9a-fA-F]{12})(\.slice)?")
-_DEPTH = 4  # levels searched for the kubelet's folder below the root, because its cgroup root is configurable
+_DEPTH = 4  # how many levels below the root are searched for the kubelet's cgroup, whose place is configurable
 
 
 class PodCgroups:
-    """The cgroups below `root`, read again at each call."""
+    """The cgroups below `root`, which are read again in each call."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._kubepods: tuple[Path, ...] = ()
 
     def of(self, uids: Iterable[str]) -> dict[str, str]:
-        """Return, by UID, the folders of those pods that have one."""
+        """Return the folders of those pods that have one, by UID."""
         found = self.all()
         return {uid: found[uid] for uid in uids if uid in found}
 
@@ -42,7 +42,7 @@ class PodCgroups:
 
 
 def _roots(folder: Path, depth: int) -> Iterator[Path]:
-    """Find the kubelet's folders: normally one, more when a kubelet in a container runs beside the node's own."""
+    """Yield the kubelet's cgroups: normally one, but more if a kubelet in a container runs beside the node's own."""
     for path in _below(folder):
         if _ROOT.fullmatch(path.name):
             yield path

@@ -1,4 +1,4 @@
-"""Effects: carries out a plan's steps and undoes recorded ones, each by the performer registered for its kind."""
+"""Effects: carries out the steps of a plan and undoes recorded steps, each by the performer registered for its kind."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from dra_driver.model.errors import DriverError, PrepareError, Retry
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.ledger.recorded_steps import RecordedStep, UnknownStep
 from dra_driver.plugin.steps.performer import StepPerformer
-from dra_driver.plugin.steps.step_run import StepRun, Undoing
+from dra_driver.plugin.steps.step_run import StepRun, UndoRun
 
 
 class Effects:
-    """The effects of steps on this node, by the performers of all kinds."""
+    """Carries out and undoes the steps of claims on this node with the `performers`, one for each kind of step."""
 
     def __init__(self, performers: Iterable[StepPerformer[Any, Any]]) -> None:
         self._performers = {performer.kind: performer for performer in performers}
 
     def look(self, steps: Iterable[Step], deadline: Deadline) -> tuple[RecordedStep, ...]:
-        """Return what is to be recorded before anything is done.
+        """Return what has to be recorded before anything is done.
 
-        Raises: HardwareError, SharingError for what would be refused only after a partition was made.
+        Raises: HardwareError, SharingError, for what would otherwise be refused only after a partition was made.
         """
         return tuple(self._performers[step.kind].look(step, deadline) for step in steps)
 
     def carried_over(self, steps: Iterable[Step], recorded: Iterable[RecordedStep]) -> tuple[RecordedStep, ...]:
-        """Return a plan's steps, in their recorded form if they have one, after recorded ones that the plan lacks."""
+        """Return the recorded steps that the plan no longer has, then those of the plan, as recorded if they were."""
         known = {step.identity: step for step in recorded}
         kept = [known.pop((step.kind, step.key), None) or self._performers[step.kind].intent(step) for step in steps]
         return (*known.values(), *kept)
 
     def apply(self, steps: Iterable[Step], run: StepRun) -> None:
-        """Carry out the steps in order, partitions on several GPUs at the same time.
+        """Carry out the steps in order, but partitions on several GPUs at the same time.
 
-        What they find and make is kept in `run`. Idempotent: a step whose effect is in place already changes nothing.
+        `run` keeps what they find and make. Idempotent: a step whose effect is already in place changes nothing.
 
-        Raises: ClaimError, HardwareError, PrepareError, SharingError, after all that was begun has ended.
+        Raises: ClaimError, HardwareError, PrepareError, SharingError, after every step that was begun has ended.
         """
         for chains in _groups(self._in_force(steps, run)):
             if len(chains) == 1:
@@ -51,16 +51,19 @@ class Effects:
                 each.result()
 
     def refresh(self, steps: Iterable[Step], run: StepRun) -> None:
-        """Rewrite the CDI file from the current state. Nothing else is made. Raises: HardwareError, PrepareError."""
+        """Rewrite the CDI file from the node's current state, and make nothing else.
+
+        Raises: HardwareError, PrepareError.
+        """
         for step in self._in_force(steps, run):
             self._performers[step.kind].find(step, run.record_of(step.kind, step.key), run)
 
-    def is_shown(self, steps: Iterable[RecordedStep], undoing: Undoing) -> bool:
-        """Return whether others have to see in the ledger that the steps are being undone, before that begins."""
+    def needs_mark(self, steps: Iterable[RecordedStep], undoing: UndoRun) -> bool:
+        """Return whether the ledger has to record, before it begins, that the steps are being undone."""
         performers = ((self._performers.get(step.kind), step) for step in steps)
-        return any(performer is None or performer.is_shown(step, undoing) for performer, step in performers)
+        return any(performer is None or performer.needs_mark(step, undoing) for performer, step in performers)
 
-    def undo(self, steps: Iterable[RecordedStep], undoing: Undoing) -> Collection[str]:
+    def undo(self, steps: Iterable[RecordedStep], undoing: UndoRun) -> Collection[str]:
         """Undo recorded steps, last first. Idempotent.
 
         Return the GPUs, by PCI address, whose MIG mode was switched off because nothing needs it any more.
@@ -100,12 +103,12 @@ class Effects:
                 run.keep(made)
 
     def _perform_apart(self, steps: Iterable[Step], run: StepRun) -> None:
-        """Carry out steps one after the other, in a thread beside the call's own."""
+        """Carry out steps one after the other, in a thread other than the call's own."""
         with run.patience():
             self._perform(steps, run)
 
     def _in_force(self, steps: Iterable[Step], run: StepRun) -> list[Step]:
-        """Return the steps of a plan as the claim was prepared with them, and those that the plan no longer has.
+        """Return the plan's steps as the claim was prepared with them, and those only of its earlier plan.
 
         The CDI file comes last, because it describes what the other steps made.
         """
@@ -117,7 +120,7 @@ class Effects:
 
 
 def _groups(steps: Iterable[Step]) -> Iterator[list[list[Step]]]:
-    """Yield one group after the other. The chains of a group, one for each GPU, can be carried out at the same time."""
+    """Yield groups of chains of steps; the chains of a group, one for each GPU, can be carried out at the same time."""
     for is_of_partitions, group in groupby(steps, lambda step: isinstance(step, MigPartitionStep)):
         if not is_of_partitions:
             yield [list(group)]

@@ -1,1 +1,1 @@
-"""MIG partitions on this node: made and destroyed for claims, made as declared, and which of them this driver owns."""
+"""MIG partitions on this node: those made for claims, those made as declared, and the question whom each belongs to."""

@@ -1,17 +1,17 @@
 """Abandoned partitions: MIG partitions that NVIDIA's DRA driver made for claims that have ended since it was removed.
 
-That driver would destroy such a partition when its claim ends, and switch MIG mode off with the last one. Here this
-driver does the same, on nodes where partitions are made on demand: otherwise the partition would count as an
-administrator's, and its GPU would never be offered whole or divided again.
+That driver would destroy such a partition when its claim ends, and switch MIG mode off with the last one. This module
+does the same, on nodes where partitions are made on demand: otherwise the partition would count as an administrator's,
+and its GPU would never be offered whole, or be partitioned, again.
 
 A partition is destroyed only if that driver's checkpoint of this boot names it, neither the kubelet nor a CDI file
-shows its claim any more, no claim of ours holds its place, and no process runs on it. A GPU with a partition that the
-checkpoint does not name is left alone: that driver destroys such partitions at its start, so there it did not make
-partitions, and the layout is an administrator's.
+shows its claim any more, no claim of ours holds its placement, and no process runs on it. A GPU with a partition that
+the checkpoint does not name is left alone: NVIDIA's driver destroys such partitions when it starts, so it did not
+partition this GPU, and the layout is an administrator's.
 
-Each step may be repeated after a crash. That MIG mode is ours to switch off is recorded before the first partition of a
-GPU is destroyed. When every claim in the checkpoint has ended and nothing of it is left, the file is set aside, because
-a partition that is made later in the same place may get the same UUID.
+Each step may be repeated after a crash. That this driver has to switch MIG mode off is recorded before the first
+partition of a GPU is destroyed. When every claim in the checkpoint has ended and none of its partitions is left, the
+file is renamed, because a partition that is made later at the same placement may get the same UUID.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class OtherClaims(Protocol):
 
 
 class AbandonedPartitions:
-    """The partitions that another driver left in `folder`'s checkpoint.
+    """The partitions that another driver left, according to the checkpoint in `folder`.
 
-    Each that is destroyed is reported by an Event.
+    An Event reports each partition that is destroyed.
     """
 
     def __init__(
@@ -75,13 +75,13 @@ class AbandonedPartitions:
         self._hardware, self._ledger, self._locks = hardware, ledger, locks
         self._claims, self._events = claims, events
         self._owners = PartitionOwners(hardware, ledger, locks, boot_id)
-        self._told: set[str] = set()  # what was logged already
+        self._logged: set[str] = set()  # which partitions were logged as staying, and why
 
     def destroy(self) -> int:
-        """Destroy the abandoned partitions and return their number. Idempotent.
+        """Destroy the abandoned partitions and return how many were destroyed. Idempotent.
 
-        Raises: DriverError when neither hardware nor ledger can be read; a partition that can't be destroyed now is
-        logged and tried again by the next call.
+        A partition that can't be destroyed now is logged, and the next call tries again.
+        Raises: DriverError if the hardware or the ledger can't be read.
         """
         claims = read_checkpoint(self._file, driver=self._driver, boot_id=self._boot_id)
         ended = [claim for claim in claims if not self._claims.may_hold(claim.uid)]
@@ -125,7 +125,7 @@ class AbandonedPartitions:
             self._events.send(DESTROYED, f"{what}: made by another driver for claim {claim.name}, which has ended")
         return bool(what)
 
-    # The methods below run under the GPU's lock
+    # The callers of the methods below hold the GPU's lock.
 
     def _destroy(
         self,
@@ -163,14 +163,14 @@ class AbandonedPartitions:
         if found is None:
             return ""
         if not isinstance(self._hardware, ProcessLister):
-            return "it is not known whether a process runs on it"
+            return "whether a process runs on it is not known"
         pids = self._hardware.processes(gpu, found)
         return f"process {', '.join(map(str, pids[:5]))} runs on it" if pids else ""
 
     def _log(self, key: str, gpu: GpuFacts, claim: CheckpointedClaim | None, reason: str) -> None:
-        """Log once why a partition stays."""
-        if key not in self._told:
-            self._told.add(key)
+        """Log why a partition stays, once for each `key`."""
+        if key not in self._logged:
+            self._logged.add(key)
             name = claim.name if claim else ""
             keys = fields(device=gpu.pci_address, claim=name, reason=reason)
             log.warning("partition of another driver's ended claim stays", extra=keys)
@@ -198,13 +198,13 @@ def _gpu_of(one: CheckpointedPartition, facts: Facts) -> GpuFacts | None:
 
 
 def _is_gone(one: CheckpointedPartition, facts: Facts) -> bool:
-    """Return whether a partition is seen to be gone; one of a GPU that does not answer is not."""
+    """Return whether a partition is known to be gone, which needs an answer from its GPU."""
     gpu = _gpu_of(one, facts)
     return gpu is not None and one.place not in gpu.unusable and not any(_is(one, p) for p in gpu.partitions)
 
 
 def _name(gpu: GpuFacts, one: CheckpointedPartition, found: PartitionFacts | None) -> str:
-    """Return the name under which this driver offers the partition's place."""
+    """Return the name under which this driver offers the partition's placement."""
     profile = found.profile if found else _profile(gpu, one.profile_id)
     return partition_name(gpu.pci_address, profile, one.profile_id, one.start)
 

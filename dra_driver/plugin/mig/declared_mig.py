@@ -1,8 +1,8 @@
-"""Declared MIG: partitions GPUs as an administrator declared, on nodes where none are made on demand.
+"""Declared MIG: partitions GPUs as an administrator declared it, on nodes where none are made on demand.
 
-In: the declared geometry (`geometry_source`). Effects: partitions and MIG mode of GPUs that no claim uses, neither
-prepared nor allocated. Other partitions on such a GPU are destroyed, because the declaration is the administrator's
-word. The partitions made here belong to no claim, so they are published as they are and outlive every claim.
+In: the declared geometry (`geometry_source`). Effects: the partitions and the MIG mode of GPUs that no prepared or
+allocated claim uses. Other partitions on such a GPU are destroyed, because the administrator's declaration decides. The
+partitions made here belong to no claim, so they are published as standing partitions and outlive every claim.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class OfferedDevices(Protocol):
     """The devices that this node offers."""
 
     def used(self) -> frozenset[str]:
-        """Return the names of the devices that claims were given. Raises: DriverError."""
+        """Return the names of the devices that are allocated to claims. Raises: DriverError."""
 
 
 class DeclaredMig:
-    """Applies one declaration on one node, and sends the node an event about what it did or could not do."""
+    """Applies one declaration on one node, and sends Events about the node that report what was done or failed."""
 
     def __init__(
         self,
@@ -68,10 +68,10 @@ class DeclaredMig:
         return 0
 
     def apply(self) -> int:
-        """Bring every unused GPU to the declared geometry, and return the number of GPUs that were changed. Idempotent.
+        """Bring every unused GPU to the declared geometry, and return how many GPUs were changed. Idempotent.
 
-        Raises: DriverError when the declaration or the hardware can't be read; a GPU that can't be changed is in
-        `problems`.
+        A GPU that can't be changed is reported in `problems`.
+        Raises: DriverError if the declaration or the hardware can't be read.
         """
         configurations, name = self._source.configurations(), self._source.name()
         problems = [Problem(_CODE, "node", self._source.fault)] if self._source.fault else []
@@ -92,7 +92,7 @@ class DeclaredMig:
         return count
 
     def _report(self, name: str, problems: list[Problem], count: int) -> None:
-        """Report the problems that are new, and what was changed."""
+        """Log, and report in Events, the new problems and the number of changed GPUs."""
         news = [problem for problem in problems if problem not in self.problems]
         self.problems = tuple(problems)
         for problem in news:
@@ -106,7 +106,7 @@ class DeclaredMig:
             self._events.send(APPLIED, f"geometry {name} applied to {count} GPU{'s' * (count > 1)}")
 
     def _apply(self, port: Partitionable, gpu: GpuFacts, wanted: WantedGeometry | str | None) -> tuple[str, bool]:
-        """Bring one GPU to its geometry. Return what is wrong ("" for nothing), and whether anything was changed."""
+        """Bring one GPU to its geometry. Return what prevents that ("" if nothing does), and whether it was changed."""
         if not isinstance(wanted, WantedGeometry):
             return wanted or "", False
         placements = wanted.placements

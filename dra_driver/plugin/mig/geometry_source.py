@@ -1,8 +1,8 @@
-"""GeometrySource: which MIG geometry this node is to have, from the flag, the node's labels and a file.
+"""Geometry source: finds the MIG geometry that this node is to have, from the flag, the node's labels and a file.
 
-In: rules, the Kubernetes API, the kubelet, a path. Out: a name and the configurations that it may mean. The file
-(a mounted ConfigMap) is read again when it changed; while it is invalid, its last valid content stays in force.
-Nothing is changed here.
+In: rules, the Kubernetes API, the kubelet, a path. Out: the geometry's name, and the configurations among which that
+name is looked up. The file (a mounted ConfigMap) is read again when it has changed; while it is invalid, its last valid
+content stays in force. Nothing is changed here.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from dra_driver.telemetry.logs import fields
 log = logging.getLogger(__name__)
 
 LABEL = "nvidia.com/mig.config"
-MANAGER_LABEL = "nvidia.com/gpu.deploy.mig-manager"  # "true" where the GPU operator may run its MIG manager
+MANAGER_LABEL = "nvidia.com/gpu.deploy.mig-manager"  # "true" on nodes where the GPU Operator may run its MIG manager
 MANAGER_POD = "nvidia-mig-manager-"  # the prefix of the pods of its DaemonSet
 
 
 class PodsOfNode(Protocol):
-    """The question that is put to the kubelet."""
+    """The question that this module asks the kubelet."""
 
     def pods(self) -> NodePods:
         """Return this node's pods. Raises: NodeError."""
 
 
 class GeometrySource:
-    """The declared geometry of one node. For use by a single thread."""
+    """The declared geometry of one node. Only one thread may use it."""
 
     def __init__(
         self, rules: tuple[GeometryRule, ...], node: str, *, api: NodeApi, kubelet: PodsOfNode, file: Path | None = None
@@ -47,11 +47,11 @@ class GeometrySource:
 
     @property
     def is_declared(self) -> bool:
-        """Return whether anything is declared for any node."""
+        """Return whether a geometry is declared for any node."""
         return bool(self._rules)
 
     def name(self) -> str:
-        """Return the name of the geometry in force now, "" for none. Raises: ApiError."""
+        """Return the name of the geometry that is in force now; "" if there is none. Raises: ApiError."""
         needs_labels = any(rule.geometry == FROM_LABEL or "=" in rule.selector for rule in self._rules)
         labels: Mapping[str, str] = {}
         if needs_labels:
@@ -63,7 +63,7 @@ class GeometrySource:
         return "" if not wanted or self._has_manager(labels) else wanted
 
     def configurations(self) -> Configurations:
-        """Return the file's configurations; none without a file."""
+        """Return the configurations in the file; none if there is no file."""
         if self._file is None:
             return {}
         try:
@@ -82,9 +82,9 @@ class GeometrySource:
         self.fault = fault
 
     def _has_manager(self, labels: Mapping[str, str]) -> bool:
-        """Return whether a MIG manager acts on the label.
+        """Return whether NVIDIA's MIG manager runs on this node and acts on the label.
 
-        Without an answer of the kubelet, go by the label that deploys one.
+        If the kubelet does not answer, the label that deploys the manager decides.
         """
         try:
             pods = self._kubelet.pods().pods

@@ -1,9 +1,9 @@
-"""Partition owners: which partitions on this node belong to this driver, according to the ledger.
+"""Partition owners: determines which partitions on this node belong to this driver, according to the ledger.
 
-In: facts as just discovered. Out: the same facts, fresher where needed, and an `Ownership`. A partition that the ledger
-does not know may have been made or forgotten during the discovery, so it is judged again under its GPU's lock, under
-which this driver makes and destroys nothing. While another call works on that GPU, the last judgement stays valid and
-another look is needed, because nothing else may report when that work ends.
+In: facts as just discovered. Out: the same facts, read again where needed, and an `Ownership`. A partition that the
+ledger does not know may have been made or destroyed for a claim during the discovery. So its GPU is read again under
+the GPU's lock, which keeps other calls from making or destroying partitions. If another call has that lock, the last
+result stays valid and `is_settled` is false: this has to be repeated, because nothing may report when that call ends.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from dra_driver.plugin.locks import NodeLocks, gpu_lock
 
 
 class PartitionOwners:
-    """Judges who owns partitions. For use by a single thread."""
+    """Determines the owners of partitions. Only one thread may use it."""
 
     def __init__(self, hardware: Hardware, ledger: Ledger, locks: NodeLocks, boot_id: str) -> None:
         self._hardware, self._ledger, self._locks, self._boot_id = hardware, ledger, locks, boot_id
-        self._foreign: frozenset[str] = frozenset()  # UUIDs that belonged to an administrator when last judged
+        self._foreign: frozenset[str] = frozenset()  # the UUIDs of partitions that were an administrator's last time
         self._foreign_places: frozenset[Place] = frozenset()
-        self.is_settled = True  # whether every GPU could be judged under its lock
+        self.is_settled = True  # whether every GPU for which that was needed could be read again under its lock
 
     def judge(self, facts: Facts) -> tuple[Facts, Ownership]:
-        """Return the facts and who owns each partition. Raises: LedgerError."""
+        """Return the facts, and the owner of each partition. Raises: LedgerError."""
         known = self.of_ledger()
         self.is_settled = True
         gpus = tuple(self._judged(gpu, known) if known.foreign_places(gpu) else (gpu, known) for gpu in facts.gpus)
@@ -48,7 +48,7 @@ class PartitionOwners:
         return fresh, ownership
 
     def of_ledger(self) -> Ownership:
-        """Return the ownership as the ledger knows it; only claims with partitions are read. Raises: LedgerError."""
+        """Return the ownership according to the ledger; only claims with partitions are parsed. Raises: LedgerError."""
         holds = [hold for hold in self._ledger.holds() if not hold.is_part]
         steps = [step for record in self._ledger.with_step(RecordedPartition) for step in self._ours(record)]
         return Ownership(
@@ -69,7 +69,7 @@ class PartitionOwners:
         return (step for step in record.steps_of(RecordedPartition) if step.is_ours(self._boot_id))
 
     def _judged(self, gpu: GpuFacts, known: Ownership) -> tuple[GpuFacts, Ownership]:
-        """Judge one GPU again under its lock, so that no call is at work on it."""
+        """Return one GPU, read again under its lock, so that no call is working on it, and the ownership then."""
         if not isinstance(self._hardware, Partitionable):
             return gpu, known
         try:

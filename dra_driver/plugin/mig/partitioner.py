@@ -1,12 +1,12 @@
-"""Partitioner: makes and destroys partitions for claims, each idempotent by reading back.
+"""Partitioner: makes and destroys partitions for claims. Both are idempotent, because the GPU is read first.
 
-In: steps of a plan, and what the ledger recorded of them. Out: partitions, and what to record. Every change of a GPU
-happens under that GPU's lock (`mig_modes`).
+In: steps of a plan, and their records in the ledger. Out: partitions, and records. Every change of a GPU happens under
+that GPU's lock (`mig_modes`).
 
-`owner` in a recorded step is the owner of the partition: this driver when there was nothing at its place before the
-intent was recorded, or an administrator when there was a partition; that one is used and left in place. A partition of
-ours is destroyed only in the boot in which it was made: a reboot removes every partition, and what is there afterwards
-belongs to someone else.
+`owner` in a recorded step is the owner of the partition: this driver if the placement was empty before the intent was
+recorded, or an administrator if there was a partition, which is then used and never destroyed. A partition of ours is
+destroyed only in the boot in which it was made: a reboot removes every partition, and one that is there afterwards was
+made by someone else.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from dra_driver.plugin.ledger.ledger_rows import ModeEnd
 from dra_driver.plugin.ledger.recorded_steps import OTHER, US, GpuReference, RecordedPartition, RecordedSharing
 from dra_driver.plugin.mig.mig_modes import MigModes
 from dra_driver.plugin.steps.performer import StepPerformer
-from dra_driver.plugin.steps.step_run import MadePartition, StepRun, Undoing
+from dra_driver.plugin.steps.step_run import MadePartition, StepRun, UndoRun
 from dra_driver.telemetry.late_log import LateLog
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
-ROOM_SECONDS = 6.0  # how long to wait for room that the scheduler counts as free
+ROOM_SECONDS = 6.0  # how long to wait until memory slices that the scheduler counts as free are free
 _POLL_SECONDS = 0.1
 _HIDING = ("hardware.gpu-unreadable", "hardware.gpu-not-reported", "hardware.partition-unreadable")
 _OVERLAP = "hardware.insufficient-resources"
@@ -46,11 +46,11 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
         self._hardware, self._modes, self._boot_id, self._late_log = hardware, modes, boot_id, late_log
 
     def intent(self, step: MigPartitionStep) -> RecordedPartition:
-        """Return the record of a partition at its place."""
+        """Return the record of a partition before the hardware has been asked."""
         return RecordedPartition(step.device, GpuReference.of(step.gpu), step.placement.profile, step.placement.start)
 
     def look(self, step: MigPartitionStep, _deadline: Deadline) -> RecordedPartition:
-        """Return the intent to record; the owner is this driver if no partition exists now. Raises: HardwareError."""
+        """Return the intent with the owner: this driver, if the placement is empty now. Raises: HardwareError."""
         now = self._place(step)
         return RecordedPartition(
             step.device,
@@ -69,7 +69,8 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
         Raises: HardwareError, PrepareError("prepare.locked").
         """
         patience = run.deadline.sooner(ROOM_SECONDS)
-        if recorded.place is None or recorded.gpu != GpuReference.of(step.gpu):  # recovered, or the GPU's minor changed
+        # The step was recovered from a CDI file, or the GPU's minor has changed.
+        if recorded.place is None or recorded.gpu != GpuReference.of(step.gpu):
             planned = self.intent(step)
             recorded = replace(recorded, gpu=planned.gpu, profile=planned.profile, start=planned.start)
         while (made := self._stand_or_make(step, recorded, run, patience)) is None:
@@ -85,8 +86,8 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
             raise HardwareError("partition-missing", f"partition {step.device} is gone", retry=Retry.LATER)
         run.partitions[step.device] = MadePartition(step.gpu, partition, recorded)
 
-    def is_shown(self, recorded: RecordedPartition, undoing: Undoing) -> bool:
-        """Return whether other claims have parts of the GPU: the last one to be undone switches MIG mode off."""
+    def needs_mark(self, recorded: RecordedPartition, undoing: UndoRun) -> bool:
+        """Return whether other claims have parts of the GPU: the last of them to be undone switches MIG mode off."""
         if recorded.gpu is None:
             return True
         address = recorded.gpu.pci_address
@@ -95,15 +96,13 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
         undoing.alone_on.add(address)
         return False
 
-    def undo(self, recorded: RecordedPartition, undoing: Undoing) -> None:
+    def undo(self, recorded: RecordedPartition, undoing: UndoRun) -> None:
         """Destroy a recorded partition if it is ours, and switch MIG mode off if it was our last one on the GPU.
 
-        Idempotent.
-
-        A lost GPU has no partitions. Raises: HardwareError, PrepareError("prepare.locked").
+        Idempotent. A lost GPU counts as having no partitions. Raises: HardwareError, PrepareError("prepare.locked").
         """
         if (RecordedSharing.kind, recorded.device) in undoing.failed:
-            return  # an MPS daemon still runs on it; the next call ends that first
+            return  # an MPS daemon still runs on it; the next call ends the daemon first
         if not recorded.is_ours(self._boot_id):
             return
         found = _place_of(recorded) or self._locate(recorded.uuid or "")
@@ -124,7 +123,7 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
                 done += " and MIG mode switched off"
             self._late_log.info(log, done, device=recorded.device, claim_uid=undoing.uid)
 
-    def _destroy(self, gpu: GpuFacts, place: tuple[int, int], recorded: RecordedPartition, undoing: Undoing) -> None:
+    def _destroy(self, gpu: GpuFacts, place: tuple[int, int], recorded: RecordedPartition, undoing: UndoRun) -> None:
         deadline = undoing.deadline
         with self._modes.hold(gpu, deadline):
             left, port, uid = deadline.remaining(), self._modes.port(gpu), undoing.uid
@@ -143,10 +142,10 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
     def _stand_or_make(
         self, step: MigPartitionStep, recorded: RecordedPartition, run: StepRun, patience: Deadline
     ) -> MadePartition | None:
-        """Return the partition, and make it if it does not exist; None while there may soon be room for it.
+        """Return the partition, after making it if it does not exist; None if there may soon be room for it.
 
-        One that stands as recorded is looked at without the GPU's lock: only the claim's own calls destroy it, and this
-        call has the claim's lock.
+        A partition that exists as recorded is found without the GPU's lock: only the claim's own calls destroy it, and
+        this call has the claim's lock.
         """
         if recorded.uuid and recorded.boot_id == self._boot_id:
             standing = self._place(step).partition
@@ -154,17 +153,17 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
                 return MadePartition(step.gpu, standing, recorded)
         with self._modes.hold(step.gpu, run.deadline):
             intent = self._intended(recorded)
-            if intent != recorded:  # otherwise nothing was made yet, and the hardware says whether it stands
+            if intent != recorded:  # otherwise nothing was made yet, and `_create` finds a partition that exists
                 found = self._place(step).partition
                 if found is not None:
                     return MadePartition(step.gpu, found, self._judged(recorded, found))
-                run.note(intent)
+                run.record(intent)
             self._modes.own_changes.add(step.gpu)
             try:
                 made = self._create(step, intent, run)
-            except HardwareError as error:  # wait, with the lock free, for room that is being released
+            except HardwareError as error:  # the caller waits, without the lock, for room that is being released
                 if error.code not in _NO_ROOM or patience.remaining() <= _POLL_SECONDS:
-                    if error.code == _OVERLAP and intent.switches_mode:  # with, since then, an administrator's
+                    if error.code == _OVERLAP and intent.switches_mode:  # an administrator made partitions meanwhile
                         self._modes.found_on(step.gpu, run.uid)
                     raise
                 return None
@@ -180,12 +179,13 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
             return recorded
         return replace(recorded, boot_id=self._boot_id, owner=US, uuid="", switches_mode=False)
 
-    # The methods below run under the GPU's lock
+    # The callers of the methods below hold the GPU's lock.
 
     def _create(self, step: MigPartitionStep, intent: RecordedPartition, run: StepRun) -> CreatedPartition:
-        """Create the partition; MIG mode is switched on for it only after that was recorded.
+        """Create the partition. If that needs MIG mode switched on, the ledger records this first.
 
-        It was recorded with the intent if the mode was off then; somebody else may have switched the mode since.
+        If the mode was off when the intent was recorded, it was recorded then; another program may have switched the
+        mode since.
         """
         gpu, placement, port, deadline = step.gpu, step.placement, self._modes.port(step.gpu), run.deadline
         if not intent.switches_mode:
@@ -203,22 +203,25 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
         return made
 
     def _judged(self, recorded: RecordedPartition, found: PartitionFacts) -> RecordedPartition:
-        """Return what to record of an existing partition: it is ours only if this record made it in this boot."""
+        """Return the record of an existing partition; it is ours only if it was made for this record in this boot."""
         if recorded.is_ours(self._boot_id) and recorded.uuid == found.uuid:
             return recorded
         return replace(recorded, boot_id=self._boot_id, owner=OTHER, uuid=found.uuid)
 
     def _place(self, step: MigPartitionStep) -> PlaceFacts:
-        """Return what is at the partition's place now. Raises: HardwareError."""
+        """Return what is at the partition's placement now. Raises: HardwareError."""
         return self._modes.port(step.gpu).place_now(step.gpu, step.placement.profile, step.placement.start)
 
     def _uuid_at(self, gpu: GpuFacts, place: tuple[int, int]) -> str:
-        """Return the UUID of the partition at a place, "" where there is none. Raises: HardwareError."""
+        """Return the UUID of the partition at a placement; "" if there is none. Raises: HardwareError."""
         now = self._modes.port(gpu).partitions_now(gpu)
         return next((p.uuid for p in now if (p.gi_profile_id, p.start) == place), "")
 
     def _locate(self, uuid: str) -> tuple[GpuFacts, tuple[int, int]] | None:
-        """Find a partition by its UUID alone. Raises: HardwareError while a GPU that can't be read may have it."""
+        """Find a partition by its UUID alone, and return its GPU and placement, or None.
+
+        Raises: HardwareError if a GPU that can't be read may have it.
+        """
         facts = self._hardware.discover()
         for gpu in facts.gpus:
             for partition in gpu.partitions:
@@ -232,7 +235,7 @@ class Partitioner(StepPerformer[MigPartitionStep, RecordedPartition]):
 
 
 def _place_of(recorded: RecordedPartition) -> tuple[GpuFacts, tuple[int, int]] | None:
-    """Return the GPU of a recorded partition, with the profile's id and the start; None where they are not known."""
+    """Return the GPU of a recorded partition, with the profile's id and the start; None if they are not known."""
     if recorded.gpu is None or recorded.profile is None or recorded.start is None:
         return None
     return recorded.gpu.facts(), (recorded.profile.gi_profile_id, recorded.start)

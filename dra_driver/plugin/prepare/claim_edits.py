@@ -1,4 +1,4 @@
-"""Claim edits: what the hardware says that containers need for the devices of a claim, and for all of them together."""
+"""Claim edits: the container edits for each device of a claim, and for all of them together, from the hardware."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from dra_driver.model.edits import Edits, merge
 from dra_driver.model.errors import ClaimError, Retry
 from dra_driver.model.shares import DeviceType
 
-_WITHOUT_DRIVER = (DeviceType.VFIO, DeviceType.IMEX_CHANNEL)  # types of devices that need nothing of the host's driver
+_WITHOUT_DRIVER = (DeviceType.VFIO, DeviceType.IMEX_CHANNEL)  # device types that need nothing of the GPU driver
 
 
 class ClaimEdits:
-    """The edits of claims on one node, from what is known of its hardware and of its device nodes."""
+    """The edits of claims on one node, from its hardware and its device nodes below `roots`."""
 
     def __init__(self, hardware: Hardware, roots: Roots) -> None:
         self._hardware, self._roots = hardware, roots
-        self._claim_wide = hardware if isinstance(hardware, ClaimWide) else None  # costly in each call
+        self._claim_wide = hardware if isinstance(hardware, ClaimWide) else None  # the check would slow down each call
 
     def of_devices(self, on_node: ClaimOnNode) -> dict[str, Edits]:
         """Return the edits of each device that no step creates, by name.
@@ -36,9 +36,9 @@ class ClaimEdits:
         return edits
 
     def common(self, on_node: ClaimOnNode) -> Edits:
-        """Return what all devices of a claim need.
+        """Return the edits that the claim needs once, for all of its devices.
 
-        A virtual machine needs nothing of the host's driver; nor does a channel, which comes beside GPUs.
+        A virtual machine needs nothing of the host's GPU driver, nor does a channel, which a pod has beside GPUs.
         """
         parts = [self._hardware.common_edits()]
         devices = {one.device.name: one.device for one in on_node.results}.values()

@@ -1,8 +1,8 @@
-"""ClaimUndo: undoes claims from the ledger alone.
+"""Claim undo: undoes claims, from the ledger alone.
 
 These are the claims that the kubelet unprepares, those that a crash left half-done, and those that were deleted for
-good. Every step is idempotent, so an undoing that failed or was cut off by a crash is repeated by the next call or at
-the next start. A claim's devices stay held until everything is undone.
+good. Every step is idempotent: what failed, or was interrupted by a crash, is undone by the next call or at the next
+start. A claim's devices stay held until everything is undone.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from dra_driver.plugin.neighbours.leftovers import remove_leftover
 from dra_driver.plugin.node_claims.gone_claims import GoneClaims
 from dra_driver.plugin.prepare.release_watch import ReleaseWatch
 from dra_driver.plugin.prepare.waiting import InterruptiblePause
-from dra_driver.plugin.steps.step_run import Undoing
+from dra_driver.plugin.steps.step_run import UndoRun
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
-UNDO_SECONDS = 4.0  # for undoing outside a call, or at the end of a call whose time is used up
-EVICT_SECONDS = 2.0  # short, because no call should be at work on a deleted claim and others wait
+UNDO_SECONDS = 4.0  # how long undoing may take outside a call, or at the end of a call whose time is used up
+EVICT_SECONDS = 2.0  # likewise for a deleted claim: short, because no call should be working on it and others wait
 
 
 class ClaimUndo:
@@ -73,7 +73,8 @@ class ClaimUndo:
         if record is None or not self._gone.is_abandoned(record):
             return False
         log.warning(
-            "claim was deleted but not unprepared, undoing it", extra=fields(claim=record.full_name, claim_uid=uid)
+            "claim was deleted but not unprepared; it is undone now",
+            extra=fields(claim=record.full_name, claim_uid=uid),
         )
         self.unprepare(uid, Deadline.after(EVICT_SECONDS))
         return True
@@ -94,17 +95,18 @@ class ClaimUndo:
     def undo(self, record: ClaimRecord, deadline: Deadline) -> None:
         """Undo a recorded claim and remove its record. The caller holds the claim's lock. Raises: DriverError.
 
-        If the ledger is read-only, the row stays; undoing again does no harm. A claim is not marked as being undone if
-        no other call has to see that: a claim for which only a file was written, or with the only partition of a GPU.
-        After a crash before its record is removed, it therefore counts as prepared with its file or partition missing,
-        and `refresh_cdi` restores the file; the kubelet, which got no answer, asks again. A partition that could not be
-        destroyed is marked after all.
+        If the ledger is read-only, the row stays; undoing the claim again does no harm.
+
+        A claim is not marked as being undone if no other call depends on that: if only a file was written for it, or if
+        it has the only partition of a GPU. After a crash before its record is removed, such a claim counts as prepared,
+        with its file or partition missing: `refresh_cdi` restores the file, and the kubelet, which got no answer, asks
+        again. If a partition could not be destroyed, the claim is marked after all.
         """
-        undoing = Undoing(record.uid, deadline)
+        undoing = UndoRun(record.uid, deadline)
         if self._ledger.is_read_only:
             self._undo_effects(record, undoing)
             return
-        is_marked = record.state in UNFINISHED or self._effects.is_shown(record.steps, undoing)
+        is_marked = record.state in UNFINISHED or self._effects.needs_mark(record.steps, undoing)
         if is_marked:
             self._mark(record)
         try:
@@ -120,14 +122,14 @@ class ClaimUndo:
         self._waiting.wake()
 
     def _mark(self, record: ClaimRecord) -> None:
-        """Record that the undoing of a claim has begun, unless the record shows that it is not prepared."""
+        """Mark a claim in the ledger as being undone, unless its record already shows that it is not prepared."""
         if record.state not in UNFINISHED:
             with tolerate_full_disk("mark a claim"):
                 is_synced = not ends_with_power(record.steps)
                 self._ledger.set_state(record.uid, ClaimState.UNPREPARING, is_synced=is_synced)
 
-    def _undo_effects(self, record: ClaimRecord, undoing: Undoing) -> Collection[str]:
-        """Undo what was done for a claim: its steps, then what its containers could read.
+    def _undo_effects(self, record: ClaimRecord, undoing: UndoRun) -> Collection[str]:
+        """Undo a claim's steps, then remove its metadata files.
 
         Return the GPUs whose MIG mode was switched off (`Effects.undo`). Raises: DriverError.
         """

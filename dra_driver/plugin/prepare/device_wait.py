@@ -1,4 +1,4 @@
-"""DeviceWait: calls wait here until no other claim holds their devices. Holders that are gone are undone meanwhile."""
+"""Device wait: calls wait here until no other claim holds their devices; holders that no longer exist are undone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
-HOLDER_LOOK_SECONDS = 1.0  # how often waiting calls check whether the holder of a device still exists
+HOLDER_LOOK_SECONDS = 1.0  # between two checks whether the holder of a device still exists
 
 
 class DeviceWait:
@@ -67,11 +67,11 @@ class DeviceWait:
     def _look_at_holders(self, conflicts: tuple[Conflict, ...]) -> None:
         """Undo holders that were deleted for good, and half-done holders on which no call is working."""
         if any(conflict.pods for conflict in conflicts):
-            self._release_watch.watch()  # the agent that kept the device back may have ended
+            self._release_watch.watch()  # the agent that has watched these pods so far may have ended
         for record in {conflict.record.uid: conflict.record for conflict in conflicts if not conflict.pods}.values():
             if not self._looks.is_due(record.uid):
                 continue
-            with suppress(PrepareError):  # another call works on it, or it can't be undone: it keeps the device
+            with suppress(PrepareError):  # another call works on it, or it can't be undone: it still holds the device
                 if record.state in UNFINISHED:
                     self._undo.undo_unfinished(record.uid)
                 else:

@@ -1,7 +1,7 @@
-"""Planner: reads a claim and plans it, and waits for whatever is only late.
+"""Planner: reads a claim and plans its preparation, waiting for what is not there yet.
 
 After a failed Prepare the pod waits 60 to 90 s for the next one. So the call itself waits for an API server that does
-not answer, for a driver that is not loaded yet, and for a GPU that appears late. Nothing here has an effect.
+not answer, for a GPU driver that is not loaded yet, and for a GPU that appears late. Nothing on the node is changed.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from dra_driver.plugin.node_identity import NodeIdentity
 from dra_driver.plugin.prepare.claim_edits import ClaimEdits
 from dra_driver.plugin.prepare.waiting import InterruptiblePause
 
-POLL_SECONDS = 0.1  # how often to look at the inventory again
-LATE_SECONDS = 6.0  # a new device is in the inventory within 5 s, and a permission reaches the API server sooner
-API_SECONDS = 10.0  # for one request
+POLL_SECONDS = 0.1  # between two looks at the inventory
+LATE_SECONDS = 6.0  # enough for a new device, which is in the inventory within 5 s, and for a new permission
+API_SECONDS = 10.0  # how long one request may take
 _API_PAUSES = (0.1, 0.2, 0.4, 0.8, 1.6)
-MOST_KEPT = 16  # claims and plans that are kept until they are asked for again
+MAX_CACHED = 16  # claims, and plans, that are kept for repeated calls
 
 
 class Planner:
@@ -53,13 +53,13 @@ class Planner:
         self._inventory, self._waiting = inventory, waiting
         self._edits = ClaimEdits(hardware, roots)
         self._ledger = ledger
-        self._claims: FifoCache[str, tuple[ClaimWire, AllocatedClaim]] = FifoCache(MOST_KEPT)
-        self._plans: FifoCache[str, tuple[tuple[object, ...], PreparePlan]] = FifoCache(MOST_KEPT)
+        self._claims: FifoCache[str, tuple[ClaimWire, AllocatedClaim]] = FifoCache(MAX_CACHED)
+        self._plans: FifoCache[str, tuple[tuple[object, ...], PreparePlan]] = FifoCache(MAX_CACHED)
 
     def plan_when_possible(self, namespace: str, name: str, uid: str, deadline: Deadline) -> PreparePlan:
-        """Read the claim and plan it; try again while that can help and there is time.
+        """Read the claim and plan it; if that fails, try again as long as that can help and there is time.
 
-        Raises: ApiError, ClaimError or HardwareError, whichever was seen last.
+        Raises: ApiError, ClaimError or HardwareError, whichever came last.
         """
         late = deadline.sooner(LATE_SECONDS)
         attempt = 0
@@ -68,11 +68,11 @@ class Planner:
             try:
                 claim = claim or self._read(namespace, name, uid, deadline)
                 devices = devices_of(claim, self._inventory.current, self._node.pool)
-                # A lost GPU is still published where health is watched, with a taint, for the claims that hold it.
+                # If health is watched, a lost GPU stays published, with a taint, for the claims that hold it.
                 refuse_lost(claim, [name for name, device in devices.items() if device.gpu.is_lost])
                 return self._plan(claim, devices)
             except (ApiError, ClaimError, HardwareError) as error:
-                limit = _patience(error, deadline, late)
+                limit = _retry_until(error, deadline, late)
                 pause = POLL_SECONDS if claim else _API_PAUSES[min(attempt, len(_API_PAUSES) - 1)]
                 if isinstance(error, ApiError):
                     pause = max(pause, error.retry_after_s)
@@ -82,10 +82,10 @@ class Planner:
             self._waiting.pause(pause)
 
     def plan(self, claim: AllocatedClaim) -> PreparePlan:
-        """Return a plan from the current inventory and device nodes, without a call into the vendor's library.
+        """Return a plan from the current inventory and device nodes, without a call of the vendor's library.
 
-        Raises: ClaimError("claim.partition-missing" for admin access to a partition that does not exist,
-        "claim.no-admin-access" to a GPU for virtual machines), HardwareError.
+        Raises: ClaimError("claim.partition-missing") for admin access to a partition that does not exist,
+        ("claim.no-admin-access") to a GPU for virtual machines; HardwareError.
         """
         return self._plan(claim, devices_of(claim, self._inventory.current, self._node.pool))
 
@@ -111,14 +111,14 @@ class Planner:
                 raise ClaimError("not-found", f"claim {namespace}/{name} does not exist") from error
             raise
         kept = self._claims.get(uid)
-        if kept is not None and kept[0] is wire:  # the same bytes as the last time
+        if kept is not None and kept[0] is wire:  # the API server returned the same bytes as the last time
             return kept[1]
         claim = decode_claim(wire, driver=self._node.driver, uid=uid)
         self._claims.keep(uid, (wire, claim))
         return claim
 
 
-def _patience(error: DriverError, deadline: Deadline, late: Deadline) -> Deadline | None:
+def _retry_until(error: DriverError, deadline: Deadline, late: Deadline) -> Deadline | None:
     """Return the time until which trying again makes sense, or None if it does not."""
     if isinstance(error, ApiError):
         if error.retry is Retry.NOW:

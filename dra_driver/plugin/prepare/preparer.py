@@ -1,4 +1,4 @@
-"""Preparer: record the intent, carry it out, commit; and undo all of it.
+"""Preparer: records the intent for a claim, carries it out and commits it, and undoes it all in Unprepare.
 
 Prepare reads the claim, plans without effects, records the intent and the claim's holds in the ledger, carries out the
 steps, and commits. Unprepare works from the ledger alone. Every step is idempotent, so both calls may be repeated, and
@@ -65,10 +65,10 @@ class Preparer:
         device, the call waits for it.
 
         Args:
-            namespace: of the ResourceClaim.
-            name: of the ResourceClaim.
-            uid: of the ResourceClaim; a claim of the same name with another UID is refused.
-            deadline: the end of the call, before the kubelet stops waiting for its answer.
+            namespace: the namespace of the ResourceClaim.
+            name: the name of the ResourceClaim.
+            uid: the UID of the ResourceClaim; a claim of the same name with another UID is refused.
+            deadline: when the call has to end, which is before the kubelet stops waiting for its answer.
 
         Returns: for each allocated device of this driver its request, pool, name, CDI ids and share id.
 
@@ -87,9 +87,9 @@ class Preparer:
         return plan.devices
 
     def unprepare(self, uid: str, deadline: Deadline) -> None:
-        """Undo everything that was done for a claim. Idempotent: an unknown claim is a success.
+        """Undo everything that was done for a claim. Idempotent: a claim that the ledger does not know is no error.
 
-        The API server is not asked. `deadline` is when the kubelet stops waiting.
+        The API server is not asked. `deadline` is when the call has to end.
 
         Raises: the same errors as `prepare`, except ApiError and ClaimError. The claim's devices then stay held until a
         later call succeeds.
@@ -107,7 +107,7 @@ class Preparer:
         claim = plan.claim
         own = {device.device for device in claim.devices if not device.is_admin}
         with self._locks.hold([claim_lock(claim.uid)], deadline):
-            if not self._ledger.has_seen(claim.uid) and self._is_prepared_anew(plan, own, deadline):
+            if not self._ledger.has_seen(claim.uid) and self._prepare_if_unknown(plan, own, deadline):
                 return ()
             record, held = self._ledger.get_with_holds(claim.uid)
             names = own.union(record.owned_names() if record else ())
@@ -119,11 +119,11 @@ class Preparer:
                 require_separation(plan, self._ledger.effects)
                 return self._begin(plan, deadline)
 
-    def _is_prepared_anew(self, plan: PreparePlan, own: Collection[str], deadline: Deadline) -> bool:
-        """Prepare a claim, of partitions and a file at most, as one that the ledger does not know.
+    def _prepare_if_unknown(self, plan: PreparePlan, own: Collection[str], deadline: Deadline) -> bool:
+        """Prepare a claim that needs only partitions and a file, if the ledger does not know the claim yet.
 
         Return False, with nothing done, if the ledger knows it or other claims hold a device. Most claims are new, and
-        a look for their row costs a tenth of the transaction that finds out anyway.
+        looking for their row first would cost a tenth of the transaction, which notices it anyway.
         """
         if not all(isinstance(step, _SIMPLE_STEPS) for step in plan.steps):
             return False
@@ -154,11 +154,11 @@ class Preparer:
         return True
 
     def _run(self, record: ClaimRecord, plan: PreparePlan, deadline: Deadline) -> StepRun:
-        """Return a run of the plan's steps, with what is recorded of the claim."""
+        """Return a run of the plan's steps that starts from the claim's record."""
         return StepRun(record.uid, self._effects.carried_over(plan.steps, record.steps), self._ledger, deadline)
 
     def _update(self, record: ClaimRecord, plan: PreparePlan, run: StepRun) -> None:
-        """Record what a repeated call found to differ from the record. Most calls write nothing."""
+        """Record what a repeated call found to be different. Most repeated calls write nothing."""
         if run.recorded != record.steps:
             self._ledger.set_steps(record.uid, run.recorded)
         if more := set(plan.claim.pods).difference(record.pods):
@@ -180,8 +180,8 @@ class Preparer:
     def _intent(self, plan: PreparePlan, deadline: Deadline) -> tuple[ClaimRecord, bool]:
         """Return what to record before the steps are carried out, and whether that has to outlive a power failure.
 
-        A claim that needs only a file is recorded as prepared at once, in one transaction: after a crash before the
-        file was written `refresh_cdi` writes it, and the kubelet, which has no answer, asks again.
+        A claim that needs only a file is recorded as prepared at once, in one transaction. After a crash before the
+        file was written, `refresh_cdi` writes it, and the kubelet, which got no answer, asks again.
         """
         steps = self._effects.look(plan.steps, deadline)
         state = ClaimState.PREPARED if is_only_file(steps) else ClaimState.PREPARING
@@ -189,10 +189,10 @@ class Preparer:
         return record, state is ClaimState.PREPARED or not ends_with_power(steps)
 
     def _finish(self, record: ClaimRecord, plan: PreparePlan, deadline: Deadline) -> None:
-        """Carry out the steps and commit, unless that is recorded; after an error, undo them."""
+        """Carry out the steps, and commit unless the record has the claim as prepared; if that fails, undo them."""
         run = StepRun(record.uid, record.steps, self._ledger, deadline)
         try:
-            # From the intent on no test of these devices begins.
+            # No test of these devices begins any more, because the intent is recorded.
             self._validation.interrupt([device.device for device in plan.claim.devices])
             self._effects.apply(plan.steps, run)
             if record.state != ClaimState.PREPARED:

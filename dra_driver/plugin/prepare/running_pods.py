@@ -1,8 +1,8 @@
-"""Running pods: pods whose containers outlive the Unprepare of their claim, so that its devices must wait for them.
+"""Running pods: finds pods whose containers outlive the Unprepare of their claim, which delays the devices' release.
 
-In: UIDs of pods. Out: the pods that may run, judged by the kubelet's folders, and the pods that do run, judged by
-processes. A pod runs while a process sees a mount that comes from the kubelet's folder of that pod; every container has
-such mounts for /etc/hosts and its termination log.
+In: UIDs of pods. Out: the pods that may run, according to the kubelet's folders, and the pods that do run, according to
+processes. A pod runs as long as a process sees a mount that comes from the kubelet's folder of that pod; every
+container has such mounts, for /etc/hosts and for its termination log.
 
 Source: proc(5), /proc/pid/mountinfo.
 """
@@ -16,18 +16,18 @@ from pathlib import Path
 
 _MOUNTS_BYTES = 1 << 20
 _POD = re.compile(r"/pods/([0-9A-Fa-f-]{32,36})/")
-PROC = Path("/proc")  # the kernel's own folder, even where another folder replaces it in tests
+PROC = Path("/proc")  # the kernel's own folder; tests replace it in some places
 
 
 def pods_with_folders(uids: Iterable[object], pods: Path) -> Iterator[str]:
-    """Yield the pods of which the kubelet still has a folder; if its folders can't be seen, yield all of them."""
+    """Yield the pods that still have a folder of the kubelet's; if those folders can't be seen, yield all pods."""
     for uid in map(str, uids):
         if uid and "/" not in uid and ((pods / uid).exists() or not pods.is_dir()):
             yield uid
 
 
 def pods_with_processes(uids: Collection[str], proc: Path = PROC) -> frozenset[str]:
-    """Return the pods that have a live process. One process of each mount namespace is examined. Raises: OSError."""
+    """Return the pods that have a live process, looking at one process per mount namespace. Raises: OSError."""
     found: set[str] = set()
     seen: set[str] = set()
     for process in proc.iterdir():
@@ -47,10 +47,10 @@ def pods_with_processes(uids: Collection[str], proc: Path = PROC) -> frozenset[s
 
 
 def _view(process: Path, seen: Collection[str]) -> tuple[str, bytes]:
-    """Return the mount namespace of one process, and the first of its mounts, of which a container may have many more.
+    """Return the mount namespace of a process, and the first MiB of its list of mounts; no list if `seen` has it.
 
-    Both are read through one descriptor, so that another process with a reused number can't come between. Raises:
-    OSError.
+    Both are read through one descriptor, so that they can't be those of two processes with a reused pid.
+    Raises: OSError.
     """
     fd = os.open(process, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -67,11 +67,11 @@ def _view(process: Path, seen: Collection[str]) -> tuple[str, bytes]:
 
 
 def _sources(mounts: bytes, uids: Collection[str]) -> Iterator[str]:
-    """Yield the pods from whose folder a mount comes.
+    """Yield those of the pods `uids` from whose folder a mount comes.
 
-    Where the mount point contains the pod's UID too, the mount is the kubelet's own view of its volumes, or that of a
-    process that has mounted the kubelet's folder. Only the first pod in the source counts: a pod chooses what follows
-    it, inside a volume of its own.
+    A mount whose mount point contains the pod's UID too does not count: the kubelet sees its volumes so, and a process
+    that has mounted the kubelet's folder. Only the first UID in the source counts, because the rest of the path may be
+    inside a volume, where a pod can choose any names.
     """
     for line in mounts.decode(errors="replace").splitlines():
         columns = line.split(" ", 5)

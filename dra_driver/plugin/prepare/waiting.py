@@ -1,7 +1,7 @@
 """Waiting: calls sleep here until a device may be free, their time is up, or the agent ends.
 
-Any number of calls may sleep. One thread checks on behalf of all of them whether the ledger has changed, because the
-other agent on the node can't wake them. Likewise, one call asks about a holder for all calls that wait for it.
+Any number of calls may sleep. One thread checks for all of them whether the ledger has changed, because another agent
+on the node can't wake them. Likewise, of all calls that wait for the same holder, one checks whether it still exists.
 """
 
 from __future__ import annotations
@@ -16,22 +16,19 @@ from dra_driver.model.errors import DriverError
 
 log = logging.getLogger(__name__)
 
-APART_SECONDS, APART_MOST_SECONDS = (
-    0.001,
-    0.2,
-)  # pause between waking two calls, and the most that all pauses together take
-POLL_SECONDS = 0.1  # how often the ledger is checked while a call sleeps
+APART_SECONDS, APART_MOST_SECONDS = 0.001, 0.2  # the pause between two woken calls, and the most of all such pauses
+POLL_SECONDS = 0.1  # between two checks of the ledger while a call sleeps
 
 
 class Versioned(Protocol):
-    """A ledger, as far as its changes are concerned."""
+    """A ledger, of which only the changes matter here."""
 
     def version(self) -> object:
-        """Return a value that differs after every change by any process. Raises: LedgerError."""
+        """Return a value that is different after every change, by whatever process. Raises: LedgerError."""
 
 
 class InterruptiblePause:
-    """The sleeping calls of one agent, which changes of its ledger wake. `is_over` is set once the agent ends."""
+    """The sleeping calls of one agent, which are woken by changes of its ledger. `is_over`: whether the agent ends."""
 
     def __init__(self, ledger: Versioned) -> None:
         self._ledger = ledger
@@ -39,7 +36,7 @@ class InterruptiblePause:
         self._condition = threading.Condition(self._mutex)
         self._sleepers = 0
         self._is_watched = False
-        self.seen = 0  # number of changes so far
+        self.seen = 0  # the number of changes so far
         self.is_over = False
 
     def pause(self, seconds: float) -> None:
@@ -50,7 +47,7 @@ class InterruptiblePause:
     def await_change(self, seconds: float, seen: int) -> None:
         """Sleep until something changes, for at most `seconds`. Return at once if something has changed since `seen`.
 
-        Calls are woken one after the other: the first takes what was freed, and the others see that it is taken.
+        Calls go on one after the other: the first takes what has become free, and the others see that it is taken.
         """
         with self._condition:
             self._sleepers += 1
@@ -70,7 +67,7 @@ class InterruptiblePause:
                 self._condition.notify_all()
 
     def close(self) -> None:
-        """Wake every call, and let no call sleep from now on."""
+        """Wake every call, and prevent calls from sleeping from now on."""
         with self._condition:
             self.is_over = True
             self._condition.notify_all()
@@ -80,7 +77,7 @@ class InterruptiblePause:
         known = self._look()
         while True:
             time.sleep(POLL_SECONDS)
-            with self._condition:  # set before the check, because the ledger may have been closed since
+            with self._condition:  # checked before the ledger is read, because it may have been closed by now
                 if self.is_over or not self._sleepers:
                     self._is_watched = False
                     return
@@ -97,7 +94,7 @@ class InterruptiblePause:
 
 
 class LookTimer:
-    """Decides which call checks something that many calls wait for: for each key, one call in `interval_s` seconds."""
+    """Decides which of many waiting calls checks something: one call in `interval_s` seconds for each key."""
 
     def __init__(self, interval_s: float) -> None:
         self._interval_s = interval_s
@@ -105,7 +102,7 @@ class LookTimer:
         self._at: dict[str, float] = {}
 
     def is_due(self, key: str) -> bool:
-        """Return whether no call has checked within the interval; if so, the calling one has to check."""
+        """Return whether no call has checked within the interval; if so, the caller has to check."""
         now = time.monotonic()
         with self._mutex:
             self._at = {known: at for known, at in self._at.items() if now - at < self._interval_s}

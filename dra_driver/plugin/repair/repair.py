@@ -28,7 +28,7 @@ from dra_driver.plugin.prepare.claim_undo import UNDO_SECONDS, ClaimUndo
 from dra_driver.plugin.prepare.planner import Planner
 from dra_driver.plugin.prepare.release_watch import ReleaseWatch
 from dra_driver.plugin.repair.recovery import made_partitions
-from dra_driver.plugin.steps.step_run import StepRun, Undoing
+from dra_driver.plugin.steps.step_run import StepRun, UndoRun
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
@@ -117,7 +117,7 @@ class Repair:
             made = tuple(made_partitions(self._store, file, uid))
             if made and self._gone.exists(uid):
                 return False  # a container may be using them
-            for gpu in self._effects.undo(made, Undoing(uid, Deadline.after(UNDO_SECONDS))):
+            for gpu in self._effects.undo(made, UndoRun(uid, Deadline.after(UNDO_SECONDS))):
                 self.ledger.set_mode(gpu, None)
             return self._store.remove(file)
 

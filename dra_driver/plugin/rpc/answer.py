@@ -1,6 +1,6 @@
-"""AnswerReader: what a server sends for the one call on a connection: frames come in, and the answer goes out.
+"""Answer reader: the frames that a server sends for the one call on a connection come in, and the answer goes out.
 
-Every limit of bytes is kept here; the connection keeps the time.
+All limits in bytes are kept here; the client keeps the time limit.
 Source: RFC 9113, sections 4 to 6 and 8.1; gRPC over HTTP2, "Responses"; gRPC's status codes.
 """
 
@@ -14,10 +14,10 @@ from dra_driver.plugin.rpc.frames import Http2Frame
 from dra_driver.plugin.rpc.header_fields import FieldDecoder
 from dra_driver.plugin.rpc.stream import message_of
 
-STREAM = 1  # the number of the call
-HEAD_BYTES = 5  # before the message
-_BLOCK_BYTES = 64 * 1024  # of header fields, as they are sent
-_BESIDE_BYTES = 1 << 20  # of frames that are no part of the message
+STREAM = 1  # the stream number of the call
+HEAD_BYTES = 5  # the length of what comes before the message
+_BLOCK_BYTES = 64 * 1024  # the most that the header fields may have, as they are sent
+_BESIDE_BYTES = 1 << 20  # the most that frames which are no part of the message may have together
 _CODES = (
     *("OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS"),
     *("PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED"),
@@ -26,7 +26,7 @@ _CODES = (
 
 
 class RpcFault(Exception):
-    """A call that had no answer; `code` is gRPC's name for the reason."""
+    """A call failed; `code` is gRPC's name for the reason."""
 
     def __init__(self, code: str, details: str) -> None:
         super().__init__(f"{code}: {details}")
@@ -34,34 +34,33 @@ class RpcFault(Exception):
 
 
 class RpcAnswer(NamedTuple):
-    """A message, and what the server sent after it beside the status."""
+    """The message of an answer, and the metadata that the server sent after it."""
 
     message: bytes
     metadata: dict[str, str]
 
 
 class AnswerReader:
-    """The answer to one call, as far as it has been received; its message may have `most_bytes`."""
+    """The answer to one call, as far as it has been received; its message may have at most `most_bytes`."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most = most_bytes
         self._decoder = FieldDecoder()
         self._buffer, self._body = bytearray(), bytearray()
         self._beside = 0
-        self._block: tuple[Http2Frame, bytearray] | None = None  # header fields that go on in the next frame
+        self._block: tuple[Http2Frame, bytearray] | None = None  # header fields that continue in the next frame
         self._has_head = False
 
     def take(self, piece: bytes) -> tuple[RpcAnswer | None, bytes]:
-        """Take in what the server sent; return the answer once it is whole, and what is to be sent back.
+        """Process what the server sent; return the answer once it is complete, and the bytes to send back.
 
-        Raises: RpcFault for a status other than OK, for an answer that is too large, and for a server that breaks the
-        rules.
+        Raises: RpcFault for a status other than OK, for an answer that is too large, and for one that is not HTTP/2.
         """
         self._buffer += piece
         reply = b""
         try:
             for frame in frames.whole_frames(self._buffer):
-                answer, more = self._taken(frame)
+                answer, more = self._process(frame)
                 reply += more
                 if answer is not None:
                     return answer, reply
@@ -69,8 +68,8 @@ class AnswerReader:
             raise RpcFault("INTERNAL", f"the server broke the rules of HTTP/2: {error}") from error
         return None, reply
 
-    def _taken(self, frame: Http2Frame) -> tuple[RpcAnswer | None, bytes]:
-        """Take in one frame. Raises: RpcFault, ValueError."""
+    def _process(self, frame: Http2Frame) -> tuple[RpcAnswer | None, bytes]:
+        """Process one frame. Raises: RpcFault, ValueError."""
         kind = frame.kind
         if kind != frames.DATA:
             self._beside += len(frame.payload) + frames.HEAD_BYTES
@@ -103,7 +102,7 @@ class AnswerReader:
             raise ValueError("an answer without a status")
 
     def _fields(self, frame: Http2Frame) -> RpcAnswer | None:
-        """Take in header fields: those that begin the answer, or those that end it."""
+        """Process header fields: those that begin the answer, or those that end it. Raises: RpcFault, ValueError."""
         if self._block is None:
             first, block = frame, bytearray(frame.content())
         else:

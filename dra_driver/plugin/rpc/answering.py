@@ -1,4 +1,4 @@
-"""Answering: requests that are complete come in; methods are called, and what they return is sent."""
+"""Answering: calls methods with complete requests, and sends what they return."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class MethodCalls:
-    """How many calls of a method run, and which wait for their turn. The caller has a lock for it."""
+    """The calls of a method that run, which are only counted, and those that wait. The caller holds a lock."""
 
     __slots__ = ("_running", "_waiting", "method")
 
@@ -26,7 +26,7 @@ class MethodCalls:
         self._waiting: deque[tuple[RpcConnection, RpcStream]] = deque()
 
     def is_admitted(self, connection: RpcConnection, stream: RpcStream) -> bool:
-        """Count a call that may run now, and return True; make it wait for its turn otherwise."""
+        """Return True, and count the call, if it may run now; otherwise let it wait for its turn."""
         if self._running >= self.method.most:
             self._waiting.append((connection, stream))
             return False
@@ -34,9 +34,9 @@ class MethodCalls:
         return True
 
     def following(self) -> tuple[RpcConnection, RpcStream] | None:
-        """Return the call that runs in the place of one that has ended; with None, one less runs.
+        """Return the call that may run now that another one has ended, or None if no call waits.
 
-        A call that its client cancelled meanwhile is left out.
+        Calls that were cancelled while they waited are left out.
         """
         while self._waiting:
             connection, stream = self._waiting.popleft()
@@ -47,7 +47,7 @@ class MethodCalls:
 
 
 def carry_out(method: RpcMethod, connection: RpcConnection, stream: RpcStream) -> None:
-    """Call a method and send what it returns, or the error. It never raises."""
+    """Call a method and send what it returns, or the error. It never raises an error."""
     try:
         _answer(method, connection, stream)
     except ConnectionLost as error:
@@ -61,7 +61,7 @@ def carry_out(method: RpcMethod, connection: RpcConnection, stream: RpcStream) -
 def _answer(method: RpcMethod, connection: RpcConnection, stream: RpcStream) -> None:
     try:
         request = method.read(stream.message())
-    except Exception as error:  # noqa: BLE001 - of protobuf or of ours: the request is not what it should be
+    except Exception as error:  # noqa: BLE001 - whoever raised it, the request is not what it should be
         connection.end(stream, StatusCode.INTERNAL, f"the request can't be read: {error}")
         return
     try:

@@ -1,4 +1,4 @@
-"""RpcCall: what a method of a gRPC service gets to know of one call, and how it ends.
+"""RPC call: what a method of a gRPC service knows of one call, and how the call ends.
 
 Source: gRPC over HTTP2, "Requests" (Timeout), "Responses" (Trailers, percent-encoding) and the status codes of gRPC.
 """
@@ -18,7 +18,7 @@ _SECONDS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1
 
 
 class StatusCode(enum.IntEnum):
-    """How a call ended, as gRPC numbers it."""
+    """How a call ended, with gRPC's numbers."""
 
     OK = 0
     CANCELLED = 1
@@ -40,10 +40,13 @@ class CallEnd(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RpcMethod:
-    """One method of a service: `answer` gets the request and the call.
+    """One method of a service.
 
-    It returns the response, or with `is_stream` an iterator over responses. At most `most` calls run at once; further
-    ones wait for their turn.
+    Attributes:
+        answer: gets the request and the call, and returns the response; with `is_stream`, an iterator over responses.
+        read: returns the request in the bytes of a message. Raises: any error, for bytes that are no request.
+        most: how many calls run at the same time; further calls wait for their turn.
+        is_stream: whether there are several responses.
     """
 
     answer: Callable[[Any, RpcCall], Any]
@@ -53,10 +56,10 @@ class RpcMethod:
 
 
 class RpcCall:
-    """One call. Any thread may ask whether it is still active, and end it from outside."""
+    """One call. Any thread may check whether it is still active, and end it."""
 
     def __init__(self, timeout: bytes | None = None) -> None:
-        """`timeout` is the client's, as gRPC writes it. Raises: ValueError for one that gRPC does not have."""
+        """Begin a call with the client's `timeout`, in gRPC's form. Raises: ValueError if it has another form."""
         self._until = _until(timeout)
         self._mutex = threading.Lock()
         self._callbacks: list[Callable[[], None]] = []
@@ -68,11 +71,11 @@ class RpcCall:
         return not self.is_over and (self._until is None or time.monotonic() < self._until)
 
     def time_remaining(self) -> float | None:
-        """Return the seconds for which the client waits; None if it set no limit."""
+        """Return for how many seconds the client still waits; None if it set no limit."""
         return None if self._until is None else max(0.0, self._until - time.monotonic())
 
     def add_callback(self, callback: Callable[[], None]) -> bool:
-        """Arrange that `callback` runs when the call is over; return False if it is over already."""
+        """Arrange that `callback` is called when the call is over; return False if it is over already."""
         with self._mutex:
             if self.is_over:
                 return False
@@ -80,11 +83,11 @@ class RpcCall:
             return True
 
     def abort(self, code: StatusCode, details: str) -> None:
-        """End the call with an error. Raises: CallEnd, which the method must let through."""
+        """End the call with an error. Raises: CallEnd, which the method must not catch."""
         raise CallEnd(code, details)
 
     def set_trailing_metadata(self, metadata: tuple[tuple[str, str], ...]) -> None:
-        """Set what is sent after the answer, beside the status."""
+        """Set the metadata that is sent after the answer, together with the status."""
         self.trailers = metadata
 
     def over(self) -> None:

@@ -1,6 +1,6 @@
-"""One call of a method on a unix socket: a request goes out, and its answer comes back, or an RpcFault.
+"""Client: calls a method of a server on a unix socket, and returns its answer or raises an RpcFault.
 
-A connection is made for each call and closed after it, because the kubelet and other plugins are asked seldom.
+Each call has a connection of its own, because the kubelet and other plugins are called seldom.
 Source: RFC 9113, sections 3.4 and 6.5.2; gRPC over HTTP2 (grpc/grpc, doc/PROTOCOL-HTTP2.md), "Requests".
 """
 
@@ -22,10 +22,10 @@ _PIECE_BYTES = 64 * 1024
 def call(path: Path, method: str, message: bytes, *, seconds: float, most_bytes: int) -> RpcAnswer:
     """Call a method, given as "/service/method", of the server that listens at `path`, and return its answer.
 
-    The message has up to 16 KiB, and its answer up to `most_bytes`; both come and go within `seconds`.
+    The message may have 16 KiB, and its answer `most_bytes`. The whole call may take `seconds`.
 
-    Raises: RpcFault, with gRPC's code for what went wrong: UNAVAILABLE where nothing listens, DEADLINE_EXCEEDED,
-    RESOURCE_EXHAUSTED for a longer answer, INTERNAL for one that is not gRPC's, and any code that the server sends.
+    Raises: RpcFault, with gRPC's code for what went wrong: UNAVAILABLE if nothing listens, DEADLINE_EXCEEDED,
+    RESOURCE_EXHAUSTED for an answer that is too long, INTERNAL for one that is not gRPC, or the server's own code.
     """
     until = time.monotonic() + seconds
     reader = AnswerReader(most_bytes)
@@ -59,8 +59,11 @@ def _left(until: float) -> float:
 
 
 def _opening(most_bytes: int) -> bytes:
-    """Return what begins a connection: the server may push nothing, and send a whole answer without being asked on."""
-    window = most_bytes + HEAD_BYTES + frames.FRAME_BYTES  # so that a longer answer is noticed
+    """Return the first bytes of a connection.
+
+    They forbid the server to push, and let it send a complete answer without waiting for window updates.
+    """
+    window = most_bytes + HEAD_BYTES + frames.FRAME_BYTES  # larger than the limit, so that a longer answer is noticed
     settings = frames.settings({frames.ENABLE_PUSH: 0, frames.INITIAL_WINDOW_SIZE: window})
     return frames.PREFACE + settings + frames.number_frame(frames.WINDOW_UPDATE, 0, window)
 

@@ -1,7 +1,7 @@
-"""RpcConnection: one HTTP/2 connection of a client, with its streams.
+"""RPC connection: one HTTP/2 connection of a client, with its streams.
 
-In: bytes from the socket, read by whichever thread finds them there. Out: requests that are complete, each once; and
-what `AnswerWriter` writes. A client that breaks the rules loses its connection.
+In: bytes from the socket, read by whichever thread finds them there. Out: complete requests, each once, and what
+`AnswerWriter` writes. If a client breaks the rules of HTTP/2, its connection is closed.
 Source: RFC 9113, sections 3.4, 5 and 6.
 """
 
@@ -18,9 +18,9 @@ from dra_driver.plugin.rpc.header_fields import FieldDecoder
 from dra_driver.plugin.rpc.stream import RpcStream
 from dra_driver.plugin.rpc.writer import AnswerWriter, ConnectionLost
 
-STREAMS = 512  # open at the same time
-REQUEST_BYTES = 1 << 20  # of one request; the kubelet's have some hundred bytes for each claim of a pod
-_BLOCK_BYTES = 64 * 1024  # of the header fields of one request, as they are sent
+STREAMS = 512  # the most that may be open at the same time
+REQUEST_BYTES = 1 << 20  # the most that a request may have; the kubelet's have about a hundred bytes for each claim
+_BLOCK_BYTES = 64 * 1024  # the most that the header fields of one request may have, as they are sent
 _PIECE_BYTES = 16 * 1024
 
 
@@ -30,23 +30,23 @@ class RpcConnection:
     def __init__(self, sock: socket.socket) -> None:
         """Send the server's settings. Raises: ConnectionLost."""
         self._sock, self._writer = sock, AnswerWriter(sock)
-        self._reading = threading.Lock()  # guards all below, but for what is taken out of `_streams`
+        self._reading = threading.Lock()  # guards everything below, except that streams are removed without it
         self._buffer = bytearray()
         self._has_preface = self._has_more = self._is_leaving = False
         self._decoder = FieldDecoder()
-        self._block: tuple[Http2Frame, bytearray] | None = None  # header fields that go on in the next frame
+        self._block: tuple[Http2Frame, bytearray] | None = None  # header fields that continue in the next frame
         self._streams: dict[int, RpcStream] = {}
-        self._last = 0  # number of the newest stream
-        self._unacknowledged = 0  # bytes that the client was not yet told that it may send again
+        self._last = 0  # the number of the newest stream
+        self._unacknowledged = 0  # bytes received since the last window update
         more = frames.number_frame(frames.WINDOW_UPDATE, 0, REQUEST_BYTES - frames.WINDOW_BYTES)
         values = {frames.MAX_CONCURRENT_STREAMS: STREAMS, frames.INITIAL_WINDOW_SIZE: REQUEST_BYTES}
         self._writer.write(frames.settings(values) + more)
 
     def requests(self) -> list[RpcStream]:
-        """Read what has come, and return the requests that are complete now. Raises: ConnectionLost."""
+        """Read what has arrived, and return the requests that are complete now. Raises: ConnectionLost."""
         with self._reading:
             complete: list[RpcStream] = []
-            while self._has_received():  # read everything, because no event reports what is left
+            while self._has_received():  # everything is read, because no event reports bytes that are left
                 try:
                     complete += self._complete()
                 except ValueError as error:
@@ -58,7 +58,7 @@ class RpcConnection:
             return complete
 
     def _has_received(self) -> bool:
-        """Return whether there was something to read, which is in the buffer now. Raises: ConnectionLost."""
+        """Read into the buffer, and return whether there was anything to read. Raises: ConnectionLost."""
         try:
             piece = self._sock.recv(_PIECE_BYTES, socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -74,7 +74,7 @@ class RpcConnection:
     # Answers
 
     def send(self, stream: RpcStream, message: bytes) -> None:
-        """Send one message of a stream, once the client allows it. Raises: ConnectionLost."""
+        """Send one message of a stream, as soon as flow control allows it. Raises: ConnectionLost."""
         self._writer.send(stream, message)
 
     def answer(self, stream: RpcStream, message: bytes) -> None:
@@ -88,7 +88,7 @@ class RpcConnection:
         self._forget(stream.number)
 
     def leave(self) -> None:
-        """Make the client send new requests elsewhere; those under way go on."""
+        """Ask the client to send no new requests on this connection; requests that have begun go on."""
         with self._reading, contextlib.suppress(ConnectionLost):
             self._is_leaving = True
             self._writer.write(frames.go_away(self._last, frames.NO_ERROR))
@@ -100,7 +100,7 @@ class RpcConnection:
             self._forget(number)
 
     def close(self) -> None:
-        """End the connection and close its socket, whose number may then be another's."""
+        """End the connection and close its socket, whose descriptor may then be reused."""
         self.abandon()
         self._sock.close()
 
@@ -109,23 +109,23 @@ class RpcConnection:
         if stream is not None:
             stream.call.over()
 
-    # Frames, in the order in which they come. Each method raises ValueError for what HTTP/2 does not allow.
+    # The methods below process frames, in the order in which they come, and raise ValueError if HTTP/2 forbids one.
 
     def _complete(self) -> list[RpcStream]:
         """Return the requests that the buffer completes. Raises: ConnectionLost."""
         if not self._has_preface:
             size = len(frames.PREFACE)
             if not frames.PREFACE.startswith(self._buffer[:size]):
-                raise ValueError("it begins with something else")
+                raise ValueError("the connection does not begin with the preface")
             if len(self._buffer) < size:
                 return []
             del self._buffer[:size]
             self._has_preface = True
         found = frames.whole_frames(self._buffer)
-        return [stream for frame in found if (stream := self._taken(frame)) is not None]
+        return [stream for frame in found if (stream := self._process(frame)) is not None]
 
-    def _taken(self, frame: Http2Frame) -> RpcStream | None:
-        """Take in a frame, and return the request that it completes. Raises: ConnectionLost."""
+    def _process(self, frame: Http2Frame) -> RpcStream | None:
+        """Process a frame, and return the request that it completes, if any. Raises: ConnectionLost."""
         kind = frame.kind
         if self._block is not None or kind == frames.CONTINUATION:
             return self._continued(frame)
@@ -160,13 +160,13 @@ class RpcConnection:
 
     def _continued(self, frame: Http2Frame) -> RpcStream | None:
         if self._block is None or frame.kind != frames.CONTINUATION or frame.stream != self._block[0].stream:
-            raise ValueError("header fields that are interrupted, or that go on without a beginning")
+            raise ValueError("header fields that are interrupted, or continued without a beginning")
         first, block = self._block
         block += frame.payload
         return self._headers(first._replace(flags=first.flags | frame.flags & frames.END_HEADERS), block)
 
     def _headers(self, frame: Http2Frame, block: bytearray) -> RpcStream | None:
-        """Begin a stream, or take in the trailers of one, and return it if it is complete."""
+        """Begin a stream, or end one with its trailers, and return it if it is complete."""
         if len(block) > _BLOCK_BYTES:
             raise ValueError("header fields that are too long")
         if not frame.flags & frames.END_HEADERS:
@@ -180,7 +180,7 @@ class RpcConnection:
                 raise ValueError("header fields within a request, or after it")
             return stream.completed()
         if frame.stream <= self._last or not frame.stream % 2:
-            raise ValueError("a stream with the number of an old one, or with one of ours")
+            raise ValueError("a stream with the number of an old stream, or with an even number")
         self._last = frame.stream
         if self._is_leaving or len(self._streams) >= STREAMS:
             self._writer.write(frames.number_frame(frames.RST_STREAM, frame.stream, frames.REFUSED_STREAM))
@@ -197,7 +197,7 @@ class RpcConnection:
             self._unacknowledged = 0
         stream = self._streams.get(frame.stream)
         if stream is None:
-            return None  # it was cancelled, or refused
+            return None  # the stream was cancelled or refused
         stream.body += frame.content()
         if stream.is_complete or len(stream.body) > REQUEST_BYTES:
             raise ValueError("data after the end of a request, or more than was allowed")

@@ -1,4 +1,4 @@
-"""Frames of HTTP/2: bytes come in, frames go out, and the other way round.
+"""Frames of HTTP/2: read from bytes, and written as bytes.
 
 Source: RFC 9113, sections 4 and 6.
 """
@@ -14,8 +14,8 @@ END_STREAM = ACK = 0x1
 END_HEADERS, PADDED, WITH_PRIORITY = 0x4, 0x8, 0x20
 NO_ERROR, PROTOCOL_ERROR, REFUSED_STREAM = 0x0, 0x1, 0x7
 ENABLE_PUSH, MAX_CONCURRENT_STREAMS, INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE = 0x2, 0x3, 0x4, 0x5  # settings
-WINDOW_BYTES = 65_535  # before anything else was agreed
-FRAME_BYTES = 16_384  # the most that a frame may hold, unless the receiver allows more; we never do
+WINDOW_BYTES = 65_535  # the first window of a connection and of each stream
+FRAME_BYTES = 16_384  # the most that a frame may contain unless the receiver allows more, which we never do
 PING_BYTES = 8
 HEAD_BYTES = 9
 MOST_WINDOW = 2**31 - 1
@@ -25,7 +25,7 @@ _SETTING = struct.Struct(">HL")
 
 
 class Http2Frame(NamedTuple):
-    """One frame; stream 0 is the connection itself."""
+    """One frame; stream 0 stands for the connection."""
 
     kind: int
     flags: int
@@ -41,25 +41,25 @@ class Http2Frame(NamedTuple):
             payload = payload[1 : len(payload) - payload[0]]
         if flags & WITH_PRIORITY and self.kind == HEADERS:
             if len(payload) < _PRIORITY_BYTES:
-                raise ValueError("a frame is shorter than its priority")
+                raise ValueError("a frame is too short for its priority")
             payload = payload[_PRIORITY_BYTES:]
         return payload
 
     def number(self) -> int:
         """Return the payload as one number of 31 bits. Raises: ValueError."""
         if len(self.payload) != 4:
-            raise ValueError("a frame that holds a number has another length")
+            raise ValueError("a frame that contains a number does not have four bytes")
         return int.from_bytes(self.payload) & MOST_WINDOW
 
 
 def whole_frames(buffer: bytearray) -> list[Http2Frame]:
-    """Take the frames that are whole from the buffer. Raises: ValueError."""
+    """Remove the complete frames from the buffer, and return them. Raises: ValueError."""
     found, place, length = [], 0, len(buffer)
     while length - place >= HEAD_BYTES:
         high, low, kind, flags, stream = _HEAD.unpack_from(buffer, place)
         size = high << 8 | low
         if size > FRAME_BYTES:
-            raise ValueError("a frame is longer than we allow")
+            raise ValueError("a frame is longer than is allowed")
         begin = place + HEAD_BYTES
         if begin + size > length:
             break
@@ -83,7 +83,7 @@ def settings(values: dict[int, int]) -> bytes:
 def settings_of(payload: bytes) -> list[tuple[int, int]]:
     """Return the settings in a frame, in their order. Raises: ValueError."""
     if len(payload) % _SETTING.size:
-        raise ValueError("a frame of settings has a length that none has")
+        raise ValueError("a frame of settings has an incomplete setting")
     return list(_SETTING.iter_unpack(payload))
 
 
@@ -93,5 +93,5 @@ def number_frame(kind: int, stream: int, number: int) -> bytes:
 
 
 def go_away(last_stream: int, error: int) -> bytes:
-    """Return the frame after which no new streams are accepted."""
+    """Return the frame that announces that no further streams are accepted."""
     return frame(GOAWAY, 0, 0, last_stream.to_bytes(4) + error.to_bytes(4))

@@ -1,7 +1,7 @@
-"""Header fields: HPACK blocks of a client come in, names and values go out.
+"""Header fields: HPACK blocks of the other side come in, and names and values go out.
 
-The client may refer to fields that it sent before, so the blocks of a connection have to be read in their order. What
-we send ourselves is written in full each time, and needs no state.
+The other side may refer to fields that it sent before, so the blocks of a connection have to be read in order. The
+fields that we send are written in full each time, and need no state.
 Source: RFC 7541.
 """
 
@@ -13,10 +13,10 @@ from dra_driver.plugin.rpc import huffman
 
 Field = tuple[bytes, bytes]
 
-TABLE_BYTES = 4096  # what the client may have us remember, unless we say otherwise
-_ENTRY_BYTES = 32  # which each field counts beside its name and value
-_MOST_BYTES = 16 * 1024  # of one block, decoded
-_BLOCKS_KEPT, _BLOCK_KEPT_BYTES = 16, 256  # those of a kubelet have some ten bytes
+TABLE_BYTES = 4096  # the size of the dynamic table, which is the default of HTTP/2
+_ENTRY_BYTES = 32  # what each field of the table counts beside its name and value
+_MOST_BYTES = 16 * 1024  # the most that a block may have when it is decoded
+_BLOCKS_KEPT, _BLOCK_KEPT_BYTES = 16, 256  # decoded blocks are kept; those of a kubelet have about ten bytes
 _MOST_SHIFT = 28
 _METHODS = b"|:authority|:method GET|:method POST|:path /|:path /index.html|:scheme http|:scheme https"
 _STATUS = b"|:status 200|:status 204|:status 206|:status 304|:status 400|:status 404|:status 500"
@@ -35,21 +35,21 @@ def _field(text: bytes) -> Field:
     return name, value
 
 
-_STATIC: tuple[Field, ...] = tuple(map(_field, (_METHODS + _STATUS + _NAMES).split(b"|")))  # from number 1 on
+_STATIC: tuple[Field, ...] = tuple(map(_field, (_METHODS + _STATUS + _NAMES).split(b"|")))  # numbered from 1
 
 
 class FieldDecoder:
-    """Reads the blocks of one connection, in their order."""
+    """Reads the blocks of one connection, in order."""
 
     def __init__(self) -> None:
-        self._recent: deque[Field] = deque()  # the newest first
+        self._recent: deque[Field] = deque()  # the dynamic table, with the newest field first
         self._size, self._most = 0, TABLE_BYTES
-        self._known: dict[bytes, list[Field]] = {}  # blocks that mean this as long as `_recent` stays as it is
+        self._known: dict[bytes, list[Field]] = {}  # decoded blocks, valid until `_recent` changes
 
     def decode(self, block: bytes) -> list[Field]:
-        """Return the fields of a block. Raises: ValueError, after which the connection can't go on.
+        """Return the fields of a block. Raises: ValueError, after which the connection can't be used any more.
 
-        The caller must not change the list: calls of one client often have the same block.
+        The caller must not change the list, because it is kept: calls of one client often have the same block.
         """
         known = self._known.get(block)
         if known is not None:
@@ -62,7 +62,7 @@ class FieldDecoder:
         return fields
 
     def _decoded(self, block: bytes) -> tuple[list[Field], bool]:
-        """Return the fields of a block, and whether it changed what later blocks mean. Raises: ValueError."""
+        """Return the fields of a block, and whether it changed the dynamic table. Raises: ValueError."""
         fields: list[Field] = []
         is_changed = False
         place, length = 0, 0
@@ -91,7 +91,7 @@ class FieldDecoder:
                 if length > _MOST_BYTES:
                     raise ValueError("the header fields are too long")
         except IndexError:
-            raise ValueError("header fields end too early, or refer to a field that there is not") from None
+            raise ValueError("header fields end too early, or refer to a field that does not exist") from None
         return fields, is_changed
 
     def _literal(self, block: bytes, place: int, bits: int) -> tuple[Field, int]:
@@ -116,7 +116,7 @@ class FieldDecoder:
 
     def _resize(self, most: int) -> None:
         if most > TABLE_BYTES:
-            raise ValueError("the client wants to keep more header fields than we allow")
+            raise ValueError("the dynamic table of header fields would be larger than is allowed")
         self._most = most
         self._drop()
 
@@ -127,7 +127,7 @@ class FieldDecoder:
 
 
 def literal(name: bytes, value: bytes) -> bytes:
-    """Return a field in full, neither compressed nor to be remembered; name and value have up to 16 KiB."""
+    """Return a field in full, uncompressed and not for the dynamic table; name and value may have 16 KiB each."""
     return b"\0" + _sized(name) + _sized(value)
 
 
@@ -144,7 +144,7 @@ def _sized(text: bytes) -> bytes:
 
 
 def _integer(block: bytes, place: int, bits: int) -> tuple[int, int]:
-    """Return the number whose first byte has so many bits of it, and the place after it. Raises: ValueError."""
+    """Return a number of which the first byte has `bits` bits, and the position after it. Raises: ValueError."""
     most = (1 << bits) - 1
     number = block[place] & most
     place += 1

@@ -1,13 +1,13 @@
-"""Huffman: texts of header fields that a client has compressed.
+"""Huffman: decodes the compressed texts of header fields.
 
-The code is canonical: codes of one length are consecutive numbers, in the order of their characters, so the lengths
+The code is canonical: the codes of one length are consecutive numbers, in the order of their characters, so the lengths
 alone define it.
 Source: RFC 7541, section 5.2 and appendix B.
 """
 
 from __future__ import annotations
 
-# The length in bits of the code of each byte, sixteen bytes in a row. 256 stands for the end, which no text may hold.
+# The length in bits of the code of each byte, sixteen to a row. Number 256 is the end code, which no text may contain.
 _LENGTHS = """
     13 23 28 28 28 28 28 28 28 24 30 28 28 30 28 28
     28 28 28 28 28 28 30 28 28 28 28 28 28 28 28 28
@@ -30,7 +30,7 @@ _END = 256
 
 
 def _codes() -> tuple[tuple[int, int, tuple[int, ...]], ...]:
-    """Return for each length the first code, and the characters of the codes from there on."""
+    """Return, for each length, the first code, and the characters of the codes from that one on."""
     by_length: dict[int, list[int]] = {}
     for character, length in enumerate(map(int, _LENGTHS.split())):
         by_length.setdefault(length, []).append(character)
@@ -53,14 +53,14 @@ def decode(data: bytes) -> bytes:
         for length, first, characters in _CODES:
             if length > left:
                 if left > _PADDING_BITS or bits != (1 << left) - 1:
-                    raise ValueError("a compressed header field does not end as it should")
+                    raise ValueError("a compressed header field does not end with padding")
                 return bytes(text)
             place = (bits >> (left - length)) - first
             if place < len(characters):
                 break
         character = characters[place]
         if character == _END:
-            raise ValueError("a compressed header field holds the code of the end")
+            raise ValueError("a compressed header field contains the end code")
         text.append(character)
         left -= length
         bits &= (1 << left) - 1

@@ -1,8 +1,8 @@
-"""RpcServer: unix sockets on which methods are served.
+"""RPC server: serves methods on unix sockets.
 
-Every thread waits for all connections at once, and the kernel wakes one of them for each piece of input. The thread
-that reads a request answers it, so that a call costs no hand-over between threads. Before a thread begins to work on a
-request it makes sure that others wait.
+Every thread waits for input on all connections, and the kernel wakes one thread for each piece of input. The thread
+that reads a request also answers it, so that no call is handed from one thread to another. Before a thread begins to
+work on a request, it makes sure that other threads wait for input.
 Source: epoll_ctl(2), EPOLLEXCLUSIVE; eventfd(2), EFD_SEMAPHORE.
 """
 
@@ -33,10 +33,10 @@ log = logging.getLogger(__name__)
 CONNECTIONS = 256  # at the same time; a kubelet has one or two
 _BACKLOG = 128
 _EVENTS = select.EPOLLIN | select.EPOLLEXCLUSIVE
-_LEAST_IDLE = 2  # should one of them be held up by a client that does not read
-_SPARE_THREADS = 16  # that wait; a thread beyond them ends after its work, and to start it takes longer than most calls
-_PAUSE_SECONDS = 0.1  # while there are no file descriptors for a connection
-_CUT_OFF_SECONDS = 2.0  # until calls that were cut off have noticed it
+_LEAST_IDLE = 2  # threads that wait for input: a client that does not read may block one of them
+_SPARE_THREADS = 16  # at most this many wait; starting a thread takes longer than most calls, so not all are ended
+_PAUSE_SECONDS = 0.1  # before connections are accepted again after there was no file descriptor for one
+_CUT_OFF_SECONDS = 2.0  # how long calls that were cut off have to notice it
 
 
 class _Ready(NamedTuple):
@@ -52,16 +52,16 @@ class RpcServer:
 
     def __init__(self, methods: Mapping[str, RpcMethod]) -> None:
         self._methods = {path.encode(): MethodCalls(method) for path, method in methods.items()}
-        self._mutex = threading.Lock()  # guards all below
+        self._mutex = threading.Lock()  # guards everything below
         self._changed = threading.Condition(self._mutex)  # on which `stop` waits
         self._listeners: dict[int, socket.socket] = {}
         self._connections: dict[int, RpcConnection] = {}
         self._pollers: set[select.epoll] = set()  # one for each thread
-        self._idle = 0  # threads that wait for input
-        self._active = 0  # calls
+        self._idle = 0  # how many threads wait for input
+        self._active = 0  # how many calls run
         self._is_stopping = self._is_over = False
         self._done = threading.Event()
-        self._handed_over: deque[_Ready] = deque()  # to whichever thread the bell wakes
+        self._handed_over: deque[_Ready] = deque()  # requests for the threads that the bell wakes
         self._bell = -1
 
     def add_socket(self, path: Path) -> None:
@@ -83,9 +83,9 @@ class RpcServer:
         self._begin_thread()
 
     def stop(self, grace_s: float) -> threading.Event:
-        """Accept nothing more, and let running calls end within `grace_s` seconds; then they are cut off.
+        """Accept nothing more, and let running calls end within `grace_s` seconds; after that they are cut off.
 
-        Returns: what is set once no call runs any more.
+        Return an event that is set when no call runs any more.
         """
         with self._mutex:
             if self._is_stopping:
@@ -122,7 +122,7 @@ class RpcServer:
             poller.register(fd, _EVENTS)
 
     def _begin_thread(self) -> None:
-        """Start one more thread; if that fails, go on with the present ones."""
+        """Start one more thread; if that fails, log it and go on with the present threads."""
         try:
             poller = select.epoll()
             threading.Thread(target=self._serve, args=(poller,), name="rpc", daemon=True).start()
@@ -138,13 +138,13 @@ class RpcServer:
                 poller.register(fd, _EVENTS)
             self._pollers.add(poller)
             self._idle += 1
-        while not self._is_left(poller):
+        while not self._has_to_end(poller):
             for fd, _ in poller.poll(maxevents=1):
                 self._handle(fd)
         poller.close()
 
-    def _is_left(self, poller: select.epoll) -> bool:
-        """Return whether this thread is to end; if so, it does not count any more."""
+    def _has_to_end(self, poller: select.epoll) -> bool:
+        """Return whether this thread has to end; if so, it is no longer counted."""
         if not self._is_over and self._idle <= _SPARE_THREADS:
             return False
         with self._mutex:
@@ -180,7 +180,7 @@ class RpcServer:
             return
         except OSError as error:
             log.warning("no connection", extra=fields(err=str(error)))
-            time.sleep(_PAUSE_SECONDS)  # the client still waits, and would be found at once
+            time.sleep(_PAUSE_SECONDS)  # the client still waits, so the next try would follow at once
 
     def _read(self, fd: int, connection: RpcConnection) -> None:
         """Read from a connection and answer what is complete: one request here, further ones in other threads."""
@@ -208,7 +208,7 @@ class RpcServer:
         self._ring(len(ready))
 
     def _ring(self, times: int) -> None:
-        """Wake this many threads: each write wakes one that waits, whatever number is written."""
+        """Wake `times` threads: each write wakes one of those that wait, whatever number is written."""
         for _ in range(times):
             os.eventfd_write(self._bell, 1)
 
@@ -241,7 +241,7 @@ class RpcServer:
                 self._answer_all(*ready)
 
     def _answer_all(self, calls: MethodCalls, connection: RpcConnection, stream: RpcStream) -> None:
-        """Work on a request, and then on those of its method that have waited for their turn meanwhile."""
+        """Work on a request, and then on requests for its method that had to wait for their turn."""
         while True:
             carry_out(calls.method, connection, stream)
             with self._mutex:

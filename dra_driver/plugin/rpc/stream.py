@@ -1,4 +1,4 @@
-"""RpcStream: one request of a client, as far as it has been received."""
+"""RPC stream: one request of a client, as far as it has been received."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MESSAGE_HEAD = struct.Struct(">BL")
 
 
 class RpcStream:
-    """A request, its call, and how much of its answer the client allows to send now (`window`, in bytes)."""
+    """A request, its call, and the bytes that flow control allows to send on the stream now (`window`)."""
 
     __slots__ = ("body", "call", "has_head", "is_complete", "number", "path", "window")
 
@@ -20,16 +20,16 @@ class RpcStream:
         self.path = fields.get(b":path", b"")
         self.call = RpcCall(fields.get(b"grpc-timeout"))
         self.body = bytearray()
-        self.is_complete = False  # whether all of the request has come
+        self.is_complete = False  # whether the whole request has arrived
         self.has_head = False  # whether the first fields of the answer were sent
 
     def completed(self) -> RpcStream:
-        """Record that all of the request has come, and return the stream."""
+        """Record that the whole request has arrived, and return the stream."""
         self.is_complete = True
         return self
 
     def message(self) -> bytes:
-        """Return the request's message. Raises: ValueError unless there is exactly one, not compressed."""
+        """Return the request's message. Raises: ValueError unless there is exactly one message, uncompressed."""
         return message_of(self.body)
 
 

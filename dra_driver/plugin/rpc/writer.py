@@ -1,7 +1,7 @@
-"""AnswerWriter: answers of any thread, written to one client as far as it allows.
+"""Answer writer: writes the answers of all threads to one client, as far as its flow control allows.
 
-In: messages and statuses of streams; what the client allows. Out: frames on the socket. A client that does not read
-what it is sent loses its connection.
+In: messages and statuses of streams; the windows that the client sets. Out: frames on the socket. If a client does not
+read what it is sent, its connection is closed.
 Source: RFC 9113, sections 5.2 and 8.1; gRPC over HTTP2, "Responses".
 """
 
@@ -22,7 +22,7 @@ from dra_driver.plugin.rpc.stream import RpcStream, framed
 SEND_SECONDS = 10
 _MOST_FRAME_BYTES = 64 * 1024
 _DETAILS_CHARS = 4096
-_UNQUOTED = " !\"#$&'()*+,/:;<=>?@[\\]^`{|}"  # all that is printed, but for the percent sign
+_UNQUOTED = " !\"#$&'()*+,/:;<=>?@[\\]^`{|}"  # with letters and digits, all printable characters except "%"
 _FIRST = b"\x88" + literal(b"content-type", b"application/grpc")  # 0x88: status 200
 _OK = literal(b"grpc-status", b"0")
 
@@ -32,15 +32,15 @@ class ConnectionLost(Exception):
 
 
 class AnswerWriter:
-    """The writing half of a connection. Any thread may call any method."""
+    """The writing side of a connection. Any thread may call any method."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SEND_SECONDS, 0))
         self._writing = threading.Lock()
-        self._mutex = threading.Lock()  # guards all below, and the windows of streams
+        self._mutex = threading.Lock()  # guards everything below, and the windows of streams
         self._changed = threading.Condition(self._mutex)
-        self._waiting = 0  # threads that wait until the client allows more
+        self._waiting = 0  # how many threads wait until the client allows more
         self._window = self.stream_window = frames.WINDOW_BYTES
         self._frame_bytes = frames.FRAME_BYTES
         self._is_over = False
@@ -54,13 +54,13 @@ class AnswerWriter:
             raise ConnectionLost(str(error)) from error
 
     def send(self, stream: RpcStream, message: bytes) -> None:
-        """Send one message of a stream, as the client allows it. Raises: ConnectionLost."""
+        """Send one message of a stream, as soon as flow control allows it. Raises: ConnectionLost."""
         head = b"" if stream.has_head else _head(stream)
         stream.has_head = True
         self._write_data(stream, head, framed(message))
 
     def answer(self, stream: RpcStream, message: bytes) -> None:
-        """Send the one message of a stream and its end, as the client allows it. Raises: ConnectionLost."""
+        """Send the one message of a stream and its end, as soon as flow control allows it. Raises: ConnectionLost."""
         self._write_data(stream, _head(stream), framed(message), _last(stream, _OK))
 
     def end(self, stream: RpcStream, code: StatusCode, details: str = "") -> None:
@@ -71,7 +71,7 @@ class AnswerWriter:
         self.write(_last(stream, fields if stream.has_head else _FIRST + fields))
 
     def set(self, values: Iterable[tuple[int, int]], streams: Iterable[RpcStream]) -> None:
-        """Take in what the client has set, also for the `streams` that are open. Raises: ValueError."""
+        """Apply the settings of the client, also to the `streams` that are open. Raises: ValueError."""
         with self._mutex:
             for number, value in values:
                 if number == frames.INITIAL_WINDOW_SIZE:
@@ -85,14 +85,14 @@ class AnswerWriter:
             self._wake()
 
     def widen(self, stream: RpcStream | None, more: int) -> None:
-        """Take in how much more the client allows on a stream, or with None on all together. Raises: ValueError."""
+        """Widen the window of a stream, or with None that of the connection, by `more` bytes. Raises: ValueError."""
         with self._mutex:
             if stream is None:
                 window = self._window = self._window + more
             else:
                 window = stream.window = stream.window + more
             if not more or window > frames.MOST_WINDOW:
-                raise ValueError("a window that grows by nothing, or by too much")
+                raise ValueError("a window that is widened by nothing, or by too much")
             self._wake()
 
     def abandon(self) -> None:
@@ -106,11 +106,11 @@ class AnswerWriter:
     def _write_data(self, stream: RpcStream, head: bytes, data: bytes, tail: bytes = b"") -> None:
         """Write data between other frames: all together, or in parts where the client does not allow all at once."""
         place, end = 0, len(data)
-        if end <= self._frame_bytes and self._is_taken(stream, end):
+        if end <= self._frame_bytes and self._take_windows(stream, end):
             self.write(b"".join((head, frames.frame(frames.DATA, 0, stream.number, data), tail)))
             return
         while place < end:
-            size, most = self._taken(stream, end - place), self._frame_bytes
+            size, most = self._await_windows(stream, end - place), self._frame_bytes
             if not size:
                 return
             pieces = (data[at : min(at + most, place + size)] for at in range(place, place + size, most))
@@ -119,21 +119,21 @@ class AnswerWriter:
             self.write(head + part + (tail if place == end else b""))
             head = b""
 
-    def _taken(self, stream: RpcStream, wanted: int) -> int:
+    def _await_windows(self, stream: RpcStream, wanted: int) -> int:
         """Return how many of `wanted` bytes may be sent now; 0 if they are no longer wanted. Raises: ConnectionLost."""
         with self._mutex:
             self._waiting += 1
             is_free = self._changed.wait_for(lambda: self._is_free(stream), SEND_SECONDS)
             self._waiting -= 1
             if not is_free or self._is_over:
-                raise ConnectionLost("the client does not allow to send an answer")
+                raise ConnectionLost("the client's flow control does not allow an answer to be sent")
             size = 0 if stream.call.is_over else min(wanted, self._window, stream.window)
             self._window -= size
             stream.window -= size
             return size
 
-    def _is_taken(self, stream: RpcStream, size: int) -> bool:
-        """Take so many bytes of what the client allows if it allows them now; return whether it does."""
+    def _take_windows(self, stream: RpcStream, size: int) -> bool:
+        """Take `size` bytes of both windows if they are that large now, and return whether they are."""
         with self._mutex:
             if self._is_over or stream.call.is_over or size > self._window or size > stream.window:
                 return False
@@ -147,7 +147,7 @@ class AnswerWriter:
             self._changed.notify_all()
 
     def _is_free(self, stream: RpcStream) -> bool:
-        """Return whether something may be sent, or need not be sent any more."""
+        """Return whether a waiting thread may go on: something may be sent, or nothing need be sent any more."""
         return self._is_over or stream.call.is_over or min(self._window, stream.window) > 0
 
 

@@ -1,1 +1,1 @@
-"""Carrying out the steps of a plan: the contract of a performer, and the run of one claim's steps."""
+"""The contract of a performer, which carries out and undoes steps of a plan, and the run of one claim's steps."""

@@ -1,8 +1,8 @@
-"""StepPerformer: how one kind of step is recorded, carried out and undone.
+"""Step performer: records, carries out and undoes one kind of step.
 
-There is one performer for each kind, registered in `plugin.effects.steps`. The hooks are called in this order: `look`
-before anything is done or recorded; then `perform` for each step of the plan; `undo` in reverse order, from records
-alone. Every hook starts from the node's current state, so that each may be repeated after a crash at any line.
+There is one performer for each kind, registered in `plugin.effects.steps`. Its methods are called in this order: `look`
+before anything is recorded or done; then `perform` for each step of the plan; finally `undo`, in reverse order and from
+records alone. Each of them starts from the node's current state, so it may be repeated after a crash at any line.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import ClassVar, Generic, TypeVar
 from dra_driver.claims.plan import Step
 from dra_driver.plugin.deadline import Deadline
 from dra_driver.plugin.ledger.recorded_steps import RecordedStep
-from dra_driver.plugin.steps.step_run import StepRun, Undoing
+from dra_driver.plugin.steps.step_run import StepRun, UndoRun
 
 P = TypeVar("P", bound=Step)
 R = TypeVar("R", bound=RecordedStep)
@@ -24,22 +24,25 @@ class StepPerformer(Generic[P, R]):
     kind: ClassVar[str]
 
     def intent(self, step: P) -> R:
-        """Return what to record about a planned step about which nothing is known yet."""
+        """Return what to record about a planned step before the node has been looked at."""
         raise NotImplementedError
 
     def look(self, step: P, _deadline: Deadline) -> R:
-        """Return the intent completed by what is found on the node; refuse what can't work. Nothing is changed.
+        """Return the intent, completed with what is found on the node; refuse what can't work. Nothing is changed.
 
         Raises: HardwareError, SharingError.
         """
         return self.intent(step)
 
     def in_force(self, step: P, _recorded: R) -> P:
-        """Return a planned step as the claim was prepared with it: the configuration may have changed since."""
+        """Return a planned step with the settings with which the claim was prepared.
+
+        The configuration, from which the plan comes, may have changed since then.
+        """
         return step
 
     def left_in_force(self, _recorded: R) -> P | None:
-        """Return the step to keep carrying out for a recorded step that the plan no longer has, or None."""
+        """Return the step that keeps a recorded effect in force although the plan no longer has it, or None."""
         return None
 
     def perform(self, step: P, recorded: R, run: StepRun) -> R:
@@ -50,21 +53,19 @@ class StepPerformer(Generic[P, R]):
         raise NotImplementedError
 
     def find(self, step: P, recorded: R, run: StepRun) -> None:
-        """Find what `perform` made, for the steps after this one.
+        """Find what `perform` made, and put it into `run` for the following steps.
 
-        Nothing is made, except that a changed file is written again.
-
-        Raises: HardwareError, PrepareError.
+        Nothing is made, except that a changed file is written again. Raises: HardwareError, PrepareError.
         """
 
-    def is_shown(self, _recorded: R, _undoing: Undoing) -> bool:
-        """Return whether other calls have to see in the ledger that the step is being undone, before that begins.
+    def needs_mark(self, _recorded: R, _undoing: UndoRun) -> bool:
+        """Return whether the ledger has to record, before it begins, that the step is being undone.
 
-        If no call has to see that, the claim counts as prepared until it is undone: after a crash, the kubelet, which
-        got no answer, asks again.
+        It has to if other calls depend on that. If it does not, the claim counts as prepared until it is undone; after
+        a crash in between, the kubelet, which got no answer, asks again.
         """
         return True
 
-    def undo(self, recorded: R, undoing: Undoing) -> None:
+    def undo(self, recorded: R, undoing: UndoRun) -> None:
         """Undo a recorded step. Idempotent. Raises: HardwareError, PrepareError, SharingError."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""StepRun and Undoing: what the performers of one claim's steps share while the steps are carried out or undone."""
+"""Step run and undo run: what the performers share while the steps of one claim are carried out or undone."""
 
 from __future__ import annotations
 
@@ -25,18 +25,23 @@ class MadePartition:
 
 
 class StepRun:
-    """One claim's steps: what is recorded about them, and what they have made so far for the steps that follow.
+    """The run of one claim's steps: what is recorded about them, and what they have made so far.
 
-    Several threads may carry out steps. `partitions`, and what containers get of `passed` GPUs, are by device name;
-    `variables` is what steps add to the edits of devices, which are named as in the CDI file.
-    `is_changed` says whether the record differs from the one at the start, and `is_file_changed` whether the CDI file
-    had to be written.
+    Several threads may carry out steps. Later steps use what earlier ones made:
+
+    Attributes:
+        partitions: the partitions, by device name.
+        passed: the container edits of GPUs for virtual machines, by device name.
+        shared: the steps of shared devices, with their records.
+        variables: names of devices in the CDI file, with container edits that are added to theirs.
+        is_changed: whether the record differs from the one at the start.
+        is_file_changed: whether the CDI file had to be written.
     """
 
     __slots__ = (
         "_ledger",
-        "_noting",
         "_recorded",
+        "_recording",
         "deadline",
         "is_changed",
         "is_file_changed",
@@ -49,7 +54,7 @@ class StepRun:
 
     def __init__(self, uid: str, recorded: Iterable[RecordedStep], ledger: Ledger, deadline: Deadline) -> None:
         self.uid, self.deadline, self._ledger = uid, deadline, ledger
-        self._noting = threading.Lock()  # ensures that a later note contains what an earlier one recorded
+        self._recording = threading.Lock()  # so that each write contains what earlier ones recorded
         self._recorded = {step.identity: step for step in recorded}
         self.partitions: dict[str, MadePartition] = {}
         self.passed: dict[str, Edits] = {}
@@ -71,31 +76,29 @@ class StepRun:
         return dict(self._recorded)
 
     def keep(self, step: RecordedStep) -> None:
-        """Keep what a step found or made; it becomes durable with the claim's commit."""
+        """Keep the record of what a step found or made; the claim's commit makes it durable."""
         self._recorded[step.identity] = step
         self.is_changed = True
 
-    def note(self, step: RecordedStep) -> None:
-        """Record an intent durably, before anything is done that the ledger does not know about.
-
-        Raises: LedgerError.
-        """
-        with self._noting:
+    def record(self, step: RecordedStep) -> None:
+        """Record durably what a step is about to do. Raises: LedgerError."""
+        with self._recording:
             self.keep(step)
             self._ledger.set_steps(self.uid, self.recorded)
 
     def patience(self) -> AbstractContextManager[None]:
-        """Make the current thread wait for a locked ledger until the deadline, as the call's own thread does."""
+        """Return a context in which this thread waits for a locked ledger until the call's deadline."""
         return self._ledger.until(self.deadline)
 
 
 @dataclass(slots=True)
-class Undoing:
-    """The undoing of one claim's steps.
+class UndoRun:
+    """The run in which one claim's steps are undone.
 
-    `failed` are the identities of those that could not be undone this time, and `modes_off` the GPUs, by PCI address,
-    whose MIG mode was switched off because nothing needs it any more. `alone_on` are those
-    whose MIG mode is ours and which had parts of no other claim when the undoing began.
+    Attributes:
+        failed: the identities of the steps that could not be undone this time.
+        modes_off: the PCI addresses of GPUs whose MIG mode was switched off because nothing needs it any more.
+        alone_on: the PCI addresses of GPUs whose MIG mode is ours and of which no other claim had a part at the start.
     """
 
     uid: str

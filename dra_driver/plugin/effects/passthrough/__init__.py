@@ -1,1 +1,4 @@
-"""GPUs handed to virtual machines: taken from their driver and given back, each write recorded before it is made."""
+"""GPUs for virtual machines: they are taken from their driver and given back; each write is recorded before it is made.
+
+The writes go to sysfs, and are made by `hardware.passthrough`.
+"""

@@ -1,8 +1,9 @@
-"""GpuPassthrough: a GPU taken from its driver for a virtual machine, and given back to the driver that it had.
+"""GPU passthrough: takes a GPU from its driver for a virtual machine, and gives it back to the driver that it had.
 
-In: steps of plans, and what the ledger recorded of them. Out: GPUs bound to a VFIO driver, and their device nodes. The
-ledger has every function's former driver before the first write, and each write before it begins; undoing needs nothing
-else and starts from what sysfs shows. Everything about one GPU happens under its lock. A reboot undoes it all.
+In: steps of plans, and their records in the ledger. Out: GPUs bound to a VFIO driver, and their device nodes. The
+ledger records every function's former driver before the first write, and each write before it begins; undoing needs
+nothing else, and starts from what sysfs shows. Everything about one GPU happens under its lock. A reboot undoes all
+writes.
 """
 
 from __future__ import annotations
@@ -30,36 +31,36 @@ from dra_driver.plugin.effects.passthrough.services import PassthroughServices
 from dra_driver.plugin.ledger.recorded_steps import GpuReference, MovedFunction, RecordedPassthrough
 from dra_driver.plugin.locks import NodeLocks, gpu_lock
 from dra_driver.plugin.steps.performer import StepPerformer
-from dra_driver.plugin.steps.step_run import StepRun, Undoing
+from dra_driver.plugin.steps.step_run import StepRun, UndoRun
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
-_CALL_SECONDS = 10.0  # for a call of the vendor's library
+_CALL_SECONDS = 10.0  # how long a call of the vendor's library may take
 
 
 class GpuPassthrough(StepPerformer[PassthroughStep, RecordedPassthrough]):
-    """The GPUs of one node that virtual machines have."""
+    """Hands GPUs of one node to virtual machines, and takes them back."""
 
     kind = PassthroughStep.kind
 
     def __init__(
         self,
         hardware: Hardware,
-        means: PassthroughServices,
+        services: PassthroughServices,
         locks: NodeLocks,
         boot_id: str,
     ) -> None:
-        self._hardware, self._access, self._locks, self._boot_id = hardware, means.access, locks, boot_id
-        self._library, self._returning = means.library, means.returning
-        self._users = GpuUsers(hardware, means.access)
+        self._hardware, self._access, self._locks, self._boot_id = hardware, services.access, locks, boot_id
+        self._library, self._returning = services.library, services.returning
+        self._users = GpuUsers(hardware, services.access)
 
     def intent(self, step: PassthroughStep) -> RecordedPassthrough:
-        """Return the record of a GPU of which nothing was looked at yet."""
+        """Return the record of a GPU before its functions have been read."""
         return RecordedPassthrough(step.device, GpuReference.of(step.gpu))
 
     def look(self, step: PassthroughStep, deadline: Deadline) -> RecordedPassthrough:
-        """Return the intent with the driver that each function has now; refuse what can't be passed on.
+        """Return the intent with the driver that each function has now; refuse a GPU that can't be handed over.
 
         Raises: HardwareError.
         """
@@ -75,14 +76,14 @@ class GpuPassthrough(StepPerformer[PassthroughStep, RecordedPassthrough]):
         return replace(seen, pci_identity=read_identity(roots, address))
 
     def perform(self, step: PassthroughStep, recorded: RecordedPassthrough, run: StepRun) -> RecordedPassthrough:
-        """Bind the GPU, and the functions that go along with it, to the VFIO driver. Idempotent.
+        """Bind the GPU, and the other functions of its IOMMU group, to the VFIO driver. Idempotent.
 
         Raises: HardwareError, PrepareError("prepare.locked").
         """
         with self._hold(step.gpu.pci_address, run.deadline):
             if recorded.boot_id != self._boot_id or not recorded.functions:
                 recorded = self.look(step, run.deadline)
-                run.note(recorded)
+                run.record(recorded)
             if not self._is_passed(recorded):
                 recorded = self._take(step.gpu, recorded, run)
                 log.info("GPU bound for a virtual machine", extra=fields(device=step.device, status=recorded.driver))
@@ -93,7 +94,7 @@ class GpuPassthrough(StepPerformer[PassthroughStep, RecordedPassthrough]):
         """Find the device nodes for the claim's file. Raises: HardwareError("hardware.node-missing")."""
         self._find_nodes(step, recorded, run)
 
-    def undo(self, recorded: RecordedPassthrough, undoing: Undoing) -> None:
+    def undo(self, recorded: RecordedPassthrough, undoing: UndoRun) -> None:
         """Reset the GPU, and give each function back to the driver that it had. Idempotent.
 
         Every function is given back even if another can't be. Raises: HardwareError, PrepareError("prepare.locked").
@@ -108,7 +109,7 @@ class GpuPassthrough(StepPerformer[PassthroughStep, RecordedPassthrough]):
             self._give_back(recorded, undoing.deadline)
         log.info("GPU given back to its driver", extra=fields(device=recorded.device, claim_uid=undoing.uid))
 
-    # The methods below run under the GPU's lock
+    # The callers of the methods below hold the GPU's lock.
 
     def _is_passed(self, recorded: RecordedPassthrough) -> bool:
         found = (read_function(self._access.roots, one.address) for one in recorded.functions)
@@ -122,25 +123,25 @@ class GpuPassthrough(StepPerformer[PassthroughStep, RecordedPassthrough]):
         def before(address: str, write: str) -> None:
             nonlocal state
             state = state.with_begun(address, write)
-            run.note(state)
+            run.record(state)
 
         with self._library.released(run.deadline):
             moved = [one.address for one in recorded.functions[1:] if one.former and not is_vfio(one.former)]
             self._users.require_unused(gpu, listed, moved)
             switching = Switching(self._access, before=before, remaining=run.deadline.remaining)
             for function in recorded.functions:
-                if not is_vfio(function.former):  # what an administrator bound at boot stays as it is
+                if not is_vfio(function.former):  # a function that an administrator bound at boot stays as it is
                     switching.move(function.address, recorded.driver)
         return state
 
     def _end_persistence(self, gpu: GpuFacts, recorded: RecordedPassthrough, run: StepRun) -> RecordedPassthrough:
-        """Switch persistence mode off, which keeps the GPU open; it is recorded first, so that it comes back."""
+        """Switch off persistence mode, which keeps the GPU open; this is recorded first, so that it is restored."""
         if not isinstance(self._hardware, Resettable) or is_vfio(recorded.functions[0].former):
             return recorded
         seconds = min(_CALL_SECONDS, run.deadline.remaining())
         if self._hardware.persistence(gpu, seconds):
             recorded = replace(recorded, persistence=True)
-            run.note(recorded)
+            run.record(recorded)
             self._hardware.set_persistence(gpu, False, seconds)
         return recorded
 
@@ -155,7 +156,7 @@ class GpuPassthrough(StepPerformer[PassthroughStep, RecordedPassthrough]):
         now = read_function(self._access.roots, address)
         if now is not None and is_vfio(now.driver):
             self._users.require_left(address, recorded.group)
-            if not is_vfio(recorded.functions[0].former):  # otherwise no driver of the host ever reports it
+            if not is_vfio(recorded.functions[0].former):  # otherwise no driver on the host would ever report the GPU
                 self._returning.begin(recorded.gpu, recorded.pci_identity, needs_persistence=recorded.persistence)
             switching.reset(address)
         fault: DriverError | None = None
@@ -171,7 +172,7 @@ class GpuPassthrough(StepPerformer[PassthroughStep, RecordedPassthrough]):
     def _move_back(self, switching: Switching, function: MovedFunction) -> None:
         now = read_function(self._access.roots, function.address)
         if now is None or (is_vfio(function.former) and now.driver == function.former):
-            return  # gone, or never moved: then an administrator's driver_override stays, too
+            return  # it is gone, or was never moved: then an administrator's driver_override stays as well
         switching.move(function.address, function.former)
 
     @contextmanager

@@ -1,7 +1,7 @@
-"""Who uses a GPU, which decides whether it can be taken from its driver or from a virtual machine.
+"""GPU users: the processes that use a GPU, which must not be taken from its driver or a virtual machine while they do.
 
-In: a GPU. Out: nothing, or an error that names every process, with its pod. Processes are found by the device nodes
-that they have open, among all processes of the host, and by the list of the vendor's library or kernel driver.
+In: a GPU. Out: nothing, or an error that names the processes, with their pods. All processes of the host are searched
+for device nodes that they have open, and the vendor's library or kernel driver may list further ones.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class GpuUsers:
         self._hardware, self._access = hardware, access
 
     def listed(self, gpu: GpuFacts) -> frozenset[int]:
-        """Return the processes that the vendor's library lists on a GPU; none if it can't list any."""
+        """Return the pids of the processes that the vendor's library lists on a GPU; none if it can't list them."""
         if not isinstance(self._hardware, ProcessLister):
             return frozenset()
         try:
@@ -37,8 +37,9 @@ class GpuUsers:
             return frozenset()
 
     def require_unused(self, gpu: GpuFacts, listed: Collection[int] = (), companions: Iterable[str] = ()) -> None:
-        """Refuse a GPU that a process has open or is `listed` on, or a companion of it that the host uses.
+        """Refuse a GPU if it is used: by a process that has it open, by `listed` pids, or through its companions.
 
+        `companions` are the PCI addresses of functions that have to be handed over with the GPU.
         Raises: HardwareError("hardware.gpu-in-use").
         """
         roots = self._access.roots

@@ -1,4 +1,7 @@
-"""What passing on a GPU needs beside the kernel: releasing the library, and withholding GPUs that come back."""
+"""The services that handing over a GPU needs beside the kernel's.
+
+One releases the vendor's library; the other withholds a GPU that comes back until it has been checked.
+"""
 
 from __future__ import annotations
 
@@ -17,30 +20,30 @@ class LibraryPause(Protocol):
     """Releases the vendor's library for a moment, because it has every GPU open."""
 
     def released(self, deadline: Deadline) -> AbstractContextManager[None]:
-        """Keep this process from having a GPU open while the context lasts; calls about GPUs wait.
+        """Return a context in which this process has no GPU open; calls about GPUs wait for its end.
 
         Raises: HardwareError("hardware.library-busy", LATER).
         """
 
 
 class ReturningGpus(Protocol):
-    """GPUs that come back from virtual machines. They are held back until they have been compared and tested."""
+    """GPUs that come back from virtual machines. They are withheld until they have been identified and tested."""
 
     def begin(self, gpu: GpuReference, identity: PciIdentity, *, needs_persistence: bool) -> None:
-        """Hold a GPU back from now on, and switch its persistence mode on again once it is back.
+        """Withhold a GPU from now on, and switch its persistence mode on again, if needed, once it is back.
 
-        `identity` is that of its function before the virtual machine had it.
+        `identity` is that of the GPU's function before the virtual machine had it.
         """
 
     def await_checked(self, address: str, deadline: Deadline) -> None:
-        """Wait until a GPU is not held back.
+        """Wait until a GPU is not withheld any more.
 
         Raises: HardwareError("hardware.not-checked", LATER) if that takes longer, or if the check has failed.
         """
 
 
 class NothingToRelease:
-    """Stands for a library that has no GPU open."""
+    """The pause of a library that has no GPU open."""
 
     def released(self, deadline: Deadline) -> AbstractContextManager[None]:
         """Return a context in which nothing happens."""
@@ -49,7 +52,7 @@ class NothingToRelease:
 
 
 class NoneReturning:
-    """Stands for a node where no GPU that comes back is held back."""
+    """The returning GPUs of a node where none is withheld."""
 
     def begin(self, gpu: GpuReference, identity: PciIdentity, *, needs_persistence: bool) -> None:
         """Do nothing."""
@@ -60,7 +63,7 @@ class NoneReturning:
 
 @dataclass(frozen=True, slots=True)
 class PassthroughServices:
-    """The bus of a node, its vendor's library, and its GPUs that come back."""
+    """The access to a node's PCI bus, the pause of its vendor's library, and its GPUs that come back."""
 
     access: BusAccess = field(default_factory=lambda: BusAccess(Roots(), ChildWriter()))
     library: LibraryPause = field(default_factory=NothingToRelease)

@@ -1,7 +1,7 @@
-"""What an MPS client's container gets: its daemon's channel and its limits come in, container edits go out. Pure.
+"""The container edits of an MPS client: its daemon's channel and its limits come in, edits go out. Pure.
 
-The limits are set in the client's environment. That makes them cooperative: a client that changes its environment gets
-the daemon's defaults. MPS is no security boundary.
+The limits are environment variables of the client, which makes them cooperative: a client that changes its environment
+gets the daemon's defaults. MPS is no security boundary.
 Source: NVIDIA, "Multi-Process Service" (environment variables, CUDA_MPS_PINNED_DEVICE_MEM_LIMIT's form).
 """
 
@@ -11,14 +11,14 @@ from dra_driver.model.edits import Edits, Mount
 from dra_driver.model.sharing import ClientLimits
 from dra_driver.mps.settings import MpsChannel
 
-PIPE_FOLDER = "/tmp/nvidia-mps"  # noqa: S108 - where CUDA looks for the daemon when nothing is said
-SHARED_MEMORY = "/dev/shm"  # noqa: S108 - client and server meet there
+PIPE_FOLDER = "/tmp/nvidia-mps"  # noqa: S108 - where CUDA looks for the daemon by default
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where client and server share files
 _BIND = ("rw", "nosuid", "nodev", "noexec", "rbind", "rprivate")
 _MIB = 1 << 20
 
 
 def client_edits(channel: MpsChannel, limits: ClientLimits) -> Edits:
-    """Return the container edits of one client. A client sees a single device, so that device's ordinal is 0."""
+    """Return the container edits of one client. A client sees a single device, so the device's ordinal is 0."""
     env = [f"CUDA_MPS_PIPE_DIRECTORY={PIPE_FOLDER}"]
     if limits.active_thread_percentage is not None:
         env.append(f"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE={limits.active_thread_percentage}")

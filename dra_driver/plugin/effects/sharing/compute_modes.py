@@ -1,6 +1,6 @@
-"""Compute modes of shared devices: read, checked, and set.
+"""Compute modes: reads, checks and sets the compute modes of shared devices.
 
-In: a device. Out: its mode, or None where it has none (MIG devices on most drivers, virtual GPUs) or it can't be read.
+In: a device. Out: its mode, or None if it has none (MIG devices on most drivers, virtual GPUs) or it can't be read.
 Source: NVIDIA, "Multi-Process Service" (EXCLUSIVE_PROCESS is recommended for MPS, not needed).
 """
 
@@ -26,7 +26,7 @@ class ComputeModes:
         self._hardware = hardware
 
     def read(self, device: SharedDevice, deadline_s: float) -> ComputeMode | None:
-        """Read the compute mode. Raises: HardwareError."""
+        """Return the compute mode, or None if the device has none. Raises: HardwareError."""
         if not isinstance(self._hardware, Shareable):
             return None
         try:
@@ -39,7 +39,7 @@ class ComputeModes:
     def require(
         self, device: SharedDevice, allowed: Collection[ComputeMode], what: str, deadline_s: float
     ) -> ComputeMode | None:
-        """Return the compute mode, which must be one of those allowed; `what` is the reason given in the error.
+        """Return the compute mode, which must be one of `allowed`; `what` is the consequence of others, for the error.
 
         Raises: SharingError("sharing.compute-mode"), HardwareError.
         """
@@ -54,7 +54,7 @@ class ComputeModes:
         return mode
 
     def set(self, device: SharedDevice, mode: ComputeMode, deadline_s: float) -> None:
-        """Set the compute mode unless it is set already; a MIG device may report a mode and refuse a change.
+        """Set the compute mode unless it is set already. It is no error if a MIG device refuses the change.
 
         Raises: HardwareError.
         """

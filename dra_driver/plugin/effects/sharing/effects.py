@@ -1,7 +1,7 @@
-"""The effects of sharing on a device, whatever the strategy: inspected, then applied, and undone after the last user.
+"""Sharing effects: looks at a device, applies the settings of any strategy to it, and undoes them after the last user.
 
-In: a device, its settings, and what `look` found. Out: an MPS channel where there is one. Each call may be repeated,
-because it goes by the device's current state. Which claims hold the device is the ledger's business.
+In: a device, its settings, and what `look` found. Out: the MPS channel, under MPS. Each call may be repeated, because
+it starts from the device's current state. The ledger records which claims hold the device.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ class SharingEffects:
         self.supervisor = supervisor
 
     def require(self, settings: SharingSettings, deadline_s: float) -> None:
-        """Check that the program that shares devices in this way is there. Raises: SharingError."""
+        """Check that the program that these settings need is running. Raises: SharingError."""
         if isinstance(settings, MpsSettings):
             self._mps.require(deadline_s)
 
     def look(self, device: SharedDevice, settings: SharingSettings, deadline_s: float) -> Wire:
-        """Return what undoing will need, without changing anything. Raises: HardwareError, SharingError."""
+        """Return the device's present settings, which undoing will need. Raises: HardwareError, SharingError."""
         if isinstance(settings, MpsSettings):
             return self._mps.look(device, deadline_s)
         self._slices.check(device, deadline_s)
@@ -44,13 +44,16 @@ class SharingEffects:
     def join(
         self, device: SharedDevice, settings: SharingSettings, found: Wire, deadline_s: float
     ) -> MpsChannel | None:
-        """Check a device whose effect was applied earlier in this boot: a daemon may have died, a time slice can't."""
+        """Restore an effect that was applied earlier in this boot: an MPS daemon may have died, a time slice can't.
+
+        Return the MPS channel, under MPS. Raises: HardwareError, SharingError.
+        """
         if isinstance(settings, MpsSettings):
             return self._mps.apply(device, settings, found, deadline_s)
         return None
 
     def leave(self, device: SharedDevice, settings: SharingSettings, deadline_s: float) -> None:
-        """Clean up after one of several users of a device; this never fails."""
+        """Clean up after one of several users of a device. It never raises an error."""
         if isinstance(settings, MpsSettings):
             self._mps.leave(device, deadline_s)
 

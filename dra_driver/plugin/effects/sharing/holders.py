@@ -1,8 +1,8 @@
-"""Holders: effects on devices that several claims may hold. The first claim applies an effect, the last one undoes it.
+"""Sharing holders: the claims that hold a shared device. The first one applies the effect, and the last one undoes it.
 
-In: steps of plans, and what the ledger knows of the device. Out: effects, and what to record. Everything that concerns
-one device happens under that device's lock, which also holds between two agents, so that a claim that arrives and one
-that leaves see each other. A second claim must agree with the first on how the device is shared. An effect of another
+In: steps of plans, and what the ledger knows about the device. Out: effects, and records. Everything that concerns one
+device happens under the device's lock, which also holds between two agents, so that a claim that arrives and one that
+leaves know of each other. A second claim must agree with the first on how the device is shared. An effect of another
 boot is gone: it is never undone, but applied again by the next claim that is prepared.
 """
 
@@ -30,12 +30,12 @@ from dra_driver.plugin.ledger.ledger import Ledger
 from dra_driver.plugin.ledger.recorded_steps import RecordedSharing
 from dra_driver.plugin.locks import NodeLocks
 from dra_driver.plugin.steps.performer import StepPerformer
-from dra_driver.plugin.steps.step_run import StepRun, Undoing
+from dra_driver.plugin.steps.step_run import StepRun, UndoRun
 from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
-TIDY_SECONDS = 4.0  # time limit for undoing an effect that no claim holds any more
+TIDY_SECONDS = 4.0  # how long undoing an effect that no claim holds any more may take
 
 
 class SharingHolders(StepPerformer[SharingStep, RecordedSharing]):
@@ -47,27 +47,27 @@ class SharingHolders(StepPerformer[SharingStep, RecordedSharing]):
         self._effects, self._ledger, self._locks, self._boot_id = effects, ledger, locks, boot_id
 
     def intent(self, step: SharingStep) -> RecordedSharing:
-        """Return the record of a device that is to be shared."""
+        """Return the record of a device that is not shared yet."""
         return RecordedSharing(step.device, step.settings, step.in_file, step.clients, step.made)
 
     def look(self, step: SharingStep, deadline: Deadline) -> RecordedSharing:
-        """Return the intent; check first that a device that is about to be made can be shared. Raises: SharingError."""
+        """Return the intent. If a step will make the device, check that it can be shared. Raises: SharingError."""
         if step.made:
             self._effects.require(step.settings, deadline.remaining())
         return self.intent(step)
 
     def in_force(self, step: SharingStep, recorded: RecordedSharing) -> SharingStep:
-        """Return the step with the sharing that the claim was prepared with."""
+        """Return the step with the sharing with which the claim was prepared."""
         return self.left_in_force(recorded) or step
 
     def left_in_force(self, recorded: RecordedSharing) -> SharingStep | None:
-        """Return the step that a claim was prepared with; None if it was not carried out yet."""
+        """Return the step with which a claim was prepared; None if it was not carried out yet."""
         if recorded.effect is None or not recorded.in_file:
             return None
         return SharingStep(recorded.device, recorded.settings, recorded.in_file, recorded.clients, recorded.made)
 
     def perform(self, step: SharingStep, recorded: RecordedSharing, run: StepRun) -> RecordedSharing:
-        """Make a claim a holder of the device with the effect in force. Idempotent.
+        """Make the claim a holder of the device, and put the effect in force. Idempotent.
 
         Raises: ClaimError("claim.sharing-differs"), SharingError, HardwareError, PrepareError("prepare.locked").
         """
@@ -75,7 +75,7 @@ class SharingHolders(StepPerformer[SharingStep, RecordedSharing]):
         if step.made:
             device = replace(device, mig_uuid=run.partitions[step.made].facts.uuid)
         with self._hold(device.name, run.deadline):
-            effect = self._held(run.uid, device, step.settings, run.deadline)
+            effect = self._become_holder(run.uid, device, step.settings, run.deadline)
             channel = self._put_in_force(effect, run.deadline)
         made = replace(
             recorded,
@@ -91,11 +91,11 @@ class SharingHolders(StepPerformer[SharingStep, RecordedSharing]):
         return recorded if made == recorded else made
 
     def find(self, step: SharingStep, recorded: RecordedSharing, run: StepRun) -> None:
-        """Add the sharing, as it is recorded, to what the claim's file describes."""
+        """Pass the sharing, as recorded, on to the step that writes the CDI file."""
         run.shared.append((step, recorded))
 
-    def undo(self, recorded: RecordedSharing, undoing: Undoing) -> None:
-        """Release a claim's hold on a device; releasing the last one undoes the effect. Idempotent.
+    def undo(self, recorded: RecordedSharing, undoing: UndoRun) -> None:
+        """Remove the claim from the holders of the device; if it was the last one, undo the effect. Idempotent.
 
         Raises: DriverError.
         """
@@ -106,16 +106,16 @@ class SharingHolders(StepPerformer[SharingStep, RecordedSharing]):
                 return
             if any(holder.uid != undoing.uid for holder in rows.holders(name)):
                 if not self._ledger.is_read_only:
-                    with tolerate_full_disk("let go of a device"):
+                    with tolerate_full_disk("remove a holder of a device"):
                         rows.remove_holder(name, undoing.uid)
                 self._effects.leave(effect.device, effect.settings, deadline.remaining())
                 return
             self._undo(effect, deadline)
 
     def tidy(self) -> int:
-        """Undo what no claim holds any more, and end MPS daemons that belong to no effect.
+        """Undo effects that no claim holds any more, and end MPS daemons that belong to no effect.
 
-        Returns the number of effects and daemons removed.
+        Return how many effects were undone and daemons ended.
         """
         count = 0
         for name in self._ledger.effects.names():
@@ -134,18 +134,20 @@ class SharingHolders(StepPerformer[SharingStep, RecordedSharing]):
                 count += len(strays)
         return count
 
-    # The methods below run under the device's lock
+    # The callers of the methods below hold the device's lock.
 
-    def _held(self, uid: str, device: SharedDevice, settings: SharingSettings, deadline: Deadline) -> DeviceEffect:
-        """Return the effect on a device, of which the claim is a holder now. Raises: as `perform`."""
+    def _become_holder(
+        self, uid: str, device: SharedDevice, settings: SharingSettings, deadline: Deadline
+    ) -> DeviceEffect:
+        """Record the claim as a holder of the device, and return the device's effect. Raises: as `perform`."""
         rows = self._ledger.effects
         effect, holders = rows.get(device.name), rows.holders(device.name)
         others = [holder for holder in holders if holder.uid != uid]
         is_holder = len(others) < len(holders)
         if effect is not None and others and not is_holder:
-            self._agree(effect, settings, others, uid)
+            self._check_agreement(effect, settings, others, uid)
         if effect is not None and not others and (not is_holder or effect.device.uuid != device.uuid):
-            self._undo(effect, deadline)  # left by a crash, or of a partition that was re-created since
+            self._undo(effect, deadline)  # a crash left it, or the partition was destroyed and made again since
             effect = None
         if effect is None or effect.boot_id != self._boot_id:
             return self._begin(uid, device, settings if effect is None else effect.settings, deadline)
@@ -171,17 +173,19 @@ class SharingHolders(StepPerformer[SharingStep, RecordedSharing]):
         if effect.boot_id == self._boot_id:
             self._effects.undo(effect.device, effect.settings, effect.found, deadline.remaining())
         if not self._ledger.is_read_only:
-            with tolerate_full_disk("forget what was done to a device"):
+            with tolerate_full_disk("remove the record of an effect"):
                 self._ledger.effects.remove(effect.device.name)
 
-    def _agree(self, effect: DeviceEffect, settings: SharingSettings, others: list[EffectHolder], uid: str) -> None:
-        """Raise ClaimError unless an arriving claim may share the device with those that hold it."""
-        theirs = ", ".join(holder.full_name for holder in others)
+    def _check_agreement(
+        self, effect: DeviceEffect, settings: SharingSettings, others: list[EffectHolder], uid: str
+    ) -> None:
+        """Check that the claim `uid` may share the device with the `others` that hold it. Raises: ClaimError."""
+        named = ", ".join(holder.full_name for holder in others)
         if effect.settings != settings:
             raise ClaimError(
                 "sharing-differs",
-                f"{effect.device.name} is shared as {_words(effect.settings)} by claim {theirs}, "
-                f"but this claim asks for {_words(settings)}",
+                f"{effect.device.name} is shared as {_description(effect.settings)} by claim {named}, "
+                f"but this claim asks for {_description(settings)}",
                 hint="claims on one device must agree; it can be shared differently once they have ended",
                 retry=Retry.LATER,
             )
@@ -207,9 +211,9 @@ class SharingHolders(StepPerformer[SharingStep, RecordedSharing]):
 
 
 def with_sharing(edits: Edits, step: SharingStep, recorded: RecordedSharing, name: str) -> Edits:
-    """Return one device's edits with what its sharing adds.
+    """Return one device's edits with those that its sharing adds.
 
-    They include a record of the sharing that survives the ledger's loss.
+    These include a record of the sharing, from which a lost ledger is rebuilt.
     """
     parts = [edits]
     if recorded.channel is not None:
@@ -219,7 +223,7 @@ def with_sharing(edits: Edits, step: SharingStep, recorded: RecordedSharing, nam
     return merge(parts)
 
 
-def _words(settings: SharingSettings) -> str:
+def _description(settings: SharingSettings) -> str:
     if not isinstance(settings, MpsSettings):
         return f"TimeSlicing with interval {settings.interval}"
     parts = [

@@ -1,9 +1,8 @@
-"""A device under MPS: its compute mode and its daemon, from the first user to the last.
+"""MPS device: sets the compute mode of a device under MPS and starts its daemon, from the first user to the last.
 
-In: a device, its settings, and what was found before anything was changed. Out: the channel of its daemon. While the
-daemon runs, the compute mode keeps all other processes off the device, where the device has a compute mode. MIG devices
-have none on most drivers and need none, because no one else is given the device. The daemon's process itself belongs to
-the supervisor.
+In: a device, its settings, and the compute mode that was found before anything was changed. Out: the channel of its
+daemon. While the daemon runs, the compute mode keeps all other processes off the device. MIG devices have no compute
+mode on most drivers, and need none, because nothing else is given the device. The supervisor runs the daemon.
 Source: NVIDIA, "Multi-Process Service" (EXCLUSIVE_PROCESS is recommended, not needed).
 """
 
@@ -21,30 +20,30 @@ from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
-READY_SECONDS = 10.0  # usually ready within 1 s; giving up on a busy machine costs the pod the kubelet's minute
+READY_SECONDS = 10.0  # a daemon is usually ready within 1 s, but giving up early would delay the pod by a minute
 TIDY_SECONDS = 2.0
 _MODE = "computeMode"  # the ledger's key of the mode that was found
 _GONE = "hardware.gpu-lost"
 
 
 class MpsDevices:
-    """MPS on one node's devices. Without a supervisor every start is refused."""
+    """MPS on one node's devices. If there is no supervisor, every start is refused."""
 
     def __init__(self, hardware: object, supervisor: MpsSupervisor | None) -> None:
         self._modes, self._supervisor = ComputeModes(hardware), supervisor
 
     def look(self, device: SharedDevice, deadline_s: float) -> Wire:
-        """Return what undoing will need, and refuse what can't work; nothing is changed.
+        """Return the compute mode, which undoing will need, and refuse what can't work. Nothing is changed.
 
         Raises: SharingError("sharing.mps-unavailable", "sharing.compute-mode"), HardwareError.
         """
-        self._port().running(deadline_s=deadline_s)
+        self._require_supervisor().running(deadline_s=deadline_s)
         allowed = {ComputeMode.DEFAULT, ComputeMode.EXCLUSIVE_PROCESS}
         mode = self._modes.require(device, allowed, "an MPS server can't use it", deadline_s)
         return {_MODE: mode}
 
     def apply(self, device: SharedDevice, settings: MpsSettings, found: Wire, deadline_s: float) -> MpsChannel:
-        """Start the daemon unless it runs, and keep other processes off the device.
+        """Start the daemon unless it runs, and set the compute mode so that no other process can use the device.
 
         Raises: SharingError, HardwareError.
         """
@@ -52,12 +51,12 @@ class MpsDevices:
         if found.get(_MODE) == ComputeMode.DEFAULT:
             self._modes.set(device, ComputeMode.EXCLUSIVE_PROCESS, end - time.monotonic())
         left_s = max(0.1, min(READY_SECONDS, end - time.monotonic()))
-        return self._port().start(device, settings, deadline_s=left_s)
+        return self._require_supervisor().start(device, settings, deadline_s=left_s)
 
     def leave(self, device: SharedDevice, deadline_s: float) -> None:
-        """Remove what a user left in the shared /dev/shm; if that fails, the next user's start removes it."""
+        """Remove what a user left in the shared /dev/shm; if that fails, it is removed when the next user starts."""
         try:
-            self._port().tidy(device, deadline_s=min(TIDY_SECONDS, deadline_s))
+            self._require_supervisor().tidy(device, deadline_s=min(TIDY_SECONDS, deadline_s))
         except SharingError as error:
             log.info(
                 "leftover shared memory not removed", extra=fields(device=device.name, code=error.code, err=str(error))
@@ -66,7 +65,7 @@ class MpsDevices:
     def undo(self, device: SharedDevice, found: Wire, deadline_s: float) -> None:
         """End the daemon, then restore the device's compute mode. Raises: SharingError, HardwareError."""
         end = time.monotonic() + deadline_s
-        self._port().stop(device, deadline_s=deadline_s)
+        self._require_supervisor().stop(device, deadline_s=deadline_s)
         if found.get(_MODE) != ComputeMode.DEFAULT:
             return
         try:
@@ -78,9 +77,9 @@ class MpsDevices:
 
     def require(self, deadline_s: float) -> None:
         """Check that the supervisor answers. Raises: SharingError."""
-        self._port().running(deadline_s=deadline_s)
+        self._require_supervisor().running(deadline_s=deadline_s)
 
-    def _port(self) -> MpsSupervisor:
+    def _require_supervisor(self) -> MpsSupervisor:
         if self._supervisor is None:
             raise SharingError(
                 "mps-unavailable",

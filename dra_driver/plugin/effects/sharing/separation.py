@@ -1,9 +1,10 @@
-"""Separation: the last check that keeps the MPS clients of two namespaces apart.
+"""Separation: the last check that keeps the MPS clients of different namespaces apart.
 
-In: a plan, and what the ledger knows of its devices. Out: nothing, or a refusal before the first effect. The scheduler
-already knows the rule (shares are offered by namespace; device classes and admission policies follow it), so a claim
-that is refused here was allocated before the separation was configured, or in a way that circumvented it. A failed
-Prepare never moves a pod, so the refusal says what to delete to make the scheduler choose again.
+In: a plan, and what the ledger knows about its devices. Out: nothing, or an error before the first effect. The
+scheduler already follows the rule (shares are offered by namespace, with device classes and admission policies to
+match), so a claim that is refused here was allocated before the separation was configured, or in a way that
+circumvented it. A failed Prepare never moves a pod to another node, so the error says what to delete to make the
+scheduler choose again.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dra_driver.plugin.ledger.device_effects import DeviceEffects, EffectHolder
 
 
 def require_separation(plan: PreparePlan, effects: DeviceEffects) -> None:
-    """Refuse a plan that would bring two namespaces together. Raises: ClaimError, LedgerError."""
+    """Refuse a plan that would put two namespaces on one MPS daemon. Raises: ClaimError, LedgerError."""
     claim = plan.claim
     for step in plan.steps:
         if not isinstance(step, SharingStep) or not isinstance(step.settings, MpsSettings):
@@ -38,7 +39,7 @@ def require_separation(plan: PreparePlan, effects: DeviceEffects) -> None:
 
 
 def require_one_namespace(device: str, namespace: str, name: str, others: Iterable[EffectHolder]) -> None:
-    """Refuse a claim of a namespace other than that of the claims that hold a device. Raises: ClaimError."""
+    """Refuse a claim if claims of another namespace hold the device. Raises: ClaimError."""
     foreign = [holder for holder in others if holder.name and holder.namespace != namespace]
     if not foreign:
         return
@@ -54,7 +55,7 @@ def require_one_namespace(device: str, namespace: str, name: str, others: Iterab
 
 
 def _what_to_delete(namespace: str, name: str) -> str:
-    """Return what to delete so that a pod gets another device: an allocation lasts for as long as a pod uses it."""
+    """Return what to delete so that a pod gets another device: an allocation lasts as long as a pod uses it."""
     return (
         f"delete the pods that use claim {namespace}/{name}, and the claim itself if no pod template made it: "
         "their replacements are scheduled again"

@@ -1,9 +1,9 @@
-"""Time slices of shared GPUs: set when the first user comes, back to the driver's default when the last one goes.
+"""Time slices of shared GPUs: set for the first user, and set back to the GPU driver's default after the last one.
 
-In: a GPU and its settings. Out: the GPU's time slice, changed by at most one child process; no process is started when
+In: a GPU and its settings. Out: the GPU's time slice, changed by at most one child process; no process is started if
 nothing has to change. An interval that this driver set is known from the ledger and not read back, because only this
-driver sets it while claims hold the GPU. What was set by hand before is looked up once, and only if the default is
-requested.
+driver sets it while claims hold the GPU. An interval that was set by hand before is read once, and only if the default
+is requested.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dra_driver.telemetry.logs import fields
 
 log = logging.getLogger(__name__)
 
-_MOOT = ("hardware.gpu-lost", "hardware.time-slice-unsupported", "hardware.nvidia-smi-missing")
+_NOTHING_TO_RESTORE = ("hardware.gpu-lost", "hardware.time-slice-unsupported", "hardware.nvidia-smi-missing")
 
 
 class TimeSlices:
@@ -26,10 +26,10 @@ class TimeSlices:
 
     def __init__(self, hardware: object) -> None:
         self._hardware, self._modes = hardware, ComputeModes(hardware)
-        self._looked: set[str] = set()  # GPUs on which this process has checked the default
+        self._checked: set[str] = set()  # GPUs on which this process has checked the default
 
     def check(self, device: SharedDevice, deadline_s: float) -> None:
-        """Refuse a GPU on which processes can't take turns. Raises: SharingError("sharing.compute-mode")."""
+        """Refuse a GPU whose compute mode admits only one process. Raises: SharingError("sharing.compute-mode")."""
         self._modes.require(device, {ComputeMode.DEFAULT}, "processes can't take turns on it", deadline_s)
 
     def apply(self, device: SharedDevice, settings: TimeSlicingSettings, deadline_s: float) -> None:
@@ -39,7 +39,7 @@ class TimeSlices:
         self._set(device, settings.interval, deadline_s)
 
     def undo(self, device: SharedDevice, settings: TimeSlicingSettings, deadline_s: float) -> None:
-        """Restore the driver's default; nothing is left to restore when the GPU or the driver is gone.
+        """Restore the GPU driver's default, unless the GPU or the driver is gone.
 
         Raises: HardwareError.
         """
@@ -48,16 +48,16 @@ class TimeSlices:
         try:
             self._set(device, Interval.DEFAULT, deadline_s)
         except HardwareError as error:
-            if error.code not in _MOOT:
+            if error.code not in _NOTHING_TO_RESTORE:
                 raise
             log.warning("time slice not restored", extra=fields(device=device.name, code=error.code, err=str(error)))
 
     def _is_default(self, device: SharedDevice, deadline_s: float) -> bool:
-        """Return whether the GPU has the default already; a GPU that doesn't report its interval has no other."""
-        if not isinstance(self._hardware, Shareable) or device.gpu_uuid in self._looked:
+        """Return whether the GPU has the default interval; a GPU that can't report its interval has no other."""
+        if not isinstance(self._hardware, Shareable) or device.gpu_uuid in self._checked:
             return True
         now = self._hardware.time_slice(device, deadline_s)
-        self._looked.add(device.gpu_uuid)
+        self._checked.add(device.gpu_uuid)
         return now in {None, Interval.DEFAULT}
 
     def _set(self, device: SharedDevice, interval: Interval, deadline_s: float) -> None:
