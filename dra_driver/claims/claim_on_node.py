@@ -103,7 +103,7 @@ class ClaimOnNode:
 
 
 def join_claim(claim: AllocatedClaim, devices: Mapping[str, Device], names: CdiNames) -> ClaimOnNode:
-    """Join a claim with its devices, which come by name (`devices_of`).
+    """Join a claim with its devices, which are given by name (see `devices_of`).
 
     Raises: ClaimError("claim.bad-config") if a config names a request whose device is of another type.
     """

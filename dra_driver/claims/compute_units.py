@@ -15,7 +15,7 @@ from dra_driver.claims.device_config import ConfigFault
 from dra_driver.inventory.device import Device
 from dra_driver.model.sharing import SharedDevice
 
-_UNITS, _ARCHITECTURE = "computeUnits", "architecture"  # as published
+_UNITS, _ARCHITECTURE = "computeUnits", "architecture"  # names of a published capacity and attribute
 _FIRST_WITH_PAIRS = len("gfx1010")  # architectures of gfx9 and older have shorter names
 
 

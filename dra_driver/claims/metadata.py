@@ -46,7 +46,7 @@ class DeviceEntry:
 class RequestMetadata:
     """The devices of one request of a claim. `carrier` names the device in the CDI file that gets the mount.
 
-    `request` is `name/subrequest` where an alternative was chosen; paths have the name alone (`base_request`).
+    `request` is `name/subrequest` if an alternative was chosen; paths contain only the name (`base_request`).
     `pod_claim_name` is the entry of the pod's `resourceClaims` for which the claim was made from a template.
     """
 

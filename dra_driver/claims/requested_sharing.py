@@ -23,8 +23,8 @@ from dra_driver.model.sharing import ClientLimits, MpsSettings, SharingSettings
 class RequestedSharing:
     """What one result requests: settings for its device, and limits of its own.
 
-    `asked` is what a config asks for as it is written; on a device shared with other claims, only what the claim itself
-    asks for. `uuids` are the devices, by UUID and name, to which the limits by device of `asked` refer.
+    `asked` are the settings in the config, unchanged; on a device shared with other claims, only those in a config of
+    the claim itself. `uuids` are the UUIDs and names of the devices to which the limits by device in `asked` refer.
     """
 
     claimed: ClaimedDevice
@@ -99,7 +99,7 @@ def _completed(of_class: SharingSettings | None, given: SharingSettings | None) 
 
 
 def _limits(result: AllocatedDevice, requested: MpsSettings) -> ClientLimits:
-    """Return the limits of one result's clients: its share, or less if the claim says so."""
+    """Return the limits of one result's clients: its share, or less if the claim requests less."""
     consumed = {name: int(Quantity.parse(amount).value) for name, amount in result.consumed}
     threads = [consumed.get("compute"), requested.active_thread_percentage]
     memory = [consumed.get("memory"), requested.pinned_memory_limit]

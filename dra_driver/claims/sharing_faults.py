@@ -43,7 +43,7 @@ def faults_together(by_device: Mapping[str, Sequence[RequestedSharing]]) -> Iter
 def _unknown_devices(
     result: AllocatedDevice, settings: MpsSettings, uuids: Sequence[tuple[str, str]]
 ) -> Iterator[ConfigFault]:
-    """Yield a fault for each limit of a device that is none of those for which the config wins."""
+    """Yield a fault for each limit that names a device to which this config does not apply."""
     known = {*(uuid for uuid, _ in uuids), *map(str, range(len(uuids)))}
     for key in sorted(settings.per_device_limits.keys() - known):
         names = ", ".join(f"{index}: {uuid or name}" for index, (uuid, name) in enumerate(uuids))

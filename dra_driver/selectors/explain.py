@@ -69,7 +69,7 @@ def explain(selector: KubernetesSelector, view: DeviceView) -> Explanation:
 
 
 def nearest_misses(selector: KubernetesSelector, views: Sequence[DeviceView]) -> list[NearMiss]:
-    """Find each clause that alone keeps devices out; the clause with the most devices comes first."""
+    """Find each clause that is the only one to exclude some devices; the clause with the most devices comes first."""
     clauses = _clauses(selector.program.root)
     found: dict[tuple[str, str], list[int]] = {}
     for position, view in enumerate(views):

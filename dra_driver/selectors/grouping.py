@@ -149,7 +149,7 @@ def _whole(read: Read) -> _KeyPart:
 
 
 def _frozen(value: Any) -> Any:
-    """Return a hashable stand-in for a wire value that keeps types apart (true is not 1)."""
+    """Return a hashable value that stands for a wire value and distinguishes types (true is not 1)."""
     if value is None:
         return None
     if isinstance(value, dict) and len(value) == 1:

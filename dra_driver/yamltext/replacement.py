@@ -35,7 +35,7 @@ class Replacement:
     text_style: TextStyle
 
     def replace(self, edits: EditList, node: YamlNode, new: Any, place: NodePlace) -> None:
-        """Replace a value by another."""
+        """Add the edits that replace a node's text by the new value."""
         is_nested = isinstance(new, dict | list) and bool(new) and not place.is_flow and not self.text_style.is_json
         if is_nested:
             self._by_block(edits, node, new, place)

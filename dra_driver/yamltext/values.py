@@ -29,7 +29,7 @@ class Verbatim(str):
 _TYPES = "tag:yaml.org,2002:"
 _TEXT_TAGS = {"!", f"{_TYPES}str"}
 _TAGS = {f"{_TYPES}{name}" for name in ("int", "float", "bool", "null")}  # a quoted scalar with any other tag is a text
-_INT_CHARS = 19  # of an int64, the most that an API object can hold; longer numbers stay text
+_INT_CHARS = 19  # digits of an int64, the largest number in an API object; longer numbers stay text
 
 
 def scalar_value(node: YamlNode) -> Any:

@@ -159,8 +159,8 @@ def _refusal(
 
 
 def _counter_reason(attempt: Attempt, device: DeviceRecord) -> str:
-    takes = attempt.known.facts(device).takes
-    if not takes or device.id in attempt.context.held.capacity:
+    counter_amounts = attempt.known.facts(device).counter_amounts
+    if not counter_amounts or device.id in attempt.context.held.capacity:
         return ""
     for place, groups in attempt.known.facts(device).groups:
         group_use = attempt.group_use(device, place)
@@ -168,7 +168,7 @@ def _counter_reason(attempt: Attempt, device: DeviceRecord) -> str:
             own, theirs = (", ".join(sorted(one or ())) or "none" for one in (groups, group_use.common))
             return f"compatibility groups of {place[1]}: {own}, but what is held there has {theirs}"
     account = attempt.known.account(device)
-    for (name, counter), amount in takes:
+    for (name, counter), amount in counter_amounts:
         available = account.available.get((name, counter))
         if available is not None and amount > available:
             needed, left = _amount_text(counter, amount), _amount_text(counter, max(available, 0))

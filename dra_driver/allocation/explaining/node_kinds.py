@@ -4,8 +4,8 @@ In: a pod's claims, and one node at a time. Out: a key per node. Nodes with equa
 the names of the nodes and of their own pools, so only one of them is judged.
 
 A pool is a node's own if nothing else in the cluster has its name. Its part of the key holds everything that the
-allocator may look at, and who holds its devices: the whole devices but for their attributes, and of the attributes
-those that selectors read and constraints compare. Any other pool, which several nodes may reach, is equal only to
+allocator may read, and who holds its devices: the whole devices except their attributes, and of the attributes those
+that selectors read and constraints compare. Any other pool, which several nodes may reach, is equal only to
 itself. Values that constraints compare may differ from node to node, if the same devices have equal values.
 """
 
@@ -21,7 +21,7 @@ from dra_driver.allocation.pools.devices import PoolId, SliceRecord
 from dra_driver.allocation.pools.held import Held
 from dra_driver.allocation.pools.pools import Pool, PoolIndex
 from dra_driver.allocation.pools.reach import reaches_device
-from dra_driver.allocation.pools.replicas import Replica, ReplicaShape, but_for_attributes
+from dra_driver.allocation.pools.replicas import Replica, ReplicaShape, text_without_attributes
 from dra_driver.model.wire import DeviceWire, Wire
 from dra_driver.selectors.grouping import key_maker
 from dra_driver.selectors.readset import Read, ReadSet
@@ -96,7 +96,7 @@ class NodeKinds:
             make = self._makers.get(record.driver)
             if make is None:
                 make = self._makers[record.driver] = key_maker(self.reads, record.driver)
-            look = tuple([(wire["name"], make(wire), but_for_attributes(wire)) for wire in wires])
+            look = tuple([(wire["name"], make(wire), text_without_attributes(wire)) for wire in wires])
             known = self.looks[id(wires)] = self._same.setdefault(look, look)
         return known
 

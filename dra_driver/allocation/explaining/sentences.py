@@ -1,4 +1,4 @@
-"""Sentences: why a claim fits on a node or not, in words for people."""
+"""Sentences that explain to a reader why a claim fits on a node or does not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dra_driver.model.wire import ClaimWire
 
 
 def why(outcome: NodeOutcome, funnels: Sequence[Funnel], pools: Sequence[Pool]) -> str:
-    """Return the sentence for a node that refuses."""
+    """Return the sentence for a node on which the claims do not fit."""
     if outcome.category in {Category.CEL_RUNTIME_ERROR, Category.CEL_COMPILE_ERROR}:
         failed = next((loss.device for one in funnels for loss in one.errors if loss.reason == outcome.error), "")
         where = f" on device {failed}" if failed and outcome.category is Category.CEL_RUNTIME_ERROR else ""
@@ -112,7 +112,7 @@ def pool_notes(pools: Sequence[Pool]) -> tuple[str, ...]:
 
 
 def group_notes(asked: PodAllocator, pools: Sequence[Pool]) -> tuple[str, ...]:
-    """Return what compatibility groups have to do with it."""
+    """Return notes about compatibility groups, if they influenced the outcome."""
     if asked.context.has_groups and any(one.has_groups for pool in pools for one in pool.slices):
         return ("devices that draw from one counter set need a compatibility group in common",)
     hidden = asked.allocator.index.hidden

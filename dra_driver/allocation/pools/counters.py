@@ -1,4 +1,4 @@
-"""Counters: what partitions of one device share, and how much of it is left.
+"""Counters: the amounts that partitions of one device share, and how much of them is left.
 
 In: pools and what is allocated. Out: for each counter, what is available (computed once) and what each attempt
 consumes.
@@ -69,7 +69,7 @@ class Accounts:
         return account
 
     def group_uses(self, pool: Pool) -> dict[str, GroupUse]:
-        """Return, for each counter set of a pool, what the devices that are held have in common."""
+        """Return how the devices of a pool that are held use its counter sets, by the name of the set."""
         found = self._group_uses.get(pool.id)
         if found is None:
             devices = [one for record in (*pool.slices, *pool.others) for one in record.devices]
@@ -85,7 +85,7 @@ class Accounts:
         for record in slices:
             for device in record.devices:
                 if device.wire.get("consumesCounters") and self._is_held(device.id):
-                    for counter, amount in flat_takes(device):
+                    for counter, amount in summed_counter_amounts(device):
                         if counter in available:
                             available[counter] -= amount
         return available
@@ -97,10 +97,10 @@ class Accounts:
         return self._rules.shares_hold_counters and (device in held.shares or device in held.capacity)
 
 
-def flat_takes(device: DeviceRecord) -> list[tuple[CounterName, Amount]]:
+def summed_counter_amounts(device: DeviceRecord) -> list[tuple[CounterName, Amount]]:
     """List what a device takes from each counter; amounts of a set that is named twice are added up."""
     taken: dict[CounterName, Amount] = {}
-    for name, counters in device.takes:
+    for name, counters in device.counter_amounts:
         for counter, amount in counters:
             taken[name, counter] = taken.get((name, counter), 0) + amount
     return list(taken.items())

@@ -16,13 +16,13 @@ from dra_driver.model.wire import DeviceWire, SliceWire, Wire
 
 DeviceId = tuple[str, str, str]  # driver, pool, device
 PoolId = tuple[str, str]  # driver, pool
-Takes = tuple[tuple[str, tuple[tuple[str, Amount], ...]], ...]  # counter set → counters and their amounts
+CounterAmounts = tuple[tuple[str, tuple[tuple[str, Amount], ...]], ...]  # counter set → counters and their amounts
 
 
 class DeviceRecord:
     """One device of one slice."""
 
-    __slots__ = ("_capacities", "_takes", "driver", "id", "is_shared", "slice", "wire")
+    __slots__ = ("_capacities", "_counter_amounts", "driver", "id", "is_shared", "slice", "wire")
 
     def __init__(self, wire: DeviceWire, one: SliceRecord) -> None:
         self.wire = wire
@@ -31,7 +31,7 @@ class DeviceRecord:
         self.id: DeviceId = (one.driver, one.pool_id[1], wire["name"])
         self.is_shared: bool = wire.get("allowMultipleAllocations") is True
         self._capacities: tuple[Capacity, ...] | None = None
-        self._takes: Takes | None = None
+        self._counter_amounts: CounterAmounts | None = None
 
     @property
     def capacities(self) -> tuple[Capacity, ...]:
@@ -41,14 +41,14 @@ class DeviceRecord:
         return self._capacities
 
     @property
-    def takes(self) -> Takes:
+    def counter_amounts(self) -> CounterAmounts:
         """The amounts that the device takes from counter sets."""
-        if self._takes is None:
-            self._takes = tuple(
+        if self._counter_amounts is None:
+            self._counter_amounts = tuple(
                 (one["counterSet"], tuple((name, counter_value(c)) for name, c in (one.get("counters") or {}).items()))
                 for one in self.wire.get("consumesCounters") or ()
             )
-        return self._takes
+        return self._counter_amounts
 
     @property
     def node_scope(self) -> Wire:

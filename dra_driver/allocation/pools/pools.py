@@ -4,7 +4,7 @@ In: all slices of the cluster, indexed once; then one node at a time. Out: that 
 of their own, which is found by the node's name; nothing is decoded per node.
 
 Source: Kubernetes structured allocator, GatherPools. The newest generation that the node sees wins; a pool is
-complete if as many slices exist, anywhere, as its slices say.
+complete if as many slices of it exist, anywhere, as its slices announce.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Replicas: the devices of similar nodes, kept once.
+"""Replicas: the devices of similar nodes, stored only once.
 
 In: the devices of one node, and a function that makes those of another node. Out: a `Replica` for each node, which
 takes the place of the list in `spec.devices` and makes its devices when they are read. What the nodes have in common
@@ -19,7 +19,7 @@ _COMPARED_SEPARATELY = frozenset({"name", "attributes"})
 
 @dataclass(frozen=True, slots=True)
 class DeviceListFacts:
-    """What the allocator must know about a list of devices before it looks at any of them."""
+    """What the allocator must know about a list of devices before it reads any of them."""
 
     has_binding: bool
     consumes: bool
@@ -120,8 +120,8 @@ def names_of(wires: Sequence[DeviceWire]) -> list[str]:
     return [wire["name"] for wire in (wires.shape.wires if isinstance(wires, Replica) else wires)]
 
 
-def but_for_attributes(wire: DeviceWire) -> str:
-    """Return a text of everything in a device but its name and attributes, for comparison with other devices."""
+def text_without_attributes(wire: DeviceWire) -> str:
+    """Return everything in a device except its name and attributes as text, for comparison with other devices."""
     return repr([(key, value) for key, value in wire.items() if key not in _COMPARED_SEPARATELY])
 
 

@@ -74,10 +74,10 @@ def _held_parts(records: Sequence[SliceRecord], held: Held) -> list[tuple[str, i
     for record in records:
         for device in record.devices:
             is_held = device.id in held.devices or device.id in held.shares
-            if not device.takes:
+            if not device.counter_amounts:
                 parts.append((_node(record), 1, _part(device, held)))
                 continue
-            for name, counters in device.takes if is_held else ():
+            for name, counters in device.counter_amounts if is_held else ():
                 entry = sets.get(name)
                 for counter, amount in counters if entry else ():
                     entry[2][counter] = entry[2].get(counter, Fraction(0)) + Fraction(amount)  # type: ignore[index]

@@ -223,11 +223,11 @@ class Attempt:
             return False
         consumed = self.consumed.setdefault(facts.key, {})
         available = account.available
-        for counter, amount in facts.takes:
+        for counter, amount in facts.counter_amounts:
             limit = available.get(counter)
             if limit is not None and consumed.get(counter, 0) + amount > limit:
                 return False
-        for counter, amount in facts.takes:
+        for counter, amount in facts.counter_amounts:
             consumed[counter] = consumed.get(counter, 0) + amount
         if facts.groups:
             self._before[device] = [self.group_uses.get(place) for place, _ in facts.groups]
@@ -239,7 +239,7 @@ class Attempt:
     def _release_counters(self, device: DeviceRecord) -> None:
         facts = self.known.facts(device)
         consumed = self.consumed[facts.key]
-        for counter, amount in facts.takes:
+        for counter, amount in facts.counter_amounts:
             consumed[counter] -= amount
         for (place, _), before in zip(facts.groups, self._before.pop(device, ()), strict=True):
             self.group_uses[place] = before

@@ -38,7 +38,7 @@ class SearchBounds:
         self._may_meet_limit = self._can_exceed()
 
     def can_fill(self, alternative: Alternative, missing: int) -> bool:
-        """Return whether an alternative might still get `missing` devices, and each later request all of its own."""
+        """Return whether an alternative might still get `missing` devices, and each later request all its devices."""
         if self._is_judged(alternative) and not self._could_get(alternative, missing):
             return False
         return all(self._could_be_met(request) for request in self._after(alternative))
@@ -54,7 +54,7 @@ class SearchBounds:
         return missing <= 0
 
     def _after(self, alternative: Alternative) -> list[RequestPlan]:
-        """Return the requests after an alternative's own that can be judged."""
+        """Return the requests after that of an alternative, up to the first one that can't be judged."""
         place = alternative.claim, alternative.request
         if place not in self._following:
             self._following[place] = self._find_following(alternative)
@@ -139,7 +139,7 @@ class SearchBounds:
 
 def _least(component: Component, members: list[int]) -> list[tuple[int, Amount]]:
     """Return the counters from which every candidate takes, with the smallest amount that any of them takes."""
-    takes = [dict(component.takes[member]) for member in members]
-    common = set(takes[0]).intersection(*takes[1:])
-    least = ((counter, min(one[counter] for one in takes)) for counter in sorted(common))
+    amounts = [dict(component.counter_amounts[member]) for member in members]
+    common = set(amounts[0]).intersection(*amounts[1:])
+    least = ((counter, min(one[counter] for one in amounts)) for counter in sorted(common))
     return [(counter, amount) for counter, amount in least if amount > 0]

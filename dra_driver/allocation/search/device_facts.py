@@ -12,7 +12,7 @@ from dra_driver.allocation.constraints.constraint import ComparedValue, look_up
 from dra_driver.allocation.outcome import AllocatorError, Category
 from dra_driver.allocation.pools.capacity import Amount, Consumption, consume
 from dra_driver.allocation.pools.compatibility import Groups, GroupUse, groups_of
-from dra_driver.allocation.pools.counters import Account, CounterName, flat_takes
+from dra_driver.allocation.pools.counters import Account, CounterName, summed_counter_amounts
 from dra_driver.allocation.pools.devices import DeviceRecord, PoolId
 from dra_driver.allocation.pools.pools import Pool
 from dra_driver.allocation.pools.ranges import CapacityError
@@ -27,12 +27,12 @@ _UNKNOWN = object()
 class DeviceFacts:
     """What an attempt knows about a device, whatever is placed; each field is filled when it is first needed."""
 
-    __slots__ = ("account", "attributes", "group_uses", "groups", "key", "needs", "taints", "takes")
+    __slots__ = ("account", "attributes", "counter_amounts", "group_uses", "groups", "key", "needs", "taints")
 
     def __init__(self) -> None:
         self.key: Hashable = None
         self.account: Account | None = None
-        self.takes: Sequence[tuple[CounterName, Amount]] = ()
+        self.counter_amounts: Sequence[tuple[CounterName, Amount]] = ()
         # By counter set: the groups that this device names there, and those that the devices in use have in common.
         self.groups: Sequence[tuple[tuple[PoolId, str], Groups]] = ()
         self.group_uses: dict[str, GroupUse] = {}
@@ -56,7 +56,7 @@ class KnownDevices:
             facts = self._facts[device] = DeviceFacts()
             if device.wire.get("consumesCounters"):
                 pool = self._pool(device)
-                facts.takes = flat_takes(device)
+                facts.counter_amounts = summed_counter_amounts(device)
                 facts.key = self._context.accounts.key(pool, device)
                 if self._context.has_groups:
                     facts.groups = [((pool.id, name), groups) for name, groups in groups_of(device)]

@@ -28,12 +28,12 @@ from dra_driver.allocation.search.candidates import PreparedNode
 class Component:
     """Devices that share counter sets, or one device without counters. `signatures` distinguishes its devices."""
 
-    __slots__ = ("account", "counters", "members", "sets", "signatures", "takes", "template")
+    __slots__ = ("account", "counter_amounts", "counters", "members", "sets", "signatures", "template")
 
     def __init__(self, members: list[int]) -> None:
         self.members = members
         self.signatures: dict[int, Hashable] = {}
-        self.takes: dict[int, tuple[tuple[int, Amount], ...]] = {}  # by counter, as numbered in `counters`
+        self.counter_amounts: dict[int, tuple[tuple[int, Amount], ...]] = {}  # by counter, as numbered in `counters`
         self.account: Hashable = None
         self.counters: list[tuple[str, str]] = []
         self.sets: list[tuple[PoolId, str]] = []  # counter sets for which compatibility groups count
@@ -129,7 +129,7 @@ class Symmetry:
             if not device.wire.get("consumesCounters"):
                 continue
             key = self.attempt.known.facts(device).key
-            for name in {name for name, _ in device.takes}:
+            for name in {name for name, _ in device.counter_amounts}:
                 other = by_set.get((key, name))
                 if other is not None:
                     root = group_of[other[0]]
@@ -151,11 +151,13 @@ class Symmetry:
         for number in component.members:
             device = self.devices[number]
             facts = self.attempt.known.facts(device)
-            takes = tuple((local.setdefault(counter, len(local)), amount) for counter, amount in facts.takes)
+            amounts = tuple(
+                (local.setdefault(counter, len(local)), amount) for counter, amount in facts.counter_amounts
+            )
             component.account = facts.key
-            component.takes[number] = takes
+            component.counter_amounts[number] = amounts
             groups = tuple((sets.setdefault(place, len(sets)), one) for place, one in facts.groups)
-            component.signatures[number] = (self._class(number, device), takes, groups)
+            component.signatures[number] = (self._class(number, device), amounts, groups)
         component.counters, component.sets = list(local), list(sets)
         limits: Hashable = ()
         if local or sets:
@@ -168,7 +170,7 @@ class Symmetry:
         return component
 
     def _class(self, number: int, device: DeviceRecord) -> Hashable:
-        """Return everything that the search can see of a device by itself."""
+        """Return everything that the search can see of a single device."""
         attempt, context = self.attempt, self.attempt.context
         seen: list[Hashable] = [device.is_shared, device.id in context.held.devices]
         for alternative, candidates in self.candidates.items():

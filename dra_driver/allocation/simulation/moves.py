@@ -88,7 +88,7 @@ class ClusterState:
 
 
 def moves_for_waiting(timeline: Timeline) -> Iterator[tuple[str, Rearrangement | None]]:
-    """Yield, for each job that waits now, its name and the fewest moves that make room for it alone."""
+    """Yield the name of each job that waits now, with the fewest moves that make room for this job."""
     held = {claim_name(claim): claim for claim in timeline.allocated()}
     state = ClusterState(
         nodes=timeline.nodes,

@@ -1,7 +1,7 @@
 """Placing: which node and which devices a job gets while the cluster fills up.
 
 In: nodes, slices and what is held; then one job at a time. Out: the first node, in their order, on which a job's claims
-fit. Results about nodes are kept from job to job: only a node whose devices were handed out is examined again, and of
+fit. Results about nodes are reused from job to job: only a node whose devices were allocated is examined again, and of
 several nodes that are equal for a job only the first is tried.
 """
 
@@ -100,7 +100,7 @@ class _NodeOrder:
                 self._members.setdefault(key, []).append(place)  # appended in rising order, so the list is a heap
 
     def firsts(self) -> list[int]:
-        """Return the first node of each kind, in order. Nodes whose kind has changed are dropped on the way."""
+        """Return the first node of each kind, in order; drop nodes whose kind has changed from their old kind."""
         found = []
         for key, members in list(self._members.items()):
             while members and self._key_of[members[0]] != key:

@@ -29,7 +29,7 @@ class Job:
     name: str
     claims: tuple[ClaimWire, ...]
     pod: Wire | None = None
-    blocked: str = ""  # why it can't be scheduled whatever is free
+    blocked: str = ""  # why it can't be scheduled even if all devices are free
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class TimelineEvent:
 
     @property
     def sentence(self) -> str:
-        """What happens, for people."""
+        """The event as a sentence."""
         return self.label or f"{self.kind} {self.target}"
 
 

@@ -1,10 +1,9 @@
 """Closures for comparisons, arithmetic, membership and functions.
 
 In: closures of the operands, and which of them are constants. Out: one closure. Constant operands are examined here,
-only once: the type of a constant picks the implementation, a pure constructor of constants is evaluated, and a pattern
-is bound.
-
-Source: the semantics are those of `equality.py`, `arithmetic.py` and `functions.py`; this module only saves look-ups.
+only once: the type of a constant selects the implementation, a pure constructor of constants is evaluated, and a
+compiled pattern is used. The semantics are those of `equality.py`, `arithmetic.py` and `functions.py`; this module only
+saves look-ups.
 """
 
 from __future__ import annotations

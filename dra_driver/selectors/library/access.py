@@ -97,7 +97,7 @@ def index_optional(holder: Any, key: Any) -> Optional:
 
 
 def native(value: Any) -> Any:
-    """Return a value unless the server can't take it out of an optional on the way to a field."""
+    """Return the content of an optional whose field is to be read; raise if the server can't convert that content."""
     if type(value) in _FOREIGN:
         raise CelError(f"unsupported conversion to ref.Val: {_in_go(value)}")
     if type(value) is CelError:

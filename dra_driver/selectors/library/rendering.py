@@ -1,4 +1,4 @@
-"""Run-time values as short text for people, close to CEL literals.
+"""Run-time values as short text for output, close to CEL literals.
 
 In: a value. Out: one line. No verdict depends on it.
 """

@@ -59,7 +59,7 @@ def _last_index_from(text: str, part: str, offset: int) -> int:
 
 
 def _clamped(search: Callable[[str, str, int], int]) -> Callable[[str, str, int], int]:
-    """Make a search with an offset as it is since 1.37: an empty part is found no further than at the text's end."""
+    """Make a search as it is since 1.37: an empty part is found at the end of the text at the latest."""
 
     def search_clamped(text: str, part: str, offset: int) -> int:
         if offset < 0:

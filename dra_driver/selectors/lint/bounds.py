@@ -1,4 +1,4 @@
-"""The bound that is probably meant by an exact amount, and that a device at hand can reach.
+"""Bounds: the lower bound that an exact amount probably means, if a device at hand reaches it.
 
 In: the names and amounts of devices, the two sides of a comparison. Out: an amount to write as the bound. GPUs have a
 little less memory than they are sold with (81559Mi for 80 GB), so no device would reach a bound of the amount sold.

@@ -39,7 +39,7 @@ RULES: dict[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class LintFinding:
-    """One finding. `fix` is a whole new expression; `is_safe` says whether it may be applied without asking.
+    """One finding. `fix` is a whole new expression; `is_safe` says whether it may be applied automatically.
 
     `effect` is a sentence about a fix that gives the same verdict on every device at hand.
     """

@@ -1,4 +1,4 @@
-"""Values that can't be meant.
+"""Values that can't be what the author meant.
 
 These are amounts and versions that can't be read, a text searched with `in`, a number in quotes, and a text in the
 wrong case. In: a tree with the values that devices have. Out: mistakes.
@@ -17,7 +17,7 @@ _SEARCHES = frozenset({"contains", "startsWith", "endsWith"})
 
 
 def value_mistakes(written: WrittenExpression) -> Iterator[Mistake]:
-    """Yield the literals and searches that can't be meant."""
+    """Yield the literals and searches that can't be what the author meant."""
     for node in written.nodes():
         if type(node) is not Call:
             continue

@@ -36,7 +36,7 @@ def outermost(tokens: list[Token]) -> int | None:
 
 
 def _binding(kind: str, following: str, *, after_operand: bool) -> int | None:
-    """Return how tightly the node of a token binds, or None for a token that makes no node by itself."""
+    """Return how tightly the node of a token binds, or None for a token that does not make a node."""
     if after_operand:
         if kind == ".":
             return _POSTFIX if following in {"ident", "?"} else None

@@ -1,4 +1,4 @@
-"""Copies of trees: a macro that uses an argument twice needs a second tree of it."""
+"""Copies of trees, for macros that use an argument twice: no two places of a tree may share a node."""
 
 from __future__ import annotations
 

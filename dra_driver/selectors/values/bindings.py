@@ -1,6 +1,6 @@
 """Bindings: what type parameters stand for, and which type is assignable to which.
 
-In: types found by the checker. Out: whether one may stand for another, and what its parameters are bound to then.
+In: types found by the checker. Out: whether one is assignable to another, and what its parameters are bound to if so.
 Source: cel-go's checker (assignability, substitution, occurs check).
 """
 

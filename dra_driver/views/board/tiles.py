@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from dra_driver.allocation.pools.counters import flat_takes
+from dra_driver.allocation.pools.counters import summed_counter_amounts
 from dra_driver.allocation.pools.devices import DeviceId, DeviceRecord, PoolId, SliceRecord, counter_value
 from dra_driver.allocation.pools.held import claim_name
 from dra_driver.allocation.pools.taints import taint_text
@@ -144,7 +144,7 @@ def _parts(name: str, devices: Sequence[DeviceRecord], held: Held, sets: Mapping
     if len(devices) == 1 and devices[0].id[2] == name:
         yield _part(devices[0], held, _WHOLE)
         return
-    if any(one.takes and one.takes[0][0] in sets for one in devices):
+    if any(one.counter_amounts and one.counter_amounts[0][0] in sets for one in devices):
         yield from _on_demand(name, devices, held, sets)
         return
     shares = [one for one in devices if "-share-" in one.id[2]]
@@ -188,7 +188,7 @@ def _gaps(drawn: Sequence[TilePart], state: Callable[[float, float], str], label
 
 
 def _left(devices: Sequence[DeviceRecord], held: Held, sets: Mapping[str, Wire]) -> dict[tuple[str, str], float]:
-    names = {takes[0] for one in devices for takes in one.takes}
+    names = {amounts[0] for one in devices for amounts in one.counter_amounts}
     left = {
         (name, counter): float(counter_value(value))
         for name in names & sets.keys()
@@ -196,13 +196,13 @@ def _left(devices: Sequence[DeviceRecord], held: Held, sets: Mapping[str, Wire])
     }
     for one in devices:
         if _holders(one, held):
-            for counter, amount in flat_takes(one):
+            for counter, amount in summed_counter_amounts(one):
                 left[counter] = left.get(counter, 0.0) - float(amount)
     return left
 
 
 def _fits(device: DeviceRecord, left: Mapping[tuple[str, str], float]) -> bool:
-    return all(float(amount) <= left.get(counter, 0.0) for counter, amount in flat_takes(device))
+    return all(float(amount) <= left.get(counter, 0.0) for counter, amount in summed_counter_amounts(device))
 
 
 def place_of(wire: DeviceWire) -> tuple[float, float]:

@@ -12,9 +12,9 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, S
 
 from dra_driver.allocation.explaining.node_kinds import FEW_NODES
 from dra_driver.allocation.pools.capacity import Amount, parse
-from dra_driver.allocation.pools.counters import flat_takes
+from dra_driver.allocation.pools.counters import summed_counter_amounts
 from dra_driver.allocation.pools.devices import DeviceId, DeviceRecord, PoolId, SliceRecord, counter_value
-from dra_driver.allocation.pools.replicas import Replica, but_for_attributes
+from dra_driver.allocation.pools.replicas import Replica, text_without_attributes
 from dra_driver.allocation.pools.taints import taint_text
 from dra_driver.model.wire import ClaimWire, SliceWire, Wire
 from dra_driver.selectors.readset import Read
@@ -103,7 +103,7 @@ def _drawn_devices(record: SliceRecord, known: dict[int, Hashable]) -> Hashable:
         wires = wires.shape.wires
     look = known.get(id(wires))
     if look is None:
-        look = known[id(wires)] = tuple([(w["name"], _product(w), but_for_attributes(w)) for w in wires])
+        look = known[id(wires)] = tuple([(w["name"], _product(w), text_without_attributes(w)) for w in wires])
     return look
 
 
@@ -121,10 +121,10 @@ def _pool(records: Sequence[SliceRecord], held: Mapping[DeviceId, list[Holding]]
     names: set[str] = set()
     for device in (device for record in current for device in record.devices):
         names.add(device.id[2])
-        first = device.takes[0][0] if device.takes else ""
+        first = device.counter_amounts[0][0] if device.counter_amounts else ""
         members.get(first, alone).append(device)
         if any(not one.result.get("adminAccess") for one in held.get(device.id, ())):
-            for counter, amount in flat_takes(device):
+            for counter, amount in summed_counter_amounts(device):
                 used[counter] = used.get(counter, 0) + amount
     for name, one in sets.items():
         left = _left(one, used)
@@ -193,7 +193,7 @@ def _left(one: Wire, used: Mapping[tuple[str, str], Amount]) -> Left:
 
 def _fits(device: DeviceRecord, left: Left) -> bool:
     """Return whether enough is left of the known counters for what a device consumes."""
-    return all(amount <= left[counter] for counter, amount in flat_takes(device) if counter in left)
+    return all(amount <= left[counter] for counter, amount in summed_counter_amounts(device) if counter in left)
 
 
 def _partitions_left(
@@ -207,7 +207,7 @@ def _partitions_left(
         for one in (device for device in free if part_of(device.wire) == profile):
             if _fits(one, rest):
                 found[profile] = found.get(profile, 0) + 1
-                for counter, amount in flat_takes(one):
+                for counter, amount in summed_counter_amounts(one):
                     rest[counter] = rest.get(counter, 0) - amount
     return found
 
