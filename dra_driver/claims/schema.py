@@ -125,7 +125,7 @@ def _only_with(field: str, strategy: str) -> dict[str, Any]:
 
 
 class GpuSharing(_Part):
-    """How users of one GPU are kept apart."""
+    """How the processes on one GPU share it."""
 
     model_config = ConfigDict(
         json_schema_extra={"allOf": [_only_with("timeSlicingConfig", "TimeSlicing"), _only_with("mpsConfig", "MPS")]}
@@ -137,7 +137,7 @@ class GpuSharing(_Part):
 
 
 class MigDeviceSharing(_Part):
-    """How users of one MIG device are kept apart; its time slices have no interval."""
+    """How the processes on one MIG device share it; its time slices have no interval."""
 
     model_config = ConfigDict(json_schema_extra={"allOf": [_only_with("mpsConfig", "MPS")]})
 

@@ -152,6 +152,14 @@ class KubernetesSelector:
         if view.list_fault is not None and self._declarations.converts_lists:
             raise SelectorRuntimeError(view.list_fault)
 
+    def can_read(self, view: DeviceView) -> bool:
+        """Return whether the server can convert the device."""
+        try:
+            self.check_view(view)
+        except SelectorRuntimeError:
+            return False
+        return True
+
     def interpreter(self, view: DeviceView) -> Interpreter:
         """Make the careful evaluator for one device."""
         return Interpreter(self._program, self._root(view))

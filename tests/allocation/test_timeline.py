@@ -6,7 +6,8 @@ import pytest
 
 from dra_driver.allocation.pools.node_selector import only_node
 from dra_driver.allocation.pools.usage import usage_of
-from dra_driver.allocation.simulation.timeline import Job, Timeline, TimelineEvent
+from dra_driver.allocation.simulation.events import Job, TimelineEvent
+from dra_driver.allocation.simulation.timeline import Timeline
 from dra_driver.model.errors import InputError
 from tests.allocation.support import allocation_worlds as wire
 

@@ -15,8 +15,9 @@ from dra_driver.selectors.batch import BatchChecker, check_batch_line
 from dra_driver.selectors.celpy_engine import CelPythonEngine
 from dra_driver.selectors.checking.declarations import declare
 from dra_driver.selectors.evaluation.device_view import prepare_device
-from dra_driver.selectors.explain import explain, nearest_misses
+from dra_driver.selectors.explain import explain
 from dra_driver.selectors.grouping import DeviceGroups
+from dra_driver.selectors.near_misses import nearest_misses
 from dra_driver.selectors.readset import Read
 from dra_driver.selectors.suggestions import suggest, unknown_names
 from tests.selectors.support.cel_expressions import DEVICES, A, C, expression

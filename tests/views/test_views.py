@@ -11,7 +11,7 @@ import pytest
 
 import dra_driver.cli
 import dra_driver.views
-from dra_driver.allocation.simulation.timeline import TimelineEvent
+from dra_driver.allocation.simulation.events import TimelineEvent
 from dra_driver.views.envelope import DocumentKind
 from dra_driver.views.worlds.reading import world_of_files
 from dra_driver.views.worlds.rules import apply_rules

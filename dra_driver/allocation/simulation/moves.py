@@ -22,8 +22,9 @@ from dra_driver.allocation.allocator import Allocator
 from dra_driver.allocation.pools.devices import DeviceId
 from dra_driver.allocation.pools.held import claim_name
 from dra_driver.allocation.pools.pod_nodes import why_not_on
+from dra_driver.allocation.simulation.events import Job
 from dra_driver.allocation.simulation.placing import Placer
-from dra_driver.allocation.simulation.timeline import Job, Timeline, devices_of, stays_on_drain
+from dra_driver.allocation.simulation.timeline import Timeline, devices_of, stays_on_drain
 from dra_driver.model.wire import ClaimWire, ClassWire, SliceWire, Wire
 
 MOST_MOVES = 8

@@ -13,71 +13,13 @@ from difflib import get_close_matches
 
 from dra_driver.allocation.allocator import Allocator
 from dra_driver.allocation.pools.held import claim_name
-from dra_driver.allocation.pools.usage import Usage, usage_of
+from dra_driver.allocation.pools.usage import usage_of
+from dra_driver.allocation.simulation.events import KINDS, EventOutcome, Job, PlacedJob, TimelineEvent, WaitingJob
 from dra_driver.allocation.simulation.placing import Placer
 from dra_driver.model.errors import InputError
 from dra_driver.model.wire import ClaimWire, ClassWire, SliceWire, Wire
 
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """Something that requests devices: a pod with its claims, or claims alone.
-
-    Several jobs may have the same claim (by namespace and name): it is allocated once, for all of them.
-    """
-
-    name: str
-    claims: tuple[ClaimWire, ...]
-    pod: Wire | None = None
-    blocked: str = ""  # why it can't be scheduled even if all devices are free
-
-
-@dataclass(frozen=True, slots=True)
-class TimelineEvent:
-    """One event. `kind` is one of `KINDS`; `target` names a job, a node, or a node/device."""
-
-    kind: str
-    target: str
-    label: str = ""
-    jobs: tuple[Job, ...] = ()
-    slices: tuple[SliceWire, ...] = ()
-
-    @property
-    def sentence(self) -> str:
-        """The event as a sentence."""
-        return self.label or f"{self.kind} {self.target}"
-
-
 _MIRROR = "kubernetes.io/config.mirror"  # the annotation of a static pod's mirror pod in the API server
-KINDS = ("arrive", "leave", "drain", "undrain", "lose", "restore", "replace")
-
-
-@dataclass(frozen=True, slots=True)
-class PlacedJob:
-    """One job that was placed."""
-
-    job: str
-    node: str
-    devices: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class WaitingJob:
-    """One job that could not be placed, and why."""
-
-    job: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class EventOutcome:
-    """The effect of one event. `evicted` are the jobs that lost their node or a device."""
-
-    event: TimelineEvent
-    placed: tuple[PlacedJob, ...]
-    waiting: tuple[WaitingJob, ...]
-    evicted: tuple[str, ...]
-    usage: Usage
 
 
 @dataclass(slots=True)
@@ -270,8 +212,3 @@ def stays_on_drain(pod: Wire) -> bool:
     metadata = pod.get("metadata") or {}
     owners = [owner.get("kind") for owner in metadata.get("ownerReferences") or () if owner.get("controller")]
     return "DaemonSet" in owners or _MIRROR in (metadata.get("annotations") or {})
-
-
-def jobs_of_claims(claims: Sequence[ClaimWire]) -> tuple[Job, ...]:
-    """Make a job of each claim."""
-    return tuple(Job(claim_name(claim), (claim,)) for claim in claims)

@@ -23,8 +23,8 @@ from dra_driver.views.envelope import DocumentKind, OutputDocument, batch_fault
 from dra_driver.views.wording import folded_words, plural
 
 if TYPE_CHECKING:
+    from dra_driver.allocation.simulation.events import EventOutcome
     from dra_driver.allocation.simulation.moves import Rearrangement
-    from dra_driver.allocation.simulation.timeline import EventOutcome
     from dra_driver.views.worlds.scenario_run import ScenarioRun
     from dra_driver.views.worlds.world import World
 

@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterator
 
 from dra_driver.selectors.engine import SelectorCompileError
-from dra_driver.selectors.explain import nearest_misses
 from dra_driver.selectors.kubernetes_engine import KubernetesSelector
 from dra_driver.selectors.lint.findings import LintFinding, LintSubject, Outcome, outcomes
 from dra_driver.selectors.lint.guards import accesses, guarded, leaves
+from dra_driver.selectors.near_misses import nearest_misses
 from dra_driver.selectors.remedies.names import NamePlace
 from dra_driver.selectors.remedies.places import place_mistakes
 from dra_driver.selectors.suggestions import unknown_names

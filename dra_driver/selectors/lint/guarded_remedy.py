@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 from dra_driver.selectors.engine import SelectorCompileError
 from dra_driver.selectors.evaluation.device_view import DeviceView
-from dra_driver.selectors.explain import nearest_misses
 from dra_driver.selectors.kubernetes_engine import KubernetesEngine, KubernetesSelector
 from dra_driver.selectors.lint.findings import LintSubject, outcomes
 from dra_driver.selectors.lint.lint import apply_safe_fixes
+from dra_driver.selectors.near_misses import nearest_misses
 from dra_driver.selectors.remedies.names import KnownNames
 from dra_driver.selectors.remedies.remedies import Remedy, remedy
 

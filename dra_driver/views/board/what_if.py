@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dra_driver.allocation.simulation.timeline import TimelineEvent
+from dra_driver.allocation.simulation.events import TimelineEvent
 from dra_driver.hardware.simulated import profile_names
 from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire

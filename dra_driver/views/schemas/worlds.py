@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dra_driver.allocation.explaining.funnel import STAGES
 from dra_driver.allocation.outcome import Category
-from dra_driver.allocation.simulation.timeline import KINDS
+from dra_driver.allocation.simulation.events import KINDS
 from dra_driver.model.wire import Wire
 from dra_driver.views.schemas.parts import (
     ALLOCATION,

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from dra_driver.model.wire import Wire
 from dra_driver.selectors.engine import SelectorRuntimeError
-from dra_driver.selectors.explain import nearest_misses
 from dra_driver.selectors.kubernetes_engine import KubernetesSelector
+from dra_driver.selectors.near_misses import nearest_misses
 from dra_driver.views.verdicts.query_verdicts import MATCH, QueryVerdicts, VerdictGroup
 
 _MOST = 3

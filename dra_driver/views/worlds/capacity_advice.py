@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dra_driver.allocation.simulation.events import Job
 from dra_driver.allocation.simulation.moves import ClusterState, JobMove, fewest_moves
-from dra_driver.allocation.simulation.timeline import Job
 from dra_driver.views.worlds.rules import AppliedRules
 from dra_driver.views.worlds.scenario import running_jobs
 from dra_driver.views.worlds.subjects import ExplainedSubject

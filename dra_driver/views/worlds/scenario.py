@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dra_driver.allocation.simulation.timeline import KINDS, Job, TimelineEvent, jobs_of_claims
+from dra_driver.allocation.simulation.events import KINDS, Job, TimelineEvent, jobs_of_claims
 from dra_driver.model.errors import InputError
 from dra_driver.model.wire import Wire
 from dra_driver.views.objects.shape_checker import ShapeChecker

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from dra_driver.allocation.simulation.events import EventOutcome, TimelineEvent
 from dra_driver.allocation.simulation.moves import Rearrangement
-from dra_driver.allocation.simulation.timeline import EventOutcome, Timeline, TimelineEvent
+from dra_driver.allocation.simulation.timeline import Timeline
 from dra_driver.model.wire import Wire
 from dra_driver.views.envelope import DocumentKind, OutputDocument, plain
 from dra_driver.views.progress import NoProgress, ProgressLines, counted
