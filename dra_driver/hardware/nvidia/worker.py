@@ -4,10 +4,15 @@ A worker is one daemon thread that does its jobs one after another. A job marks 
 that other threads can see which call is in flight and since when. A call can't be interrupted; a thread that waits for
 a job stops waiting after a time of its own choice, and the job's result can be taken later. A job that only reads gives
 way to one that changes something: it is abandoned between two library calls, and started again later.
+
+A worker's thread runs on the core of the thread that waits for it: to wake one on a core that sleeps takes longer than
+most work on one GPU. Only speed depends on this. Source: sched_setaffinity(2); docs/decisions/0014.
 """
 
 from __future__ import annotations
 
+import functools
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -92,6 +97,7 @@ class Worker:
         self._urgent = 0  # jobs that are waiting and do not give way
         self._gives_way = False  # whether the running job gives way to them
         self._is_stopped = False
+        self._place = SameCore()
 
     def submit(self, work: Callable[[], T], *, gives_way: bool = False) -> LibraryCall[T]:
         """Queue `work` behind the jobs that are already waiting. A stopped worker refuses it with WorkerEnded.
@@ -106,6 +112,7 @@ class Worker:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
+            (self._place.leave if gives_way else self._place.follow)(self._thread)
             self._jobs += 1
             self._urgent += not gives_way
             self._queue.put(job)  # type: ignore[arg-type]
@@ -156,3 +163,42 @@ class Worker:
                 job.refuse(WorkerEnded(self._name))
             else:
                 self._queue.put(job)
+
+
+class SameCore:
+    """Where one thread runs: on the core of the one that waits for it, or wherever another thread may run."""
+
+    def __init__(self) -> None:
+        self._core = -1  # -1 while the thread is not bound
+        self._is_refused = False
+
+    def follow(self, thread: threading.Thread) -> None:
+        """Let a thread run on the core on which the calling one runs now."""
+        if self._is_refused or thread.native_id is None:
+            return
+        try:
+            core = _present_core()()
+            if core != self._core:
+                os.sched_setaffinity(thread.native_id, (core,))
+                self._core = core
+        except (OSError, AttributeError):
+            self._is_refused = True
+
+    def leave(self, thread: threading.Thread) -> None:
+        """Let a thread run wherever the calling one may run."""
+        if self._core < 0 or thread.native_id is None:
+            return
+        try:
+            os.sched_setaffinity(thread.native_id, os.sched_getaffinity(0))
+            self._core = -1
+        except OSError:
+            self._is_refused = True
+
+
+@functools.cache
+def _present_core() -> Callable[[], int]:
+    """Return the function that returns the number of the present core. Raises: AttributeError where there is none."""
+    from ctypes import PyDLL  # noqa: PLC0415 - keeps the interpreter's lock; needed once partitions are made
+
+    present: Callable[[], int] = PyDLL(None).sched_getcpu
+    return present

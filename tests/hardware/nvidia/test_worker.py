@@ -1,5 +1,7 @@
 """The worker: jobs in turn, results when they come, what is in flight."""
 
+import errno
+import os
 import threading
 
 import pytest
@@ -130,3 +132,27 @@ def test_a_job_that_gave_way_to_the_end_of_its_worker_is_refused(worker: Worker)
     with pytest.raises(WorkerEnded):
         reading.take()
     assert not worker.is_busy
+
+
+def test_a_worker_runs_on_the_core_of_the_thread_that_waits_and_anywhere_for_work_that_gives_way(
+    worker: Worker,
+) -> None:
+    own = os.sched_getaffinity(0)
+    urgent = worker.submit(lambda: os.sched_getaffinity(0))
+    assert urgent.wait(60)
+    (core,) = urgent.take()
+    assert core in own
+    patient = worker.submit(lambda: os.sched_getaffinity(0), gives_way=True)
+    assert patient.wait(60)
+    assert patient.take() == own == os.sched_getaffinity(0)
+
+
+def test_work_is_done_where_threads_may_not_be_bound(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "not here")
+
+    monkeypatch.setattr(os, "sched_setaffinity", refuse)
+    for gives_way in (False, True, False):
+        job = worker.submit(lambda: 7, gives_way=gives_way)
+        assert job.wait(60)
+        assert job.take() == 7
