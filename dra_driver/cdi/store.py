@@ -209,8 +209,9 @@ def _content(path: str) -> bytes:
 
 
 def _read_all(fd: int) -> bytes:
-    content = b""
-    while piece := os.read(fd, _PIECE_BYTES):
+    content = piece = os.read(fd, _PIECE_BYTES)
+    while len(piece) == _PIECE_BYTES:  # a file ends where less than that is read
+        piece = os.read(fd, _PIECE_BYTES)
         content += piece
     return content
 

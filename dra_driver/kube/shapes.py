@@ -42,18 +42,21 @@ def _matching(shape: Any) -> Callable[[Any], bool]:
 
 
 def _matching_object(shape: dict[Any, Any]) -> Callable[[Any], bool]:
-    of_any = _matching(shape[...]) if ... in shape else None
-    named = {key.rstrip("!"): (of, _matching(of)) for key, of in shape.items() if key is not ...}
-    required = {key.rstrip("!") for key in shape if key is not ... and key.endswith("!")}
+    if ... in shape:
+        of_any = _matching(shape[...])
+        return lambda value: isinstance(value, dict) and all(map(of_any, value.values()))
+    required = {key.removesuffix("!") for key in shape if key.endswith("!")}
+    named = {
+        name: (of, _matching(of), name in required) for key, of in shape.items() for name in [key.removesuffix("!")]
+    }
 
     def matches(value: Any) -> bool:
         if not isinstance(value, dict) or not required <= value.keys():
             return False
-        for name, found in value.items():  # which are far fewer than the fields that the kind may have
-            kind, of_field = named.get(name, (None, of_any))
-            if type(found) is kind or of_field is None or (found is None and name in named and name not in required):
-                continue
-            if not of_field(found):
+        for name in value.keys() & named.keys():  # far fewer than the kind may have, or the object
+            kind, of_field, is_required = named[name]
+            found = value[name]
+            if type(found) is not kind and (found is not None or is_required) and not of_field(found):
                 return False
         return True
 
@@ -88,8 +91,8 @@ def _fault(where: str, expected: str, found: Any) -> ApiError:
     return bad_answer(f"{where} should be {expected}, the server sent {noun}")
 
 
-# A dict stands for an object with these fields (`...` for all other fields), a list for a list of such values; "!"
-# marks a required field.
+# A dict stands for an object with these fields (with `...`, for one with any fields that all have this shape), a list
+# for a list of such values; "!" marks a required field.
 _METADATA = {"name!": str, "uid!": str, "resourceVersion": str, "labels": {...: str}, "annotations": {...: str}}
 _DEVICE = {
     "name!": str,

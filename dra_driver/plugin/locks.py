@@ -71,7 +71,9 @@ class NodeLocks:
             if local is None:
                 local = self._locals[name] = _LocalLock(name)
             local.users += 1
-        if not (self._try_take(local, deadline) or self._wait_take(local, deadline)):
+            # A call takes this process's part at once if it is free and no call that goes first waits for it.
+            is_taken = (deadline.goes_first or not local.first) and local.lock.acquire(blocking=False)
+        if not (is_taken or self._wait_take(local, deadline)):
             self._leave(name, local)
             raise _locked(name)
         try:
@@ -81,15 +83,6 @@ class NodeLocks:
             local.lock.release()
             self._leave(name, local)
             raise
-
-    def _try_take(self, local: _LocalLock, deadline: Deadline) -> bool:
-        """Take this process's part of a lock if it is free and no call that goes first waits for it."""
-        if not local.lock.acquire(blocking=False):
-            return False
-        if deadline.goes_first or not local.first:
-            return True
-        local.lock.release()
-        return False
 
     def _wait_take(self, local: _LocalLock, deadline: Deadline) -> bool:
         """Wait for this process's part of a lock. A thread that gets it lets waiting calls that go first have it."""
@@ -118,7 +111,7 @@ class NodeLocks:
     def release(self, name: str) -> None:
         """Release the lock of one name, which this thread has."""
         local = self._locals[name]
-        self._request(local.unlock_request)
+        fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, local.unlock_request)
         local.lock.release()
         self._leave(name, local)
 

@@ -64,15 +64,17 @@ class DeviceUsers:
         self._api, self._node, self._ledger, self._clock = api, node, ledger, clock
         self._mutex = threading.Lock()
         self._uses: dict[str, ClaimUse] = {}  # by UID, in the order in which they were read
-        self._last: FifoCache[ClaimName, ClaimWire] = FifoCache(CLAIMS_LAST)  # as they were read for Prepare
+        self._newest: dict[ClaimName, str] = {}  # the UID that was read last under each of their names
+        # Claims as they were read for Prepare, and whether pods use devices of this node through them.
+        self._last: FifoCache[ClaimName, tuple[ClaimWire, bool]] = FifoCache(CLAIMS_LAST)
 
     def get_claim(self, namespace: str, name: str, *, timeout_s: float) -> ClaimWire:
         """Read one claim, and remember who uses it from now on. Raises: ApiError."""
         full_name = namespace, name
         wire = self._api.get_claim(namespace, name, timeout_s=timeout_s)
-        if self._last.get(full_name) is not wire or not self._is_held(uid_of(wire)):
-            self._remember(wire, full_name, self._clock())
-            self._last.keep(full_name, wire)
+        last = self._last.get(full_name)
+        if last is None or last[0] is not wire or (last[1] and not self._is_held(uid_of(wire))):
+            self._last.keep(full_name, (wire, self._remember(wire, full_name, self._clock())))
         return wire
 
     def _is_held(self, uid: str) -> bool:
@@ -93,6 +95,7 @@ class DeviceUsers:
                 for uid, use in self._uses.items()
             }
             self._uses = {u: use for u, use in uses.items() if use.ended is None or now - use.ended < KEPT_SECONDS}
+            self._newest = {name: uid for name, uid in self._newest.items() if uid in self._uses}
 
     def of(self, devices: Collection[str], at: float, slack_s: float) -> tuple[ClaimUse, ...]:
         """Return the claims that used any of these devices at a time, or at most `slack_s` before it, each once."""
@@ -123,19 +126,25 @@ class DeviceUsers:
             else:
                 self._remember(wire, (record.namespace, record.name), 0.0)
 
-    def _remember(self, wire: ClaimWire, name: ClaimName, begun: float) -> None:
+    def _remember(self, wire: ClaimWire, name: ClaimName, begun: float) -> bool:
+        """Remember who uses a claim, and return whether pods use devices of this node through it."""
         pods = tuple(_pods_of(wire))
         if not pods or name_of(wire) != name or not (devices := self._devices_of(wire)):
-            return
-        use, uid, now = ClaimUse(name, devices, pods, begun), uid_of(wire), self._clock()
+            return False
+        uid = uid_of(wire)
         with self._mutex:
-            for other, one in self._uses.items():
-                if one.name == name and other != uid and one.ended is None:
-                    self._uses[other] = replace(one, ended=now)  # another claim has its name now
-            known = self._uses.pop(uid, use)
-            self._uses[uid] = replace(use, begun=known.begun)
+            before = self._newest.get(name, uid)
+            if before != uid and before in self._uses and self._uses[before].ended is None:
+                self._uses[before] = replace(self._uses[before], ended=self._clock())  # another claim has its name now
+            known = self._uses.pop(uid, None)
+            self._uses[uid] = ClaimUse(name, devices, pods, begun if known is None else known.begun)
+            self._newest[name] = uid
             while len(self._uses) > CLAIMS_MOST:
-                del self._uses[next(iter(self._uses))]
+                oldest = next(iter(self._uses))
+                forgotten = self._uses.pop(oldest)
+                if self._newest.get(forgotten.name) == oldest:
+                    del self._newest[forgotten.name]
+        return True
 
     def _devices_of(self, claim: ClaimWire) -> frozenset[str]:
         ours = (self._node.driver, self._node.pool)

@@ -58,7 +58,10 @@ class HttpAnswer:
         """Return the body to its end. Raises: BrokenError, TooLargeError, OSError."""
         if self.is_encoded:
             raise TooLargeError("the answer is compressed, which was not asked for")
-        body = bytearray()
+        first = self.piece()
+        if self._is_over:
+            return first
+        body = bytearray(first)
         while piece := self.piece():
             body += piece
             if len(body) > MOST_BYTES:

@@ -6,14 +6,14 @@ not answer, for a GPU driver that is not loaded yet, and for a GPU that appears 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass
+from weakref import ref
 
 from dra_driver.claims.allocated import AllocatedClaim, decode_claim
-from dra_driver.claims.claim_on_node import CdiNames, devices_of, join_claim, refuse_lost
+from dra_driver.claims.claim_on_node import CdiNames, ClaimOnNode, devices_of, join_claim, refuse_lost
 from dra_driver.claims.plan import PreparePlan, plan_prepare
 from dra_driver.hardware.port import Hardware, Roots
-from dra_driver.inventory.device import Device
-from dra_driver.inventory.offering import CurrentInventory
+from dra_driver.inventory.offering import CurrentInventory, Inventory
 from dra_driver.kube.answers import NOT_FOUND
 from dra_driver.kube.ports import ClaimApi
 from dra_driver.model.errors import GPU_LOST, ApiError, ClaimError, DriverError, HardwareError, Retry
@@ -30,6 +30,17 @@ LATE_SECONDS = 6.0  # enough for a new device, which is in the inventory within 
 API_SECONDS = 10.0  # how long one request may take
 _API_PAUSES = (0.1, 0.2, 0.4, 0.8, 1.6)
 MAX_CACHED = 16  # claims, and plans, that are kept for repeated calls
+
+
+@dataclass(slots=True)
+class _JoinedClaim:
+    """A claim with its devices in an inventory, and its last plan with what else that was made from."""
+
+    inventory: ref[Inventory]  # not kept, because it may be large
+    on_node: ClaimOnNode
+    lost: tuple[str, ...]  # devices whose GPU is lost
+    may_switch_modes: bool  # whether it has a whole GPU that may be in MIG mode
+    planned: tuple[tuple[object, ...], PreparePlan] | None = None
 
 
 class Planner:
@@ -54,7 +65,7 @@ class Planner:
         self._edits = ClaimEdits(hardware, roots)
         self._ledger = ledger
         self._claims: FifoCache[str, tuple[ClaimWire, AllocatedClaim]] = FifoCache(MAX_CACHED)
-        self._plans: FifoCache[str, tuple[tuple[object, ...], PreparePlan]] = FifoCache(MAX_CACHED)
+        self._kept: FifoCache[str, _JoinedClaim] = FifoCache(MAX_CACHED)
 
     def plan_when_possible(self, namespace: str, name: str, uid: str, deadline: Deadline) -> PreparePlan:
         """Read the claim and plan it; if that fails, try again as long as that can help and there is time.
@@ -67,10 +78,10 @@ class Planner:
         while True:
             try:
                 claim = claim or self._read(namespace, name, uid, deadline)
-                devices = devices_of(claim, self._inventory.current, self._node.pool)
+                joined = self._joined(claim)
                 # If health is watched, a lost GPU stays published, with a taint, for the claims that hold it.
-                refuse_lost(claim, [name for name, device in devices.items() if device.gpu.is_lost])
-                return self._plan(claim, devices)
+                refuse_lost(claim, joined.lost)
+                return self._plan(joined)
             except (ApiError, ClaimError, HardwareError) as error:
                 limit = _retry_until(error, deadline, late)
                 pause = POLL_SECONDS if claim else _API_PAUSES[min(attempt, len(_API_PAUSES) - 1)]
@@ -87,19 +98,33 @@ class Planner:
         Raises: ClaimError("claim.partition-missing") for admin access to a partition that does not exist,
         ("claim.no-admin-access") to a GPU for virtual machines; HardwareError.
         """
-        return self._plan(claim, devices_of(claim, self._inventory.current, self._node.pool))
+        return self._plan(self._joined(claim))
 
-    def _plan(self, claim: AllocatedClaim, devices: Mapping[str, Device]) -> PreparePlan:
-        on_node = join_claim(claim, devices, self._names)
+    def _joined(self, claim: AllocatedClaim) -> _JoinedClaim:
+        """Return a claim with its devices in the current inventory, kept from the last call if both are the same.
+
+        Raises: ClaimError.
+        """
+        inventory = self._inventory.current
+        kept = self._kept.get(claim.uid)
+        if kept is not None and kept.on_node.claim is claim and kept.inventory() is inventory:
+            return kept
+        devices = devices_of(claim, inventory, self._node.pool)
+        lost = tuple(name for name, device in devices.items() if device.gpu.is_lost)
         may_switch = any(device.counter_set and device.placement is None for device in devices.values())
-        mig_on = self._ledger.modes(self._node.boot_id) if may_switch else ()
+        joined = _JoinedClaim(ref(inventory), join_claim(claim, devices, self._names), lost, may_switch)
+        self._kept.keep(claim.uid, joined)
+        return joined
+
+    def _plan(self, joined: _JoinedClaim) -> PreparePlan:
+        on_node = joined.on_node
+        mig_on = self._ledger.modes(self._node.boot_id) if joined.may_switch_modes else ()
         edits, common = self._edits.of_devices(on_node), self._edits.common(on_node)
-        given = (devices, edits, common, mig_on)
-        kept = self._plans.get(claim.uid)
-        if kept is not None and kept[1].claim is claim and kept[0] == given:  # equal arguments give equal plans
-            return kept[1]
+        given, planned = (edits, common, mig_on), joined.planned
+        if planned is not None and planned[0] == given:  # equal arguments give equal plans
+            return planned[1]
         plan = plan_prepare(on_node, edits, common, self._names, mig_on=mig_on, metadata_of=self._metadata_of)
-        self._plans.keep(claim.uid, (given, plan))
+        joined.planned = given, plan
         return plan
 
     def _read(self, namespace: str, name: str, uid: str, deadline: Deadline) -> AllocatedClaim:

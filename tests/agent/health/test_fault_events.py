@@ -113,6 +113,16 @@ def test_pods_of_an_earlier_claim_of_the_same_name_are_not_blamed(ward):
     assert ward.told() == [("berta", FAULT_REASON)]
 
 
+def test_a_claim_that_is_prepared_again_unchanged_has_its_users_again(ward):
+    ward.prepare("one", "anna")
+    ward.ledger.held.clear()
+    ward.users.claim_ended()
+    ward.at += 60
+    ward.users.get_claim("default", "one", timeout_s=5)
+    ward.fault()
+    assert ward.told() == [("anna", FAULT_REASON)]
+
+
 def test_pods_that_ended_long_before_or_came_after_are_not_blamed(ward):
     ward.prepare("one", "anna")
     ward.unprepare("one")
