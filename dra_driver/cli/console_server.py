@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from dra_driver.cli.console import require_server, usage_options, usage_source
+from dra_driver.cli.inputs.address import read_address
 from dra_driver.model.errors import ExitCode, UsageError
 
 
@@ -70,8 +71,9 @@ def _settings(given: dict[str, Any]) -> Any:
     from dra_driver.web.viewers.identity import TrustedProxy
     from dra_driver.web.viewers.server import ServerSettings
 
-    address, names, authorities = _address(given["address"]), given["proxy_names"], given["proxy_ca"]
-    if given["tls_dir"] is None and not _is_loopback(address[0]):
+    (host, port), names = read_address(given["address"], "127.0.0.1:8080"), given["proxy_names"]
+    authorities = given["proxy_ca"]
+    if given["tls_dir"] is None and not _is_loopback(host):
         hint = "add --tls-dir, or listen on 127.0.0.1"
         raise UsageError(
             "address", f"without TLS, others could read the tokens that are sent to {given['address']}", hint=hint
@@ -83,7 +85,7 @@ def _settings(given: dict[str, Any]) -> Any:
         raise UsageError("proxy", "--proxy-ca needs --tls-dir and --identity review", hint=hint)
     headers = (given["proxy_user_header"].lower(), given["proxy_group_header"].lower())
     return ServerSettings(
-        address,
+        (host or "::", port),
         frozenset(given["hosts"]),
         given["kubeconfig"],
         given["tls_dir"],
@@ -94,13 +96,6 @@ def _settings(given: dict[str, Any]) -> Any:
         given["viewers"],
         usage_source(given),
     )
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        raise UsageError("address", f"--address={text!r} is not HOST:PORT", hint="for example 127.0.0.1:8080")
-    return host.strip("[]") or "::", int(port)
 
 
 def _is_loopback(host: str) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from dra_driver.cli.inputs.address import read_address
 from dra_driver.model.errors import ExitCode, UsageError
 from dra_driver.model.names import NVIDIA_DRIVER, check_driver_name
 
@@ -97,7 +98,7 @@ def command(  # noqa: PLR0917 - click's parameters
     logs.set_up(log_format)
     serve(
         Settings(
-            address=_address(address),
+            address=read_address(address, ":8443"),
             drivers=tuple(check_driver_name(name) for name in dict.fromkeys(driver_names)),
             kubeconfig=kubeconfig,
             tls_dir=Path(tls_dir) if tls_dir else None,
@@ -110,10 +111,3 @@ def command(  # noqa: PLR0917 - click's parameters
         )
     )
     return ExitCode.OK
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        raise UsageError("address", f"--address={text!r} is not HOST:PORT", hint="for example :8443")
-    return host.strip("[]"), int(port)

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from dra_driver.model.errors import NodeError
-from dra_driver.web.viewers.identity import names_of
+from dra_driver.webhook.callers import names_of
 
 _BACKLOG = 64
 _TICK_SECONDS = 1.0  # how often the date in answers is renewed; uvicorn itself wakes ten times as often

@@ -42,11 +42,13 @@ class Callers:
         certificate = connection.getpeercert()
         if not certificate:
             return "a client certificate is needed"
-        if not self._names or _names_of(certificate) & set(self._names):
+        if not self._names or names_of(certificate) & set(self._names):
             return ""
         return "the client certificate names no caller that may ask"
 
 
-def _names_of(certificate: Mapping[str, Any]) -> set[str]:
-    common = {value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"}
-    return common | {value for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS"}
+def names_of(certificate: Mapping[str, Any] | None) -> frozenset[str]:
+    """Return the common name and the DNS names of a certificate, as `ssl` describes one that it has verified."""
+    found = certificate or {}
+    common = {value for part in found.get("subject", ()) for key, value in part if key == "commonName"}
+    return frozenset(common | {value for kind, value in found.get("subjectAltName", ()) if kind == "DNS"})

@@ -5,7 +5,6 @@ In: words. Out: candidates, and whether file names fit as well. Only the command
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +12,7 @@ import click
 from click.shell_completion import CompletionItem, ShellComplete
 
 from dra_driver.cli.completion import sources
+from dra_driver.cli.inputs.kubeconfig import default_kubeconfig
 from dra_driver.kube.paths import WORKLOADS
 from dra_driver.model.flags import FLAGS
 from dra_driver.model.vendors import VENDORS
@@ -127,6 +127,4 @@ def _starting(names: Sequence[str], typed: str) -> list[CompletionItem]:
 def kubeconfig_of(ctx: click.Context) -> str | None:
     """Return the kubeconfig that the command line names, or else the one that kubectl would use."""
     named = ctx.params.get("kubeconfig")
-    return (
-        str(named) if named else os.environ.get("KUBECONFIG", "").partition(os.pathsep)[0] or sources.usual_kubeconfig()
-    )
+    return str(named) if named else default_kubeconfig()

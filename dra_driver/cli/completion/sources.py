@@ -24,12 +24,6 @@ def profiles() -> tuple[str, ...]:
     return profile_names()
 
 
-def usual_kubeconfig() -> str | None:
-    """Return the kubeconfig in the user's home, if there is one."""
-    usual = Path.home() / ".kube" / "config"
-    return str(usual) if usual.is_file() else None
-
-
 def node_gpus() -> Sequence[str]:
     """Return the names of the GPUs that this node's agent has seen; none if anything fails."""
     from dra_driver.health.known_gpus import read_gpus

@@ -16,6 +16,7 @@ from dra_driver.model.wire import Wire
 from dra_driver.views.access import unseen_document
 from dra_driver.views.board.board import Board
 from dra_driver.views.envelope import DocumentKind, OutputDocument
+from dra_driver.views.fleet.claim_branches import allocation_results
 from dra_driver.views.worlds.advice import advised
 from dra_driver.views.worlds.explanations import explanations_document
 from dra_driver.views.worlds.subject_explainer import SubjectExplainer
@@ -49,8 +50,8 @@ def _rows(board: Board) -> list[Wire]:
     found = [_pod_row(one, used) for one in pods]
     found = [one for one in found if one["claims"]]
     claims = board.of("ResourceClaim")
-    found += [_claim_row(one) for one in claims if not _results(one) and _key(one) not in used]
-    allocated = [_claim_row(one) for one in claims if _results(one)]
+    found += [_claim_row(one) for one in claims if not allocation_results(one) and _key(one) not in used]
+    allocated = [_claim_row(one) for one in claims if allocation_results(one)]
     return [*sorted(found, key=_age), *sorted(allocated, key=lambda row: (row["namespace"], row["name"]))]
 
 
@@ -76,7 +77,7 @@ def _pod_row(pod: Wire, used: set[tuple[str, str]]) -> Wire:
 
 
 def _claim_row(claim: Wire) -> Wire:
-    results = _results(claim)
+    results = allocation_results(claim)
     pods = [str(one.get("name")) for one in (claim.get("status") or {}).get("reservedFor") or ()]
     devices = [f"{one['pool']}/{one['device']}" for one in results]
     return _row("claim", claim, _ALLOCATED if results else _PENDING, claims=[], devices=devices[:20], pods=pods[:20])
@@ -111,7 +112,7 @@ def claim_page(board: Board, namespace: str, name: str, read: tuple[Wire, Sequen
     content = {
         **_claim_row(claim),
         "requests": list(_requests(claim)),
-        "holds": [_held(board, claim, one, conditions) for one in _results(claim)],
+        "holds": [_held(board, claim, one, conditions) for one in allocation_results(claim)],
         "users": users,
         "containers": [one for pod in known for one in _containers(pod, name)],
     }
@@ -206,12 +207,6 @@ def _made_claims(pod: Wire) -> dict[str, str | None]:
     """Return the claims that were made for a pod, by the names of its entries in `resourceClaims`."""
     made = (pod.get("status") or {}).get("resourceClaimStatuses") or ()
     return {one["name"]: one.get("resourceClaimName") for one in made}
-
-
-def _results(claim: Wire) -> Sequence[Wire]:
-    allocation = (claim.get("status") or {}).get("allocation") or {}
-    results: Sequence[Wire] = (allocation.get("devices") or {}).get("results") or ()
-    return results
 
 
 def _namespace(wire: Wire) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dra_driver.allocation.pools.counters import summed_counter_amounts
 from dra_driver.allocation.pools.devices import DeviceId, DeviceRecord, PoolId, SliceRecord, counter_value
@@ -93,8 +93,8 @@ def _pool(records: Sequence[SliceRecord], held: Held) -> Iterator[Tile]:
 
 def _withheld(tile: Tile) -> Tile:
     """Return a tile of an incomplete pool, whose free devices are withheld, because no claim gets them."""
-    parts = tuple(_with_state(one, WITHHELD) if one.state == FREE else one for one in tile.parts)
-    return _made(tile, parts)
+    parts = tuple(replace(one, state=WITHHELD) if one.state == FREE else one for one in tile.parts)
+    return _with_parts(tile, parts)
 
 
 def _tile(name: str, devices: Sequence[DeviceRecord], held: Held, sets: Mapping[str, Wire]) -> Tile:
@@ -115,28 +115,12 @@ def _tile(name: str, devices: Sequence[DeviceRecord], held: Held, sets: Mapping[
         FREE,
         (),
     )
-    return _made(tile, tuple(_parts(name, devices, held, sets)))
+    return _with_parts(tile, tuple(_parts(name, devices, held, sets)))
 
 
-def _made(tile: Tile, parts: tuple[TilePart, ...]) -> Tile:
+def _with_parts(tile: Tile, parts: tuple[TilePart, ...]) -> Tile:
     state = next((state for state in _WORST if any(one.state == state for one in parts)), FREE)
-    return Tile(
-        tile.name,
-        tile.driver,
-        tile.pool,
-        tile.kind,
-        tile.product,
-        tile.memory,
-        tile.numa,
-        tile.pcie_root,
-        tile.link_domain,
-        state,
-        parts,
-    )
-
-
-def _with_state(part: TilePart, state: str) -> TilePart:
-    return TilePart(part.device, part.label, part.start, part.size, state, part.holders, part.taints)
+    return replace(tile, state=state, parts=parts)
 
 
 def _parts(name: str, devices: Sequence[DeviceRecord], held: Held, sets: Mapping[str, Wire]) -> Iterator[TilePart]:

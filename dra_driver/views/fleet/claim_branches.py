@@ -34,7 +34,7 @@ def holdings(claims: Sequence[ClaimWire]) -> dict[DeviceId, list[Holding]]:
     """Return which claims hold each device, including those with admin access."""
     held: dict[DeviceId, list[Holding]] = {}
     for claim in claims:
-        for result in _results(claim):
+        for result in allocation_results(claim):
             key = (result["driver"], result["pool"], result["device"])
             held.setdefault(key, []).append(Holding(claim, result))
     return held
@@ -62,7 +62,7 @@ def picture_of_claims(
     for claim in sorted(claims, key=claim_name):
         branch = claim_branch(claim, known)
         held = []
-        for result in _results(claim):
+        for result in allocation_results(claim):
             key = (result["driver"], result["pool"], result["device"])
             is_known = slices is None or key in published
             flags = tainted.get(key, ()) if is_known else (BranchFlag("not-published", "not published any more"),)
@@ -109,7 +109,8 @@ def place_name(driver: str, pool: str) -> str:
     return pool if driver in pool.split("/") else f"{driver}/{pool}"
 
 
-def _results(claim: ClaimWire) -> Sequence[Wire]:
+def allocation_results(claim: ClaimWire) -> Sequence[Wire]:
+    """Return the results in the status of an allocated claim; none if it has no allocation."""
     allocation = (claim.get("status") or {}).get("allocation") or {}
     results: Sequence[Wire] = (allocation.get("devices") or {}).get("results") or ()
     return results

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from dra_driver.model.shares import DeviceType
 from dra_driver.model.wire import ClaimWire, Wire
 from dra_driver.views.fleet.branch import Branch, has_flags
+from dra_driver.views.fleet.claim_branches import allocation_results
 from dra_driver.views.wording import plural
 
 MOST_ROWS = 8  # with more rows, the partitions of each profile are not listed
@@ -146,7 +147,9 @@ def totals(rows: Sequence[NodeRow]) -> NodeRow:
 
 def namespace_rows(claims: Iterable[ClaimWire]) -> list[HolderRow]:
     """Return what each namespace holds."""
-    return _holder_rows((str(one["metadata"].get("namespace") or "default"), one, len(_results(one))) for one in claims)
+    return _holder_rows(
+        (str(one["metadata"].get("namespace") or "default"), one, len(_held_results(one))) for one in claims
+    )
 
 
 def class_rows(claims: Iterable[ClaimWire]) -> list[HolderRow]:
@@ -155,9 +158,9 @@ def class_rows(claims: Iterable[ClaimWire]) -> list[HolderRow]:
     def pairs() -> Iterator[tuple[str, ClaimWire, int]]:
         for claim in claims:
             classes = _classes(claim)
-            by_class = Counter(classes.get(str(one["request"]), "?") for one in _results(claim))
+            by_class = Counter(classes.get(str(one["request"]), "?") for one in _held_results(claim))
             for name in dict.fromkeys(classes.values()):
-                if by_class[name] or not _results(claim):
+                if by_class[name] or not _held_results(claim):
                     yield name, claim, by_class[name]
 
     return _holder_rows(pairs())
@@ -172,10 +175,8 @@ def _holder_rows(pairs: Iterable[tuple[str, ClaimWire, int]]) -> list[HolderRow]
     return sorted(found.values(), key=lambda row: (-row.devices, row.name))
 
 
-def _results(claim: ClaimWire) -> Sequence[Wire]:
-    allocation = (claim.get("status") or {}).get("allocation") or {}
-    results: Sequence[Wire] = (allocation.get("devices") or {}).get("results") or ()
-    return [one for one in results if not one.get("adminAccess")]
+def _held_results(claim: ClaimWire) -> Sequence[Wire]:
+    return [one for one in allocation_results(claim) if not one.get("adminAccess")]
 
 
 def _classes(claim: ClaimWire) -> dict[str, str]:

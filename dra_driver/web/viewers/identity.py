@@ -11,10 +11,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
-from typing import Any
 
 from starlette.datastructures import Headers
 
@@ -82,10 +80,3 @@ def _of_cookie(text: str, name: str) -> str:
     except CookieError:
         return ""
     return found.value if found else ""
-
-
-def names_of(certificate: Mapping[str, Any] | None) -> frozenset[str]:
-    """Return the common name and the DNS names of a certificate, as `ssl` describes one that it has verified."""
-    found = certificate or {}
-    common = {value for part in found.get("subject", ()) for key, value in part if key == "commonName"}
-    return frozenset(common | {value for kind, value in found.get("subjectAltName", ()) if kind == "DNS"})
